@@ -53,16 +53,16 @@ class Assembler:
                 opset=combined.opsets[""],
             )
             made += emitted.nodes
-            weights |= {w.name: w for w in emitted.weights}
+            weights |= {weight.name: weight for weight in emitted.weights}
             replaces |= emitted.replaces
-            parts.append(tuple(n.name for n in emitted.nodes))
+            parts.append(tuple(node.name for node in emitted.nodes))
         if lifted:  # else every super-operator keeps its own, to be priced by itself
             made = share_helpers(made)
             names = {n.name for n in made}
             replaces = {name: originals for name, originals in replaces.items() if name in names}
-        gone = {m.operator.node.name for op in supers for m in op.members}
-        nodes = [n for n in combined.nodes if n.name not in gone] + made
-        ordered = order_nodes(nodes, [*weights, *(i.name for i in combined.inputs)])
+        gone = {member.operator.node.name for op in supers for member in op.members}
+        nodes = [node for node in combined.nodes if node.name not in gone] + made
+        ordered = order_nodes(nodes, [*weights, *(value.name for value in combined.inputs)])
         model = dataclasses.replace(combined, nodes=ordered, weights=weights)
         if not (lifted and supers):
             return Built(model=model, replaces=replaces, parts=tuple(parts))

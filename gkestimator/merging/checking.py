@@ -149,9 +149,9 @@ def _of_an_original() -> Iterator[None]:
 def _summary(
     outputs: tuple[OutputDifference, ...], samples: int, seed: int, batches: DimSizes
 ) -> OutputCheck:
-    numbers = [o.relative_difference for o in outputs if o.relative_difference is not None]
-    predictions = sum(o.predictions or 0 for o in outputs)
-    changed = sum(o.changed_predictions or 0 for o in outputs)
+    numbers = [output.relative_difference for output in outputs if output.relative_difference is not None]
+    predictions = sum(output.predictions or 0 for output in outputs)
+    changed = sum(output.changed_predictions or 0 for output in outputs)
     return OutputCheck(
         samples=samples,
         seed=seed,

@@ -62,7 +62,7 @@ def merge(request: MergeRequest) -> MergeResult:
         >>> result.report.saved_bytes, result.report.after.latency_ms
     """
     sources = sources_of(request.models, request)
-    refuse_overwriting({"output": request.output}, [*(s.path for s in sources), *request.gpu_specs])
+    refuse_overwriting({"output": request.output}, [*(source.path for source in sources), *request.gpu_specs])
     return merge_sources(
         sources, request, request.output, samples=request.samples or 0, progress=request.progress
     )
@@ -89,7 +89,7 @@ def merge_sources(
         pricer = Pricer(options)
         models, sources = _read(sources)
         step("grouping")
-        batches = [s.batch_size for s in sources]
+        batches = [source.batch_size for source in sources]
         graphs = [pricer.graph(m, n) for m, n in zip(models, batches, strict=True)]
         grouping = group_models(graphs, epsilon=options.group_distance)
         step("matching")
@@ -139,8 +139,8 @@ def _steps(progress: _Progress | None) -> Callable[[str], None]:
 def _read(sources: Sequence[MergeSource]) -> tuple[list[EditableModel], list[MergeSource]]:
     """The models under their prefixes, at one opset, with the dims that were given; the sources with the dims that
     their models have. Raises UsageError for a dim that no model has."""
-    models = align_opsets([_editable(s) for s in sources])
-    known = [{d.removeprefix(f"{m.name}/") for d in symbolic_dims(m)} for m in models]
+    models = align_opsets([_editable(source) for source in sources])
+    known = [{d.removeprefix(f"{model.name}/") for d in symbolic_dims(model)} for model in models]
     told = [
         dataclasses.replace(s, dims={name: n for name, n in s.dims.items() if name in own})
         for s, own in zip(sources, known, strict=True)
@@ -202,10 +202,10 @@ def _check(
         try:
             found = check_outputs(
                 written,
-                {s.name: s.path for s in sources},
+                {source.name: source.path for source in sources},
                 samples=samples,
-                batch_sizes={s.name: s.batch_size for s in sources},
-                dims={s.name: s.dims for s in sources},
+                batch_sizes={source.name: source.batch_size for source in sources},
+                dims={source.name: source.dims for source in sources},
             )
         except (NotComparedError, UnboundDimensionError) as e:
             return str(e)

@@ -119,12 +119,12 @@ class SuperOperator:
     @property
     def names(self) -> Names:
         """The members' nodes."""
-        return tuple(m.operator.node.name for m in self.members)
+        return tuple(member.operator.node.name for member in self.members)
 
     @property
     def whole(self) -> bool:
         """Whether nothing is left over of any member's weight."""
         return all(
-            m.operator.matrix.rows == self.rows and m.operator.matrix.columns == self.columns
-            for m in self.members
+            member.operator.matrix.rows == self.rows and member.operator.matrix.columns == self.columns
+            for member in self.members
         )

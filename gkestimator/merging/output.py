@@ -102,15 +102,15 @@ def _text(heading: str, cells: Sequence[str], shrink: int = 8) -> TextColumn:
 def _models(report: MergeReport) -> list[TextColumn]:
     models = report.models
     columns = [
-        _text("model", [m.name for m in models]),
-        _column("group", [str(m.group) for m in models]),
-        _column("operators", [f"{m.operators:,}" for m in models]),
-        _column("weights", [bytes_text(m.weight_bytes) for m in models]),
-        _column("batch", [f"{m.batch_size:,}" for m in models]),
+        _text("model", [model.name for model in models]),
+        _column("group", [str(model.group) for model in models]),
+        _column("operators", [f"{model.operators:,}" for model in models]),
+        _column("weights", [bytes_text(model.weight_bytes) for model in models]),
+        _column("batch", [f"{model.batch_size:,}" for model in models]),
     ]
-    if any(m.dims for m in models):
+    if any(model.dims for model in models):
         columns.append(
-            _text("dims", [",".join(f"{k}={v}" for k, v in sorted(m.dims.items())) for m in models])
+            _text("dims", [",".join(f"{k}={v}" for k, v in sorted(model.dims.items())) for model in models])
         )
     return columns
 
@@ -180,7 +180,7 @@ def _interval(cost: Price) -> str:
 
 
 def _sizes(report: MergeReport) -> list[str]:
-    own = sum(m.weight_bytes for m in report.models)
+    own = sum(model.weight_bytes for model in report.models)
     lines = [
         f"weights: {bytes_text(own)} in the models' files, {bytes_text(report.stored_bytes)} merged; "
         f"{bytes_text(report.saved_bytes)} less to read",

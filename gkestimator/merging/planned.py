@@ -150,7 +150,7 @@ def merge_plan(
     results: list[tuple[PlannedSet, MergeResult]] = []
     failures: list[tuple[PlannedSet, GkestimatorError]] = []
     for chosen in sets:
-        prefixes = distinct_prefixes([m.model for m in chosen.models])
+        prefixes = distinct_prefixes([model.model for model in chosen.models])
         sources = [
             MergeSource(path=paths[m.model], name=prefix, batch_size=m.batch_size, dims=dict(m.dims))
             for m, prefix in zip(chosen.models, prefixes, strict=True)
@@ -211,7 +211,7 @@ def _paths(plan: Path, sets: Sequence[PlannedSet], models: Sequence[Path]) -> di
 
 def _file_names(sets: Sequence[PlannedSet]) -> dict[PlannedSet, str]:
     def text(chosen: PlannedSet) -> str:
-        models = [[m.model, m.batch_size, m.dims] for m in chosen.models]
+        models = [[model.model, model.batch_size, model.dims] for model in chosen.models]
         return json.dumps([chosen.gpu_type, chosen.runtime, chosen.dtype, models])
 
     labels = dns_labels(text(chosen) for chosen in sets)
@@ -244,10 +244,10 @@ def _index(
     for chosen in sets:
         result = made.get(chosen)
         if result:
-            file = next((f.name for f in result.files if f.suffix == ".onnx"), None)
+            file = next((file.name for file in result.files if file.suffix == ".onnx"), None)
         else:
             file = None
-        prefixes = distinct_prefixes([m.model for m in chosen.models])
+        prefixes = distinct_prefixes([model.model for model in chosen.models])
         entries.append(
             {
                 "file": file,

@@ -101,7 +101,7 @@ def index_limits(graph: OperatorGraph) -> dict[str, int]:
 
     Followed through operators that hand values on as they are; what is calculated from an input is not its value.
     """
-    origin: dict[str, frozenset[str]] = {v.name: frozenset([v.name]) for v in graph.inputs}
+    origin: dict[str, frozenset[str]] = {value.name: frozenset([value.name]) for value in graph.inputs}
     limits: dict[str, int] = {}
     for op in graph.operators:
         sources = [origin.get(v.name, frozenset()) if v is not None else frozenset() for v in op.inputs]

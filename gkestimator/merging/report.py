@@ -157,12 +157,12 @@ class MergeReport:
     @property
     def saved_bytes(self) -> int:
         """Weights that the merged version reads once and the originals once each."""
-        return sum(o.saved_bytes for o in self.merged if o.merged)
+        return sum(operator.saved_bytes for operator in self.merged if operator.merged)
 
     @property
     def pairs(self) -> int:
         """Operators that a merged product stands for, less that product itself: 1 for two models, 2 for three."""
-        return sum(len(o.operators) - 1 for o in self.merged if o.merged)
+        return sum(len(operator.operators) - 1 for operator in self.merged if operator.merged)
 
     def document(self) -> dict[str, Any]:
         """The report as the mapping that its JSON holds; unknown figures are null, never 0."""
@@ -174,10 +174,12 @@ class MergeReport:
         left although the weights are alike; notes."""
         lines = [f"Nothing was merged: {self.nothing}." if self.nothing else self._gain()]
         merged = self._merged_models()
-        left = [m.name for m in self.models if m not in merged]
+        left = [model.name for model in self.models if model not in merged]
         if left and not self.nothing:
             lines.append(f"Merged with none, beside the others in the file: {', '.join(left)}.")
-        counts = Counter(r.reason for r in self.refused if not (self.nothing and r.reason == "price"))
+        counts = Counter(
+            refusal.reason for refusal in self.refused if not (self.nothing and refusal.reason == "price")
+        )
         if counts:
             some = "; ".join(f"{n:,} {_REASONS.get(reason, reason)}" for reason, n in sorted(counts.items()))
             lines.append(f"Alike but not merged: {some}.")
@@ -185,11 +187,15 @@ class MergeReport:
 
     def _merged_models(self) -> list[MergedModel]:
         """The models of which an operator was merged."""
-        return [m for m in self.models if any(o.merged and o.of(m.name) for o in self.merged)]
+        return [
+            model
+            for model in self.models
+            if any(operator.merged and operator.of(model.name) for operator in self.merged)
+        ]
 
     def _gain(self) -> str:
-        operators = sum(len(o.operators) for o in self.merged if o.merged)
-        products = sum(o.merged for o in self.merged)
+        operators = sum(len(operator.operators) for operator in self.merged if operator.merged)
+        products = sum(operator.merged for operator in self.merged)
         models = len(self._merged_models())
         among = len(self.models)
         return (
@@ -250,11 +256,16 @@ def report_of(found: Found, files: Sequence[Path], check: OutputCheck | str) -> 
     return MergeReport(
         settings=_settings(options, found.pricer.gpu),
         models=_models(found),
-        merged=tuple(_operator(s) for s in decision.supers),
+        merged=tuple(_operator(op) for op in decision.supers),
         refused=(
             *(
-                RefusedOperators(operators=r.names, reason=r.reason, similarity=r.similarity, detail=r.detail)
-                for r in found.matching.refused
+                RefusedOperators(
+                    operators=refusal.names,
+                    reason=refusal.reason,
+                    similarity=refusal.similarity,
+                    detail=refusal.detail,
+                )
+                for refusal in found.matching.refused
             ),
             *(
                 RefusedOperators(
@@ -267,22 +278,22 @@ def report_of(found: Found, files: Sequence[Path], check: OutputCheck | str) -> 
         ),
         regions=tuple(
             ReportedRegion(
-                replaced=len(r.originals),
-                operators=len(r.merged),
-                pays=r.pays,
-                lifted=r.lifted,
-                before=r.before,
-                after=r.after,
+                replaced=len(region.originals),
+                operators=len(region.merged),
+                pays=region.pays,
+                lifted=region.lifted,
+                before=region.before,
+                after=region.after,
             )
-            for r in decision.regions
+            for region in decision.regions
         ),
         before=decision.before,
         after=decision.after,
         confidence=decision.confidence,
         l2_bytes=decision.l2_bytes,
         nothing=None if decision.kept else _nothing(found),
-        stored_bytes=sum(w.nbytes for w in found.merged.weights.values()),
-        file_bytes=sum(f.stat().st_size for f in files) if files else None,
+        stored_bytes=sum(weight.nbytes for weight in found.merged.weights.values()),
+        file_bytes=sum(file.stat().st_size for file in files) if files else None,
         check=None if isinstance(check, str) else check,
         check_reason=check if isinstance(check, str) else None,
         notes=_notes(found),
@@ -311,7 +322,7 @@ def _models(found: Found) -> tuple[MergedModel, ...]:
             file=str(source.path),
             group=group_of[i],
             operators=len(graph.operators),
-            weight_bytes=sum(w.nbytes for w in model.weights.values()),
+            weight_bytes=sum(weight.nbytes for weight in model.weights.values()),
             batch_size=graph.batch_size,
             dims=dict(source.dims),
         )

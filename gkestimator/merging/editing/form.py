@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -106,6 +106,14 @@ class EditableModel:
     ir_version: int
     producer: str = ""
     prefixes: Names = ()
+
+    def defined(self) -> Iterator[str]:
+        """Yield every name of the main graph that something defines: weights, inputs, results of nodes."""
+        yield from self.weights
+        for value in self.inputs:
+            yield value.name
+        for node in self.nodes:
+            yield from node.writes
 
 
 @frozen

@@ -43,7 +43,7 @@ def rename_node(node: NodeProto, rename: Rename) -> None:
     refers to what stays as it was.
     """
     for names in (node.input, node.output):
-        names[:] = [rename(n) if n else n for n in names]
+        names[:] = [rename(name) if name else name for name in names]
     if node.name:
         node.name = rename(node.name)
     if node.domain == "ai.onnx":
@@ -148,7 +148,9 @@ class NodeReader:
 
     def _fill(self, tensor: TensorProto, what: str) -> None:
         """Bring the values of a tensor inside an attribute into the proto."""
-        cut = self.source is not None and any(e.key == self.source.token for e in tensor.external_data)
+        cut = self.source is not None and any(
+            entry.key == self.source.token for entry in tensor.external_data
+        )
         if not cut and tensor.data_location != TensorProto.EXTERNAL:
             return
         found = weight_of(tensor, tensor.name, self.source, f"{what}: tensor {tensor.name!r}")

@@ -29,7 +29,7 @@ def align_opsets(models: Sequence[EditableModel]) -> list[EditableModel]:
     Other domains that two of them use must have one version. Only the graph is converted; weights stay where they
     are. Raises ModelError naming the model: a conversion that ONNX has not, or whose result is not valid.
     """
-    target = max([LEAST_OPSET, *(m.opsets.get("", 1) for m in models)])
+    target = max([LEAST_OPSET, *(model.opsets.get("", 1) for model in models)])
     first: dict[str, tuple[int, str]] = {}
     for model in models:
         for domain, version in model.opsets.items():
@@ -40,11 +40,11 @@ def align_opsets(models: Sequence[EditableModel]) -> list[EditableModel]:
                 )
     known_to_onnx = onnx.defs.onnx_opset_version()
     if target > known_to_onnx:
-        newest = next(m.name for m in models if m.opsets.get("") == target)
+        newest = next(model.name for model in models if model.opsets.get("") == target)
         raise ModelError(
             f"{newest}: opset {target}; at most {known_to_onnx} was expected, which onnx {onnx.__version__} knows"
         )
-    return [m if m.opsets.get("", 1) == target else _converted(m, target) for m in models]
+    return [model if model.opsets.get("", 1) == target else _converted(model, target) for model in models]
 
 
 def _converted(model: EditableModel, target: int) -> EditableModel:
@@ -72,7 +72,11 @@ def _reason(error: Exception) -> str:
 def _rebuilt(model: EditableModel, proto: onnx.ModelProto, target: int) -> EditableModel:
     """``model`` with the nodes of ``proto``; values that the conversion has made get the model's prefix."""
     start = (model.prefixes[0] if model.prefixes else "") + _ADDED
-    old = {*model.weights, *(i.name for i in model.inputs), *(w for n in model.nodes for w in n.writes)}
+    old = {
+        *model.weights,
+        *(value.name for value in model.inputs),
+        *(name for node in model.nodes for name in node.writes),
+    }
 
     def name(text: str) -> str:
         if text in old or text.startswith(model.prefixes):
@@ -89,7 +93,7 @@ def _rebuilt(model: EditableModel, proto: onnx.ModelProto, target: int) -> Edita
         reader.add(node, weights)
     return replace(
         model,
-        nodes=order_nodes(reader.nodes, [*weights, *(i.name for i in model.inputs)]),
+        nodes=order_nodes(reader.nodes, [*weights, *(value.name for value in model.inputs)]),
         weights=weights,
         opsets={**model.opsets, "": target},
         ir_version=max(model.ir_version, least_ir(proto.opset_import)),
@@ -120,7 +124,7 @@ def close_gaps(proto: ModelProto, old: int) -> None:
             node.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
             node.attribute.append(helper.make_attribute("nearest_mode", rounding))
         elif node.op_type == "Hardmax" and not node.domain and old < _ONE_AXIS:
-            axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+            axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
             if axis != -1:
                 raise ModelError(f"node {node.name} (Hardmax): axis {axis}; -1 was expected before opset 13")
 
@@ -140,7 +144,11 @@ def _rounding(node: NodeProto, scales: np.ndarray | None) -> str:
 
 
 def _text(node: NodeProto, name: str, default: str) -> str:
-    found = [a.s for a in node.attribute if a.name == name and a.type == AttributeProto.STRING]
+    found = [
+        attribute.s
+        for attribute in node.attribute
+        if attribute.name == name and attribute.type == AttributeProto.STRING
+    ]
     if found:
         return found[0].decode(errors="replace")
     return default

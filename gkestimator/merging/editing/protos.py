@@ -55,8 +55,8 @@ def to_proto(model: EditableModel, large: str = "bare") -> onnx.ModelProto:
         proto.opset_import.add(domain=domain, version=version)
     graph = proto.graph
     graph.name = model.name
-    graph.input.extend(_value_proto(v) for v in model.inputs)
-    graph.output.extend(_value_proto(v) for v in model.outputs)
+    graph.input.extend(_value_proto(value) for value in model.inputs)
+    graph.output.extend(_value_proto(value) for value in model.outputs)
     for weight in model.weights.values() if large != "none" else ():
         if may_be_arithmetic(weight):
             graph.initializer.append(tensor_proto(weight, values=True))
@@ -66,7 +66,7 @@ def to_proto(model: EditableModel, large: str = "bare") -> onnx.ModelProto:
             graph.input.append(
                 helper.make_tensor_value_info(weight.name, element_type(weight.dtype), weight.shape)
             )
-    graph.node.extend(_node_proto(n) for n in model.nodes)
+    graph.node.extend(_node_proto(node) for node in model.nodes)
     return proto
 
 
@@ -170,7 +170,7 @@ def _plain(attribute: AttributeProto) -> AttributeValue | None:
     try:
         if kind == AttributeProto.STRING:
             return attribute.s.decode()
-        return tuple(s.decode() for s in attribute.strings) or None
+        return tuple(string.decode() for string in attribute.strings) or None
     except UnicodeDecodeError:
         return None  # bytes that only the operator understands
 
@@ -207,21 +207,28 @@ def with_output_types(model: EditableModel) -> EditableModel:
 
     Sizes that are neither numbers nor dimensions of an input stay open.
     """
-    if all(o.opaque is not None or (o.dtype is not None and o.shape is not None) for o in model.outputs):
+    if all(
+        value.opaque is not None or (value.dtype is not None and value.shape is not None)
+        for value in model.outputs
+    ):
         return model
     try:
         proto = onnx.shape_inference.infer_shapes(to_proto(model, large="inputs"), data_prop=True)
     except FAILURES:
         return model  # what is wrong with it is said where it is checked
-    known = {d for i in model.inputs for d in i.shape or () if isinstance(d, str)}
+    known = {size for value in model.inputs for size in value.shape or () if isinstance(size, str)}
     found = {o.name: value_of(o, "output") for o in proto.graph.output}
-    return replace(model, outputs=[_completed(o, found.get(o.name, o), known) for o in model.outputs])
+    return replace(
+        model, outputs=[_completed(value, found.get(value.name, value), known) for value in model.outputs]
+    )
 
 
 def _completed(value: ValueInfo, found: ValueInfo, known: set[str]) -> ValueInfo:
     if value.opaque is not None or found.opaque is not None or (value.dtype and value.shape is not None):
         return value
-    shape = found.shape and tuple(d if isinstance(d, int) or d in known else None for d in found.shape)
+    shape = found.shape and tuple(
+        size if isinstance(size, int) or size in known else None for size in found.shape
+    )
     return replace(
         value,
         dtype=found.dtype if value.dtype is None else value.dtype,

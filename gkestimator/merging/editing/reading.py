@@ -54,7 +54,7 @@ def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
     except (*FAILURES, onnx.version_converter.ConvertError) as e:
         raise ModelError(f"its local functions cannot be inlined: {e}") from e
     if found.functions:
-        left = ", ".join(sorted({f"{f.domain}.{f.name}" for f in found.functions})[:4])
+        left = ", ".join(sorted({f"{function.domain}.{function.name}" for function in found.functions})[:4])
         raise ModelError(f"its local functions {left} cannot be inlined")
     return found
 
@@ -80,7 +80,9 @@ def _model(proto: onnx.ModelProto, source: TensorSource, prefix: str, name: str)
     outputs = [value_of(v, "output") for v in graph.output]
     known = [*weights, *(i.name for i in inputs)]
     domains = reader.domains | {""}
-    opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import} or {"": 1}
+    opsets = {
+        "" if opset.domain == "ai.onnx" else opset.domain: opset.version for opset in proto.opset_import
+    } or {"": 1}
     return EditableModel(
         name=name,
         nodes=order_nodes(reader.nodes, known),

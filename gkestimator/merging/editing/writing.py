@@ -52,7 +52,7 @@ def write_editable(model: EditableModel, path: Path, *, keep: Models = ()) -> tu
     """
     graph, rest = _bare(model)
     data = path.with_name(path.name + ".data")
-    inline = [_inline(w) for w in model.weights.values()]
+    inline = [_inline(weight) for weight in model.weights.values()]
     if _total(graph, inline) < INLINE_BELOW:
         _refuse_sources((model, *keep), (path,))
         write_together({path: lambda out: _write_model(out, rest, graph, inline)}, flush=False)
@@ -112,7 +112,9 @@ def _external(model: EditableModel, location: str) -> tuple[list[_Piece], list[t
 
 
 def _length(graph: bytes, pieces: Sequence[_Piece]) -> int:
-    return len(graph) + sum(len(p.head) + (p.weight.nbytes if p.weight else 0) for p in pieces)
+    return len(graph) + sum(
+        len(piece.head) + (piece.weight.nbytes if piece.weight else 0) for piece in pieces
+    )
 
 
 def _total(graph: bytes, pieces: Sequence[_Piece]) -> int:
@@ -156,7 +158,9 @@ def _write_values(out: IO[bytes], weight: Weight) -> None:
 
 def _expect_unchanged(weights: Iterable[Weight]) -> None:
     """ModelError where a file was written to while its weights were copied: what was copied may be of both."""
-    for path, identity in dict.fromkeys((m.path, m.identity) for w in weights for m in _mapped(w.values)):
+    for path, identity in dict.fromkeys(
+        (m.path, m.identity) for name in weights for m in _mapped(name.values)
+    ):
         os.close(open_same(path, identity))
 
 
@@ -209,7 +213,9 @@ def _copied(out: IO[bytes], values: Mapped) -> bool:
 
 def _refuse_sources(models: Models, targets: Sequence[Path]) -> None:
     """A model written over the file that its own weights, or another's, are read from is a slip that costs it."""
-    sources = {m.path for model in models for w in model.weights.values() for m in _mapped(w.values)}
+    sources = {
+        m.path for model in models for weight in model.weights.values() for m in _mapped(weight.values)
+    }
     for target in targets:
         for source in sources:
             try:

@@ -40,7 +40,7 @@ def group_models(graphs: Sequence[OperatorGraph], *, epsilon: float) -> Grouping
     members: dict[int, list[int]] = {}
     for i, label in enumerate(dbscan(matrix, epsilon=epsilon, least=1).tolist()):
         members.setdefault(label, []).append(i)
-    return Grouping(groups=tuple(tuple(m) for m in members.values()), distances=between)
+    return Grouping(groups=tuple(tuple(member) for member in members.values()), distances=between)
 
 
 ALONE = -1

@@ -80,7 +80,7 @@ class Question:
 
     def steady(self, *indices: int) -> bool:
         """Return True where each of these inputs is constant or absent."""
-        return all(self.operand(i).role in ("constant", "absent") for i in indices)
+        return all(self.operand(index).role in ("constant", "absent") for index in indices)
 
     def steady_from(self, first: int) -> bool:
         """Return True where every input from ``first`` on is constant or absent."""
@@ -88,7 +88,7 @@ class Question:
 
     def absent(self, *indices: int) -> bool:
         """Return True where none of these inputs is given."""
-        return all(self.operand(i).role == "absent" for i in indices)
+        return all(self.operand(index).role == "absent" for index in indices)
 
     def integer(self, name: str, default: int) -> int | None:
         """Return an integer attribute; None where it is something else."""

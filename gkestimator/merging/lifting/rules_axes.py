@@ -51,7 +51,7 @@ def _axes(question: Question, index: int) -> Numbers | None:
 
 def _none_is_first(axes: Numbers, rank: int) -> bool:
     """Whether all are valid and none is axis 0."""
-    return all(-rank <= a < rank and a % rank for a in axes)
+    return all(-rank <= axis < rank and axis % rank for axis in axes)
 
 
 def reduce(question: Question) -> Rewrite | None:
@@ -181,7 +181,7 @@ def reshape(question: Question) -> Rewrite | None:
 
 
 def _numbers(dims: Dims) -> Numbers:
-    return tuple(d for d in dims[1:] if d is not None)
+    return tuple(size for size in dims[1:] if size is not None)
 
 
 def _reshape_by_entries(question: Question, shape: Operand, result: Dims | None) -> Rewrite | None:
@@ -198,7 +198,7 @@ def _reshape_by_entries(question: Question, shape: Operand, result: Dims | None)
         if not (entries[0] == size or (entries[0] == 0 and not whole)):
             return None
         rows.append(tuple(entries[1:]))
-    if len({len(r) for r in rows}) != 1:
+    if len({len(row) for row in rows}) != 1:
         return None
     behind: list[int] = []
     for axis, column in enumerate(zip(*rows, strict=True), start=1):
@@ -249,14 +249,14 @@ def expand(question: Question) -> Rewrite | None:
             return None
         if length < data.rank:
             return Rewrite(integers={1: behind})
-        if all(r[0] in ("size", 1) for r in rows):
+        if all(row[0] in ("size", 1) for row in rows):
             return Rewrite(integers={1: (1, *behind[1:])})
         return None
     if data.role != "constant":
         return None
     if length < max(data.rank, 1):
         return None
-    if any(r[0] != "size" for r in rows):
+    if any(row[0] != "size" for row in rows):
         return None
     if data.rank == length and (data.dims is None or data.dims[0] != 1):
         return None
@@ -265,7 +265,7 @@ def expand(question: Question) -> Rewrite | None:
 
 def _settled(rows: list[tuple[object, ...]], result: Dims | None, length: int) -> Numbers | None:
     """Sizes that are the same in all branches, for the axes behind axis 0 of the result."""
-    if any(len(r) != length for r in rows) or result is None:
+    if any(len(row) != length for row in rows) or result is None:
         return None
     behind: list[int] = []
     for place in range(length):
@@ -331,7 +331,7 @@ def concat(question: Question) -> Rewrite | None:
     rank = question.batch(0, 2)
     if rank is None:
         return None
-    if any(o.role != "batch" or o.rank != rank for o in question.operands):
+    if any(operand.role != "batch" or operand.rank != rank for operand in question.operands):
         return None
     if question.axis(rank, 0):
         return YES
@@ -398,7 +398,7 @@ def resize(question: Question) -> Rewrite | None:
         return None
     axes = question.attributes.get("axes")
     if isinstance(axes, tuple):
-        numbers = tuple(a for a in axes if isinstance(a, int))
+        numbers = tuple(axis for axis in axes if isinstance(axis, int))
         free = len(numbers) == len(axes) > 0 and _none_is_first(numbers, rank)
         if free and question.steady_from(1):
             return YES

@@ -18,7 +18,7 @@ def broadcast(question: Question) -> Rewrite | None:
     fewer dimensions, or of size 1 there, is repeated over it. A batch operand of lower rank would have its axis 0
     at another axis of the result: refused; so is a constant that is longer than 1 there.
     """
-    ranks = [o.rank for o in question.operands if o.role != "absent"]
+    ranks = [operand.rank for operand in question.operands if operand.role != "absent"]
     if any(r is None for r in ranks):
         return None
     highest = max((r for r in ranks if r is not None), default=0)
@@ -49,7 +49,7 @@ def unary(question: Question) -> Rewrite | None:
             return None
         if operand.rank is None:
             return None
-        if any(d != 1 for d in operand.dims or ()):
+        if any(size != 1 for size in operand.dims or ()):
             return None
     return YES
 

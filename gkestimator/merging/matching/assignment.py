@@ -26,7 +26,7 @@ def best_assignment(
     (places[0][left] - places[1][right])^2 (None: the numbers themselves), so that like goes to like in the models'
     own order. Raises ValueError: a weight is not positive and finite; UsageError: no SciPy.
     """
-    if not all(0 < w < float("inf") for w in weights.values()):
+    if not all(0 < weight < float("inf") for weight in weights.values()):
         raise ValueError("weights of an assignment must be positive and finite")
     if places is None:
         far = {(i, j): float(i - j) ** 2 for i, j in weights}

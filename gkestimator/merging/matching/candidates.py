@@ -97,7 +97,7 @@ class _Seen:
 
 def _constants(model: EditableModel) -> Weights:
     """Initializers that nobody can replace, and what Identity and Transpose make of them, by name."""
-    fed = {i.name for i in model.inputs}
+    fed = {value.name for value in model.inputs}
     found = {name: w for name, w in model.weights.items() if name not in fed}
     for node in model.nodes:
         if node.domain or node.op_type not in ("Identity", "Transpose"):
@@ -121,7 +121,7 @@ def _constants(model: EditableModel) -> Weights:
                 axes = ()
             if sorted(axes) != list(range(len(shape))):
                 continue
-            shape = tuple(shape[a] for a in axes)
+            shape = tuple(shape[axis] for axis in axes)
             values = Rearranged(base=values, axes=axes)
         name = node.outputs[0]
         found[name] = Weight(name=name, dtype=weight.dtype, shape=shape, values=values)

@@ -110,11 +110,11 @@ class _Grown:
                 for unit in equal_but_for_start(rest, left, self._options, apart=self._graph.makes_cycle)
             ]
             units += left
-        self._done += [u for u in units if len(u.members) > 1]
+        self._done += [unit for unit in units if len(unit.members) > 1]
 
     def matching(self) -> Matching:
         """What is merged by now; of the refused pairs those of which one operator at least stayed single."""
-        merged = {m.operator.node.name for u in self._done for m in u.members}
+        merged = {member.operator.node.name for u in self._done for member in u.members}
         return Matching(
             supers=tuple(u.as_super() for u in sorted(self._done, key=lambda u: u.keys)),
             refused=tuple(r for r in self._refused if not merged.issuperset(r.names)),
@@ -126,8 +126,8 @@ class _Grown:
         options = self._options
         unsure: set[Pair] = set()
         shared = similar_pairs(
-            [u.block for u in units],
-            [u.block for u in own],
+            [unit.block for unit in units],
+            [unit.block for unit in own],
             pairs_to_compare(units, own, options),
             omega=options.omega,
             tolerance=options.tolerance,
@@ -148,7 +148,7 @@ class _Grown:
         found = self._assigned(units, own, possible)
         taken = {j for j, _ in found.values()}
         left = {(i, j): v for (i, j), v in unwritable.items() if i not in found and j not in taken}
-        places = [u.place for u in units], [u.place for u in own]
+        places = [unit.place for unit in units], [unit.place for unit in own]
         for pair in best_assignment({p: v[0] for p, v in left.items()}, places):
             self._refused.append(_refused(left[pair][1], "emission", left[pair][2]))
         return found
@@ -158,7 +158,7 @@ class _Grown:
     ) -> dict[int, tuple[int, Unit]]:
         found: dict[int, tuple[int, Unit]] = {}
         left = dict(possible)
-        places = [u.place for u in units], [u.place for u in own]
+        places = [unit.place for unit in units], [unit.place for unit in own]
         while left:
             chosen = best_assignment({pair: weight for pair, (weight, _) in left.items()}, places)
             for i, j in sorted(chosen, key=lambda p: (-left[p][0], p)):

@@ -53,7 +53,7 @@ class Unit:
 
     def as_super(self) -> SuperOperator:
         """As emission takes it. Its similarity is that of the two members that are least similar."""
-        sizes = sorted(m.operator.matrix.elements for m in self.members)
+        sizes = sorted(member.operator.matrix.elements for member in self.members)
         return SuperOperator(
             members=self.members,
             rows=self.block.rows,
@@ -63,7 +63,7 @@ class Unit:
 
     def similarity_of_last(self) -> float:
         """Of the last member to the one it is least similar to."""
-        *others, last = (m.operator.matrix.elements for m in self.members)
+        *others, last = (member.operator.matrix.elements for member in self.members)
         return 2 * self.block.elements / (max(others) + last)
 
 
@@ -87,7 +87,10 @@ def joined(unit: Unit, other: Unit, shared: Rectangle, *, omega: float) -> Unit 
     )
     if before > 1 and before * cut.elements <= (before - 1) * unit.block.elements:
         return None
-    moved = [replace(m, row=m.row + shared.row_a, column=m.column + shared.column_a) for m in unit.members]
+    moved = [
+        replace(member, row=member.row + shared.row_a, column=member.column + shared.column_a)
+        for member in unit.members
+    ]
     last = replace(other.members[0], row=shared.row_b, column=shared.column_b)
     grown = Unit(members=(*moved, last), keys=(*unit.keys, *other.keys), block=cut)
     if grown.as_super().similarity >= omega:
@@ -188,7 +191,7 @@ def equal_but_for_start(
                 grown = joined(one, other, all_of_it, omega=options.omega)
                 if grown is not None:
                     possible[i, j] = grown
-    places = [u.place for u in units], [u.place for u in own]
+    places = [unit.place for unit in units], [unit.place for unit in own]
     weights = {pair: unit.similarity_of_last() for pair, unit in possible.items()}
     for pair in best_assignment(weights, places):
         yield possible[pair]
@@ -209,7 +212,7 @@ def _could_share(unit: Unit, other: Unit) -> float:
     a = unit.block
     b = other.block
     most = min(a.rows, b.rows) * min(a.columns, b.columns) * a.taps
-    return 2 * most / (max(m.operator.matrix.elements for m in unit.members) + b.elements)
+    return 2 * most / (max(member.operator.matrix.elements for member in unit.members) + b.elements)
 
 
 def _sample(block: WeightMatrix) -> np.ndarray:

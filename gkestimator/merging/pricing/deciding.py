@@ -96,17 +96,17 @@ class MergeDecision:
     @property
     def kept(self) -> tuple[SuperOperator, ...]:
         """The super-operators in the graph."""
-        return tuple(s.op for s in self.supers if s.kept)
+        return tuple(op.op for op in self.supers if op.kept)
 
     @property
     def refused(self) -> tuple[SuperOperator, ...]:
         """Those that did not pay."""
-        return tuple(s.op for s in self.supers if not s.kept)
+        return tuple(op.op for op in self.supers if not op.kept)
 
     @property
     def saved_bytes(self) -> int:
         """Bytes of weights read once instead of once for each member."""
-        return sum(s.saved_bytes for s in self.supers if s.kept)
+        return sum(op.saved_bytes for op in self.supers if op.kept)
 
 
 _ROUNDING = 1e-9

@@ -262,7 +262,7 @@ class Pricer:
         """
         with rare_collection():
             graphs = [self._as_it_runs(m, n) for m, n in zip(models, batch_sizes, strict=True)]
-            return self._priced(" and ".join(m.name for m in models), graphs)
+            return self._priced(" and ".join(model.name for model in models), graphs)
 
     def merged(self, model: EditableModel, models: Models, batch_sizes: BatchSizes) -> Priced:
         """``model``, which was made of ``models``, each of them at its own batch size."""

@@ -144,7 +144,7 @@ def emit_convolutions(sheet: Sheet, op: SuperOperator, shapes: Shapes, tolerance
     are cut back.
     """
     lanes = [_lane(op, member, shapes[member.operator.x]) for member in op.members]
-    window = _window([m.operator.geometry for m in op.members], [lane.size for lane in lanes])
+    window = _window([member.operator.geometry for member in op.members], [lane.size for lane in lanes])
     inner = [
         sheet.spans(m.operator.x, [rows * lane.into for rows in lane.pieces.rows], 1, "channels")
         for m, lane in zip(op.members, lanes, strict=True)
@@ -154,7 +154,9 @@ def emit_convolutions(sheet: Sheet, op: SuperOperator, shapes: Shapes, tolerance
     shared_bias = common(spans, tolerance)
     stacked = sheet.joined(filled, 0, "stacked")
     product = _shared_convolution(sheet, op, lanes[0], window, stacked, spans[0] if shared_bias else None)
-    found = unstack(sheet, product, [m.operator.x for m in op.members], [lane.count for lane in lanes])
+    found = unstack(
+        sheet, product, [member.operator.x for member in op.members], [lane.count for lane in lanes]
+    )
     for lane, part, rows, span in zip(lanes, found, inner, spans, strict=True):
         cropped = _cropped(sheet, window, lane, part)
         if shared_bias:
@@ -238,8 +240,8 @@ def _cropped(sheet: Sheet, window: _Window, lane: _Lane, value: str) -> str:
     if not axes:
         return value
     starts = [0] * len(axes)
-    ends = [wanted[i] for i in axes]
-    numbers = [sheet.whole_numbers(found) for found in (starts, ends, [2 + i for i in axes])]
+    ends = [wanted[axis] for axis in axes]
+    numbers = [sheet.whole_numbers(found) for found in (starts, ends, [2 + axis for axis in axes])]
     return sheet.node("Slice", [value, *numbers], "cropped")
 
 
