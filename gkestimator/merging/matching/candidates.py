@@ -1,4 +1,4 @@
-"""The operators of a model that can be merged: products and convolutions by a constant weight."""
+"""Find the operators of a model that can be merged: products and convolutions by a constant weight."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from gkestimator.core.dtypes import DType
 from gkestimator.core.records import frozen
 from gkestimator.merging.editing import (
+    AttributeValue,
     Dims,
     EditableModel,
     EditNode,
@@ -22,12 +23,13 @@ from gkestimator.merging.editing import (
 from gkestimator.merging.operators import Kind, WeightMatrix, WeightOperator
 
 DTYPES = frozenset({DType.FLOAT, DType.FLOAT16, DType.BFLOAT16})
+_CONV_ATTRIBUTES = frozenset({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"})
 
 
 def candidates(
     model: EditableModel, index: int, shapes: Shapes, starts: Mapping[str, float]
 ) -> list[WeightOperator]:
-    """The operators of ``model`` that multiply an activation by a constant weight, in the nodes' order.
+    """Return the operators of ``model`` that multiply an activation by a constant weight, in the nodes' order.
 
     - MatMul whose right operand is a constant matrix, the left one an activation of rank 2 or more.
     - Gemm with alpha = beta = 1, transA = 0, a constant B (transB 0 or 1), and C absent or a constant of [N] or
@@ -41,54 +43,43 @@ def candidates(
     All else is no candidate, and stays as it is.
     """
     constants = _constants(model)
-    found: list[WeightOperator] = []
+    operators: list[WeightOperator] = []
     for position, node in enumerate(model.nodes):
         if node.domain or node.op_type not in _READERS:
             continue
-        if len(node.inputs) < 2:
+        if len(node.inputs) < 2 or len(node.writes) != 1 or not node.outputs[0]:
             continue
-        if len(node.writes) != 1:
+        x, weight_name = node.inputs[:2]
+        shape = shapes.get(x)
+        weight = constants.get(weight_name)
+        if shape is None or weight is None or x in constants:
             continue
-        if not node.inputs[0]:
+        if weight.dtype not in DTYPES or weight.dtype is not shape.dtype or weight.elements < 1:
             continue
-        if not node.outputs[0]:
+        seen = _READERS[node.op_type](node, shape.dims, weight, constants)
+        if seen is None:
             continue
-        x = shapes.get(node.inputs[0])
-        weight = constants.get(node.inputs[1])
-        if x is None:
-            continue
-        if weight is None:
-            continue
-        if node.inputs[0] in constants:
-            continue
-        if weight.dtype not in DTYPES:
-            continue
-        if x.dtype is not weight.dtype:
-            continue
-        if weight.elements < 1:
-            continue
-        seen = _READERS[node.op_type](node, x.dims, weight, constants)
-        if seen is not None:
-            found.append(
-                WeightOperator(
-                    model=index,
-                    node=node,
-                    kind=seen.kind,
-                    x=node.inputs[0],
-                    y=node.outputs[0],
-                    weight_name=node.inputs[1],
-                    matrix=seen.matrix,
-                    bias=seen.bias,
-                    geometry=seen.geometry,
-                    start_ms=starts.get(node.name, math.nan),
-                    position=position,
-                )
-            )
-    return found
+        operator = WeightOperator(
+            model=index,
+            node=node,
+            kind=seen.kind,
+            x=x,
+            y=node.outputs[0],
+            weight_name=weight_name,
+            matrix=seen.matrix,
+            bias=seen.bias,
+            geometry=seen.geometry,
+            start_ms=starts.get(node.name, math.nan),
+            position=position,
+        )
+        operators.append(operator)
+    return operators
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Seen:
+    """Say what a reader made of a node."""
+
     kind: Kind
     matrix: WeightMatrix
     bias: Weight | None = None
@@ -96,36 +87,39 @@ class _Seen:
 
 
 def _constants(model: EditableModel) -> Weights:
-    """Initializers that nobody can replace, and what Identity and Transpose make of them, by name."""
-    fed = {value.name for value in model.inputs}
-    found = {name: w for name, w in model.weights.items() if name not in fed}
+    """Return initializers that nobody can replace, and what Identity and Transpose make of them, by name."""
+    constants = dict(model.weights)
+    for value in model.inputs:
+        constants.pop(value.name, None)
     for node in model.nodes:
-        if node.domain or node.op_type not in ("Identity", "Transpose"):
+        if node.key not in (("", "Identity"), ("", "Transpose")):
             continue
-        if len(node.inputs) != 1:
+        if len(node.inputs) != 1 or len(node.writes) != 1 or node.opaque:
             continue
-        if len(node.writes) != 1:
-            continue
-        if node.opaque:
-            continue
-        weight = found.get(node.inputs[0])
+        weight = constants.get(node.inputs[0])
         if weight is None or weight.dtype not in DTYPES:
             continue
-        values = weight.values
-        shape = weight.shape
         if node.op_type == "Transpose":
-            perm = node.attributes.get("perm", tuple(reversed(range(len(shape)))))
-            if isinstance(perm, tuple):
-                axes = tuple(a for a in perm if type(a) is int)
-            else:
-                axes = ()
-            if sorted(axes) != list(range(len(shape))):
+            turned = _transposed(node, weight)
+            if turned is None:
                 continue
-            shape = tuple(shape[axis] for axis in axes)
-            values = Rearranged(base=values, axes=axes)
+            weight = turned
         name = node.outputs[0]
-        found[name] = Weight(name=name, dtype=weight.dtype, shape=shape, values=values)
-    return found
+        constants[name] = dataclasses.replace(weight, name=name)
+    return constants
+
+
+def _transposed(node: EditNode, weight: Weight) -> Weight | None:
+    """Return the weight behind a Transpose; None where its axes are not those of the weight."""
+    every = tuple(range(len(weight.shape)))
+    axes = node.attributes.get("perm", every[::-1])
+    if not isinstance(axes, tuple):
+        return None
+    numbers = tuple(axis for axis in axes if type(axis) is int)
+    if tuple(sorted(numbers)) != every:
+        return None
+    shape = tuple(weight.shape[axis] for axis in numbers)
+    return dataclasses.replace(weight, shape=shape, values=Rearranged(base=weight.values, axes=numbers))
 
 
 def _matmul(node: EditNode, x: Dims, weight: Weight, constants: Mapping[str, Weight]) -> _Seen | None:
@@ -161,15 +155,11 @@ def _gemm(node: EditNode, x: Dims, weight: Weight, constants: Mapping[str, Weigh
     turned = get("transB", 0)
     if turned not in (0, 1):
         return None
+    values = weight.values
+    rows, columns = weight.shape
     if turned:
-        rows, columns = (weight.shape[1], weight.shape[0])
-    else:
-        rows, columns = weight.shape
-    values: Values
-    if turned:
-        values = Rearranged(base=weight.values, axes=(1, 0))
-    else:
-        values = weight.values
+        rows, columns = columns, rows
+        values = Rearranged(base=values, axes=(1, 0))
     if x[1] not in (None, rows):
         return None
     usable, bias = _bias(node, constants, weight.dtype, columns, shapes=((columns,), (1, columns)))
@@ -186,28 +176,23 @@ def _conv(node: EditNode, x: Dims, weight: Weight, constants: Mapping[str, Weigh
         return None
     out, into = weight.shape[:2]
     groups = window.groups
-    taps = math.prod(window.kernel)
-    size: Numbers
     if x[1] not in (None, into * groups):
         return None
     usable, bias = _bias(node, constants, weight.dtype, out, shapes=((out,),))
     if not usable:
         return None
-    if groups == 1:
-        swapped = (1, 0, *range(2, len(weight.shape)))
-        values = Rearranged(base=weight.values, axes=swapped, shape=(into, out, taps))
-        rows = into
-        columns = out
-        size = ()
-    else:
-        rows = groups
-        columns = 1
-        taps = weight.elements // groups
-        values = Rearranged(base=weight.values, shape=(rows, columns, taps))
+    kind: Kind = "conv"
+    size: Numbers = ()
+    axes: Numbers | None = (1, 0, *range(2, len(weight.shape)))
+    shape = (into, out, math.prod(window.kernel))
+    if groups > 1:
+        kind = "grouped_conv"
         size = (into, out // groups)
+        axes = None
+        shape = (groups, 1, weight.elements // groups)
     return _Seen(
-        kind="conv" if groups == 1 else "grouped_conv",
-        matrix=WeightMatrix(rows=rows, columns=columns, taps=taps, dtype=weight.dtype, values=values),
+        kind=kind,
+        matrix=_matrix(weight.dtype, Rearranged(base=weight.values, axes=axes, shape=shape), shape),
         bias=bias,
         geometry=(window.kernel, window.strides, window.dilations, window.pads, size),
     )
@@ -217,13 +202,13 @@ _READERS = {"MatMul": _matmul, "Gemm": _gemm, "Conv": _conv}
 
 
 def _product(weight: Weight, values: Values, rows: int, columns: int) -> WeightMatrix:
-    return WeightMatrix(
-        rows=rows,
-        columns=columns,
-        taps=1,
-        dtype=weight.dtype,
-        values=Rearranged(base=values, shape=(rows, columns, 1)),
-    )
+    shape = (rows, columns, 1)
+    return _matrix(weight.dtype, Rearranged(base=values, shape=shape), shape)
+
+
+def _matrix(dtype: DType, values: Values, shape: tuple[int, int, int]) -> WeightMatrix:
+    rows, columns, taps = shape
+    return WeightMatrix(rows=rows, columns=columns, taps=taps, dtype=dtype, values=values)
 
 
 def _bias(
@@ -234,7 +219,7 @@ def _bias(
     *,
     shapes: tuple[Numbers, ...],
 ) -> tuple[bool, Weight | None]:
-    """Whether the third input is absent or a constant that fits; and, in that case, its ``count`` values."""
+    """Return True where the third input is absent or a constant that fits, and in that case its ``count`` values."""
     if len(node.inputs) < 3 or not node.inputs[2]:
         return True, None
     bias = constants.get(node.inputs[2])
@@ -248,7 +233,7 @@ def _bias(
 
 @frozen
 class SlidingWindow:
-    """How a convolution slides: one number per spatial dimension; pads: all before, then all behind."""
+    """Say how a convolution slides: one number per spatial dimension; pads: all before, then all behind."""
 
     kernel: Numbers
     strides: Numbers
@@ -258,67 +243,56 @@ class SlidingWindow:
 
 
 def window_of(node: EditNode, weight: Sequence[int], spatial: Dims) -> SlidingWindow | None:
-    """The window of a Conv by a weight of shape [M, C / groups, *kernel] over the sizes ``spatial``.
+    """Return the window of a Conv by a weight of shape [M, C / groups, *kernel] over the sizes ``spatial``.
 
     ``auto_pad`` becomes explicit pads. None where that needs a size that is not known (SAME_* with a stride), or
     where an attribute does not fit the weight or is not ONNX's.
     """
     rank = len(weight) - 2
-    known = {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}
-    if rank < 1:
-        return None
-    if node.opaque:
-        return None
-    if not set(node.attributes) <= known:
-        return None
-    if len(spatial) != rank:
+    if rank < 1 or len(spatial) != rank or node.opaque or not _CONV_ATTRIBUTES.issuperset(node.attributes):
         return None
     kernel = tuple(weight[2:])
-    groups = node.attributes.get("group", 1)
-    strides = _numbers(node, "strides", (1,) * rank, least=1)
-    dilations = _numbers(node, "dilations", (1,) * rank, least=1)
-    pads = _numbers(node, "pads", (0,) * (2 * rank), least=0)
-    if strides is None:
-        return None
-    if dilations is None:
-        return None
-    if pads is None:
-        return None
-    if type(groups) is not int:
-        return None
-    if groups < 1:
-        return None
-    if weight[0] % groups:
-        return None
     if _numbers(node, "kernel_shape", kernel, least=1) != kernel:
         return None
-    auto = node.attributes.get("auto_pad", "NOTSET")
-    if auto == "VALID":
-        pads = (0,) * (2 * rank)
-    elif auto in ("SAME_UPPER", "SAME_LOWER"):
-        found = [_same(*sizes) for sizes in zip(spatial, kernel, strides, dilations, strict=True)]
-        same = [n for n in found if n is not None]
-        if len(same) < rank:
-            return None
-        less = [n // 2 for n in same]
-        more = [n - n // 2 for n in same]
-        if auto == "SAME_UPPER":
+    groups = node.attributes.get("group", 1)
+    if type(groups) is not int or groups < 1 or weight[0] % groups:
+        return None
+    strides = _numbers(node, "strides", (1,) * rank, least=1)
+    dilations = _numbers(node, "dilations", (1,) * rank, least=1)
+    if strides is None or dilations is None:
+        return None
+    pads = _numbers(node, "pads", (0,) * (2 * rank), least=0)
+    auto_pad = node.attributes.get("auto_pad", "NOTSET")
+    if pads is not None and auto_pad not in ("NOTSET", ""):
+        zeros: list[int] = []
+        for sizes in zip(spatial, kernel, strides, dilations, strict=True):
+            count = _zeros(auto_pad, *sizes)
+            if count is None:
+                return None
+            zeros.append(count)
+        less = [count // 2 for count in zeros]
+        more = [count - count // 2 for count in zeros]
+        pads = (*more, *less)
+        if auto_pad == "SAME_UPPER":
             pads = (*less, *more)
-        else:
-            pads = (*more, *less)
-    elif auto not in ("NOTSET", ""):
+    if pads is None:
         return None
     return SlidingWindow(kernel=kernel, strides=strides, dilations=dilations, pads=pads, groups=groups)
 
 
-def _same(size: int | None, kernel: int, stride: int, dilation: int) -> int | None:
-    """Zeros that make ceil(size / stride) positions; with stride 1 the size does not matter."""
+def _zeros(auto_pad: AttributeValue, size: int | None, kernel: int, stride: int, dilation: int) -> int | None:
+    """Return the zeros along an axis: SAME_* makes ceil(size / stride) positions; with stride 1 no size is needed."""
+    if auto_pad == "VALID":
+        return 0
+    if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
+        return None
     reach = (kernel - 1) * dilation + 1
     if stride == 1:
         return reach - 1
     if size is None:
         return None
-    return max((-(-size // stride) - 1) * stride + reach - size, 0)
+    positions = -(-size // stride)
+    return max((positions - 1) * stride + reach - size, 0)
 
 
 def _numbers(node: EditNode, key: str, default: Numbers, *, least: int) -> Numbers | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gkestimator.core.records import frozen
-from gkestimator.merging.disjoint import DisjointSets
+from gkestimator.merging.algorithms import DisjointSets
 from gkestimator.merging.editing import EditableModel, Numbers, Replaces
 from gkestimator.merging.pricing.pricer import Priced
 
