@@ -1,7 +1,8 @@
-"""Groups of models of one architecture: DBSCAN on the graph edit distance."""
+"""Group models of one architecture: DBSCAN on the graph edit distance."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ from gkestimator.merging.grouping.skeletons import skeletons
 
 @frozen
 class Grouping:
-    """``groups``: indices of the models, each in exactly one group, groups in the order of their first members.
+    """Hold ``groups``: indices of the models, each in exactly one group, groups in the order of their first members.
 
     ``distances``: of every two models (i, j) with i < j; the upper bound of two that are certainly further apart than
     epsilon is a rough one.
@@ -26,7 +27,7 @@ class Grouping:
 
 
 def group_models(graphs: Sequence[OperatorGraph], *, epsilon: float) -> Grouping:
-    """DBSCAN on :attr:`EditDistance.changed`, with at least one sample in a group.
+    """Group models by DBSCAN on :attr:`EditDistance.changed`, with at least one sample in a group.
 
     So two models are in one group where a chain of models leads from one to the other, each step at most
     ``epsilon``; a model without a neighbour is a group of its own. (Two models that share a GPU are worth merging, so
@@ -35,11 +36,12 @@ def group_models(graphs: Sequence[OperatorGraph], *, epsilon: float) -> Grouping
     """
     between = distances(skeletons(graphs), within=epsilon)
     matrix = np.zeros((len(graphs), len(graphs)))
-    for (i, j), found in between.items():
-        matrix[i, j] = matrix[j, i] = found.changed
-    members: dict[int, list[int]] = {}
+    for (i, j), apart in between.items():
+        matrix[i, j] = apart.changed
+        matrix[j, i] = apart.changed
+    members: dict[int, list[int]] = defaultdict(list)
     for i, label in enumerate(dbscan(matrix, epsilon=epsilon, least=1).tolist()):
-        members.setdefault(label, []).append(i)
+        members[label].append(i)
     return Grouping(groups=tuple(tuple(member) for member in members.values()), distances=between)
 
 
@@ -47,7 +49,7 @@ ALONE = -1
 
 
 def dbscan(distances: np.ndarray, *, epsilon: float, least: int) -> np.ndarray:
-    """[n], the cluster of each point, numbered from 0 in the order of their first core points; ``ALONE``: in none.
+    """Return [n], the cluster of each point, numbered from 0 in the order of their first core points; ``ALONE``: in none.
 
     ``distances``: [n, n], symmetric, 0 on the diagonal. Points within ``epsilon`` (inclusive) are neighbours; a point
     with at least ``least`` neighbours, itself among them, is a core point. A cluster is what can be reached from a
@@ -56,18 +58,18 @@ def dbscan(distances: np.ndarray, *, epsilon: float, least: int) -> np.ndarray:
     """
     near = distances <= epsilon
     core = near.sum(axis=1) >= least
-    found = np.full(len(distances), ALONE, dtype=np.int64)
+    cluster = np.full(len(distances), ALONE, dtype=np.int64)
     clusters = 0
     for first in np.flatnonzero(core).tolist():
-        if found[first] != ALONE:
+        if cluster[first] != ALONE:
             continue
-        stack = [first]
-        found[first] = clusters
-        while stack:
-            point = stack.pop()
+        cluster[first] = clusters
+        waiting = [first]
+        while waiting:
+            point = waiting.pop()
             if core[point]:
-                reached = np.flatnonzero(near[point] & (found == ALONE))
-                found[reached] = clusters
-                stack.extend(reached.tolist())
+                reached = np.flatnonzero(near[point] & (cluster == ALONE))
+                cluster[reached] = clusters
+                waiting += reached.tolist()
         clusters += 1
-    return found
+    return cluster
