@@ -1,4 +1,4 @@
-"""The combined graph with super-operators in place of their members."""
+"""Build the combined graph with super-operators in place of their members."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_SUPER = re.compile(rf"(?:{OWN_PREFIX})+([0-9]{{1,9}})/")
 
 
 class Assembler:
-    """Builds the merged graph of ``models`` for any choice of super-operators.
+    """Build the merged graph of ``models`` for any choice of super-operators.
 
     ``shapes``: what is static of each value of each model (:func:`gkestimator.merging.editing.value_shapes`).
     """
@@ -36,7 +36,7 @@ class Assembler:
         self._tolerance = tolerance
 
     def __call__(self, supers: Sequence[SuperOperator], lifted: bool) -> Built:
-        """All models side by side, the members of ``supers`` replaced; ``lifted``: what follows them alike is run
+        """Return all models side by side, the members of ``supers`` replaced; ``lifted``: what follows them alike is run
         once as well. ``replaces`` of the result: the original nodes behind each new node; ``parts``: the nodes made
         for each of ``supers`` (in a lifted graph the helpers among them). None of them: the models side by side."""
         combined = self._combined
@@ -67,17 +67,18 @@ class Assembler:
         if not (lifted and supers):
             return Built(model=model, replaces=replaces, parts=tuple(parts))
         higher = lift(model, shapes=self._shapes, replaces=replaces, tolerance=self._tolerance)
-        return Built(
-            model=higher.model, replaces=higher.replaces, parts=_helpers(higher.replaces, len(supers))
-        )
+        helpers = _helpers(higher.replaces, len(supers))
+        return Built(model=higher.model, replaces=higher.replaces, parts=helpers)
 
 
 def _helpers(replaces: Replaces, count: int) -> tuple[Names, ...]:
-    """Of a lifted graph the nodes that help each super-operator, by their names: what was lifted has the prefix once
-    more."""
-    found: list[list[str]] = [[] for _ in range(count)]
+    """Return of a lifted graph the nodes that help each super-operator, by their names.
+
+    What was lifted has the prefix once more.
+    """
+    helpers: list[list[str]] = [[] for _ in range(count)]
     for name, originals in replaces.items():
         made = _OF_SUPER.match(name)
         if made and not originals and int(made[1]) < count:
-            found[int(made[1])].append(name)
-    return tuple(tuple(names) for names in found)
+            helpers[int(made[1])].append(name)
+    return tuple(map(tuple, helpers))

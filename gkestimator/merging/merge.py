@@ -1,4 +1,4 @@
-"""From files to one merged file and its report: the steps of a merge, in order."""
+"""Go from files to one merged file and its report: the steps of a merge, in order."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ from gkestimator.merging.editing import (
 )
 from gkestimator.merging.grouping import Grouping, group_models
 from gkestimator.merging.matching import Matching, candidates, match_all
+from gkestimator.merging.operators import WeightOperator
 from gkestimator.merging.options import MergeOptions, MergeRequest
 from gkestimator.merging.pricing import Pricer, decide
-from gkestimator.merging.report import Found, MergeReport, report_of
+from gkestimator.merging.report import MergeReport, MergeSteps, report_of
 from gkestimator.merging.sources import MergeSource, sources_of
 from gkestimator.merging.super_operators import can_emit
 
@@ -43,7 +44,7 @@ _STEPS = ("reading", "grouping", "matching", "pricing", "writing", "checking out
 
 @frozen
 class MergeResult:
-    """``report``: what was merged and what it should save. ``files``: what was written (the ONNX file, and the file
+    """Hold ``report``: what was merged and what it should save. ``files``: what was written (the ONNX file, and the file
     of its weights where they are beyond 2 GB)."""
 
     report: MergeReport
@@ -90,7 +91,7 @@ def merge_sources(
         models, sources = _read(sources)
         step("grouping")
         batches = [source.batch_size for source in sources]
-        graphs = [pricer.graph(m, n) for m, n in zip(models, batches, strict=True)]
+        graphs = [pricer.graph(model, batch) for model, batch in zip(models, batches, strict=True)]
         grouping = group_models(graphs, epsilon=options.group_distance)
         step("matching")
         shapes: dict[str, ValueShape] = {}
@@ -102,7 +103,7 @@ def merge_sources(
         decision = decide(models, matching.supers, build, pricer, batch_sizes=batches)
         merged = decision.built.model
         check_editable(merged)
-        found = Found(
+        steps = MergeSteps(
             sources=sources,
             models=models,
             graphs=graphs,
@@ -112,20 +113,17 @@ def merge_sources(
             merged=merged,
             pricer=pricer,
         )
-        if keep_unmerged or decision.kept:
-            wanted = output
-        else:
-            wanted = None
+        if not (keep_unmerged or decision.kept):
+            output = None
         step("writing")
-        if wanted is None:
-            files = ()
-        else:
-            files = write_editable(merged, wanted, keep=models)
+        files: tuple[Path, ...] = ()
+        if output is not None:
+            files = write_editable(merged, output, keep=models)
         check: OutputCheck | str = "not asked for (--samples)"
         if samples:
             step("checking outputs")
-            check = _check(merged, wanted, sources, samples)
-    return MergeResult(report=report_of(found, files, check), files=tuple(files))
+            check = _check(merged, output, sources, samples)
+    return MergeResult(report=report_of(steps, files, check), files=files)
 
 
 def _steps(progress: _Progress | None) -> Callable[[str], None]:
@@ -137,25 +135,31 @@ def _steps(progress: _Progress | None) -> Callable[[str], None]:
 
 
 def _read(sources: Sequence[MergeSource]) -> tuple[list[EditableModel], list[MergeSource]]:
-    """The models under their prefixes, at one opset, with the dims that were given; the sources with the dims that
-    their models have. Raises UsageError for a dim that no model has."""
-    models = align_opsets([_editable(source) for source in sources])
-    known = [{d.removeprefix(f"{model.name}/") for d in symbolic_dims(model)} for model in models]
-    told = [
-        dataclasses.replace(s, dims={name: n for name, n in s.dims.items() if name in own})
-        for s, own in zip(sources, known, strict=True)
-    ]
-    used = {name for source in told for name in source.dims}
-    for name in (name for source in sources for name in source.dims):
-        if name not in used:
-            there = ", ".join(sorted(set().union(*known))) or "none"
-            raise UsageError(f"dimension {name!r} is in none of the models; known: {there}")
-    fixed = [fix_dims(model, source.dims) for model, source in zip(models, told, strict=True)]
-    return [dataclasses.replace(m, nodes=alive(m)) for m in fixed], told  # what no output needs is not run
+    """Return the models under their prefixes, at one opset, with the dims that were asked for, and their sources.
+
+    The sources have the dims that their models have. Raises UsageError for a dim that no model has.
+    """
+    aligned = align_opsets([_editable(source) for source in sources])
+    models: list[EditableModel] = []
+    bound: list[MergeSource] = []
+    known: set[str] = set()
+    for model, source in zip(aligned, sources, strict=True):
+        own = {name.removeprefix(f"{model.name}/") for name in symbolic_dims(model)}
+        known |= own
+        dims = {name: size for name, size in source.dims.items() if name in own}
+        fixed = fix_dims(model, dims)
+        models.append(dataclasses.replace(fixed, nodes=alive(fixed)))  # what no output needs is not run
+        bound.append(dataclasses.replace(source, dims=dims))
+    for source in sources:
+        for name in source.dims:
+            if name not in known:
+                there = ", ".join(sorted(known)) or "none"
+                raise UsageError(f"dimension {name!r} is in none of the models; known: {there}")
+    return models, bound
 
 
 def _editable(source: MergeSource) -> EditableModel:
-    """Errors name the file by its path as it was given: two may have one name in two folders."""
+    """Read a model; errors name the file by its path as it was given: two may have one name in two folders."""
     try:
         return read_editable(source.path, prefix=f"{source.name}/", name=source.name)
     except GkestimatorError as e:
@@ -171,13 +175,17 @@ def _match(
     shapes: Shapes,
     pricer: Pricer,
 ) -> Matching:
-    """Starts are compared at one batch size for all: the least of those that are priced."""
-    together = {i for group in grouping.groups if len(group) > 1 for i in group}
-    reference = min(n or 1 for n in batches)
-    operators = [
-        candidates(model, i, shapes, pricer.starts(model, batch_size=reference)) if i in together else []
-        for i, model in enumerate(models)
-    ]
+    """Match the models of each group.
+
+    Starts are compared at one batch size for all: the least of those that are priced.
+    """
+    reference = min(batch or 1 for batch in batches)
+    operators: list[list[WeightOperator]] = [[] for _ in models]
+    for group in grouping.groups:
+        if len(group) > 1:
+            for i in group:
+                starts = pricer.starts(models[i], batch_size=reference)
+                operators[i] = candidates(models[i], i, shapes, starts)
     return match_all(
         models,
         operators,
@@ -190,8 +198,11 @@ def _match(
 def _check(
     merged: EditableModel, written: Path | None, sources: Sequence[MergeSource], samples: int
 ) -> OutputCheck | str:
-    """Run the originals and the merged file (written for this where nobody asked for it). Text: why they could not be
-    compared, which is no fault of the merge. Raises ModelError where the merged file alone does not run."""
+    """Run the originals and the merged file (written for this where nobody asked for it).
+
+    Text: why they could not be compared, which is no fault of the merge. Raises ModelError where the merged file alone
+    does not run.
+    """
     with tempfile.TemporaryDirectory(prefix="gkest-merge-") as folder:
         if written is None:
             written = Path(folder, "merged.onnx")
@@ -200,7 +211,7 @@ def _check(
             except OutputError as e:
                 return str(e)
         try:
-            found = check_outputs(
+            check = check_outputs(
                 written,
                 {source.name: source.path for source in sources},
                 samples=samples,
@@ -209,6 +220,6 @@ def _check(
             )
         except (NotComparedError, UnboundDimensionError) as e:
             return str(e)
-    if found is None:
+    if check is None:
         return "ONNX Runtime is not installed"
-    return found
+    return check

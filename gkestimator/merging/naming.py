@@ -1,4 +1,4 @@
-"""What the models of a merge are called, the prefixes of their inputs and outputs in the merged file; and new names."""
+"""Name the models of a merge, the prefixes of their inputs and outputs in the merged file; and new names."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ OWN_PREFIX = "merged/"
 
 
 def model_names(paths: Sequence[Path]) -> Names:
-    """A name for each of ``paths`` (:func:`gkestimator.core.naming.distinct_names`) that may be a prefix."""
+    """Return a name for each of ``paths`` (:func:`gkestimator.core.naming.distinct_names`) that may be a prefix."""
     return distinct_prefixes(distinct_names(paths))
 
 
 def distinct_prefixes(names: Sequence[str]) -> Names:
-    """``names`` fit to be prefixes of ONNX names, in the same order.
+    """Return ``names`` fit to be prefixes of ONNX names, in the same order.
 
     What cannot be printed or is no UTF-8 becomes ``_``. No name begins with another and a slash, and none with
     ``merged/``, so that two models never share a name whatever they call their own values: the later is numbered.
     """
-    found: list[str] = []
+    prefixes: list[str] = []
     for name in names:
-        plain = "".join(c if c.isprintable() and not "\ud800" <= c <= "\udfff" else "_" for c in name)
-        found.append(_free(plain.strip("/") or "model", found))
-    return tuple(found)
+        plain = "".join(character if character.isprintable() else "_" for character in name)
+        prefixes.append(_free(plain.strip("/") or "model", prefixes))
+    return tuple(prefixes)
 
 
 def _free(name: str, taken: Sequence[str]) -> str:
@@ -47,14 +47,14 @@ def _clash(a: str, b: str) -> bool:
 
 
 def unused_name(stem: str, taken: set[str]) -> str:
-    """``stem``, numbered where ``taken`` has it; ``taken`` has the answer then."""
-    found = stem
+    """Return ``stem``, numbered where ``taken`` has it; ``taken`` has the answer then."""
+    name = stem
     count = 1
-    while found in taken:
+    while name in taken:
         count += 1
-        found = f"{stem}_{count}"
-    taken.add(found)
-    return found
+        name = f"{stem}_{count}"
+    taken.add(name)
+    return name
 
 
 SHAPE_ENDS = 15
@@ -62,7 +62,7 @@ SHAPE_ENDS = 15
 
 
 def whole_numbers(values: Sequence[int], weights: Weights) -> str:
-    """The name of a constant list of int64 with these values, which is in ``weights`` then.
+    """Return the name of a constant list of int64 with these values, which is in ``weights`` then.
 
     The name tells the values (``merged/int64[2,3]``), so whoever needs the same list finds it.
     """

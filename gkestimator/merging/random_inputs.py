@@ -1,9 +1,9 @@
-"""Random inputs that a model takes: token numbers within the table they look up, masks that hide nothing."""
+"""Draw random inputs that a model takes: token numbers within the table they look up, masks that hide nothing."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -54,7 +54,7 @@ _EMBEDDINGS = {"EmbedLayerNormalization": ((0, 2), (1, 4), (7, 3))}
 
 
 def random_inputs(graph: OperatorGraph, *, limits: DimSizes, seed: int, sample: int) -> dict[str, np.ndarray]:
-    """Values for every input of ``graph``, in its shapes; the same for the same seed, sample and names.
+    """Return values for every input of ``graph``, in its shapes; the same for the same seed, sample and names.
 
     Floats: normal (0, 1). What is called a mask, and bool: ones. Integers that a table is looked up by: uniform within
     the table (``limits``: :func:`index_limits` of the graph). 8-bit integers: uniform over their range (pixels). Other
@@ -92,38 +92,48 @@ def _values(graph: OperatorGraph, tensor: Tensor, limits: DimSizes, seed: int, s
         return rng.integers(span.min, int(span.max) + 1, tensor.shape).astype(dtype)
     if dtype.kind in "iu":
         return np.ones(tensor.shape, dtype)
-    found = rng.standard_normal(tensor.shape)
-    return (found + 1j * rng.standard_normal(tensor.shape) if dtype.kind == "c" else found).astype(dtype)
+    values = rng.standard_normal(tensor.shape)
+    if dtype.kind == "c":
+        values = values + 1j * rng.standard_normal(tensor.shape)
+    return values.astype(dtype)
 
 
 def index_limits(graph: OperatorGraph) -> dict[str, int]:
-    """Of each input whose values become indices: the rows of the smallest table that they look up.
+    """Return for each input whose values become indices the rows of the smallest table that they look up.
 
     Followed through operators that hand values on as they are; what is calculated from an input is not its value.
     """
     origin: dict[str, frozenset[str]] = {value.name: frozenset([value.name]) for value in graph.inputs}
     limits: dict[str, int] = {}
     for op in graph.operators:
-        sources = [origin.get(v.name, frozenset()) if v is not None else frozenset() for v in op.inputs]
+        sources: list[frozenset[str]] = []
+        for value in op.inputs:
+            sources.append(origin.get(value.name, frozenset()) if value is not None else frozenset())
         for position, rows in _lookups(op):
             for name in sources[position]:
                 limits[name] = min(rows, limits.get(name, rows))
-        if not op.domain:
-            handed = _HANDED_ON.get(op.op_type, ())
-        else:
-            handed = ()
-        if handed is None:
-            places = range(len(sources))
-        else:
-            places = handed
-        found = frozenset[str]().union(*(sources[p] for p in places if p < len(sources)))
-        if found:
-            origin.update((v.name, found) for v in op.outputs if v is not None)
+        handed_on = frozenset[str]().union(
+            *(sources[place] for place in _handed_on(op) if place < len(sources))
+        )
+        if handed_on:
+            for value in op.outputs:
+                if value is not None:
+                    origin[value.name] = handed_on
     return limits
 
 
+def _handed_on(op: Operator) -> Sequence[int]:
+    """Return which inputs an operator hands on as they are."""
+    if op.domain:
+        return ()
+    places = _HANDED_ON.get(op.op_type, ())
+    if places is None:
+        return range(len(op.inputs))
+    return places
+
+
 def _lookups(op: Operator) -> Iterator[tuple[int, int]]:
-    """(position of an input that holds indices, how many entries it may point at)."""
+    """Yield (position of an input that holds indices, how many entries it may point at)."""
     if op.key in (("", "Gather"), ("", "GatherElements"), ("", "ScatterElements")):
         shape = _shape(op, 0)
         axis = op.attributes.get("axis", 0)
@@ -143,10 +153,9 @@ def _lookups(op: Operator) -> Iterator[tuple[int, int]]:
 
 
 def _shape(op: Operator, position: int) -> Numbers:
-    if position < len(op.inputs):
-        value = op.inputs[position]
-    else:
-        value = None
+    if position >= len(op.inputs):
+        return ()
+    value = op.inputs[position]
     if isinstance(value, Tensor):
         return value.shape
     return ()

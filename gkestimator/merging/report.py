@@ -1,4 +1,4 @@
-"""What a merge found, decided and expects: the document behind ``--report``."""
+"""Report what a merge found, decided and expects: the document behind ``--report``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _REASONS = {
 
 @frozen
 class Settings:
-    """What was asked for, as the options say it; ``gpu`` by its canonical name."""
+    """Hold what was asked for, as the options say it; ``gpu`` by its canonical name."""
 
     gpu: str
     runtime: str
@@ -52,7 +52,7 @@ class Settings:
 
 @frozen
 class MergedModel:
-    """One model. ``name``: its inputs and outputs are ``<name>/<theirs>`` in the merged file. ``group``: models of
+    """Hold one model. ``name``: its inputs and outputs are ``<name>/<theirs>`` in the merged file. ``group``: models of
     one number are of one architecture. ``batch_size`` and ``dims``: what it is priced at. ``weight_bytes``: of all its
     weights in the file."""
 
@@ -67,7 +67,7 @@ class MergedModel:
 
 @frozen
 class ReportedOperator:
-    """Operators that multiply by one block of weights.
+    """Hold operators that multiply by one block of weights.
 
     ``operators``: names of the nodes, one of each model. ``rows`` x ``columns`` is the block, ``whole`` whether it is
     all of every weight. ``similarity``: 2 |block| / (|Wa| + |Wb|), of more than two the least. ``merged``: whether it
@@ -96,13 +96,13 @@ class ReportedOperator:
     gpu_after_ms: float | None
 
     def of(self, model: str) -> bool:
-        """Whether one of the operators is of the model that is called so."""
+        """Return True where one of the operators is of the model that is called so."""
         return any(name.startswith(f"{model}/") for name in self.operators)
 
 
 @frozen
 class RefusedOperators:
-    """Operators whose weights are similar enough and that were not merged. ``reason``: ``start``, ``cycle``,
+    """Hold operators whose weights are similar enough and that were not merged. ``reason``: ``start``, ``cycle``,
     ``emission`` (``detail`` says why), ``price``."""
 
     operators: Names
@@ -113,7 +113,7 @@ class RefusedOperators:
 
 @frozen
 class ReportedRegion:
-    """Merged operators that follow each other without leaving the merged part: the unit of the decision.
+    """Hold merged operators that follow each other without leaving the merged part: the unit of the decision.
 
     ``replaced`` original operators became ``operators``. Costs are of these alone: ``before`` as they stand in their
     models, ``after`` merged. ``lifted``: operators that follow the products alike were run once too.
@@ -129,7 +129,7 @@ class ReportedRegion:
 
 @frozen
 class MergeReport:
-    """A merge in figures.
+    """Hold a merge in figures.
 
     ``confidence``: ``apart`` (the 90 % intervals of before and after do not overlap), ``alike`` (they do, but after is
     below before at both ends: it pays wherever the estimator errs alike for both), ``open`` (cannot be told, or it does
@@ -156,21 +156,21 @@ class MergeReport:
 
     @property
     def saved_bytes(self) -> int:
-        """Weights that the merged version reads once and the originals once each."""
+        """Return the bytes of weights that the merged version reads once and the originals once each."""
         return sum(operator.saved_bytes for operator in self.merged if operator.merged)
 
     @property
     def pairs(self) -> int:
-        """Operators that a merged product stands for, less that product itself: 1 for two models, 2 for three."""
+        """Return the operators that a merged product stands for, less that product itself: 1 for two models, 2 for three."""
         return sum(len(operator.operators) - 1 for operator in self.merged if operator.merged)
 
     def document(self) -> dict[str, Any]:
-        """The report as the mapping that its JSON holds; unknown figures are null, never 0."""
+        """Return the report as the mapping that its JSON holds; unknown figures are null, never 0."""
         totals = {"pairs": self.pairs, "saved_bytes": self.saved_bytes}
         return {"schema_version": REPORT_VERSION} | dataclasses.asdict(self) | totals
 
     def words(self) -> Names:
-        """What closes a run, on stderr: what was merged and what is expected of it, or why nothing was; what was
+        """Return what closes a run, on stderr: what was merged and what is expected of it, or why nothing was; what was
         left although the weights are alike; notes."""
         lines = [f"Nothing was merged: {self.nothing}." if self.nothing else self._gain()]
         merged = self._merged_models()
@@ -186,7 +186,7 @@ class MergeReport:
         return tuple(one_line(line, limit=2000) for line in (*lines, *self.notes))
 
     def _merged_models(self) -> list[MergedModel]:
-        """The models of which an operator was merged."""
+        """Return the models of which an operator was merged."""
         return [
             model
             for model in self.models
@@ -225,7 +225,8 @@ class MergeReport:
         return f"{number_text(cost.measure(self.settings.price))} ms{what}"
 
     def _change(self) -> str:
-        old, new = (cost.measure(self.settings.price) for cost in (self.before, self.after))
+        old = self.before.measure(self.settings.price)
+        new = self.after.measure(self.settings.price)
         if old:
             change = 100 * (new / old - 1)
         else:
@@ -236,8 +237,8 @@ class MergeReport:
 
 
 @frozen
-class Found:
-    """What the steps of one merge left; ``graphs`` are the models bound at their batch sizes."""
+class MergeSteps:
+    """Hold what the steps of one merge left; ``graphs`` are the models bound at their batch sizes."""
 
     sources: Sequence[MergeSource]
     models: Sequence[EditableModel]
@@ -249,34 +250,24 @@ class Found:
     pricer: Pricer
 
 
-def report_of(found: Found, files: Sequence[Path], check: OutputCheck | str) -> MergeReport:
-    """The report. ``files``: what was written. ``check``: the comparison of outputs, or why there is none."""
-    options = found.pricer.options
-    decision = found.decision
-    return MergeReport(
-        settings=_settings(options, found.pricer.gpu),
-        models=_models(found),
-        merged=tuple(_operator(op) for op in decision.supers),
-        refused=(
-            *(
-                RefusedOperators(
-                    operators=refusal.names,
-                    reason=refusal.reason,
-                    similarity=refusal.similarity,
-                    detail=refusal.detail,
-                )
-                for refusal in found.matching.refused
-            ),
-            *(
-                RefusedOperators(
-                    operators=op.names,
-                    reason="price",
-                    similarity=op.similarity,
-                )
-                for op in decision.refused
-            ),
-        ),
-        regions=tuple(
+def report_of(steps: MergeSteps, files: Sequence[Path], check: OutputCheck | str) -> MergeReport:
+    """Return the report. ``files``: what was written. ``check``: the comparison of outputs, or why there is none."""
+    decision = steps.decision
+    refused: list[RefusedOperators] = []
+    for refusal in steps.matching.refused:
+        refused.append(
+            RefusedOperators(
+                operators=refusal.names,
+                reason=refusal.reason,
+                similarity=refusal.similarity,
+                detail=refusal.detail,
+            )
+        )
+    for op in decision.refused:
+        refused.append(RefusedOperators(operators=op.names, reason="price", similarity=op.similarity))
+    regions: list[ReportedRegion] = []
+    for region in decision.regions:
+        regions.append(
             ReportedRegion(
                 replaced=len(region.originals),
                 operators=len(region.merged),
@@ -285,18 +276,29 @@ def report_of(found: Found, files: Sequence[Path], check: OutputCheck | str) -> 
                 before=region.before,
                 after=region.after,
             )
-            for region in decision.regions
-        ),
+        )
+    outputs: OutputCheck | None = None
+    reason: str | None = None
+    if isinstance(check, str):
+        reason = check
+    else:
+        outputs = check
+    return MergeReport(
+        settings=_settings(steps.pricer.options, steps.pricer.gpu),
+        models=_models(steps),
+        merged=tuple(map(_operator, decision.supers)),
+        refused=tuple(refused),
+        regions=tuple(regions),
         before=decision.before,
         after=decision.after,
         confidence=decision.confidence,
         l2_bytes=decision.l2_bytes,
-        nothing=None if decision.kept else _nothing(found),
-        stored_bytes=sum(weight.nbytes for weight in found.merged.weights.values()),
-        file_bytes=sum(file.stat().st_size for file in files) if files else None,
-        check=None if isinstance(check, str) else check,
-        check_reason=check if isinstance(check, str) else None,
-        notes=_notes(found),
+        nothing=None if decision.kept else _nothing(steps),
+        stored_bytes=steps.merged.weight_bytes,
+        file_bytes=sum(file.stat().st_size for file in files) or None,
+        check=outputs,
+        check_reason=reason,
+        notes=_notes(steps),
     )
 
 
@@ -314,50 +316,55 @@ def _settings(options: MergeOptions, gpu: str) -> Settings:
     )
 
 
-def _models(found: Found) -> tuple[MergedModel, ...]:
-    group_of = {i: number for number, group in enumerate(found.grouping.groups) for i in group}
-    return tuple(
-        MergedModel(
-            name=source.name,
-            file=str(source.path),
-            group=group_of[i],
-            operators=len(graph.operators),
-            weight_bytes=sum(weight.nbytes for weight in model.weights.values()),
-            batch_size=graph.batch_size,
-            dims=dict(source.dims),
+def _models(steps: MergeSteps) -> tuple[MergedModel, ...]:
+    group_of: dict[int, int] = {}
+    for number, group in enumerate(steps.grouping.groups):
+        group_of.update(dict.fromkeys(group, number))
+    models = []
+    for i, source in enumerate(steps.sources):
+        graph = steps.graphs[i]
+        models.append(
+            MergedModel(
+                name=source.name,
+                file=str(source.path),
+                group=group_of[i],
+                operators=len(graph.operators),
+                weight_bytes=steps.models[i].weight_bytes,
+                batch_size=graph.batch_size,
+                dims=dict(source.dims),
+            )
         )
-        for i, (source, model, graph) in enumerate(
-            zip(found.sources, found.models, found.graphs, strict=True)
-        )
-    )
+    return tuple(models)
 
 
-def _operator(told: PricedSuper) -> ReportedOperator:
-    op = told.op
-    first = op.members[0].operator
+def _operator(priced: PricedSuper) -> ReportedOperator:
+    op = priced.op
+    after: float | None = None
+    if priced.after is not None:
+        after = priced.after.gpu_ms
     return ReportedOperator(
         operators=op.names,
-        kind=first.kind,
+        kind=op.members[0].operator.kind,
         rows=op.rows,
         columns=op.columns,
         whole=op.whole,
         similarity=op.similarity,
-        merged=told.kept,
-        region=told.region,
-        block_bytes=told.block_bytes,
-        saved_bytes=told.saved_bytes,
-        extra_flops=told.extra_flops,
-        block_fits_l2=told.block_fits_l2,
-        fits_l2=told.fits_l2,
-        gpu_before_ms=told.before.gpu_ms,
-        gpu_after_ms=None if told.after is None else told.after.gpu_ms,
+        merged=priced.kept,
+        region=priced.region,
+        block_bytes=priced.block_bytes,
+        saved_bytes=priced.saved_bytes,
+        extra_flops=priced.extra_flops,
+        block_fits_l2=priced.block_fits_l2,
+        fits_l2=priced.fits_l2,
+        gpu_before_ms=priced.before.gpu_ms,
+        gpu_after_ms=after,
     )
 
 
-def _nothing(found: Found) -> str:
-    """Why nothing was merged, in words."""
-    options = found.pricer.options
-    decision = found.decision
+def _nothing(steps: MergeSteps) -> str:
+    """Say why nothing was merged, in words."""
+    options = steps.pricer.options
+    decision = steps.decision
     if decision.supers:
         number = len(decision.supers)
         if not any(region.pays for region in decision.regions):
@@ -365,28 +372,28 @@ def _nothing(found: Found) -> str:
         return (
             f"{number:,} products with weights in common do not make the whole cheaper (--always merges them)"
         )
-    if all(len(group) == 1 for group in found.grouping.groups):
+    if all(len(group) == 1 for group in steps.grouping.groups):
         # What is compared is an upper bound, so it says nothing of how far apart they are at least.
-        enough = math.ceil(1000 * min(d.changed for d in found.grouping.distances.values())) / 1000
+        enough = math.ceil(1000 * min(d.changed for d in steps.grouping.distances.values())) / 1000
         return (
             f"the models are of different architectures (--group-distance {options.group_distance:g}; "
             f"from {enough:g} on two of them are alike)"
         )
-    if found.matching.refused:
+    if steps.matching.refused:
         return "no operators with weights in common can be merged"
     return f"no two operators have weights that are similar enough (--omega {options.omega:g})"
 
 
-def _notes(found: Found) -> Names:
-    notes = list(found.pricer.notes)
-    unknown = found.decision.unknown_operators
+def _notes(steps: MergeSteps) -> Names:
+    notes = list(steps.pricer.notes)
+    unknown = steps.decision.unknown_operators
     if unknown:
         notes.append(f"Not priced, for the estimator does not know them: {', '.join(unknown)}.")
-    if found.matching.unsure:
+    if steps.matching.unsure:
         notes.append(
-            f"Not every place was compared in {found.matching.unsure:,} pairs of weights of few distinct values: "
+            f"Not every place was compared in {steps.matching.unsure:,} pairs of weights of few distinct values: "
             "they may have more in common."
         )
-    if not found.decision.kept:
+    if not steps.decision.kept:
         notes.append("The models stand side by side in the merged file; equal weights are stored once.")
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""Which files are merged, and at which batch size and lengths each is priced."""
+"""Tell which files are merged, and at which batch size and lengths each is priced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gkestimator.merging.options import MOST_MODELS, MergeOptions
 
 @frozen
 class MergeSource:
-    """One model of a merge: its file, the prefix of its inputs and outputs, the batch size that it is priced at
+    """Hold one model of a merge: its file, the prefix of its inputs and outputs, the batch size that it is priced at
     (None: as exported, a symbolic one 1), and numbers for its symbolic dimensions."""
 
     path: Path
@@ -26,14 +26,14 @@ class MergeSource:
 
 
 def files_of(arguments: Sequence[str]) -> tuple[Path, ...]:
-    """The files that ``arguments`` mean, in their order: a file as often as it is named (a model may be merged with
+    """Return the files that ``arguments`` mean, in their order: a file as often as it is named (a model may be merged with
     itself), a folder or a pattern as for an estimate. Raises UsageError for what means none."""
-    found: list[Path] = []
+    files: list[Path] = []
     for argument in arguments:
         path = Path(argument)
         try:
             if path.is_file():
-                found.append(path)
+                files.append(path)
                 continue
             matches, failures = find_models([argument])
         except (OSError, ValueError) as e:
@@ -47,12 +47,12 @@ def files_of(arguments: Sequence[str]) -> tuple[Path, ...]:
                 else:
                     what = "no such file"
                 raise UsageError(f"{match}: found {what}, expected an ONNX file, a folder or a pattern")
-        found += matches
-    return tuple(found)
+        files += matches
+    return tuple(files)
 
 
 def sources_of(paths: Sequence[Path], options: MergeOptions) -> tuple[MergeSource, ...]:
-    """``paths`` with their names and the batch sizes of ``options``. Raises UsageError: fewer than two models, more
+    """Return ``paths`` with their names and the batch sizes of ``options``. Raises UsageError: fewer than two models, more
     than ``MOST_MODELS``, batch sizes that are neither one for all nor one each."""
     if len(paths) < 2:
         raise UsageError(
@@ -68,17 +68,24 @@ def sources_of(paths: Sequence[Path], options: MergeOptions) -> tuple[MergeSourc
     )
 
 
-def _dims(given: DimSizes, name: str, names: Sequence[str]) -> dict[str, int]:
-    """``seq`` is for every model, ``bert/seq`` for the model of that name alone, and goes before."""
-    everyone = {k: n for k, n in given.items() if not any(k.startswith(f"{other}/") for other in names)}
-    return everyone | {k.removeprefix(f"{name}/"): n for k, n in given.items() if k.startswith(f"{name}/")}
+def _dims(dims: DimSizes, name: str, names: Sequence[str]) -> dict[str, int]:
+    """Return the numbers for one model: ``seq`` is for every model, ``bert/seq`` for that of the name, and goes before."""
+    every: dict[str, int] = {}
+    own: dict[str, int] = {}
+    prefixes = tuple(f"{other}/" for other in names)
+    for key, size in dims.items():
+        if key.startswith(f"{name}/"):
+            own[key.removeprefix(f"{name}/")] = size
+        elif not key.startswith(prefixes):
+            every[key] = size
+    return every | own
 
 
-def _batches(given: Numbers | None, models: int) -> tuple[int | None, ...]:
-    if given is None:
+def _batches(sizes: Numbers | None, models: int) -> tuple[int | None, ...]:
+    if sizes is None:
         return (None,) * models
-    if len(given) not in (1, models):
-        raise UsageError(f"found {len(given)} batch sizes for {models} models, expected one, or one for each")
-    if len(given) == 1:
-        return given * models
-    return given
+    if len(sizes) not in (1, models):
+        raise UsageError(f"found {len(sizes)} batch sizes for {models} models, expected one, or one for each")
+    if len(sizes) == 1:
+        return sizes * models
+    return sizes

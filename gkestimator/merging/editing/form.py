@@ -107,6 +107,11 @@ class EditableModel:
     producer: str = ""
     prefixes: Names = ()
 
+    @property
+    def weight_bytes(self) -> int:
+        """Return the bytes that all weights take."""
+        return sum(weight.nbytes for weight in self.weights.values())
+
     def defined(self) -> Iterator[str]:
         """Yield every name of the main graph that something defines: weights, inputs, results of nodes."""
         yield from self.weights

@@ -1,11 +1,11 @@
-"""Names inside nodes: all that a node and its subgraphs define or read."""
+"""Read nodes and rename names inside them: all that a node and its subgraphs define or read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from gkestimator.core.errors import LimitError
 from gkestimator.merging.editing.form import EditNode, Weight, Weights
@@ -17,16 +17,15 @@ Rename = Callable[[str], str]
 
 
 def tensors_of(node: NodeProto) -> Iterator[TensorProto]:
-    """Every tensor in a node's attributes and subgraphs."""
+    """Yield every tensor in a node's attributes and subgraphs."""
     for attribute in node.attribute:
         if attribute.HasField("t"):
             yield attribute.t
         yield from attribute.tensors
+        sparse = list(attribute.sparse_tensors)
         if attribute.HasField("sparse_tensor"):
-            sparse = [attribute.sparse_tensor]
-        else:
-            sparse = []
-        for tensor in (*sparse, *attribute.sparse_tensors):
+            sparse.append(attribute.sparse_tensor)
+        for tensor in sparse:
             yield from (tensor.values, tensor.indices)
     for graph in graphs_of(node):
         yield from graph.initializer
@@ -87,7 +86,7 @@ _CONSTANTS = {"value_float": "<f4", "value_floats": "<f4", "value_int": "<i8", "
 
 
 class NodeReader:
-    """Takes nodes one by one: ``nodes`` so far, and the ``domains`` of their operators.
+    """Take nodes one by one: ``nodes`` so far, and the ``domains`` of their operators.
 
     ``source`` is where values that were cut out of the protos are (None: nowhere); ``rename`` gives every name its new
     one.
@@ -128,7 +127,7 @@ class NodeReader:
                 self._domains(node)
 
     def _constant(self, proto: NodeProto, what: str) -> Weight | None:
-        """The weight that a Constant node stands for; None where it is none (text and sparse values stay nodes)."""
+        """Return the weight that a Constant node stands for; None where it is none (text and sparse values stay nodes)."""
         if not proto.output or not proto.output[0]:
             return None
         name = self.rename(proto.output[0])
@@ -136,14 +135,8 @@ class NodeReader:
             if attribute.name == "value" and attribute.HasField("t"):
                 return weight_of(attribute.t, name, self.source, what)
             if attribute.name in _CONSTANTS:
-                kind = _CONSTANTS[attribute.name]
-                value = {
-                    "value_float": attribute.f,
-                    "value_int": attribute.i,
-                    "value_floats": list(attribute.floats),
-                    "value_ints": list(attribute.ints),
-                }[attribute.name]
-                return make_weight(name, np.array(value, kind))
+                value = helper.get_attribute_value(attribute)
+                return make_weight(name, np.array(value, _CONSTANTS[attribute.name]))
         return None
 
     def _fill(self, tensor: TensorProto, what: str) -> None:
@@ -153,10 +146,10 @@ class NodeReader:
         )
         if not cut and tensor.data_location != TensorProto.EXTERNAL:
             return
-        found = weight_of(tensor, tensor.name, self.source, f"{what}: tensor {tensor.name!r}")
-        self.opaque_bytes += found.nbytes
+        weight = weight_of(tensor, tensor.name, self.source, f"{what}: tensor {tensor.name!r}")
+        self.opaque_bytes += weight.nbytes
         if self.opaque_bytes > _MAX_OPAQUE_BYTES:
             raise LimitError(
                 f"{what}: tensors inside subgraphs and attributes hold more than {_MAX_OPAQUE_BYTES} bytes"
             )
-        tensor.CopyFrom(tensor_proto(found, values=True))
+        tensor.CopyFrom(tensor_proto(weight, values=True))

@@ -1,4 +1,4 @@
-"""Models of different opsets brought to one."""
+"""Bring models of different opsets to one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ADDED = "opset/"  # between the prefix and what a conversion calls its new valu
 
 
 def align_opsets(models: Sequence[EditableModel]) -> list[EditableModel]:
-    """All ``models`` at the highest standard opset among them, at least 13, by ONNX's version converter.
+    """Return all ``models`` at the highest standard opset among them, at least 13, by ONNX's version converter.
 
     Other domains that two of them use must have one version. Only the graph is converted; weights stay where they
     are. Raises ModelError naming the model: a conversion that ONNX has not, or whose result is not valid.
@@ -48,21 +48,23 @@ def align_opsets(models: Sequence[EditableModel]) -> list[EditableModel]:
 
 
 def _converted(model: EditableModel, target: int) -> EditableModel:
-    step = f"opset {model.opsets.get('', 1)} to {target}"
+    old = model.opsets.get("", 1)
     try:
         proto = onnx.version_converter.convert_version(to_proto(model, large="inputs"), target)
-        close_gaps(proto, model.opsets.get("", 1))
-        found = _rebuilt(model, proto, target)
-        check_editable(found)
+        close_gaps(proto, old)
+        converted = _rebuilt(model, proto, target)
+        check_editable(converted)
     except RecursionError as e:
         raise LimitError(f"{model.name}: nested too deeply") from e
     except (*FAILURES, onnx.version_converter.ConvertError, GkestimatorError) as e:
-        raise ModelError(f"{model.name}: cannot be converted from {step}: {_reason(e)}") from e
-    return found
+        raise ModelError(
+            f"{model.name}: cannot be converted from opset {old} to {target}: {_reason(e)}"
+        ) from e
+    return converted
 
 
 def _reason(error: Exception) -> str:
-    """The complaint without the place in the library's source where it was made."""
+    """Return the complaint without the place in the library's source where it was made."""
     text = " ".join(str(error).split())
     if " Assertion " in text:
         return text.split(" Assertion ", 1)[-1]
@@ -70,13 +72,11 @@ def _reason(error: Exception) -> str:
 
 
 def _rebuilt(model: EditableModel, proto: onnx.ModelProto, target: int) -> EditableModel:
-    """``model`` with the nodes of ``proto``; values that the conversion has made get the model's prefix."""
-    start = (model.prefixes[0] if model.prefixes else "") + _ADDED
-    old = {
-        *model.weights,
-        *(value.name for value in model.inputs),
-        *(name for node in model.nodes for name in node.writes),
-    }
+    """Return ``model`` with the nodes of ``proto``; values that the conversion has made get the model's prefix."""
+    start = _ADDED
+    if model.prefixes:
+        start = model.prefixes[0] + _ADDED
+    old = set(model.defined())
 
     def name(text: str) -> str:
         if text in old or text.startswith(model.prefixes):
@@ -111,47 +111,49 @@ def close_gaps(proto: ModelProto, old: int) -> None:
     has to be said. Nearest places were rounded down where an axis grows and up where it shrinks, as ONNX Runtime
     has it, so the scales must be known. Raises ModelError naming the node where the new opset cannot say the same.
     """
-    scales = {t.name: t for t in proto.graph.initializer}
+    scales = {tensor.name: tensor for tensor in proto.graph.initializer}
     for node in _all(proto.graph.node):
-        if node.op_type == "Resize" and not node.domain and old < _RESIZE_MODES:
+        if node.domain:
+            continue
+        if node.op_type == "Resize" and old < _RESIZE_MODES:
             rounding = "floor"
             if old == _RESIZE_MODES - 1 and _text(node, "mode", "nearest") == "nearest":
-                if len(node.input) > 2:
-                    known = scales.get(node.input[2])
-                else:
-                    known = None
-                rounding = _rounding(node, None if known is None else numpy_helper.to_array(known))
+                known: np.ndarray | None = None
+                if len(node.input) > 2 and node.input[2] in scales:
+                    known = numpy_helper.to_array(scales[node.input[2]])
+                rounding = _rounding(node, known)
             node.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
             node.attribute.append(helper.make_attribute("nearest_mode", rounding))
-        elif node.op_type == "Hardmax" and not node.domain and old < _ONE_AXIS:
-            axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
+        elif node.op_type == "Hardmax" and old < _ONE_AXIS:
+            attribute = _attribute(node, "axis")
+            axis = 1 if attribute is None else attribute.i
             if axis != -1:
                 raise ModelError(f"node {node.name} (Hardmax): axis {axis}; -1 was expected before opset 13")
 
 
 def _rounding(node: NodeProto, scales: np.ndarray | None) -> str:
-    if scales is not None and (scales >= 1).all():
-        return "floor"
-    if scales is not None and (scales <= 1).all():
-        return "ceil"
     if scales is None:
-        found = "are not known"
+        problem = "are not known"
+    elif (scales >= 1).all():
+        return "floor"
+    elif (scales <= 1).all():
+        return "ceil"
     else:
-        found = f"{scales.tolist()} grow and shrink"
+        problem = f"{scales.tolist()} grow and shrink"
     raise ModelError(
-        f"node {node.name} (Resize): its scales {found}; constants that all grow or all shrink were expected"
+        f"node {node.name} (Resize): its scales {problem}; constants that all grow or all shrink were expected"
     )
 
 
+def _attribute(node: NodeProto, name: str) -> AttributeProto | None:
+    return next((attribute for attribute in node.attribute if attribute.name == name), None)
+
+
 def _text(node: NodeProto, name: str, default: str) -> str:
-    found = [
-        attribute.s
-        for attribute in node.attribute
-        if attribute.name == name and attribute.type == AttributeProto.STRING
-    ]
-    if found:
-        return found[0].decode(errors="replace")
-    return default
+    attribute = _attribute(node, name)
+    if attribute is None or attribute.type != AttributeProto.STRING:
+        return default
+    return str(attribute.s.decode(errors="replace"))
 
 
 def _all(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

@@ -1,4 +1,4 @@
-"""EditableModel to ModelProto and nodes between their two forms."""
+"""Turn EditableModels to ModelProtos, check them, and turn nodes between their two forms."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _PLAIN = frozenset(
 
 
 def least_ir(opsets: Iterable[onnx.OperatorSetIdProto]) -> int:
-    """The IR version that a file with these opsets needs; 4 at least, where initializers need not be inputs."""
+    """Return the IR version that a file with these opsets needs; 4 at least, where initializers need not be inputs."""
     return max(4, helper.find_min_ir_version_for(list(opsets), ignore_unknown=True))
 
 
 def may_be_arithmetic(weight: Weight) -> bool:
-    """Whether the values may decide shapes (what ``onnx_io`` would decode of a file): few, and numbers."""
+    """Return True where the values may decide shapes (what ``onnx_io`` would decode of a file): few, and numbers."""
     if weight.dtype is DType.STRING:
         return False
     if weight.dtype.bits % 8:
@@ -45,7 +45,7 @@ def may_be_arithmetic(weight: Weight) -> bool:
 
 
 def to_proto(model: EditableModel, large: str = "bare") -> onnx.ModelProto:
-    """``model`` as a ModelProto with the values of the weights that may be shape arithmetic alone.
+    """Return ``model`` as a ModelProto with the values of the weights that may be shape arithmetic alone.
 
     ``large``: what becomes of the other weights: ``bare`` initializers without values, ``inputs`` of the graph
     after its own, or ``none`` of any weight.
@@ -91,7 +91,7 @@ def _value_proto(value: ValueInfo) -> onnx.ValueInfoProto:
 
 
 def value_of(proto: onnx.ValueInfoProto, what: str) -> ValueInfo:
-    """A graph's input or output. Raises ModelError."""
+    """Return a graph's input or output. Raises ModelError."""
     kind, tensor = value_kind(proto.type)
     if kind != "tensor" or proto.type.WhichOneof("value") != "tensor_type":
         if proto.type.WhichOneof("value") is None:
@@ -122,7 +122,7 @@ def _attribute_proto(node: EditNode, name: str, value: AttributeValue) -> Attrib
 
 
 def node_of(proto: NodeProto, name: str) -> EditNode:
-    """``proto`` under ``name``. Raises ModelError where it has an attribute twice."""
+    """Return ``proto`` under ``name``. Raises ModelError where it has an attribute twice."""
     attributes: dict[str, AttributeValue] = {}
     opaque: list[bytes] = []
     for attribute in proto.attribute:
@@ -147,15 +147,15 @@ def node_of(proto: NodeProto, name: str) -> EditNode:
 
 
 def _trimmed(names: Iterable[str]) -> Names:
-    """``names`` without those left out at the end."""
-    found = list(names)
-    while found and not found[-1]:
-        found.pop()
-    return tuple(found)
+    """Return ``names`` without those left out at the end."""
+    trimmed = list(names)
+    while trimmed and not trimmed[-1]:
+        trimmed.pop()
+    return tuple(trimmed)
 
 
 def _plain(attribute: AttributeProto) -> AttributeValue | None:
-    """The value of a number, a text or a list of them; None where the attribute has to stay as it is."""
+    """Return the value of a number, a text or a list of them; None where the attribute has to stay as it is."""
     kind = attribute.type
     if kind not in _PLAIN or attribute.ref_attr_name:
         return None
@@ -187,7 +187,7 @@ FAILURES = (
 
 
 def check_editable(model: EditableModel) -> None:
-    """ONNX's checker and strict shape inference on ``model``; large weights are looked at by type and shape only.
+    """Run ONNX's checker and strict shape inference on ``model``; large weights are looked at by type and shape only.
 
     Raises ModelError with the checker's first complaint.
     """
@@ -203,7 +203,7 @@ def check_editable(model: EditableModel) -> None:
 
 
 def with_output_types(model: EditableModel) -> EditableModel:
-    """``model`` with the type and rank of every output, where ONNX's shape inference finds what the file does not say.
+    """Return ``model`` with the type and rank of every output, where ONNX's shape inference finds what the file does not say.
 
     Sizes that are neither numbers nor dimensions of an input stay open.
     """
@@ -216,21 +216,23 @@ def with_output_types(model: EditableModel) -> EditableModel:
         proto = onnx.shape_inference.infer_shapes(to_proto(model, large="inputs"), data_prop=True)
     except FAILURES:
         return model  # what is wrong with it is said where it is checked
-    known = {size for value in model.inputs for size in value.shape or () if isinstance(size, str)}
-    found = {o.name: value_of(o, "output") for o in proto.graph.output}
-    return replace(
-        model, outputs=[_completed(value, found.get(value.name, value), known) for value in model.outputs]
-    )
+    known: set[str] = set()
+    for value in model.inputs:
+        known.update(size for size in value.shape or () if isinstance(size, str))
+    inferred = {value.name: value_of(value, "output") for value in proto.graph.output}
+    outputs = [_completed(value, inferred.get(value.name, value), known) for value in model.outputs]
+    return replace(model, outputs=outputs)
 
 
-def _completed(value: ValueInfo, found: ValueInfo, known: set[str]) -> ValueInfo:
-    if value.opaque is not None or found.opaque is not None or (value.dtype and value.shape is not None):
+def _completed(value: ValueInfo, inferred: ValueInfo, known: set[str]) -> ValueInfo:
+    """Return ``value`` with what is open of its type as inferred."""
+    if value.opaque is not None or inferred.opaque is not None:
         return value
-    shape = found.shape and tuple(
-        size if isinstance(size, int) or size in known else None for size in found.shape
-    )
-    return replace(
-        value,
-        dtype=found.dtype if value.dtype is None else value.dtype,
-        shape=shape if value.shape is None else value.shape,
-    )
+    dtype = value.dtype
+    shape = value.shape
+    if dtype is None:
+        dtype = inferred.dtype
+    if shape is None and inferred.shape is not None:
+        sizes = [size if isinstance(size, int) or size in known else None for size in inferred.shape]
+        shape = tuple(sizes)
+    return replace(value, dtype=dtype, shape=shape)

@@ -1,4 +1,4 @@
-"""A file to an EditableModel: functions inlined, every name under a prefix, weights where they lie."""
+"""Read a file as an EditableModel: functions inlined, every name under a prefix, weights where they lie."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
     import onnx.version_converter
 
     try:
-        found = onnx.inliner.inline_local_functions(proto, convert_version=True)
+        inlined = onnx.inliner.inline_local_functions(proto, convert_version=True)
     except (*FAILURES, onnx.version_converter.ConvertError) as e:
         raise ModelError(f"its local functions cannot be inlined: {e}") from e
-    if found.functions:
-        left = ", ".join(sorted({f"{function.domain}.{function.name}" for function in found.functions})[:4])
+    if inlined.functions:
+        left = ", ".join(sorted({f"{function.domain}.{function.name}" for function in inlined.functions})[:4])
         raise ModelError(f"its local functions {left} cannot be inlined")
-    return found
+    return inlined
 
 
 def _model(proto: onnx.ModelProto, source: TensorSource, prefix: str, name: str) -> EditableModel:
@@ -103,7 +103,7 @@ def _sparse_constant(sparse: onnx.SparseTensorProto) -> NodeProto:
 
 
 def read_located(path: Path) -> tuple[onnx.ModelProto, TensorSource]:
-    """The model in ``path`` and where its values are.
+    """Return the model in ``path`` and where its values are.
 
     A tensor whose values were cut has an ``external_data`` entry of the source's token: ``field,offset,length``.
     The token is drawn anew, so that no file can hold one. Raises ModelError or LimitError; messages of what is in

@@ -1,4 +1,4 @@
-"""Files mapped into memory: what is read of a weight are the pages that somebody looks at."""
+"""Say where a weight's values are, and map files into memory: what is read of a weight are the pages that somebody looks at."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _lock = threading.Lock()
 
 
 def identity_of(path: Path) -> Identity:
-    """Which file ``path`` is now, and in what state. ModelError where it is no regular file."""
+    """Return which file ``path`` is now, and in what state. ModelError where it is no regular file."""
     try:
         status = os.stat(path)
     except OSError as e:
@@ -38,24 +38,25 @@ def identity_of(path: Path) -> Identity:
 
 
 def mapped_file(path: Path, identity: Identity) -> mmap.mmap:
-    """The whole file ``path``, read-only. ModelError: it cannot be read, is empty, or is not ``identity`` any more."""
+    """Return the whole file ``path``, read-only. ModelError: it cannot be read, is empty, or is not ``identity`` any more."""
     if identity_of(path) != identity:
         raise _changed(path)
     key = (path, identity)
     with _lock:
-        found = _open.get(key)
-        if found is None:
-            found = _open[key] = _map(path, identity)
+        mapped = _open.get(key)
+        if mapped is None:
+            mapped = _map(path, identity)
+            _open[key] = mapped
             while len(_open) > _MOST_OPEN:
                 _open.popitem(last=False)  # arrays of it keep it alive
         _open.move_to_end(key)
-        return found
+        return mapped
 
 
 def mapped_array(
     path: Path, identity: Identity, offset: int, nbytes: int, dtype: str, shape: Numbers
 ) -> np.ndarray:
-    """``nbytes`` of ``path`` from ``offset`` on as an array [shape] of ``dtype``, read-only, not copied.
+    """Return ``nbytes`` of ``path`` from ``offset`` on as an array [shape] of ``dtype``, read-only, not copied.
 
     Raises ModelError where the file does not hold them (any more).
     """
@@ -69,7 +70,7 @@ def mapped_array(
 
 
 def open_same(path: Path, identity: Identity) -> int:
-    """A descriptor of ``path`` for reading; the caller closes it. ModelError as for :func:`mapped_file`."""
+    """Return a descriptor of ``path`` for reading; the caller closes it. ModelError as for :func:`mapped_file`."""
     try:
         # O_NONBLOCK: opening a FIFO that nobody writes to must not hang
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -104,10 +105,10 @@ def _changed(path: Path) -> ModelError:
 
 @runtime_checkable
 class Values(Protocol):
-    """Values of a tensor."""
+    """Give the values of a tensor."""
 
     def array(self) -> np.ndarray:
-        """The values in the tensor's shape, read-only; a view of the file where that is possible.
+        """Return the values in the tensor's shape, read-only; a view of the file where that is possible.
 
         bfloat16 as uint16 (its bits); types narrower than a byte and text as one dimension of raw uint8.
         Raises ModelError where the file does not hold them (any more).
@@ -117,7 +118,7 @@ class Values(Protocol):
 
 @frozen
 class Mapped:
-    """``nbytes`` bytes of the file ``path`` from ``offset`` on, little-endian, memory-mapped.
+    """Point at ``nbytes`` bytes of the file ``path`` from ``offset`` on, little-endian, memory-mapped.
 
     ``dtype`` is NumPy's name of the stored type (``<f4``, ``<f2``, ``<u2`` for bfloat16, ``u1`` raw, ...).
     ``identity`` is what the file was when it was read (:func:`~gkestimator.merging.editing.values.identity_of`): a
@@ -132,7 +133,7 @@ class Mapped:
     shape: Numbers
 
     def array(self) -> np.ndarray:
-        """The bytes as an array; see :class:`Values`."""
+        """Return the bytes as an array; see :class:`Values`."""
         from gkestimator.merging.editing.values import mapped_array
 
         return mapped_array(self.path, self.identity, self.offset, self.nbytes, self.dtype, self.shape)
@@ -140,41 +141,42 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Held:
-    """Values in memory: small ones, and those that a file keeps in no form that can be mapped."""
+    """Hold values in memory: small ones, and those that a file keeps in no form that can be mapped."""
 
     held: np.ndarray
 
     def array(self) -> np.ndarray:
-        """The array itself; see :class:`Values`."""
+        """Return the array itself; see :class:`Values`."""
         return self.held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ValueBlock:
-    """A rectangular part of other values: ``start[i]`` to ``stop[i]`` along axis i."""
+    """Point at a rectangular part of other values: ``start[i]`` to ``stop[i]`` along axis i."""
 
     base: Values
     start: Numbers
     stop: Numbers
 
     def array(self) -> np.ndarray:
-        """A view; see :class:`Values`."""
-        return self.base.array()[tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))]
+        """Return a view; see :class:`Values`."""
+        cut = tuple(map(slice, self.start, self.stop))
+        return self.base.array()[cut]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rearranged:
-    """Other values with their axes permuted (None: kept), then reshaped (None: not)."""
+    """Point at other values with their axes permuted (None: kept), then reshaped (None: not)."""
 
     base: Values
     axes: Numbers | None = None
     shape: Numbers | None = None
 
     def array(self) -> np.ndarray:
-        """A view where NumPy can make one; see :class:`Values`."""
-        found = self.base.array()
+        """Return a view where NumPy can make one; see :class:`Values`."""
+        array = self.base.array()
         if self.axes is not None:
-            found = found.transpose(self.axes)
+            array = array.transpose(self.axes)
         if self.shape is None:
-            return found
-        return found.reshape(self.shape)
+            return array
+        return array.reshape(self.shape)

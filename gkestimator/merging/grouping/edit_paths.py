@@ -112,7 +112,8 @@ def _common(a: Ints, b: Ints) -> int:
 
 def _doubled(costs: np.ndarray) -> Ints:
     """Return twice the costs: whole numbers, so that ties are ties on every machine."""
-    return np.rint(2 * costs).astype(np.int64)
+    doubled: Ints = np.rint(2 * costs).astype(np.int64)
+    return doubled
 
 
 def _table(a: Ints, b: Ints, most_cells: int) -> Ints:

@@ -94,7 +94,7 @@ class Lifter:
         return tuple(group)
 
     def _open_inputs(self, node: EditNode, other: EditNode, index: int) -> int | None:
-        """Return how many inputs of a pair are neither parts of one bundle nor equal constants; None: they do not fit."""
+        """Return how many inputs of a pair are no parts of one bundle nor equal constants; None: they do not fit."""
         count = 0
         for mine, its in zip(node.inputs, other.inputs, strict=True):
             if mine == its or self._in_one_bundle(mine, its, index):
@@ -109,10 +109,8 @@ class Lifter:
         return count
 
     def _in_one_bundle(self, first: str, name: str, index: int) -> bool:
-        for parts in self._binder.led_by.get(first, ()):
-            if index < len(parts) and parts[index] == name:
-                return True
-        return False
+        bundles = self._binder.led_by.get(first, ())
+        return any(parts[index : index + 1] == (name,) for parts in bundles)
 
     def lift(self, group: Numbers, sizes: Sizes) -> bool:
         """Make the nodes of ``group`` one, if a rule allows it; their batch inputs are cut at ``sizes``."""

@@ -101,7 +101,8 @@ def _following(a: _Lines, b: _Lines, places: Ints, tolerance: float) -> Ints:
         index = index[same]
         step = step[same]
         places = places[:, same]
-    return np.subtract(done, 1)
+    behind: Ints = done - 1
+    return behind
 
 
 def _same(a: _Lines, b: _Lines, places: Ints, tolerance: float) -> Flags:

@@ -76,8 +76,8 @@ def _by_rows(masks: Flags, edges: Edges, across: Edges, *, transposed: bool) -> 
             mask = chosen[where]
             tall = height[mask, cell].astype(np.int64)
             top = int(edges[i + 1]) - tall
-            sides = [top, left[mask, cell], tall, wide[mask, cell]]
-            _update(best, mask, np.stack([most[mask], *sides]), transposed)
+            sides = (top, left[mask, cell], tall, wide[mask, cell])
+            _update(best, mask, np.array((most[mask], *sides), np.int64), transposed)
     return best[1:]
 
 

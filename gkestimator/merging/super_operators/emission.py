@@ -1,4 +1,4 @@
-"""A super-operator as nodes (USHER, OSDI 2024, section 3.4)."""
+"""Write a super-operator as nodes (USHER, OSDI 2024, section 3.4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gkestimator.merging.super_operators.products import emit_products, product_
 
 
 def can_emit(op: SuperOperator, shapes: Shapes) -> str | None:
-    """Why ``op`` cannot be written as nodes; None where it can.
+    """Say why ``op`` cannot be written as nodes; None where it can.
 
     ``shapes``: what is static of each member's activation, by name.
     """
@@ -55,7 +55,7 @@ def _member_reason(op: SuperOperator, member: MergedMember, shapes: Shapes) -> s
 
 
 def emit(op: SuperOperator, *, shapes: Shapes, tolerance: float, name: str, opset: int = 13) -> Emitted:
-    """Nodes that multiply the members' activations by the shared block at once and give each member its result.
+    """Return nodes that multiply the members' activations by the shared block at once and give each member its result.
 
     Ya = Xa Wa and Yb = Xb Wb with Wa[ra:ra+h, ca:ca+w] = Wb[rb:rb+h, cb:cb+w] = C: the columns ca:ca+w of Ya are
     Xa[..., ra:ra+h] C plus the product of the other rows; Xa[..., ra:ra+h] and Xb[..., rb:rb+h] are stacked along
@@ -83,7 +83,7 @@ SHARED = frozenset({"Concat", "Gather", "Pad", "Reshape", "Shape", "Slice", "Spl
 
 
 def share_helpers(nodes: Iterable[EditNode]) -> list[EditNode]:
-    """``nodes`` of emitted super-operators without those that compute what an earlier one has computed.
+    """Return ``nodes`` of emitted super-operators without those that compute what an earlier one has computed.
 
     Query, key and value of an attention read one activation: their three super-operators stack the same values,
     ask for the same sizes and take apart the same rows. Two nodes compute the same when operator, inputs and
@@ -96,13 +96,8 @@ def share_helpers(nodes: Iterable[EditNode]) -> list[EditNode]:
     for node in nodes:
         inputs = tuple(renamed.get(name, name) for name in node.inputs)
         if node.op_type in SHARED and all(name.startswith(OWN_PREFIX) for name in node.outputs):
-            key = (
-                node.op_type,
-                node.domain,
-                inputs,
-                tuple(sorted(node.attributes.items())),
-                len(node.outputs),
-            )
+            attributes = tuple(sorted(node.attributes.items()))
+            key = (node.key, inputs, attributes, len(node.outputs))
             first = seen.setdefault(key, node.outputs)
             if first is not node.outputs:
                 renamed.update(zip(node.outputs, first, strict=True))

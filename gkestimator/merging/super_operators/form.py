@@ -1,4 +1,4 @@
-"""The nodes of a super-operator as they are written down, one after the other."""
+"""Write down the nodes of a super-operator one after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gkestimator.merging.naming import SHAPE_ENDS, unused_name, whole_numbers
 
 @frozen
 class Emitted:
-    """What stands for the members of a super-operator.
+    """Hold what stands for the members of a super-operator.
 
     ``nodes`` in an order that can be executed; they write every member's output under the name it had. ``weights``
     are new: parts of the members' (views; what is put together of two parts is copied when it is read) and small
@@ -31,7 +31,7 @@ class Emitted:
 
 @dataclass(slots=True)
 class Sheet:
-    """Collects nodes and weights; every method returns names of values. ``name`` is the super-operator's."""
+    """Collect nodes and weights; every method returns names of values. ``name`` is the super-operator's."""
 
     name: str
     opset: int
@@ -41,7 +41,7 @@ class Sheet:
     taken: set[str] = field(default_factory=set)
 
     def emitted(self) -> Emitted:
-        """All that was collected."""
+        """Return all that was collected."""
         return Emitted(
             nodes=tuple(self.nodes), weights=tuple(self.weights.values()), replaces=dict(self.replaces)
         )
@@ -55,7 +55,7 @@ class Sheet:
         replaces: Names = (),
         attributes: Mapping[str, AttributeValue] | None = None,
     ) -> str:
-        """Add a node of one output; the output's name. ``replaces``: the original nodes whose products it computes."""
+        """Add a node of one output and return the output's name. ``replaces``: the original nodes whose products it computes."""
         name = self._free(hint)
         self.nodes.append(
             EditNode(
@@ -73,17 +73,17 @@ class Sheet:
         return unused_name(f"{self.name}/{hint}", self.taken)
 
     def whole_numbers(self, values: Sequence[int]) -> str:
-        """A constant list of int64."""
+        """Return the name of a constant list of int64."""
         return whole_numbers(values, self.weights)
 
     def weight(self, hint: str, dtype: DType, shape: Sequence[int], values: Values) -> str:
-        """A new weight, made of parts of others."""
+        """Add a new weight, made of parts of others."""
         name = self._free(hint)
         self.weights[name] = Weight(name=name, dtype=dtype, shape=tuple(shape), values=values)
         return name
 
     def joined(self, values: Sequence[str], axis: int, hint: str) -> str:
-        """Concat along ``axis``; a single value as it stands."""
+        """Join by Concat along ``axis``; a single value as it stands."""
         if len(values) == 1:
             return values[0]
         return self.node("Concat", values, hint, attributes={"axis": axis})
@@ -109,7 +109,7 @@ class Sheet:
         return names
 
     def spans(self, value: str, sizes: Sequence[int], axis: int, hint: str) -> list[str]:
-        """``value`` taken apart along ``axis`` into parts of ``sizes``; "" for one of size 0, itself if it is alone."""
+        """Return ``value`` taken apart along ``axis`` into parts of ``sizes``; "" for one of size 0, itself if it is alone."""
         present = [size for size in sizes if size]
         if len(present) == 1:
             return [value if size else "" for size in sizes]
@@ -117,7 +117,7 @@ class Sheet:
         return [next(parts) if size else "" for size in sizes]
 
     def leading(self, value: str, stop: int, hint: str) -> str:
-        """The sizes of ``value``'s axes before ``stop`` (negative: counted from the end), at run time: [n] int64."""
+        """Return the sizes of ``value``'s axes before ``stop`` (negative: counted from the end), at run time: [n] int64."""
         if self.opset >= SHAPE_ENDS:
             return self.node("Shape", [value], hint, attributes={"start": 0, "end": stop})
         shape = self.node("Shape", [value], hint)
@@ -139,7 +139,7 @@ class Sheet:
 
 
 def unstack(sheet: Sheet, value: str, sources: Sequence[str], counts: Sequence[int | None]) -> list[str]:
-    """``value`` taken apart along axis 0, one part for each of the stacked ``sources``.
+    """Return ``value`` taken apart along axis 0, one part for each of the stacked ``sources``.
 
     ``counts``: their sizes along axis 0, None where they are known at run time alone; they are read from the
     sources then.

@@ -1,4 +1,4 @@
-"""What is left of a weight beside the shared block, and the block itself, as views of the members' weights.
+"""Name what is left of a weight beside the shared block, and the block itself, as views of the members' weights.
 
     columns:   0      c        c+w     N
              +------+---------+-------+  0
@@ -32,20 +32,20 @@ from gkestimator.merging.super_operators.form import Sheet
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stacked:
-    """Values one after the other along ``axis``; copied together when they are read, not before."""
+    """Hold values one after the other along ``axis``; copied together when they are read, not before."""
 
     parts: tuple[Values, ...]
     axis: int
 
     def array(self) -> np.ndarray:
-        """A copy; see :class:`gkestimator.merging.editing.Values`."""
-        found = np.concatenate([part.array() for part in self.parts], axis=self.axis)
-        found.flags.writeable = False
-        return found
+        """Return a copy; see :class:`gkestimator.merging.editing.Values`."""
+        joined = np.concatenate([part.array() for part in self.parts], axis=self.axis)
+        joined.flags.writeable = False
+        return joined
 
 
 def joint(parts: Sequence[Values], axis: int) -> Values:
-    """``parts`` one after the other along ``axis``; a single one as it stands."""
+    """Return ``parts`` one after the other along ``axis``; a single one as it stands."""
     if len(parts) == 1:
         return parts[0]
     return Stacked(parts=tuple(parts), axis=axis)
@@ -53,7 +53,7 @@ def joint(parts: Sequence[Values], axis: int) -> Values:
 
 @frozen
 class Area:
-    """Rows ``top`` to ``bottom`` and columns ``left`` to ``right`` of a weight; empty where they are equal."""
+    """Bound rows ``top`` to ``bottom`` and columns ``left`` to ``right`` of a weight; empty where they are equal."""
 
     top: int
     bottom: int
@@ -62,11 +62,11 @@ class Area:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is in it."""
+        """Return True where nothing is in it."""
         return self.top >= self.bottom or self.left >= self.right
 
     def values(self, member: MergedMember) -> Values:
-        """Its values in ``member``'s weight: a view of [rows, columns, taps]."""
+        """Return its values in ``member``'s weight: a view of [rows, columns, taps]."""
         matrix = member.operator.matrix
         return ValueBlock(
             base=matrix.values,
@@ -77,7 +77,7 @@ class Area:
 
 @frozen
 class Piece:
-    """One or two rectangles of a weight, side by side (``axis`` 1) or one above the other (0)."""
+    """Hold one or two rectangles of a weight, side by side (``axis`` 1) or one above the other (0)."""
 
     hint: str
     blocks: tuple[Area, ...]
@@ -85,37 +85,37 @@ class Piece:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is in it."""
+        """Return True where nothing is in it."""
         return not self.blocks
 
     @property
     def row_sizes(self) -> list[int]:
-        """Rows of each rectangle."""
+        """Return the rows of each rectangle."""
         return [block.bottom - block.top for block in self.blocks]
 
     @property
     def column_sizes(self) -> list[int]:
-        """Columns of each rectangle."""
+        """Return the columns of each rectangle."""
         return [block.right - block.left for block in self.blocks]
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """Return how many rows it has."""
         return sum(self.row_sizes if self.axis == 0 else self.row_sizes[:1])
 
     @property
     def columns(self) -> int:
-        """How many columns it has."""
+        """Return how many columns it has."""
         return sum(self.column_sizes if self.axis == 1 else self.column_sizes[:1])
 
     def values(self, member: MergedMember) -> Values:
-        """Its values in ``member``'s weight, [rows, columns, taps]."""
+        """Return its values in ``member``'s weight, [rows, columns, taps]."""
         return joint([block.values(member) for block in self.blocks], self.axis)
 
 
 @frozen
 class Pieces:
-    """The parts of one member's weight; see the module. ``rows``: rows above, in and below the block;
+    """Hold the parts of one member's weight; see the module. ``rows``: rows above, in and below the block;
     ``columns``: columns left of it, in it and right of it."""
 
     shared: Piece
@@ -128,7 +128,7 @@ class Pieces:
 
 
 def pieces_of(op: SuperOperator, member: MergedMember) -> Pieces:
-    """The parts of ``member``'s weight."""
+    """Return the parts of ``member``'s weight."""
     matrix = member.operator.matrix
     top = member.row
     left = member.column
@@ -155,14 +155,14 @@ def pieces_of(op: SuperOperator, member: MergedMember) -> Pieces:
 
 @frozen
 class Span:
-    """Parts of a member's bias, one after the other: from the first to the second number of each range."""
+    """Hold parts of a member's bias, one after the other: from the first to the second number of each range."""
 
     weight: Weight
     ranges: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, member: MergedMember, ranges: Sequence[tuple[int, int]]) -> Span | None:
-        """Those parts of ``member``'s bias; None where it has none."""
+        """Return those parts of ``member``'s bias; None where it has none."""
         weight = member.operator.bias
         if weight is None:
             return None
@@ -170,28 +170,28 @@ class Span:
 
     @property
     def count(self) -> int:
-        """How many values there are."""
+        """Return how many values there are."""
         return sum(stop - start for start, stop in self.ranges)
 
     @property
     def all(self) -> bool:
-        """Whether it is the whole bias."""
+        """Return True where it is the whole bias."""
         return self.ranges == ((0, self.weight.elements),)
 
     @property
     def values(self) -> Values:
-        """The values, of shape [count]."""
+        """Return the values, of shape [count]."""
         parts = [ValueBlock(base=self.weight.values, start=(a,), stop=(b,)) for a, b in self.ranges]
         return joint(parts, 0)
 
     def named(self, sheet: Sheet, hint: str) -> str:
-        """The name of a weight with these values, for a node that takes one value per column."""
+        """Return the name of a weight with these values, for a node that takes one value per column."""
         if self.all:
             return self.weight.name
         return sheet.weight(f"{hint}_bias", self.weight.dtype, [self.count], self.values)
 
     def spread(self, sheet: Sheet, hint: str, trailing: int) -> str:
-        """The same for Add: ``trailing`` axes of size 1 follow the columns."""
+        """Return the same for Add: ``trailing`` axes of size 1 follow the columns."""
         if not trailing:
             return self.named(sheet, hint)
         shape = (self.count, *[1] * trailing)
@@ -200,13 +200,17 @@ class Span:
 
 
 def common(spans: Sequence[Span | None], tolerance: float) -> bool:
-    """Whether all have a bias of the same values (within ``tolerance``), or none has one."""
+    """Return True where all have a bias of the same values (within ``tolerance``), or none has one."""
     present = [span for span in spans if span is not None]
     if not present:
         return True
-    first = present[0]
-    return len(present) == len(spans) and all(
-        span.weight.dtype is first.weight.dtype
-        and equal_values(first.values, span.values, tolerance, dtype=first.weight.dtype)
-        for span in present[1:]
-    )
+    if len(present) < len(spans):
+        return False
+    first, *others = present
+    dtype = first.weight.dtype
+    for span in others:
+        if span.weight.dtype is not dtype or not equal_values(
+            first.values, span.values, tolerance, dtype=dtype
+        ):
+            return False
+    return True
