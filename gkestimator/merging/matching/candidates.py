@@ -264,20 +264,25 @@ def window_of(node: EditNode, weight: Sequence[int], spatial: Dims) -> SlidingWi
     pads = _numbers(node, "pads", (0,) * (2 * rank), least=0)
     auto_pad = node.attributes.get("auto_pad", "NOTSET")
     if pads is not None and auto_pad not in ("NOTSET", ""):
-        zeros: list[int] = []
-        for sizes in zip(spatial, kernel, strides, dilations, strict=True):
-            count = _zeros(auto_pad, *sizes)
-            if count is None:
-                return None
-            zeros.append(count)
-        less = [count // 2 for count in zeros]
-        more = [count - count // 2 for count in zeros]
-        pads = (*more, *less)
-        if auto_pad == "SAME_UPPER":
-            pads = (*less, *more)
+        sizes = list(zip(spatial, kernel, strides, dilations, strict=True))
+        pads = _automatic(auto_pad, [_zeros(auto_pad, *size) for size in sizes])
     if pads is None:
         return None
     return SlidingWindow(kernel=kernel, strides=strides, dilations=dilations, pads=pads, groups=groups)
+
+
+def _automatic(auto_pad: AttributeValue, zeros: Sequence[int | None]) -> Numbers | None:
+    """Return pads by half of the zeros along each axis, the larger half behind for SAME_UPPER."""
+    less: list[int] = []
+    more: list[int] = []
+    for count in zeros:
+        if count is None:
+            return None
+        less.append(count // 2)
+        more.append(count - count // 2)
+    if auto_pad == "SAME_UPPER":
+        return (*less, *more)
+    return (*more, *less)
 
 
 def _zeros(auto_pad: AttributeValue, size: int | None, kernel: int, stride: int, dilation: int) -> int | None:

@@ -1,7 +1,12 @@
-"""What is said of a decision: the graph, and of every super-operator and region what it costs and saves."""
+"""Decide which super-operators stay: those in regions whose price falls, as long as the whole gets cheaper too.
+
+USHER (section 3.4) merges whatever is similar enough. Here the estimator is asked first: the copies around a shared
+product (Concat, Split) can cost more than reading its weight once saves.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
@@ -20,7 +25,7 @@ Confidence: TypeAlias = Literal["apart", "alike", "open"]
 
 @frozen
 class Built:
-    """A merged graph. ``replaces``: for every node that merging made, the original nodes it stands for (``()`` for
+    """Hold a merged graph. ``replaces``: for every node that merging made, the original nodes it stands for (``()`` for
     helpers). ``parts[i]``: the nodes that super-operator i was emitted as; where something was lifted, the helpers
     among them (or none: not told)."""
 
@@ -31,7 +36,7 @@ class Built:
 
 @frozen
 class PricedRegion:
-    """A region and whether its price falls. ``supers``: places in the list that was decided on. ``lifted`` False: the
+    """Hold a region and whether its price falls. ``supers``: places in the list that was decided on. ``lifted`` False: the
     super-operator by itself, after its region did not pay."""
 
     supers: Numbers
@@ -45,7 +50,7 @@ class PricedRegion:
 
 @frozen
 class PricedSuper:
-    """One super-operator with what is told of it.
+    """Hold one super-operator with what is told of it.
 
     ``region``: its place in ``Decision.regions``: of the graph where it was kept, else what spoke against it (a region
     that pays, where the whole did not). ``before``: the members' calls among the originals;
@@ -72,7 +77,7 @@ class PricedSuper:
 
 @frozen
 class MergeDecision:
-    """What was decided.
+    """Hold what was decided.
 
     ``built``: its graph is tidy. ``supers`` in the order given. ``regions``: those of the graph, then those of what
     was refused. ``before``: the originals one after the other, launched back to back. ``after``: the graph that was
@@ -95,17 +100,17 @@ class MergeDecision:
 
     @property
     def kept(self) -> tuple[SuperOperator, ...]:
-        """The super-operators in the graph."""
+        """Return the super-operators in the graph."""
         return tuple(op.op for op in self.supers if op.kept)
 
     @property
     def refused(self) -> tuple[SuperOperator, ...]:
-        """Those that did not pay."""
+        """Return those that did not pay."""
         return tuple(op.op for op in self.supers if not op.kept)
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes of weights read once instead of once for each member."""
+        """Return the bytes of weights read once instead of once for each member."""
         return sum(op.saved_bytes for op in self.supers if op.kept)
 
 
@@ -113,42 +118,42 @@ _ROUNDING = 1e-9
 
 
 class Build(Protocol):
-    """Makes the merged graph that has ``supers`` in it; ``lifted``: and what follows them run once."""
+    """Make the merged graph that has ``supers`` in it; ``lifted``: and what follows them run once."""
 
     def __call__(self, supers: Sequence[SuperOperator], lifted: bool, /) -> Built:
-        """The graph, its nodes in an order that can be executed."""
+        """Return the graph, its nodes in an order that can be executed."""
         ...
 
 
 class PriceSource(Protocol):
-    """What is asked of :class:`gkestimator.merging.pricing.Pricer`."""
+    """Answer what is asked of :class:`gkestimator.merging.pricing.Pricer`."""
 
     @property
     def options(self) -> MergeOptions:
-        """Under which prices are."""
+        """Return the options under which prices are."""
         ...
 
     @property
     def l2_bytes(self) -> int:
-        """The GPU's L2 cache."""
+        """Return the size of the GPU's L2 cache."""
         ...
 
     def stored_bytes(self, dtype: DType, elements: int) -> int:
-        """Bytes of values of the file in the GPU's memory."""
+        """Return the bytes of values of the file in the GPU's memory."""
         ...
 
     def originals(self, models: Models, batch_sizes: BatchSizes) -> Priced:
-        """The originals one after the other."""
+        """Return the originals, priced one after the other."""
         ...
 
     def merged(self, model: EditableModel, models: Models, batch_sizes: BatchSizes) -> Priced:
-        """A graph that was made of them."""
+        """Return a graph, priced, that was made of them."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """A graph that was built and priced, with the places of its super-operators."""
+    """Hold a graph that was built and priced, with the places of its super-operators."""
 
     places: Numbers
     lifted: bool
@@ -199,7 +204,7 @@ def decide(
     after = pricer.merged(model, models, batch_sizes).price
     return MergeDecision(
         built=replace(chosen.built, model=model),
-        supers=choice.told(chosen, regions),
+        supers=choice.outcomes(chosen, regions),
         regions=tuple(regions),
         before=before.price,
         after=after,
@@ -210,7 +215,7 @@ def decide(
 
 
 def _falls(before: Price, after: Price, which: str) -> bool:
-    """By more than the rounding of sums in another order."""
+    """Return True where the price falls by more than the rounding of sums in another order."""
     return after.measure(which) < before.measure(which) * (1 - _ROUNDING)
 
 
@@ -226,8 +231,17 @@ def _confidence(before: Price, after: Price) -> Confidence:
     return "open"
 
 
+def _paying(regions: Sequence[PricedRegion]) -> list[int]:
+    """Return the places of the super-operators whose region pays."""
+    places: list[int] = []
+    for region in regions:
+        if region.pays:
+            places += region.supers
+    return sorted(places)
+
+
 class _Choice:
-    """The steps of :func:`decide` over what does not change."""
+    """Take the steps of :func:`decide` over what does not change."""
 
     def __init__(
         self,
@@ -254,21 +268,20 @@ class _Choice:
         return _Try(tuple(places), lifted, built, priced)
 
     def cheapest(self, tries: Sequence[_Try]) -> _Try:
-        """The graph with the lowest price; of equal ones the one with the fewest super-operators, then the first."""
+        """Return the graph with the lowest price; of equal ones the one with the fewest super-operators, then the first."""
         which = self._pricer.options.price
         return min(tries, key=lambda tried: (tried.priced.price.measure(which), len(tried.places)))
 
     def regions(self, tried: _Try) -> list[PricedRegion]:
-        """The regions of a graph with their prices."""
-        found = find_regions(
-            tried.built.model,
-            tried.built.replaces,
-            [self._members[place] for place in tried.places],
-            self._before,
-            tried.priced,
-            parts=() if tried.lifted else tried.built.parts,
+        """Return the regions of a graph with their prices."""
+        parts = tried.built.parts
+        if tried.lifted:
+            parts = ()
+        members = [self._members[place] for place in tried.places]
+        regions = find_regions(
+            tried.built.model, tried.built.replaces, members, self._before, tried.priced, parts=parts
         )
-        return [self._priced(region, tried) for region in found]
+        return [self._priced(region, tried) for region in regions]
 
     def _priced(self, region: Region, tried: _Try) -> PricedRegion:
         before = self._before.piece(region.originals)
@@ -284,40 +297,42 @@ class _Choice:
         )
 
     def apart(self, base: _Try, tried: list[PricedRegion]) -> list[_Try]:
-        """Graphs without what does not pay in ``base``, and with what pays by itself.
+        """Return graphs without what does not pay in ``base``, and with what pays by itself.
 
         What is learned of single super-operators is added to ``tried``, the regions of ``base``.
         """
-        staying = sorted(place for region in tried if region.pays for place in region.supers)
+        staying = _paying(tried)
         failed = sorted(set(range(len(self._supers))).difference(staying))
         if not failed:
             return []
         alone = self.attempt(failed, lifted=False)
         singles = self.regions(alone)
         tried += singles
-        paying = [place for region in singles if region.pays for place in region.supers]
+        paying = _paying(singles)
         both = tuple(sorted((*staying, *paying)))
-        tries = [
-            self.attempt(places, lifted=True)
-            for places in dict.fromkeys((tuple(staying), both))
-            if places and places != base.places
-        ]
+        tries = []
+        for places in dict.fromkeys((tuple(staying), both)):
+            if places and places != base.places:
+                tries.append(self.attempt(places, lifted=True))
         if paying:  # what failed lifted may pay only as it was priced: not lifted
             tries.append(self.attempt(both, lifted=False))
         return tries
 
     def deciding(self, chosen: _Try, tried: Sequence[PricedRegion]) -> list[PricedRegion]:
-        """The regions of the graph that was chosen, then those that spoke against each of the others last."""
-        against = {place: at for at, region in enumerate(tried) for place in region.supers}
-        refused = {at for place, at in against.items() if place not in chosen.places}
-        return [*self.regions(chosen), *(region for at, region in enumerate(tried) if at in refused)]
+        """Return the regions of the graph that was chosen, then those that spoke against each of the others last."""
+        against: dict[int, int] = {}
+        for at, region in enumerate(tried):
+            against.update(dict.fromkeys(region.supers, at))
+        for place in chosen.places:
+            against.pop(place, None)
+        return self.regions(chosen) + [tried[at] for at in sorted(set(against.values()))]
 
-    def told(self, chosen: _Try, regions: Sequence[PricedRegion]) -> tuple[PricedSuper, ...]:
-        """What is told of every super-operator."""
-        by_original: dict[str, list[str]] = {}
+    def outcomes(self, chosen: _Try, regions: Sequence[PricedRegion]) -> tuple[PricedSuper, ...]:
+        """Return what is said of every super-operator."""
+        by_original: dict[str, list[str]] = defaultdict(list)
         for name, originals in chosen.built.replaces.items():
             for original in originals:
-                by_original.setdefault(original, []).append(name)
+                by_original[original].append(name)
         kept = set(chosen.places)
         decided: dict[int, int] = {}
         for at, region in enumerate(regions):
@@ -325,11 +340,11 @@ class _Choice:
                 if place not in kept or place not in decided:
                     decided[place] = at
         return tuple(
-            self._told(place, decided[place], by_original if place in kept else None, chosen)
+            self._outcome(place, decided[place], by_original if place in kept else None, chosen)
             for place in range(len(self._supers))
         )
 
-    def _told(
+    def _outcome(
         self, place: int, region: int, by_original: Mapping[str, list[str]] | None, chosen: _Try
     ) -> PricedSuper:
         op = self._supers[place]
@@ -364,7 +379,7 @@ class _Choice:
         )
 
     def _extra_flops(self, chosen: _Try, place: int, by_original: Mapping[str, list[str]]) -> int:
-        """What a super-operator that was kept calculates beyond its members.
+        """Return what a super-operator that was kept calculates beyond its members.
 
         What the runtime fused to a member (a bias, an activation) counts on both sides, wherever it is calculated now.
         """

@@ -1,4 +1,4 @@
-"""What a graph, or a part of one, costs on a GPU as the estimator sees it."""
+"""Tell what a graph, or a part of one, costs on a GPU as the estimator sees it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gkestimator.operators.precision import stored_bytes
 
 @frozen
 class Price:
-    """One inference of a graph, or what a part of it adds to that.
+    """Hold what one inference of a graph costs, or what a part of it adds to that.
 
     ``latency_ms``: from the first launch to the end of the last kernel, the host's time to issue calls included; of a
     part: how much shorter the whole would be without it. ``latency_low_ms`` and ``latency_high_ms`` are the ends of
@@ -54,14 +54,14 @@ class Price:
     resident_bytes: int | None = None
 
     def measure(self, which: str) -> float:
-        """``latency_ms`` for ``latency``, ``gpu_ms`` for ``gpu`` (``MergeOptions.price``)."""
+        """Return ``latency_ms`` for ``latency``, ``gpu_ms`` for ``gpu`` (``MergeOptions.price``)."""
         if which == "gpu":
             return self.gpu_ms
         return self.latency_ms
 
 
 class Priced:
-    """A graph lowered, predicted and laid out in time, so that any part of it has a price.
+    """Hold a graph lowered, predicted and laid out in time, so that any part of it has a price.
 
     ``groups``: the operators that a call stands for, by the name of its step, where they are several.
     ``unknown_operators``: those whose time is not counted, because nobody knows it or because they run on the CPU.
@@ -114,7 +114,7 @@ class Priced:
             )
 
     def starts(self) -> dict[str, float]:
-        """Start of every operator's first kernel in ms; operators that launch nothing are left out.
+        """Return the start of every operator's first kernel in ms; operators that launch nothing are left out.
 
         Those of one fused call start together.
         """
@@ -126,7 +126,7 @@ class Priced:
         }
 
     def piece(self, operators: Collection[str]) -> Price:
-        """What the calls that stand for ``operators`` cost where they are: the whole less the whole without them.
+        """Return what the calls that stand for ``operators`` cost where they are: the whole less the whole without them.
 
         So the host's time counts where the host sets the pace, and the kernels' where the GPU does.
         """
@@ -152,16 +152,16 @@ class Priced:
         )
 
     def flops(self, operators: Collection[str]) -> int:
-        """The work of the calls that stand for ``operators``."""
+        """Return the work of the calls that stand for ``operators``."""
         return int(self._work[self._launches(operators), 2].sum())
 
     def largest_kernel(self, operators: Collection[str]) -> Kernel | None:
-        """The kernel with most FLOPs among those of ``operators``; None where they launch none."""
+        """Return the kernel with most FLOPs among those of ``operators``; None where they launch none."""
         rows = self._program.kernel[self._launches(operators)].tolist()
         return max((self._kernels[row] for row in rows), key=lambda kernel: kernel.flops, default=None)
 
     def _launches(self, operators: Collection[str]) -> np.ndarray:
-        """For each launch whether it is of a call that stands for one of ``operators``."""
+        """Return for each launch whether it is of a call that stands for one of ``operators``."""
         return np.isin(self._program.step, self._steps(operators))
 
     def _steps(self, operators: Collection[str]) -> list[int]:
@@ -169,7 +169,7 @@ class Priced:
 
 
 class Pricer:
-    """Prices under ``options``. Raises as an estimate would: unknown GPU, bundle that cannot be read, ...
+    """Price graphs under ``options``. Raises as an estimate would: unknown GPU, bundle that cannot be read, ...
 
     An operator that the estimator does not know costs nothing, before merging as after it: it is never merged, so
     that the difference stays right, and :attr:`Priced.unknown_operators` names it.
@@ -195,21 +195,21 @@ class Pricer:
 
     @property
     def gpu(self) -> str:
-        """Canonical name of the GPU."""
+        """Return the canonical name of the GPU."""
         return self._target.gpu.name
 
     @property
     def notes(self) -> Names:
-        """What to say of choices that nobody made: the GPU a short name stands for, a host profile that was found."""
+        """Return what to say of choices that nobody made: the GPU a short name stands for, a host profile that was found."""
         return tuple(text for text in (self._target.note, self._engine.host_note) if text)
 
     @property
     def l2_bytes(self) -> int:
-        """The GPU's L2 cache."""
+        """Return the size of the GPU's L2 cache."""
         return self._target.gpu.l2_bytes
 
     def stored_bytes(self, dtype: DType, elements: int) -> int:
-        """Bytes that ``elements`` values of a file take in the GPU's memory.
+        """Return the bytes that ``elements`` values of a file take in the GPU's memory.
 
         Fewer than in the file where it holds float32 and the options ask for fp16 or bf16.
         """
@@ -218,11 +218,11 @@ class Pricer:
 
     @property
     def host_overhead_us(self) -> float:
-        """The host's time per framework call."""
+        """Return the host's time per framework call."""
         return self._engine.host_overhead_us
 
     def graph(self, model: EditableModel, batch_size: int | None) -> OperatorGraph:
-        """The operator graph of ``model`` at a batch size (None: as exported, symbolic 1), bound once for each.
+        """Return the operator graph of ``model`` at a batch size (None: as exported, symbolic 1), bound once for each.
 
         Raises UsageError for a batch size that an estimate would refuse.
         """
@@ -238,7 +238,7 @@ class Pricer:
         return self._bound[key][1]
 
     def starts(self, model: EditableModel, *, batch_size: int | None = 1) -> dict[str, float]:
-        """When each node's first kernel starts on the model's own timeline, in ms, by node name.
+        """Return when each node's first kernel starts on the model's own timeline, in ms, by node name.
 
         Nodes that launch nothing (views, shape arithmetic, what reaches no output) are left out. ``batch_size`` is
         the reference that models are compared at (None: as exported). A file exported at another fixed batch is bound
@@ -254,7 +254,7 @@ class Pricer:
             return self._priced(model.name, [graph]).starts()
 
     def originals(self, models: Models, batch_sizes: BatchSizes) -> Priced:
-        """``models`` one after the other on one GPU, as one process that launches them back to back would run them.
+        """Price ``models`` one after the other on one GPU, as one process that launches them back to back would run them.
 
         That is the fair opponent of a merged graph: two processes or two sessions would wait for one another at least
         as long. ``batch_sizes``: one for each (None: as exported, symbolic 1). Raises UsageError where a file was
@@ -265,7 +265,7 @@ class Pricer:
             return self._priced(" and ".join(model.name for model in models), graphs)
 
     def merged(self, model: EditableModel, models: Models, batch_sizes: BatchSizes) -> Priced:
-        """``model``, which was made of ``models``, each of them at its own batch size."""
+        """Price ``model``, which was made of ``models``, each of them at its own batch size."""
         with rare_collection():
             dims = {
                 name: 1 if size is None else size
@@ -276,7 +276,7 @@ class Pricer:
             return self._priced(model.name, [graph_of(model, dims=dims)])
 
     def _as_it_runs(self, model: EditableModel, batch_size: int | None) -> OperatorGraph:
-        """At a batch size that the file itself can run."""
+        """Return the graph at a batch size that the file itself can run."""
         if batch_size is not None and not any(batch_dims(model).values()):
             exported = self.graph(model, None)
             if exported.batch_size != batch_size:

@@ -1,4 +1,4 @@
-"""Which parts of a merged graph are decided on together: merged nodes that touch, with what they replace."""
+"""Tell which parts of a merged graph are decided on together: merged nodes that touch, with what they replace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gkestimator.merging.pricing.pricer import Priced
 
 @frozen
 class Region:
-    """Nodes that are priced as one. ``originals`` run before merging, ``merged`` in their place after it.
+    """Hold nodes that are priced as one. ``originals`` run before merging, ``merged`` in their place after it.
 
     Both hold every node of a call that the runtime fuses over the region's edge (a product and the bias behind it),
     so that before and after do the same work. ``supers``: places of its super-operators.
@@ -32,7 +32,7 @@ def find_regions(
     *,
     parts: Sequence[Sequence[str]] = (),
 ) -> list[Region]:
-    """The regions of ``model``, in the order of their first super-operator (or node).
+    """Return the regions of ``model``, in the order of their first super-operator (or node).
 
     ``replaces``: what every merged node stands for (helpers: nothing). ``members``: names of the original nodes of
     every super-operator. ``parts``: the nodes that each super-operator was emitted as; where they are given, nodes of
@@ -43,15 +43,12 @@ def find_regions(
     supers: dict[str, list[int]] = {}
     for place, names in enumerate(members):
         supers.setdefault(sets.find(names[0]), []).append(place)
-    found = [
-        Region(
-            originals=frozenset(originals_of[root]),
-            merged=frozenset(merged[root]),
-            supers=tuple(supers.get(root, ())),
-        )
-        for root in merged
-    ]
-    return sorted(found, key=lambda region: region.supers or (len(members),))
+    regions = []
+    for root, names_after in merged.items():
+        originals = frozenset(originals_of[root])
+        places = tuple(supers.get(root, ()))
+        regions.append(Region(originals=originals, merged=frozenset(names_after), supers=places))
+    return sorted(regions, key=lambda region: region.supers or (len(members),))
 
 
 def _together(
@@ -62,7 +59,7 @@ def _together(
     after: Priced,
     parts: Sequence[Sequence[str]],
 ) -> DisjointSets[str]:
-    """Which nodes, of both graphs, belong to one region."""
+    """Tell which nodes, of both graphs, belong to one region."""
     sets = DisjointSets[str]()
     if parts:
         for part in parts:
@@ -89,7 +86,7 @@ def _contents(
     before: Priced,
     after: Priced,
 ) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """By region, in the order of their first merged nodes: the nodes after merging, and before it."""
+    """Return by region, in the order of their first merged nodes: the nodes after merging, and before it."""
     replaced = {name for originals in replaces.values() for name in originals}
     staying = {node.name for node in model.nodes}
     merged: dict[str, set[str]] = {}
