@@ -38,7 +38,8 @@ class DisjointSets(Generic[Thing]):
 
 
 def cheapest_assignment(cost: np.ndarray, *, maximize: bool = False) -> npt.NDArray[np.int64]:
-    """Return for each row of ``cost`` (no more rows than columns) its column in the cheapest assignment of all rows.
+    """Return for each row of ``cost`` (no more rows than columns) its column in the cheapest assignment of
+    all rows.
 
     With ``maximize`` the dearest. Raises UsageError without SciPy, saying what to install.
     """

@@ -36,9 +36,11 @@ class Assembler:
         self._tolerance = tolerance
 
     def __call__(self, supers: Sequence[SuperOperator], lifted: bool) -> Built:
-        """Return all models side by side, the members of ``supers`` replaced; ``lifted``: what follows them alike is run
-        once as well. ``replaces`` of the result: the original nodes behind each new node; ``parts``: the nodes made
-        for each of ``supers`` (in a lifted graph the helpers among them). None of them: the models side by side."""
+        """Return all models side by side, the members of ``supers`` replaced; ``lifted``: what follows them
+        alike is run once as well. ``replaces`` of the result: the original nodes behind each new node;
+        ``parts``: the nodes made for each of ``supers`` (in a lifted graph the helpers among them). None of
+        them: the models side by side.
+        """
         combined = self._combined
         weights = dict(combined.weights)
         made: list[EditNode] = []

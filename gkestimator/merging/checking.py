@@ -1,4 +1,6 @@
-"""Check that the merged file gives what the originals give: both run in ONNX Runtime on the CPU, on the same random inputs."""
+"""Check that the merged file gives what the originals give: both run in ONNX Runtime on the CPU, on the same
+random inputs.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,19 @@ _LOG_ERRORS = 3
 
 
 class NotComparedError(ModelError):
-    """Say that an original does not load or run, or no inputs can be made for it: no fault of the merged file."""
+    """Say that an original does not load or run, or no inputs can be made for it: no fault of the merged
+    file.
+    """
 
 
 @frozen
 class OutputDifference:
     """Compare one output of one original compared over all samples.
 
-    ``relative_difference``: the largest over the samples of max |merged - original| / max |original|, both maxima over
-    the values of one sample's output that are finite in the original. None where ``problem`` says why it has no number
-    (another shape or element type, values not finite in only one of the two, an original that is zero throughout).
-    ``not_finite``: values that are NaN or infinite in the original.
+    ``relative_difference``: the largest over the samples of max |merged - original| / max |original|, both
+    maxima over the values of one sample's output that are finite in the original. None where ``problem`` says
+    why it has no number (another shape or element type, values not finite in only one of the two, an original
+    that is zero throughout). ``not_finite``: values that are NaN or infinite in the original.
     ``predictions``: rows of class scores seen, None where the output has none (see :func:`check_outputs`);
     ``changed_predictions``: those whose largest score is in another place.
     """
@@ -53,9 +57,9 @@ class OutputDifference:
 class OutputCheck:
     """Hold a merged model against its originals on ``samples`` random inputs of each.
 
-    ``batch_sizes``: of each model's input. ``largest_relative_difference``: over all outputs, None where one has none.
-    ``predictions``, ``changed_predictions``, ``class_changed_pct``: over all outputs with class scores; the
-    percentage is None where there is none.
+    ``batch_sizes``: of each model's input. ``largest_relative_difference``: over all outputs, None where one
+    has none. ``predictions``, ``changed_predictions``, ``class_changed_pct``: over all outputs with class
+    scores; the percentage is None where there is none.
     """
 
     samples: int
@@ -77,21 +81,24 @@ def check_outputs(
     batch_sizes: Mapping[str, int | None] | None = None,
     dims: Mapping[str, DimSizes] | None = None,
 ) -> OutputCheck | None:
-    """Run ``merged`` and each of ``originals`` on the same random inputs. None where onnxruntime is not installed.
+    """Run ``merged`` and each of ``originals`` on the same random inputs.
 
-    ``originals``: the files by the name that ``merged`` prefixes their inputs and outputs with (``<name>/<input>``).
-    ``samples``: how many inputs each gets. ``batch_sizes`` and ``dims``: numbers for the symbolic dimensions of each
-    model, by its name (dimensions that it lacks are left out). A batch without a number is 1, 2, 3, 1, ... in the
-    order of the models (different batches are the harder test), a fixed one stays as it is. Inputs:
-    :func:`gkestimator.merging.random_inputs.random_inputs`.
+    None where onnxruntime is not installed.
+
+    ``originals``: the files by the name that ``merged`` prefixes their inputs and outputs with
+    (``<name>/<input>``). ``samples``: how many inputs each gets. ``batch_sizes`` and ``dims``: numbers for
+    the symbolic dimensions of each model, by its name (dimensions that it lacks are left out). A batch
+    without a number is 1, 2, 3, 1, ... in the order of the models (different batches are the harder test), a
+    fixed one stays as it is. Inputs: :func:`gkestimator.merging.random_inputs.random_inputs`.
 
     Class scores are floating-point outputs of two or three dimensions (batch x classes, batch x positions x
     words) whose last has at least two entries; a prediction is the place of the largest along it.
 
-    One session is open at a time, and at most 256 MB of outputs (or one sample's) are kept, so memory is that of the
-    largest file. Raises NotComparedError naming the original that onnxruntime does not load or run, or whose inputs
-    cannot be made, or saying why onnxruntime cannot be imported; ModelError where that is the merged file;
-    UsageError for an impossible number of samples, UnboundDimensionError for a dimension without a number.
+    One session is open at a time, and at most 256 MB of outputs (or one sample's) are kept, so memory is that
+    of the largest file. Raises NotComparedError naming the original that onnxruntime does not load or run, or
+    whose inputs cannot be made, or saying why onnxruntime cannot be imported; ModelError where that is the
+    merged file; UsageError for an impossible number of samples, UnboundDimensionError for a dimension without
+    a number.
     """
     try:
         import onnxruntime
@@ -222,7 +229,10 @@ class _Comparison:
 def _outputs(
     onnxruntime: Any, path: Path, inputs: Iterable[Mapping[str, np.ndarray]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the outputs by name for each of ``inputs``, of one session on the CPU that ends with them. Raises ModelError."""
+    """Yield the outputs by name for each of ``inputs``, of one session on the CPU that ends with them.
+
+    Raises ModelError.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _LOG_ERRORS
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -44,8 +44,10 @@ _STEPS = ("reading", "grouping", "matching", "pricing", "writing", "checking out
 
 @frozen
 class MergeResult:
-    """Hold ``report``: what was merged and what it should save. ``files``: what was written (the ONNX file, and the file
-    of its weights where they are beyond 2 GB)."""
+    """Hold ``report``: what was merged and what it should save.
+
+    ``files``: what was written (the ONNX file, and the file of its weights where they are beyond 2 GB).
+    """
 
     report: MergeReport
     files: tuple[Path, ...]
@@ -53,13 +55,14 @@ class MergeResult:
 
 @taking(MergeRequest)
 def merge(request: MergeRequest) -> MergeResult:
-    """Merge the operator graphs of ONNX files that share a GPU and weights into one file (USHER, section 3.4).
+    """Merge the operator graphs of ONNX files that share a GPU and weights into one file (USHER, section
+    3.4).
 
-    Inputs and outputs keep their names behind the model's (``bert/input_ids``); models that have nothing in common
-    stand side by side. Raises UsageError (options, too few models, SciPy missing), ModelError (a file that is no
-    model, lacks its weights, ...), OutputError.
+    Inputs and outputs keep their names behind the model's (``bert/input_ids``); models that have nothing in
+    common stand side by side. Raises UsageError (options, too few models, SciPy missing), ModelError (a file
+    that is no model, lacks its weights, ...), OutputError.
 
-        >>> result = gkestimator.merge(["a.onnx", "b.onnx"], "merged.onnx", gpu="V100", omega=0.4)
+    >>> result = gkestimator.merge(["a.onnx", "b.onnx"], "merged.onnx", gpu="V100", omega=0.4)
         >>> result.report.saved_bytes, result.report.after.latency_ms
     """
     sources = sources_of(request.models, request)
@@ -80,7 +83,8 @@ def merge_sources(
 ) -> MergeResult:
     """Merge ``sources``; see :func:`merge`. Their batch sizes and dims count, not those of ``options``.
 
-    ``keep_unmerged`` False: no file is written where nothing is merged. ``output`` must not be one of the sources.
+    ``keep_unmerged`` False: no file is written where nothing is merged. ``output`` must not be one of the
+    sources.
     """
     if output is not None:
         by_suffix("-o", output, {".onnx": "onnx"})
@@ -135,7 +139,8 @@ def _steps(progress: _Progress | None) -> Callable[[str], None]:
 
 
 def _read(sources: Sequence[MergeSource]) -> tuple[list[EditableModel], list[MergeSource]]:
-    """Return the models under their prefixes, at one opset, with the dims that were asked for, and their sources.
+    """Return the models under their prefixes, at one opset, with the dims that were asked for, and their
+    sources.
 
     The sources have the dims that their models have. Raises UsageError for a dim that no model has.
     """
@@ -200,8 +205,8 @@ def _check(
 ) -> OutputCheck | str:
     """Run the originals and the merged file (written for this where nobody asked for it).
 
-    Text: why they could not be compared, which is no fault of the merge. Raises ModelError where the merged file alone
-    does not run.
+    Text: why they could not be compared, which is no fault of the merge. Raises ModelError where the merged
+    file alone does not run.
     """
     with tempfile.TemporaryDirectory(prefix="gkest-merge-") as folder:
         if written is None:

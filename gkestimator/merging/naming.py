@@ -15,15 +15,18 @@ OWN_PREFIX = "merged/"
 
 
 def model_names(paths: Sequence[Path]) -> Names:
-    """Return a name for each of ``paths`` (:func:`gkestimator.core.naming.distinct_names`) that may be a prefix."""
+    """Return a name for each of ``paths`` (:func:`gkestimator.core.naming.distinct_names`) that may be a
+    prefix.
+    """
     return distinct_prefixes(distinct_names(paths))
 
 
 def distinct_prefixes(names: Sequence[str]) -> Names:
     """Return ``names`` fit to be prefixes of ONNX names, in the same order.
 
-    What cannot be printed or is no UTF-8 becomes ``_``. No name begins with another and a slash, and none with
-    ``merged/``, so that two models never share a name whatever they call their own values: the later is numbered.
+    What cannot be printed or is no UTF-8 becomes ``_``. No name begins with another and a slash, and none
+    with ``merged/``, so that two models never share a name whatever they call their own values: the later is
+    numbered.
     """
     prefixes: list[str] = []
     for name in names:

@@ -24,7 +24,9 @@ def render_report(report: MergeReport, form: str) -> bytes:
 
 
 def planned_output(merged: PlannedMerge, form: str) -> tuple[bytes, tuple[str, ...]]:
-    """Return the index of ``merged`` as ``json``, or the reports of all its sets; and the words that close the run."""
+    """Return the index of ``merged`` as ``json``, or the reports of all its sets; and the words that close
+    the run.
+    """
     words: list[str] = []
     for chosen, result in merged.results:
         where = ", ".join(chosen.gpus[:4])

@@ -34,7 +34,10 @@ ModelDims: TypeAlias = "tuple[tuple[str, int], ...]"
 
 @frozen
 class PlannedModel:
-    """Hold a model as it stands on a GPU: its replicas there count once. ``batch_size``: the largest of theirs."""
+    """Hold a model as it stands on a GPU: its replicas there count once.
+
+    ``batch_size``: the largest of theirs.
+    """
 
     model: str
     dims: ModelDims
@@ -58,8 +61,10 @@ class PlannedSet:
 
 @frozen
 class PlannedMerge:
-    """Hold ``index``: which GPU gets which file, with every set's report. ``results`` by set, ``failures`` of those that
-    could not be merged. ``files``: what was written."""
+    """Hold ``index``: which GPU gets which file, with every set's report.
+
+    ``results`` by set, ``failures`` of those that could not be merged. ``files``: what was written.
+    """
 
     index: Mapping[str, Any]
     results: tuple[tuple[PlannedSet, MergeResult], ...]
@@ -70,10 +75,12 @@ class PlannedMerge:
 def planned_sets(
     plan: PlacementPlan, catalogue: GpuCatalogue, *, where: str = "plan"
 ) -> tuple[PlannedSet, ...]:
-    """Return two models or more that stand on one GPU under one runtime and dtype (a file runs in one process).
+    """Return two models or more that stand on one GPU under one runtime and dtype (a file runs in one
+    process).
 
-    Each distinct set once, in the order of the plan's GPUs. Models at other SM shares or taking turns count alike:
-    merged they run together. Raises UsageError for an unknown GPU, DocumentError for dims that are no numbers.
+    Each distinct set once, in the order of the plan's GPUs. Models at other SM shares or taking turns count
+    alike: merged they run together. Raises UsageError for an unknown GPU, DocumentError for dims that are no
+    numbers.
     """
     sets: dict[PlannedSet, list[str]] = defaultdict(list)
     for gpu in plan.gpus:
@@ -134,11 +141,12 @@ def merge_plan(
 ) -> PlannedMerge:
     """Merge, for each GPU of the placement in ``plan`` (JSON), the models that it put there together.
 
-    ``models`` are files whose names (stems, or the shortest tails that tell equal stems apart) are the plan's; those
-    that it does not need are left alone. GPU types, runtimes, dtypes, batch sizes and dims are the plan's, the rest of
-    ``options`` holds for all. ``output``: a folder (made where it is missing; None: reports alone) for one file a set
-    and ``index.json``, written last; a set of which nothing pays to be merged gets no file. Raises UsageError and
-    DocumentError; what goes wrong with one set is in ``failures``, and where all do, nothing is written.
+    ``models`` are files whose names (stems, or the shortest tails that tell equal stems apart) are the
+    plan's; those that it does not need are left alone. GPU types, runtimes, dtypes, batch sizes and dims are
+    the plan's, the rest of ``options`` holds for all. ``output``: a folder (made where it is missing; None:
+    reports alone) for one file a set and ``index.json``, written last; a set of which nothing pays to be
+    merged gets no file. Raises UsageError and DocumentError; what goes wrong with one set is in ``failures``,
+    and where all do, nothing is written.
     """
     placed = read_plan(plan)
     sets = planned_sets(placed, gpu_catalogue(options.gpu_specs), where=str(plan))

@@ -1,4 +1,6 @@
-"""Draw random inputs that a model takes: token numbers within the table they look up, masks that hide nothing."""
+"""Draw random inputs that a model takes: token numbers within the table they look up, masks that hide
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +56,13 @@ _EMBEDDINGS = {"EmbedLayerNormalization": ((0, 2), (1, 4), (7, 3))}
 
 
 def random_inputs(graph: OperatorGraph, *, limits: DimSizes, seed: int, sample: int) -> dict[str, np.ndarray]:
-    """Return values for every input of ``graph``, in its shapes; the same for the same seed, sample and names.
+    """Return values for every input of ``graph``, in its shapes; the same for the same seed, sample and
+    names.
 
-    Floats: normal (0, 1). What is called a mask, and bool: ones. Integers that a table is looked up by: uniform within
-    the table (``limits``: :func:`index_limits` of the graph). 8-bit integers: uniform over their range (pixels). Other
-    integers: ones. Raises ModelError where an input is no tensor or of a type that NumPy lacks.
+    Floats: normal (0, 1). What is called a mask, and bool: ones. Integers that a table is looked up by:
+    uniform within the table (``limits``: :func:`index_limits` of the graph). 8-bit integers: uniform over
+    their range (pixels). Other integers: ones. Raises ModelError where an input is no tensor or of a type
+    that NumPy lacks.
     """
     return {name: _values(graph, value, limits, seed, sample) for name, value in _tensors(graph)}
 
@@ -101,7 +105,8 @@ def _values(graph: OperatorGraph, tensor: Tensor, limits: DimSizes, seed: int, s
 def index_limits(graph: OperatorGraph) -> dict[str, int]:
     """Return for each input whose values become indices the rows of the smallest table that they look up.
 
-    Followed through operators that hand values on as they are; what is calculated from an input is not its value.
+    Followed through operators that hand values on as they are; what is calculated from an input is not its
+    value.
     """
     origin: dict[str, frozenset[str]] = {value.name: frozenset([value.name]) for value in graph.inputs}
     limits: dict[str, int] = {}

@@ -52,9 +52,12 @@ class Settings:
 
 @frozen
 class MergedModel:
-    """Hold one model. ``name``: its inputs and outputs are ``<name>/<theirs>`` in the merged file. ``group``: models of
-    one number are of one architecture. ``batch_size`` and ``dims``: what it is priced at. ``weight_bytes``: of all its
-    weights in the file."""
+    """Hold one model.
+
+    ``name``: its inputs and outputs are ``<name>/<theirs>`` in the merged file. ``group``: models of one
+    number are of one architecture. ``batch_size`` and ``dims``: what it is priced at. ``weight_bytes``: of
+    all its weights in the file.
+    """
 
     name: str
     file: str
@@ -69,14 +72,14 @@ class MergedModel:
 class ReportedOperator:
     """Hold operators that multiply by one block of weights.
 
-    ``operators``: names of the nodes, one of each model. ``rows`` x ``columns`` is the block, ``whole`` whether it is
-    all of every weight. ``similarity``: 2 |block| / (|Wa| + |Wb|), of more than two the least. ``merged``: whether it
-    was kept; ``region``: number of the region that decided on it. ``saved_bytes``: the block as often as it is read
-    once instead of once a model (of one that was not kept: would be). ``extra_flops``: what the merged product
-    and the sums around it calculate beyond the originals (null: not merged). ``block_fits_l2``: whether the block fits
-    the GPU's second-level cache; ``fits_l2``: the block with all inputs and results of the merged product (null: not
-    merged).
-    ``gpu_before_ms``, ``gpu_after_ms``: the products' kernels, without the copies around them, which are the region's.
+    ``operators``: names of the nodes, one of each model. ``rows`` x ``columns`` is the block, ``whole``
+    whether it is all of every weight. ``similarity``: 2 |block| / (|Wa| + |Wb|), of more than two the least.
+    ``merged``: whether it was kept; ``region``: number of the region that decided on it. ``saved_bytes``: the
+    block as often as it is read once instead of once a model (of one that was not kept: would be).
+    ``extra_flops``: what the merged product and the sums around it calculate beyond the originals (null: not
+    merged). ``block_fits_l2``: whether the block fits the GPU's second-level cache; ``fits_l2``: the block
+    with all inputs and results of the merged product (null: not merged). ``gpu_before_ms``, ``gpu_after_ms``:
+    the products' kernels, without the copies around them, which are the region's.
     """
 
     operators: Names
@@ -102,8 +105,10 @@ class ReportedOperator:
 
 @frozen
 class RefusedOperators:
-    """Hold operators whose weights are similar enough and that were not merged. ``reason``: ``start``, ``cycle``,
-    ``emission`` (``detail`` says why), ``price``."""
+    """Hold operators whose weights are similar enough and that were not merged.
+
+    ``reason``: ``start``, ``cycle``, ``emission`` (``detail`` says why), ``price``.
+    """
 
     operators: Names
     reason: str
@@ -115,8 +120,8 @@ class RefusedOperators:
 class ReportedRegion:
     """Hold merged operators that follow each other without leaving the merged part: the unit of the decision.
 
-    ``replaced`` original operators became ``operators``. Costs are of these alone: ``before`` as they stand in their
-    models, ``after`` merged. ``lifted``: operators that follow the products alike were run once too.
+    ``replaced`` original operators became ``operators``. Costs are of these alone: ``before`` as they stand
+    in their models, ``after`` merged. ``lifted``: operators that follow the products alike were run once too.
     """
 
     replaced: int
@@ -131,11 +136,12 @@ class ReportedRegion:
 class MergeReport:
     """Hold a merge in figures.
 
-    ``confidence``: ``apart`` (the 90 % intervals of before and after do not overlap), ``alike`` (they do, but after is
-    below before at both ends: it pays wherever the estimator errs alike for both), ``open`` (cannot be told, or it does
-    not fall), null (nothing merged). ``nothing``: why nothing was merged, in words (null: something was).
-    ``stored_bytes``: weights in the merged graph, each distinct one once. ``file_bytes``: of the written file with its
-    weights (null: none written). ``check`` null: outputs were not compared, ``check_reason`` says why.
+    ``confidence``: ``apart`` (the 90 % intervals of before and after do not overlap), ``alike`` (they do, but
+    after is below before at both ends: it pays wherever the estimator errs alike for both), ``open`` (cannot
+    be told, or it does not fall), null (nothing merged). ``nothing``: why nothing was merged, in words (null:
+    something was). ``stored_bytes``: weights in the merged graph, each distinct one once. ``file_bytes``: of
+    the written file with its weights (null: none written). ``check`` null: outputs were not compared,
+    ``check_reason`` says why.
     """
 
     settings: Settings
@@ -161,7 +167,9 @@ class MergeReport:
 
     @property
     def pairs(self) -> int:
-        """Return the operators that a merged product stands for, less that product itself: 1 for two models, 2 for three."""
+        """Return the operators that a merged product stands for, less that product itself: 1 for two models,
+        2 for three.
+        """
         return sum(len(operator.operators) - 1 for operator in self.merged if operator.merged)
 
     def document(self) -> dict[str, Any]:
@@ -170,8 +178,9 @@ class MergeReport:
         return {"schema_version": REPORT_VERSION} | dataclasses.asdict(self) | totals
 
     def words(self) -> Names:
-        """Return what closes a run, on stderr: what was merged and what is expected of it, or why nothing was; what was
-        left although the weights are alike; notes."""
+        """Return what closes a run, on stderr: what was merged and what is expected of it, or why nothing
+        was; what was left although the weights are alike; notes.
+        """
         lines = [f"Nothing was merged: {self.nothing}." if self.nothing else self._gain()]
         merged = self._merged_models()
         left = [model.name for model in self.models if model not in merged]
@@ -251,7 +260,10 @@ class MergeSteps:
 
 
 def report_of(steps: MergeSteps, files: Sequence[Path], check: OutputCheck | str) -> MergeReport:
-    """Return the report. ``files``: what was written. ``check``: the comparison of outputs, or why there is none."""
+    """Return the report.
+
+    ``files``: what was written. ``check``: the comparison of outputs, or why there is none.
+    """
     decision = steps.decision
     refused: list[RefusedOperators] = []
     for refusal in steps.matching.refused:

@@ -16,8 +16,9 @@ from gkestimator.merging.options import MOST_MODELS, MergeOptions
 
 @frozen
 class MergeSource:
-    """Hold one model of a merge: its file, the prefix of its inputs and outputs, the batch size that it is priced at
-    (None: as exported, a symbolic one 1), and numbers for its symbolic dimensions."""
+    """Hold one model of a merge: its file, the prefix of its inputs and outputs, the batch size that it is
+    priced at (None: as exported, a symbolic one 1), and numbers for its symbolic dimensions.
+    """
 
     path: Path
     name: str
@@ -26,8 +27,9 @@ class MergeSource:
 
 
 def files_of(arguments: Sequence[str]) -> tuple[Path, ...]:
-    """Return the files that ``arguments`` mean, in their order: a file as often as it is named (a model may be merged with
-    itself), a folder or a pattern as for an estimate. Raises UsageError for what means none."""
+    """Return the files that ``arguments`` mean, in their order: a file as often as it is named (a model may
+    be merged with itself), a folder or a pattern as for an estimate. Raises UsageError for what means none.
+    """
     files: list[Path] = []
     for argument in arguments:
         path = Path(argument)
@@ -52,8 +54,11 @@ def files_of(arguments: Sequence[str]) -> tuple[Path, ...]:
 
 
 def sources_of(paths: Sequence[Path], options: MergeOptions) -> tuple[MergeSource, ...]:
-    """Return ``paths`` with their names and the batch sizes of ``options``. Raises UsageError: fewer than two models, more
-    than ``MOST_MODELS``, batch sizes that are neither one for all nor one each."""
+    """Return ``paths`` with their names and the batch sizes of ``options``.
+
+    Raises UsageError: fewer than two models, more than ``MOST_MODELS``, batch sizes that are neither one for
+    all nor one each.
+    """
     if len(paths) < 2:
         raise UsageError(
             f"found {len(paths)} model{'' if len(paths) == 1 else 's'}, expected at least two to merge"
@@ -69,7 +74,9 @@ def sources_of(paths: Sequence[Path], options: MergeOptions) -> tuple[MergeSourc
 
 
 def _dims(dims: DimSizes, name: str, names: Sequence[str]) -> dict[str, int]:
-    """Return the numbers for one model: ``seq`` is for every model, ``bert/seq`` for that of the name, and goes before."""
+    """Return the numbers for one model: ``seq`` is for every model, ``bert/seq`` for that of the name, and
+    goes before.
+    """
     every: dict[str, int] = {}
     own: dict[str, int] = {}
     prefixes = tuple(f"{other}/" for other in names)

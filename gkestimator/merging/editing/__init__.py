@@ -1,4 +1,4 @@
-"""ONNX files as graphs that can be changed and written again, with weights that stay in their files."""
+"""Open ONNX files as graphs that can be changed and written again, with weights that stay in their files."""
 
 from __future__ import annotations
 

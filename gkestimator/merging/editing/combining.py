@@ -68,9 +68,10 @@ def _claim(owners: dict[str, str], names: Iterable[str], model: str, what: str) 
 def tidy(model: EditableModel) -> EditableModel:
     """Return ``model`` without nodes and weights that no output needs, and each weight once.
 
-    Weights are one where type, shape and bytes are equal; the first keeps its name. A weight that is an output, or
-    that a subgraph reads, keeps its own. Only weights of one type and shape that agree in a few places are compared.
-    The statistics of a BatchNormalization that trains are shared with nobody: ONNX Runtime writes into them.
+    Weights are one where type, shape and bytes are equal; the first keeps its name. A weight that is an
+    output, or that a subgraph reads, keeps its own. Only weights of one type and shape that agree in a few
+    places are compared. The statistics of a BatchNormalization that trains are shared with nobody: ONNX
+    Runtime writes into them.
     """
     nodes = alive(model)
     ends = {value.name for value in model.outputs}
@@ -168,10 +169,11 @@ def operator_name(node: EditNode) -> str:
 
 
 def order_nodes(nodes: Sequence[EditNode], known: Iterable[str]) -> list[EditNode]:
-    """Return ``nodes`` so that each follows what it reads: of those that may come next always the first in ``nodes``.
+    """Return ``nodes`` so that each follows what it reads: of those that may come next always the first in
+    ``nodes``.
 
-    A list that is in order comes back as it is. ``known`` are the names that exist before (inputs and weights).
-    Raises ModelError: a name written twice or by nobody, nodes in a cycle.
+    A list that is in order comes back as it is. ``known`` are the names that exist before (inputs and
+    weights). Raises ModelError: a name written twice or by nobody, nodes in a cycle.
     """
     names = set(known)
     writer = _writers(nodes, names)

@@ -47,9 +47,9 @@ _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 def assignments(free: Sequence[str], batches: frozenset[str]) -> tuple[list[Assignment], list[Assignment]]:
     """Return small and large numbers for the dimensions ``free``, to be tried in this order.
 
-    No dimension has one number in a small assignment and in a large one, and in each all dimensions differ, except
-    those of ``batches`` (one number), those whose name says how they follow from others (``past + sequence``), and a
-    total length, which is tried as the sum of the past and the present one too.
+    No dimension has one number in a small assignment and in a large one, and in each all dimensions differ,
+    except those of ``batches`` (one number), those whose name says how they follow from others (``past +
+    sequence``), and a total length, which is tried as the sum of the past and the present one too.
     """
     if len(free) > _MOST_DIMENSIONS:
         return [], []
@@ -65,10 +65,12 @@ def assignments(free: Sequence[str], batches: frozenset[str]) -> tuple[list[Assi
 
 
 def edges(free: Sequence[str], batches: frozenset[str]) -> list[Assignment]:
-    """Return numbers that show changes which :func:`assignments` does not, for whoever tries those that a model takes.
+    """Return numbers that show changes which :func:`assignments` does not, for whoever tries those that a
+    model takes.
 
-    All 1 (a size cut off at 4 is 1 then), the batch or one other dimension 1, all even (the rest of a division by 2
-    is 1 for every odd prime), all very large (a size of at least 4,096 grows, one divided by it is no longer 0).
+    All 1 (a size cut off at 4 is 1 then), the batch or one other dimension 1, all even (the rest of a
+    division by 2 is 1 for every odd prime), all very large (a size of at least 4,096 grows, one divided by it
+    is no longer 0).
     """
     if len(free) > _MOST_DIMENSIONS:
         return []
@@ -132,7 +134,9 @@ class _Dimensions:
 
 
 def _total_parts(free: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return by ``total...`` the past and the present length that it is the sum of, where there is one of each."""
+    """Return by ``total...`` the past and the present length that it is the sum of, where there is one of
+    each.
+    """
     totals: list[str] = []
     pasts: list[str] = []
     presents: list[str] = []

@@ -1,4 +1,4 @@
-"""A model as it is edited: nodes, weights and ends by name; what nobody edits stays as the file has it."""
+"""Hold a model as it is edited: nodes, weights and ends by name; what nobody edits stays as the file has it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AttributeValue: TypeAlias = "int | float | str | tuple[int, ...] | tuple[float, 
 
 @frozen
 class Weight:
-    """An initializer. ``values`` are read when they are looked at; ``dtype`` is ONNX's element type."""
+    """Hold an initializer. ``values`` are read when they are looked at; ``dtype`` is ONNX's element type."""
 
     name: str
     dtype: DType
@@ -38,17 +38,17 @@ class Weight:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the values take."""
+        """Return the bytes that the values take."""
         return self.dtype.nbytes(math.prod(self.shape))
 
 
 @frozen
 class EditNode:
-    """One node of the main graph; ``""`` among ``inputs`` or ``outputs`` is one left out.
+    """Hold one node of the main graph; ``""`` among ``inputs`` or ``outputs`` is one left out.
 
-    ``attributes`` are the plain ones (numbers, text, lists of them). ``opaque`` are serialised AttributeProtos of
-    all others (tensors, subgraphs, types), which nobody changes. ``outer`` are the names of this graph that its
-    subgraphs read besides ``inputs``. ``domain`` is ``""`` for the standard domain.
+    ``attributes`` are the plain ones (numbers, text, lists of them). ``opaque`` are serialised
+    AttributeProtos of all others (tensors, subgraphs, types), which nobody changes. ``outer`` are the names
+    of this graph that its subgraphs read besides ``inputs``. ``domain`` is ``""`` for the standard domain.
     """
 
     name: str
@@ -67,18 +67,20 @@ class EditNode:
 
     @property
     def reads(self) -> Names:
-        """Every name that must exist before the node runs."""
+        """Return every name that must exist before the node runs."""
         return tuple(n for n in (*self.inputs, *self.outer) if n)
 
     @property
     def writes(self) -> Names:
-        """Every name that the node defines."""
+        """Return every name that the node defines."""
         return tuple(n for n in self.outputs if n)
 
 
 @frozen
 class ValueInfo:
-    """An input or output of a model. ``shape``: numbers, names, None for unknown; None: nothing is said.
+    """Describe an input or output of a model.
+
+    ``shape``: numbers, names, None for unknown; None: nothing is said.
 
     ``opaque`` is the serialised TypeProto of what is no tensor (sequence, optional); ``dtype`` is None then.
     """
@@ -91,10 +93,11 @@ class ValueInfo:
 
 @dataclass(slots=True, kw_only=True)
 class EditableModel:
-    """A model: ``nodes`` in an order that can be executed (each reads what stands before it), no local functions.
+    """Hold a model: ``nodes`` in an order that can be executed (each reads what stands before it), no local
+    functions.
 
-    Every name begins with the prefix it was read under, so that two models share none. ``name`` is what the user
-    calls it. ``opsets`` by domain (``""`` the standard one). ``prefixes``: one a model that is in it.
+    Every name begins with the prefix it was read under, so that two models share none. ``name`` is what the
+    user calls it. ``opsets`` by domain (``""`` the standard one). ``prefixes``: one a model that is in it.
     """
 
     name: str
@@ -123,9 +126,11 @@ class EditableModel:
 
 @frozen
 class ValueShape:
-    """What holds of a tensor whatever the symbolic dimensions are: its rank, and the sizes that never change.
+    """Say what holds of a tensor whatever the symbolic dimensions are: its rank, and the sizes that never
+    change.
 
-    ``dims[i]`` is None where the size depends on a symbolic dimension (the batch, a sequence's length) or on data.
+    ``dims[i]`` is None where the size depends on a symbolic dimension (the batch, a sequence's length) or on
+    data.
     """
 
     dtype: DType

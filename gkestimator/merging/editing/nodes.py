@@ -38,8 +38,8 @@ def tensors_of(node: NodeProto) -> Iterator[TensorProto]:
 def rename_node(node: NodeProto, rename: Rename) -> None:
     """Rename every value, node and dimension in ``node`` and its subgraphs, in place.
 
-    All names go through ``rename``, whichever graph defines them: where it keeps different names different, what
-    refers to what stays as it was.
+    All names go through ``rename``, whichever graph defines them: where it keeps different names different,
+    what refers to what stays as it was.
     """
     for names in (node.input, node.output):
         names[:] = [rename(name) if name else name for name in names]
@@ -88,8 +88,8 @@ _CONSTANTS = {"value_float": "<f4", "value_floats": "<f4", "value_int": "<i8", "
 class NodeReader:
     """Take nodes one by one: ``nodes`` so far, and the ``domains`` of their operators.
 
-    ``source`` is where values that were cut out of the protos are (None: nowhere); ``rename`` gives every name its new
-    one.
+    ``source`` is where values that were cut out of the protos are (None: nowhere); ``rename`` gives every
+    name its new one.
     """
 
     def __init__(self, source: TensorSource | None, rename: Rename) -> None:
@@ -127,7 +127,9 @@ class NodeReader:
                 self._domains(node)
 
     def _constant(self, proto: NodeProto, what: str) -> Weight | None:
-        """Return the weight that a Constant node stands for; None where it is none (text and sparse values stay nodes)."""
+        """Return the weight that a Constant node stands for; None where it is none (text and sparse values
+        stay nodes).
+        """
         if not proto.output or not proto.output[0]:
             return None
         name = self.rename(proto.output[0])

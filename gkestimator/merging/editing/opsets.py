@@ -24,10 +24,12 @@ _ADDED = "opset/"  # between the prefix and what a conversion calls its new valu
 
 
 def align_opsets(models: Sequence[EditableModel]) -> list[EditableModel]:
-    """Return all ``models`` at the highest standard opset among them, at least 13, by ONNX's version converter.
+    """Return all ``models`` at the highest standard opset among them, at least 13, by ONNX's version
+    converter.
 
-    Other domains that two of them use must have one version. Only the graph is converted; weights stay where they
-    are. Raises ModelError naming the model: a conversion that ONNX has not, or whose result is not valid.
+    Other domains that two of them use must have one version. Only the graph is converted; weights stay where
+    they are. Raises ModelError naming the model: a conversion that ONNX has not, or whose result is not
+    valid.
     """
     target = max([LEAST_OPSET, *(model.opsets.get("", 1) for model in models)])
     first: dict[str, tuple[int, str]] = {}
@@ -72,7 +74,9 @@ def _reason(error: Exception) -> str:
 
 
 def _rebuilt(model: EditableModel, proto: onnx.ModelProto, target: int) -> EditableModel:
-    """Return ``model`` with the nodes of ``proto``; values that the conversion has made get the model's prefix."""
+    """Return ``model`` with the nodes of ``proto``; values that the conversion has made get the model's
+    prefix.
+    """
     start = _ADDED
     if model.prefixes:
         start = model.prefixes[0] + _ADDED
@@ -107,9 +111,10 @@ _ONE_AXIS = 13  # before it, Hardmax took all axes from the given one on as one
 def close_gaps(proto: ModelProto, old: int) -> None:
     """Mend ``proto``, which the converter has made of opset ``old``, in place, also inside subgraphs.
 
-    Resize (and Upsample, which becomes one) before opset 11 takes source places as ``i / scale``; from there on that
-    has to be said. Nearest places were rounded down where an axis grows and up where it shrinks, as ONNX Runtime
-    has it, so the scales must be known. Raises ModelError naming the node where the new opset cannot say the same.
+    Resize (and Upsample, which becomes one) before opset 11 takes source places as ``i / scale``; from there
+    on that has to be said. Nearest places were rounded down where an axis grows and up where it shrinks, as
+    ONNX Runtime has it, so the scales must be known. Raises ModelError naming the node where the new opset
+    cannot say the same.
     """
     scales = {tensor.name: tensor for tensor in proto.graph.initializer}
     for node in _all(proto.graph.node):

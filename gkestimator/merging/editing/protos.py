@@ -28,12 +28,16 @@ _PLAIN = frozenset(
 
 
 def least_ir(opsets: Iterable[onnx.OperatorSetIdProto]) -> int:
-    """Return the IR version that a file with these opsets needs; 4 at least, where initializers need not be inputs."""
+    """Return the IR version that a file with these opsets needs; 4 at least, where initializers need not be
+    inputs.
+    """
     return max(4, helper.find_min_ir_version_for(list(opsets), ignore_unknown=True))
 
 
 def may_be_arithmetic(weight: Weight) -> bool:
-    """Return True where the values may decide shapes (what ``onnx_io`` would decode of a file): few, and numbers."""
+    """Return True where the values may decide shapes (what ``onnx_io`` would decode of a file): few, and
+    numbers.
+    """
     if weight.dtype is DType.STRING:
         return False
     if weight.dtype.bits % 8:
@@ -47,8 +51,8 @@ def may_be_arithmetic(weight: Weight) -> bool:
 def to_proto(model: EditableModel, large: str = "bare") -> onnx.ModelProto:
     """Return ``model`` as a ModelProto with the values of the weights that may be shape arithmetic alone.
 
-    ``large``: what becomes of the other weights: ``bare`` initializers without values, ``inputs`` of the graph
-    after its own, or ``none`` of any weight.
+    ``large``: what becomes of the other weights: ``bare`` initializers without values, ``inputs`` of the
+    graph after its own, or ``none`` of any weight.
     """
     proto = onnx.ModelProto(ir_version=model.ir_version, producer_name=model.producer or None)
     for domain, version in sorted(model.opsets.items()):
@@ -187,7 +191,8 @@ FAILURES = (
 
 
 def check_editable(model: EditableModel) -> None:
-    """Run ONNX's checker and strict shape inference on ``model``; large weights are looked at by type and shape only.
+    """Run ONNX's checker and strict shape inference on ``model``; large weights are looked at by type and
+    shape only.
 
     Raises ModelError with the checker's first complaint.
     """
@@ -203,7 +208,8 @@ def check_editable(model: EditableModel) -> None:
 
 
 def with_output_types(model: EditableModel) -> EditableModel:
-    """Return ``model`` with the type and rank of every output, where ONNX's shape inference finds what the file does not say.
+    """Return ``model`` with the type and rank of every output, where ONNX's shape inference finds what the
+    file does not say.
 
     Sizes that are neither numbers nor dimensions of an input stay open.
     """

@@ -23,12 +23,14 @@ from gkestimator.onnx_io.reading.wire import locate_values
 
 
 def read_editable(path: Path, *, prefix: str, name: str) -> EditableModel:
-    """Read the ONNX file ``path`` as the model ``name``, with ``prefix`` before every name (values, nodes, dims).
+    """Read the ONNX file ``path`` as the model ``name``, with ``prefix`` before every name (values, nodes,
+    dims).
 
-    Weights stay in the file or its external data (regular files below the model's folder) and are mapped when they
-    are looked at. Constant nodes become weights, local functions are inlined, initializers that are inputs too
-    become weights only, types of outputs that the file leaves open are inferred. Left out: documentation strings,
-    metadata, training information, types declared between nodes. Raises ModelError or LimitError naming the file.
+    Weights stay in the file or its external data (regular files below the model's folder) and are mapped when
+    they are looked at. Constant nodes become weights, local functions are inlined, initializers that are
+    inputs too become weights only, types of outputs that the file leaves open are inferred. Left out:
+    documentation strings, metadata, training information, types declared between nodes. Raises ModelError or
+    LimitError naming the file.
     """
     try:
         proto, source = read_located(path)
@@ -105,9 +107,9 @@ def _sparse_constant(sparse: onnx.SparseTensorProto) -> NodeProto:
 def read_located(path: Path) -> tuple[onnx.ModelProto, TensorSource]:
     """Return the model in ``path`` and where its values are.
 
-    A tensor whose values were cut has an ``external_data`` entry of the source's token: ``field,offset,length``.
-    The token is drawn anew, so that no file can hold one. Raises ModelError or LimitError; messages of what is in
-    the file do not name it yet.
+    A tensor whose values were cut has an ``external_data`` entry of the source's token:
+    ``field,offset,length``. The token is drawn anew, so that no file can hold one. Raises ModelError or
+    LimitError; messages of what is in the file do not name it yet.
     """
     path = Path(os.path.abspath(path))  # the working folder may change before the weights are read
     identity = identity_of(path)

@@ -40,8 +40,8 @@ def symbolic_dims(model: EditableModel) -> Names:
 def fix_dims(model: EditableModel, dims: DimSizes) -> EditableModel:
     """Return ``model`` with symbolic dimensions of its inputs and outputs as numbers.
 
-    ``dims`` names them as the file does or with the model's prefix; names that the model has not are left for other
-    models. Raises UsageError for a number below 1.
+    ``dims`` names them as the file does or with the model's prefix; names that the model has not are left for
+    other models. Raises UsageError for a number below 1.
     """
     for name, size in dims.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -56,7 +56,9 @@ def fix_dims(model: EditableModel, dims: DimSizes) -> EditableModel:
 
 
 def _fixed(value: ValueInfo, model: EditableModel, dims: DimSizes, *, anonymous: bool) -> ValueInfo:
-    """Return ``value`` with numbers; ``anonymous``: a dimension without a name may be called ``<input>.<axis>``."""
+    """Return ``value`` with numbers; ``anonymous``: a dimension without a name may be called
+    ``<input>.<axis>``.
+    """
     if value.shape is None:
         return value
     shape = list(value.shape)
@@ -92,9 +94,11 @@ def _prefix(model: EditableModel, name: str) -> str:
 
 
 def batch_dims(model: EditableModel) -> dict[str, Names]:
-    """Return by prefix the symbolic dimensions that stand for that model's batch; none where it is fixed or absent.
+    """Return by prefix the symbolic dimensions that stand for that model's batch; none where it is fixed or
+    absent.
 
-    A dimension without a name is called ``<input>.<axis>``. They are told as for an estimate, by the names in the file.
+    A dimension without a name is called ``<input>.<axis>``. They are told as for an estimate, by the names in
+    the file.
     """
     batches: dict[str, Names] = {}
     for prefix, specs in _specs(model).items():
@@ -134,11 +138,12 @@ def _bindable(model: EditableModel) -> Model:
 def graph_of(
     model: EditableModel, *, batch_size: int | None = None, dims: DimSizes | None = None
 ) -> OperatorGraph:
-    """Return the operator graph of ``model``; its tensors are called as the values are, its operators as the nodes.
+    """Return the operator graph of ``model``; its tensors are called as the values are, its operators as the
+    nodes.
 
-    ``batch_size`` is every symbolic batch (None: 1) that ``dims`` does not name; ``dims`` are symbolic dimensions as
-    for :func:`fix_dims`. A fixed batch is changed for a model alone, never for models combined. Raises what
-    :meth:`gkestimator.onnx_io.Model.bind` does, naming the model.
+    ``batch_size`` is every symbolic batch (None: 1) that ``dims`` does not name; ``dims`` are symbolic
+    dimensions as for :func:`fix_dims`. A fixed batch is changed for a model alone, never for models combined.
+    Raises what :meth:`gkestimator.onnx_io.Model.bind` does, naming the model.
     """
     ready = _bindable(model)
     bound = _all_asked_for(model, dims, ready.dims)
@@ -158,13 +163,14 @@ def graph_of(
 
 
 def value_shapes(model: EditableModel, dims: DimSizes | None = None) -> dict[str, ValueShape]:
-    """Return what is certain of the tensors of the main graph, whatever the symbolic dimensions are (see ValueShape).
+    """Return what is certain of the tensors of the main graph, whatever the symbolic dimensions are (see
+    ValueShape).
 
-    ``dims`` fix symbolic dimensions as for :func:`fix_dims`. The rest are bound to several numbers each, far apart: a
-    size that is the same every time is static. Sizes that depend on data are not; of what follows from an operator
-    with subgraphs nothing is said, nor of a value whose rank differs or that is no tensor. Where no two different
-    numbers fit the model, only what depends on no input with symbolic dimensions is static.
-    Raises what binding does where no numbers fit at all.
+    ``dims`` fix symbolic dimensions as for :func:`fix_dims`. The rest are bound to several numbers each, far
+    apart: a size that is the same every time is static. Sizes that depend on data are not; of what follows
+    from an operator with subgraphs nothing is said, nor of a value whose rank differs or that is no tensor.
+    Where no two different numbers fit the model, only what depends on no input with symbolic dimensions is
+    static. Raises what binding does where no numbers fit at all.
     """
     ready = _bindable(model)
     fixed = _all_asked_for(model, dims, ready.dims)
@@ -202,10 +208,11 @@ def _certain(types: Sequence[ValueType | None]) -> ValueShape | None:
 
 
 def _bindings(ready: Model, model: EditableModel, fixed: DimSizes, free: Sequence[str]) -> list[Binding]:
-    """Return types under bindings that differ in every free dimension: small numbers, large ones, and what else fits.
+    """Return types under bindings that differ in every free dimension: small numbers, large ones, and what
+    else fits.
 
-    A batch of one is among them, if it fits: there a Squeeze without axes takes axis 0 away, and ``x[:2]`` is shorter.
-    Empty where no small or no large numbers were found that fit.
+    A batch of one is among them, if it fits: there a Squeeze without axes takes axis 0 away, and ``x[:2]`` is
+    shorter. Empty where no small or no large numbers were found that fit.
     """
     if not free:
         return [ready.types(fixed)]
@@ -273,7 +280,9 @@ def _measures(node: EditNode, types: Binding) -> bool:
 
 
 def _has_graphs(node: EditNode) -> bool:
-    """Return True where a subgraph is among the attributes (one that reads nothing from outside has no ``outer``)."""
+    """Return True where a subgraph is among the attributes (one that reads nothing from outside has no
+    ``outer``).
+    """
     return any(AttributeProto.FromString(opaque).type in _GRAPHS for opaque in node.opaque)
 
 

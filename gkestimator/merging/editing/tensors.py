@@ -98,7 +98,7 @@ class _Tensor:
                 spans.append(tuple(map(int, entry.value.split(","))))
         if not spans:
             return self.own_values()
-        field, offset, length = spans[0]
+        field, offset, _ = spans[0]
         fields = [number for number, _, _ in spans]
         # Packed values may come in several pieces, raw bytes may not.
         if len(set(fields)) > 1 or (len(spans) > 1 and field == _RAW_DATA):
@@ -214,7 +214,8 @@ def _below(folder: Path, location: str, what: str) -> Path:
 
 
 def make_weight(name: str, array: np.ndarray) -> Weight:
-    """Return a weight with the values of ``array`` (numbers or bool; element type by its dtype), for small constants.
+    """Return a weight with the values of ``array`` (numbers or bool; element type by its dtype), for small
+    constants.
 
     Raises ModelError for a dtype that ONNX has not.
     """

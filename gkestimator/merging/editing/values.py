@@ -1,4 +1,6 @@
-"""Say where a weight's values are, and map files into memory: what is read of a weight are the pages that somebody looks at."""
+"""Say where a weight's values are, and map files into memory: what is read of a weight are the pages that
+somebody looks at.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ def identity_of(path: Path) -> Identity:
 
 
 def mapped_file(path: Path, identity: Identity) -> mmap.mmap:
-    """Return the whole file ``path``, read-only. ModelError: it cannot be read, is empty, or is not ``identity`` any more."""
+    """Return the whole file ``path``, read-only.
+
+    ModelError: it cannot be read, is empty, or is not ``identity`` any more.
+    """
     if identity_of(path) != identity:
         raise _changed(path)
     key = (path, identity)
@@ -56,7 +61,8 @@ def mapped_file(path: Path, identity: Identity) -> mmap.mmap:
 def mapped_array(
     path: Path, identity: Identity, offset: int, nbytes: int, dtype: str, shape: Numbers
 ) -> np.ndarray:
-    """Return ``nbytes`` of ``path`` from ``offset`` on as an array [shape] of ``dtype``, read-only, not copied.
+    """Return ``nbytes`` of ``path`` from ``offset`` on as an array [shape] of ``dtype``, read-only, not
+    copied.
 
     Raises ModelError where the file does not hold them (any more).
     """
@@ -70,7 +76,10 @@ def mapped_array(
 
 
 def open_same(path: Path, identity: Identity) -> int:
-    """Return a descriptor of ``path`` for reading; the caller closes it. ModelError as for :func:`mapped_file`."""
+    """Return a descriptor of ``path`` for reading; the caller closes it.
+
+    ModelError as for :func:`mapped_file`.
+    """
     try:
         # O_NONBLOCK: opening a FIFO that nobody writes to must not hang
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -121,8 +130,9 @@ class Mapped:
     """Point at ``nbytes`` bytes of the file ``path`` from ``offset`` on, little-endian, memory-mapped.
 
     ``dtype`` is NumPy's name of the stored type (``<f4``, ``<f2``, ``<u2`` for bfloat16, ``u1`` raw, ...).
-    ``identity`` is what the file was when it was read (:func:`~gkestimator.merging.editing.values.identity_of`): a
-    file changed since is an error, never other weights.
+    ``identity`` is what the file was when it was read
+    (:func:`~gkestimator.merging.editing.values.identity_of`): a file changed since is an error, never other
+    weights.
     """
 
     path: Path

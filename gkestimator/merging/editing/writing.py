@@ -1,4 +1,4 @@
-"""An EditableModel to a file, one weight after another: nothing but the graph is held in memory.
+"""Write an EditableModel to a file, one weight after another: nothing but the graph is held in memory.
 
 The graph is serialised without weights, and each weight's message is appended to it as a field of its own; in
 protobuf's wire format the fields of a message may come in any order, and lengths can be told ahead.
@@ -35,7 +35,7 @@ _RAW_DATA = varint(9 << 3 | 2)  # TensorProto.raw_data
 
 @frozen
 class _Piece:
-    """A weight's place in the model's file: what stands before its values, and whether those follow."""
+    """Hold a weight's place in the model's file: what stands before its values, and whether those follow."""
 
     head: bytes
     weight: Weight | None
@@ -44,11 +44,11 @@ class _Piece:
 def write_editable(model: EditableModel, path: Path, *, keep: Models = ()) -> tuple[Path, ...]:
     """Write ``model`` to ``path``; the files written, the model's first.
 
-    Values stand in the file itself, or, where it would reach 2 GiB, in ``<path>.data`` beside it. Both are written
-    aside and renamed, so that until then the old ones stay. They are not forced to disk: a merged model can be made
-    again, and waiting for a disk takes longer than merging. Raises OutputError (a device that is full, a file that
-    the weights of ``model`` or of a model of ``keep`` are read from), ModelError where a file of weights was changed
-    meanwhile; nothing is left behind.
+    Values stand in the file itself, or, where it would reach 2 GiB, in ``<path>.data`` beside it. Both are
+    written aside and renamed, so that until then the old ones stay. They are not forced to disk: a merged
+    model can be made again, and waiting for a disk takes longer than merging. Raises OutputError (a device
+    that is full, a file that the weights of ``model`` or of a model of ``keep`` are read from), ModelError
+    where a file of weights was changed meanwhile; nothing is left behind.
     """
     graph, rest = _bare(model)
     data = path.with_name(path.name + ".data")
@@ -74,7 +74,7 @@ def write_editable(model: EditableModel, path: Path, *, keep: Models = ()) -> tu
 
 
 def _bare(model: EditableModel) -> tuple[bytes, bytes]:
-    """The graph without weights, and the rest of the model, serialised."""
+    """Return the graph without weights, and the rest of the model, serialised."""
     proto = to_proto(model, large="none")
     graph = proto.graph.SerializeToString(deterministic=True)
     proto.ClearField("graph")
@@ -91,7 +91,7 @@ def _inline(weight: Weight) -> _Piece:
 
 
 def _external(model: EditableModel, location: str) -> tuple[list[_Piece], list[tuple[int, Weight]]]:
-    """Large weights as references into the file ``location``, and where each is in it."""
+    """Return large weights as references into the file ``location``, and where each is in it."""
     pieces = []
     outside = []
     at = 0
@@ -140,7 +140,7 @@ def _write_data(out: IO[bytes], outside: Sequence[tuple[int, Weight]]) -> None:
 
 
 def _write_values(out: IO[bytes], weight: Weight) -> None:
-    """The values of ``weight``, as many bytes as its type and shape say, in slices where they are many."""
+    """Write the values of ``weight``, as many bytes as its type and shape say, in slices where they are many."""
     values = weight.values
     if isinstance(values, Mapped) and values.nbytes == weight.nbytes > _SLICE >> 4 and _copied(out, values):
         return
@@ -157,7 +157,9 @@ def _write_values(out: IO[bytes], weight: Weight) -> None:
 
 
 def _expect_unchanged(weights: Iterable[Weight]) -> None:
-    """ModelError where a file was written to while its weights were copied: what was copied may be of both."""
+    """Raise ModelError where a file was written to while its weights were copied: what was copied may be of
+    both.
+    """
     for path, identity in dict.fromkeys(
         (m.path, m.identity) for name in weights for m in _mapped(name.values)
     ):
@@ -172,7 +174,7 @@ def _expect(weight: Weight, found: int) -> None:
 
 
 def _slices(array: np.ndarray) -> Iterator[np.ndarray]:
-    """``array`` in order, in contiguous parts of some megabytes at most."""
+    """Yield ``array`` in order, in contiguous parts of some megabytes at most."""
     if array.nbytes <= _SLICE or array.ndim == 0:
         yield np.ascontiguousarray(array)
         return
@@ -212,7 +214,9 @@ def _copied(out: IO[bytes], values: Mapped) -> bool:
 
 
 def _refuse_sources(models: Models, targets: Sequence[Path]) -> None:
-    """A model written over the file that its own weights, or another's, are read from is a slip that costs it."""
+    """Refuse to write over a file that is read from: a model written over the file that its own weights, or
+    another's, are read from is a slip that costs it.
+    """
     sources = {
         m.path for model in models for weight in model.weights.values() for m in _mapped(weight.values)
     }
@@ -227,7 +231,7 @@ def _refuse_sources(models: Models, targets: Sequence[Path]) -> None:
 
 
 def _mapped(values: Values) -> Iterator[Mapped]:
-    """The part of a file that ``values`` are made of, if they are."""
+    """Yield the part of a file that ``values`` are made of, if they are."""
     base: Values | None = values
     while base is not None:
         if isinstance(base, Mapped):

@@ -1,4 +1,4 @@
-"""Which models are of one architecture: graph edit distance of their operator graphs, and DBSCAN on it."""
+"""Tell which models are of one architecture: graph edit distance of their operator graphs, and DBSCAN on it."""
 
 from __future__ import annotations
 

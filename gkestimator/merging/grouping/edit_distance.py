@@ -1,10 +1,11 @@
 """Bound the graph edit distance of two operator graphs.
 
-The exact distance takes time exponential in the nodes. Below it lies the optimal assignment of nodes to nodes, each at
-the least it can cost (Riesen and Bunke, "Approximate graph edit distance computation by means of bipartite graph
-matching", 2009; BRANCH's costs make it a proven bound, see :mod:`~gkestimator.merging.grouping.edit_paths`). Above it
-lies the exact cost of any edit path. Two are tried, the one that keeps the order of execution and (in small graphs) the one
-that the assignment induces, and both are improved by assigning the nodes again with the path's own edges in view.
+The exact distance takes time exponential in the nodes. Below it lies the optimal assignment of nodes to
+nodes, each at the least it can cost (Riesen and Bunke, "Approximate graph edit distance computation by means
+of bipartite graph matching", 2009; BRANCH's costs make it a proven bound, see
+:mod:`~gkestimator.merging.grouping.edit_paths`). Above it lies the exact cost of any edit path. Two are
+tried, the one that keeps the order of execution and (in small graphs) the one that the assignment induces,
+and both are improved by assigning the nodes again with the path's own edges in view.
 """
 
 from __future__ import annotations
@@ -45,15 +46,17 @@ class EditDistance:
 
     @property
     def normalised(self) -> float:
-        """Return ``upper`` over the size of both graphs, in [0, 1]: 1 where one is deleted and the other built anew."""
+        """Return ``upper`` over the size of both graphs, in [0, 1]: 1 where one is deleted and the other
+        built anew.
+        """
         return self.upper / max(1, sum(self.sizes))
 
     @property
     def changed(self) -> float:
         """Return the share of the smaller graph that is not found in the larger one, in [0, 1].
 
-        (upper - difference of the sizes) / (2 x smaller size). What the larger graph has more must be added in any
-        case: a network with twice the blocks is as near as one with the same blocks.
+        (upper - difference of the sizes) / (2 x smaller size). What the larger graph has more must be added
+        in any case: a network with twice the blocks is as near as one with the same blocks.
         """
         return _changed(self.upper, self.sizes)
 
@@ -70,9 +73,9 @@ def _changed(cost: int, sizes: Pair) -> float:
 def graph_edit_distance(a: OperatorGraph, b: OperatorGraph) -> EditDistance:
     """Bound the graph edit distance of ``a`` and ``b``; both 0 where they are the same node by node.
 
-    Nodes are operators labelled (domain, op_type), edges go from the writer of a value to its reader; shapes and
-    attributes do not count. Adding, deleting, replacing an operator and adding, deleting an edge cost 1 each. Raises
-    UsageError without SciPy.
+    Nodes are operators labelled (domain, op_type), edges go from the writer of a value to its reader; shapes
+    and attributes do not count. Adding, deleting, replacing an operator and adding, deleting an edge cost 1
+    each. Raises UsageError without SciPy.
     """
     left, right = skeletons((a, b))
     return distance(left, right)
@@ -81,8 +84,8 @@ def graph_edit_distance(a: OperatorGraph, b: OperatorGraph) -> EditDistance:
 def distance(a: Skeleton, b: Skeleton, *, within: float = 1.0) -> EditDistance:
     """Return :func:`graph_edit_distance` of two skeletons whose labels are numbered alike. Symmetric.
 
-    Where the lower bound alone says that :attr:`EditDistance.changed` is above ``within``, the upper bound is that of
-    the first path found.
+    Where the lower bound alone says that :attr:`EditDistance.changed` is above ``within``, the upper bound is
+    that of the first path found.
     """
     sizes = (a.size, b.size)
     if a.same_as(b):
@@ -95,7 +98,9 @@ def distance(a: Skeleton, b: Skeleton, *, within: float = 1.0) -> EditDistance:
 
 
 def _order(s: Skeleton) -> tuple[int, list[list[int]], list[int]]:
-    """Return a key that puts fewer nodes first; the rest makes the answer the same whichever graph is named first."""
+    """Return a key that puts fewer nodes first; the rest makes the answer the same whichever graph is named
+    first.
+    """
     return s.nodes, s.edges.tolist(), s.labels.tolist()
 
 
@@ -160,9 +165,9 @@ def _induced(a: Skeleton, b: Skeleton) -> Ints:
 def _refined(start: Ints, a: Skeleton, b: Skeleton, lower: int) -> int:
     """Return the cost of ``start`` after re-assigning all nodes, as long as it falls.
 
-    Each round takes the node costs and, for each pair (i, j), the edges that would be common if all other nodes
-    stayed where they are, and assigns again (the projected first-order step for the quadratic form of the distance:
-    Bougleux et al., "Graph edit distance as a quadratic assignment problem", 2017).
+    Each round takes the node costs and, for each pair (i, j), the edges that would be common if all other
+    nodes stayed where they are, and assigns again (the projected first-order step for the quadratic form of
+    the distance: Bougleux et al., "Graph edit distance as a quadratic assignment problem", 2017).
     """
     best = path_cost(start, a, b)
     chosen = start

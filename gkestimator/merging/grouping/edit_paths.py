@@ -1,18 +1,18 @@
 """Find the cheapest edit path that keeps the order of execution, and say what an edit path costs.
 
-Adding, deleting or replacing an operator costs 1, adding or deleting an edge 1 (our reading of USHER's "operators
-added, deleted, replaced", section 3.4). Edges count because without them the distance is the difference of two
-multisets of operator types, whatever the models do with them. An edge whose ends are both kept or replaced stays, at
-no cost, where the other graph has an edge between the same two.
+Adding, deleting or replacing an operator costs 1, adding or deleting an edge 1 (our reading of USHER's
+"operators added, deleted, replaced", section 3.4). Edges count because without them the distance is the
+difference of two multisets of operator types, whatever the models do with them. An edge whose ends are both
+kept or replaced stays, at no cost, where the other graph has an edge between the same two.
 
-Half of an edge's cost is booked at each of its ends. A node i that becomes j then costs at least
-``[labels differ] + |in_i - in_j| / 2 + |out_i - out_j| / 2``, and a node added or deleted exactly
-``1 + (in + out) / 2`` (BRANCH: Blumenthal and Gamper, "Improved lower bounds for graph edit distance", TKDE 2018, with
-edges that have a direction and no label). This is a metric on (label, in, out) with "no node" as one more point, so
+Half of an edge's cost is booked at each of its ends. A node i that becomes j then costs at least ``[labels
+differ] + |in_i - in_j| / 2 + |out_i - out_j| / 2``, and a node added or deleted exactly ``1 + (in + out) /
+2`` (BRANCH: Blumenthal and Gamper, "Improved lower bounds for graph edit distance", TKDE 2018, with edges
+that have a direction and no label). This is a metric on (label, in, out) with "no node" as one more point, so
 replacing is never dearer than deleting and adding, and nodes of equal class can be paired first at no loss.
 
-Models of one family are sequences of blocks; what differs is blocks put in between. An assignment node by node tears
-such a sequence apart, an alignment of the two orders (Needleman and Wunsch 1970) does not.
+Models of one family are sequences of blocks; what differs is blocks put in between. An assignment node by
+node tears such a sequence apart, an alignment of the two orders (Needleman and Wunsch 1970) does not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _NOBODY = -1
 
 
 def replaced(a: Ints, b: Ints) -> np.ndarray:
-    """Return [n, m] least cost of replacing a node of class ``a[i]`` ([n, 3]) by one of class ``b[j]`` ([m, 3])."""
+    """Return [n, m] least cost of replacing a node of class ``a[i]`` ([n, 3]) by one of class ``b[j]`` ([m,
+    3]).
+    """
     label, entering, leaving = (np.subtract.outer(a[:, k], b[:, k]) for k in range(3))
     edges = np.abs(entering) + np.abs(leaving)
     return np.asarray(edges * 0.5 + (label != 0))
@@ -50,8 +52,8 @@ def absent(classes: Ints) -> np.ndarray:
 def complete(chosen: Ints, a: Skeleton, b: Skeleton) -> Ints:
     """Return ``chosen`` with the nodes left over on both sides paired in order.
 
-    Replacing costs no more than delete and add. ``chosen``: [nodes of a], the node of b that each becomes, or -1.
-    Nodes with one label are paired first.
+    Replacing costs no more than delete and add. ``chosen``: [nodes of a], the node of b that each becomes, or
+    -1. Nodes with one label are paired first.
     """
     path = chosen.copy()
     labels = (a.labels, b.labels)
@@ -68,7 +70,8 @@ def complete(chosen: Ints, a: Skeleton, b: Skeleton) -> Ints:
 
 
 def path_cost(chosen: Ints, a: Skeleton, b: Skeleton) -> int:
-    """Return the exact cost of the edit path that turns each node i of a into ``chosen[i]`` of b (-1: deletes it).
+    """Return the exact cost of the edit path that turns each node i of a into ``chosen[i]`` of b (-1: deletes
+    it).
 
     Any such path bounds the graph edit distance from above.
     """
@@ -119,8 +122,8 @@ def _doubled(costs: np.ndarray) -> Ints:
 def _table(a: Ints, b: Ints, most_cells: int) -> Ints:
     """Return the alignment of two lists of classes, [len(a)].
 
-    Row i of the table holds the (doubled) costs of turning the first i nodes of a into the first j of b, for the
-    columns j of a band ``low[i] .. low[i] + width``.
+    Row i of the table holds the (doubled) costs of turning the first i nodes of a into the first j of b, for
+    the columns j of a band ``low[i] .. low[i] + width``.
     """
     n = len(a)
     m = len(b)

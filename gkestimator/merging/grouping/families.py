@@ -16,10 +16,11 @@ from gkestimator.merging.grouping.skeletons import skeletons
 
 @frozen
 class Grouping:
-    """Hold ``groups``: indices of the models, each in exactly one group, groups in the order of their first members.
+    """Hold ``groups``: indices of the models, each in exactly one group, groups in the order of their first
+    members.
 
-    ``distances``: of every two models (i, j) with i < j; the upper bound of two that are certainly further apart than
-    epsilon is a rough one.
+    ``distances``: of every two models (i, j) with i < j; the upper bound of two that are certainly further
+    apart than epsilon is a rough one.
     """
 
     groups: tuple[Numbers, ...]
@@ -30,9 +31,9 @@ def group_models(graphs: Sequence[OperatorGraph], *, epsilon: float) -> Grouping
     """Group models by DBSCAN on :attr:`EditDistance.changed`, with at least one sample in a group.
 
     So two models are in one group where a chain of models leads from one to the other, each step at most
-    ``epsilon``; a model without a neighbour is a group of its own. (Two models that share a GPU are worth merging, so
-    one neighbour is enough: a larger least number of samples would only call pairs noise.) Raises UsageError
-    without SciPy where two graphs differ.
+    ``epsilon``; a model without a neighbour is a group of its own. (Two models that share a GPU are worth
+    merging, so one neighbour is enough: a larger least number of samples would only call pairs noise.) Raises
+    UsageError without SciPy where two graphs differ.
     """
     between = distances(skeletons(graphs), within=epsilon)
     matrix = np.zeros((len(graphs), len(graphs)))
@@ -49,12 +50,14 @@ ALONE = -1
 
 
 def dbscan(distances: np.ndarray, *, epsilon: float, least: int) -> np.ndarray:
-    """Return [n], the cluster of each point, numbered from 0 in the order of their first core points; ``ALONE``: in none.
+    """Return [n], the cluster of each point, numbered from 0 in the order of their first core points;
+    ``ALONE``: in none.
 
-    ``distances``: [n, n], symmetric, 0 on the diagonal. Points within ``epsilon`` (inclusive) are neighbours; a point
-    with at least ``least`` neighbours, itself among them, is a core point. A cluster is what can be reached from a
-    core point by steps from core points to neighbours; a point that is no core point belongs to the first cluster that
-    reaches it (Ester, Kriegel, Sander, Xu: "A density-based algorithm for discovering clusters", KDD 1996). O(n^2).
+    ``distances``: [n, n], symmetric, 0 on the diagonal. Points within ``epsilon`` (inclusive) are neighbours;
+    a point with at least ``least`` neighbours, itself among them, is a core point. A cluster is what can be
+    reached from a core point by steps from core points to neighbours; a point that is no core point belongs
+    to the first cluster that reaches it (Ester, Kriegel, Sander, Xu: "A density-based algorithm for
+    discovering clusters", KDD 1996). O(n^2).
     """
     near = distances <= epsilon
     core = near.sum(axis=1) >= least

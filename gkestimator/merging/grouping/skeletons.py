@@ -16,8 +16,8 @@ from gkestimator.operators.records import OperatorKey
 class Skeleton:
     """Hold a graph of n labelled nodes in execution order.
 
-    ``labels``: [n], a number per node; equal numbers are equal labels. ``edges``: [e, 2], (from, to), each pair of
-    nodes once, sorted.
+    ``labels``: [n], a number per node; equal numbers are equal labels. ``edges``: [e, 2], (from, to), each
+    pair of nodes once, sorted.
     """
 
     labels: np.ndarray
@@ -45,12 +45,17 @@ class Skeleton:
 
     @cached_property
     def classes(self) -> np.ndarray:
-        """Return [n, 3], label, edges in, edges out: nodes with equal rows cost the same to replace, add and delete."""
+        """Return [n, 3], label, edges in, edges out: nodes with equal rows cost the same to replace, add and
+        delete.
+        """
         return np.stack([self.labels, self.entering, self.leaving], axis=1)
 
     @cached_property
     def depth(self) -> np.ndarray:
-        """Return [n], longest path from a node without entering edges, in edges. Execution order makes one pass enough."""
+        """Return [n], longest path from a node without entering edges, in edges.
+
+        Execution order makes one pass enough.
+        """
         depth = np.zeros(self.nodes, dtype=np.int64)
         order = np.argsort(self.edges[:, 1], kind="stable")
         for start, end in self.edges[order].tolist():
@@ -70,8 +75,8 @@ class Skeleton:
 def skeletons(graphs: Sequence[OperatorGraph]) -> list[Skeleton]:
     """Return the skeletons of ``graphs``, their labels numbered alike (in the order of their names).
 
-    Node: an operator, labelled (domain, op_type). Edge: from the operator that writes a value to one that reads it,
-    once however many values they share.
+    Node: an operator, labelled (domain, op_type). Edge: from the operator that writes a value to one that
+    reads it, once however many values they share.
     """
     keys: set[OperatorKey] = set()
     for graph in graphs:

@@ -1,4 +1,6 @@
-"""Find values that lie one behind the other along axis 0 of a whole, and how names of branches become operands."""
+"""Find values that lie one behind the other along axis 0 of a whole, and how names of branches become
+operands.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ _FLOATS = frozenset({DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16})
 class BranchBundle:
     """Say that ``whole`` is the concatenation of ``parts`` along axis 0, whose sizes there are ``sizes``.
 
-    ``joined``: a Concat makes the whole, so that who reads it waits for all parts. Otherwise a Split makes the
-    parts, and whoever reads one has waited for the whole already.
+    ``joined``: a Concat makes the whole, so that who reads it waits for all parts. Otherwise a Split makes
+    the parts, and whoever reads one has waited for the whole already.
     """
 
     parts: Names
@@ -154,9 +156,9 @@ class BranchBinder:
     def equal_pair(self, one: str, other: str) -> bool:
         """Return True where two constants have one type and shape and equal values within the tolerance.
 
-        They are compared once. The tolerance is for weights, which are added up with others. A single number smaller
-        than 1 may as well divide or bound (``x / 1e-8``, ``max(x, 1e-12)``): it must be equal within that part of
-        itself.
+        They are compared once. The tolerance is for weights, which are added up with others. A single number
+        smaller than 1 may as well divide or bound (``x / 1e-8``, ``max(x, 1e-12)``): it must be equal within
+        that part of itself.
         """
         a = self._graph.weights.get(one)
         b = self._graph.weights.get(other)

@@ -28,8 +28,8 @@ def _same_work(a: EditNode, b: EditNode) -> bool:
 class Graph:
     """Hold nodes by number (in the order in which they came), the maker and the readers of every value.
 
-    At every moment it is a graph that can be executed: what is lifted goes in together with the Split that gives
-    the values their old names.
+    At every moment it is a graph that can be executed: what is lifted goes in together with the Split that
+    gives the values their old names.
     """
 
     def __init__(self, model: EditableModel) -> None:
@@ -90,11 +90,16 @@ class Graph:
         return tuple(self._readers.get(name, ()))
 
     def fixed(self, name: str) -> bool:
-        """Return True where others than plain inputs of nodes rely on the name: an output of the model, a subgraph."""
+        """Return True where others than plain inputs of nodes rely on the name: an output of the model, a
+        subgraph.
+        """
         return name in self.outputs or name in self._outer
 
     def redirect(self, old: str, new: str) -> Numbers:
-        """Let every reader of ``old`` read ``new`` instead; return their numbers. ``old`` must not be :meth:`fixed`."""
+        """Let every reader of ``old`` read ``new`` instead; return their numbers.
+
+        ``old`` must not be :meth:`fixed`.
+        """
         changed = self.readers(old)
         self.changes += 1
         for number in changed:
@@ -114,7 +119,9 @@ class Graph:
         return whole_numbers(values, self.weights)
 
     def makers_of(self, names: Names) -> Numbers | None:
-        """Return the numbers of the nodes that write ``names``, if they are alike and write them at one place."""
+        """Return the numbers of the nodes that write ``names``, if they are alike and write them at one
+        place.
+        """
         numbers = tuple(self.maker[name] for name in names if name in self.maker)
         if len(set(numbers)) != len(names):
             return None

@@ -34,17 +34,19 @@ class Lifted:
 
 
 def lift(model: EditableModel, *, shapes: Shapes, replaces: Replaces, tolerance: float) -> Lifted:
-    """Run once, on the whole, what follows ``Split`` along axis 0 on all branches alike (our reading of USHER 3.4).
+    """Run once, on the whole, what follows ``Split`` along axis 0 on all branches alike (our reading of USHER
+    3.4).
 
-    ``model`` holds the super-operators; ``replaces`` names their nodes, with ``()`` for the Concat, Split and Slice
-    around them, which are where lifting begins. ``shapes`` are those of the originals' values (of values that
-    emission added they are worked out). Nodes of n branches become one where they are alike, their inputs are parts
-    of one value or constants that are equal within ``tolerance``, and a rule proves that index i of axis 0 of the
-    result depends on index i of the inputs alone (or, for Reshape and Flatten, that each branch's rows stay
-    together). The results keep their names by a Split, which goes where nobody reads it. Concat of all parts in order
-    becomes the value itself; what stands above a Concat is lifted too where no more elements have to be joined then.
-    ``model`` is not changed; outputs are the same up to the rounding of kernels for other batch sizes, and the
-    constants' tolerance. Standard opsets below 13 are returned as they came.
+    ``model`` holds the super-operators; ``replaces`` names their nodes, with ``()`` for the Concat, Split and
+    Slice around them, which are where lifting begins. ``shapes`` are those of the originals' values (of
+    values that emission added they are worked out). Nodes of n branches become one where they are alike,
+    their inputs are parts of one value or constants that are equal within ``tolerance``, and a rule proves
+    that index i of axis 0 of the result depends on index i of the inputs alone (or, for Reshape and Flatten,
+    that each branch's rows stay together). The results keep their names by a Split, which goes where nobody
+    reads it. Concat of all parts in order becomes the value itself; what stands above a Concat is lifted too
+    where no more elements have to be joined then. ``model`` is not changed; outputs are the same up to the
+    rounding of kernels for other batch sizes, and the constants' tolerance. Standard opsets below 13 are
+    returned as they came.
     """
     replaced = dict(replaces)
     if model.opsets.get("", 1) < LEAST_OPSET:
@@ -91,7 +93,9 @@ def _register(binder: BranchBinder, terms: Terms, parts: Names, whole: str, *, j
 
 
 def _finished(model: EditableModel, graph: Graph, binder: BranchBinder, lifter: Lifter) -> Lifted:
-    """Return the model without what nobody needs any more; originals that went with a lifted node are counted to it."""
+    """Return the model without what nobody needs any more; originals that went with a lifted node are counted
+    to it.
+    """
     known = [*graph.weights, *(value.name for value in model.inputs)]
     ordered = order_nodes(list(graph.nodes.values()), known)
     alive = {graph.nodes[number].name for number in graph.alive()}
@@ -122,11 +126,12 @@ def _gone_with(
 
 
 def without_sequences(model: EditableModel, shapes: Shapes, replaces: dict[str, Names]) -> EditableModel:
-    """Return ``model`` with SplitToSequence and its SequenceAt as one Split each, where nobody else reads the sequence.
+    """Return ``model`` with SplitToSequence and its SequenceAt as one Split each, where nobody else reads the
+    sequence.
 
-    PyTorch's exporter writes ``split`` and ``chunk`` so. The Split keeps the name of the SplitToSequence, and its
-    outputs those of the SequenceAt; ``replaces`` learns what it stands for. Needs: an axis of known size, constant
-    sizes and positions.
+    PyTorch's exporter writes ``split`` and ``chunk`` so. The Split keeps the name of the SplitToSequence, and
+    its outputs those of the SequenceAt; ``replaces`` learns what it stands for. Needs: an axis of known size,
+    constant sizes and positions.
     """
     if not any(node.op_type == "SplitToSequence" for node in model.nodes):
         return model
@@ -189,7 +194,9 @@ def _split(node: EditNode, readers: list[EditNode], terms: Terms, weights: Weigh
 
 
 def _sizes(node: EditNode, terms: Terms, length: int) -> Numbers | None:
-    """Return how long each part is of an axis of ``length``: as they are listed, or one after the other of one step."""
+    """Return how long each part is of an axis of ``length``: as they are listed, or one after the other of
+    one step.
+    """
     if len(node.inputs) < 2:
         return None
     split = terms.vector(node.inputs[1])

@@ -33,7 +33,8 @@ class Lifter:
     def run(self) -> None:
         """Rewrite until nothing changes.
 
-        It comes to an end: each lifting takes an operator away, and each tuple of parts is joined at most once.
+        It comes to an end: each lifting takes an operator away, and each tuple of parts is joined at most
+        once.
         """
         self._wake(tuple(self._graph.nodes))
         while self._queue:
@@ -94,7 +95,9 @@ class Lifter:
         return tuple(group)
 
     def _open_inputs(self, node: EditNode, other: EditNode, index: int) -> int | None:
-        """Return how many inputs of a pair are no parts of one bundle nor equal constants; None: they do not fit."""
+        """Return how many inputs of a pair are no parts of one bundle nor equal constants; None: they do not
+        fit.
+        """
         count = 0
         for mine, its in zip(node.inputs, other.inputs, strict=True):
             if mine == its or self._in_one_bundle(mine, its, index):
@@ -152,7 +155,9 @@ class Lifter:
         return bounds
 
     def _carried_out(self, plans: dict[int, Plan], group: Numbers, bounds: list[Bound]) -> bool:
-        """Join the inputs that were planned; False where one of ``group`` is gone or an input is no bundle then."""
+        """Join the inputs that were planned; False where one of ``group`` is gone or an input is no bundle
+        then.
+        """
         for place, plan in plans.items():
             self._carry_out(plan)
             if not self._graph.nodes.keys() >= set(group):

@@ -17,11 +17,12 @@ from gkestimator.merging.lifting.terms import Entries, Sizes, integers
 class Operand:
     """Hold one input of the nodes that would become one.
 
-    ``role``: ``batch``: each branch has its part (along axis 0) of one value; ``constant``: the same value in all
-    branches; ``absent``; ``other``: anything else, of which only ``entries`` may be used. ``dims``: the sizes that
-    are known in every branch and are the same (None: not known, or they differ); ``dims[0]`` of ``batch`` is always
-    None. Of a ``constant`` every size is exact where it is a number. ``entries``: of a small integer vector its
-    entries, one tuple a branch (None where not known). ``value``: of a ``constant`` of few elements its values.
+    ``role``: ``batch``: each branch has its part (along axis 0) of one value; ``constant``: the same value in
+    all branches; ``absent``; ``other``: anything else, of which only ``entries`` may be used. ``dims``: the
+    sizes that are known in every branch and are the same (None: not known, or they differ); ``dims[0]`` of
+    ``batch`` is always None. Of a ``constant`` every size is exact where it is a number. ``entries``: of a
+    small integer vector its entries, one tuple a branch (None where not known). ``value``: of a ``constant``
+    of few elements its values.
     """
 
     role: Literal["batch", "constant", "absent", "other"]
@@ -51,10 +52,11 @@ ABSENT = Operand(role="absent")
 
 @frozen
 class Question:
-    """Ask of n nodes of one operator type with the same attributes: may they run once on the whole of their inputs?
+    """Ask of n nodes of one operator type with the same attributes: may they run once on the whole of their
+    inputs?
 
-    ``results``: sizes of each output as for ``batch`` operands, ``""`` outputs and unknown ranks None. ``used``:
-    which outputs exist. ``sizes``: the branches' sizes of axis 0.
+    ``results``: sizes of each output as for ``batch`` operands, ``""`` outputs and unknown ranks None.
+    ``used``: which outputs exist. ``sizes``: the branches' sizes of axis 0.
     """
 
     op_type: str
@@ -111,10 +113,12 @@ class Question:
 
 @frozen
 class Rewrite:
-    """Answer yes: with ``attributes`` set (None: taken away) and integer vectors in place of the inputs of ``integers``.
+    """Answer yes: with ``attributes`` set (None: taken away) and integer vectors in place of the inputs of
+    ``integers``.
 
-    An entry None of such a vector is the size of axis 0 of the whole, taken at run time. ``sizes``: the branches'
-    sizes of axis 0 of the results, where they are not those of the inputs (rows = batch x positions).
+    An entry None of such a vector is the size of axis 0 of the whole, taken at run time. ``sizes``: the
+    branches' sizes of axis 0 of the results, where they are not those of the inputs (rows = batch x
+    positions).
     """
 
     attributes: Mapping[str, AttributeValue | None] = field(default_factory=dict)

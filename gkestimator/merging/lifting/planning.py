@@ -1,4 +1,6 @@
-"""Plan how values of branches, which nothing joins yet, could become one: joined where they are, or further up."""
+"""Plan how values of branches, which nothing joins yet, could become one: joined where they are, or further
+up.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ class _Upwards:
 
 
 class Planner:
-    """Look up the branches for the cheapest place to join them. Changes nothing but what constants are shared."""
+    """Look up the branches for the cheapest place to join them.
+
+    Changes nothing but what constants are shared.
+    """
 
     def __init__(self, graph: Graph, terms: Terms, binder: BranchBinder) -> None:
         """Plan on ``graph``."""
@@ -51,7 +56,8 @@ class Planner:
         self._known_at = -1
 
     def plan(self, names: Names, sizes: Sizes) -> Plan | None:
-        """Return how to join ``names``, whose sizes along axis 0 must be ``sizes``; None where it cannot be done.
+        """Return how to join ``names``, whose sizes along axis 0 must be ``sizes``; None where it cannot be
+        done.
 
         Alike nodes above them are made one where no more elements of a sample have to be joined for that.
         """
@@ -85,7 +91,9 @@ class Planner:
         return True
 
     def elements(self, names: Names) -> int | None:
-        """Return elements of one sample, where the values can be joined as they are: equal types and other sizes."""
+        """Return elements of one sample, where the values can be joined as they are: equal types and other
+        sizes.
+        """
         common = self._binder.common(names)
         if common is None:
             return None
@@ -95,7 +103,9 @@ class Planner:
         return product(common[1:])
 
     def _joined(self, plan: Plan, sizes: Sizes) -> Fraction | float:
-        """Return the elements that a plan joins for each index of axis 0 of a value of ``sizes``; inf: not known."""
+        """Return the elements that a plan joins for each index of axis 0 of a value of ``sizes``; inf: not
+        known.
+        """
         whole = max(multiple(sizes[0]), 1)
         joined = Fraction(0)
         for names, cut in plan.leaves:

@@ -14,7 +14,9 @@ from gkestimator.merging.lifting.terms import Entries, Sizes, integers, product,
 
 @proves
 def softmax(question: Question) -> bool:
-    """Along ``axis`` (opset 13), or over all axes from it on (before, default 1): both leave axes before it alone."""
+    """Say yes along ``axis`` (opset 13), or over all axes from it on (before, default 1): both leave axes
+    before it alone.
+    """
     rank = question.batch(0, 2)
     if rank is None or len(question.operands) != 1:
         return False
@@ -22,7 +24,7 @@ def softmax(question: Question) -> bool:
 
 
 def along(default: int, *, others: bool = True) -> Rule:
-    """One attribute ``axis`` that is not 0; further inputs are constants."""
+    """Make the rule for one attribute ``axis`` that is not 0; further inputs are constants."""
 
     @proves
     def rule(question: Question) -> bool:
@@ -35,7 +37,9 @@ def along(default: int, *, others: bool = True) -> Rule:
 
 
 def _axes(question: Question, index: int) -> Numbers | None:
-    """Return ``axes``, of the attribute or of input ``index``; () where there are none, None where they are not known."""
+    """Return ``axes``, of the attribute or of input ``index``; () where there are none, None where they are
+    not known.
+    """
     axes = question.attributes.get("axes")
     if isinstance(axes, tuple):
         return integers(axes)
@@ -55,7 +59,7 @@ def _none_is_first(axes: Numbers | None, rank: int | None) -> bool:
 
 @proves
 def reduce(question: Question) -> bool:
-    """Over constant ``axes`` without axis 0. No axes: over all, unless that is said to do nothing."""
+    """Say yes over constant ``axes`` without axis 0. No axes: over all, unless that is said to do nothing."""
     rank = question.batch(0)
     axes = _axes(question, 1)
     if rank is None or not question.steady_from(1):
@@ -67,7 +71,7 @@ def reduce(question: Question) -> bool:
 
 @proves
 def cumsum(question: Question) -> bool:
-    """Along a constant axis other than 0."""
+    """Say yes along a constant axis other than 0."""
     rank = question.batch(0, 2)
     axes = question.operand(1).ints()
     return _none_is_first(axes, rank) and axes is not None and len(axes) == 1
@@ -75,7 +79,7 @@ def cumsum(question: Question) -> bool:
 
 @proves
 def transpose(question: Question) -> bool:
-    """``perm`` leaves axis 0 where it is (the default turns all axes round)."""
+    """Say yes where ``perm`` leaves axis 0 where it is (the default turns all axes round)."""
     rank = question.batch(0)
     perm = question.attributes.get("perm")
     if rank is None:
@@ -84,7 +88,10 @@ def transpose(question: Question) -> bool:
 
 
 def flatten(question: Question) -> Rewrite | None:
-    """[d0, d1 * d2 ...] for ``axis`` 1: row i holds sample i. A later axis makes known numbers of rows of each."""
+    """Allow [d0, d1 * d2 ...] for ``axis`` 1: row i holds sample i.
+
+    A later axis makes known numbers of rows of each.
+    """
     rank = question.batch(0)
     data = question.operand(0).dims
     axis = question.integer("axis", 1)
@@ -113,14 +120,17 @@ def _scaled_sizes(question: Question, times: int, over: int) -> Sizes | None:
 
 @proves
 def squeeze(question: Question) -> bool:
-    """Constant ``axes`` without 0. Without axes all of size 1 go, which may be axis 0 of a batch of one: refused."""
+    """Say yes to constant ``axes`` without 0.
+
+    Without axes all of size 1 go, which may be axis 0 of a batch of one: refused.
+    """
     rank = question.batch(0, 2)
     return _none_is_first(_axes(question, 1), rank)
 
 
 @proves
 def unsqueeze(question: Question) -> bool:
-    """Constant ``axes``, counted in the result, none of them 0: the old axis 0 stays in front."""
+    """Say yes to constant ``axes``, counted in the result, none of them 0: the old axis 0 stays in front."""
     rank = question.batch(0)
     axes = _axes(question, 1)
     return rank is not None and _none_is_first(axes, rank + len(axes or ()))
@@ -134,14 +144,15 @@ def _known(dims: Dims | None) -> int | None:
 
 
 def reshape(question: Question) -> Rewrite | None:
-    """Reshaping keeps the order of the values, so the branches' values stay one behind the other in the whole.
+    """Allow reshaping: it keeps the order of the values, so the branches' values stay one behind the other in
+    the whole.
 
-    The result of the whole is the branches' results one behind the other where each ends with a whole row. Where
-    axis 0 keeps its length, row i is sample i: as many elements stand behind axis 0 before and after (then it
-    follows), or the shape says so itself by a first entry of 0, or the branch's size. Where k times as many stand
-    behind it, each branch's length must be known to be a multiple of k (rows = batch x positions, and back). The
-    whole gets 0 ("as the input's") or -1 in front, and behind it sizes that are the same in every branch; at most
-    one of them is left to be found (-1).
+    The result of the whole is the branches' results one behind the other where each ends with a whole row.
+    Where axis 0 keeps its length, row i is sample i: as many elements stand behind axis 0 before and after
+    (then it follows), or the shape says so itself by a first entry of 0, or the branch's size. Where k times
+    as many stand behind it, each branch's length must be known to be a multiple of k (rows = batch x
+    positions, and back). The whole gets 0 ("as the input's") or -1 in front, and behind it sizes that are the
+    same in every branch; at most one of them is left to be found (-1).
     """
     data = question.operand(0)
     shape = question.operand(1)
@@ -198,9 +209,10 @@ def _behind(column: Entries, literal_zeros: bool) -> int:
 
 
 def expand(question: Question) -> Rewrite | None:
-    """Broadcasting to a shape of at most the input's rank whose first entry leaves axis 0 as it is.
+    """Allow broadcasting to a shape of at most the input's rank whose first entry leaves axis 0 as it is.
 
-    A constant that is 1 (or has no axis) there may be repeated along the branch's axis 0, then along the whole's.
+    A constant that is 1 (or has no axis) there may be repeated along the branch's axis 0, then along the
+    whole's.
     """
     data = question.operand(0)
     shape = question.operand(1)
@@ -221,16 +233,22 @@ def expand(question: Question) -> Rewrite | None:
             return Rewrite(integers={1: behind})
         if len(behind) == data.rank and firsts <= {"size", 1}:
             return Rewrite(integers={1: (1, *behind[1:])})
-        return None
-    if data.role != "constant" or len(behind) < max(data.rank, 1) or firsts != {"size"}:
-        return None
-    if data.rank == len(behind) and (data.dims is None or data.dims[0] != 1):
-        return None
-    return Rewrite(integers={1: (None, *behind[1:])})
+    elif data.role == "constant" and firsts == {"size"} and _repeatable(data, len(behind)):
+        return Rewrite(integers={1: (None, *behind[1:])})
+    return None
+
+
+def _repeatable(constant: Operand, length: int) -> bool:
+    """Return True where a constant has no axis 0 in a shape of ``length`` entries, or is 1 there."""
+    if constant.rank == length and constant.dims:
+        return constant.dims[0] == 1
+    return constant.rank is not None and constant.rank < length
 
 
 def _settled(result: Dims | None, lengths: set[int]) -> Numbers | None:
-    """Return sizes that are the same in all branches, for the axes behind axis 0 of the result, and 1 for that."""
+    """Return sizes that are the same in all branches, for the axes behind axis 0 of the result, and 1 for
+    that.
+    """
     if result is None or len(lengths) != 1:
         return None
     (length,) = lengths
@@ -249,14 +267,16 @@ def _settled(result: Dims | None, lengths: set[int]) -> Numbers | None:
 
 @proves
 def tile(question: Question) -> bool:
-    """Constant repeats, 1 along axis 0."""
+    """Say yes to constant repeats, 1 along axis 0."""
     repeats = question.operand(1).ints()
     return bool(question.batch(0) and repeats and repeats[0] == 1)
 
 
 @proves
 def pad(question: Question) -> bool:
-    """Constant pads that are 0 at both ends of axis 0, by a constant value, the edge or the reflection."""
+    """Say yes to constant pads that are 0 at both ends of axis 0, by a constant value, the edge or the
+    reflection.
+    """
     rank = question.batch(0)
     pads = question.operand(1).ints()
     if rank is None or pads is None or not question.steady_from(1):
@@ -269,14 +289,14 @@ def pad(question: Question) -> bool:
 
 @proves
 def slices(question: Question) -> bool:
-    """Constant starts, ends and steps along constant axes without 0."""
+    """Say yes to constant starts, ends and steps along constant axes without 0."""
     rank = question.batch(0, 2)
     return question.steady_from(1) and _none_is_first(question.operand(3).ints(), rank)
 
 
 @proves
 def concat(question: Question) -> bool:
-    """Batch operands of one rank, joined along an axis other than 0."""
+    """Say yes to batch operands of one rank, joined along an axis other than 0."""
     rank = question.batch(0, 2)
     if rank is None:
         return False
@@ -287,7 +307,9 @@ def concat(question: Question) -> bool:
 
 @proves
 def gather(question: Question) -> bool:
-    """Rows of a constant by ids (axis 0 of the ids stays in front), or by constant ids along an axis other than 0."""
+    """Say yes to rows of a constant by ids (axis 0 of the ids stays in front), or by constant ids along an
+    axis other than 0.
+    """
     data = question.operand(0)
     ids = question.operand(1)
     if data.rank is None or ids.rank is None:
@@ -303,14 +325,18 @@ def gather(question: Question) -> bool:
 
 @proves
 def gather_elements(question: Question) -> bool:
-    """Both batch operands of one rank; index i of axis 0 picks among data of index i where the axis is another."""
+    """Say yes to two batch operands of one rank; index i of axis 0 picks among data of index i where the axis
+    is another.
+    """
     rank = question.batch(0, 2)
     return bool(rank and question.batch(1, 2) == rank and question.axis(rank, 0))
 
 
 @proves
 def gather_nd(question: Question) -> bool:
-    """``batch_dims`` of 1 or more with both batch operands, or 0 with constant data and ids of at least rank 2."""
+    """Say yes to ``batch_dims`` of 1 or more with both batch operands, or 0 with constant data and ids of at
+    least rank 2.
+    """
     data = question.operand(0)
     ids = question.operand(1)
     dims = question.integer("batch_dims", 0)
@@ -327,7 +353,9 @@ def gather_nd(question: Question) -> bool:
 
 @proves
 def resize(question: Question) -> bool:
-    """Constant scales of 1 along axis 0 (position i there is position i, whatever the mode), or axes without 0."""
+    """Say yes to constant scales of 1 along axis 0 (position i there is position i, whatever the mode), or
+    axes without 0.
+    """
     rank = question.batch(0, 3)
     if rank is None or question.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         return False
@@ -345,7 +373,7 @@ def resize(question: Question) -> bool:
 
 @proves
 def one_hot(question: Question) -> bool:
-    """A new axis, not in front, by constant depth and values."""
+    """Say yes to a new axis, not in front, by constant depth and values."""
     rank = question.batch(0)
     if rank is None or not question.steady(1, 2):
         return False
@@ -354,13 +382,15 @@ def one_hot(question: Question) -> bool:
 
 @proves
 def trilu(question: Question) -> bool:
-    """Over the last two axes, axis 0 not among them; a constant diagonal."""
+    """Say yes over the last two axes, axis 0 not among them; a constant diagonal."""
     return bool(question.batch(0, 3) and question.steady(1))
 
 
 @proves
 def einsum(question: Question) -> bool:
-    """Axis 0 has one letter in all batch operands and in the result, which no constant has and none has twice."""
+    """Say yes where axis 0 has one letter in all batch operands and in the result, which no constant has and
+    none has twice.
+    """
     equation = question.attributes.get("equation")
     if not isinstance(equation, str):
         return False
@@ -384,7 +414,9 @@ def einsum(question: Question) -> bool:
 
 @proves
 def attention(question: Question) -> bool:
-    """Attention of opset 23: queries, keys and values [batch, ...]; a mask of the batch or the same for all of it."""
+    """Say yes to Attention of opset 23: queries, keys and values [batch, ...]; a mask of the batch or the
+    same for all of it.
+    """
     if any(question.batch(i, 3) is None for i in range(3)):
         return False
     if not question.absent(*range(4, 7)):
@@ -399,32 +431,35 @@ def attention(question: Question) -> bool:
     return len(mask.dims) < 4 or (len(mask.dims) == 4 and mask.dims[0] == 1)
 
 
-_REDUCE = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+_REDUCE = [
+    f"Reduce{kind}"
+    for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+]
 
-ALONG_AXES: dict[tuple[str, str], Rule] = {
-    **{("", op): softmax for op in ("Softmax", "LogSoftmax", "Hardmax")},
-    **{("", op): along(0, others=False) for op in ("ArgMax", "ArgMin")},
-    **{("", f"Reduce{op}"): reduce for op in _REDUCE},
-    ("", "LpNormalization"): along(-1, others=False),
-    ("", "TopK"): along(-1),
-    ("", "Split"): along(0),
-    ("", "CumSum"): cumsum,
-    ("", "Transpose"): transpose,
-    ("", "Flatten"): flatten,
-    ("", "Squeeze"): squeeze,
-    ("", "Unsqueeze"): unsqueeze,
-    ("", "Reshape"): reshape,
-    ("", "Expand"): expand,
-    ("", "Tile"): tile,
-    ("", "Pad"): pad,
-    ("", "Slice"): slices,
-    ("", "Concat"): concat,
-    ("", "Gather"): gather,
-    ("", "GatherElements"): gather_elements,
-    ("", "GatherND"): gather_nd,
-    ("", "Resize"): resize,
-    ("", "OneHot"): one_hot,
-    ("", "Trilu"): trilu,
-    ("", "Einsum"): einsum,
-    ("", "Attention"): attention,
+ALONG_AXES: dict[str, Rule] = {
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), softmax),
+    **dict.fromkeys(("ArgMax", "ArgMin"), along(0, others=False)),
+    **dict.fromkeys(_REDUCE, reduce),
+    "LpNormalization": along(-1, others=False),
+    "TopK": along(-1),
+    "Split": along(0),
+    "CumSum": cumsum,
+    "Transpose": transpose,
+    "Flatten": flatten,
+    "Squeeze": squeeze,
+    "Unsqueeze": unsqueeze,
+    "Reshape": reshape,
+    "Expand": expand,
+    "Tile": tile,
+    "Pad": pad,
+    "Slice": slices,
+    "Concat": concat,
+    "Gather": gather,
+    "GatherElements": gather_elements,
+    "GatherND": gather_nd,
+    "Resize": resize,
+    "OneHot": one_hot,
+    "Trilu": trilu,
+    "Einsum": einsum,
+    "Attention": attention,
 }

@@ -1,8 +1,9 @@
 """Rule on operators that work element by element, on rows of products, and on channels.
 
-Every rule answers one question: is index i of axis 0 of each result made of index i of axis 0 of the batch operands
-alone (and of constants), and is axis 0 as long as theirs? If so, running once on the whole gives every branch its
-own result. A rule says yes only where the comment at it is a proof; what has no rule is not lifted.
+Every rule answers one question: is index i of axis 0 of each result made of index i of axis 0 of the batch
+operands alone (and of constants), and is axis 0 as long as theirs? If so, running once on the whole gives
+every branch its own result. A rule says yes only where the comment at it is a proof; what has no rule is not
+lifted.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from gkestimator.merging.lifting.operands import Operand, Question, Rule, proves
 
 @proves
 def broadcast(question: Question) -> bool:
-    """Element by element under NumPy's broadcasting.
+    """Say yes element by element under NumPy's broadcasting.
 
-    Batch operands of the result's rank have their axis 0 at the result's axis 0, all of one length. A constant of
-    fewer dimensions, or of size 1 there, is repeated over it. A batch operand of lower rank would have its axis 0
-    at another axis of the result: refused; so is a constant that is longer than 1 there.
+    Batch operands of the result's rank have their axis 0 at the result's axis 0, all of one length. A
+    constant of fewer dimensions, or of size 1 there, is repeated over it. A batch operand of lower rank would
+    have its axis 0 at another axis of the result: refused; so is a constant that is longer than 1 there.
     """
     ranks = [operand.rank for operand in question.operands if operand.role != "absent"]
     if any(r is None for r in ranks):
@@ -41,7 +42,9 @@ def _one_first(dims: Dims | None) -> bool:
 
 @proves
 def unary(question: Question) -> bool:
-    """The first input element by element; others are constants of one element, alike for all branches."""
+    """Say yes to the first input element by element; others are constants of one element, alike for all
+    branches.
+    """
     if question.batch(0) is None:
         return False
     for operand in question.operands[1:]:
@@ -58,14 +61,18 @@ def unary(question: Question) -> bool:
 
 @proves
 def cast_like(question: Question) -> bool:
-    """CastLike takes nothing but the type of its second input: a batch operand or constant of equal type."""
+    """Say yes: CastLike takes nothing but the type of its second input: a batch operand or constant of equal
+    type.
+    """
     second = question.operand(1).role
     return bool(question.batch(0) and second in ("batch", "constant"))
 
 
 @proves
 def dropout(question: Question) -> bool:
-    """The identity where it does not train (opset 12 on: ``training_mode`` absent or constant false)."""
+    """Say yes to the identity where it does not train (opset 12 on: ``training_mode`` absent or constant
+    false).
+    """
     training = question.operand(2)
     if not question.batch(0) or not question.only_first():
         return False
@@ -75,12 +82,14 @@ def dropout(question: Question) -> bool:
 
 @proves
 def matmul(question: Question) -> bool:
-    """numpy.matmul. Two batch operands of one rank >= 3: axis 0 is an axis of the stack in both.
+    """Say yes as numpy.matmul has it.
 
-    Batch times constant: axis 0 of the first is one of its rows (rank 2) or of the stack (rank >= 3); a constant of
-    rank 2 is the same for each; one of rank >= 3 must not reach the batch's axis 0, or be 1 there; one of rank 1
-    takes the last axis away, so the batch needs two. Constant times batch: the batch's axis 0 must belong to the
-    stack (rank >= 3), the constant as before.
+    Two batch operands of one rank >= 3: axis 0 is an axis of the stack in both.
+
+    Batch times constant: axis 0 of the first is one of its rows (rank 2) or of the stack (rank >= 3); a
+    constant of rank 2 is the same for each; one of rank >= 3 must not reach the batch's axis 0, or be 1
+    there; one of rank 1 takes the last axis away, so the batch needs two. Constant times batch: the batch's
+    axis 0 must belong to the stack (rank >= 3), the constant as before.
     """
     a = question.operand(0)
     b = question.operand(1)
@@ -106,7 +115,9 @@ def _beside(constant: Operand, rank: int) -> bool:
 
 @proves
 def gemm(question: Question) -> bool:
-    """A's rows are axis 0 where it is not transposed; B constant; C constant and not along the rows, or batch."""
+    """Say yes where A's rows are axis 0 where it is not transposed; B constant; C constant and not along the
+    rows, or batch.
+    """
     if question.batch(0) != 2:
         return False
     if question.operand(1).role != "constant":
@@ -125,13 +136,17 @@ def gemm(question: Question) -> bool:
 
 @proves
 def channels(question: Question) -> bool:
-    """[N, C, ...] with everything else constant: convolutions and normalisation of each sample by itself."""
+    """Say yes to [N, C, ...] with everything else constant: convolutions and normalisation of each sample by
+    itself.
+    """
     return bool(question.batch(0, 3) and question.steady_from(1) and question.only_first())
 
 
 @proves
 def fused_conv(question: Question) -> bool:
-    """com.microsoft.FusedConv: a convolution, then Z of the result's shape is added, then an activation."""
+    """Say yes to com.microsoft.FusedConv: a convolution, then Z of the result's shape is added, then an
+    activation.
+    """
     z = question.operand(3)
     alike = z.role == "absent" or (z.role == "batch" and z.rank == question.operand(0).rank)
     steady = question.steady(1, 2) and len(question.operands) <= 4
@@ -140,13 +155,16 @@ def fused_conv(question: Question) -> bool:
 
 @proves
 def pool(question: Question) -> bool:
-    """[N, C, ...], windows over the spatial axes alone. MaxPool's indices count from the first sample: refused."""
+    """Say yes to [N, C, ...], windows over the spatial axes alone.
+
+    MaxPool's indices count from the first sample: refused.
+    """
     return bool(question.batch(0, 3) and len(question.operands) == 1 and question.only_first())
 
 
 @proves
 def batch_norm(question: Question) -> bool:
-    """Inference: scale, bias, mean and variance of each channel (axis 1) are constants."""
+    """Say yes for inference: scale, bias, mean and variance of each channel (axis 1) are constants."""
     if question.integer("training_mode", 0) != 0:
         return False
     if not question.only_first():
@@ -156,7 +174,9 @@ def batch_norm(question: Question) -> bool:
 
 @proves
 def layer_norm(question: Question) -> bool:
-    """Mean and variance over the axes from ``axis`` on, 0 not among them; scale and bias broadcast to X."""
+    """Say yes to mean and variance over the axes from ``axis`` on, 0 not among them; scale and bias broadcast
+    to X.
+    """
     rank = question.batch(0, 2)
     if rank is None or not question.axis(rank, -1):
         return False
@@ -176,7 +196,8 @@ def layer_norm(question: Question) -> bool:
 
 @proves
 def skip_layer_norm(question: Question) -> bool:
-    """com.microsoft: input and skip of one rank added, normalised over the last axis, the rest constants.
+    """Say yes to com.microsoft: input and skip of one rank added, normalised over the last axis, the rest
+    constants.
 
     Mean and inverse deviation (outputs 1 and 2) are not lifted, the sum (3) is.
     """
@@ -192,7 +213,9 @@ def skip_layer_norm(question: Question) -> bool:
 
 @proves
 def quantize(question: Question) -> bool:
-    """QuantizeLinear, DequantizeLinear: constant scale and zero point, of one value or along an axis other than 0."""
+    """Say yes to QuantizeLinear, DequantizeLinear: constant scale and zero point, of one value or along an
+    axis other than 0.
+    """
     rank = question.batch(0)
     scale = question.operand(1)
     if rank is None:
@@ -281,26 +304,31 @@ _BROADCAST = (
     "Where",
     "Xor",
 )
-_MICROSOFT = "com.microsoft"
+_POOLS = ("MaxPool", "AveragePool", "LpPool", "GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool")
+_CHANNELS = ("Conv", "ConvTranspose", "InstanceNormalization", "GroupNormalization")
 
-POINTWISE: dict[tuple[str, str], Rule] = {
-    **{("", op): unary for op in _UNARY},
-    **{("", op): broadcast for op in _BROADCAST},
-    ("", "CastLike"): cast_like,
-    ("", "Dropout"): dropout,
-    ("", "MatMul"): matmul,
-    ("", "Gemm"): gemm,
-    **{("", op): channels for op in ("Conv", "ConvTranspose", "InstanceNormalization", "GroupNormalization")},
-    **{("", op): pool for op in ("MaxPool", "AveragePool", "LpPool")},
-    **{("", f"Global{op}"): pool for op in ("MaxPool", "AveragePool", "LpPool")},
-    **{("", op): pool for op in ("LRN", "DepthToSpace", "SpaceToDepth")},
-    ("", "BatchNormalization"): batch_norm,
-    ("", "LayerNormalization"): layer_norm,
-    ("", "RMSNormalization"): layer_norm,
-    ("", "QuantizeLinear"): quantize,
-    ("", "DequantizeLinear"): quantize,
-    **{(_MICROSOFT, op): unary for op in ("Gelu", "QuickGelu")},
-    **{(_MICROSOFT, op): broadcast for op in ("BiasGelu", "FastGelu")},
-    (_MICROSOFT, "FusedConv"): fused_conv,
-    (_MICROSOFT, "SkipLayerNormalization"): skip_layer_norm,
+#: Rules for operators of ONNX's standard domain.
+POINTWISE: dict[str, Rule] = {
+    **dict.fromkeys(_UNARY, unary),
+    **dict.fromkeys(_BROADCAST, broadcast),
+    **dict.fromkeys(_CHANNELS, channels),
+    **dict.fromkeys((*_POOLS, "LRN", "DepthToSpace", "SpaceToDepth"), pool),
+    "CastLike": cast_like,
+    "Dropout": dropout,
+    "MatMul": matmul,
+    "Gemm": gemm,
+    "BatchNormalization": batch_norm,
+    "LayerNormalization": layer_norm,
+    "RMSNormalization": layer_norm,
+    "QuantizeLinear": quantize,
+    "DequantizeLinear": quantize,
+}
+#: Rules for operators of ONNX Runtime's own domain.
+MICROSOFT: dict[str, Rule] = {
+    "Gelu": unary,
+    "QuickGelu": unary,
+    "BiasGelu": broadcast,
+    "FastGelu": broadcast,
+    "FusedConv": fused_conv,
+    "SkipLayerNormalization": skip_layer_norm,
 }

@@ -1,7 +1,8 @@
-"""Follow sizes through a graph: which result is as long along axis 0 as which input, and the shapes of new values.
+"""Follow sizes through a graph: which result is as long along axis 0 as which input, and the shapes of new
+values.
 
-The values that emission adds (pieces, joined inputs, products) have no shape yet; theirs are worked out as far as
-lifting needs them.
+The values that emission adds (pieces, joined inputs, products) have no shape yet; theirs are worked out as
+far as lifting needs them.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def _size_by_shape(node: EditNode, terms: Terms) -> Term | None:
 
 
 def _reaches(node: EditNode, terms: Terms, entries: Entries) -> bool:
-    """Return True where an Expand's first entry is axis 0 of the result and the input is 1 or has no axis there."""
+    """Return True where an Expand's first entry is axis 0 of the result and the input is 1 or has no axis
+    there.
+    """
     dims = terms.dims(node.inputs[0])
     if dims is None:
         return False
@@ -84,7 +87,9 @@ def _reaches(node: EditNode, terms: Terms, entries: Entries) -> bool:
 
 
 def _size_by_rule(node: EditNode, binder: BranchBinder, terms: Terms) -> Term | None:
-    """Return the size of axis 0 that all inputs of an open size share, if a rule says that the results keep it."""
+    """Return the size of axis 0 that all inputs of an open size share, if a rule says that the results keep
+    it.
+    """
     rule = RULES.get(node.key)
     if rule is None:
         return None

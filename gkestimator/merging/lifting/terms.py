@@ -1,8 +1,9 @@
-"""Hold what is known of sizes: numbers, or which size of which value they are; small integer vectors by their entries.
+"""Hold what is known of sizes: numbers, or which size of which value they are; small integer vectors by their
+entries.
 
-Two sizes are the same where their terms are equal. A term that is no number names the value and axis it was first
-seen at and how often it is taken (``("A/ids", 0, 1)``; 16 for rows = batch x 16); a graph input's named dimensions
-are one term wherever the name stands, as ONNX has it.
+Two sizes are the same where their terms are equal. A term that is no number names the value and axis it was
+first seen at and how often it is taken (``("A/ids", 0, 1)``; 16 for rows = batch x 16); a graph input's named
+dimensions are one term wherever the name stands, as ONNX has it.
 """
 
 from __future__ import annotations

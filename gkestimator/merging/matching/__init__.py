@@ -1,4 +1,4 @@
-"""Which operators of two models are merged: candidates, starts, the best assignment, no cycles."""
+"""Tell which operators of two models are merged: candidates, starts, the best assignment, no cycles."""
 
 from __future__ import annotations
 

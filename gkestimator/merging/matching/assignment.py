@@ -23,10 +23,10 @@ def best_assignment(
 ) -> list[Pair]:
     """Return the matching of left to right numbers whose weights have the largest sum, sorted.
 
-    ``weights``: by pair (left, right) a positive weight; pairs that are not named are not matched. Nobody is in two
-    pairs. Of several matchings with the largest sum (to 1e-12 a pair) it is one with the least sum of
-    (places[0][left] - places[1][right])^2 (None: the numbers themselves), so that like goes to like in the models'
-    own order. Raises ValueError: a weight is not positive and finite; UsageError: no SciPy.
+    ``weights``: by pair (left, right) a positive weight; pairs that are not named are not matched. Nobody is
+    in two pairs. Of several matchings with the largest sum (to 1e-12 a pair) it is one with the least sum of
+    (places[0][left] - places[1][right])^2 (None: the numbers themselves), so that like goes to like in the
+    models' own order. Raises ValueError: a weight is not positive and finite; UsageError: no SciPy.
     """
     if not all(0 < weight < float("inf") for weight in weights.values()):
         raise ValueError("weights of an assignment must be positive and finite")
@@ -83,9 +83,9 @@ def _matched(pairs: Sequence[Pair], weights: PairWeights, apart: PairWeights) ->
 def _slack(gain: NDArray[np.float64], best: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return u[i] + v[j] - gain[i, j] >= 0 of duals u, v that prove ``best`` (column by row) the largest.
 
-    It is 0 on ``best``. With u[i] = gain[i, best[i]] - v[best[i]] the other conditions read v[j] >= v[best[i]] +
-    (gain[i, j] - gain[i, best[i]]): longest paths, which exist as a cycle of positive length would be a better
-    matching.
+    It is 0 on ``best``. With u[i] = gain[i, best[i]] - v[best[i]] the other conditions read v[j] >=
+    v[best[i]] + (gain[i, j] - gain[i, best[i]]): longest paths, which exist as a cycle of positive length
+    would be a better matching.
     """
     chosen = gain[np.arange(len(best)), best]
     step = gain - chosen[:, None]

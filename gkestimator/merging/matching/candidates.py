@@ -29,7 +29,8 @@ _CONV_ATTRIBUTES = frozenset({"auto_pad", "dilations", "group", "kernel_shape", 
 def candidates(
     model: EditableModel, index: int, shapes: Shapes, starts: Mapping[str, float]
 ) -> list[WeightOperator]:
-    """Return the operators of ``model`` that multiply an activation by a constant weight, in the nodes' order.
+    """Return the operators of ``model`` that multiply an activation by a constant weight, in the nodes'
+    order.
 
     - MatMul whose right operand is a constant matrix, the left one an activation of rank 2 or more.
     - Gemm with alpha = beta = 1, transA = 0, a constant B (transB 0 or 1), and C absent or a constant of [N] or
@@ -37,10 +38,10 @@ def candidates(
     - Conv with a constant W and a constant bias or none, any number of spatial dimensions and groups; ``auto_pad``
       must be resolvable (:func:`window_of`).
 
-    Constant: an initializer that is no input of the model (such a one may be replaced by the caller), also behind
-    Identity and Transpose nodes. Weights of fp32, fp16, bf16 that are not empty. ``index``: the model's number.
-    ``starts``: by node name, in ms; a node that it lacks starts at NaN, that is together with nobody.
-    All else is no candidate, and stays as it is.
+    Constant: an initializer that is no input of the model (such a one may be replaced by the caller), also
+    behind Identity and Transpose nodes. Weights of fp32, fp16, bf16 that are not empty. ``index``: the
+    model's number. ``starts``: by node name, in ms; a node that it lacks starts at NaN, that is together with
+    nobody. All else is no candidate, and stays as it is.
     """
     constants = _constants(model)
     operators: list[WeightOperator] = []
@@ -219,7 +220,9 @@ def _bias(
     *,
     shapes: tuple[Numbers, ...],
 ) -> tuple[bool, Weight | None]:
-    """Return True where the third input is absent or a constant that fits, and in that case its ``count`` values."""
+    """Return True where the third input is absent or a constant that fits, and in that case its ``count``
+    values.
+    """
     if len(node.inputs) < 3 or not node.inputs[2]:
         return True, None
     bias = constants.get(node.inputs[2])
@@ -245,8 +248,8 @@ class SlidingWindow:
 def window_of(node: EditNode, weight: Sequence[int], spatial: Dims) -> SlidingWindow | None:
     """Return the window of a Conv by a weight of shape [M, C / groups, *kernel] over the sizes ``spatial``.
 
-    ``auto_pad`` becomes explicit pads. None where that needs a size that is not known (SAME_* with a stride), or
-    where an attribute does not fit the weight or is not ONNX's.
+    ``auto_pad`` becomes explicit pads. None where that needs a size that is not known (SAME_* with a stride),
+    or where an attribute does not fit the weight or is not ONNX's.
     """
     rank = len(weight) - 2
     if rank < 1 or len(spatial) != rank or node.opaque or not _CONV_ATTRIBUTES.issuperset(node.attributes):
@@ -286,7 +289,9 @@ def _automatic(auto_pad: AttributeValue, zeros: Sequence[int | None]) -> Numbers
 
 
 def _zeros(auto_pad: AttributeValue, size: int | None, kernel: int, stride: int, dilation: int) -> int | None:
-    """Return the zeros along an axis: SAME_* makes ceil(size / stride) positions; with stride 1 no size is needed."""
+    """Return the zeros along an axis: SAME_* makes ceil(size / stride) positions; with stride 1 no size is
+    needed.
+    """
     if auto_pad == "VALID":
         return 0
     if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):

@@ -17,13 +17,16 @@ Bits: TypeAlias = "NDArray[np.uint8]"
 class Contraction:
     """Hold the models' graphs side by side, in which operators are contracted to one node, pair by pair.
 
-    Only the operators count, so what is kept is who reaches whom among them: a row of bits by operator, 5 MB for
-    64 models of 75. Contracting two updates the rows of those above and below alone. An operator is known by its
-    model and its index among the model's operators.
+    Only the operators count, so what is kept is who reaches whom among them: a row of bits by operator, 5 MB
+    for 64 models of 75. Contracting two updates the rows of those above and below alone. An operator is known
+    by its model and its index among the model's operators.
     """
 
     def __init__(self, models: Models, operators: Sequence[Sequence[WeightOperator]]) -> None:
-        """Begin with every operator apart. ``operators[m]``: of ``models[m]``; ``position`` is their node's index."""
+        """Begin with every operator apart.
+
+        ``operators[m]``: of ``models[m]``; ``position`` is their node's index.
+        """
         self._first: list[int] = []
         count = 0
         for own in operators:
@@ -42,7 +45,9 @@ class Contraction:
             self._below[rows, columns] = np.packbits(above.T, axis=1)
 
     def makes_cycle(self, a: Pair, b: Pair) -> bool:
-        """Return True where one of ``a`` and ``b`` (model, index) needs the other's result: they cannot be one."""
+        """Return True where one of ``a`` and ``b`` (model, index) needs the other's result: they cannot be
+        one.
+        """
         unit = self._unit(a)
         other = self._unit(b)
         if unit == other:
@@ -75,7 +80,9 @@ def _whole_bytes(bits: int) -> int:
 
 
 def _above_each(model: EditableModel, own: Sequence[WeightOperator]) -> NDArray[np.bool_]:
-    """Return [n, n]: True where operator i needs operator k's result; n: how many there are, up to a multiple of 8."""
+    """Return [n, n]: True where operator i needs operator k's result; n: how many there are, up to a multiple
+    of 8.
+    """
     size = _whole_bytes(len(own))
     by_position = {operator.position: k for k, operator in enumerate(own)}
     above = np.zeros((8 * size, size), np.uint8)

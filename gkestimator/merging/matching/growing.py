@@ -23,8 +23,8 @@ class Refused:
     """Name operators that are similar enough and stay apart.
 
     ``names``: their nodes. ``reason``: ``start`` (their weights are equal, and they start at other times),
-    ``cycle`` (one needs the other's result, given what is merged already), ``emission`` (no nodes can be written
-    for them; ``detail`` says why).
+    ``cycle`` (one needs the other's result, given what is merged already), ``emission`` (no nodes can be
+    written for them; ``detail`` says why).
     """
 
     names: Names
@@ -35,10 +35,11 @@ class Refused:
 
 @frozen
 class Matching:
-    """Hold what is merged, in the order of the first members, and what was refused, in the order it was found.
+    """Hold what is merged, in the order of the first members, and what was refused, in the order it was
+    found.
 
-    ``unsure``: pairs of weights of which not every place was compared, so that they may have more in common than was
-    found (weights of few distinct values).
+    ``unsure``: pairs of weights of which not every place was compared, so that they may have more in common
+    than was found (weights of few distinct values).
     """
 
     supers: tuple[SuperOperator, ...]
@@ -57,18 +58,19 @@ def match_all(
     """Tell which operators of which models become one super-operator (USHER, section 3.4).
 
     ``operators[m]``: those of ``models[m]`` (:func:`~gkestimator.merging.matching.candidates.candidates`).
-    ``groups``: numbers of the models that are alike; models of different groups are not matched. ``can_emit`` says
-    why no nodes can be written for a super-operator, or None.
+    ``groups``: numbers of the models that are alike; models of different groups are not matched. ``can_emit``
+    says why no nodes can be written for a super-operator, or None.
 
     Within a group the models come in order. A model's operators are matched to what is merged by then: the
-    super-operators, and the single operators that are left. Pairs are of one type, precision and geometry, start
-    together (within ``options.tau_ms`` of every member, each on its model's own timeline from the model's beginning:
-    our reading), and are similar by at least ``options.omega`` (to every member). The matching has the largest sum
-    of similarities (to a super-operator: to its least similar member). Of a matching's pairs those go first that are
-    most similar, then those that come first; a pair that would close a cycle is dropped, and who is free then is
-    matched once more without such pairs.
+    super-operators, and the single operators that are left. Pairs are of one type, precision and geometry,
+    start together (within ``options.tau_ms`` of every member, each on its model's own timeline from the
+    model's beginning: our reading), and are similar by at least ``options.omega`` (to every member). The
+    matching has the largest sum of similarities (to a super-operator: to its least similar member). Of a
+    matching's pairs those go first that are most similar, then those that come first; a pair that would close
+    a cycle is dropped, and who is free then is matched once more without such pairs.
 
-    Raises ValueError: a model stands in two groups; UsageError: no SciPy; ModelError: a file lost its weights.
+    Raises ValueError: a model stands in two groups; UsageError: no SciPy; ModelError: a file lost its
+    weights.
     """
     groups = [sorted(group) for group in groups]
     every = list(itertools.chain.from_iterable(groups))
@@ -116,7 +118,9 @@ class _Grown:
         self._done += [unit for unit in units if len(unit.members) > 1]
 
     def matching(self) -> Matching:
-        """Return what is merged by now; of the refused pairs those of which one operator at least stayed single."""
+        """Return what is merged by now; of the refused pairs those of which one operator at least stayed
+        single.
+        """
         supers = [unit.as_super() for unit in sorted(self._done, key=lambda unit: unit.keys)]
         merged: set[str] = set()
         for op in supers:

@@ -1,4 +1,6 @@
-"""Hold what stands in the merged graph while it grows, and tell which of it may be merged before weights are compared."""
+"""Hold what stands in the merged graph while it grows, and tell which of it may be merged before weights are
+compared.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ _SAMPLES = 16
 class Unit:
     """Hold operators that are one by now, and the block (of the first one's weight) that they share.
 
-    ``keys``: by member its model and its index among the model's operators. A single operator's block is its weight.
+    ``keys``: by member its model and its index among the model's operators. A single operator's block is its
+    weight.
     """
 
     members: tuple[MergedMember, ...]
@@ -80,11 +83,12 @@ class Unit:
 
 
 def joined(unit: Unit, other: Unit, shared: Rectangle, *, omega: float) -> Unit | None:
-    """Return ``unit`` with the single operator ``other`` in it; ``shared``: what its block and ``other``'s weight share.
+    """Return ``unit`` with the single operator ``other`` in it; ``shared``: what its block and ``other``'s
+    weight share.
 
-    A super-operator's block shrinks to what is shared. That is refused (None) where two members would be similar by
-    less than ``omega``, and where less is read once than before: n members read a block once instead of n times, so
-    n x ``shared`` must be more than (n - 1) x block.
+    A super-operator's block shrinks to what is shared. That is refused (None) where two members would be
+    similar by less than ``omega``, and where less is read once than before: n members read a block once
+    instead of n times, so n x ``shared`` must be more than (n - 1) x block.
     """
     before = len(unit.members)
     cut = replace(
@@ -113,8 +117,8 @@ def joined(unit: Unit, other: Unit, shared: Rectangle, *, omega: float) -> Unit 
 def together(a: Unit, b: Unit, tau_ms: float) -> bool:
     """Return True where all members of ``a`` and ``b`` start within ``tau_ms`` of each other.
 
-    A start is counted from the beginning of the operator's own model, alone on the GPU (the estimator's timeline).
-    One that is not known (NaN) is together with others only where tau is infinite.
+    A start is counted from the beginning of the operator's own model, alone on the GPU (the estimator's
+    timeline). One that is not known (NaN) is together with others only where tau is infinite.
     """
     if math.isinf(tau_ms):
         return True
@@ -159,10 +163,11 @@ def equal_but_for_start(
     *,
     apart: Callable[[Pair, Pair], bool],
 ) -> Iterator[Unit]:
-    """Yield what would be one if it started together: of one kind, the weight equal to the whole block of the other.
+    """Yield what would be one if it started together: of one kind, the weight equal to the whole block of the
+    other.
 
-    Each operator at most once (the best assignment); not what ``apart`` says would make a cycle. Only equal weights
-    are looked for: the search for shifted blocks in all pairs would cost more than it tells.
+    Each operator at most once (the best assignment); not what ``apart`` says would make a cycle. Only equal
+    weights are looked for: the search for shifted blocks in all pairs would cost more than it tells.
     """
     if math.isinf(options.tau_ms):
         return

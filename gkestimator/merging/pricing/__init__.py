@@ -1,4 +1,4 @@
-"""What the estimator says that parts of graphs cost, before and after merging."""
+"""Ask the estimator what parts of graphs cost, before and after merging."""
 
 from __future__ import annotations
 

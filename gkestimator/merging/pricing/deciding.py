@@ -1,23 +1,22 @@
-"""Decide which super-operators stay: those in regions whose price falls, as long as the whole gets cheaper too.
+"""Decide which super-operators stay: those in regions whose price falls, as long as the whole gets cheaper
+too.
 
-USHER (section 3.4) merges whatever is similar enough. Here the estimator is asked first: the copies around a shared
-product (Concat, Split) can cost more than reading its weight once saves.
+USHER (section 3.4) merges whatever is similar enough. Here the estimator is asked first: the copies around a
+shared product (Concat, Split) can cost more than reading its weight once saves.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
-from gkestimator.core.dtypes import DType
 from gkestimator.core.kernels import Kernel
 from gkestimator.core.records import frozen
 from gkestimator.merging.editing import BatchSizes, EditableModel, Models, Names, Numbers, Replaces, tidy
 from gkestimator.merging.operators import SuperOperator
-from gkestimator.merging.options import MergeOptions
-from gkestimator.merging.pricing.pricer import Price, Priced
+from gkestimator.merging.pricing.pricer import Price, Priced, Pricer
 from gkestimator.merging.pricing.regions import Region, find_regions
 
 Confidence: TypeAlias = Literal["apart", "alike", "open"]
@@ -25,9 +24,12 @@ Confidence: TypeAlias = Literal["apart", "alike", "open"]
 
 @frozen
 class Built:
-    """Hold a merged graph. ``replaces``: for every node that merging made, the original nodes it stands for (``()`` for
-    helpers). ``parts[i]``: the nodes that super-operator i was emitted as; where something was lifted, the helpers
-    among them (or none: not told)."""
+    """Hold a merged graph.
+
+    ``replaces``: for every node that merging made, the original nodes it stands for (``()`` for helpers).
+    ``parts[i]``: the nodes that super-operator i was emitted as; where something was lifted, the helpers
+    among them (or none: not told).
+    """
 
     model: EditableModel
     replaces: Replaces
@@ -36,8 +38,11 @@ class Built:
 
 @frozen
 class PricedRegion:
-    """Hold a region and whether its price falls. ``supers``: places in the list that was decided on. ``lifted`` False: the
-    super-operator by itself, after its region did not pay."""
+    """Hold a region and whether its price falls.
+
+    ``supers``: places in the list that was decided on. ``lifted`` False: the super-operator by itself, after
+    its region did not pay.
+    """
 
     supers: Numbers
     originals: Names
@@ -52,14 +57,14 @@ class PricedRegion:
 class PricedSuper:
     """Hold one super-operator with what is told of it.
 
-    ``region``: its place in ``Decision.regions``: of the graph where it was kept, else what spoke against it (a region
-    that pays, where the whole did not). ``before``: the members' calls among the originals;
-    ``after``: the calls that multiply in their place, without the copies around them, which are the region's; None
-    where it was not kept. ``block_bytes``: the shared block, which ``n`` members read once instead of n times, so
-    that ``saved_bytes`` = (n - 1) * block_bytes. ``extra_flops``: the work of all that was made for it (sums of parts
-    and padding too) less the members', both with what the runtime fuses to the members (None: not kept).
-    ``working_bytes``: what the shared product reads and writes
-    (None: not kept). ``block_fits_l2`` and ``fits_l2``: whether these fit the L2 cache.
+    ``region``: its place in ``Decision.regions``: of the graph where it was kept, else what spoke against it
+    (a region that pays, where the whole did not). ``before``: the members' calls among the originals;
+    ``after``: the calls that multiply in their place, without the copies around them, which are the region's;
+    None where it was not kept. ``block_bytes``: the shared block, which ``n`` members read once instead of n
+    times, so that ``saved_bytes`` = (n - 1) * block_bytes. ``extra_flops``: the work of all that was made for
+    it (sums of parts and padding too) less the members', both with what the runtime fuses to the members
+    (None: not kept). ``working_bytes``: what the shared product reads and writes (None: not kept).
+    ``block_fits_l2`` and ``fits_l2``: whether these fit the L2 cache.
     """
 
     op: SuperOperator
@@ -79,14 +84,14 @@ class PricedSuper:
 class MergeDecision:
     """Hold what was decided.
 
-    ``built``: its graph is tidy. ``supers`` in the order given. ``regions``: those of the graph, then those of what
-    was refused. ``before``: the originals one after the other, launched back to back. ``after``: the graph that was
-    chosen (with nothing merged: the originals side by side in it).
+    ``built``: its graph is tidy. ``supers`` in the order given. ``regions``: those of the graph, then those
+    of what was refused. ``before``: the originals one after the other, launched back to back. ``after``: the
+    graph that was chosen (with nothing merged: the originals side by side in it).
 
-    ``confidence``: whether the latency falls, of a graph with something merged. ``apart``: the 90 % intervals of
-    before and after do not overlap. ``alike``: they do, but after is below before at both ends, so that it pays
-    wherever the estimator errs alike for both, as for the same kernels on the same GPU it mostly does. ``open``:
-    cannot be told, or it does not fall. None: nothing merged.
+    ``confidence``: whether the latency falls, of a graph with something merged. ``apart``: the 90 % intervals
+    of before and after do not overlap. ``alike``: they do, but after is below before at both ends, so that it
+    pays wherever the estimator errs alike for both, as for the same kernels on the same GPU it mostly does.
+    ``open``: cannot be told, or it does not fall. None: nothing merged.
     """
 
     built: Built
@@ -117,38 +122,8 @@ class MergeDecision:
 _ROUNDING = 1e-9
 
 
-class Build(Protocol):
-    """Make the merged graph that has ``supers`` in it; ``lifted``: and what follows them run once."""
-
-    def __call__(self, supers: Sequence[SuperOperator], lifted: bool, /) -> Built:
-        """Return the graph, its nodes in an order that can be executed."""
-        ...
-
-
-class PriceSource(Protocol):
-    """Answer what is asked of :class:`gkestimator.merging.pricing.Pricer`."""
-
-    @property
-    def options(self) -> MergeOptions:
-        """Return the options under which prices are."""
-        ...
-
-    @property
-    def l2_bytes(self) -> int:
-        """Return the size of the GPU's L2 cache."""
-        ...
-
-    def stored_bytes(self, dtype: DType, elements: int) -> int:
-        """Return the bytes of values of the file in the GPU's memory."""
-        ...
-
-    def originals(self, models: Models, batch_sizes: BatchSizes) -> Priced:
-        """Return the originals, priced one after the other."""
-        ...
-
-    def merged(self, model: EditableModel, models: Models, batch_sizes: BatchSizes) -> Priced:
-        """Return a graph, priced, that was made of them."""
-        ...
+#: Makes the merged graph that has the super-operators in it; True: and what follows them run once.
+Build: TypeAlias = "Callable[[Sequence[SuperOperator], bool], Built]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,20 +140,21 @@ def decide(
     models: Models,
     supers: Sequence[SuperOperator],
     build: Build,
-    pricer: PriceSource,
+    pricer: Pricer,
     *,
     batch_sizes: BatchSizes,
 ) -> MergeDecision:
     """Choose among ``supers`` and build the graph of those that stay.
 
-    All are built and lifted first, and once more without those that share a part of a weight only, where there are
-    both kinds: what is left over of a part keeps a trunk from being lifted through. Of the cheaper graph, every region
-    (:mod:`gkestimator.merging.pricing.regions`) is compared with the calls that it replaces, both priced where they
-    are on their timelines. What does not pay, or was left out, is taken apart: each super-operator is built by itself,
-    not lifted, and stays where its own price falls. Of all graphs so found the one with the lowest price is chosen,
-    and where it is no lower than the originals one after the other, nothing is merged. ``MergeOptions.always`` keeps
-    all without asking. The same input gives the same decision: ties go to the graph with fewer super-operators.
-    Raises what pricing and ``build`` raise.
+    All are built and lifted first, and once more without those that share a part of a weight only, where
+    there are both kinds: what is left over of a part keeps a trunk from being lifted through. Of the cheaper
+    graph, every region (:mod:`gkestimator.merging.pricing.regions`) is compared with the calls that it
+    replaces, both priced where they are on their timelines. What does not pay, or was left out, is taken
+    apart: each super-operator is built by itself, not lifted, and stays where its own price falls. Of all
+    graphs so found the one with the lowest price is chosen, and where it is no lower than the originals one
+    after the other, nothing is merged. ``MergeOptions.always`` keeps all without asking. The same input gives
+    the same decision: ties go to the graph with fewer super-operators. Raises what pricing and ``build``
+    raise.
     """
     options = pricer.options
     before = pricer.originals(models, batch_sizes)
@@ -248,7 +224,7 @@ class _Choice:
         models: Models,
         supers: tuple[SuperOperator, ...],
         build: Build,
-        pricer: PriceSource,
+        pricer: Pricer,
         batch_sizes: BatchSizes,
         before: Priced,
     ) -> None:
@@ -268,7 +244,9 @@ class _Choice:
         return _Try(tuple(places), lifted, built, priced)
 
     def cheapest(self, tries: Sequence[_Try]) -> _Try:
-        """Return the graph with the lowest price; of equal ones the one with the fewest super-operators, then the first."""
+        """Return the graph with the lowest price; of equal ones the one with the fewest super-operators, then
+        the first.
+        """
         which = self._pricer.options.price
         return min(tries, key=lambda tried: (tried.priced.price.measure(which), len(tried.places)))
 
@@ -319,7 +297,9 @@ class _Choice:
         return tries
 
     def deciding(self, chosen: _Try, tried: Sequence[PricedRegion]) -> list[PricedRegion]:
-        """Return the regions of the graph that was chosen, then those that spoke against each of the others last."""
+        """Return the regions of the graph that was chosen, then those that spoke against each of the others
+        last.
+        """
         against: dict[int, int] = {}
         for at, region in enumerate(tried):
             against.update(dict.fromkeys(region.supers, at))
@@ -381,7 +361,8 @@ class _Choice:
     def _extra_flops(self, chosen: _Try, place: int, by_original: Mapping[str, list[str]]) -> int:
         """Return what a super-operator that was kept calculates beyond its members.
 
-        What the runtime fused to a member (a bias, an activation) counts on both sides, wherever it is calculated now.
+        What the runtime fused to a member (a bias, an activation) counts on both sides, wherever it is
+        calculated now.
         """
         originals = {near for name in self._members[place] for near in self._fused.get(name, (name,))}
         nodes = {node for name in originals for node in by_original.get(name, (name,))}

@@ -34,12 +34,13 @@ from gkestimator.operators.precision import stored_bytes
 class Price:
     """Hold what one inference of a graph costs, or what a part of it adds to that.
 
-    ``latency_ms``: from the first launch to the end of the last kernel, the host's time to issue calls included; of a
-    part: how much shorter the whole would be without it. ``latency_low_ms`` and ``latency_high_ms`` are the ends of
-    the 90 % interval (:mod:`gkestimator.estimation.intervals`); None for a part, and the high end where an operator
-    is unknown. ``gpu_ms``: sum of the kernels' durations. ``dram_bytes``: every operand of every kernel once,
-    ``weight_bytes`` the weights among what is read. ``flops`` counts a multiply-add as two. ``kernels``: launches,
-    ``calls``: framework calls. ``resident_bytes``: weights that lie in memory (None for a part).
+    ``latency_ms``: from the first launch to the end of the last kernel, the host's time to issue calls
+    included; of a part: how much shorter the whole would be without it. ``latency_low_ms`` and
+    ``latency_high_ms`` are the ends of the 90 % interval (:mod:`gkestimator.estimation.intervals`); None for
+    a part, and the high end where an operator is unknown. ``gpu_ms``: sum of the kernels' durations.
+    ``dram_bytes``: every operand of every kernel once, ``weight_bytes`` the weights among what is read.
+    ``flops`` counts a multiply-add as two. ``kernels``: launches, ``calls``: framework calls.
+    ``resident_bytes``: weights that lie in memory (None for a part).
     """
 
     latency_ms: float
@@ -64,7 +65,8 @@ class Priced:
     """Hold a graph lowered, predicted and laid out in time, so that any part of it has a price.
 
     ``groups``: the operators that a call stands for, by the name of its step, where they are several.
-    ``unknown_operators``: those whose time is not counted, because nobody knows it or because they run on the CPU.
+    ``unknown_operators``: those whose time is not counted, because nobody knows it or because they run on the
+    CPU.
     """
 
     def __init__(
@@ -114,7 +116,8 @@ class Priced:
             )
 
     def starts(self) -> dict[str, float]:
-        """Return the start of every operator's first kernel in ms; operators that launch nothing are left out.
+        """Return the start of every operator's first kernel in ms; operators that launch nothing are left
+        out.
 
         Those of one fused call start together.
         """
@@ -126,7 +129,8 @@ class Priced:
         }
 
     def piece(self, operators: Collection[str]) -> Price:
-        """Return what the calls that stand for ``operators`` cost where they are: the whole less the whole without them.
+        """Return what the calls that stand for ``operators`` cost where they are: the whole less the whole
+        without them.
 
         So the host's time counts where the host sets the pace, and the kernels' where the GPU does.
         """
@@ -169,10 +173,12 @@ class Priced:
 
 
 class Pricer:
-    """Price graphs under ``options``. Raises as an estimate would: unknown GPU, bundle that cannot be read, ...
+    """Price graphs under ``options``.
 
-    An operator that the estimator does not know costs nothing, before merging as after it: it is never merged, so
-    that the difference stays right, and :attr:`Priced.unknown_operators` names it.
+    Raises as an estimate would: unknown GPU, bundle that cannot be read, ...
+
+    An operator that the estimator does not know costs nothing, before merging as after it: it is never
+    merged, so that the difference stays right, and :attr:`Priced.unknown_operators` names it.
     """
 
     def __init__(self, options: MergeOptions) -> None:
@@ -200,7 +206,9 @@ class Pricer:
 
     @property
     def notes(self) -> Names:
-        """Return what to say of choices that nobody made: the GPU a short name stands for, a host profile that was found."""
+        """Return what to say of choices that nobody made: the GPU a short name stands for, a host profile
+        that was found.
+        """
         return tuple(text for text in (self._target.note, self._engine.host_note) if text)
 
     @property
@@ -222,7 +230,8 @@ class Pricer:
         return self._engine.host_overhead_us
 
     def graph(self, model: EditableModel, batch_size: int | None) -> OperatorGraph:
-        """Return the operator graph of ``model`` at a batch size (None: as exported, symbolic 1), bound once for each.
+        """Return the operator graph of ``model`` at a batch size (None: as exported, symbolic 1), bound once
+        for each.
 
         Raises UsageError for a batch size that an estimate would refuse.
         """
@@ -240,9 +249,10 @@ class Pricer:
     def starts(self, model: EditableModel, *, batch_size: int | None = 1) -> dict[str, float]:
         """Return when each node's first kernel starts on the model's own timeline, in ms, by node name.
 
-        Nodes that launch nothing (views, shape arithmetic, what reaches no output) are left out. ``batch_size`` is
-        the reference that models are compared at (None: as exported). A file exported at another fixed batch is bound
-        to the reference where that is provably sound, else left as it is exported.
+        Nodes that launch nothing (views, shape arithmetic, what reaches no output) are left out.
+        ``batch_size`` is the reference that models are compared at (None: as exported). A file exported at
+        another fixed batch is bound to the reference where that is provably sound, else left as it is
+        exported.
         """
         with rare_collection():
             try:
@@ -254,11 +264,12 @@ class Pricer:
             return self._priced(model.name, [graph]).starts()
 
     def originals(self, models: Models, batch_sizes: BatchSizes) -> Priced:
-        """Price ``models`` one after the other on one GPU, as one process that launches them back to back would run them.
+        """Price ``models`` one after the other on one GPU, as one process that launches them back to back
+        would run them.
 
-        That is the fair opponent of a merged graph: two processes or two sessions would wait for one another at least
-        as long. ``batch_sizes``: one for each (None: as exported, symbolic 1). Raises UsageError where a file was
-        exported at another fixed batch.
+        That is the fair opponent of a merged graph: two processes or two sessions would wait for one another
+        at least as long. ``batch_sizes``: one for each (None: as exported, symbolic 1). Raises UsageError
+        where a file was exported at another fixed batch.
         """
         with rare_collection():
             graphs = [self._as_it_runs(m, n) for m, n in zip(models, batch_sizes, strict=True)]

@@ -1,4 +1,6 @@
-"""Tell which parts of a merged graph are decided on together: merged nodes that touch, with what they replace."""
+"""Tell which parts of a merged graph are decided on together: merged nodes that touch, with what they
+replace.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,12 @@ from gkestimator.merging.pricing.pricer import Priced
 
 @frozen
 class Region:
-    """Hold nodes that are priced as one. ``originals`` run before merging, ``merged`` in their place after it.
+    """Hold nodes that are priced as one.
 
-    Both hold every node of a call that the runtime fuses over the region's edge (a product and the bias behind it),
-    so that before and after do the same work. ``supers``: places of its super-operators.
+    ``originals`` run before merging, ``merged`` in their place after it.
+
+    Both hold every node of a call that the runtime fuses over the region's edge (a product and the bias
+    behind it), so that before and after do the same work. ``supers``: places of its super-operators.
     """
 
     originals: frozenset[str]
@@ -34,9 +38,10 @@ def find_regions(
 ) -> list[Region]:
     """Return the regions of ``model``, in the order of their first super-operator (or node).
 
-    ``replaces``: what every merged node stands for (helpers: nothing). ``members``: names of the original nodes of
-    every super-operator. ``parts``: the nodes that each super-operator was emitted as; where they are given, nodes of
-    different parts that merely touch stay apart, so that every super-operator has a price of its own.
+    ``replaces``: what every merged node stands for (helpers: nothing). ``members``: names of the original
+    nodes of every super-operator. ``parts``: the nodes that each super-operator was emitted as; where they
+    are given, nodes of different parts that merely touch stay apart, so that every super-operator has a price
+    of its own.
     """
     sets = _together(model, replaces, members, before, after, parts)
     merged, originals_of = _contents(model, replaces, sets, before, after)

@@ -1,4 +1,4 @@
-"""The largest block that two weights have in common, at any offset."""
+"""Find the largest block that two weights have in common, at any offset."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Hash the patterns at a lattice's places, such that equal patterns within the tolerance always meet.
 
-A value falls into a bucket of a width of at least four times the tolerance. One that is nearer to a bucket's edge
-than the tolerance may equal a value beyond it, so an anchor of the first weight is entered under both buckets, and a
-pattern with several such values under every combination. The hash is a sum of bucket numbers times odd 64-bit
-constants, so a neighbouring bucket is one addition. Quantising is monotone in floating point (subtraction,
-multiplication and floor are), and the interval of a value is widened outwards by one rounding: if
-``|x - y| <= tolerance`` then the bucket of ``y`` is one of those of ``x``. Chance meetings of hashes do no harm:
-what meets is compared.
+A value falls into a bucket of a width of at least four times the tolerance. One that is nearer to a bucket's
+edge than the tolerance may equal a value beyond it, so an anchor of the first weight is entered under both
+buckets, and a pattern with several such values under every combination. The hash is a sum of bucket numbers
+times odd 64-bit constants, so a neighbouring bucket is one addition. Quantising is monotone in floating point
+(subtraction, multiplication and floor are), and the interval of a value is widened outwards by one rounding:
+if ``|x - y| <= tolerance`` then the bucket of ``y`` is one of those of ``x``. Chance meetings of hashes do no
+harm: what meets is compared.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _FACTORS = _RANDOM * np.uint64(2) + np.uint64(1)
 class Buckets:
     """Quantise values: all weights that are compared share it.
 
-    ``values``: of how many values a pattern must be for its hash to tell patterns apart, as far as a sample shows.
+    ``values``: of how many values a pattern must be for its hash to tell patterns apart, as far as a sample
+    shows.
     """
 
     width: float
@@ -60,7 +61,9 @@ class Buckets:
         return np.clip(scaled, -_FARTHEST, _FARTHEST)
 
     def ends(self, x: Array) -> tuple[Doubles, Doubles]:
-        """Return the first and the last bucket of the values that equal ``x`` within the tolerance; at most two."""
+        """Return the first and the last bucket of the values that equal ``x`` within the tolerance; at most
+        two.
+        """
         if self.tolerance == 0:
             number = self.number(x)
             return number, number
@@ -123,7 +126,9 @@ def _values_for(numbers: Doubles) -> int:
 
 
 def anchors_of(a: Array, plan: Lattice, bucket: Buckets, slack: tuple[float, float]) -> Anchors:
-    """Return all places of all tiles of ``a`` [rows, columns, taps] by every hash that an equal pattern can have."""
+    """Return all places of all tiles of ``a`` [rows, columns, taps] by every hash that an equal pattern can
+    have.
+    """
     rows, columns = (_tiles(plan, axis, a.shape[axis], slack[axis]) for axis in (0, 1))
     parts: list[Part] = []
     for some in _blocks(rows, columns.size):

@@ -1,10 +1,11 @@
 """Grow the largest rectangle from places where two anchors meet: what a place can hold at most, best first.
 
-Every rectangle that is searched for holds a tile, so one of the meetings lies in it. From there it reaches at most as
-far as the meeting's row is equal to both sides and the meeting's column up and down: a box, whose area bounds the
-rectangle's. Meetings are looked at in descending order of a cheaper bound (what the shift leaves of the two weights,
-and where there are many meetings :mod:`~gkestimator.merging.similarity.reaching`'s), boxes only where they can beat
-the best rectangle so far, and a mask only of a box.
+Every rectangle that is searched for holds a tile, so one of the meetings lies in it. From there it reaches at
+most as far as the meeting's row is equal to both sides and the meeting's column up and down: a box, whose
+area bounds the rectangle's. Meetings are looked at in descending order of a cheaper bound (what the shift
+leaves of the two weights, and where there are many meetings
+:mod:`~gkestimator.merging.similarity.reaching`'s), boxes only where they can beat the best rectangle so far,
+and a mask only of a box.
 """
 
 from __future__ import annotations
@@ -74,10 +75,11 @@ def best_of(
     cells: int,
     best: Rectangle | None = None,
 ) -> Finding:
-    """Return the largest common rectangle of at least ``cells`` cells that holds a meeting, or ``best`` if none is better.
+    """Return the largest common rectangle of at least ``cells`` cells that holds a meeting, or ``best`` if
+    none is better.
 
-    And whether that is certain: not where the work came to :data:`WORK`. ``reach``, where given, must know the places
-    of all meetings: it is asked before a place is looked at alone.
+    And whether that is certain: not where the work came to :data:`WORK`. ``reach``, where given, must know
+    the places of all meetings: it is asked before a place is looked at alone.
     """
     met, bound = _promising(a, b, meetings, plan, reach, tolerance, max(cells, _area(best)))
     work = 0
@@ -106,7 +108,9 @@ def best_of(
 
 
 def largest_at_shift(a: Array, b: Array, shift: Pair, *, tolerance: float) -> Rectangle | None:
-    """Return the largest common rectangle of cells of ``a`` and the cells ``shift`` (rows, columns) further in ``b``."""
+    """Return the largest common rectangle of cells of ``a`` and the cells ``shift`` (rows, columns) further
+    in ``b``.
+    """
     down, right = shift
     both = Box(
         top=max(0, -down),

@@ -1,8 +1,9 @@
-"""Bound how far two weights are equal from many places at once: bounds that tell places of few distinct values apart.
+"""Bound how far two weights are equal from many places at once: bounds that tell places of few distinct
+values apart.
 
-Where a weight repeats a value along a line (zeros of pruned channels), a step goes to the end of the shorter of both
-runs, since nothing changes before it; elsewhere a step is one cell. After :data:`_STEPS` steps what is still equal
-counts as equal to the line's end: a bound from above.
+Where a weight repeats a value along a line (zeros of pruned channels), a step goes to the end of the shorter
+of both runs, since nothing changes before it; elsewhere a step is one cell. After :data:`_STEPS` steps what
+is still equal counts as equal to the line's end: a bound from above.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ RowsAndColumns: TypeAlias = "tuple[Ints, Ints]"
 
 
 class _Lines:
-    """Hold chosen lines [lines, cells, taps] of a weight, and where the run of one value ends that a cell is in."""
+    """Hold chosen lines [lines, cells, taps] of a weight, and where the run of one value ends that a cell is
+    in.
+    """
 
     def __init__(self, lines: Array) -> None:
         self.values = np.ascontiguousarray(lines)
@@ -73,14 +76,18 @@ class Reach:
         self._tolerance = tolerance
 
     def most(self, row_a: Ints, column_a: Ints, row_b: Ints, column_b: Ints) -> Ints:
-        """Return at least as many cells as the largest common rectangle around each place; 0 where the cell differs."""
+        """Return at least as many cells as the largest common rectangle around each place; 0 where the cell
+        differs.
+        """
         wide = self._rows.extent(row_a, column_a, row_b, column_b, self._tolerance)
         high = self._columns.extent(column_a, row_a, column_b, row_b, self._tolerance)
         return wide * high
 
 
 def _following(a: _Lines, b: _Lines, places: Ints, tolerance: float) -> Ints:
-    """Return how many cells after each place are equal; ``places`` [4, n]: line and cell of a, line and cell of b."""
+    """Return how many cells after each place are equal; ``places`` [4, n]: line and cell of a, line and cell
+    of b.
+    """
     limit = np.minimum(a.size - places[1], b.size - places[3])
     done = limit.copy()
     index = np.arange(limit.size)

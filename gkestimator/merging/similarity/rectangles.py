@@ -1,10 +1,10 @@
 """Find the largest rectangle of ones in a mask, and in many masks at once.
 
-Dynamic programming row by row, a row as one array: ``height`` is the number of ones above and at a cell, ``left``
-and ``right`` how far all these rows are ones to both sides. Every rectangle that cannot be made larger is
-``height`` x (``right`` - ``left``) of some cell of its last row, so the largest is among them. The loop is over the
-shorter axis. Neighbouring rows that are alike are one row of their joint height, columns likewise: no rectangle that
-cannot be made larger ends between them.
+Dynamic programming row by row, a row as one array: ``height`` is the number of ones above and at a cell,
+``left`` and ``right`` how far all these rows are ones to both sides. Every rectangle that cannot be made
+larger is ``height`` x (``right`` - ``left``) of some cell of its last row, so the largest is among them. The
+loop is over the shorter axis. Neighbouring rows that are alike are one row of their joint height, columns
+likewise: no rectangle that cannot be made larger ends between them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ Edges: TypeAlias = "npt.NDArray[np.int32]"
 
 
 def largest_rectangles(masks: Flags) -> Ints:
-    """Return row, column, rows and columns [4, S] of the largest rectangle of ones in each mask; masks [S, R, C].
+    """Return row, column, rows and columns [4, S] of the largest rectangle of ones in each mask; masks [S, R,
+    C].
 
-    Of several: the smallest row, then the smallest column, then the most rows. All 0 where a mask has no ones.
+    Of several: the smallest row, then the smallest column, then the most rows. All 0 where a mask has no
+    ones.
     """
     rows = np.arange(masks.shape[1] + 1, dtype=np.int32)
     columns = np.arange(masks.shape[2] + 1, dtype=np.int32)
@@ -50,7 +52,9 @@ def _edges(mask: Flags) -> Edges:
 
 
 def _by_rows(masks: Flags, edges: Edges, across: Edges, *, transposed: bool) -> Ints:
-    """Return the same with row i from ``edges[i]`` to ``edges[i + 1]``, column j from ``across[j]`` on likewise."""
+    """Return the same with row i from ``edges[i]`` to ``edges[i + 1]``, column j from ``across[j]`` on
+    likewise.
+    """
     count, rows, columns = masks.shape
     width = across[-1]
     height = np.zeros((count, columns), np.int32)
@@ -82,7 +86,9 @@ def _by_rows(masks: Flags, edges: Edges, across: Edges, *, transposed: bool) -> 
 
 
 def _update(best: Ints, mask: Ints, new: Ints, transposed: bool) -> None:
-    """Take the rectangles ``new`` [5, n] of the masks ``mask`` [n] where they are larger, or as large and earlier."""
+    """Take the rectangles ``new`` [5, n] of the masks ``mask`` [n] where they are larger, or as large and
+    earlier.
+    """
     area, row, column, rows, columns = range(5)
     # The order is that of the mask as it was given.
     if transposed:
@@ -118,7 +124,9 @@ def _order(r: Rectangle) -> Numbers:
 
 
 def by_every_shift(a: Array, b: Array, *, tolerance: float) -> Rectangle | None:
-    """Return the largest common rectangle of ``a`` and ``b`` [rows, columns, taps], or None where nothing is equal."""
+    """Return the largest common rectangle of ``a`` and ``b`` [rows, columns, taps], or None where nothing is
+    equal.
+    """
     rows, columns, _ = a.shape
     a = floats(a)
     b = floats(b)

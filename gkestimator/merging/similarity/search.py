@@ -1,4 +1,5 @@
-"""Find the largest block that two weights have in common, and which of many pairs have one that is large enough.
+"""Find the largest block that two weights have in common, and which of many pairs have one that is large
+enough.
 
 In many pairs every weight is hashed once for all weights of one shape that it is compared with.
 """
@@ -39,15 +40,16 @@ _AT_ONCE = 1 << 17
 
 
 def largest_common_rectangle(a: Array, b: Array, *, tolerance: float, least: int = 1) -> Rectangle | None:
-    """Return the largest block (contiguous rows and columns, all taps) that ``a`` and ``b`` share, at any offset.
+    """Return the largest block (contiguous rows and columns, all taps) that ``a`` and ``b`` share, at any
+    offset.
 
-    ``a`` and ``b``: [rows, columns, taps] of one type (float16, float32, float64, or uint16 for bfloat16) and as many
-    taps. ``least``: values (rows x columns x taps) it must have, else None; the more, the faster. Of several largest
-    ones: the smallest row, then column in ``a``, then in ``b``, then the one of more rows. Values are equal as in
-    :mod:`gkestimator.merging.similarity.equality`.
+    ``a`` and ``b``: [rows, columns, taps] of one type (float16, float32, float64, or uint16 for bfloat16) and
+    as many taps. ``least``: values (rows x columns x taps) it must have, else None; the more, the faster. Of
+    several largest ones: the smallest row, then column in ``a``, then in ``b``, then the one of more rows.
+    Values are equal as in :mod:`gkestimator.merging.similarity.equality`.
 
-    ``exact`` is False where so many places look alike (weights of few distinct values) that the search stopped before
-    it had seen all. None is then no proof either.
+    ``exact`` is False where so many places look alike (weights of few distinct values) that the search
+    stopped before it had seen all. None is then no proof either.
 
     Raises UsageError for a negative or infinite tolerance and for weights that cannot be compared.
     """
@@ -106,7 +108,8 @@ def whole(rows: int, columns: int) -> Rectangle:
 
 
 def by_anchors(a: Array, b: Array, *, tolerance: float, cells: int) -> Finding:
-    """Return the largest common rectangle of ``a`` and ``b`` [rows, columns, taps] if it has at least ``cells`` cells.
+    """Return the largest common rectangle of ``a`` and ``b`` [rows, columns, taps] if it has at least
+    ``cells`` cells.
 
     And whether that is certain. ``cells`` is at least 1.
     """
@@ -123,9 +126,11 @@ def by_anchors_of_all(
     tolerance: float,
     cells: int,
 ) -> dict[Pair, Finding]:
-    """Return the same for many pairs: all of ``left`` are of one shape, all of ``right`` of one, and all of one type.
+    """Return the same for many pairs: all of ``left`` are of one shape, all of ``right`` of one, and all of
+    one type.
 
-    Each weight is hashed once for all it is paired with, as long as :data:`_HELD` hashes hold those of ``left``.
+    Each weight is hashed once for all it is paired with, as long as :data:`_HELD` hashes hold those of
+    ``left``.
     """
     shapes = (_shape(left), _shape(right))
     many = (len(left), len(right))
@@ -214,7 +219,9 @@ class _Search:
 
 
 def _looked_at(count: Array) -> tuple[Array, bool]:
-    """Return the samples whose meetings are looked at, and whether those are all: else those of the rarest hashes."""
+    """Return the samples whose meetings are looked at, and whether those are all: else those of the rarest
+    hashes.
+    """
     entries = np.flatnonzero(count)
     if int(count.sum()) <= _MOST:
         return entries, True
@@ -250,15 +257,17 @@ def similar_pairs(
     tolerance: float,
     unsure: set[Pair] | None = None,
 ) -> dict[Pair, Rectangle]:
-    """Return the pairs (index in ``left``, index in ``right``) of similarity at least ``omega``, with the largest block.
+    """Return the pairs (index in ``left``, index in ``right``) of similarity at least ``omega``, with the
+    largest block.
 
-    In the order of ``pairs``. Weights of different types or taps have nothing in common. Equal weights are found by
-    comparing them once; for all others see :mod:`~gkestimator.merging.similarity.lattice`. A pair whose search gave
-    up without a find is not among them (see :func:`~gkestimator.merging.similarity.largest_common_rectangle`); all
-    whose search gave up, with a find or without, are added to ``unsure``.
+    In the order of ``pairs``. Weights of different types or taps have nothing in common. Equal weights are
+    found by comparing them once; for all others see :mod:`~gkestimator.merging.similarity.lattice`. A pair
+    whose search gave up without a find is not among them (see
+    :func:`~gkestimator.merging.similarity.largest_common_rectangle`); all whose search gave up, with a find
+    or without, are added to ``unsure``.
 
-    Raises UsageError for a tolerance that is negative or an omega that is not in (0, 1], ModelError where a file does
-    not hold the values.
+    Raises UsageError for a tolerance that is negative or an omega that is not in (0, 1], ModelError where a
+    file does not hold the values.
     """
     tolerance = checked_tolerance(tolerance)
     if not 0 < omega <= 1:
@@ -286,7 +295,9 @@ def similar_pairs(
 
 
 def least_cells(a: WeightMatrix, b: WeightMatrix, omega: float) -> int | None:
-    """Return rows x columns from which on a common block makes a similarity of at least ``omega``; None: none can."""
+    """Return rows x columns from which on a common block makes a similarity of at least ``omega``; None: none
+    can.
+    """
     most = min(a.rows, b.rows) * min(a.columns, b.columns)
     if most == 0 or a.taps == 0:
         return None

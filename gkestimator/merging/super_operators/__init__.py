@@ -1,4 +1,4 @@
-"""Operators that share a block of weights, written as nodes that multiply by it once."""
+"""Write operators that share a block of weights as nodes that multiply by it once."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ def conv_reason(op: SuperOperator, shapes: Shapes) -> str | None:
 class _Window:
     """Hold what the members' convolutions have in common when they run as one.
 
-    ``begin``, ``end``: pads of the shared convolution. ``extent``: the size along each spatial axis to which every
-    member's input is filled with zeros. ``front``, ``back``: the zeros, per member.
+    ``begin``, ``end``: pads of the shared convolution. ``extent``: the size along each spatial axis to which
+    every member's input is filled with zeros. ``front``, ``back``: the zeros, per member.
     """
 
     kernel: Numbers
@@ -62,8 +62,9 @@ class _Window:
 def _window(geometries: Sequence[Ranges], sizes: Sequence[Numbers]) -> _Window:
     """Return the window that is right for every member.
 
-    A convolution's own pads are zeros, so zeros put before the input in place of pads, and behind it up to the
-    largest input, change none of the results that the member had; there may be more of them, which are cut off.
+    A convolution's own pads are zeros, so zeros put before the input in place of pads, and behind it up to
+    the largest input, change none of the results that the member had; there may be more of them, which are
+    cut off.
     """
     kernel, strides, dilations = geometries[0][:3]
     rank = len(kernel)
@@ -90,8 +91,11 @@ def _window(geometries: Sequence[Ranges], sizes: Sequence[Numbers]) -> _Window:
 
 @frozen
 class _Lane:
-    """Hold a member on its way through. A group takes ``into`` channels and gives ``out``; both 1 where rows and
-    columns are channels themselves (``grouped`` False)."""
+    """Hold a member on its way through.
+
+    A group takes ``into`` channels and gives ``out``; both 1 where rows and columns are channels themselves
+    (``grouped`` False).
+    """
 
     member: MergedMember
     pieces: Pieces
@@ -139,8 +143,8 @@ class _Lane:
 def emit_convolutions(sheet: Sheet, op: SuperOperator, shapes: Shapes, tolerance: float) -> None:
     """Write the shared convolution, each member's residual ones, and what puts the results together.
 
-    Inputs of unequal height or width are filled with zeros at the bottom and right up to the largest; the results
-    are cut back.
+    Inputs of unequal height or width are filled with zeros at the bottom and right up to the largest; the
+    results are cut back.
     """
     lanes = [_lane(op, member, shapes[member.operator.x]) for member in op.members]
     window = _window([member.operator.geometry for member in op.members], [lane.size for lane in lanes])

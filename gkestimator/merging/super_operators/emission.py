@@ -55,16 +55,18 @@ def _member_reason(op: SuperOperator, member: MergedMember, shapes: Shapes) -> s
 
 
 def emit(op: SuperOperator, *, shapes: Shapes, tolerance: float, name: str, opset: int = 13) -> Emitted:
-    """Return nodes that multiply the members' activations by the shared block at once and give each member its result.
+    """Return nodes that multiply the members' activations by the shared block at once and give each member
+    its result.
 
-    Ya = Xa Wa and Yb = Xb Wb with Wa[ra:ra+h, ca:ca+w] = Wb[rb:rb+h, cb:cb+w] = C: the columns ca:ca+w of Ya are
-    Xa[..., ra:ra+h] C plus the product of the other rows; Xa[..., ra:ra+h] and Xb[..., rb:rb+h] are stacked along
-    axis 0 and multiplied by C once. What is left of the weights is in
+    Ya = Xa Wa and Yb = Xb Wb with Wa[ra:ra+h, ca:ca+w] = Wb[rb:rb+h, cb:cb+w] = C: the columns ca:ca+w of Ya
+    are Xa[..., ra:ra+h] C plus the product of the other rows; Xa[..., ra:ra+h] and Xb[..., rb:rb+h] are
+    stacked along axis 0 and multiplied by C once. What is left of the weights is in
     :mod:`gkestimator.merging.super_operators.pieces`. Conv the same way, on channels.
 
-    ``shapes``: by name of the activations. ``tolerance``: biases that differ by at most this are one. ``name``: new
-    names begin with it; small constants are ``merged/int64[...]``. ``opset``: of the merged model's standard domain;
-    from 15 on sizes are read with fewer nodes. Raises ModelError where :func:`can_emit` gives a reason.
+    ``shapes``: by name of the activations. ``tolerance``: biases that differ by at most this are one.
+    ``name``: new names begin with it; small constants are ``merged/int64[...]``. ``opset``: of the merged
+    model's standard domain; from 15 on sizes are read with fewer nodes. Raises ModelError where
+    :func:`can_emit` gives a reason.
     """
     reason = can_emit(op, shapes)
     if reason is not None:
@@ -83,12 +85,14 @@ SHARED = frozenset({"Concat", "Gather", "Pad", "Reshape", "Shape", "Slice", "Spl
 
 
 def share_helpers(nodes: Iterable[EditNode]) -> list[EditNode]:
-    """Return ``nodes`` of emitted super-operators without those that compute what an earlier one has computed.
+    """Return ``nodes`` of emitted super-operators without those that compute what an earlier one has
+    computed.
 
-    Query, key and value of an attention read one activation: their three super-operators stack the same values,
-    ask for the same sizes and take apart the same rows. Two nodes compute the same when operator, inputs and
-    attributes are equal; all of :data:`SHARED` are deterministic. Each super-operator's nodes must come in an
-    order that can be executed, as :func:`emit` gives them. Nodes that write a value of a model itself stay.
+    Query, key and value of an attention read one activation: their three super-operators stack the same
+    values, ask for the same sizes and take apart the same rows. Two nodes compute the same when operator,
+    inputs and attributes are equal; all of :data:`SHARED` are deterministic. Each super-operator's nodes must
+    come in an order that can be executed, as :func:`emit` gives them. Nodes that write a value of a model
+    itself stay.
     """
     renamed: dict[str, str] = {}
     seen: dict[object, Names] = {}

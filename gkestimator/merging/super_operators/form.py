@@ -17,11 +17,11 @@ from gkestimator.merging.naming import SHAPE_ENDS, unused_name, whole_numbers
 class Emitted:
     """Hold what stands for the members of a super-operator.
 
-    ``nodes`` in an order that can be executed; they write every member's output under the name it had. ``weights``
-    are new: parts of the members' (views; what is put together of two parts is copied when it is read) and small
-    constants. A constant has one name for one value in all super-operators, so that they can be put into one table.
-    ``replaces``: for each node the names of the original nodes whose products it computes; () for those that only
-    move or add.
+    ``nodes`` in an order that can be executed; they write every member's output under the name it had.
+    ``weights`` are new: parts of the members' (views; what is put together of two parts is copied when it is
+    read) and small constants. A constant has one name for one value in all super-operators, so that they can
+    be put into one table. ``replaces``: for each node the names of the original nodes whose products it
+    computes; () for those that only move or add.
     """
 
     nodes: tuple[EditNode, ...]
@@ -55,7 +55,10 @@ class Sheet:
         replaces: Names = (),
         attributes: Mapping[str, AttributeValue] | None = None,
     ) -> str:
-        """Add a node of one output and return the output's name. ``replaces``: the original nodes whose products it computes."""
+        """Add a node of one output and return the output's name.
+
+        ``replaces``: the original nodes whose products it computes.
+        """
         name = self._free(hint)
         self.nodes.append(
             EditNode(
@@ -109,7 +112,9 @@ class Sheet:
         return names
 
     def spans(self, value: str, sizes: Sequence[int], axis: int, hint: str) -> list[str]:
-        """Return ``value`` taken apart along ``axis`` into parts of ``sizes``; "" for one of size 0, itself if it is alone."""
+        """Return ``value`` taken apart along ``axis`` into parts of ``sizes``; "" for one of size 0, itself
+        if it is alone.
+        """
         present = [size for size in sizes if size]
         if len(present) == 1:
             return [value if size else "" for size in sizes]
@@ -117,7 +122,9 @@ class Sheet:
         return [next(parts) if size else "" for size in sizes]
 
     def leading(self, value: str, stop: int, hint: str) -> str:
-        """Return the sizes of ``value``'s axes before ``stop`` (negative: counted from the end), at run time: [n] int64."""
+        """Return the sizes of ``value``'s axes before ``stop`` (negative: counted from the end), at run time:
+        [n] int64.
+        """
         if self.opset >= SHAPE_ENDS:
             return self.node("Shape", [value], hint, attributes={"start": 0, "end": stop})
         shape = self.node("Shape", [value], hint)
@@ -129,7 +136,9 @@ class Sheet:
         return self.node("Slice", [shape, *ends], f"{hint}_leading")
 
     def finish(self, value: str, output: str) -> None:
-        """Give the result ``value``, which no node here reads, the name ``output`` that the model's others read."""
+        """Give the result ``value``, which no node here reads, the name ``output`` that the model's others
+        read.
+        """
         for index, node in enumerate(self.nodes):
             if value in node.outputs:
                 written = tuple(output if name == value else name for name in node.outputs)

@@ -1,6 +1,7 @@
-"""Name what is left of a weight beside the shared block, and the block itself, as views of the members' weights.
+"""Name what is left of a weight beside the shared block, and the block itself, as views of the members'
+weights.
 
-    columns:   0      c        c+w     N
+columns:   0      c        c+w     N
              +------+---------+-------+  0
              |      |  above  |       |
              |      +---------+       |  r
@@ -9,11 +10,12 @@
              |      |  below  |       |
              +------+---------+-------+  K
 
-``left`` and ``right``, the sides, have all rows: one product of the whole activation by both, taken apart and put at
-both ends of the result. ``above`` and ``below``, the border, have the other rows of the block's columns: one product
-by both, added to the member's part of the shared product. (The blocks are USHER's residual products, section 3.4; to
-give the corners to the sides and to multiply by both sides and both borders at once is our reading: no value is
-multiplied twice, and a thin product costs a GPU far more than the copy of a few columns.)
+``left`` and ``right``, the sides, have all rows: one product of the whole activation by both, taken apart and
+put at both ends of the result. ``above`` and ``below``, the border, have the other rows of the block's
+columns: one product by both, added to the member's part of the shared product. (The blocks are USHER's
+residual products, section 3.4; to give the corners to the sides and to multiply by both sides and both
+borders at once is our reading: no value is multiplied twice, and a thin product costs a GPU far more than the
+copy of a few columns.)
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ def joint(parts: Sequence[Values], axis: int) -> Values:
 
 @frozen
 class Area:
-    """Bound rows ``top`` to ``bottom`` and columns ``left`` to ``right`` of a weight; empty where they are equal."""
+    """Bound rows ``top`` to ``bottom`` and columns ``left`` to ``right`` of a weight; empty where they are
+    equal.
+    """
 
     top: int
     bottom: int

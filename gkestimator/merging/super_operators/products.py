@@ -32,7 +32,9 @@ def product_reason(op: SuperOperator, shapes: Shapes) -> str | None:
 
 @frozen
 class _Lane:
-    """Hold a member on its way through: ``x`` as it is multiplied ([rows, K] if ``flat``), rows along axis 0 or None."""
+    """Hold a member on its way through: ``x`` as it is multiplied ([rows, K] if ``flat``), rows along axis 0
+    or None.
+    """
 
     member: MergedMember
     pieces: Pieces
@@ -60,9 +62,9 @@ class _Lane:
 def emit_products(sheet: Sheet, op: SuperOperator, shapes: Shapes, tolerance: float) -> None:
     """Write the shared product, each member's residual products, and what puts the results together.
 
-    The activations [..., K] are stacked as they stand where their ranks are equal and their sizes between axis 0
-    and the last are equal and static, else as rows [-1, K]. They are rows as well where a residual product is to be
-    added, because Gemm adds it for nothing (and rounds the sum once).
+    The activations [..., K] are stacked as they stand where their ranks are equal and their sizes between
+    axis 0 and the last are equal and static, else as rows [-1, K]. They are rows as well where a residual
+    product is to be added, because Gemm adds it for nothing (and rounds the sum once).
     """
     lanes = _lanes(sheet, op, shapes)
     inner = [sheet.spans(lane.x, lane.pieces.rows, -1, "rows") for lane in lanes]
@@ -102,7 +104,9 @@ def _lanes(sheet: Sheet, op: SuperOperator, shapes: Shapes) -> list[_Lane]:
 
 
 def _rows_left(op: SuperOperator) -> bool:
-    """Return True where a residual product is added to a member's part: Gemm, which takes two axes, does that for nothing."""
+    """Return True where a residual product is added to a member's part: Gemm, which takes two axes, does that
+    for nothing.
+    """
     return any(member.operator.matrix.rows > op.rows for member in op.members)
 
 
