@@ -15,7 +15,7 @@ from gkestimator.core.records import frozen
 from gkestimator.merging.checking import OutputCheck
 from gkestimator.merging.editing import EditableModel, Names
 from gkestimator.merging.grouping import Grouping
-from gkestimator.merging.matching import Matching
+from gkestimator.merging.matching import Matching, RefusedOperators
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing import MergeDecision, Price, PricedSuper, Pricer
 from gkestimator.merging.sources import MergeSource
@@ -101,19 +101,6 @@ class ReportedOperator:
     def of(self, model: str) -> bool:
         """Return True where one of the operators is of the model that is called so."""
         return any(name.startswith(f"{model}/") for name in self.operators)
-
-
-@frozen
-class RefusedOperators:
-    """Hold operators whose weights are similar enough and that were not merged.
-
-    ``reason``: ``start``, ``cycle``, ``emission`` (``detail`` says why), ``price``.
-    """
-
-    operators: Names
-    reason: str
-    similarity: float
-    detail: str = ""
 
 
 @frozen
@@ -265,16 +252,7 @@ def report_of(steps: MergeSteps, files: Sequence[Path], check: OutputCheck | str
     ``files``: what was written. ``check``: the comparison of outputs, or why there is none.
     """
     decision = steps.decision
-    refused: list[RefusedOperators] = []
-    for refusal in steps.matching.refused:
-        refused.append(
-            RefusedOperators(
-                operators=refusal.names,
-                reason=refusal.reason,
-                similarity=refusal.similarity,
-                detail=refusal.detail,
-            )
-        )
+    refused = list(steps.matching.refused)
     for op in decision.refused:
         refused.append(RefusedOperators(operators=op.names, reason="price", similarity=op.similarity))
     regions: list[ReportedRegion] = []

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from gkestimator.merging.matching.assignment import best_assignment
 from gkestimator.merging.matching.candidates import candidates
-from gkestimator.merging.matching.growing import Matching, Refused, match_all
+from gkestimator.merging.matching.growing import Matching, RefusedOperators, match_all
 
-__all__ = ["Matching", "Refused", "best_assignment", "candidates", "match_all"]
+__all__ = ["Matching", "RefusedOperators", "best_assignment", "candidates", "match_all"]

@@ -19,16 +19,16 @@ Operators: TypeAlias = "Sequence[Sequence[WeightOperator]]"
 
 
 @frozen
-class Refused:
+class RefusedOperators:
     """Name operators that are similar enough and stay apart.
 
-    ``names``: their nodes. ``reason``: ``start`` (their weights are equal, and they start at other times),
-    ``cycle`` (one needs the other's result, given what is merged already), ``emission`` (no nodes can be
-    written for them; ``detail`` says why).
+    ``operators``: their nodes. ``reason``: ``start`` (their weights are equal, and they start at other
+    times), ``cycle`` (one needs the other's result, given what is merged already), ``price`` (they would not
+    pay), ``emission`` (no nodes can be written for them; ``detail`` says why).
     """
 
-    names: Names
-    reason: Literal["start", "cycle", "emission"]
+    operators: Names
+    reason: Literal["start", "cycle", "emission", "price"]
     similarity: float
     detail: str = ""
 
@@ -43,7 +43,7 @@ class Matching:
     """
 
     supers: tuple[SuperOperator, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedOperators, ...]
     unsure: int = 0
 
 
@@ -96,7 +96,7 @@ class _Grown:
         self._unsure = 0
         self._graph = Contraction(models, operators)
         self._done: list[Unit] = []
-        self._refused: list[Refused] = []
+        self._refused: list[RefusedOperators] = []
 
     def add_group(self, group: Sequence[int]) -> None:
         """Match the models of ``group`` one after the other."""
@@ -125,13 +125,15 @@ class _Grown:
         merged: set[str] = set()
         for op in supers:
             merged.update(op.names)
-        refused = [refusal for refusal in self._refused if not merged.issuperset(refusal.names)]
+        refused = [refusal for refusal in self._refused if not merged.issuperset(refusal.operators)]
         return Matching(supers=tuple(supers), refused=tuple(refused), unsure=self._unsure)
 
     def _refuse(self, unit: Unit, reason: Literal["start", "cycle", "emission"], detail: str = "") -> None:
         op = unit.as_super()
         similarity = unit.similarity_of_last()
-        self._refused.append(Refused(names=op.names, reason=reason, similarity=similarity, detail=detail))
+        self._refused.append(
+            RefusedOperators(operators=op.names, reason=reason, similarity=similarity, detail=detail)
+        )
 
     def _joins(self, units: Sequence[Unit], own: Sequence[Unit]) -> dict[Pair, Unit]:
         """Return what comes of the pairs (place in ``units``, place in ``own``) that are merged."""

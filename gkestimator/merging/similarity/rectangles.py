@@ -16,10 +16,9 @@ import numpy.typing as npt
 
 from gkestimator.merging.editing import Numbers
 from gkestimator.merging.operators import Rectangle
-from gkestimator.merging.similarity.equality import Array, Flags, Ints, equal_in_all_taps, floats
+from gkestimator.merging.similarity.equality import Flags, Ints
 
 _LARGE = 1 << 12  # cells of a mask from which on a look for rows that are alike pays
-_AT_ONCE = 1 << 20  # comparisons of shifts held at a time
 
 Edges: TypeAlias = "npt.NDArray[np.int32]"
 
@@ -105,13 +104,6 @@ def _update(best: Ints, mask: Ints, new: Ints, transposed: bool) -> None:
     best[:, mask[better]] = new[:, better]
 
 
-def cost_of_every_shift(a: Array, b: Array) -> int:
-    """Return how many values :func:`by_every_shift` compares."""
-    shifts_down = a.shape[0] + b.shape[0] - 1
-    shifts_right = a.shape[1] + b.shape[1] - 1
-    return int(shifts_down * shifts_right * a.size)
-
-
 def earlier(rectangle: Rectangle, than: Rectangle | None) -> bool:
     """Return True for the better of two: larger; else smaller offsets in a, then in b; else more rows."""
     if than is None:
@@ -121,41 +113,3 @@ def earlier(rectangle: Rectangle, than: Rectangle | None) -> bool:
 
 def _order(r: Rectangle) -> Numbers:
     return (-r.rows * r.columns, r.row_a, r.column_a, r.row_b, r.column_b, -r.rows)
-
-
-def by_every_shift(a: Array, b: Array, *, tolerance: float) -> Rectangle | None:
-    """Return the largest common rectangle of ``a`` and ``b`` [rows, columns, taps], or None where nothing is
-    equal.
-    """
-    rows, columns, _ = a.shape
-    a = floats(a)
-    b = floats(b)
-    # NaN equals nothing: what is outside b is no part of any rectangle.
-    margin = ((rows - 1, rows - 1), (columns - 1, columns - 1), (0, 0))
-    padded = np.pad(b, margin, constant_values=np.nan)
-    best: Rectangle | None = None
-    across = b.shape[1] + columns - 1
-    step = max(1, _AT_ONCE // (across * a.size))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (rows, columns), axis=(0, 1))
-    windows = windows.transpose(0, 1, 3, 4, 2)
-    for down in range(0, windows.shape[0], step):
-        masks = equal_in_all_taps(a, windows[down : down + step], tolerance)
-        every = largest_rectangles(masks.reshape(-1, rows, columns))
-        area = every[2] * every[3]
-        most = int(area.max(initial=0))
-        if most == 0:
-            continue
-        for place in np.flatnonzero(area == most).tolist():
-            shift_down, shift_right = divmod(place, across)
-            row, column, tall, wide = every[:, place].tolist()
-            candidate = Rectangle(
-                rows=tall,
-                columns=wide,
-                row_a=row,
-                column_a=column,
-                row_b=row + down + shift_down - (rows - 1),
-                column_b=column + shift_right - (columns - 1),
-            )
-            if earlier(candidate, best):
-                best = candidate
-    return best

@@ -23,77 +23,18 @@ from gkestimator.merging.similarity.anchors import (
     meeting,
     samples_of,
 )
-from gkestimator.merging.similarity.equality import Array, checked_tolerance, equal_everywhere, floats
+from gkestimator.merging.similarity.equality import Array, checked_tolerance, equal_everywhere
 from gkestimator.merging.similarity.growing import Finding, Meetings, best_of, largest_at_shift
 from gkestimator.merging.similarity.lattice import Lattice, Shape, lattices, slacks, with_fewer_values
 from gkestimator.merging.similarity.reaching import Reach
-from gkestimator.merging.similarity.rectangles import by_every_shift, cost_of_every_shift, earlier
+from gkestimator.merging.similarity.rectangles import earlier
 
-_SMALL = 1 << 15  # comparisons that every shift may cost: beyond, anchors are faster
-_NARROWER = 8  # how much smaller a rectangle is looked for when none was found
 _FIRST_SLACK = next(slacks())
 _MANY = 1 << 12  # meetings of a pair from which on it is worth looking for more telling places
 _FEW = 1 << 18  # hashes of a weight up to which other places are tried
 _HELD = 1 << 22
 _MOST = 1 << 24  # meetings of a pair that are looked at
 _AT_ONCE = 1 << 17
-
-
-def largest_common_rectangle(a: Array, b: Array, *, tolerance: float, least: int = 1) -> Rectangle | None:
-    """Return the largest block (contiguous rows and columns, all taps) that ``a`` and ``b`` share, at any
-    offset.
-
-    ``a`` and ``b``: [rows, columns, taps] of one type (float16, float32, float64, or uint16 for bfloat16) and
-    as many taps. ``least``: values (rows x columns x taps) it must have, else None; the more, the faster. Of
-    several largest ones: the smallest row, then column in ``a``, then in ``b``, then the one of more rows.
-    Values are equal as in :mod:`gkestimator.merging.similarity.equality`.
-
-    ``exact`` is False where so many places look alike (weights of few distinct values) that the search
-    stopped before it had seen all. None is then no proof either.
-
-    Raises UsageError for a negative or infinite tolerance and for weights that cannot be compared.
-    """
-    tolerance = checked_tolerance(tolerance)
-    if a.ndim != 3 or b.ndim != 3 or a.dtype != b.dtype or a.shape[2] != b.shape[2]:
-        raise UsageError(
-            f"weights of shapes {list(a.shape)} ({a.dtype}) and {list(b.shape)} ({b.dtype}): expected rows, columns "
-            "and taps of both, of one type and as many taps"
-        )
-    if a.size == 0 or b.size == 0:
-        return None
-    floats(a[:0])  # the type's error
-    rows, columns, taps = a.shape
-    cells = max(1, -(-least // taps))
-    if cells > _most_cells(a, b):
-        return None
-    if a.shape == b.shape and equal_everywhere(a, b, tolerance):
-        return whole(rows, columns)
-    if cost_of_every_shift(a, b) > _SMALL:
-        return _by_narrowing(a, b, tolerance, cells)
-    best = by_every_shift(a, b, tolerance=tolerance)
-    if best is not None and best.cells >= cells:
-        return best
-    return None
-
-
-def _most_cells(a: Array, b: Array) -> int:
-    return int(min(a.shape[0], b.shape[0]) * min(a.shape[1], b.shape[1]))
-
-
-def _by_narrowing(a: Array, b: Array, tolerance: float, smallest: int) -> Rectangle | None:
-    """Look for large rectangles first: the fewer cells are asked for, the more anchors there are."""
-    certain = True
-    best: Rectangle | None = None
-    cells = max(smallest, _most_cells(a, b) // 2)
-    while True:
-        candidate, exact = by_anchors(a, b, tolerance=tolerance, cells=cells)
-        certain &= exact
-        if candidate is not None and earlier(candidate, best):
-            best = candidate
-        enough = best is not None and best.cells >= cells
-        if enough or cells == smallest:
-            return _marked(best, certain)
-        cells = max(smallest, cells // _NARROWER)
 
 
 def _marked(best: Rectangle | None, certain: bool) -> Rectangle | None:
@@ -105,17 +46,6 @@ def _marked(best: Rectangle | None, certain: bool) -> Rectangle | None:
 def whole(rows: int, columns: int) -> Rectangle:
     """Return the rectangle of two equal weights."""
     return Rectangle(rows=rows, columns=columns, row_a=0, column_a=0, row_b=0, column_b=0)
-
-
-def by_anchors(a: Array, b: Array, *, tolerance: float, cells: int) -> Finding:
-    """Return the largest common rectangle of ``a`` and ``b`` [rows, columns, taps] if it has at least
-    ``cells`` cells.
-
-    And whether that is certain. ``cells`` is at least 1.
-    """
-    if _most_cells(a, b) < cells:
-        return None, True
-    return by_anchors_of_all({0: a}, {0: b}, [(0, 0)], tolerance=tolerance, cells=cells)[0, 0]
 
 
 def by_anchors_of_all(
@@ -262,9 +192,9 @@ def similar_pairs(
 
     In the order of ``pairs``. Weights of different types or taps have nothing in common. Equal weights are
     found by comparing them once; for all others see :mod:`~gkestimator.merging.similarity.lattice`. A pair
-    whose search gave up without a find is not among them (see
-    :func:`~gkestimator.merging.similarity.largest_common_rectangle`); all whose search gave up, with a find
-    or without, are added to ``unsure``.
+    whose search gave up without a find is not among them: so many places look alike (weights of few distinct
+    values) that it stopped before it had seen all. All whose search gave up, with a find (whose ``exact`` is
+    False then) or without, are added to ``unsure``.
 
     Raises UsageError for a tolerance that is negative or an omega that is not in (0, 1], ModelError where a
     file does not hold the values.

@@ -65,6 +65,6 @@ def test_a_layer_more_shifts_what_follows(tmp_path: Path) -> None:
     assert len(found.supers) == 12
     # Pooler and classifier come later in the longer model: the report says that tau would have to be larger.
     assert [r.reason for r in found.refused] == ["start", "start"]
-    assert {n.partition("/")[2] for r in found.refused for n in r.names} == {"pooler", "classifier"}
+    assert {n.partition("/")[2] for r in found.refused for n in r.operators} == {"pooler", "classifier"}
     found, _ = _matched(tmp_path, two, three, tau_ms=math.inf)
     assert (len(found.supers), found.refused) == (14, ())

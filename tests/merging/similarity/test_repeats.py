@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from _largest import by_anchors, by_every_shift, largest_common_rectangle
 from _rectangle_oracle import largest_block
 from _weight_cases import block, matrix
 
-from gkestimator.merging.similarity import growing, largest_common_rectangle, search, similar_pairs
+from gkestimator.merging.similarity import growing, search, similar_pairs
 from gkestimator.merging.similarity.reaching import Reach
-from gkestimator.merging.similarity.rectangles import by_every_shift
-from gkestimator.merging.similarity.search import by_anchors
 
 
 def normal(rows: int, columns: int, seed: int) -> np.ndarray:
