@@ -144,7 +144,9 @@ def _print(weight: Weight) -> bytes:
 
 
 def _equal(a: Weight, b: Weight) -> bool:
-    if a.values is b.values or (isinstance(a.values, Mapped) and a.values == b.values):
+    if a.values is b.values:
+        return True
+    if isinstance(a.values, Mapped) and a.values == b.values:
         return True
     left = _bytes_of(a)
     right = _bytes_of(b)

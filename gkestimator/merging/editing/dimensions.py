@@ -194,6 +194,10 @@ def _value(tree: ast.expr, known: Mapping[str, int]) -> int | None:
         return None
     left = _value(tree.left, known)
     right = _value(tree.right, known)
-    if left is None or right is None or max(abs(left), abs(right)) >= _MOST:
+    if left is None:
+        return None
+    if right is None:
+        return None
+    if max(abs(left), abs(right)) >= _MOST:
         return None
     return _OPERATIONS[type(tree.op)](left, right)

@@ -131,7 +131,10 @@ def close_gaps(proto: ModelProto, old: int) -> None:
             node.attribute.append(helper.make_attribute("nearest_mode", rounding))
         elif node.op_type == "Hardmax" and old < _ONE_AXIS:
             attribute = _attribute(node, "axis")
-            axis = 1 if attribute is None else attribute.i
+            if attribute is None:
+                axis = 1
+            else:
+                axis = attribute.i
             if axis != -1:
                 raise ModelError(f"node {node.name} (Hardmax): axis {axis}; -1 was expected before opset 13")
 

@@ -195,7 +195,9 @@ def value_shapes(model: EditableModel, dims: DimSizes | None = None) -> dict[str
 def _certain(types: Sequence[ValueType | None]) -> ValueShape | None:
     """Return what several bindings say of a value alike; None where it is no tensor or of several ranks."""
     tensors = [kind for kind in types if isinstance(kind, TensorType)]
-    if len(tensors) < len(types) or len({len(tensor.shape) for tensor in tensors}) > 1:
+    if len(tensors) < len(types):
+        return None
+    if len({len(tensor.shape) for tensor in tensors}) > 1:
         return None
     certain = not any(tensor.bounded for tensor in tensors)
     dims: list[int | None] = []

@@ -70,7 +70,11 @@ def weight_of(proto: TensorProto, name: str, source: TensorSource | None, what: 
     dtype = dtype_of(proto.data_type, what)
     shape = tensor_type(dtype, tuple(proto.dims), what).shape
     tensor = _Tensor(proto=proto, dtype=dtype, shape=shape, what=what)
-    values: Values = tensor.own_values() if source is None else tensor.values(source)
+    values: Values
+    if source is None:
+        values = tensor.own_values()
+    else:
+        values = tensor.values(source)
     return Weight(name=name, dtype=dtype, shape=shape, values=values)
 
 

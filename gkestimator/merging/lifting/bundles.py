@@ -162,7 +162,13 @@ class BranchBinder:
         """
         a = self._graph.weights.get(one)
         b = self._graph.weights.get(other)
-        if a is None or b is None or a.dtype is not b.dtype or a.shape != b.shape:
+        if a is None:
+            return False
+        if b is None:
+            return False
+        if a.dtype is not b.dtype:
+            return False
+        if a.shape != b.shape:
             return False
         if (one, other) not in self._equal:
             tolerance = self._tolerance
@@ -180,7 +186,11 @@ class BranchBinder:
             return None
         for name in names:
             shape = self._terms.shape(name)
-            if self._numbers(name) != vector or shape is None or shape.dtype is not DType.INT64:
+            if self._numbers(name) != vector:
+                return None
+            if shape is None:
+                return None
+            if shape.dtype is not DType.INT64:
                 return None
         numbers = integers(vector.entries) or ()
         return self._constant(self._graph.integers(numbers), len(names))
@@ -199,7 +209,9 @@ class BranchBinder:
         inputs: list[str] = []
         for column in zip(*(maker.inputs for maker in makers), strict=True):
             bound = self.find(column, depth + 1)
-            if bound is None or bound.operand.role not in ("constant", "absent"):
+            if bound is None:
+                return None
+            if bound.operand.role not in ("constant", "absent"):
                 return None
             inputs.append(bound.name)
         self._share(numbers, tuple(inputs))

@@ -165,7 +165,11 @@ def _split(node: EditNode, readers: list[EditNode], terms: Terms, weights: Weigh
     """Return the Split in place of ``node`` and all that read its sequence; None where that is not the same."""
     axis = node.attributes.get("axis", 0)
     dims = terms.dims(node.inputs[0])
-    if dims is None or not isinstance(axis, int) or not -len(dims) <= axis < len(dims):
+    if dims is None:
+        return None
+    if not isinstance(axis, int):
+        return None
+    if not -len(dims) <= axis < len(dims):
         return None
     length = dims[axis]
     if length is None or axis % len(dims) == 0:
@@ -206,8 +210,14 @@ def _sizes(node: EditNode, terms: Terms, length: int) -> Numbers | None:
     if numbers is None or min(numbers, default=0) < 0:
         return None
     if not split.scalar:
-        return numbers if sum(numbers) == length else None
+        if sum(numbers) == length:
+            return numbers
+        return None
     step = numbers[0]
-    if step < 1 or length < 1 or -(-length // step) > FEW:
+    if step < 1:
+        return None
+    if length < 1:
+        return None
+    if -(-length // step) > FEW:
         return None
     return tuple(min(step, length - start) for start in range(0, length, step))

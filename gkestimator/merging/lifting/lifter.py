@@ -83,7 +83,11 @@ class Lifter:
             fitting: list[tuple[int, int]] = []
             for reader in self._graph.readers(name):
                 other = self._graph.nodes[reader]
-                if reader in group or not alike((node, other)) or other.inputs[place] != name:
+                if reader in group:
+                    continue
+                if not alike((node, other)):
+                    continue
+                if other.inputs[place] != name:
                     continue
                 open_inputs = self._open_inputs(node, other, index)
                 if open_inputs is not None:
@@ -103,7 +107,11 @@ class Lifter:
             if mine == its or self._in_one_bundle(mine, its, index):
                 continue
             constants = [name in self._graph.weights for name in (mine, its)]
-            if not mine or not its or constants[0] != constants[1]:
+            if not mine:
+                return None
+            if not its:
+                return None
+            if constants[0] != constants[1]:
                 return None
             if not constants[0]:
                 count += 1
@@ -124,7 +132,9 @@ class Lifter:
             return False
         question = self._binder.question(nodes, (bound.operand for bound in bounds), sizes)
         rewrite = RULES[nodes[0].key](question)
-        if rewrite is None or not self._carried_out(plans, group, bounds):
+        if rewrite is None:
+            return False
+        if not self._carried_out(plans, group, bounds):
             return False
         joined = [bound.bundle.whole for bound in bounds if bound.bundle is not None and bound.bundle.joined]
         if joined and not set(group).isdisjoint(self._graph.above(joined)):
@@ -146,7 +156,10 @@ class Lifter:
             elif place == SHAPE_INPUT.get(nodes[0].key):
                 bound = Bound(operand=self._binder.other(names), name="")
             else:
-                plan = self._planner.plan(names, sizes) if all(names) else None
+                if all(names):
+                    plan = self._planner.plan(names, sizes)
+                else:
+                    plan = None
                 if plan is None:
                     return None
                 plans[place] = plan

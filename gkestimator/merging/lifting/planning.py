@@ -72,7 +72,11 @@ class Planner:
         if leaf in self._known:
             return self._known[leaf]
         self._known[leaf] = None
-        if depth > _DEEPEST or len(set(names)) != len(names) or not self._fits(names, sizes):
+        if depth > _DEEPEST:
+            return None
+        if len(set(names)) != len(names):
+            return None
+        if not self._fits(names, sizes):
             return None
         here = self.elements(names)
         above = self._above(names, sizes, depth)

@@ -95,7 +95,13 @@ def flatten(question: Question) -> Rewrite | None:
     rank = question.batch(0)
     data = question.operand(0).dims
     axis = question.integer("axis", 1)
-    if rank is None or data is None or axis is None or not -rank <= axis <= rank:
+    if rank is None:
+        return None
+    if data is None:
+        return None
+    if axis is None:
+        return None
+    if not -rank <= axis <= rank:
         return None
     if axis < 0:
         axis += rank
@@ -156,7 +162,11 @@ def reshape(question: Question) -> Rewrite | None:
     """
     data = question.operand(0)
     shape = question.operand(1)
-    if question.batch(0) is None or data.dims is None or shape.role == "batch":
+    if question.batch(0) is None:
+        return None
+    if data.dims is None:
+        return None
+    if shape.role == "batch":
         return None
     result = question.results[0]
     before = _known(data.dims)
@@ -182,7 +192,9 @@ def _reshape_by_entries(question: Question, shape: Operand, result: Dims) -> Rew
         if not entries:
             return None
         keeps_length = entries[0] == size or (entries[0] == 0 and not literal_zeros)
-        if not keeps_length or len(entries) != len(shape.entries[0] or ()):
+        if not keeps_length:
+            return None
+        if len(entries) != len(shape.entries[0] or ()):
             return None
         rows.append(entries[1:])
     behind: list[int] = []
@@ -216,7 +228,11 @@ def expand(question: Question) -> Rewrite | None:
     """
     data = question.operand(0)
     shape = question.operand(1)
-    if data.rank is None or shape.role == "batch" or len(shape.entries) != len(question.sizes):
+    if data.rank is None:
+        return None
+    if shape.role == "batch":
+        return None
+    if len(shape.entries) != len(question.sizes):
         return None
     lengths: set[int] = set()
     firsts: set[object] = set()
@@ -279,7 +295,11 @@ def pad(question: Question) -> bool:
     """
     rank = question.batch(0)
     pads = question.operand(1).ints()
-    if rank is None or pads is None or not question.steady_from(1):
+    if rank is None:
+        return False
+    if pads is None:
+        return False
+    if not question.steady_from(1):
         return False
     if question.absent(3):
         return len(pads) == 2 * rank and pads[0] == 0 == pads[rank]
@@ -357,7 +377,9 @@ def resize(question: Question) -> bool:
     axes without 0.
     """
     rank = question.batch(0, 3)
-    if rank is None or question.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+    if rank is None:
+        return False
+    if question.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         return False
     region = question.operand(1)
     if region.role != "absent" and (region.role != "constant" or region.dims != (0,)):
@@ -366,7 +388,11 @@ def resize(question: Question) -> bool:
     if isinstance(axes, tuple):
         return question.steady_from(1) and _none_is_first(integers(axes), rank)
     scales = question.operand(2)
-    if not question.absent(3) or scales.role != "constant" or scales.dims != (rank,):
+    if not question.absent(3):
+        return False
+    if scales.role != "constant":
+        return False
+    if scales.dims != (rank,):
         return False
     return scales.value is not None and bool(scales.value.ravel()[0] == 1)
 

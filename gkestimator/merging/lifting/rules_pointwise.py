@@ -93,7 +93,11 @@ def matmul(question: Question) -> bool:
     """
     a = question.operand(0)
     b = question.operand(1)
-    if a.rank is None or b.rank is None or len(question.operands) != 2:
+    if a.rank is None:
+        return False
+    if b.rank is None:
+        return False
+    if len(question.operands) != 2:
         return False
     roles = (a.role, b.role)
     if roles == ("batch", "batch"):

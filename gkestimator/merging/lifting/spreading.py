@@ -64,7 +64,11 @@ def _size_by_shape(node: EditNode, terms: Terms) -> Term | None:
     if place is None or len(node.inputs) <= place:
         return None
     shape = terms.vector(node.inputs[place])
-    if shape is None or shape.scalar or not shape.entries:
+    if shape is None:
+        return None
+    if shape.scalar:
+        return None
+    if not shape.entries:
         return None
     size = shape.entries[0]
     if not isinstance(size, tuple):
@@ -123,10 +127,16 @@ def _size_by_rule(node: EditNode, binder: BranchBinder, terms: Terms) -> Term | 
 
 def learn_shapes(node: EditNode, terms: Terms) -> None:
     """Note ranks and sizes of the outputs of ``node`` that nothing is known of yet."""
-    if node.domain or not node.inputs or all(terms.shape(name) is not None for name in node.writes):
+    if node.domain:
+        return
+    if not node.inputs:
+        return
+    if all(terms.shape(name) is not None for name in node.writes):
         return
     first = terms.shape(node.inputs[0])
-    if first is None or len(node.inputs) < _INPUTS.get(node.op_type, 1):
+    if first is None:
+        return
+    if len(node.inputs) < _INPUTS.get(node.op_type, 1):
         return
     results: list[Dims | None] = []
     if node.op_type == "Split":
@@ -239,14 +249,22 @@ def _broadcast_size(column: Dims) -> int | None:
 
 def _matmul(node: EditNode, terms: Terms, first: Dims) -> Dims | None:
     second = terms.dims(node.inputs[1])
-    if second is None or len(second) != 2 or len(first) < 2:
+    if second is None:
+        return None
+    if len(second) != 2:
+        return None
+    if len(first) < 2:
         return None
     return (*first[:-1], second[1])
 
 
 def _gemm(node: EditNode, terms: Terms, first: Dims) -> Dims | None:
     second = terms.dims(node.inputs[1])
-    if second is None or len(second) != 2 or len(first) != 2:
+    if second is None:
+        return None
+    if len(second) != 2:
+        return None
+    if len(first) != 2:
         return None
     if node.attributes.get("transA", 0):
         first = first[::-1]

@@ -137,7 +137,11 @@ class Terms:
     def work_out(self, node: EditNode) -> None:
         """Note the vector that ``node`` makes, if it is one of those that shapes are made with."""
         evaluate = _EVALUATORS.get(node.op_type)
-        if evaluate is None or node.domain or len(node.outputs) != 1:
+        if evaluate is None:
+            return
+        if node.domain:
+            return
+        if len(node.outputs) != 1:
             return
         if len(node.inputs) < _INPUTS.get(node.op_type, 1):
             return
@@ -315,7 +319,9 @@ def _arithmetic(calculate: Callable[[int, int], int | None]) -> Callable[[Terms,
             return None
         a, b = vectors
         length = max(len(a.entries), len(b.entries))
-        if not length or not {len(a.entries), len(b.entries)} <= {1, length}:
+        if not length:
+            return None
+        if not {len(a.entries), len(b.entries)} <= {1, length}:
             return None
         left = a.entries * (length // len(a.entries))
         right = b.entries * (length // len(b.entries))
@@ -351,7 +357,11 @@ def _times(x: Term | None, y: Term | None) -> Term | None:
 def _filled(terms: Terms, node: EditNode) -> Vector | None:
     shape = terms.vector(node.inputs[0])
     number = filled_with(node)
-    if shape is None or number is None or shape.scalar:
+    if shape is None:
+        return None
+    if number is None:
+        return None
+    if shape.scalar:
         return None
     if not shape.entries:
         return Vector((number,), True)
@@ -391,7 +401,9 @@ def _where(terms: Terms, node: EditNode) -> Vector | None:
         return None
     condition, yes, no = vectors
     for vector in (yes, no):
-        if len(vector.entries) != len(condition.entries) or vector.scalar != condition.scalar:
+        if len(vector.entries) != len(condition.entries):
+            return None
+        if vector.scalar != condition.scalar:
             return None
     picked: list[Term | None] = []
     for test, x, y in zip(condition.entries, yes.entries, no.entries, strict=True):

@@ -48,14 +48,26 @@ def candidates(
     for position, node in enumerate(model.nodes):
         if node.domain or node.op_type not in _READERS:
             continue
-        if len(node.inputs) < 2 or len(node.writes) != 1 or not node.outputs[0]:
+        if len(node.inputs) < 2:
+            continue
+        if len(node.writes) != 1:
+            continue
+        if not node.outputs[0]:
             continue
         x, weight_name = node.inputs[:2]
         shape = shapes.get(x)
         weight = constants.get(weight_name)
-        if shape is None or weight is None or x in constants:
+        if shape is None:
             continue
-        if weight.dtype not in DTYPES or weight.dtype is not shape.dtype or weight.elements < 1:
+        if weight is None:
+            continue
+        if x in constants:
+            continue
+        if weight.dtype not in DTYPES:
+            continue
+        if weight.dtype is not shape.dtype:
+            continue
+        if weight.elements < 1:
             continue
         seen = _READERS[node.op_type](node, shape.dims, weight, constants)
         if seen is None:
@@ -95,7 +107,11 @@ def _constants(model: EditableModel) -> Weights:
     for node in model.nodes:
         if node.key not in (("", "Identity"), ("", "Transpose")):
             continue
-        if len(node.inputs) != 1 or len(node.writes) != 1 or node.opaque:
+        if len(node.inputs) != 1:
+            continue
+        if len(node.writes) != 1:
+            continue
+        if node.opaque:
             continue
         weight = constants.get(node.inputs[0])
         if weight is None or weight.dtype not in DTYPES:
@@ -252,13 +268,23 @@ def window_of(node: EditNode, weight: Sequence[int], spatial: Dims) -> SlidingWi
     or where an attribute does not fit the weight or is not ONNX's.
     """
     rank = len(weight) - 2
-    if rank < 1 or len(spatial) != rank or node.opaque or not _CONV_ATTRIBUTES.issuperset(node.attributes):
+    if rank < 1:
+        return None
+    if len(spatial) != rank:
+        return None
+    if node.opaque:
+        return None
+    if not _CONV_ATTRIBUTES.issuperset(node.attributes):
         return None
     kernel = tuple(weight[2:])
     if _numbers(node, "kernel_shape", kernel, least=1) != kernel:
         return None
     groups = node.attributes.get("group", 1)
-    if type(groups) is not int or groups < 1 or weight[0] % groups:
+    if type(groups) is not int:
+        return None
+    if groups < 1:
+        return None
+    if weight[0] % groups:
         return None
     strides = _numbers(node, "strides", (1,) * rank, least=1)
     dilations = _numbers(node, "dilations", (1,) * rank, least=1)

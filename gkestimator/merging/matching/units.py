@@ -180,7 +180,9 @@ def equal_but_for_start(
         for i, j in _alike(units, own, lefts, rights, options.tolerance):
             unit = units[i]
             other = own[j]
-            if together(unit, other, options.tau_ms) or apart(unit.keys[0], other.keys[0]):
+            if together(unit, other, options.tau_ms):
+                continue
+            if apart(unit.keys[0], other.keys[0]):
                 continue
             block = unit.block
             if not equal_values(block.values, other.block.values, options.tolerance, dtype=block.dtype):

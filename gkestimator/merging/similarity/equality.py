@@ -108,7 +108,10 @@ def _chunk_equal(a: Array, b: Array, tolerance: float) -> bool:
     if a.dtype.itemsize == 2:  # NumPy compares half precision by conversion: the bits first
         bits = a.view(np.uint16)
         if np.array_equal(bits, b.view(np.uint16)):
-            infinity = 0x7F80 if a.dtype == np.uint16 else 0x7C00
+            if a.dtype == np.uint16:
+                infinity = 0x7F80
+            else:
+                infinity = 0x7C00
             return not bool(((bits & 0x7FFF) > infinity).any())
     a = _aligned(floats(a))
     b = _aligned(floats(b))

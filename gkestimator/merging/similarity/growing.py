@@ -94,7 +94,9 @@ def best_of(
         shift = (place[2] - place[0], place[3] - place[1])
         work += _BOX + (sum(a.shape[:2]) + sum(b.shape[:2])) * a.shape[2]
         box = _box(a, b, place, tolerance)
-        if box.cells < least or any(other.holds(box) for other in seen[shift]):
+        if box.cells < least:
+            continue
+        if any(other.holds(box) for other in seen[shift]):
             continue
         seen[shift].append(box)
         # A rectangle as large as the best one would have to fill the box.

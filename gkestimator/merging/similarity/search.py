@@ -162,7 +162,10 @@ def _looked_at(count: Array) -> tuple[Array, bool]:
 def _meetings(a: Anchors, b: Anchors, low: Array, count: Array, entries: Array) -> Iterator[Meetings]:
     """Yield every meeting of the samples ``entries``, some at a time."""
     total = np.cumsum(count[entries])
-    last = int(total[-1]) if total.size else 0
+    if total.size:
+        last = int(total[-1])
+    else:
+        last = 0
     cuts = np.searchsorted(total, np.arange(_AT_ONCE, last, _AT_ONCE))
     for some in np.split(entries, np.unique(cuts)):
         times = count[some]
@@ -208,7 +211,11 @@ def similar_pairs(
     for i, j in asked:
         a = left[i]
         b = right[j]
-        if a.dtype is not b.dtype or a.taps != b.taps or least_cells(a, b, omega) is None:
+        if a.dtype is not b.dtype:
+            continue
+        if a.taps != b.taps:
+            continue
+        if least_cells(a, b, omega) is None:
             continue
         shapes = ((a.rows, a.columns), (b.rows, b.columns))
         if shapes[0] == shapes[1] and equal_everywhere(a.array(), b.array(), tolerance):

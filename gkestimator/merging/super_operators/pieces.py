@@ -213,8 +213,8 @@ def common(spans: Sequence[Span | None], tolerance: float) -> bool:
     first, *others = present
     dtype = first.weight.dtype
     for span in others:
-        if span.weight.dtype is not dtype or not equal_values(
-            first.values, span.values, tolerance, dtype=dtype
-        ):
+        if span.weight.dtype is not dtype:
+            return False
+        if not equal_values(first.values, span.values, tolerance, dtype=dtype):
             return False
     return True
