@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from gkestimator.merging.lifting.operands import Rule
 from gkestimator.merging.lifting.rules_axes import ALONG_AXES
+from gkestimator.merging.lifting.rules_layout import LAYOUT
 from gkestimator.merging.lifting.rules_pointwise import MICROSOFT, POINTWISE
 from gkestimator.operators.records import OperatorKey
 
-_STANDARD = POINTWISE | ALONG_AXES
+_STANDARD = POINTWISE | ALONG_AXES | LAYOUT
 RULES: Mapping[OperatorKey, Rule] = {
     **{("", op): rule for op, rule in _STANDARD.items()},
     **{("com.microsoft", op): rule for op, rule in MICROSOFT.items()},

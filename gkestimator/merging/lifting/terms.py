@@ -357,11 +357,7 @@ def _times(x: Term | None, y: Term | None) -> Term | None:
 def _filled(terms: Terms, node: EditNode) -> Vector | None:
     shape = terms.vector(node.inputs[0])
     number = filled_with(node)
-    if shape is None:
-        return None
-    if number is None:
-        return None
-    if shape.scalar:
+    if shape is None or number is None or shape.scalar:
         return None
     if not shape.entries:
         return Vector((number,), True)
