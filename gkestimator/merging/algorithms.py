@@ -27,6 +27,7 @@ class DisjointSets(Generic[Thing]):
         while path[-1] in self._above:
             path.append(self._above[path[-1]])
         root = path.pop()
+        # path compression: the next search from any of them is one step
         self._above.update(dict.fromkeys(path, root))
         return root
 

@@ -62,8 +62,10 @@ class Assembler:
             made = share_helpers(made)
             names = {n.name for n in made}
             replaces = {name: originals for name, originals in replaces.items() if name in names}
+        # the members go, their results keep their names: whoever reads them notices nothing
         gone = {member.operator.node.name for op in supers for member in op.members}
         nodes = [node for node in combined.nodes if node.name not in gone] + made
+        # emitted nodes stand behind all others so far, their readers may stand before them
         ordered = order_nodes(nodes, [*weights, *(value.name for value in combined.inputs)])
         model = dataclasses.replace(combined, nodes=ordered, weights=weights)
         if not (lifted and supers):

@@ -103,6 +103,7 @@ def check_outputs(
     try:
         import onnxruntime
     except ImportError as e:
+        # not installed is no fault; installed and broken is one that the user should hear of
         if isinstance(e, ModuleNotFoundError) and e.name == "onnxruntime":
             return None
         raise NotComparedError(
@@ -170,6 +171,7 @@ class _Comparison:
         one_sample = 0
         for source in self._sources.values():
             one_sample += sum(value.nbytes for value in source.graph.outputs)
+        # the originals' outputs of so many samples are kept until the merged file has run
         at_once = max(1, min(self._samples, _KEPT_BYTES // max(1, one_sample)))
         for first in range(0, self._samples, at_once):
             self._compare(range(first, min(self._samples, first + at_once)))
@@ -235,6 +237,7 @@ def _outputs(
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _LOG_ERRORS
+    # threads that spin would take the cores from the session that runs next
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -297,6 +300,7 @@ class _Tally:
         self.problem = self.problem or problem
 
     def _numbers(self, a: np.ndarray, b: np.ndarray) -> None:
+        # differences are told relative to what is finite: an infinity would hide all others
         finite = np.isfinite(b)
         self.not_finite += int(b.size - finite.sum())
         alike = np.array_equal(a[~finite], b[~finite], equal_nan=b.dtype.kind in "fc")

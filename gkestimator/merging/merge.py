@@ -106,6 +106,7 @@ def merge_sources(
         build = Assembler(models, shapes, tolerance=options.tolerance)
         decision = decide(models, matching.supers, build, pricer, batch_sizes=batches)
         merged = decision.built.model
+        # before anything is written: a file that ONNX's checker refuses is no result
         check_editable(merged)
         steps = MergeSteps(
             sources=sources,

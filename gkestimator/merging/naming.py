@@ -38,6 +38,7 @@ def distinct_prefixes(names: Sequence[str]) -> Names:
 def _free(name: str, taken: Sequence[str]) -> str:
     candidate = name
     number = 1
+    # the number goes behind the first part, so that a path stays readable
     while any(_clash(candidate, other) for other in (*taken, OWN_PREFIX.rstrip("/"))):
         number += 1
         head, slash, rest = name.partition("/")

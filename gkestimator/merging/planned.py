@@ -172,6 +172,7 @@ def merge_plan(
                 keep_unmerged=False,
                 progress=progress,
             )
+        # a full disk is no fault of this set, and would hit the next one too
         except OutputError:
             raise
         except GkestimatorError as e:
@@ -223,6 +224,7 @@ def _paths(plan: Path, sets: Sequence[PlannedSet], models: Sequence[Path]) -> di
     by_stem: dict[str, list[Path]] = defaultdict(list)
     for path in models:
         by_stem[path.stem].append(path)
+    # a stem that names one file alone is enough, whatever tail tells it from others
     for stem, alike in by_stem.items():
         if len(alike) == 1:
             known.setdefault(stem, alike[0])

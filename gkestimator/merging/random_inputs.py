@@ -82,8 +82,10 @@ def _values(graph: OperatorGraph, tensor: Tensor, limits: DimSizes, seed: int, s
             f"{graph.name}: input {tensor.name!r} is {tensor.dtype.value}: no random values are made of this type"
         )
     dtype = np.dtype(NUMPY_NAMES[tensor.dtype])
+    # by names, not by order: an input gets the same values in the original and in the merged file
     digest = hashlib.sha256(f"{seed}\0{sample}\0{graph.name}\0{tensor.name}".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:16], "little"))
+    # a mask of zeros would hide all positions, and every output would be the same
     if tensor.dtype is DType.BOOL or "mask" in tensor.name.lower():
         return np.ones(tensor.shape, dtype)
     if tensor.name in limits:

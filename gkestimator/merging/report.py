@@ -355,6 +355,7 @@ def _nothing(steps: MergeSteps) -> str:
     """Say why nothing was merged, in words."""
     options = steps.pricer.options
     decision = steps.decision
+    # the reasons in the order in which the steps could have ended the merge
     if decision.supers:
         number = len(decision.supers)
         if not any(region.pays for region in decision.regions):

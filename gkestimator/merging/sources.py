@@ -34,6 +34,7 @@ def files_of(arguments: Sequence[str]) -> tuple[Path, ...]:
     for argument in arguments:
         path = Path(argument)
         try:
+            # before patterns: a file may have a bracket in its name
             if path.is_file():
                 files.append(path)
                 continue

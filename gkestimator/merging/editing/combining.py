@@ -100,6 +100,7 @@ def alive(model: EditableModel) -> list[EditNode]:
     """Return the nodes that an output of ``model`` needs, in their order (one that can be executed)."""
     needed = {value.name for value in model.outputs}
     nodes = []
+    # one pass from the end is enough, for the nodes are in an order of execution
     for node in reversed(model.nodes):
         if not needed.isdisjoint(node.writes):
             needed.update(node.reads)
@@ -188,6 +189,7 @@ def order_nodes(nodes: Sequence[EditNode], known: Iterable[str]) -> list[EditNod
                 waiting[index] += 1
             elif name not in names:
                 raise ModelError(f"node {operator_name(node)} reads {name!r}, which nothing defines")
+    # a heap: of the nodes that may come next the first in the list comes next
     ready = [index for index, count in enumerate(waiting) if not count]
     order: list[EditNode] = []
     while ready:

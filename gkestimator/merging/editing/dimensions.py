@@ -113,6 +113,7 @@ class _Dimensions:
             rounds, index = divmod(position, len(sizes))
             # beyond the list: still different from all before
             plain[name] = sizes[index] + rounds * sizes[-1]
+        # the total as a size of its own first: more models take that
         tries = [plain]
         if self._totals:
             summed = dict(plain)

@@ -57,6 +57,7 @@ class EditNode:
     outputs: Names
     domain: str = ""
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    # serialised: equal bytes are equal attributes, and nothing here has to understand them
     opaque: tuple[bytes, ...] = ()
     outer: Names = ()
 

@@ -129,6 +129,7 @@ def close_gaps(proto: ModelProto, old: int) -> None:
                 rounding = _rounding(node, known)
             node.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
             node.attribute.append(helper.make_attribute("nearest_mode", rounding))
+        # the last axis is one axis in both meanings
         elif node.op_type == "Hardmax" and old < _ONE_AXIS:
             attribute = _attribute(node, "axis")
             if attribute is None:

@@ -213,6 +213,7 @@ def with_output_types(model: EditableModel) -> EditableModel:
 
     Sizes that are neither numbers nor dimensions of an input stay open.
     """
+    # nothing is open: inference would only cost time
     if all(
         value.opaque is not None or (value.dtype is not None and value.shape is not None)
         for value in model.outputs

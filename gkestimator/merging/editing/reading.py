@@ -80,6 +80,7 @@ def _model(proto: onnx.ModelProto, source: TensorSource, prefix: str, name: str)
         rename_value(value, rename)
     inputs = [value_of(v, "input") for v in graph.input if v.name not in weights]
     outputs = [value_of(v, "output") for v in graph.output]
+    # what stands before the first node
     known = [*weights, *(i.name for i in inputs)]
     domains = reader.domains | {""}
     opsets = {

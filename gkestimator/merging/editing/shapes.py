@@ -175,6 +175,7 @@ def value_shapes(model: EditableModel, dims: DimSizes | None = None) -> dict[str
     ready = _bindable(model)
     fixed = _all_asked_for(model, dims, ready.dims)
     free = [name for name in ready.dims if name not in fixed]
+    # a size that is the same under numbers far apart does not depend on them
     bindings = _bindings(ready, model, fixed, free)
     unsure = {value.name for value in model.inputs if _open(value) and not bindings}
     if not bindings:
@@ -194,6 +195,7 @@ def value_shapes(model: EditableModel, dims: DimSizes | None = None) -> dict[str
 
 def _certain(types: Sequence[ValueType | None]) -> ValueShape | None:
     """Return what several bindings say of a value alike; None where it is no tensor or of several ranks."""
+    # a value may be a tensor under one binding and a sequence under another
     tensors = [kind for kind in types if isinstance(kind, TensorType)]
     if len(tensors) < len(types):
         return None
@@ -233,6 +235,7 @@ def _bindings(ready: Model, model: EditableModel, fixed: DimSizes, free: Sequenc
         if len(fitting) < least:
             return []
         bound += fitting
+    # only the batch is 1 here: other dimensions of 1 are tried above
     alone = dict.fromkeys(batches.intersection(free), 1)
     for numbers in small:
         if alone:

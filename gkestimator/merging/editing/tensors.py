@@ -180,6 +180,7 @@ class _Tensor:
         if self.dtype is DType.STRING:
             raise ModelError(f"{what} is text in external data, which ONNX does not allow")
         path = _below(source.path.parent, location, what)
+        # said apart from "not below the folder": a forgotten file is the usual slip
         if self.nbytes and not os.path.lexists(path):
             raise ModelError(f"{what}: its external data {location!r} is missing; {_MISSING}")
         try:

@@ -71,6 +71,7 @@ def mapped_array(
         raise ModelError(
             f"{path.name}: found {len(mapped)} bytes, expected weights up to byte {offset + nbytes}"
         )
+    # as bytes first: an offset in a file need not be a multiple of the element's size
     flat = np.frombuffer(mapped, np.dtype("u1"), count=nbytes, offset=offset)
     return flat.view(dtype).reshape(shape)
 

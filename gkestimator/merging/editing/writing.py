@@ -50,6 +50,7 @@ def write_editable(model: EditableModel, path: Path, *, keep: Models = ()) -> tu
     that is full, a file that the weights of ``model`` or of a model of ``keep`` are read from), ModelError
     where a file of weights was changed meanwhile; nothing is left behind.
     """
+    # the graph is small beside its weights: it alone is held in memory
     graph, rest = _bare(model)
     data = path.with_name(path.name + ".data")
     inline = [_inline(weight) for weight in model.weights.values()]
@@ -99,6 +100,7 @@ def _external(model: EditableModel, location: str) -> tuple[list[_Piece], list[t
         if weight.dtype is DType.STRING or weight.nbytes <= _SMALL:
             pieces.append(_inline(weight))
             continue
+        # the next page: what lies at a page's start can be mapped
         at = -(-at // _ALIGNMENT) * _ALIGNMENT
         proto = tensor_proto(weight, values=False)
         proto.data_location = onnx.TensorProto.EXTERNAL

@@ -90,6 +90,7 @@ def distance(a: Skeleton, b: Skeleton, *, within: float = 1.0) -> EditDistance:
     sizes = (a.size, b.size)
     if a.same_as(b):
         return EditDistance(lower=0, upper=0, sizes=sizes)
+    # the alignment needs the smaller graph first, and ties must not depend on who is named first
     if _order(a) > _order(b):
         a, b = b, a
     lower = _lower(a, b)
@@ -174,6 +175,7 @@ def _refined(start: Ints, a: Skeleton, b: Skeleton, lower: int) -> int:
     for _ in range(_ROUNDS):
         if best == lower:
             break
+        # nearness decides between equally good assignments alone: in all it is below half a unit
         gain = _common_edges(chosen, a, b)
         edges = len(a.edges) + len(b.edges)
         near = replaced(a.classes, b.classes) * (0.4 / max(1, a.nodes * (edges + 2)))

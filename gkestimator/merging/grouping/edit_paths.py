@@ -145,6 +145,7 @@ def _table(a: Ints, b: Ints, most_cells: int) -> Ints:
         above[max(0, 1 - shift) : width + 2 - shift] = costs[max(0, shift - 1) :]
         down = above[1:] + delete[i - 1]
         across = above[:-1].copy()
+        # before the first node of b nothing can be replaced
         if start == 0:
             across[0] = far
             across[1:] += _doubled(replaced(a[i - 1 : i], b[:width])[0])
@@ -153,6 +154,7 @@ def _table(a: Ints, b: Ints, most_cells: int) -> Ints:
         best = np.minimum(down, across)
         moves[i] = np.where(across <= down, _REPLACE, _DELETE)
         span = add[start : start + width + 1]
+        # adding nodes of b runs along the row: a running minimum instead of a loop over columns
         costs = np.minimum.accumulate(best - span) + span
         moves[i][costs < best] = _ADD
     return _traced(moves, low, m)

@@ -70,6 +70,7 @@ def dbscan(distances: np.ndarray, *, epsilon: float, least: int) -> np.ndarray:
         waiting = [first]
         while waiting:
             point = waiting.pop()
+            # a point at the rim belongs to the cluster and leads no further
             if core[point]:
                 reached = np.flatnonzero(near[point] & (cluster == ALONE))
                 cluster[reached] = clusters

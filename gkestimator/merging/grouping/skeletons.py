@@ -87,6 +87,7 @@ def skeletons(graphs: Sequence[OperatorGraph]) -> list[Skeleton]:
 
 def _skeleton(graph: OperatorGraph, numbers: Mapping[OperatorKey, int]) -> Skeleton:
     labels = [numbers[op.key] for op in graph.operators]
+    # operators come in execution order: a value's writer is known before its readers
     writer: dict[str, int] = {}
     edges: set[tuple[int, int]] = set()
     for k, op in enumerate(graph.operators):

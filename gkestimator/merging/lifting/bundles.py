@@ -96,6 +96,7 @@ class BranchBinder:
         bundle = self.bundles.get(names)
         if bundle is not None:
             return Bound(operand=self.batch(names), name=bundle.whole, bundle=bundle)
+        # one value in all branches, or weights that merging takes for equal
         first = names[0]
         if all(name == first for name in names) or all(self.equal_pair(first, name) for name in names[1:]):
             return self._constant(first, len(names))
@@ -197,6 +198,7 @@ class BranchBinder:
 
     def _shared(self, names: Names, depth: int) -> Bound | None:
         """Return values that alike nodes make of equal constants as the first one's, which stands for all."""
+        # constants may be made of constants, but a stranger's chain must not end the stack
         if depth > _DEEPEST or not self._steady.issuperset(names):
             return None
         numbers = self._graph.makers_of(names)

@@ -42,6 +42,7 @@ class Graph:
         # Dicts, not sets: readers come in the order in which they were added.
         self._readers: dict[str, dict[int, None]] = {}
         self._outer: set[str] = set()
+        # all names there are: a new one must be nobody's
         self._names = {node.name for node in model.nodes}
         self._names.update(model.weights, (value.name for value in model.inputs))
         self._next = 0

@@ -115,6 +115,7 @@ def _gone_with(
     """Return by lifted node the originals, the last first, that only made what it does not read any more."""
     owners = dict(lifter.dropped)
     extra: dict[str, list[str]] = defaultdict(list)
+    # from the end: who made what a dropped node reads was dropped with it
     for node in reversed(ordered):
         if node.name in alive:
             continue
@@ -151,6 +152,7 @@ def without_sequences(model: EditableModel, shapes: Shapes, replaces: dict[str, 
         split = None
         if node.key == ("", "SplitToSequence") and node.outputs[0] not in fixed:
             split = _split(node, readers[node.outputs[0]], terms, weights)
+        # anything unusual stays a sequence, which is right and merely not lifted
         if split is None:
             nodes.append(node)
             continue

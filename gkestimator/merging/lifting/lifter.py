@@ -126,6 +126,7 @@ class Lifter:
     def lift(self, group: Numbers, sizes: Sizes) -> bool:
         """Make the nodes of ``group`` one, if a rule allows it; their batch inputs are cut at ``sizes``."""
         nodes = tuple(self._graph.nodes[number] for number in group)
+        # nothing is changed before a rule has said yes to all inputs together
         plans: dict[int, Plan] = {}
         bounds = self._bounds(nodes, sizes, plans)
         if bounds is None:
@@ -173,6 +174,7 @@ class Lifter:
         """
         for place, plan in plans.items():
             self._carry_out(plan)
+            # joining one input may have lifted a node of the group already
             if not self._graph.nodes.keys() >= set(group):
                 return False
             bound = self._binder.find(tuple(self._graph.nodes[number].inputs[place] for number in group))
@@ -221,6 +223,7 @@ class Lifter:
         if rewrite.sizes is not None:
             sizes = rewrite.sizes
         cuts = self._cuts(sizes)
+        # first out, then in: the lifted node and the Split write no name that still has a maker
         nodes = [self._graph.remove(number) for number in group]
         lifted = replace(
             first,

@@ -71,6 +71,7 @@ class Planner:
         leaf = (names, sizes)
         if leaf in self._known:
             return self._known[leaf]
+        # in a cycle of questions the inner one has no plan
         self._known[leaf] = None
         if depth > _DEEPEST:
             return None
@@ -137,6 +138,7 @@ class Planner:
         rewrite = RULES[key](self._binder.question(nodes, upwards.operands, inner))
         if rewrite is None:
             return None
+        # a rule may change the sizes: they must come out as they were asked for
         outer = inner
         if rewrite.sizes is not None:
             outer = rewrite.sizes

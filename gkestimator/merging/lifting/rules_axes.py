@@ -39,6 +39,7 @@ def axes_of(question: Question, index: int) -> Numbers | None:
     not known.
     """
     axes = question.attributes.get("axes")
+    # an attribute in older opsets, an input in newer ones
     if isinstance(axes, tuple):
         return integers(axes)
     if axes is not None:

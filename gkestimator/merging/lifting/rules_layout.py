@@ -110,6 +110,7 @@ def reshape(question: Question) -> Rewrite | None:
     after = _known(result)
     if result is None or before is None or after is None:
         return _reshape_by_entries(question, shape, result or ())
+    # all of them are numbers, or the elements of a sample would not be known
     behind = tuple(size for size in result[1:] if size is not None)
     if before == after:
         return Rewrite(attributes={"allowzero": None}, integers={1: (0, *behind)})
@@ -177,6 +178,7 @@ def expand(question: Question) -> Rewrite | None:
         if not entries:
             return None
         lengths.add(len(entries))
+        # "size": the branch's own length, whatever it is
         firsts.add("size" if entries[0] == size else entries[0])
     behind = _settled(question.results[0], lengths)
     if behind is None:

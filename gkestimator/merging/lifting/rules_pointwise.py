@@ -76,6 +76,7 @@ def dropout(question: Question) -> bool:
     training = question.operand(2)
     if not question.batch(0) or not question.only_first():
         return False
+    # trained, it draws other numbers for the whole than for the branches
     off = training.role == "absent" or (training.value is not None and not training.value.any())
     return off and question.steady(1)
 

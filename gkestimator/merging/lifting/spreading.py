@@ -139,6 +139,7 @@ def learn_shapes(node: EditNode, terms: Terms) -> None:
     if len(node.inputs) < _INPUTS.get(node.op_type, 1):
         return
     results: list[Dims | None] = []
+    # the only helper of several outputs
     if node.op_type == "Split":
         results += _split(node, terms, first.dims)
     elif node.op_type in _FINDERS:

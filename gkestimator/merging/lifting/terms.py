@@ -101,6 +101,7 @@ class Terms:
         if len(weight.shape) > 1 or weight.elements > FEW:
             return None
         values = weight.values.array().reshape(-1)
+        # looked at once: a weight's values lie in a file
         self._vectors[name] = Vector(tuple(values.tolist()), not weight.shape)
         return self._vectors[name]
 

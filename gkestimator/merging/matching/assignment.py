@@ -36,6 +36,7 @@ def best_assignment(
         if places is not None:
             distance = places[0][i] - places[1][j]
         apart[i, j] = float(distance) ** 2
+    # by component: matrices of a few rows instead of one of all operators
     assignment: list[Pair] = []
     for part in _components(weights):
         if len(part) == 1:

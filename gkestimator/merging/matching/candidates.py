@@ -101,6 +101,7 @@ class _Seen:
 
 def _constants(model: EditableModel) -> Weights:
     """Return initializers that nobody can replace, and what Identity and Transpose make of them, by name."""
+    # an initializer that is an input too may be replaced by whoever runs the model
     constants = dict(model.weights)
     for value in model.inputs:
         constants.pop(value.name, None)
@@ -277,6 +278,7 @@ def window_of(node: EditNode, weight: Sequence[int], spatial: Dims) -> SlidingWi
     if not _CONV_ATTRIBUTES.issuperset(node.attributes):
         return None
     kernel = tuple(weight[2:])
+    # said by the weight already: another value would be a contradiction
     if _numbers(node, "kernel_shape", kernel, least=1) != kernel:
         return None
     groups = node.attributes.get("group", 1)

@@ -52,6 +52,7 @@ class Contraction:
         other = self._unit(b)
         if unit == other:
             return False
+        # whoever needs the other's result, directly or not, cannot run together with it
         near = self._above[unit] | self._below[unit]
         return bool((near & self._members[other]).any())
 

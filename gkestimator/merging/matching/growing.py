@@ -181,6 +181,7 @@ class _Grown:
                 else:
                     self._graph.contract(a, b)
                     joins[pair] = left[pair]
+            # who lost a partner to a cycle may find another one
             free = _without(left, joins)
             left = {}
             for pair, unit in free.items():

@@ -101,6 +101,7 @@ def joined(unit: Unit, other: Unit, shared: Rectangle, *, omega: float) -> Unit 
             stop=(shared.row_a + shared.rows, shared.column_a + shared.columns, unit.block.taps),
         ),
     )
+    # what n members read once must be more than what n - 1 of them shared before
     if before > 1 and before * cut.elements <= (before - 1) * unit.block.elements:
         return None
     moved = [

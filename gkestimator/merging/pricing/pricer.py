@@ -137,6 +137,7 @@ class Priced:
         taken = np.zeros(len(self._program.steps), dtype=bool)
         taken[self._steps(operators)] = True
         launches = taken[self._program.step]
+        # the timeline without the part: where the host sets the pace, a kernel less may save nothing
         rest = schedule(
             self._program.only(~taken),
             self._duration_us[~launches],
@@ -241,6 +242,7 @@ class Pricer:
             )
         if batch_size is None and any(batch_dims(model).values()):
             batch_size = 1
+        # by identity: an edited model has no cheap hash, and is kept in the entry, so that the id stays its own
         key = (id(model), batch_size)
         if key not in self._bound:
             self._bound[key] = (model, graph_of(model, batch_size=batch_size))

@@ -74,6 +74,7 @@ def _together(
         for node in model.nodes:
             if node.name in replaces:
                 sets.join((node.name, *(maker[value] for value in node.reads if value in maker)))
+    # a merged node and what it replaces are decided on together
     for name, originals in replaces.items():
         sets.join((name, *originals))
     for names in members:

@@ -225,6 +225,7 @@ def _entries(
         key += _whole(low) * factor
         split.append(high > low)
     part = _known_places(key, known, rows, columns)
+    # every combination of buckets: an equal pattern falls into one of them
     both = [places[known] for places in split]
     for n, factor in enumerate(_FACTORS[: len(both)]):
         twice = np.flatnonzero(both[n])

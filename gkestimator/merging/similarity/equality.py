@@ -77,6 +77,7 @@ def equal_everywhere(a: Array, b: Array, tolerance: float) -> bool:
     """
     if a.size <= _CHUNK:
         return _chunk_equal(a, b, tolerance)
+    # in memory order a chunk is one stretch of the file
     order = sorted(range(a.ndim), key=lambda axis: -abs(a.strides[axis]))
     a = a.transpose(order)
     b = b.transpose(order)

@@ -86,6 +86,7 @@ def best_of(
     seen: dict[Pair, list[Box]] = defaultdict(list)
     for n in range(bound.size):
         least = max(cells, _area(best))
+        # in descending order: no later meeting can do better
         if bound[n] < least:
             break
         if work > WORK:
@@ -94,6 +95,7 @@ def best_of(
         shift = (place[2] - place[0], place[3] - place[1])
         work += _BOX + (sum(a.shape[:2]) + sum(b.shape[:2])) * a.shape[2]
         box = _box(a, b, place, tolerance)
+        # a box inside one that was looked at holds no other rectangle at this shift
         if box.cells < least:
             continue
         if any(other.holds(box) for other in seen[shift]):

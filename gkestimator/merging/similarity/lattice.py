@@ -116,6 +116,7 @@ def _windows(high: int, wide: int, cells: int, ratio: int) -> Iterator[Pair]:
 
 def _lattice(a: Shape, b: Shape, window: Pair, many: Pair, values: int) -> tuple[int, Lattice]:
     """Return the lattice for one window with the tile of the least work, and how many places it hashes."""
+    # taps first, then columns: what lies side by side in memory
     taps = min(a[2], values)
     columns = _part(values // taps, window[1])
     rows = _part(values // (taps * columns), window[0])

@@ -88,6 +88,7 @@ def _following(a: _Lines, b: _Lines, places: Ints, tolerance: float) -> Ints:
     """Return how many cells after each place are equal; ``places`` [4, n]: line and cell of a, line and cell
     of b.
     """
+    # the shorter of both lines ends the walk
     limit = np.minimum(a.size - places[1], b.size - places[3])
     done = limit.copy()
     index = np.arange(limit.size)

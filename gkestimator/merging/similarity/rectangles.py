@@ -63,6 +63,7 @@ def _by_rows(masks: Flags, edges: Edges, across: Edges, *, transposed: bool) -> 
     for i in range(rows):
         here = masks[:, i, :]
         height += edges[i + 1] - edges[i]
+        # a zero ends the column: the height starts anew below it
         height *= here
         gaps = np.where(here, 0, across[1:])
         begin = np.maximum.accumulate(gaps, axis=1)
@@ -70,6 +71,7 @@ def _by_rows(masks: Flags, edges: Edges, across: Edges, *, transposed: bool) -> 
         gaps = np.where(here, width, across[:-1])
         end = np.minimum.accumulate(gaps[:, ::-1], axis=1)[:, ::-1]
         right = np.where(here, np.minimum(right, end), width)
+        # of the rectangle as high as the ones above the cell reach
         wide = right - left
         area = height.astype(np.int64) * wide
         most = area.max(axis=1, initial=0)

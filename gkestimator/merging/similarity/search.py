@@ -119,6 +119,7 @@ class _Search:
         tolerance = self._bucket.tolerance
         low, count = meeting(anchors, samples)
         reach: Reach | None = None
+        # many meetings mean few distinct values: other places may tell more, and shift 0 is the likeliest
         if int(count.sum()) > _MANY:
             if anchors.keys.size <= _FEW:
                 anchors = self._telling(a, anchors, samples)

@@ -71,6 +71,7 @@ def _window(geometries: Sequence[Ranges], sizes: Sequence[Numbers]) -> _Window:
     # [members, axes]
     begins = np.array([geometry[3][:rank] for geometry in geometries])
     ends = np.array([geometry[3][rank:] for geometry in geometries])
+    # pads that all members have stay pads: zeros in memory cost a copy
     begin = begins.min(axis=0)
     front = begins - begin
     filled = np.array(sizes) + front
@@ -211,6 +212,7 @@ def _shared_convolution(
 ) -> str:
     """Convolve all stacked inputs with the first member's block."""
     operator = op.members[0].operator
+    # the whole weight needs no copy under a new name
     if (op.rows, op.columns) == (operator.matrix.rows, operator.matrix.columns):
         weight = operator.weight_name
     else:

@@ -71,6 +71,7 @@ def emit(op: SuperOperator, *, shapes: Shapes, tolerance: float, name: str, opse
     reason = can_emit(op, shapes)
     if reason is not None:
         raise ModelError(f"{name}: {reason}")
+    # Split takes its sizes as an input from there on
     if opset < LEAST_OPSET:
         raise ModelError(f"{name}: opset {opset}: expected at least {LEAST_OPSET}")
     sheet = Sheet(name=name, opset=opset)

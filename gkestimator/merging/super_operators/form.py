@@ -116,6 +116,7 @@ class Sheet:
         if it is alone.
         """
         present = [size for size in sizes if size]
+        # a Split into one part would be a copy
         if len(present) == 1:
             return [value if size else "" for size in sizes]
         parts = iter(self.parted(value, present, axis, hint, len(present)))

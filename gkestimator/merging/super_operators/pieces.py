@@ -212,6 +212,7 @@ def common(spans: Sequence[Span | None], tolerance: float) -> bool:
         return False
     first, *others = present
     dtype = first.weight.dtype
+    # values are compared last: they lie in files
     for span in others:
         if span.weight.dtype is not dtype:
             return False

@@ -85,6 +85,7 @@ def _lanes(sheet: Sheet, op: SuperOperator, shapes: Shapes) -> list[_Lane]:
     between = {shapes[member.operator.x].dims[1:-1] for member in op.members}
     ranks = {len(shapes[member.operator.x].dims) for member in op.members}
     as_they_stand = len(ranks) == len(between) == 1 and None not in next(iter(between))
+    # rows: every activation is [rows, K] then, whatever axes it had
     flat = not as_they_stand or _rows_left(op)
     lanes = []
     for member in op.members:
@@ -120,6 +121,7 @@ def _shared_product(
     matrix = first.operator.matrix
     replaces = tuple(member.operator.node.name for member in op.members)
     if (op.rows, op.columns) == (matrix.rows, matrix.columns):
+        # Gemm's transB belongs to the weight as it stands
         weight = operator.weight_name
         attributes = dict(node.attributes)
     else:
