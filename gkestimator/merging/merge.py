@@ -100,7 +100,7 @@ def merge_sources(
         step("matching")
         shapes: dict[str, ValueShape] = {}
         for model in models:
-            shapes |= value_shapes(model, {})
+            shapes |= value_shapes(model)
         matching = _match(models, batches, grouping, shapes, pricer)
         step("pricing")
         build = Assembler(models, shapes, tolerance=options.tolerance)

@@ -79,15 +79,6 @@ def _asked_for(model: EditableModel, dims: DimSizes, name: str) -> int | None:
     return dims.get(name.removeprefix(_prefix(model, name)))
 
 
-def _all_asked_for(model: EditableModel, dims: DimSizes | None, names: Sequence[str]) -> Assignment:
-    numbers: Assignment = {}
-    for name in names:
-        size = _asked_for(model, dims or {}, name)
-        if size is not None:
-            numbers[name] = size
-    return numbers
-
-
 def _prefix(model: EditableModel, name: str) -> str:
     prefixes = [prefix for prefix in model.prefixes if name.startswith(prefix)]
     return max(prefixes, key=len, default="")
@@ -146,7 +137,11 @@ def graph_of(
     Raises what :meth:`gkestimator.onnx_io.Model.bind` does, naming the model.
     """
     ready = _bindable(model)
-    bound = _all_asked_for(model, dims, ready.dims)
+    bound: Assignment = {}
+    for name in ready.dims:
+        size = _asked_for(model, dims or {}, name)
+        if size is not None:
+            bound[name] = size
     batches: list[str] = []
     for names in batch_dims(model).values():
         batches += names
@@ -162,24 +157,22 @@ def graph_of(
     return ready.bind(batch_size=batch_size, dims=bound)
 
 
-def value_shapes(model: EditableModel, dims: DimSizes | None = None) -> dict[str, ValueShape]:
+def value_shapes(model: EditableModel) -> dict[str, ValueShape]:
     """Return what is certain of the tensors of the main graph, whatever the symbolic dimensions are (see
     ValueShape).
 
-    ``dims`` fix symbolic dimensions as for :func:`fix_dims`. The rest are bound to several numbers each, far
-    apart: a size that is the same every time is static. Sizes that depend on data are not; of what follows
-    from an operator with subgraphs nothing is said, nor of a value whose rank differs or that is no tensor.
-    Where no two different numbers fit the model, only what depends on no input with symbolic dimensions is
-    static. Raises what binding does where no numbers fit at all.
+    Symbolic dimensions are bound to several numbers each, far apart: a size that is the same every time is
+    static. Sizes that depend on data are not; of what follows from an operator with subgraphs nothing is said,
+    nor of a value whose rank differs or that is no tensor. Where no two different numbers fit the model, only
+    what depends on no input with symbolic dimensions is static. Raises what binding does where no numbers fit
+    at all.
     """
     ready = _bindable(model)
-    fixed = _all_asked_for(model, dims, ready.dims)
-    free = [name for name in ready.dims if name not in fixed]
     # a size that is the same under numbers far apart does not depend on them
-    bindings = _bindings(ready, model, fixed, free)
+    bindings = _bindings(ready, model)
     unsure = {value.name for value in model.inputs if _open(value) and not bindings}
     if not bindings:
-        bindings = [ready.types(fixed | dict.fromkeys(free, 1))]
+        bindings = [ready.types(dict.fromkeys(ready.dims, 1))]
     for node in model.nodes:
         follows = not unsure.isdisjoint(node.reads)
         if follows or node.outer or _has_graphs(node) or _measures(node, bindings[0]):
@@ -211,19 +204,19 @@ def _certain(types: Sequence[ValueType | None]) -> ValueShape | None:
     return ValueShape(dtype=tensors[0].dtype, dims=tuple(dims))
 
 
-def _bindings(ready: Model, model: EditableModel, fixed: DimSizes, free: Sequence[str]) -> list[Binding]:
+def _bindings(ready: Model, model: EditableModel) -> list[Binding]:
     """Return types under bindings that differ in every free dimension: small numbers, large ones, and what
     else fits.
 
     A batch of one is among them, if it fits: there a Squeeze without axes takes axis 0 away, and ``x[:2]`` is
     shorter. Empty where no small or no large numbers were found that fit.
     """
-    if not free:
-        return [ready.types(fixed)]
+    if not ready.dims:
+        return [ready.types({})]
     batches: set[str] = set()
     for names in batch_dims(model).values():
         batches.update(names)
-    small, large, others = _tries(model, free, batches)
+    small, large, others = _tries(model, ready.dims, batches)
     bound: list[Binding] = []
     # two large ones: rests of divisions differ too; of the last ones, which few models take, all that fit
     for tries, most, least in ((small, 1, 1), (large, 2, 1), (others, len(others), 0)):
@@ -231,16 +224,16 @@ def _bindings(ready: Model, model: EditableModel, fixed: DimSizes, free: Sequenc
         for numbers in tries:
             if len(fitting) < most:
                 with contextlib.suppress(GkestimatorError):
-                    fitting.append(ready.types({**fixed, **numbers}))
+                    fitting.append(ready.types(numbers))
         if len(fitting) < least:
             return []
         bound += fitting
     # only the batch is 1 here: other dimensions of 1 are tried above
-    alone = dict.fromkeys(batches.intersection(free), 1)
+    alone = dict.fromkeys(batches.intersection(ready.dims), 1)
     for numbers in small:
         if alone:
             with contextlib.suppress(GkestimatorError):
-                bound.append(ready.types({**fixed, **numbers, **alone}))
+                bound.append(ready.types(numbers | alone))
                 break
     return bound
 

@@ -1,4 +1,4 @@
-"""Bound the graph edit distance of two operator graphs.
+"""Bound the graph edit distance of two operator graphs, and group models by it.
 
 The exact distance takes time exponential in the nodes. Below it lies the optimal assignment of nodes to
 nodes, each at the least it can cost (Riesen and Bunke, "Approximate graph edit distance computation by means
@@ -10,14 +10,16 @@ and both are improved by assigning the nodes again with the path's own edges in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.records import frozen
-from gkestimator.merging.algorithms import cheapest_assignment
+from gkestimator.merging.algorithms import DisjointSets, cheapest_assignment
+from gkestimator.merging.editing import Numbers
 from gkestimator.merging.grouping.edit_paths import Ints, absent, aligned, complete, path_cost, replaced
 from gkestimator.merging.grouping.skeletons import Skeleton, skeletons
 
@@ -217,3 +219,40 @@ def distances(graphs: Sequence[Skeleton], *, within: float) -> dict[Pair, EditDi
                 known[a, b] = distance(graphs[a], graphs[b], within=within)
             between[i, j] = known[a, b]
     return between
+
+
+@frozen
+class Grouping:
+    """Hold ``groups``: indices of the models, each in exactly one group, in the order of their first members.
+
+    ``distances``: of every two models (i, j) with i < j; the upper bound of two that are certainly further
+    apart than epsilon is a rough one.
+    """
+
+    groups: tuple[Numbers, ...]
+    distances: Mapping[Pair, EditDistance]
+
+
+def group_models(graphs: Sequence[OperatorGraph], *, epsilon: float) -> Grouping:
+    """Group models by DBSCAN on :attr:`EditDistance.changed`, with at least one sample in a group.
+
+    So two models are in one group where a chain of models leads from one to the other, each step at most
+    ``epsilon``; a model without a neighbour is a group of its own. (Two models that share a GPU are worth
+    merging, so one neighbour is enough: a larger least number of samples would only call pairs noise. With it
+    every point is a core point, and the clusters are the connected components.) Raises UsageError without
+    SciPy where two graphs differ.
+    """
+    between = distances(skeletons(graphs), within=epsilon)
+    return Grouping(groups=linked(between, len(graphs), epsilon), distances=between)
+
+
+def linked(between: Mapping[Pair, EditDistance], models: int, epsilon: float) -> tuple[Numbers, ...]:
+    """Return the groups of ``models`` models that steps of at most ``epsilon`` link."""
+    near = DisjointSets[int]()
+    for pair, apart in between.items():
+        if apart.changed <= epsilon:
+            near.join(pair)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for model in range(models):
+        groups[near.find(model)].append(model)
+    return tuple(map(tuple, groups.values()))

@@ -31,7 +31,7 @@ def _matched(folder: Path, *protos: onnx.ModelProto, tau_ms: float = 0.001) -> t
     models = [fix_dims(m, {}) for m in align_opsets(models)]
     shapes: dict[str, ValueShape] = {}
     for m in models:
-        shapes |= value_shapes(m, {})
+        shapes |= value_shapes(m)
     pricer = Pricer(options)
     own = [candidates(m, k, shapes, pricer.starts(m, batch_size=1)) for k, m in enumerate(models)]
     found = match_all(models, own, [range(len(models))], options, can_emit=partial(can_emit, shapes=shapes))
