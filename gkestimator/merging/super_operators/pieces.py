@@ -93,24 +93,20 @@ class Piece:
         return not self.blocks
 
     @property
-    def row_sizes(self) -> list[int]:
-        """Return the rows of each rectangle."""
-        return [block.bottom - block.top for block in self.blocks]
-
-    @property
-    def column_sizes(self) -> list[int]:
-        """Return the columns of each rectangle."""
-        return [block.right - block.left for block in self.blocks]
-
-    @property
     def rows(self) -> int:
         """Return how many rows it has."""
-        return sum(self.row_sizes if self.axis == 0 else self.row_sizes[:1])
+        blocks = self.blocks
+        if self.axis == 1:
+            blocks = blocks[:1]
+        return sum(block.bottom - block.top for block in blocks)
 
     @property
     def columns(self) -> int:
         """Return how many columns it has."""
-        return sum(self.column_sizes if self.axis == 1 else self.column_sizes[:1])
+        blocks = self.blocks
+        if self.axis == 0:
+            blocks = blocks[:1]
+        return sum(block.right - block.left for block in blocks)
 
     def values(self, member: MergedMember) -> Values:
         """Return its values in ``member``'s weight, [rows, columns, taps]."""
