@@ -25,11 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.merging.similarity import largest_common_rectangle, similar_pairs
-from gkestimator.merging.similarity.pair_search import by_anchors
-from gkestimator.merging.similarity.shifts import by_every_shift
+from gkestimator.merging.similarity import similar_pairs
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "merging" / "similarity"))
+from _largest import by_anchors, by_every_shift, largest_common_rectangle
 from _rectangle_oracle import largest_block
 from _weight_cases import bfloat16, block, case, matrix
 

@@ -1,11 +1,11 @@
-"""From files to one merged file and its report: the steps of a merge, in order."""
+"""Go from files to one merged file and its report: the steps of a merge, in order."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, OutputError, UnboundDimensionError, UsageError
@@ -16,7 +16,9 @@ from gkestimator.estimation.collection import rare_collection
 from gkestimator.merging.assembling import Assembler
 from gkestimator.merging.checking import NotComparedError, OutputCheck, check_outputs
 from gkestimator.merging.editing import (
+    BatchSizes,
     EditableModel,
+    Shapes,
     ValueShape,
     align_opsets,
     alive,
@@ -29,10 +31,10 @@ from gkestimator.merging.editing import (
 )
 from gkestimator.merging.grouping import Grouping, group_models
 from gkestimator.merging.matching import Matching, candidates, match_all
+from gkestimator.merging.operators import WeightOperator
 from gkestimator.merging.options import MergeOptions, MergeRequest
 from gkestimator.merging.pricing import Pricer, decide
-from gkestimator.merging.report import MergeReport
-from gkestimator.merging.reporting import Found, report_of
+from gkestimator.merging.report import MergeReport, MergeSteps, report_of
 from gkestimator.merging.sources import MergeSource, sources_of
 from gkestimator.merging.super_operators import can_emit
 
@@ -42,8 +44,10 @@ _STEPS = ("reading", "grouping", "matching", "pricing", "writing", "checking out
 
 @frozen
 class MergeResult:
-    """``report``: what was merged and what it should save. ``files``: what was written (the ONNX file, and the file
-    of its weights where they are beyond 2 GB)."""
+    """Hold ``report``: what was merged and what it should save.
+
+    ``files``: what was written (the ONNX file, and the file of its weights where they are beyond 2 GB).
+    """
 
     report: MergeReport
     files: tuple[Path, ...]
@@ -51,17 +55,18 @@ class MergeResult:
 
 @taking(MergeRequest)
 def merge(request: MergeRequest) -> MergeResult:
-    """Merge the operator graphs of ONNX files that share a GPU and weights into one file (USHER, section 3.4).
+    """Merge the operator graphs of ONNX files that share a GPU and weights into one file (USHER, section
+    3.4).
 
-    Inputs and outputs keep their names behind the model's (``bert/input_ids``); models that have nothing in common
-    stand side by side. Raises UsageError (options, too few models, SciPy missing), ModelError (a file that is no
-    model, lacks its weights, ...), OutputError.
+    Inputs and outputs keep their names behind the model's (``bert/input_ids``); models that have nothing in
+    common stand side by side. Raises UsageError (options, too few models, SciPy missing), ModelError (a file
+    that is no model, lacks its weights, ...), OutputError.
 
-        >>> result = gkestimator.merge(["a.onnx", "b.onnx"], "merged.onnx", gpu="V100", omega=0.4)
+    >>> result = gkestimator.merge(["a.onnx", "b.onnx"], "merged.onnx", gpu="V100", omega=0.4)
         >>> result.report.saved_bytes, result.report.after.latency_ms
     """
     sources = sources_of(request.models, request)
-    refuse_overwriting({"output": request.output}, [*(s.path for s in sources), *request.gpu_specs])
+    refuse_overwriting({"output": request.output}, [*(source.path for source in sources), *request.gpu_specs])
     return merge_sources(
         sources, request, request.output, samples=request.samples or 0, progress=request.progress
     )
@@ -78,7 +83,8 @@ def merge_sources(
 ) -> MergeResult:
     """Merge ``sources``; see :func:`merge`. Their batch sizes and dims count, not those of ``options``.
 
-    ``keep_unmerged`` False: no file is written where nothing is merged. ``output`` must not be one of the sources.
+    ``keep_unmerged`` False: no file is written where nothing is merged. ``output`` must not be one of the
+    sources.
     """
     if output is not None:
         by_suffix("-o", output, {".onnx": "onnx"})
@@ -88,20 +94,21 @@ def merge_sources(
         pricer = Pricer(options)
         models, sources = _read(sources)
         step("grouping")
-        batches = [s.batch_size for s in sources]
-        graphs = [pricer.graph(m, n) for m, n in zip(models, batches, strict=True)]
+        batches = [source.batch_size for source in sources]
+        graphs = [pricer.graph(model, batch) for model, batch in zip(models, batches, strict=True)]
         grouping = group_models(graphs, epsilon=options.group_distance)
         step("matching")
         shapes: dict[str, ValueShape] = {}
         for model in models:
-            shapes |= value_shapes(model, {})
+            shapes |= value_shapes(model)
         matching = _match(models, batches, grouping, shapes, pricer)
         step("pricing")
         build = Assembler(models, shapes, tolerance=options.tolerance)
         decision = decide(models, matching.supers, build, pricer, batch_sizes=batches)
         merged = decision.built.model
+        # before anything is written: a file that ONNX's checker refuses is no result
         check_editable(merged)
-        found = Found(
+        steps = MergeSteps(
             sources=sources,
             models=models,
             graphs=graphs,
@@ -111,14 +118,17 @@ def merge_sources(
             merged=merged,
             pricer=pricer,
         )
-        wanted = output if keep_unmerged or decision.kept else None
+        if not (keep_unmerged or decision.kept):
+            output = None
         step("writing")
-        files = () if wanted is None else write_editable(merged, wanted, keep=models)
+        files: tuple[Path, ...] = ()
+        if output is not None:
+            files = write_editable(merged, output, keep=models)
         check: OutputCheck | str = "not asked for (--samples)"
         if samples:
             step("checking outputs")
-            check = _check(merged, wanted, sources, samples)
-    return MergeResult(report=report_of(found, files, check), files=tuple(files))
+            check = _check(merged, output, sources, samples)
+    return MergeResult(report=report_of(steps, files, check), files=files)
 
 
 def _steps(progress: _Progress | None) -> Callable[[str], None]:
@@ -130,25 +140,32 @@ def _steps(progress: _Progress | None) -> Callable[[str], None]:
 
 
 def _read(sources: Sequence[MergeSource]) -> tuple[list[EditableModel], list[MergeSource]]:
-    """The models under their prefixes, at one opset, with the dims that were given; the sources with the dims that
-    their models have. Raises UsageError for a dim that no model has."""
-    models = align_opsets([_editable(s) for s in sources])
-    known = [{d.removeprefix(f"{m.name}/") for d in symbolic_dims(m)} for m in models]
-    told = [
-        dataclasses.replace(s, dims={name: n for name, n in s.dims.items() if name in own})
-        for s, own in zip(sources, known, strict=True)
-    ]
-    used = {name for source in told for name in source.dims}
-    for name in (name for source in sources for name in source.dims):
-        if name not in used:
-            there = ", ".join(sorted(set().union(*known))) or "none"
-            raise UsageError(f"dimension {name!r} is in none of the models; known: {there}")
-    fixed = [fix_dims(model, source.dims) for model, source in zip(models, told, strict=True)]
-    return [dataclasses.replace(m, nodes=alive(m)) for m in fixed], told  # what no output needs is not run
+    """Return the models under their prefixes, at one opset, with the dims that were asked for, and their
+    sources.
+
+    The sources have the dims that their models have. Raises UsageError for a dim that no model has.
+    """
+    aligned = align_opsets([_editable(source) for source in sources])
+    models: list[EditableModel] = []
+    bound: list[MergeSource] = []
+    known: set[str] = set()
+    for model, source in zip(aligned, sources, strict=True):
+        own = {name.removeprefix(f"{model.name}/") for name in symbolic_dims(model)}
+        known |= own
+        dims = {name: size for name, size in source.dims.items() if name in own}
+        fixed = fix_dims(model, dims)
+        models.append(dataclasses.replace(fixed, nodes=alive(fixed)))  # what no output needs is not run
+        bound.append(dataclasses.replace(source, dims=dims))
+    for source in sources:
+        for name in source.dims:
+            if name not in known:
+                there = ", ".join(sorted(known)) or "none"
+                raise UsageError(f"dimension {name!r} is in none of the models; known: {there}")
+    return models, bound
 
 
 def _editable(source: MergeSource) -> EditableModel:
-    """Errors name the file by its path as it was given: two may have one name in two folders."""
+    """Read a model; errors name the file by its path as it was given: two may have one name in two folders."""
     try:
         return read_editable(source.path, prefix=f"{source.name}/", name=source.name)
     except GkestimatorError as e:
@@ -159,18 +176,22 @@ def _editable(source: MergeSource) -> EditableModel:
 
 def _match(
     models: Sequence[EditableModel],
-    batches: Sequence[int | None],
+    batches: BatchSizes,
     grouping: Grouping,
-    shapes: Mapping[str, ValueShape],
+    shapes: Shapes,
     pricer: Pricer,
 ) -> Matching:
-    """Starts are compared at one batch size for all: the least of those that are priced."""
-    together = {i for group in grouping.groups if len(group) > 1 for i in group}
-    reference = min(n or 1 for n in batches)
-    operators = [
-        candidates(model, i, shapes, pricer.starts(model, batch_size=reference)) if i in together else []
-        for i, model in enumerate(models)
-    ]
+    """Match the models of each group.
+
+    Starts are compared at one batch size for all: the least of those that are priced.
+    """
+    reference = min(batch or 1 for batch in batches)
+    operators: list[list[WeightOperator]] = [[] for _ in models]
+    for group in grouping.groups:
+        if len(group) > 1:
+            for i in group:
+                starts = pricer.starts(models[i], batch_size=reference)
+                operators[i] = candidates(models[i], i, shapes, starts)
     return match_all(
         models,
         operators,
@@ -183,8 +204,11 @@ def _match(
 def _check(
     merged: EditableModel, written: Path | None, sources: Sequence[MergeSource], samples: int
 ) -> OutputCheck | str:
-    """Run the originals and the merged file (written for this where nobody asked for it). Text: why they could not be
-    compared, which is no fault of the merge. Raises ModelError where the merged file alone does not run."""
+    """Run the originals and the merged file (written for this where nobody asked for it).
+
+    Text: why they could not be compared, which is no fault of the merge. Raises ModelError where the merged
+    file alone does not run.
+    """
     with tempfile.TemporaryDirectory(prefix="gkest-merge-") as folder:
         if written is None:
             written = Path(folder, "merged.onnx")
@@ -193,13 +217,15 @@ def _check(
             except OutputError as e:
                 return str(e)
         try:
-            found = check_outputs(
+            check = check_outputs(
                 written,
-                {s.name: s.path for s in sources},
+                {source.name: source.path for source in sources},
                 samples=samples,
-                batch_sizes={s.name: s.batch_size for s in sources},
-                dims={s.name: s.dims for s in sources},
+                batch_sizes={source.name: source.batch_size for source in sources},
+                dims={source.name: source.dims for source in sources},
             )
         except (NotComparedError, UnboundDimensionError) as e:
             return str(e)
-    return "ONNX Runtime is not installed" if found is None else found
+    if check is None:
+        return "ONNX Runtime is not installed"
+    return check

@@ -1,37 +1,44 @@
-"""What the models of a merge are called, the prefixes of their inputs and outputs in the merged file; and new names."""
+"""Name the models of a merge, the prefixes of their inputs and outputs in the merged file; and new names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from gkestimator.core.naming import distinct_names
+from gkestimator.merging.editing import Names, Weights, make_weight
 
 OWN_PREFIX = "merged/"
 """New nodes, values and weights begin with this; no model may be called so."""
 
 
-def model_names(paths: Sequence[Path]) -> tuple[str, ...]:
-    """A name for each of ``paths`` (:func:`gkestimator.core.naming.distinct_names`) that may be a prefix."""
+def model_names(paths: Sequence[Path]) -> Names:
+    """Return a name for each of ``paths`` (:func:`gkestimator.core.naming.distinct_names`) that may be a
+    prefix.
+    """
     return distinct_prefixes(distinct_names(paths))
 
 
-def distinct_prefixes(names: Sequence[str]) -> tuple[str, ...]:
-    """``names`` fit to be prefixes of ONNX names, in the same order.
+def distinct_prefixes(names: Sequence[str]) -> Names:
+    """Return ``names`` fit to be prefixes of ONNX names, in the same order.
 
-    What cannot be printed or is no UTF-8 becomes ``_``. No name begins with another and a slash, and none with
-    ``merged/``, so that two models never share a name whatever they call their own values: the later is numbered.
+    What cannot be printed or is no UTF-8 becomes ``_``. No name begins with another and a slash, and none
+    with ``merged/``, so that two models never share a name whatever they call their own values: the later is
+    numbered.
     """
-    found: list[str] = []
+    prefixes: list[str] = []
     for name in names:
-        plain = "".join(c if c.isprintable() and not "\ud800" <= c <= "\udfff" else "_" for c in name)
-        found.append(_free(plain.strip("/") or "model", found))
-    return tuple(found)
+        plain = "".join(character if character.isprintable() else "_" for character in name)
+        prefixes.append(_free(plain.strip("/") or "model", prefixes))
+    return tuple(prefixes)
 
 
 def _free(name: str, taken: Sequence[str]) -> str:
     candidate = name
     number = 1
+    # the number goes behind the first part, so that a path stays readable
     while any(_clash(candidate, other) for other in (*taken, OWN_PREFIX.rstrip("/"))):
         number += 1
         head, slash, rest = name.partition("/")
@@ -44,11 +51,26 @@ def _clash(a: str, b: str) -> bool:
 
 
 def unused_name(stem: str, taken: set[str]) -> str:
-    """``stem``, numbered where ``taken`` has it; ``taken`` has the answer then."""
-    found = stem
+    """Return ``stem``, numbered where ``taken`` has it; ``taken`` has the answer then."""
+    name = stem
     count = 1
-    while found in taken:
+    while name in taken:
         count += 1
-        found = f"{stem}_{count}"
-    taken.add(found)
-    return found
+        name = f"{stem}_{count}"
+    taken.add(name)
+    return name
+
+
+SHAPE_ENDS = 15
+"""Standard opset from which Shape takes start and end."""
+
+
+def whole_numbers(values: Sequence[int], weights: Weights) -> str:
+    """Return the name of a constant list of int64 with these values, which is in ``weights`` then.
+
+    The name tells the values (``merged/int64[2,3]``), so whoever needs the same list finds it.
+    """
+    name = f"{OWN_PREFIX}int64[{','.join(map(str, values))}]"
+    if name not in weights:
+        weights[name] = make_weight(name, np.array(values, np.int64))
+    return name

@@ -19,10 +19,11 @@ _EACH = Many(item=Number(low=1, high=MAX_BATCH_SIZE, whole=True), least=1, comma
 class MergeOptions:
     """Hold the options of a merge. Raises UsageError.
 
-    ``omega``: USHER takes 0.4. ``group_distance``: DBSCAN's epsilon on the share of the smaller operator graph that
-    the larger one lacks, by graph edit distance (:attr:`gkestimator.merging.grouping.EditDistance.changed`; of 28
-    exported graphs, members of a family are at most 0.041 apart, others at least 0.088; ResNet-18 and -34, the
-    smallest of theirs, 0.076). ``batch_sizes`` are for the price and the timeline alone.
+    ``omega``: USHER takes 0.4. ``group_distance``: DBSCAN's epsilon on the share of the smaller operator
+    graph that the larger one lacks, by graph edit distance
+    (:attr:`gkestimator.merging.grouping.EditDistance.changed`; of 28 exported graphs, members of a family are
+    at most 0.041 apart, others at least 0.088; ResNet-18 and -34, the smallest of theirs, 0.076).
+    ``batch_sizes`` are for the price and the timeline alone.
     """
 
     gpu: Value[str] = Option(

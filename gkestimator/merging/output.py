@@ -1,13 +1,14 @@
-"""The report of a merge for people and for programs."""
+"""Render the report of a merge for people and for programs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from gkestimator.core.errors import UsageError
 from gkestimator.merging.planned import PlannedMerge
 from gkestimator.merging.pricing import Price
-from gkestimator.merging.report import MergeReport
+from gkestimator.merging.report import MergedModel, MergeReport, ReportedOperator
 from gkestimator.tables.files import json_bytes
 from gkestimator.tables.layout import TextColumn, markdown_table, printable, text_table
 from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text
@@ -16,34 +17,40 @@ REPORT_FORMATS = ("table", "json", "markdown")
 
 
 def render_report(report: MergeReport, form: str) -> bytes:
-    """``report`` as ``table``, ``markdown`` or ``json``, UTF-8. Raises UsageError for another form."""
+    """Return ``report`` as ``table``, ``markdown`` or ``json``, UTF-8. Raises UsageError for another form."""
     if form == "json":
         return json_bytes(report.document())
     return ("\n".join(_lines(report, _table(form))) + "\n").encode()
 
 
-def planned_output(found: PlannedMerge, form: str) -> tuple[bytes, tuple[str, ...]]:
-    """The index of ``found`` as ``json``, or the reports of all its sets; and the words that close the run."""
+def planned_output(merged: PlannedMerge, form: str) -> tuple[bytes, tuple[str, ...]]:
+    """Return the index of ``merged`` as ``json``, or the reports of all its sets; and the words that close
+    the run.
+    """
     words: list[str] = []
-    for chosen, result in found.results:
-        where = ", ".join(chosen.gpus[:4]) + (
-            f" and {len(chosen.gpus) - 4:,} more" if len(chosen.gpus) > 4 else ""
-        )
+    for chosen, result in merged.results:
+        where = ", ".join(chosen.gpus[:4])
+        if len(chosen.gpus) > 4:
+            where += f" and {len(chosen.gpus) - 4:,} more"
         words += [f"{where}: {line}" for line in result.report.words()]
-    if not found.results and not found.failures:
+    if not merged.results and not merged.failures:
         words.append("Nothing was merged: no GPU of the plan holds two models.")
     if form == "json":
-        return json_bytes(found.index), tuple(words)
-    mark = "## " if form == "markdown" else ""
-    blocks = []
-    for chosen, result in found.results:
-        blocks += [[f"{mark}{', '.join(chosen.gpus)}"], _lines(result.report, _table(form))]
-    for chosen, error in found.failures:
+        return json_bytes(merged.index), tuple(words)
+    mark = ""
+    if form == "markdown":
+        mark = "## "
+    blocks: list[list[str]] = []
+    for chosen, result in merged.results:
+        blocks.append([f"{mark}{', '.join(chosen.gpus)}"])
+        blocks.append(_lines(result.report, _table(form)))
+    for chosen, error in merged.failures:
         blocks.append([f"{mark}{', '.join(chosen.gpus)}: not merged: {error}"])
     lines = _blocks(*blocks) or ["no GPU of the plan holds two models"]
-    return ("\n".join(printable(line) for line in lines) + "\n").encode(), tuple(words)
+    return ("\n".join(map(printable, lines)) + "\n").encode(), tuple(words)
 
 
+_Row = TypeVar("_Row")
 _Table = Callable[[Sequence[TextColumn]], list[str]]
 
 
@@ -55,125 +62,149 @@ def _table(form: str) -> _Table:
 
 
 def _blocks(*blocks: Sequence[str]) -> list[str]:
-    """The blocks that are not empty, a blank line between."""
-    found: list[str] = []
+    """Return the blocks that are not empty, a blank line between."""
+    lines: list[str] = []
     for block in filter(None, blocks):
-        found += [""] * bool(found) + list(block)
-    return found
+        if lines:
+            lines.append("")
+        lines += block
+    return lines
 
 
 def _lines(report: MergeReport, table: _Table) -> list[str]:
-    s = report.settings
-    lead = "- " if table is markdown_table else ""  # else its lines run together
-    if s.tau_ms is None:
-        tau = "any start"
-    else:
-        tau = f"tau {s.tau_ms:g} ms"
-    price = "merged whatever the price" if s.always else f"merged where {s.price} falls"
+    settings = report.settings
+    lead = ""
+    if table is markdown_table:
+        lead = "- "  # else its lines run together
+    tau = "any start"
+    if settings.tau_ms is not None:
+        tau = f"tau {settings.tau_ms:g} ms"
+    price = f"merged where {settings.price} falls"
+    if settings.always:
+        price = "merged whatever the price"
     head = (
-        f"{s.gpu} · {s.runtime} · dtype {s.dtype} · {price}",
-        f"omega {s.omega:g} · tolerance {s.tolerance:g} · {tau}",
+        f"{settings.gpu} · {settings.runtime} · dtype {settings.dtype} · {price}",
+        f"omega {settings.omega:g} · tolerance {settings.tolerance:g} · {tau}",
     )
+    tables = [_models(report)]
+    if report.merged:
+        tables.append(_operators(report))
+    if report.regions:
+        tables.append(_regions(report))
+    tables.append(_costs(report))
     return _blocks(
         [lead + printable(line) for line in head],
-        table(_models(report)),
-        table(_operators(report)) if report.merged else [],
-        table(_regions(report)) if report.regions else [],
-        table(_costs(report)),
+        *map(table, tables),
         [lead + printable(line) for line in _sizes(report)],
     )
 
 
-def _column(heading: str, cells: Sequence[str]) -> TextColumn:
-    return TextColumn(heading=heading, cells=cells)
+def _column(heading: str, rows: Sequence[_Row], cell: Callable[[_Row], str]) -> TextColumn:
+    return TextColumn(heading=heading, cells=[cell(row) for row in rows])
 
 
-def _text(heading: str, cells: Sequence[str], shrink: int = 8) -> TextColumn:
-    return TextColumn(heading=heading, cells=cells, right=False, shrink=shrink)
+def _text(heading: str, rows: Sequence[_Row], cell: Callable[[_Row], str], shrink: int = 8) -> TextColumn:
+    return TextColumn(heading=heading, cells=[cell(row) for row in rows], right=False, shrink=shrink)
 
 
 def _models(report: MergeReport) -> list[TextColumn]:
     models = report.models
     columns = [
-        _text("model", [m.name for m in models]),
-        _column("group", [str(m.group) for m in models]),
-        _column("operators", [f"{m.operators:,}" for m in models]),
-        _column("weights", [bytes_text(m.weight_bytes) for m in models]),
-        _column("batch", [f"{m.batch_size:,}" for m in models]),
+        _text("model", models, lambda model: model.name),
+        _column("group", models, lambda model: str(model.group)),
+        _column("operators", models, lambda model: f"{model.operators:,}"),
+        _column("weights", models, lambda model: bytes_text(model.weight_bytes)),
+        _column("batch", models, lambda model: f"{model.batch_size:,}"),
     ]
-    if any(m.dims for m in models):
-        columns.append(
-            _text("dims", [",".join(f"{k}={v}" for k, v in sorted(m.dims.items())) for m in models])
-        )
+    if any(model.dims for model in models):
+        columns.append(_text("dims", models, _dims))
     return columns
 
 
+def _dims(model: MergedModel) -> str:
+    return ",".join(f"{name}={size}" for name, size in sorted(model.dims.items()))
+
+
 def _operators(report: MergeReport) -> list[TextColumn]:
-    found = report.merged
+    merged = report.merged
     columns = [
-        _text("operators", [o.operators[0] for o in found], 12),
-        _column("of", [str(len(o.operators)) for o in found]),
-        _text("kind", [o.kind for o in found]),
-        _column("block", [f"{o.rows:,} x {o.columns:,}{'' if o.whole else ' of more'}" for o in found]),
-        _column("similar", [number_text(o.similarity) for o in found]),
-        _column("saved", [bytes_text(o.saved_bytes) for o in found]),
+        _text("operators", merged, lambda operator: operator.operators[0], 12),
+        _column("of", merged, lambda operator: str(len(operator.operators))),
+        _text("kind", merged, lambda operator: operator.kind),
+        _column("block", merged, _block),
+        _column("similar", merged, lambda operator: number_text(operator.similarity)),
+        _column("saved", merged, lambda operator: bytes_text(operator.saved_bytes)),
     ]
-    if any(o.extra_flops for o in found):  # else the names have more room
-        columns.append(_column("extra work", [_more(o.extra_flops) for o in found]))
+    if any(operator.extra_flops for operator in merged):  # else the names have more room
+        columns.append(_column("extra work", merged, lambda operator: _more(operator.extra_flops)))
     return [
         *columns,
-        _text("in L2", ["yes" if o.block_fits_l2 else "no" for o in found]),
-        _column("region", [str(o.region) for o in found]),
-        _text("merged", ["yes" if o.merged else "no: price" for o in found]),
+        _text("in L2", merged, lambda operator: _yes(operator.block_fits_l2)),
+        _column("region", merged, lambda operator: str(operator.region)),
+        _text("merged", merged, lambda operator: "yes" if operator.merged else "no: price"),
     ]
+
+
+def _block(operator: ReportedOperator) -> str:
+    block = f"{operator.rows:,} x {operator.columns:,}"
+    if operator.whole:
+        return block
+    return f"{block} of more"
+
+
+def _yes(answer: bool) -> str:
+    if answer:
+        return "yes"
+    return "no"
 
 
 def _more(flops: int | None) -> str:
-    """Work that is added; what lifting saves has a minus."""
+    """Return work that is added; what lifting saves has a minus."""
     if flops is not None and flops < 0:
         return f"-{flops_text(-flops)}"
     return flops_text(flops)
 
 
 def _regions(report: MergeReport) -> list[TextColumn]:
-    found = report.regions
+    regions = report.regions
     return [
-        _column("region", [str(i) for i in range(len(found))]),
-        _column("operators before", [f"{r.replaced:,}" for r in found]),
-        _column("after", [f"{r.operators:,}" for r in found]),
-        _column("latency ms before", [number_text(r.before.latency_ms) for r in found]),
-        _column("after", [number_text(r.after.latency_ms) for r in found]),
-        _column("GPU ms before", [number_text(r.before.gpu_ms) for r in found]),
-        _column("after", [number_text(r.after.gpu_ms) for r in found]),
-        _text("pays", ["yes" if r.pays else "no" for r in found]),
+        TextColumn(heading="region", cells=[str(number) for number in range(len(regions))]),
+        _column("operators before", regions, lambda region: f"{region.replaced:,}"),
+        _column("after", regions, lambda region: f"{region.operators:,}"),
+        _column("latency ms before", regions, lambda region: number_text(region.before.latency_ms)),
+        _column("after", regions, lambda region: number_text(region.after.latency_ms)),
+        _column("GPU ms before", regions, lambda region: number_text(region.before.gpu_ms)),
+        _column("after", regions, lambda region: number_text(region.after.gpu_ms)),
+        _text("pays", regions, lambda region: _yes(region.pays)),
     ]
 
 
 def _costs(report: MergeReport) -> list[TextColumn]:
-    rows = (
-        ("models one by one", report.before),
-        ("side by side" if report.nothing else "merged", report.after),
-    )
+    costs = (report.before, report.after)
+    names = ("models one by one", "merged")
+    if report.nothing:
+        names = ("models one by one", "side by side")
     return [
-        _text("version", [name for name, _ in rows]),
-        _column("latency ms", [_interval(c) for _, c in rows]),
-        _column("GPU ms", [number_text(c.gpu_ms) for _, c in rows]),
-        _column("DRAM", [bytes_text(c.dram_bytes) for _, c in rows]),
-        _column("weights read", [bytes_text(c.weight_bytes) for _, c in rows]),
-        _column("work", [flops_text(c.flops) for _, c in rows]),
-        _column("kernels", [f"{c.kernels:,}" for _, c in rows]),
-        _column("calls", [f"{c.calls:,}" for _, c in rows]),
+        TextColumn(heading="version", cells=names, right=False, shrink=8),
+        _column("latency ms", costs, _interval),
+        _column("GPU ms", costs, lambda cost: number_text(cost.gpu_ms)),
+        _column("DRAM", costs, lambda cost: bytes_text(cost.dram_bytes)),
+        _column("weights read", costs, lambda cost: bytes_text(cost.weight_bytes)),
+        _column("work", costs, lambda cost: flops_text(cost.flops)),
+        _column("kernels", costs, lambda cost: f"{cost.kernels:,}"),
+        _column("calls", costs, lambda cost: f"{cost.calls:,}"),
     ]
 
 
 def _interval(cost: Price) -> str:
+    latency = number_text(cost.latency_ms)
     if cost.latency_low_ms is None or cost.latency_high_ms is None:
-        return number_text(cost.latency_ms)
-    return f"{number_text(cost.latency_ms)} ({number_text(cost.latency_low_ms)}–{number_text(cost.latency_high_ms)})"
+        return latency
+    return f"{latency} ({number_text(cost.latency_low_ms)}–{number_text(cost.latency_high_ms)})"
 
 
 def _sizes(report: MergeReport) -> list[str]:
-    own = sum(m.weight_bytes for m in report.models)
+    own = sum(model.weight_bytes for model in report.models)
     lines = [
         f"weights: {bytes_text(own)} in the models' files, {bytes_text(report.stored_bytes)} merged; "
         f"{bytes_text(report.saved_bytes)} less to read",
@@ -182,9 +213,9 @@ def _sizes(report: MergeReport) -> list[str]:
     check = report.check
     if check is None:
         return [*lines, f"outputs: not compared: {report.check_reason}"]
-    worst = (
-        UNKNOWN if check.largest_relative_difference is None else f"{check.largest_relative_difference:.2g}"
-    )
+    worst = UNKNOWN
+    if check.largest_relative_difference is not None:
+        worst = f"{check.largest_relative_difference:.2g}"
     lines.append(
         f"outputs: largest relative difference {worst} over {check.samples:,} random inputs of each model"
     )
@@ -193,5 +224,7 @@ def _sizes(report: MergeReport) -> list[str]:
             f"predicted class: changed in {check.changed_predictions:,} of {check.predictions:,} "
             f"({number_text(check.class_changed_pct)} %)"
         )
-    problems = [f"output {o.model}/{o.output}: {o.problem}" for o in check.outputs if o.problem]
-    return [*lines, *problems]
+    for output in check.outputs:
+        if output.problem:
+            lines.append(f"output {output.model}/{output.output}: {output.problem}")
+    return lines

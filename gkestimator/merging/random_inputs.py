@@ -1,15 +1,18 @@
-"""Random inputs that a model takes: token numbers within the table they look up, masks that hide nothing."""
+"""Draw random inputs that a model takes: token numbers within the table they look up, masks that hide
+nothing.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from gkestimator.core.dtypes import NUMPY_NAMES, DType
 from gkestimator.core.errors import ModelError
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor
+from gkestimator.merging.editing import DimSizes, Numbers
 
 # Operators that hand values on as they are, and by which of their inputs.
 _FIRST = (
@@ -39,7 +42,7 @@ _FIRST = (
     "ReduceMax",
     "ReduceMin",
 )
-_HANDED_ON: dict[str, tuple[int, ...] | None] = {
+_HANDED_ON: dict[str, Numbers | None] = {
     **dict.fromkeys(_FIRST, (0,)),
     "Where": (1, 2),
     "ScatterElements": (0, 2),
@@ -52,14 +55,14 @@ _HANDED_ON: dict[str, tuple[int, ...] | None] = {
 _EMBEDDINGS = {"EmbedLayerNormalization": ((0, 2), (1, 4), (7, 3))}
 
 
-def random_inputs(
-    graph: OperatorGraph, *, limits: Mapping[str, int], seed: int, sample: int
-) -> dict[str, np.ndarray]:
-    """Values for every input of ``graph``, in its shapes; the same for the same seed, sample and names.
+def random_inputs(graph: OperatorGraph, *, limits: DimSizes, seed: int, sample: int) -> dict[str, np.ndarray]:
+    """Return values for every input of ``graph``, in its shapes; the same for the same seed, sample and
+    names.
 
-    Floats: normal (0, 1). What is called a mask, and bool: ones. Integers that a table is looked up by: uniform within
-    the table (``limits``: :func:`index_limits` of the graph). 8-bit integers: uniform over their range (pixels). Other
-    integers: ones. Raises ModelError where an input is no tensor or of a type that NumPy lacks.
+    Floats: normal (0, 1). What is called a mask, and bool: ones. Integers that a table is looked up by:
+    uniform within the table (``limits``: :func:`index_limits` of the graph). 8-bit integers: uniform over
+    their range (pixels). Other integers: ones. Raises ModelError where an input is no tensor or of a type
+    that NumPy lacks.
     """
     return {name: _values(graph, value, limits, seed, sample) for name, value in _tensors(graph)}
 
@@ -73,16 +76,16 @@ def _tensors(graph: OperatorGraph) -> Iterator[tuple[str, Tensor]]:
         yield value.name, value
 
 
-def _values(
-    graph: OperatorGraph, tensor: Tensor, limits: Mapping[str, int], seed: int, sample: int
-) -> np.ndarray:
+def _values(graph: OperatorGraph, tensor: Tensor, limits: DimSizes, seed: int, sample: int) -> np.ndarray:
     if tensor.dtype not in NUMPY_NAMES:
         raise ModelError(
             f"{graph.name}: input {tensor.name!r} is {tensor.dtype.value}: no random values are made of this type"
         )
     dtype = np.dtype(NUMPY_NAMES[tensor.dtype])
+    # by names, not by order: an input gets the same values in the original and in the merged file
     digest = hashlib.sha256(f"{seed}\0{sample}\0{graph.name}\0{tensor.name}".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:16], "little"))
+    # a mask of zeros would hide all positions, and every output would be the same
     if tensor.dtype is DType.BOOL or "mask" in tensor.name.lower():
         return np.ones(tensor.shape, dtype)
     if tensor.name in limits:
@@ -95,35 +98,49 @@ def _values(
         return rng.integers(span.min, int(span.max) + 1, tensor.shape).astype(dtype)
     if dtype.kind in "iu":
         return np.ones(tensor.shape, dtype)
-    found = rng.standard_normal(tensor.shape)
-    return (found + 1j * rng.standard_normal(tensor.shape) if dtype.kind == "c" else found).astype(dtype)
+    values = rng.standard_normal(tensor.shape)
+    if dtype.kind == "c":
+        values = values + 1j * rng.standard_normal(tensor.shape)
+    return values.astype(dtype)
 
 
 def index_limits(graph: OperatorGraph) -> dict[str, int]:
-    """Of each input whose values become indices: the rows of the smallest table that they look up.
+    """Return for each input whose values become indices the rows of the smallest table that they look up.
 
-    Followed through operators that hand values on as they are; what is calculated from an input is not its value.
+    Followed through operators that hand values on as they are; what is calculated from an input is not its
+    value.
     """
-    origin: dict[str, frozenset[str]] = {v.name: frozenset([v.name]) for v in graph.inputs}
+    origin: dict[str, frozenset[str]] = {value.name: frozenset([value.name]) for value in graph.inputs}
     limits: dict[str, int] = {}
     for op in graph.operators:
-        sources = [origin.get(v.name, frozenset()) if v is not None else frozenset() for v in op.inputs]
+        sources: list[frozenset[str]] = []
+        for value in op.inputs:
+            sources.append(origin.get(value.name, frozenset()) if value is not None else frozenset())
         for position, rows in _lookups(op):
             for name in sources[position]:
                 limits[name] = min(rows, limits.get(name, rows))
-        if not op.domain:
-            handed = _HANDED_ON.get(op.op_type, ())
-        else:
-            handed = ()
-        places = range(len(sources)) if handed is None else handed
-        found = frozenset[str]().union(*(sources[p] for p in places if p < len(sources)))
-        if found:
-            origin.update((v.name, found) for v in op.outputs if v is not None)
+        handed_on = frozenset[str]().union(
+            *(sources[place] for place in _handed_on(op) if place < len(sources))
+        )
+        if handed_on:
+            for value in op.outputs:
+                if value is not None:
+                    origin[value.name] = handed_on
     return limits
 
 
+def _handed_on(op: Operator) -> Sequence[int]:
+    """Return which inputs an operator hands on as they are."""
+    if op.domain:
+        return ()
+    places = _HANDED_ON.get(op.op_type, ())
+    if places is None:
+        return range(len(op.inputs))
+    return places
+
+
 def _lookups(op: Operator) -> Iterator[tuple[int, int]]:
-    """(position of an input that holds indices, how many entries it may point at)."""
+    """Yield (position of an input that holds indices, how many entries it may point at)."""
     if op.key in (("", "Gather"), ("", "GatherElements"), ("", "ScatterElements")):
         shape = _shape(op, 0)
         axis = op.attributes.get("axis", 0)
@@ -142,11 +159,10 @@ def _lookups(op: Operator) -> Iterator[tuple[int, int]]:
                 yield position, shape[0]
 
 
-def _shape(op: Operator, position: int) -> tuple[int, ...]:
-    if position < len(op.inputs):
-        value = op.inputs[position]
-    else:
-        value = None
+def _shape(op: Operator, position: int) -> Numbers:
+    if position >= len(op.inputs):
+        return ()
+    value = op.inputs[position]
     if isinstance(value, Tensor):
         return value.shape
     return ()

@@ -1,38 +1,42 @@
-"""Which files are merged, and at which batch size and lengths each is priced."""
+"""Tell which files are merged, and at which batch size and lengths each is priced."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.naming import find_models
 from gkestimator.core.records import frozen
+from gkestimator.merging.editing import DimSizes, Numbers
 from gkestimator.merging.naming import model_names
 from gkestimator.merging.options import MOST_MODELS, MergeOptions
 
 
 @frozen
 class MergeSource:
-    """One model of a merge: its file, the prefix of its inputs and outputs, the batch size that it is priced at
-    (None: as exported, a symbolic one 1), and numbers for its symbolic dimensions."""
+    """Hold one model of a merge: its file, the prefix of its inputs and outputs, the batch size that it is
+    priced at (None: as exported, a symbolic one 1), and numbers for its symbolic dimensions.
+    """
 
     path: Path
     name: str
     batch_size: int | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
+    dims: DimSizes = field(default_factory=dict)
 
 
 def files_of(arguments: Sequence[str]) -> tuple[Path, ...]:
-    """The files that ``arguments`` mean, in their order: a file as often as it is named (a model may be merged with
-    itself), a folder or a pattern as for an estimate. Raises UsageError for what means none."""
-    found: list[Path] = []
+    """Return the files that ``arguments`` mean, in their order: a file as often as it is named (a model may
+    be merged with itself), a folder or a pattern as for an estimate. Raises UsageError for what means none.
+    """
+    files: list[Path] = []
     for argument in arguments:
         path = Path(argument)
         try:
+            # before patterns: a file may have a bracket in its name
             if path.is_file():
-                found.append(path)
+                files.append(path)
                 continue
             matches, failures = find_models([argument])
         except (OSError, ValueError) as e:
@@ -41,15 +45,21 @@ def files_of(arguments: Sequence[str]) -> tuple[Path, ...]:
             raise failures[0][1]
         for match in matches:
             if not match.is_file():
-                what = "something other than a regular file" if match.exists() else "no such file"
+                if match.exists():
+                    what = "something other than a regular file"
+                else:
+                    what = "no such file"
                 raise UsageError(f"{match}: found {what}, expected an ONNX file, a folder or a pattern")
-        found += matches
-    return tuple(found)
+        files += matches
+    return tuple(files)
 
 
 def sources_of(paths: Sequence[Path], options: MergeOptions) -> tuple[MergeSource, ...]:
-    """``paths`` with their names and the batch sizes of ``options``. Raises UsageError: fewer than two models, more
-    than ``MOST_MODELS``, batch sizes that are neither one for all nor one each."""
+    """Return ``paths`` with their names and the batch sizes of ``options``.
+
+    Raises UsageError: fewer than two models, more than ``MOST_MODELS``, batch sizes that are neither one for
+    all nor one each.
+    """
     if len(paths) < 2:
         raise UsageError(
             f"found {len(paths)} model{'' if len(paths) == 1 else 's'}, expected at least two to merge"
@@ -64,17 +74,26 @@ def sources_of(paths: Sequence[Path], options: MergeOptions) -> tuple[MergeSourc
     )
 
 
-def _dims(given: Mapping[str, int], name: str, names: Sequence[str]) -> dict[str, int]:
-    """``seq`` is for every model, ``bert/seq`` for the model of that name alone, and goes before."""
-    everyone = {k: n for k, n in given.items() if not any(k.startswith(f"{other}/") for other in names)}
-    return everyone | {k.removeprefix(f"{name}/"): n for k, n in given.items() if k.startswith(f"{name}/")}
+def _dims(dims: DimSizes, name: str, names: Sequence[str]) -> dict[str, int]:
+    """Return the numbers for one model: ``seq`` is for every model, ``bert/seq`` for that of the name, and
+    goes before.
+    """
+    every: dict[str, int] = {}
+    own: dict[str, int] = {}
+    prefixes = tuple(f"{other}/" for other in names)
+    for key, size in dims.items():
+        if key.startswith(f"{name}/"):
+            own[key.removeprefix(f"{name}/")] = size
+        elif not key.startswith(prefixes):
+            every[key] = size
+    return every | own
 
 
-def _batches(given: tuple[int, ...] | None, models: int) -> tuple[int | None, ...]:
-    if given is None:
+def _batches(sizes: Numbers | None, models: int) -> tuple[int | None, ...]:
+    if sizes is None:
         return (None,) * models
-    if len(given) not in (1, models):
-        raise UsageError(f"found {len(given)} batch sizes for {models} models, expected one, or one for each")
-    if len(given) == 1:
-        return given * models
-    return given
+    if len(sizes) not in (1, models):
+        raise UsageError(f"found {len(sizes)} batch sizes for {models} models, expected one, or one for each")
+    if len(sizes) == 1:
+        return sizes * models
+    return sizes

@@ -12,7 +12,7 @@ import pytest
 
 import gkestimator
 from gkestimator.core.errors import UsageError
-from gkestimator.merging.similarity import pair_search
+from gkestimator.merging.similarity import search
 
 
 @pytest.fixture
@@ -93,8 +93,8 @@ def test_weights_that_were_not_searched_wholly_are_told(
                 values[zeros] = 0
                 tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
         paths.append(families.saved(model, tmp_path / f"{name}.onnx"))
-    monkeypatch.setattr(pair_search, "_MOST", 10)
-    monkeypatch.setattr(pair_search, "_MANY", 5)
+    monkeypatch.setattr(search, "_MOST", 10)
+    monkeypatch.setattr(search, "_MANY", 5)
     told = gkestimator.merge(paths, omega=0.1).report.words()
     assert any("Not every place was compared in" in line for line in told), told
     monkeypatch.undo()

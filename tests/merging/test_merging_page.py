@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from gkestimator.merging.matching import RefusedOperators
 from gkestimator.merging.pricing import Price
 from gkestimator.merging.report import (
     MergedModel,
     MergeReport,
-    RefusedOperators,
     ReportedOperator,
     ReportedRegion,
 )

@@ -1,30 +1,54 @@
-"""ONNX files as graphs that can be changed and written again, with weights that stay in their files."""
+"""Open ONNX files as graphs that can be changed and written again, with weights that stay in their files."""
 
 from __future__ import annotations
 
-from gkestimator.merging.editing.checking import check_editable
-from gkestimator.merging.editing.combining import alive, combine, tidy
-from gkestimator.merging.editing.form import EditableModel, EditNode, ValueInfo, ValueShape, Weight
+from gkestimator.merging.editing.combining import alive, combine, operator_name, order_nodes, tidy
+from gkestimator.merging.editing.form import (
+    AttributeValue,
+    BatchSizes,
+    Dims,
+    DimSizes,
+    EditableModel,
+    EditNode,
+    Models,
+    Names,
+    Replaces,
+    Shapes,
+    ValueInfo,
+    ValueShape,
+    Weight,
+    Weights,
+)
 from gkestimator.merging.editing.opsets import LEAST_OPSET, align_opsets
-from gkestimator.merging.editing.ordering import operator_name, order_nodes
+from gkestimator.merging.editing.protos import check_editable
 from gkestimator.merging.editing.reading import read_editable
 from gkestimator.merging.editing.shapes import batch_dims, fix_dims, graph_of, symbolic_dims, value_shapes
 from gkestimator.merging.editing.tensors import make_weight
-from gkestimator.merging.editing.values import Held, Mapped, Rearranged, ValueBlock, Values
+from gkestimator.merging.editing.values import Held, Mapped, Numbers, Rearranged, ValueBlock, Values
 from gkestimator.merging.editing.writing import write_editable
 
 __all__ = [
     "LEAST_OPSET",
+    "AttributeValue",
+    "BatchSizes",
+    "DimSizes",
+    "Dims",
     "EditNode",
     "EditableModel",
     "Held",
     "Mapped",
+    "Models",
+    "Names",
+    "Numbers",
     "Rearranged",
+    "Replaces",
+    "Shapes",
     "ValueBlock",
     "ValueInfo",
     "ValueShape",
     "Values",
     "Weight",
+    "Weights",
     "align_opsets",
     "alive",
     "batch_dims",

@@ -1,10 +1,15 @@
-"""Numbers to try symbolic dimensions with, to find out which sizes never change."""
+"""Choose numbers to try symbolic dimensions with, to find out which sizes never change."""
 
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+#: A number for each dimension by its name.
+Assignment: TypeAlias = "dict[str, int]"
 
 _LONGEST = 200
 _MOST_DIMENSIONS = 256  # more are no model's; for them no numbers are tried
@@ -26,116 +31,157 @@ _LARGE = (
     (1, (49, 51, 52, 54, 55, 56, 57, 58, 60, 62, 63, 64)),
     (1, (8, 9, 10, 12, 14, 15, 16, 18, 20, 21, 22, 24)),
 )
-_BATCH_SMALL, _BATCH_LARGE = (3, 0), (7, 3)  # the first, and how much more each further one is
-_HUGE_BATCH, _HUGE = 1 << 12, 1 << 16  # and what the huge sizes are multiples of
+_BATCH_SMALL = 3
+_BATCH_LARGE = (7, 3)  # the first, and how much more each further one is
+_HUGE_BATCH = 1 << 12
+_HUGE = 1 << 16  # what the huge sizes are multiples of
 _MOST_ALONE = 8  # so many dimensions are tried as 1 while the others are not
 _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
     ast.FloorDiv: lambda a, b: a // b if b else -1,
 }
 
 
-def assignments(
-    free: Sequence[str], batches: frozenset[str]
-) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-    """Small and large numbers for the dimensions ``free``, to be tried in this order.
+def assignments(free: Sequence[str], batches: frozenset[str]) -> tuple[list[Assignment], list[Assignment]]:
+    """Return small and large numbers for the dimensions ``free``, to be tried in this order.
 
-    No dimension has one number in a small assignment and in a large one, and in each all dimensions differ, except
-    those of ``batches`` (one number), those whose name says how they follow from others (``past + sequence``), and a
-    total length, which is tried as the sum of the past and the present one too.
+    No dimension has one number in a small assignment and in a large one, and in each all dimensions differ,
+    except those of ``batches`` (one number), those whose name says how they follow from others (``past +
+    sequence``), and a total length, which is tried as the sum of the past and the present one too.
     """
     if len(free) > _MOST_DIMENSIONS:
         return [], []
-    trees = {n: tree for n in free if (tree := _tree(n, frozenset(free))) is not None}
-    ways = (False, True) if _total_parts(free) else (False,)
-    small, large = (
-        [
-            found
-            for i, (step, sizes) in enumerate(choices)
-            for totals in ways
-            if (found := _numbers(free, trees, batches, first + i * more, sizes, step, totals)) is not None
-        ]
-        for (first, more), choices in ((_BATCH_SMALL, _SMALL), (_BATCH_LARGE, _LARGE))
-    )
+    dimensions = _Dimensions(free, batches)
+    small: list[Assignment] = []
+    large: list[Assignment] = []
+    for step, sizes in _SMALL:
+        small += dimensions.numbered(_BATCH_SMALL, [size * step for size in sizes])
+    for place, (step, sizes) in enumerate(_LARGE):
+        first, more = _BATCH_LARGE
+        large += dimensions.numbered(first + place * more, [size * step for size in sizes])
     return small, large
 
 
-def edges(free: Sequence[str], batches: frozenset[str]) -> list[dict[str, int]]:
-    """Numbers that show changes which :func:`assignments` does not, for whoever tries those that a model takes.
+def edges(free: Sequence[str], batches: frozenset[str]) -> list[Assignment]:
+    """Return numbers that show changes which :func:`assignments` does not, for whoever tries those that a
+    model takes.
 
-    All 1 (a size cut off at 4 is 1 then), the batch or one other dimension 1, all even (the rest of a division by 2
-    is 1 for every odd prime), all very large (a size of at least 4,096 grows, one divided by it is no longer 0).
+    All 1 (a size cut off at 4 is 1 then), the batch or one other dimension 1, all even (the rest of a
+    division by 2 is 1 for every odd prime), all very large (a size of at least 4,096 grows, one divided by it
+    is no longer 0).
     """
     if len(free) > _MOST_DIMENSIONS:
         return []
-    trees = {n: tree for n in free if (tree := _tree(n, frozenset(free))) is not None}
-    count = sum(n not in batches and n not in trees for n in free)
-    primes = [_SMALL[0][1][i % len(_SMALL[0][1])] for i in range(count)]
-    even, huge = ([step * (i + 2) for i in range(count)] for step in (_HALVED, _HUGE))
+    dimensions = _Dimensions(free, batches)
+    count = len(dimensions.plain)
+    _, known_primes = _SMALL[0]
+    primes = [known_primes[i % len(known_primes)] for i in range(count)]
+    even = [_HALVED * (i + 2) for i in range(count)]
+    huge = [_HUGE * (i + 2) for i in range(count)]
     rows = [(1, [1] * count), (1, primes), (1, even), (_HUGE_BATCH, huge)]
-    rows += [(_BATCH_SMALL[0], [*primes[:i], 1, *primes[i + 1 :]]) for i in range(min(count, _MOST_ALONE))]
-    found: list[dict[str, int]] = []
+    for alone in range(min(count, _MOST_ALONE)):
+        sizes = list(primes)
+        sizes[alone] = 1
+        rows.append((_BATCH_SMALL, sizes))
+    distinct: list[Assignment] = []
     for batch, sizes in rows:
-        for totals in (False, True) if _total_parts(free) else (False,):
-            numbers = _numbers(free, trees, batches, batch, sizes, 1, totals)
-            if numbers is not None and numbers not in found:
-                found.append(numbers)
-    return found
+        for assignment in dimensions.numbered(batch, sizes):
+            if assignment not in distinct:
+                distinct.append(assignment)
+    return distinct
 
 
-def _numbers(
-    free: Sequence[str],
-    trees: Mapping[str, ast.expr],
-    batches: frozenset[str],
-    batch: int,
-    sizes: Sequence[int],
-    step: int,
-    totals: bool,
-) -> dict[str, int] | None:
-    """One number a dimension; None where an expression gives none that can be a size."""
-    found: dict[str, int] = {}
-    plain = [n for n in free if n not in batches and n not in trees]
-    for position, name in enumerate(plain):
-        rounds, index = divmod(position, len(sizes))
-        # beyond the list: still different from all before
-        found[name] = (sizes[index] + rounds * sizes[-1]) * step
-    found.update((n, batch) for n in free if n in batches)
-    for name, (past, present) in _total_parts(free).items() if totals else ():
-        found[name] = found[past] + found[present]
-    for name in free:
-        if name not in found:
-            value = _value(trees[name], found)
+class _Dimensions:
+    """Number the dimensions ``free``: first those that follow from nothing, then the rest from them."""
+
+    def __init__(self, free: Sequence[str], batches: frozenset[str]) -> None:
+        self._free = free
+        self._batches = [name for name in free if name in batches]
+        self._trees = _trees(free)
+        self._totals = _total_parts(free)
+        self.plain = [name for name in free if name not in batches and name not in self._trees]
+
+    def numbered(self, batch: int, sizes: Sequence[int]) -> list[Assignment]:
+        """Return the assignment of ``sizes`` to the plain dimensions, and once more with totals as sums.
+
+        None of them where an expression gives what cannot be a size.
+        """
+        plain = dict.fromkeys(self._batches, batch)
+        for position, name in enumerate(self.plain):
+            rounds, index = divmod(position, len(sizes))
+            # beyond the list: still different from all before
+            plain[name] = sizes[index] + rounds * sizes[-1]
+        # the total as a size of its own first: more models take that
+        tries = [plain]
+        if self._totals:
+            summed = dict(plain)
+            for name, (past, present) in self._totals.items():
+                summed[name] = summed[past] + summed[present]
+            tries.append(summed)
+        return [numbers for numbers in tries if self._completed(numbers)]
+
+    def _completed(self, numbers: Assignment) -> bool:
+        """Work out what follows from other dimensions; False where that cannot be a size."""
+        for name in self._free:
+            if name in numbers:
+                continue
+            value = _value(self._trees[name], numbers)
             if value is None or not 0 < value < _MOST:
-                return None
-            found[name] = value
-    return found
+                return False
+            numbers[name] = value
+        return True
 
 
 def _total_parts(free: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """``total...`` -> the past and the present length that it is the sum of, where there is one of each."""
-    words = {n: frozenset(re.split(r"[^a-z]+", n.lower())) for n in free if n.isidentifier()}
-    lengths = {n: w for n, w in words.items() if w & {"seq", "sequence", "length", "len"}}
-    pasts = [n for n, w in lengths.items() if "past" in w and "total" not in w]
-    presents = [n for n, w in lengths.items() if not w & {"past", "total"}]
+    """Return by ``total...`` the past and the present length that it is the sum of, where there is one of
+    each.
+    """
+    totals: list[str] = []
+    pasts: list[str] = []
+    presents: list[str] = []
+    for name in filter(str.isidentifier, free):
+        words = set(re.split(r"[^a-z]+", name.lower()))
+        if words.isdisjoint({"seq", "sequence", "length", "len"}):
+            continue
+        if "total" in words:
+            totals.append(name)
+        elif "past" in words:
+            pasts.append(name)
+        else:
+            presents.append(name)
     if len(pasts) != 1 or len(presents) != 1:
         return {}
-    return {n: (pasts[0], presents[0]) for n, w in lengths.items() if "total" in w}
+    return dict.fromkeys(totals, (pasts[0], presents[0]))
+
+
+def _trees(free: Sequence[str]) -> dict[str, ast.expr]:
+    """Return the dimensions whose name is an expression of others, parsed."""
+    trees: dict[str, ast.expr] = {}
+    for name in free:
+        tree = _tree(name, frozenset(free))
+        if tree is not None:
+            trees[name] = tree
+    return trees
 
 
 def _tree(name: str, free: frozenset[str]) -> ast.expr | None:
-    """``name`` as an expression of other dimensions; None where it is none."""
     if len(name) > _LONGEST or not re.search(r"[-+*/]", name):
         return None
     try:
         tree = ast.parse(name.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    allowed = (ast.BinOp, ast.Name, ast.Load, ast.Constant, *_OPERATIONS)
-    fits = all(isinstance(n, allowed) for n in ast.walk(tree)) and names and names <= free
-    return tree if fits else None
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif not isinstance(node, (ast.BinOp, ast.Load, ast.Constant, *_OPERATIONS)):
+            return None
+    if names and names <= free:
+        return tree
+    return None
 
 
 def _value(tree: ast.expr, known: Mapping[str, int]) -> int | None:
@@ -145,10 +191,14 @@ def _value(tree: ast.expr, known: Mapping[str, int]) -> int | None:
         return None
     if isinstance(tree, ast.Name):
         return known.get(tree.id)
-    if isinstance(tree, ast.BinOp):
-        left = _value(tree.left, known)
-        right = _value(tree.right, known)
-        if left is None or right is None or max(abs(left), abs(right)) >= _MOST:
-            return None
-        return _OPERATIONS[type(tree.op)](left, right)
-    return None
+    if not isinstance(tree, ast.BinOp):
+        return None
+    left = _value(tree.left, known)
+    right = _value(tree.right, known)
+    if left is None:
+        return None
+    if right is None:
+        return None
+    if max(abs(left), abs(right)) >= _MOST:
+        return None
+    return _OPERATIONS[type(tree.op)](left, right)

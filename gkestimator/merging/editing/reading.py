@@ -1,32 +1,36 @@
-"""A file to an EditableModel: functions inlined, every name under a prefix, weights where they lie."""
+"""Read a file as an EditableModel: functions inlined, every name under a prefix, weights where they lie."""
 
 from __future__ import annotations
 
+import os
+import secrets
 from pathlib import Path
 
 import onnx
 from onnx import AttributeProto, NodeProto
 
 from gkestimator.core.errors import GkestimatorError, LimitError, ModelError
-from gkestimator.merging.editing.checking import FAILURES
-from gkestimator.merging.editing.completing import with_output_types
-from gkestimator.merging.editing.form import EditableModel, Weight
-from gkestimator.merging.editing.locating import read_located
-from gkestimator.merging.editing.nodes import NodeReader
-from gkestimator.merging.editing.ordering import order_nodes
-from gkestimator.merging.editing.protos import MALFORMED, least_ir, value_of
-from gkestimator.merging.editing.renaming import rename_value
+from gkestimator.merging.editing.combining import order_nodes
+from gkestimator.merging.editing.form import EditableModel, Weights
+from gkestimator.merging.editing.nodes import NodeReader, rename_value
+from gkestimator.merging.editing.protos import FAILURES, MALFORMED, least_ir, value_of, with_output_types
 from gkestimator.merging.editing.tensors import TensorSource, weight_of
+from gkestimator.merging.editing.values import identity_of, mapped_file
+from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.convert import convert_model
+from gkestimator.onnx_io.reading.file import parse_model
+from gkestimator.onnx_io.reading.wire import locate_values
 
 
 def read_editable(path: Path, *, prefix: str, name: str) -> EditableModel:
-    """Read the ONNX file ``path`` as the model ``name``, with ``prefix`` before every name (values, nodes, dims).
+    """Read the ONNX file ``path`` as the model ``name``, with ``prefix`` before every name (values, nodes,
+    dims).
 
-    Weights stay in the file or its external data (regular files below the model's folder) and are mapped when they
-    are looked at. Constant nodes become weights, local functions are inlined, initializers that are inputs too
-    become weights only, types of outputs that the file leaves open are inferred. Left out: documentation strings,
-    metadata, training information, types declared between nodes. Raises ModelError or LimitError naming the file.
+    Weights stay in the file or its external data (regular files below the model's folder) and are mapped when
+    they are looked at. Constant nodes become weights, local functions are inlined, initializers that are
+    inputs too become weights only, types of outputs that the file leaves open are inferred. Left out:
+    documentation strings, metadata, training information, types declared between nodes. Raises ModelError or
+    LimitError naming the file.
     """
     try:
         proto, source = read_located(path)
@@ -48,13 +52,13 @@ def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
     import onnx.version_converter
 
     try:
-        found = onnx.inliner.inline_local_functions(proto, convert_version=True)
+        inlined = onnx.inliner.inline_local_functions(proto, convert_version=True)
     except (*FAILURES, onnx.version_converter.ConvertError) as e:
         raise ModelError(f"its local functions cannot be inlined: {e}") from e
-    if found.functions:
-        left = ", ".join(sorted({f"{f.domain}.{f.name}" for f in found.functions})[:4])
+    if inlined.functions:
+        left = ", ".join(sorted({f"{function.domain}.{function.name}" for function in inlined.functions})[:4])
         raise ModelError(f"its local functions {left} cannot be inlined")
-    return found
+    return inlined
 
 
 def _model(proto: onnx.ModelProto, source: TensorSource, prefix: str, name: str) -> EditableModel:
@@ -62,7 +66,7 @@ def _model(proto: onnx.ModelProto, source: TensorSource, prefix: str, name: str)
         return prefix + text
 
     graph = proto.graph
-    weights: dict[str, Weight] = {}
+    weights: Weights = {}
     for tensor in graph.initializer:
         weight = weight_of(tensor, rename(tensor.name), source, f"initializer {tensor.name!r}")
         weights[weight.name] = weight
@@ -76,9 +80,12 @@ def _model(proto: onnx.ModelProto, source: TensorSource, prefix: str, name: str)
         rename_value(value, rename)
     inputs = [value_of(v, "input") for v in graph.input if v.name not in weights]
     outputs = [value_of(v, "output") for v in graph.output]
+    # what stands before the first node
     known = [*weights, *(i.name for i in inputs)]
     domains = reader.domains | {""}
-    opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import} or {"": 1}
+    opsets = {
+        "" if opset.domain == "ai.onnx" else opset.domain: opset.version for opset in proto.opset_import
+    } or {"": 1}
     return EditableModel(
         name=name,
         nodes=order_nodes(reader.nodes, known),
@@ -96,3 +103,20 @@ def _sparse_constant(sparse: onnx.SparseTensorProto) -> NodeProto:
     node = NodeProto(op_type="Constant", output=[sparse.values.name])
     node.attribute.add(name="sparse_value", type=AttributeProto.SPARSE_TENSOR).sparse_tensor.CopyFrom(sparse)
     return node
+
+
+def read_located(path: Path) -> tuple[onnx.ModelProto, TensorSource]:
+    """Return the model in ``path`` and where its values are.
+
+    A tensor whose values were cut has an ``external_data`` entry of the source's token:
+    ``field,offset,length``. The token is drawn anew, so that no file can hold one. Raises ModelError or
+    LimitError; messages of what is in the file do not name it yet.
+    """
+    path = Path(os.path.abspath(path))  # the working folder may change before the weights are read
+    identity = identity_of(path)
+    content = mapped_file(path, identity)
+    if len(content) > limits.MAX_FILE_BYTES:
+        raise LimitError(f"{path.name}: {len(content)} bytes; at most {limits.MAX_FILE_BYTES} are read")
+    token = secrets.token_hex(16)
+    model = parse_model(locate_values(memoryview(content), token))
+    return model, TensorSource(path=path, identity=identity, token=token)

@@ -1,17 +1,18 @@
-"""What shapes are: with every dimension a number, and whatever the symbolic ones are."""
+"""Tell what shapes are: with every dimension a number, and whatever the symbolic ones are."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from onnx import AttributeProto
 
 from gkestimator.core.errors import GkestimatorError, LimitError, UsageError
 from gkestimator.core.graph import OperatorGraph
-from gkestimator.merging.editing.dimensions import assignments, edges
-from gkestimator.merging.editing.form import EditableModel, EditNode, ValueInfo, ValueShape
+from gkestimator.merging.editing.dimensions import Assignment, assignments, edges
+from gkestimator.merging.editing.form import DimSizes, EditableModel, EditNode, Names, ValueInfo, ValueShape
 from gkestimator.merging.editing.protos import to_proto
 from gkestimator.onnx_io.binding.dims import choose_batch, name_dims
 from gkestimator.onnx_io.model import Model
@@ -20,18 +21,27 @@ from gkestimator.onnx_io.reading.program import InputSpec
 from gkestimator.operators.shapes.registry import DeclaredType, TensorType, ValueType
 
 _MEASURING = frozenset({"Shape", "Size", "SequenceLength"})
+_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
+#: The types of all values under one assignment of the symbolic dimensions.
+Binding: TypeAlias = "Mapping[str, ValueType]"
 
 
-def symbolic_dims(model: EditableModel) -> tuple[str, ...]:
-    """Names of the inputs' symbolic dimensions, each once (those without a name have none)."""
-    return tuple(dict.fromkeys(d for i in model.inputs for d in i.shape or () if isinstance(d, str)))
+def symbolic_dims(model: EditableModel) -> Names:
+    """Return the names of the inputs' symbolic dimensions, each once (those without a name have none)."""
+    names: dict[str, None] = {}
+    for value in model.inputs:
+        for size in value.shape or ():
+            if isinstance(size, str):
+                names[size] = None
+    return tuple(names)
 
 
-def fix_dims(model: EditableModel, dims: Mapping[str, int]) -> EditableModel:
-    """``model`` with symbolic dimensions of its inputs and outputs as numbers.
+def fix_dims(model: EditableModel, dims: DimSizes) -> EditableModel:
+    """Return ``model`` with symbolic dimensions of its inputs and outputs as numbers.
 
-    ``dims`` names them as the file does or with the model's prefix; names that the model has not are left for other
-    models. Raises UsageError for a number below 1.
+    ``dims`` names them as the file does or with the model's prefix; names that the model has not are left for
+    other models. Raises UsageError for a number below 1.
     """
     for name, size in dims.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -40,62 +50,70 @@ def fix_dims(model: EditableModel, dims: Mapping[str, int]) -> EditableModel:
         return model
     return replace(
         model,
-        inputs=[_fixed(v, model, dims, anonymous=True) for v in model.inputs],
-        outputs=[_fixed(v, model, dims, anonymous=False) for v in model.outputs],
+        inputs=[_fixed(value, model, dims, anonymous=True) for value in model.inputs],
+        outputs=[_fixed(value, model, dims, anonymous=False) for value in model.outputs],
     )
 
 
-def _fixed(value: ValueInfo, model: EditableModel, dims: Mapping[str, int], *, anonymous: bool) -> ValueInfo:
-    """``anonymous``: an input's dimension without a name may be called ``<input>.<axis>``."""
+def _fixed(value: ValueInfo, model: EditableModel, dims: DimSizes, *, anonymous: bool) -> ValueInfo:
+    """Return ``value`` with numbers; ``anonymous``: a dimension without a name may be called
+    ``<input>.<axis>``.
+    """
     if value.shape is None:
         return value
-    shape: list[int | str | None] = list(value.shape)
-    for axis, dim in enumerate(shape):
-        if dim is None and anonymous:
+    shape = list(value.shape)
+    for axis, name in enumerate(value.shape):
+        if name is None and anonymous:
             name = f"{value.name}.{axis}"
-        else:
-            name = dim
         if isinstance(name, str):
-            found = _given(model, dims, name)
-            shape[axis] = dim if found is None else found
+            size = _asked_for(model, dims, name)
+            if size is not None:
+                shape[axis] = size
     return replace(value, shape=tuple(shape))
 
 
-def _given(model: EditableModel, dims: Mapping[str, int], name: str) -> int | None:
-    """The number that ``dims`` has for ``name``, with or without the prefix."""
-    found = dims.get(name)
-    if found is not None:
-        return found
+def _asked_for(model: EditableModel, dims: DimSizes, name: str) -> int | None:
+    """Return the number that ``dims`` has for ``name``, with or without the prefix."""
+    if name in dims:
+        return dims[name]
     return dims.get(name.removeprefix(_prefix(model, name)))
 
 
 def _prefix(model: EditableModel, name: str) -> str:
-    return max((p for p in model.prefixes if name.startswith(p)), key=len, default="")
+    prefixes = [prefix for prefix in model.prefixes if name.startswith(prefix)]
+    return max(prefixes, key=len, default="")
 
 
-def batch_dims(model: EditableModel) -> dict[str, tuple[str, ...]]:
-    """By prefix: the symbolic dimensions that stand for that model's batch; none where it is fixed or there is none.
+def batch_dims(model: EditableModel) -> dict[str, Names]:
+    """Return by prefix the symbolic dimensions that stand for that model's batch; none where it is fixed or
+    absent.
 
-    A dimension without a name is called ``<input>.<axis>``. Found as for an estimate, by the names in the file.
+    A dimension without a name is called ``<input>.<axis>``. They are told as for an estimate, by the names in
+    the file.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    batches: dict[str, Names] = {}
     for prefix, specs in _specs(model).items():
-        found[prefix] = tuple(prefix + name for name in choose_batch(name_dims(specs)).names)
-    return found
+        names = choose_batch(name_dims(specs)).names
+        batches[prefix] = tuple(prefix + name for name in names)
+    return batches
 
 
 def _specs(model: EditableModel) -> dict[str, list[InputSpec]]:
-    """The inputs by prefix, with the names that the files have."""
-    specs: dict[str, list[InputSpec]] = {p: [] for p in model.prefixes or ("",)}
+    """Return the inputs by prefix, with the names that the files have."""
+    specs: dict[str, list[InputSpec]] = {prefix: [] for prefix in model.prefixes or ("",)}
     for slot, value in enumerate(model.inputs):
         prefix = _prefix(model, value.name)
-        shape = value.shape and tuple(
-            d.removeprefix(prefix) if isinstance(d, str) else d for d in value.shape
-        )
-        kind = "tensor" if value.opaque is None else "other"
-        specs.setdefault(prefix, []).append(
-            InputSpec(slot, value.name.removeprefix(prefix), kind, DeclaredType(value.dtype, shape))
-        )
+        shape: list[int | str | None] = []
+        for size in value.shape or ():
+            if isinstance(size, str):
+                size = size.removeprefix(prefix)
+            shape.append(size)
+        declared = DeclaredType(value.dtype, None if value.shape is None else tuple(shape))
+        kind = "tensor"
+        if value.opaque is not None:
+            kind = "other"
+        spec = InputSpec(slot, value.name.removeprefix(prefix), kind, declared)
+        specs.setdefault(prefix, []).append(spec)
     return specs
 
 
@@ -109,136 +127,163 @@ def _bindable(model: EditableModel) -> Model:
 
 
 def graph_of(
-    model: EditableModel, *, batch_size: int | None = None, dims: Mapping[str, int] | None = None
+    model: EditableModel, *, batch_size: int | None = None, dims: DimSizes | None = None
 ) -> OperatorGraph:
-    """The operator graph of ``model``; its tensors are called as the values are, its operators as the nodes.
+    """Return the operator graph of ``model``; its tensors are called as the values are, its operators as the
+    nodes.
 
-    ``batch_size`` is every symbolic batch (None: 1) that ``dims`` does not name; ``dims`` are symbolic dimensions as
-    for :func:`fix_dims`. A fixed batch is changed for a model alone, never for models combined. Raises what
-    :meth:`gkestimator.onnx_io.Model.bind` does, naming the model.
+    ``batch_size`` is every symbolic batch (None: 1) that ``dims`` does not name; ``dims`` are symbolic
+    dimensions as for :func:`fix_dims`. A fixed batch is changed for a model alone, never for models combined.
+    Raises what :meth:`gkestimator.onnx_io.Model.bind` does, naming the model.
     """
     ready = _bindable(model)
-    batches = [name for names in batch_dims(model).values() for name in names]
-    bound = {n: size for n in ready.dims if (size := _given(model, dims or {}, n)) is not None}
-    if not batches:
-        if len(model.prefixes) > 1 and batch_size is not None and batch_size != ready.exported_batch:
-            raise UsageError(
-                f"{model.name}: batch size {batch_size}; {ready.exported_batch} was expected, at which the combined "
-                "models are exported"
-            )
-        return ready.bind(batch_size=batch_size, dims=bound)
-    for name in batches:
-        bound.setdefault(name, 1 if batch_size is None else batch_size)
-    return ready.bind(dims=bound, batch_dim=batches[0])
-
-
-def value_shapes(model: EditableModel, dims: Mapping[str, int] | None = None) -> dict[str, ValueShape]:
-    """What is certain of the tensors of the main graph, whatever the symbolic dimensions are (see ValueShape).
-
-    ``dims`` fix symbolic dimensions as for :func:`fix_dims`. The rest are bound to several numbers each, far apart: a
-    size that is the same every time is static. Sizes that depend on data are not; of what follows from an operator
-    with subgraphs nothing is said, nor of a value whose rank differs or that is no tensor. Where no two different
-    numbers fit the model, only what depends on no input with symbolic dimensions is static.
-    Raises what binding does where no numbers fit at all.
-    """
-    ready = _bindable(model)
-    fixed = {n: size for n in ready.dims if (size := _given(model, dims or {}, n)) is not None}
-    free = [n for n in ready.dims if n not in fixed]
-    bindings = _bindings(ready, model, fixed, free)
-    unsure = _after(model, {w for n in model.nodes if n.outer or _has_graphs(n) for w in n.writes})
-    if not bindings:
-        unsure |= _after(model, {i.name for i in model.inputs if _open(i)})
-        bindings = [ready.types(fixed | dict.fromkeys(free, 1))]
-    unsure |= _after(model, {w for n in model.nodes if _measures(n, bindings[0]) for w in n.writes})
-    found = {}
-    for name in _names(model):
-        types = [t for b in bindings if isinstance(t := b.get(name), TensorType)]
-        if name in unsure or len(types) < len(bindings) or len({len(t.shape) for t in types}) > 1:
-            continue
-        certain = not any(t.bounded for t in types)
-        sizes = zip(*(t.shape for t in types), strict=True)
-        found[name] = ValueShape(
-            dtype=types[0].dtype, dims=tuple(s[0] if certain and len(set(s)) == 1 else None for s in sizes)
+    bound: Assignment = {}
+    for name in ready.dims:
+        size = _asked_for(model, dims or {}, name)
+        if size is not None:
+            bound[name] = size
+    batches: list[str] = []
+    for names in batch_dims(model).values():
+        batches += names
+    if batches:
+        for name in batches:
+            bound.setdefault(name, 1 if batch_size is None else batch_size)
+        return ready.bind(dims=bound, batch_dim=batches[0])
+    if len(model.prefixes) > 1 and batch_size not in (None, ready.exported_batch):
+        raise UsageError(
+            f"{model.name}: batch size {batch_size}; {ready.exported_batch} was expected, at which the combined "
+            "models are exported"
         )
-    return found
+    return ready.bind(batch_size=batch_size, dims=bound)
 
 
-def _bindings(
-    ready: Model, model: EditableModel, fixed: Mapping[str, int], free: Sequence[str]
-) -> list[Mapping[str, ValueType]]:
-    """Types under bindings that differ in every free dimension: small numbers, large ones, and what else fits.
+def value_shapes(model: EditableModel) -> dict[str, ValueShape]:
+    """Return what is certain of the tensors of the main graph, whatever the symbolic dimensions are (see
+    ValueShape).
 
-    A batch of one is among them, if it fits: there a Squeeze without axes takes axis 0 away, and ``x[:2]`` is shorter.
-    Empty where no small or no large numbers were found that fit.
+    Symbolic dimensions are bound to several numbers each, far apart: a size that is the same every time is
+    static. Sizes that depend on data are not; of what follows from an operator with subgraphs nothing is said,
+    nor of a value whose rank differs or that is no tensor. Where no two different numbers fit the model, only
+    what depends on no input with symbolic dimensions is static. Raises what binding does where no numbers fit
+    at all.
     """
-    if not free:
-        return [ready.types(fixed)]
-    batches = frozenset(n for names in batch_dims(model).values() for n in names)
-    tries: tuple[list[dict[str, int]], ...] = ([], [], [])
-    for prefix in dict.fromkeys(_prefix(model, n) for n in free):
-        mine = [n for n in free if _prefix(model, n) == prefix]
-        names = [n.removeprefix(prefix) for n in mine]
-        one_number = frozenset(n.removeprefix(prefix) for n in mine if n in batches)
-        bare = (*assignments(names, one_number), edges(names, one_number))
-        for together, found in zip(tries, bare, strict=True):
-            _extend(together, [{prefix + k: v for k, v in one.items()} for one in found])
-    bound: list[Mapping[str, ValueType]] = []
+    ready = _bindable(model)
+    # a size that is the same under numbers far apart does not depend on them
+    bindings = _bindings(ready, model)
+    unsure = {value.name for value in model.inputs if _open(value) and not bindings}
+    if not bindings:
+        bindings = [ready.types(dict.fromkeys(ready.dims, 1))]
+    for node in model.nodes:
+        follows = not unsure.isdisjoint(node.reads)
+        if follows or node.outer or _has_graphs(node) or _measures(node, bindings[0]):
+            unsure.update(node.writes)
+    shapes = {}
+    for name in model.defined():
+        if name not in unsure:
+            shape = _certain([binding.get(name) for binding in bindings])
+            if shape is not None:
+                shapes[name] = shape
+    return shapes
+
+
+def _certain(types: Sequence[ValueType | None]) -> ValueShape | None:
+    """Return what several bindings say of a value alike; None where it is no tensor or of several ranks."""
+    # a value may be a tensor under one binding and a sequence under another
+    tensors = [kind for kind in types if isinstance(kind, TensorType)]
+    if len(tensors) < len(types):
+        return None
+    if len({len(tensor.shape) for tensor in tensors}) > 1:
+        return None
+    certain = not any(tensor.bounded for tensor in tensors)
+    dims: list[int | None] = []
+    for sizes in zip(*(tensor.shape for tensor in tensors), strict=True):
+        if certain and len(set(sizes)) == 1:
+            dims.append(sizes[0])
+        else:
+            dims.append(None)
+    return ValueShape(dtype=tensors[0].dtype, dims=tuple(dims))
+
+
+def _bindings(ready: Model, model: EditableModel) -> list[Binding]:
+    """Return types under bindings that differ in every free dimension: small numbers, large ones, and what
+    else fits.
+
+    A batch of one is among them, if it fits: there a Squeeze without axes takes axis 0 away, and ``x[:2]`` is
+    shorter. Empty where no small or no large numbers were found that fit.
+    """
+    if not ready.dims:
+        return [ready.types({})]
+    batches: set[str] = set()
+    for names in batch_dims(model).values():
+        batches.update(names)
+    small, large, others = _tries(model, ready.dims, batches)
+    bound: list[Binding] = []
     # two large ones: rests of divisions differ too; of the last ones, which few models take, all that fit
-    for together, wanted, needed in zip(tries, (1, 2, len(tries[2])), (1, 1, 0), strict=True):
-        enough = len(bound) + wanted
-        least = len(bound) + needed
-        for numbers in together:
-            if len(bound) < enough:
+    for tries, most, least in ((small, 1, 1), (large, 2, 1), (others, len(others), 0)):
+        fitting: list[Binding] = []
+        for numbers in tries:
+            if len(fitting) < most:
                 with contextlib.suppress(GkestimatorError):
-                    bound.append(ready.types({**fixed, **numbers}))
-        if len(bound) < least:
+                    fitting.append(ready.types(numbers))
+        if len(fitting) < least:
             return []
-    alone = dict.fromkeys(batches.intersection(free), 1)
-    for numbers in tries[0] if alone else ():
-        with contextlib.suppress(GkestimatorError):
-            bound.append(ready.types({**fixed, **numbers, **alone}))
-            break
+        bound += fitting
+    # only the batch is 1 here: other dimensions of 1 are tried above
+    alone = dict.fromkeys(batches.intersection(ready.dims), 1)
+    for numbers in small:
+        if alone:
+            with contextlib.suppress(GkestimatorError):
+                bound.append(ready.types(numbers | alone))
+                break
     return bound
 
 
-def _extend(together: list[dict[str, int]], more: list[dict[str, int]]) -> None:
+def _tries(
+    model: EditableModel, free: Sequence[str], batches: set[str]
+) -> tuple[list[Assignment], list[Assignment], list[Assignment]]:
+    """Return small and large numbers for all models at once, and those that few models take."""
+    small: list[Assignment] = []
+    large: list[Assignment] = []
+    others: list[Assignment] = []
+    for prefix in dict.fromkeys(_prefix(model, name) for name in free):
+        own = [name for name in free if _prefix(model, name) == prefix]
+        names = [name.removeprefix(prefix) for name in own]
+        one_number = frozenset(name.removeprefix(prefix) for name in own if name in batches)
+        own_small, own_large = assignments(names, one_number)
+        _extend(small, own_small, prefix)
+        _extend(large, own_large, prefix)
+        _extend(others, edges(names, one_number), prefix)
+    return small, large, others
+
+
+def _extend(together: list[Assignment], more: list[Assignment], prefix: str) -> None:
     """Put the i-th of ``more`` to the i-th of ``together``, the last of the shorter list to what is left."""
     if not together:
         together.extend({} for _ in more)
-    for i in range(max(len(together), len(more)) if more else 0):
+    if not more:
+        return
+    for i in range(max(len(together), len(more))):
         if i == len(together):
             together.append(dict(together[-1]))
-        together[i].update(more[min(i, len(more) - 1)])
+        numbers = more[min(i, len(more) - 1)]
+        together[i].update({prefix + name: size for name, size in numbers.items()})
 
 
-def _names(model: EditableModel) -> Iterator[str]:
-    yield from model.weights
-    yield from (i.name for i in model.inputs)
-    for node in model.nodes:
-        yield from node.writes
-
-
-def _after(model: EditableModel, names: set[str]) -> set[str]:
-    """``names`` and all that is made from them."""
-    found = set(names)
-    for node in model.nodes:
-        if any(r in found for r in node.reads):
-            found.update(node.writes)
-    return found
-
-
-def _measures(node: EditNode, types: Mapping[str, ValueType]) -> bool:
-    """Whether ``node`` tells a size that depends on data as a number, whose bound here is not it."""
-    return node.op_type in _MEASURING and any(
-        (t := types.get(i)) is not None and t.bounded for i in node.inputs
-    )
+def _measures(node: EditNode, types: Binding) -> bool:
+    """Return True where ``node`` tells a size that depends on data as a number, whose bound here is not it."""
+    if node.op_type not in _MEASURING:
+        return False
+    measured = [types.get(name) for name in node.inputs]
+    return any(kind is not None and kind.bounded for kind in measured)
 
 
 def _has_graphs(node: EditNode) -> bool:
-    """Whether a subgraph is among the attributes (one that reads nothing from outside has no ``outer``)."""
-    kinds = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-    return any(AttributeProto.FromString(a).type in kinds for a in node.opaque)
+    """Return True where a subgraph is among the attributes (one that reads nothing from outside has no
+    ``outer``).
+    """
+    return any(AttributeProto.FromString(opaque).type in _GRAPHS for opaque in node.opaque)
 
 
 def _open(value: ValueInfo) -> bool:
-    return value.shape is None or any(not isinstance(d, int) for d in value.shape)
+    """Return True where the shape is not a list of numbers."""
+    return value.shape is None or not all(isinstance(size, int) for size in value.shape)

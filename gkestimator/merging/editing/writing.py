@@ -1,4 +1,4 @@
-"""An EditableModel to a file, one weight after another: nothing but the graph is held in memory.
+"""Write an EditableModel to a file, one weight after another: nothing but the graph is held in memory.
 
 The graph is serialised without weights, and each weight's message is appended to it as a field of its own; in
 protobuf's wire format the fields of a message may come in any order, and lengths can be told ahead.
@@ -17,11 +17,10 @@ import onnx
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import OutputError
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing.form import EditableModel, Weight
-from gkestimator.merging.editing.mapping import open_same
+from gkestimator.merging.editing.form import EditableModel, Models, Weight
 from gkestimator.merging.editing.protos import to_proto
 from gkestimator.merging.editing.tensors import raw_bytes, tensor_proto
-from gkestimator.merging.editing.values import Mapped, Values
+from gkestimator.merging.editing.values import Mapped, Values, open_same
 from gkestimator.onnx_io.reading.wire import varint
 from gkestimator.tables.together import write_together
 
@@ -36,26 +35,25 @@ _RAW_DATA = varint(9 << 3 | 2)  # TensorProto.raw_data
 
 @frozen
 class _Piece:
-    """A weight's place in the model's file: what stands before its values, and whether those follow."""
+    """Hold a weight's place in the model's file: what stands before its values, and whether those follow."""
 
     head: bytes
     weight: Weight | None
 
 
-def write_editable(
-    model: EditableModel, path: Path, *, keep: Sequence[EditableModel] = ()
-) -> tuple[Path, ...]:
+def write_editable(model: EditableModel, path: Path, *, keep: Models = ()) -> tuple[Path, ...]:
     """Write ``model`` to ``path``; the files written, the model's first.
 
-    Values stand in the file itself, or, where it would reach 2 GiB, in ``<path>.data`` beside it. Both are written
-    aside and renamed, so that until then the old ones stay. They are not forced to disk: a merged model can be made
-    again, and waiting for a disk takes longer than merging. Raises OutputError (a device that is full, a file that
-    the weights of ``model`` or of a model of ``keep`` are read from), ModelError where a file of weights was changed
-    meanwhile; nothing is left behind.
+    Values stand in the file itself, or, where it would reach 2 GiB, in ``<path>.data`` beside it. Both are
+    written aside and renamed, so that until then the old ones stay. They are not forced to disk: a merged
+    model can be made again, and waiting for a disk takes longer than merging. Raises OutputError (a device
+    that is full, a file that the weights of ``model`` or of a model of ``keep`` are read from), ModelError
+    where a file of weights was changed meanwhile; nothing is left behind.
     """
+    # the graph is small beside its weights: it alone is held in memory
     graph, rest = _bare(model)
     data = path.with_name(path.name + ".data")
-    inline = [_inline(w) for w in model.weights.values()]
+    inline = [_inline(weight) for weight in model.weights.values()]
     if _total(graph, inline) < INLINE_BELOW:
         _refuse_sources((model, *keep), (path,))
         write_together({path: lambda out: _write_model(out, rest, graph, inline)}, flush=False)
@@ -77,7 +75,7 @@ def write_editable(
 
 
 def _bare(model: EditableModel) -> tuple[bytes, bytes]:
-    """The graph without weights, and the rest of the model, serialised."""
+    """Return the graph without weights, and the rest of the model, serialised."""
     proto = to_proto(model, large="none")
     graph = proto.graph.SerializeToString(deterministic=True)
     proto.ClearField("graph")
@@ -94,7 +92,7 @@ def _inline(weight: Weight) -> _Piece:
 
 
 def _external(model: EditableModel, location: str) -> tuple[list[_Piece], list[tuple[int, Weight]]]:
-    """Large weights as references into the file ``location``, and where each is in it."""
+    """Return large weights as references into the file ``location``, and where each is in it."""
     pieces = []
     outside = []
     at = 0
@@ -102,6 +100,7 @@ def _external(model: EditableModel, location: str) -> tuple[list[_Piece], list[t
         if weight.dtype is DType.STRING or weight.nbytes <= _SMALL:
             pieces.append(_inline(weight))
             continue
+        # the next page: what lies at a page's start can be mapped
         at = -(-at // _ALIGNMENT) * _ALIGNMENT
         proto = tensor_proto(weight, values=False)
         proto.data_location = onnx.TensorProto.EXTERNAL
@@ -115,7 +114,9 @@ def _external(model: EditableModel, location: str) -> tuple[list[_Piece], list[t
 
 
 def _length(graph: bytes, pieces: Sequence[_Piece]) -> int:
-    return len(graph) + sum(len(p.head) + (p.weight.nbytes if p.weight else 0) for p in pieces)
+    return len(graph) + sum(
+        len(piece.head) + (piece.weight.nbytes if piece.weight else 0) for piece in pieces
+    )
 
 
 def _total(graph: bytes, pieces: Sequence[_Piece]) -> int:
@@ -141,7 +142,7 @@ def _write_data(out: IO[bytes], outside: Sequence[tuple[int, Weight]]) -> None:
 
 
 def _write_values(out: IO[bytes], weight: Weight) -> None:
-    """The values of ``weight``, as many bytes as its type and shape say, in slices where they are many."""
+    """Write the values of ``weight``, as many bytes as its type and shape say, in slices where they are many."""
     values = weight.values
     if isinstance(values, Mapped) and values.nbytes == weight.nbytes > _SLICE >> 4 and _copied(out, values):
         return
@@ -158,8 +159,12 @@ def _write_values(out: IO[bytes], weight: Weight) -> None:
 
 
 def _expect_unchanged(weights: Iterable[Weight]) -> None:
-    """ModelError where a file was written to while its weights were copied: what was copied may be of both."""
-    for path, identity in dict.fromkeys((m.path, m.identity) for w in weights for m in _mapped(w.values)):
+    """Raise ModelError where a file was written to while its weights were copied: what was copied may be of
+    both.
+    """
+    for path, identity in dict.fromkeys(
+        (m.path, m.identity) for name in weights for m in _mapped(name.values)
+    ):
         os.close(open_same(path, identity))
 
 
@@ -171,7 +176,7 @@ def _expect(weight: Weight, found: int) -> None:
 
 
 def _slices(array: np.ndarray) -> Iterator[np.ndarray]:
-    """``array`` in order, in contiguous parts of some megabytes at most."""
+    """Yield ``array`` in order, in contiguous parts of some megabytes at most."""
     if array.nbytes <= _SLICE or array.ndim == 0:
         yield np.ascontiguousarray(array)
         return
@@ -210,9 +215,13 @@ def _copied(out: IO[bytes], values: Mapped) -> bool:
     return True
 
 
-def _refuse_sources(models: Sequence[EditableModel], targets: Sequence[Path]) -> None:
-    """A model written over the file that its own weights, or another's, are read from is a slip that costs it."""
-    sources = {m.path for model in models for w in model.weights.values() for m in _mapped(w.values)}
+def _refuse_sources(models: Models, targets: Sequence[Path]) -> None:
+    """Refuse to write over a file that is read from: a model written over the file that its own weights, or
+    another's, are read from is a slip that costs it.
+    """
+    sources = {
+        m.path for model in models for weight in model.weights.values() for m in _mapped(weight.values)
+    }
     for target in targets:
         for source in sources:
             try:
@@ -224,7 +233,7 @@ def _refuse_sources(models: Sequence[EditableModel], targets: Sequence[Path]) ->
 
 
 def _mapped(values: Values) -> Iterator[Mapped]:
-    """The part of a file that ``values`` are made of, if they are."""
+    """Yield the part of a file that ``values`` are made of, if they are."""
     base: Values | None = values
     while base is not None:
         if isinstance(base, Mapped):

@@ -1,4 +1,4 @@
-"""Operators between two super-operators that are alike run once, on the concatenated value."""
+"""Run operators between two super-operators that are alike once, on the concatenated value."""
 
 from __future__ import annotations
 

@@ -1,75 +1,91 @@
-"""Which operators can be merged without a cycle in the merged graph."""
+"""Tell which operators can be merged without a cycle in the merged graph."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gkestimator.merging.editing import EditableModel
-from gkestimator.merging.operators import WeightOperator
+from gkestimator.merging.editing import EditableModel, Models
+from gkestimator.merging.operators import Pair, WeightOperator
 
-_Bits = NDArray[np.uint8]
+Bits: TypeAlias = "NDArray[np.uint8]"
 
 
 class Contraction:
-    """The models' graphs side by side, in which operators are contracted to one node, pair by pair.
+    """Hold the models' graphs side by side, in which operators are contracted to one node, pair by pair.
 
-    Only the operators count, so what is kept is who reaches whom among them: a row of bits by operator, 5 MB for
-    64 models of 75. Contracting two updates the rows of those above and below alone. An operator is known by its
-    model and its index among the model's operators.
+    Only the operators count, so what is kept is who reaches whom among them: a row of bits by operator, 5 MB
+    for 64 models of 75. Contracting two updates the rows of those above and below alone. An operator is known
+    by its model and its index among the model's operators.
     """
 
-    def __init__(
-        self, models: Sequence[EditableModel], operators: Sequence[Sequence[WeightOperator]]
-    ) -> None:
-        """``operators[m]``: those of ``models[m]``, whose ``position`` is their node's index."""
+    def __init__(self, models: Models, operators: Sequence[Sequence[WeightOperator]]) -> None:
+        """Begin with every operator apart.
+
+        ``operators[m]``: of ``models[m]``; ``position`` is their node's index.
+        """
         self._first: list[int] = []
         count = 0
         for own in operators:
             self._first.append(count)
-            count += -(-len(own) // 8) * 8  # a model's bits begin with a byte
+            count += _whole_bytes(len(own)) * 8  # a model's bits begin with a byte
         # By operator its unit, named by one of its operators; by unit who is in it, above it, below it.
         self._of: NDArray[np.int64] = np.arange(count)
-        self._members: _Bits = np.packbits(np.eye(count, dtype=bool), axis=1)
-        self._above: _Bits = np.zeros((count, count // 8), np.uint8)
-        self._below: _Bits = np.zeros((count, count // 8), np.uint8)
+        self._members: Bits = np.packbits(np.eye(count, dtype=bool), axis=1)
+        self._above: Bits = np.zeros((count, count // 8), np.uint8)
+        self._below: Bits = np.zeros((count, count // 8), np.uint8)
         for first, model, own in zip(self._first, models, operators, strict=True):
-            rows = _above_each(model, own)
-            end = first + rows.shape[0]
-            self._above[first:end, first // 8 : end // 8] = np.packbits(rows, axis=1)
-            self._below[first:end, first // 8 : end // 8] = np.packbits(rows.T, axis=1)
+            above = _above_each(model, own)
+            rows = slice(first, first + len(above))
+            columns = slice(first // 8, rows.stop // 8)
+            self._above[rows, columns] = np.packbits(above, axis=1)
+            self._below[rows, columns] = np.packbits(above.T, axis=1)
 
-    def makes_cycle(self, a: tuple[int, int], b: tuple[int, int]) -> bool:
-        """Whether one of ``a`` and ``b`` (model, index) needs the other's result, so that they cannot be one."""
-        one = self._unit(a)
+    def makes_cycle(self, a: Pair, b: Pair) -> bool:
+        """Return True where one of ``a`` and ``b`` (model, index) needs the other's result: they cannot be
+        one.
+        """
+        unit = self._unit(a)
         other = self._unit(b)
-        near = self._above[one] | self._below[one]
-        return one != other and bool((near & self._members[other]).any())
+        if unit == other:
+            return False
+        # whoever needs the other's result, directly or not, cannot run together with it
+        near = self._above[unit] | self._below[unit]
+        return bool((near & self._members[other]).any())
 
-    def contract(self, a: tuple[int, int], b: tuple[int, int]) -> None:
+    def contract(self, a: Pair, b: Pair) -> None:
         """Make one of ``a`` and ``b`` (model, index). Raises ValueError where that makes a cycle."""
         if self.makes_cycle(a, b):
             raise ValueError(f"contracting {a} and {b} makes a cycle")
-        one = self._unit(a)
+        unit = self._unit(a)
         other = self._unit(b)
-        if one == other:
+        if unit == other:
             return
         for bits in (self._members, self._above, self._below):
-            bits[one] |= bits[other]
-        self._of[_numbers(self._members[one])] = one
+            bits[unit] |= bits[other]
+        self._of[_numbers(self._members[unit])] = unit
         for bits, along in ((self._below, self._above), (self._above, self._below)):
-            bits[np.unique(self._of[_numbers(along[one])])] |= bits[one] | self._members[one]
+            reached = np.unique(self._of[_numbers(along[unit])])
+            bits[reached] |= bits[unit] | self._members[unit]
 
-    def _unit(self, operator: tuple[int, int]) -> int:
-        return int(self._of[self._first[operator[0]] + operator[1]])
+    def _unit(self, operator: Pair) -> int:
+        model, index = operator
+        return int(self._of[self._first[model] + index])
+
+
+def _whole_bytes(bits: int) -> int:
+    return -(-bits // 8)
 
 
 def _above_each(model: EditableModel, own: Sequence[WeightOperator]) -> NDArray[np.bool_]:
-    """[n, n]: whether operator i needs operator k's result; n is the number of operators, up to a multiple of 8."""
-    size = -(-len(own) // 8)
-    by_position = {o.position: k for k, o in enumerate(own)}
+    """Return [n, n]: True where operator i needs operator k's result; n: how many there are, up to a multiple
+    of 8.
+    """
+    size = _whole_bytes(len(own))
+    by_position = {operator.position: k for k, operator in enumerate(own)}
     above = np.zeros((8 * size, size), np.uint8)
     before: dict[str, int] = {}  # by value the operators that it depends on, as bits
     for position, node in enumerate(model.nodes):
@@ -84,5 +100,5 @@ def _above_each(model: EditableModel, own: Sequence[WeightOperator]) -> NDArray[
     return np.unpackbits(above, axis=1, bitorder="little").astype(bool)
 
 
-def _numbers(bits: _Bits) -> NDArray[np.int64]:
+def _numbers(bits: Bits) -> NDArray[np.int64]:
     return np.flatnonzero(np.unpackbits(bits))

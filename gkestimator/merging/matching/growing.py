@@ -1,77 +1,80 @@
-"""Grows super-operators: the second model against the first, every further one against what is merged by then."""
+"""Grow super-operators: the second model against the first, every further one against what is merged by then."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing import EditableModel
+from gkestimator.merging.editing import Models, Names
 from gkestimator.merging.matching.assignment import best_assignment
 from gkestimator.merging.matching.cycles import Contraction
-from gkestimator.merging.matching.starts import equal_but_for_start, pairs_to_compare
-from gkestimator.merging.matching.units import Unit, joined
-from gkestimator.merging.operators import SuperOperator, WeightOperator
+from gkestimator.merging.matching.units import Unit, equal_but_for_start, joined, pairs_to_compare
+from gkestimator.merging.operators import Pair, SuperOperator, WeightOperator
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.similarity import similar_pairs
 
-_Pair = tuple[int, int]
+Operators: TypeAlias = "Sequence[Sequence[WeightOperator]]"
 
 
 @frozen
-class Refused:
-    """Operators that are similar enough and stay apart.
+class RefusedOperators:
+    """Name operators that are similar enough and stay apart.
 
-    ``names``: their nodes. ``reason``: ``start`` (their weights are equal, and they start at other times),
-    ``cycle`` (one needs the other's result, given what is merged already), ``emission`` (no nodes can be written
-    for them; ``detail`` says why).
+    ``operators``: their nodes. ``reason``: ``start`` (their weights are equal, and they start at other
+    times), ``cycle`` (one needs the other's result, given what is merged already), ``price`` (they would not
+    pay), ``emission`` (no nodes can be written for them; ``detail`` says why).
     """
 
-    names: tuple[str, ...]
-    reason: Literal["start", "cycle", "emission"]
+    operators: Names
+    reason: Literal["start", "cycle", "emission", "price"]
     similarity: float
     detail: str = ""
 
 
 @frozen
 class Matching:
-    """What is merged, in the order of the first members, and what was refused, in the order it was found.
+    """Hold what is merged, in the order of the first members, and what was refused, in the order it was
+    found.
 
-    ``unsure``: pairs of weights of which not every place was compared, so that they may have more in common than was
-    found (weights of few distinct values).
+    ``unsure``: pairs of weights of which not every place was compared, so that they may have more in common
+    than was found (weights of few distinct values).
     """
 
     supers: tuple[SuperOperator, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedOperators, ...]
     unsure: int = 0
 
 
 def match_all(
-    models: Sequence[EditableModel],
-    operators: Sequence[Sequence[WeightOperator]],
+    models: Models,
+    operators: Operators,
     groups: Iterable[Sequence[int]],
     options: MergeOptions,
     *,
     can_emit: Callable[[SuperOperator], str | None] | None = None,
 ) -> Matching:
-    """Which operators of which models become one super-operator (USHER, section 3.4).
+    """Tell which operators of which models become one super-operator (USHER, section 3.4).
 
     ``operators[m]``: those of ``models[m]`` (:func:`~gkestimator.merging.matching.candidates.candidates`).
-    ``groups``: numbers of the models that are alike; models of different groups are not matched. ``can_emit`` says
-    why no nodes can be written for a super-operator, or None.
+    ``groups``: numbers of the models that are alike; models of different groups are not matched. ``can_emit``
+    says why no nodes can be written for a super-operator, or None.
 
     Within a group the models come in order. A model's operators are matched to what is merged by then: the
-    super-operators, and the single operators that are left. Pairs are of one type, precision and geometry, start
-    together (within ``options.tau_ms`` of every member, each on its model's own timeline from the model's beginning:
-    our reading), and are similar by at least ``options.omega`` (to every member). The matching has the largest sum
-    of similarities (to a super-operator: to its least similar member). Of a matching's pairs those go first that are
-    most similar, then those that come first; a pair that would close a cycle is dropped, and who is free then is
-    matched once more without such pairs.
+    super-operators, and the single operators that are left. Pairs are of one type, precision and geometry,
+    start together (within ``options.tau_ms`` of every member, each on its model's own timeline from the
+    model's beginning: our reading), and are similar by at least ``options.omega`` (to every member). The
+    matching has the largest sum of similarities (to a super-operator: to its least similar member). Of a
+    matching's pairs those go first that are most similar, then those that come first; a pair that would close
+    a cycle is dropped, and who is free then is matched once more without such pairs.
 
-    Raises ValueError: a model stands in two groups; UsageError: no SciPy; ModelError: a file lost its weights.
+    Raises ValueError: a model stands in two groups; UsageError: no SciPy; ModelError: a file lost its
+    weights.
     """
     groups = [sorted(group) for group in groups]
-    if len({m for group in groups for m in group}) < sum(map(len, groups)):
+    every = list(itertools.chain.from_iterable(groups))
+    if len(set(every)) < len(every):
         raise ValueError(f"groups are {groups}: expected each model at most once")
     grown = _Grown(models, operators, options, can_emit or (lambda _: None))
     for group in groups:
@@ -82,8 +85,8 @@ def match_all(
 class _Grown:
     def __init__(
         self,
-        models: Sequence[EditableModel],
-        operators: Sequence[Sequence[WeightOperator]],
+        models: Models,
+        operators: Operators,
         options: MergeOptions,
         can_emit: Callable[[SuperOperator], str | None],
     ) -> None:
@@ -93,95 +96,118 @@ class _Grown:
         self._unsure = 0
         self._graph = Contraction(models, operators)
         self._done: list[Unit] = []
-        self._refused: list[Refused] = []
+        self._refused: list[RefusedOperators] = []
 
     def add_group(self, group: Sequence[int]) -> None:
         """Match the models of ``group`` one after the other."""
         units: list[Unit] = []
         for model in group:
-            own = [Unit.single(o, (model, k)) for k, o in enumerate(self._operators[model])]
-            partner = self._partners(units, own)
-            for place, (_, unit) in partner.items():
-                units[place] = unit
-            taken = {k for k, _ in partner.values()}
-            left = [u for k, u in enumerate(own) if k not in taken]
-            rest = [u for place, u in enumerate(units) if place not in partner]
-            self._refused += [
-                _refused(unit, "start")
-                for unit in equal_but_for_start(rest, left, self._options, apart=self._graph.makes_cycle)
-            ]
+            own = []
+            for index, operator in enumerate(self._operators[model]):
+                own.append(Unit.single(operator, (model, index)))
+            joins = self._joins(units, own)
+            taken = {j for _, j in joins}
+            left = [unit for j, unit in enumerate(own) if j not in taken]
+            grown = {i: unit for (i, _), unit in joins.items()}
+            rest = [unit for i, unit in enumerate(units) if i not in grown]
+            for unit in equal_but_for_start(rest, left, self._options, apart=self._graph.makes_cycle):
+                self._refuse(unit, "start")
+            for i, unit in grown.items():
+                units[i] = unit
             units += left
-        self._done += [u for u in units if len(u.members) > 1]
+        self._done += [unit for unit in units if len(unit.members) > 1]
 
     def matching(self) -> Matching:
-        """What is merged by now; of the refused pairs those of which one operator at least stayed single."""
-        merged = {m.operator.node.name for u in self._done for m in u.members}
-        return Matching(
-            supers=tuple(u.as_super() for u in sorted(self._done, key=lambda u: u.keys)),
-            refused=tuple(r for r in self._refused if not merged.issuperset(r.names)),
-            unsure=self._unsure,
+        """Return what is merged by now; of the refused pairs those of which one operator at least stayed
+        single.
+        """
+        supers = [unit.as_super() for unit in sorted(self._done, key=lambda unit: unit.keys)]
+        merged: set[str] = set()
+        for op in supers:
+            merged.update(op.names)
+        refused = [refusal for refusal in self._refused if not merged.issuperset(refusal.operators)]
+        return Matching(supers=tuple(supers), refused=tuple(refused), unsure=self._unsure)
+
+    def _refuse(self, unit: Unit, reason: Literal["start", "cycle", "emission"], detail: str = "") -> None:
+        op = unit.as_super()
+        similarity = unit.similarity_of_last()
+        self._refused.append(
+            RefusedOperators(operators=op.names, reason=reason, similarity=similarity, detail=detail)
         )
 
-    def _partners(self, units: Sequence[Unit], own: Sequence[Unit]) -> dict[int, tuple[int, Unit]]:
-        """By place in ``units`` who of ``own`` joins it, and what comes of it."""
+    def _joins(self, units: Sequence[Unit], own: Sequence[Unit]) -> dict[Pair, Unit]:
+        """Return what comes of the pairs (place in ``units``, place in ``own``) that are merged."""
         options = self._options
-        unsure: set[_Pair] = set()
+        unsure: set[Pair] = set()
         shared = similar_pairs(
-            [u.block for u in units],
-            [u.block for u in own],
+            [unit.block for unit in units],
+            [unit.block for unit in own],
             pairs_to_compare(units, own, options),
             omega=options.omega,
             tolerance=options.tolerance,
             unsure=unsure,
         )
         self._unsure += len(unsure)
-        possible: dict[_Pair, tuple[float, Unit]] = {}
-        unwritable: dict[_Pair, tuple[float, Unit, str]] = {}
+        possible: dict[Pair, Unit] = {}
+        unwritable: dict[Pair, Unit] = {}
+        reasons: dict[Pair, str] = {}
         for (i, j), rectangle in sorted(shared.items()):
             unit = joined(units[i], own[j], rectangle, omega=options.omega)
             if unit is None:
                 continue
-            why = self._can_emit(unit.as_super())
-            if why is None:
-                possible[i, j] = (unit.similarity_of_last(), unit)
+            reason = self._can_emit(unit.as_super())
+            if reason is None:
+                possible[i, j] = unit
             else:
-                unwritable[i, j] = (unit.similarity_of_last(), unit, why)
-        found = self._assigned(units, own, possible)
-        taken = {j for j, _ in found.values()}
-        left = {(i, j): v for (i, j), v in unwritable.items() if i not in found and j not in taken}
-        places = [u.place for u in units], [u.place for u in own]
-        for pair in best_assignment({p: v[0] for p, v in left.items()}, places):
-            self._refused.append(_refused(left[pair][1], "emission", left[pair][2]))
-        return found
+                unwritable[i, j] = unit
+                reasons[i, j] = reason
+        joins = self._assigned(units, own, possible)
+        for pair in _best(units, own, _without(unwritable, joins)):
+            self._refuse(unwritable[pair], "emission", reasons[pair])
+        return joins
 
     def _assigned(
-        self, units: Sequence[Unit], own: Sequence[Unit], possible: Mapping[_Pair, tuple[float, Unit]]
-    ) -> dict[int, tuple[int, Unit]]:
-        found: dict[int, tuple[int, Unit]] = {}
+        self, units: Sequence[Unit], own: Sequence[Unit], possible: Mapping[Pair, Unit]
+    ) -> dict[Pair, Unit]:
+        """Return the pairs of the best assignments that close no cycle."""
+        joins: dict[Pair, Unit] = {}
         left = dict(possible)
-        places = [u.place for u in units], [u.place for u in own]
         while left:
-            chosen = best_assignment({pair: weight for pair, (weight, _) in left.items()}, places)
-            for i, j in sorted(chosen, key=lambda p: (-left[p][0], p)):
-                a = units[i].keys[0]
-                b = own[j].keys[0]
-                unit = left[i, j][1]
+            chosen = _best(units, own, left)
+            for pair in sorted(chosen, key=lambda pair: (-left[pair].similarity_of_last(), pair)):
+                a, b = _keys(units, own, pair)
                 if self._graph.makes_cycle(a, b):
-                    self._refused.append(_refused(unit, "cycle"))
+                    self._refuse(left[pair], "cycle")
                 else:
                     self._graph.contract(a, b)
-                    found[i] = (j, unit)
-            taken = {j for j, _ in found.values()}
-            left = {
-                (i, j): v
-                for (i, j), v in left.items()
-                if i not in found and j not in taken
-                if not self._graph.makes_cycle(units[i].keys[0], own[j].keys[0])
-            }
-        return found
+                    joins[pair] = left[pair]
+            # who lost a partner to a cycle may find another one
+            free = _without(left, joins)
+            left = {}
+            for pair, unit in free.items():
+                if not self._graph.makes_cycle(*_keys(units, own, pair)):
+                    left[pair] = unit
+        return joins
 
 
-def _refused(unit: Unit, reason: Literal["start", "cycle", "emission"], detail: str = "") -> Refused:
-    return Refused(
-        names=unit.as_super().names, reason=reason, similarity=unit.similarity_of_last(), detail=detail
-    )
+def _best(units: Sequence[Unit], own: Sequence[Unit], possible: Mapping[Pair, Unit]) -> list[Pair]:
+    """Return the pairs with the largest sum of similarities."""
+    weights = {pair: unit.similarity_of_last() for pair, unit in possible.items()}
+    places = ([unit.place for unit in units], [unit.place for unit in own])
+    return best_assignment(weights, places)
+
+
+def _keys(units: Sequence[Unit], own: Sequence[Unit], pair: Pair) -> tuple[Pair, Pair]:
+    i, j = pair
+    return units[i].keys[0], own[j].keys[0]
+
+
+def _without(possible: Mapping[Pair, Unit], joins: Mapping[Pair, Unit]) -> dict[Pair, Unit]:
+    """Return the pairs of which neither is in one of ``joins``."""
+    lefts = {i for i, _ in joins}
+    rights = {j for _, j in joins}
+    free = {}
+    for (i, j), unit in possible.items():
+        if i not in lefts and j not in rights:
+            free[i, j] = unit
+    return free

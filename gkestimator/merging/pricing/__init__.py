@@ -1,11 +1,17 @@
-"""What the estimator says that parts of graphs cost, before and after merging."""
+"""Ask the estimator what parts of graphs cost, before and after merging."""
 
 from __future__ import annotations
 
-from gkestimator.merging.pricing.deciding import Build, decide
-from gkestimator.merging.pricing.decision import Built, Confidence, MergeDecision, PricedRegion, PricedSuper
-from gkestimator.merging.pricing.price import Price, Priced
-from gkestimator.merging.pricing.pricer import Pricer
+from gkestimator.merging.pricing.deciding import (
+    Build,
+    Built,
+    Confidence,
+    MergeDecision,
+    PricedRegion,
+    PricedSuper,
+    decide,
+)
+from gkestimator.merging.pricing.pricer import Price, Priced, Pricer
 
 __all__ = [
     "Build",

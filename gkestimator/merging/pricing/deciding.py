@@ -1,91 +1,160 @@
-"""Which super-operators stay: those in regions whose price falls, as long as the whole gets cheaper too.
+"""Decide which super-operators stay: those in regions whose price falls, as long as the whole gets cheaper
+too.
 
-USHER (section 3.4) merges whatever is similar enough. Here the estimator is asked first: the copies around a shared
-product (Concat, Split) can cost more than reading its weight once saves.
+USHER (section 3.4) merges whatever is similar enough. Here the estimator is asked first: the copies around a
+shared product (Concat, Split) can cost more than reading its weight once saves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, TypeAlias
 
-from gkestimator.core.dtypes import DType
 from gkestimator.core.kernels import Kernel
-from gkestimator.merging.editing import EditableModel, tidy
+from gkestimator.core.records import frozen
+from gkestimator.merging.editing import BatchSizes, EditableModel, Models, Names, Numbers, Replaces, tidy
 from gkestimator.merging.operators import SuperOperator
-from gkestimator.merging.options import MergeOptions
-from gkestimator.merging.pricing.decision import Built, Confidence, MergeDecision, PricedRegion, PricedSuper
-from gkestimator.merging.pricing.price import Price, Priced
+from gkestimator.merging.pricing.pricer import Price, Priced, Pricer
 from gkestimator.merging.pricing.regions import Region, find_regions
+
+Confidence: TypeAlias = Literal["apart", "alike", "open"]
+
+
+@frozen
+class Built:
+    """Hold a merged graph.
+
+    ``replaces``: for every node that merging made, the original nodes it stands for (``()`` for helpers).
+    ``parts[i]``: the nodes that super-operator i was emitted as; where something was lifted, the helpers
+    among them (or none: not told).
+    """
+
+    model: EditableModel
+    replaces: Replaces
+    parts: tuple[Names, ...] = ()
+
+
+@frozen
+class PricedRegion:
+    """Hold a region and whether its price falls.
+
+    ``supers``: places in the list that was decided on. ``lifted`` False: the super-operator by itself, after
+    its region did not pay.
+    """
+
+    supers: Numbers
+    originals: Names
+    merged: Names
+    before: Price
+    after: Price
+    pays: bool
+    lifted: bool
+
+
+@frozen
+class PricedSuper:
+    """Hold one super-operator with what is told of it.
+
+    ``region``: its place in ``Decision.regions``: of the graph where it was kept, else what spoke against it
+    (a region that pays, where the whole did not). ``before``: the members' calls among the originals;
+    ``after``: the calls that multiply in their place, without the copies around them, which are the region's;
+    None where it was not kept. ``block_bytes``: the shared block, which ``n`` members read once instead of n
+    times, so that ``saved_bytes`` = (n - 1) * block_bytes. ``extra_flops``: the work of all that was made for
+    it (sums of parts and padding too) less the members', both with what the runtime fuses to the members
+    (None: not kept). ``working_bytes``: what the shared product reads and writes (None: not kept).
+    ``block_fits_l2`` and ``fits_l2``: whether these fit the L2 cache.
+    """
+
+    op: SuperOperator
+    kept: bool
+    region: int
+    before: Price
+    after: Price | None
+    block_bytes: int
+    saved_bytes: int
+    extra_flops: int | None
+    block_fits_l2: bool
+    working_bytes: int | None
+    fits_l2: bool | None
+
+
+@frozen
+class MergeDecision:
+    """Hold what was decided.
+
+    ``built``: its graph is tidy. ``supers`` in the order given. ``regions``: those of the graph, then those
+    of what was refused. ``before``: the originals one after the other, launched back to back. ``after``: the
+    graph that was chosen (with nothing merged: the originals side by side in it).
+
+    ``confidence``: whether the latency falls, of a graph with something merged. ``apart``: the 90 % intervals
+    of before and after do not overlap. ``alike``: they do, but after is below before at both ends, so that it
+    pays wherever the estimator errs alike for both, as for the same kernels on the same GPU it mostly does.
+    ``open``: cannot be told, or it does not fall. None: nothing merged.
+    """
+
+    built: Built
+    supers: tuple[PricedSuper, ...]
+    regions: tuple[PricedRegion, ...]
+    before: Price
+    after: Price
+    confidence: Confidence | None
+    l2_bytes: int
+    unknown_operators: Names
+
+    @property
+    def kept(self) -> tuple[SuperOperator, ...]:
+        """Return the super-operators in the graph."""
+        return tuple(op.op for op in self.supers if op.kept)
+
+    @property
+    def refused(self) -> tuple[SuperOperator, ...]:
+        """Return those that did not pay."""
+        return tuple(op.op for op in self.supers if not op.kept)
+
+    @property
+    def saved_bytes(self) -> int:
+        """Return the bytes of weights read once instead of once for each member."""
+        return sum(op.saved_bytes for op in self.supers if op.kept)
+
 
 _ROUNDING = 1e-9
 
 
-class Build(Protocol):
-    """Makes the merged graph that has ``supers`` in it; ``lifted``: and what follows them run once."""
-
-    def __call__(self, supers: Sequence[SuperOperator], lifted: bool, /) -> Built:
-        """The graph, its nodes in an order that can be executed."""
-        ...
-
-
-class PriceSource(Protocol):
-    """What is asked of :class:`gkestimator.merging.pricing.Pricer`."""
-
-    @property
-    def options(self) -> MergeOptions:
-        """Under which prices are."""
-        ...
-
-    @property
-    def l2_bytes(self) -> int:
-        """The GPU's L2 cache."""
-        ...
-
-    def stored_bytes(self, dtype: DType, elements: int) -> int:
-        """Bytes of values of the file in the GPU's memory."""
-        ...
-
-    def originals(self, models: Sequence[EditableModel], batch_sizes: Sequence[int | None]) -> Priced:
-        """The originals one after the other."""
-        ...
-
-    def merged(
-        self, model: EditableModel, models: Sequence[EditableModel], batch_sizes: Sequence[int | None]
-    ) -> Priced:
-        """A graph that was made of them."""
-        ...
+#: Makes the merged graph that has the super-operators in it; True: and what follows them run once.
+Build: TypeAlias = "Callable[[Sequence[SuperOperator], bool], Built]"
 
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """A graph that was built and priced, with the places of its super-operators."""
+    """Hold a graph that was built and priced, with the places of its super-operators."""
 
-    places: tuple[int, ...]
+    places: Numbers
     lifted: bool
     built: Built
     priced: Priced
 
 
 def decide(
-    models: Sequence[EditableModel],
+    models: Models,
     supers: Sequence[SuperOperator],
     build: Build,
-    pricer: PriceSource,
+    pricer: Pricer,
     *,
-    batch_sizes: Sequence[int | None],
+    batch_sizes: BatchSizes,
 ) -> MergeDecision:
     """Choose among ``supers`` and build the graph of those that stay.
 
-    All are built and lifted first, and once more without those that share a part of a weight only, where there are
-    both kinds: what is left over of a part keeps a trunk from being lifted through. Of the cheaper graph, every region
-    (:mod:`gkestimator.merging.pricing.regions`) is compared with the calls that it replaces, both priced where they
-    are on their timelines. What does not pay, or was left out, is taken apart: each super-operator is built by itself,
-    not lifted, and stays where its own price falls. Of all graphs so found the one with the lowest price is chosen,
-    and where it is no lower than the originals one after the other, nothing is merged. ``MergeOptions.always`` keeps
-    all without asking. The same input gives the same decision: ties go to the graph with fewer super-operators.
-    Raises what pricing and ``build`` raise.
+    All are built and lifted first, and once more without those that share a part of a weight only, where
+    there are both kinds: what is left over of a part keeps a trunk from being lifted through. Of the cheaper
+    graph, every region (:mod:`gkestimator.merging.pricing.regions`) is compared with the calls that it
+    replaces, both priced where they are on their timelines. What does not pay, or was left out, is taken
+    apart: each super-operator is built by itself, not lifted, and stays where its own price falls. Of all
+    graphs so found the one with the lowest price is chosen, and where it is no lower than the originals one
+    after the other, nothing is merged. ``MergeOptions.always`` keeps all without asking. The same input gives
+    the same decision: ties go to the graph with fewer super-operators. Raises what pricing and ``build``
+    raise.
     """
     options = pricer.options
     before = pricer.originals(models, batch_sizes)
@@ -111,7 +180,7 @@ def decide(
     after = pricer.merged(model, models, batch_sizes).price
     return MergeDecision(
         built=replace(chosen.built, model=model),
-        supers=choice.told(chosen, regions),
+        supers=choice.outcomes(chosen, regions),
         regions=tuple(regions),
         before=before.price,
         after=after,
@@ -122,7 +191,7 @@ def decide(
 
 
 def _falls(before: Price, after: Price, which: str) -> bool:
-    """By more than the rounding of sums in another order."""
+    """Return True where the price falls by more than the rounding of sums in another order."""
     return after.measure(which) < before.measure(which) * (1 - _ROUNDING)
 
 
@@ -138,16 +207,25 @@ def _confidence(before: Price, after: Price) -> Confidence:
     return "open"
 
 
+def _paying(regions: Sequence[PricedRegion]) -> list[int]:
+    """Return the places of the super-operators whose region pays."""
+    places: list[int] = []
+    for region in regions:
+        if region.pays:
+            places += region.supers
+    return sorted(places)
+
+
 class _Choice:
-    """The steps of :func:`decide` over what does not change."""
+    """Take the steps of :func:`decide` over what does not change."""
 
     def __init__(
         self,
-        models: Sequence[EditableModel],
+        models: Models,
         supers: tuple[SuperOperator, ...],
         build: Build,
-        pricer: PriceSource,
-        batch_sizes: Sequence[int | None],
+        pricer: Pricer,
+        batch_sizes: BatchSizes,
         before: Priced,
     ) -> None:
         self._models = models
@@ -166,21 +244,22 @@ class _Choice:
         return _Try(tuple(places), lifted, built, priced)
 
     def cheapest(self, tries: Sequence[_Try]) -> _Try:
-        """The graph with the lowest price; of equal ones the one with the fewest super-operators, then the first."""
+        """Return the graph with the lowest price; of equal ones the one with the fewest super-operators, then
+        the first.
+        """
         which = self._pricer.options.price
         return min(tries, key=lambda tried: (tried.priced.price.measure(which), len(tried.places)))
 
     def regions(self, tried: _Try) -> list[PricedRegion]:
-        """The regions of a graph with their prices."""
-        found = find_regions(
-            tried.built.model,
-            tried.built.replaces,
-            [self._members[place] for place in tried.places],
-            self._before,
-            tried.priced,
-            parts=() if tried.lifted else tried.built.parts,
+        """Return the regions of a graph with their prices."""
+        parts = tried.built.parts
+        if tried.lifted:
+            parts = ()
+        members = [self._members[place] for place in tried.places]
+        regions = find_regions(
+            tried.built.model, tried.built.replaces, members, self._before, tried.priced, parts=parts
         )
-        return [self._priced(region, tried) for region in found]
+        return [self._priced(region, tried) for region in regions]
 
     def _priced(self, region: Region, tried: _Try) -> PricedRegion:
         before = self._before.piece(region.originals)
@@ -196,40 +275,44 @@ class _Choice:
         )
 
     def apart(self, base: _Try, tried: list[PricedRegion]) -> list[_Try]:
-        """Graphs without what does not pay in ``base``, and with what pays by itself.
+        """Return graphs without what does not pay in ``base``, and with what pays by itself.
 
         What is learned of single super-operators is added to ``tried``, the regions of ``base``.
         """
-        staying = sorted(place for region in tried if region.pays for place in region.supers)
+        staying = _paying(tried)
         failed = sorted(set(range(len(self._supers))).difference(staying))
         if not failed:
             return []
         alone = self.attempt(failed, lifted=False)
         singles = self.regions(alone)
         tried += singles
-        paying = [place for region in singles if region.pays for place in region.supers]
+        paying = _paying(singles)
         both = tuple(sorted((*staying, *paying)))
-        tries = [
-            self.attempt(places, lifted=True)
-            for places in dict.fromkeys((tuple(staying), both))
-            if places and places != base.places
-        ]
+        tries = []
+        for places in dict.fromkeys((tuple(staying), both)):
+            if places and places != base.places:
+                tries.append(self.attempt(places, lifted=True))
         if paying:  # what failed lifted may pay only as it was priced: not lifted
             tries.append(self.attempt(both, lifted=False))
         return tries
 
     def deciding(self, chosen: _Try, tried: Sequence[PricedRegion]) -> list[PricedRegion]:
-        """The regions of the graph that was chosen, then those that spoke against each of the others last."""
-        against = {place: at for at, region in enumerate(tried) for place in region.supers}
-        refused = {at for place, at in against.items() if place not in chosen.places}
-        return [*self.regions(chosen), *(region for at, region in enumerate(tried) if at in refused)]
+        """Return the regions of the graph that was chosen, then those that spoke against each of the others
+        last.
+        """
+        against: dict[int, int] = {}
+        for at, region in enumerate(tried):
+            against.update(dict.fromkeys(region.supers, at))
+        for place in chosen.places:
+            against.pop(place, None)
+        return self.regions(chosen) + [tried[at] for at in sorted(set(against.values()))]
 
-    def told(self, chosen: _Try, regions: Sequence[PricedRegion]) -> tuple[PricedSuper, ...]:
-        """What is told of every super-operator."""
-        by_original: dict[str, list[str]] = {}
+    def outcomes(self, chosen: _Try, regions: Sequence[PricedRegion]) -> tuple[PricedSuper, ...]:
+        """Return what is said of every super-operator."""
+        by_original: dict[str, list[str]] = defaultdict(list)
         for name, originals in chosen.built.replaces.items():
             for original in originals:
-                by_original.setdefault(original, []).append(name)
+                by_original[original].append(name)
         kept = set(chosen.places)
         decided: dict[int, int] = {}
         for at, region in enumerate(regions):
@@ -237,11 +320,11 @@ class _Choice:
                 if place not in kept or place not in decided:
                     decided[place] = at
         return tuple(
-            self._told(place, decided[place], by_original if place in kept else None, chosen)
+            self._outcome(place, decided[place], by_original if place in kept else None, chosen)
             for place in range(len(self._supers))
         )
 
-    def _told(
+    def _outcome(
         self, place: int, region: int, by_original: Mapping[str, list[str]] | None, chosen: _Try
     ) -> PricedSuper:
         op = self._supers[place]
@@ -256,7 +339,10 @@ class _Choice:
             after = chosen.priced.piece(nodes)
             largest = chosen.priced.largest_kernel(nodes)
             extra = self._extra_flops(chosen, place, by_original)
-        working = None if largest is None else largest.read_bytes + largest.write_bytes
+        if largest is None:
+            working = None
+        else:
+            working = largest.read_bytes + largest.write_bytes
         l2 = self._pricer.l2_bytes
         return PricedSuper(
             op=op,
@@ -273,9 +359,10 @@ class _Choice:
         )
 
     def _extra_flops(self, chosen: _Try, place: int, by_original: Mapping[str, list[str]]) -> int:
-        """What a super-operator that was kept calculates beyond its members.
+        """Return what a super-operator that was kept calculates beyond its members.
 
-        What the runtime fused to a member (a bias, an activation) counts on both sides, wherever it is calculated now.
+        What the runtime fused to a member (a bias, an activation) counts on both sides, wherever it is
+        calculated now.
         """
         originals = {near for name in self._members[place] for near in self._fused.get(name, (name,))}
         nodes = {node for name in originals for node in by_original.get(name, (name,))}

@@ -1,68 +1,70 @@
-"""Which parts of a merged graph are decided on together: merged nodes that touch, with what they replace."""
+"""Tell which parts of a merged graph are decided on together: merged nodes that touch, with what they
+replace.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gkestimator.core.records import frozen
-from gkestimator.merging.disjoint import DisjointSets
-from gkestimator.merging.editing import EditableModel
-from gkestimator.merging.pricing.price import Priced
+from gkestimator.merging.algorithms import DisjointSets
+from gkestimator.merging.editing import EditableModel, Numbers, Replaces
+from gkestimator.merging.pricing.pricer import Priced
 
 
 @frozen
 class Region:
-    """Nodes that are priced as one. ``originals`` run before merging, ``merged`` in their place after it.
+    """Hold nodes that are priced as one.
 
-    Both hold every node of a call that the runtime fuses over the region's edge (a product and the bias behind it),
-    so that before and after do the same work. ``supers``: places of its super-operators.
+    ``originals`` run before merging, ``merged`` in their place after it.
+
+    Both hold every node of a call that the runtime fuses over the region's edge (a product and the bias
+    behind it), so that before and after do the same work. ``supers``: places of its super-operators.
     """
 
     originals: frozenset[str]
     merged: frozenset[str]
-    supers: tuple[int, ...]
+    supers: Numbers
 
 
 def find_regions(
     model: EditableModel,
-    replaces: Mapping[str, tuple[str, ...]],
+    replaces: Replaces,
     members: Sequence[Sequence[str]],
     before: Priced,
     after: Priced,
     *,
     parts: Sequence[Sequence[str]] = (),
 ) -> list[Region]:
-    """The regions of ``model``, in the order of their first super-operator (or node).
+    """Return the regions of ``model``, in the order of their first super-operator (or node).
 
-    ``replaces``: what every merged node stands for (helpers: nothing). ``members``: names of the original nodes of
-    every super-operator. ``parts``: the nodes that each super-operator was emitted as; where they are given, nodes of
-    different parts that merely touch stay apart, so that every super-operator has a price of its own.
+    ``replaces``: what every merged node stands for (helpers: nothing). ``members``: names of the original
+    nodes of every super-operator. ``parts``: the nodes that each super-operator was emitted as; where they
+    are given, nodes of different parts that merely touch stay apart, so that every super-operator has a price
+    of its own.
     """
     sets = _together(model, replaces, members, before, after, parts)
     merged, originals_of = _contents(model, replaces, sets, before, after)
     supers: dict[str, list[int]] = {}
     for place, names in enumerate(members):
         supers.setdefault(sets.find(names[0]), []).append(place)
-    found = [
-        Region(
-            originals=frozenset(originals_of[root]),
-            merged=frozenset(merged[root]),
-            supers=tuple(supers.get(root, ())),
-        )
-        for root in merged
-    ]
-    return sorted(found, key=lambda region: region.supers or (len(members),))
+    regions = []
+    for root, names_after in merged.items():
+        originals = frozenset(originals_of[root])
+        places = tuple(supers.get(root, ()))
+        regions.append(Region(originals=originals, merged=frozenset(names_after), supers=places))
+    return sorted(regions, key=lambda region: region.supers or (len(members),))
 
 
 def _together(
     model: EditableModel,
-    replaces: Mapping[str, tuple[str, ...]],
+    replaces: Replaces,
     members: Sequence[Sequence[str]],
     before: Priced,
     after: Priced,
     parts: Sequence[Sequence[str]],
 ) -> DisjointSets[str]:
-    """Which nodes, of both graphs, belong to one region."""
+    """Tell which nodes, of both graphs, belong to one region."""
     sets = DisjointSets[str]()
     if parts:
         for part in parts:
@@ -72,6 +74,7 @@ def _together(
         for node in model.nodes:
             if node.name in replaces:
                 sets.join((node.name, *(maker[value] for value in node.reads if value in maker)))
+    # a merged node and what it replaces are decided on together
     for name, originals in replaces.items():
         sets.join((name, *originals))
     for names in members:
@@ -84,12 +87,12 @@ def _together(
 
 def _contents(
     model: EditableModel,
-    replaces: Mapping[str, tuple[str, ...]],
+    replaces: Replaces,
     sets: DisjointSets[str],
     before: Priced,
     after: Priced,
 ) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """By region, in the order of their first merged nodes: the nodes after merging, and before it."""
+    """Return by region, in the order of their first merged nodes: the nodes after merging, and before it."""
     replaced = {name for originals in replaces.values() for name in originals}
     staying = {node.name for node in model.nodes}
     merged: dict[str, set[str]] = {}

@@ -1,25 +1,27 @@
-"""Hashes of the patterns at a lattice's places, such that equal patterns within the tolerance always meet.
+"""Hash the patterns at a lattice's places, such that equal patterns within the tolerance always meet.
 
-A value falls into a bucket of a width of at least four times the tolerance. One that is nearer to a bucket's edge
-than the tolerance may equal a value beyond it, so an anchor of the first weight is entered under both buckets, and a
-pattern with several such values under every combination. The hash is a sum of bucket numbers times odd 64-bit
-constants, so a neighbouring bucket is one addition. Quantising is monotone in floating point (subtraction,
-multiplication and floor are), and the interval of a value is widened outwards by one rounding: if
-``|x - y| <= tolerance`` then the bucket of ``y`` is one of those of ``x``. Chance meetings of hashes do no harm:
-what meets is compared.
+A value falls into a bucket of a width of at least four times the tolerance. One that is nearer to a bucket's
+edge than the tolerance may equal a value beyond it, so an anchor of the first weight is entered under both
+buckets, and a pattern with several such values under every combination. The hash is a sum of bucket numbers
+times odd 64-bit constants, so a neighbouring bucket is one addition. Quantising is monotone in floating point
+(subtraction, multiplication and floor are), and the interval of a value is widened outwards by one rounding:
+if ``|x - y| <= tolerance`` then the bucket of ``y`` is one of those of ``x``. Chance meetings of hashes do no
+harm: what meets is compared.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from gkestimator.core.records import frozen
-from gkestimator.merging.similarity.equality import floats
+from gkestimator.merging.similarity.equality import Array, Flags, Ints, floats
 from gkestimator.merging.similarity.lattice import VALUES, Lattice
 
 _AT_ONCE = 1 << 17  # places hashed at a time
@@ -30,32 +32,38 @@ _ORIGIN = 0.381966  # of a width: 0, the value that repeats most, is no edge
 _NARROWEST = 2.0**-900  # a spread whose buckets' numbers neither overflow nor vanish
 _CROWDED = 4  # entries a place, on average, from which on patterns of fewer values are taken
 
-_Keys = npt.NDArray[np.uint64]
-_Places = npt.NDArray[np.int32]
-_FACTORS = np.random.default_rng(20260101).integers(0, 1 << 63, VALUES, dtype=np.uint64) * np.uint64(
-    2
-) + np.uint64(1)
+Keys: TypeAlias = "npt.NDArray[np.uint64]"
+Places: TypeAlias = "npt.NDArray[np.int32]"
+Doubles: TypeAlias = "npt.NDArray[np.float64]"
+#: Hashes, and the row and the column of each.
+Part: TypeAlias = "tuple[Keys, Places, Places]"
+
+_RANDOM = np.random.default_rng(20260101).integers(0, 1 << 63, VALUES, dtype=np.uint64)
+_FACTORS = _RANDOM * np.uint64(2) + np.uint64(1)
 
 
 @frozen
 class Buckets:
-    """How values are quantised: all weights that are compared share it.
+    """Quantise values: all weights that are compared share it.
 
-    ``values``: of how many values a pattern must be for its hash to tell patterns apart, as far as a sample shows.
+    ``values``: of how many values a pattern must be for its hash to tell patterns apart, as far as a sample
+    shows.
     """
 
     width: float
     tolerance: float
     values: int = VALUES
 
-    def number(self, x: np.ndarray) -> npt.NDArray[np.float64]:
-        """The bucket of each value, a whole number; NaN for NaN. ``x`` float64."""
+    def number(self, x: Array) -> Doubles:
+        """Return the bucket of each value, a whole number; NaN for NaN. ``x`` float64."""
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.floor((x - _ORIGIN * self.width) * (1 / self.width))
         return np.clip(scaled, -_FARTHEST, _FARTHEST)
 
-    def ends(self, x: np.ndarray) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """The first and the last bucket of the values that equal ``x`` within the tolerance; at most two."""
+    def ends(self, x: Array) -> tuple[Doubles, Doubles]:
+        """Return the first and the last bucket of the values that equal ``x`` within the tolerance; at most
+        two.
+        """
         if self.tolerance == 0:
             number = self.number(x)
             return number, number
@@ -68,26 +76,30 @@ class Buckets:
 
 @frozen
 class Anchors:
-    """Hashes in ascending order, and the place (row, column) of each. ``crowded``: too many entries for the places."""
+    """Hold hashes in ascending order, and the place of each. ``crowded``: too many entries for the places."""
 
-    keys: _Keys
-    rows: _Places
-    columns: _Places
+    keys: Keys
+    rows: Places
+    columns: Places
     crowded: bool = False
 
+    def lines(self) -> tuple[Ints, Ints]:
+        """Return the distinct rows and the distinct columns."""
+        return np.unique(self.rows).astype(np.int64), np.unique(self.columns).astype(np.int64)
 
-def buckets(weights: Iterable[np.ndarray], *, tolerance: float) -> Buckets:
-    """Buckets for ``weights``: narrow beside the spread of their values, wide beside the tolerance."""
+
+def buckets(weights: Iterable[Array], *, tolerance: float) -> Buckets:
+    """Return buckets for ``weights``: narrow beside the spread of their values, wide beside the tolerance."""
     samples = []
-    for w in weights:
-        at = np.linspace(0, w.size - 1, min(w.size, _SAMPLE), dtype=np.int64)
-        sample = floats(w[np.unravel_index(at, w.shape)]).astype(np.float64)
+    for weight in weights:
+        at = np.linspace(0, weight.size - 1, min(weight.size, _SAMPLE), dtype=np.int64)
+        sample = floats(weight[np.unravel_index(at, weight.shape)]).astype(np.float64)
         samples.append(sample[np.isfinite(sample)])
     every = np.concatenate(samples)
+    spread = 0.0
     if every.size:
-        spread = float(np.subtract(*np.quantile(every, (0.95, 0.05))))
-    else:
-        spread = 0.0
+        high, low = np.quantile(every, (0.95, 0.05))
+        spread = float(high - low)
     if not _NARROWEST < spread < 1 / _NARROWEST:
         spread = 1.0
     if tolerance == 0:
@@ -98,150 +110,152 @@ def buckets(weights: Iterable[np.ndarray], *, tolerance: float) -> Buckets:
     return replace(made, values=_values_for(made.number(every)))
 
 
-def _values_for(numbers: npt.NDArray[np.float64]) -> int:
-    """How many values have :data:`_BITS` bits: by how often two of a sample are in one bucket (collision entropy)."""
-    count = np.unique(numbers, return_counts=True)[1].astype(np.float64)
+def _values_for(numbers: Doubles) -> int:
+    """Return how many values have :data:`_BITS` bits: by how often two of a sample are in one bucket.
+
+    That is the sample's collision entropy.
+    """
+    bits = 0.0
     if numbers.size:
-        bits = -math.log2(float((count**2).sum()) / numbers.size**2)
-    else:
-        bits = 0.0
+        count = np.unique(numbers, return_counts=True)[1].astype(np.float64)
+        meet_by_chance = float((count**2).sum()) / numbers.size**2
+        bits = -math.log2(meet_by_chance)
     if bits * VALUES <= _BITS:
         return VALUES
     return max(1, math.ceil(_BITS / bits))
 
 
-def anchors_of(a: np.ndarray, plan: Lattice, bucket: Buckets, slack: tuple[float, float]) -> Anchors:
-    """All places of all tiles of ``a`` [rows, columns, taps], each under every hash that an equal pattern can have."""
-    rows, columns = (
-        (plan.starts(axis, a.shape[axis], slack[axis])[:, None] + np.arange(plan.tile[axis])).ravel()
-        for axis in (0, 1)
-    )
-    places = rows.size * columns.size
-    entries = 0
-    parts: list[tuple[_Keys, _Places, _Places]] = []
+def anchors_of(a: Array, plan: Lattice, bucket: Buckets, slack: tuple[float, float]) -> Anchors:
+    """Return all places of all tiles of ``a`` [rows, columns, taps] by every hash that an equal pattern can
+    have.
+    """
+    rows, columns = (_tiles(plan, axis, a.shape[axis], slack[axis]) for axis in (0, 1))
+    parts: list[Part] = []
     for some in _blocks(rows, columns.size):
-        part = _entries(a, plan, bucket, some, columns, most=_CROWDED * some.size * columns.size + 4096)
+        most = _CROWDED * some.size * columns.size + 4096
+        part = _entries(a, plan, bucket, some, columns, most=most)
         if part is None:
-            return Anchors(
-                keys=_empty(np.uint64), rows=_empty(np.int32), columns=_empty(np.int32), crowded=True
-            )
+            return _sorted([], crowded=True)
         parts.append(part)
-        entries += part[0].size
-    return _sorted(parts, crowded=entries > _CROWDED * places + 4096)
+    entries = sum(keys.size for keys, _, _ in parts)
+    return _sorted(parts, crowded=entries > _CROWDED * rows.size * columns.size + 4096)
 
 
-def samples_of(b: np.ndarray, plan: Lattice, bucket: Buckets) -> Anchors:
-    """Every ``tile``-th place of ``b``, under its one hash."""
-    (k1, k2, _), (s1, s2) = plan.pattern, plan.tile
-    rows = np.arange(0, b.shape[0] - k1 + 1, s1)
-    columns = np.arange(0, b.shape[1] - k2 + 1, s2)
+def _tiles(plan: Lattice, axis: int, size: int, slack: float) -> Ints:
+    """Return the rows (axis 0) or columns that the tiles' places have."""
+    starts = plan.starts(axis, size, slack)
+    return (starts[:, None] + np.arange(plan.tile[axis])).ravel()
+
+
+def samples_of(b: Array, plan: Lattice, bucket: Buckets) -> Anchors:
+    """Return every ``tile``-th place of ``b`` by its one hash."""
+    high, wide, _ = plan.pattern
+    rows = np.arange(0, b.shape[0] - high + 1, plan.tile[0])
+    columns = np.arange(0, b.shape[1] - wide + 1, plan.tile[1])
     parts = []
     for some in _blocks(rows, columns.size):
         key = np.zeros((some.size, columns.size), np.uint64)
         known = np.ones(key.shape, np.bool_)
-        for n, x in enumerate(_pattern(b, plan, some, columns)):
-            number = bucket.number(x)
+        for factor, values in zip(_FACTORS, _pattern(b, plan, some, columns), strict=False):
+            number = bucket.number(values)
             known &= ~np.isnan(number)
-            key += _whole(number) * _FACTORS[n]
-        parts.append(_kept(key, known, some, columns))
+            key += _whole(number) * factor
+        parts.append(_known_places(key, known, some, columns))
     return _sorted(parts, crowded=False)
 
 
-def meeting(a: Anchors, b: Anchors) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """For each entry of ``b``: the first of ``a`` with its hash, and how many there are."""
+def meeting(a: Anchors, b: Anchors) -> tuple[Ints, Ints]:
+    """Return for each entry of ``b`` the first of ``a`` with its hash, and how many there are."""
     low = np.searchsorted(a.keys, b.keys, "left")
     return low, np.searchsorted(a.keys, b.keys, "right") - low
 
 
 class Index:
-    """The hashes of several weights in one ascending list."""
+    """Hold the hashes of several weights in one ascending list."""
 
     def __init__(self, held: dict[int, Anchors]) -> None:
-        own = [np.unique(a.keys) for a in held.values()]
+        own = [np.unique(anchors.keys) for anchors in held.values()]
         keys = np.concatenate(own)
+        owner: Ints = np.repeat(list(held), [part.size for part in own])
         order = np.argsort(keys, kind="stable")
         self._keys = keys[order]
-        self._owner: npt.NDArray[np.int64] = np.repeat(list(held), [k.size for k in own])[order]
+        self._owner = owner[order]
 
     def meets(self, samples: Anchors, wanted: Sequence[int]) -> Iterator[int]:
-        """Those of ``wanted`` that have a hash in common with ``samples``."""
-        keys = samples.keys[np.flatnonzero(np.diff(samples.keys, prepend=samples.keys[:1] + np.uint64(1)))]
+        """Yield those of ``wanted`` that have a hash in common with ``samples``."""
+        keys = np.unique(samples.keys)
         low = np.searchsorted(self._keys, keys, "left")
         high = np.searchsorted(self._keys, keys, "right")
-        kept = high > low
+        present = high > low
         change = np.zeros(self._keys.size + 1, np.int64)
-        change[low[kept]] += 1
-        change[high[kept]] -= 1
+        change[low[present]] += 1
+        change[high[present]] -= 1
         met = set(self._owner[np.cumsum(change[:-1]) > 0].tolist())
         return (i for i in wanted if i in met)
 
 
-def _blocks(rows: npt.NDArray[np.int64], across: int) -> list[npt.NDArray[np.int64]]:
+def _blocks(rows: Ints, across: int) -> list[Ints]:
     step = max(1, _AT_ONCE // max(1, across))
     return [rows[i : i + step] for i in range(0, rows.size, step)]
 
 
-def _pattern(
-    w: np.ndarray, plan: Lattice, rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]
-) -> Iterable[npt.NDArray[np.float64]]:
-    """One value of the pattern after the other, of all places rows x columns, in float64."""
-    for r in range(plan.pattern[0]):
-        for c in range(plan.pattern[1]):
-            for t in range(plan.pattern[2]):
-                yield floats(w[(rows + r)[:, None], columns + c, t]).astype(np.float64)
+def _pattern(w: Array, plan: Lattice, rows: Ints, columns: Ints) -> Iterator[Doubles]:
+    """Yield one value of the pattern after the other, of all places rows x columns, in float64."""
+    for row, column, tap in itertools.product(*map(range, plan.pattern)):
+        down = (rows + row)[:, None]
+        yield floats(w[down, columns + column, tap]).astype(np.float64)
 
 
 def _entries(
-    a: np.ndarray,
+    a: Array,
     plan: Lattice,
     bucket: Buckets,
-    rows: npt.NDArray[np.int64],
-    columns: npt.NDArray[np.int64],
+    rows: Ints,
+    columns: Ints,
     *,
     most: int,
-) -> tuple[_Keys, _Places, _Places] | None:
-    """The entries of places rows x columns; None where there are more than ``most``."""
+) -> Part | None:
+    """Return the entries of places rows x columns; None where there are more than ``most``."""
     key = np.zeros((rows.size, columns.size), np.uint64)
     known = np.ones(key.shape, np.bool_)
     split = []  # which places have a value that may lie in either of two buckets
-    for n, x in enumerate(_pattern(a, plan, rows, columns)):
-        low, high = bucket.ends(x)
+    for factor, values in zip(_FACTORS, _pattern(a, plan, rows, columns), strict=False):
+        low, high = bucket.ends(values)
         known &= ~np.isnan(low)
-        key += _whole(low) * _FACTORS[n]
+        key += _whole(low) * factor
         split.append(high > low)
-    keys, where_r, where_c = _kept(key, known, rows, columns)
-    both = [s[known] for s in split]
-    for n in range(len(both)):
+    part = _known_places(key, known, rows, columns)
+    # every combination of buckets: an equal pattern falls into one of them
+    both = [places[known] for places in split]
+    for n, factor in enumerate(_FACTORS[: len(both)]):
         twice = np.flatnonzero(both[n])
-        if keys.size + twice.size > most:
+        if part[0].size + twice.size > most:
             return None
         if twice.size:
-            keys = np.concatenate([keys, keys[twice] + _FACTORS[n]])
-            where_r = np.concatenate([where_r, where_r[twice]])
-            where_c = np.concatenate([where_c, where_c[twice]])
-            both = [np.concatenate([s, s[twice]]) for s in both]
-    return keys, where_r, where_c
+            keys, in_rows, in_columns = part
+            part = (
+                np.concatenate([keys, keys[twice] + factor]),
+                np.concatenate([in_rows, in_rows[twice]]),
+                np.concatenate([in_columns, in_columns[twice]]),
+            )
+            both = [np.concatenate([places, places[twice]]) for places in both]
+    return part
 
 
-def _whole(number: npt.NDArray[np.float64]) -> _Keys:
-    """Bucket numbers as integers modulo 2^64; 0 for NaN, whose places are left out."""
+def _whole(number: Doubles) -> Keys:
+    """Return bucket numbers as integers modulo 2^64; 0 for NaN, whose places are left out."""
     return np.nan_to_num(number, copy=False, nan=0.0).astype(np.int64).view(np.uint64)
 
 
-def _kept(
-    key: _Keys, known: npt.NDArray[np.bool_], rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]
-) -> tuple[_Keys, _Places, _Places]:
+def _known_places(key: Keys, known: Flags, rows: Ints, columns: Ints) -> Part:
     r, c = np.nonzero(known)
     return key[r, c], rows[r].astype(np.int32), columns[c].astype(np.int32)
 
 
-def _sorted(parts: list[tuple[_Keys, _Places, _Places]], *, crowded: bool) -> Anchors:
+def _sorted(parts: list[Part], *, crowded: bool) -> Anchors:
     if not parts:
-        return Anchors(keys=_empty(np.uint64), rows=_empty(np.int32), columns=_empty(np.int32))
+        nowhere = np.empty(0, np.int32)
+        return Anchors(keys=np.empty(0, np.uint64), rows=nowhere, columns=nowhere, crowded=crowded)
     keys, rows, columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(keys, kind="stable")
     return Anchors(keys=keys[order], rows=rows[order], columns=columns[order], crowded=crowded)
-
-
-def _empty(dtype: type) -> np.ndarray:
-    return np.empty(0, dtype)

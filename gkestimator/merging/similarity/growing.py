@@ -1,56 +1,72 @@
-"""From places where two anchors meet to the largest rectangle: what a place can hold at most, best first.
+"""Grow the largest rectangle from places where two anchors meet: what a place can hold at most, best first.
 
-Every rectangle that is searched for holds a tile, so one of the meetings lies in it. From there it reaches at most as
-far as the meeting's row is equal to both sides and the meeting's column up and down: a box, whose area bounds the
-rectangle's. Meetings are looked at in descending order of a cheaper bound (what the shift leaves of the two weights,
-and where there are many meetings :mod:`~gkestimator.merging.similarity.reaching`'s), boxes only where they can beat
-the best rectangle so far, and a mask only of a box.
+Every rectangle that is searched for holds a tile, so one of the meetings lies in it. From there it reaches at
+most as far as the meeting's row is equal to both sides and the meeting's column up and down: a box, whose
+area bounds the rectangle's. Meetings are looked at in descending order of a cheaper bound (what the shift
+leaves of the two weights, and where there are many meetings
+:mod:`~gkestimator.merging.similarity.reaching`'s), boxes only where they can beat the best rectangle so far,
+and a mask only of a box.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from gkestimator.core.records import frozen
-from gkestimator.merging.operators import Rectangle
-from gkestimator.merging.similarity.equality import equal_cells, equal_in_all_taps
+from gkestimator.merging.operators import Pair, Rectangle
+from gkestimator.merging.similarity.equality import Array, Flags, Ints, equal_cells, equal_in_all_taps
 from gkestimator.merging.similarity.lattice import Lattice
 from gkestimator.merging.similarity.reaching import Reach
-from gkestimator.merging.similarity.rectangles import largest_rectangles
-from gkestimator.merging.similarity.shifts import earlier
+from gkestimator.merging.similarity.rectangles import earlier, largest_rectangles
 
 WORK = 1 << 28  # values compared for one pair, after which the search gives up
 _BOX = 1 << 12  # what looking at one box costs besides, in values compared
 _AT_ONCE = 1 << 18
 
-_Ints = npt.NDArray[np.int64]
+#: Where the same hash is: [4, n], row and column in the first weight, row and column in the second.
+Meetings: TypeAlias = Ints
+#: The best rectangle, and whether none better can be there.
+Finding: TypeAlias = "tuple[Rectangle | None, bool]"
 
 
-@frozen
-class Meetings:
-    """Where the same hash is: places (row, column) in both weights."""
+class Box(NamedTuple):
+    """Hold rows ``top`` to ``bottom`` and columns ``first`` to ``last`` of a weight, the ends not included."""
 
-    row_a: _Ints
-    column_a: _Ints
-    row_b: _Ints
-    column_b: _Ints
+    top: int
+    bottom: int
+    first: int
+    last: int
 
-    def some(self, which: npt.NDArray[np.bool_] | _Ints) -> Meetings:
-        """Those that ``which`` chooses."""
-        return Meetings(
-            row_a=self.row_a[which],
-            column_a=self.column_a[which],
-            row_b=self.row_b[which],
-            column_b=self.column_b[which],
+    @property
+    def cells(self) -> int:
+        """Return how many cells it has."""
+        return (self.bottom - self.top) * (self.last - self.first)
+
+    def holds(self, box: Box) -> bool:
+        """Return True where ``box`` lies in it."""
+        if box.top < self.top or box.bottom > self.bottom:
+            return False
+        return self.first <= box.first and box.last <= self.last
+
+    def rectangle(self, shift: Pair) -> Rectangle:
+        """Return it as a common rectangle that is ``shift`` further in the second weight."""
+        return Rectangle(
+            rows=self.bottom - self.top,
+            columns=self.last - self.first,
+            row_a=self.top,
+            column_a=self.first,
+            row_b=self.top + shift[0],
+            column_b=self.first + shift[1],
         )
 
 
 def best_of(
-    a: np.ndarray,
-    b: np.ndarray,
+    a: Array,
+    b: Array,
     meetings: Iterable[Meetings],
     plan: Lattice,
     *,
@@ -58,169 +74,167 @@ def best_of(
     tolerance: float,
     cells: int,
     best: Rectangle | None = None,
-) -> tuple[Rectangle | None, bool]:
-    """The largest common rectangle of at least ``cells`` cells that holds a meeting, or ``best`` if none is better.
+) -> Finding:
+    """Return the largest common rectangle of at least ``cells`` cells that holds a meeting, or ``best`` if
+    none is better.
 
-    And whether that is certain: not where the work came to :data:`WORK`. ``reach``, where given, must know the places
-    of all meetings: it is asked before a place is looked at alone.
+    And whether that is certain: not where the work came to :data:`WORK`. ``reach``, where given, must know
+    the places of all meetings: it is asked before a place is looked at alone.
     """
     met, bound = _promising(a, b, meetings, plan, reach, tolerance, max(cells, _area(best)))
     work = 0
-    seen: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
+    seen: dict[Pair, list[Box]] = defaultdict(list)
     for n in range(bound.size):
         least = max(cells, _area(best))
+        # in descending order: no later meeting can do better
         if bound[n] < least:
             break
         if work > WORK:
             return best, False
-        place = int(met.row_a[n]), int(met.column_a[n]), int(met.row_b[n]), int(met.column_b[n])
-        shift = place[2] - place[0], place[3] - place[1]
+        place = met[:, n].tolist()
+        shift = (place[2] - place[0], place[3] - place[1])
         work += _BOX + (sum(a.shape[:2]) + sum(b.shape[:2])) * a.shape[2]
-        top, bottom, first, last = box = _box(a, b, place, tolerance)
-        boxes = seen.setdefault(shift, [])
-        if (bottom - top) * (last - first) < least or any(_holds(other, box) for other in boxes):
+        box = _box(a, b, place, tolerance)
+        # a box inside one that was looked at holds no other rectangle at this shift
+        if box.cells < least:
             continue
-        boxes.append(box)
+        if any(other.holds(box) for other in seen[shift]):
+            continue
+        seen[shift].append(box)
         # A rectangle as large as the best one would have to fill the box.
-        if earlier(_rectangle(top, first, bottom - top, last - first, shift), best):
-            work += 2 * (bottom - top) * (last - first) * a.shape[2]
-            found = _in_box(a, b, box, shift, tolerance)
-            if _area(found) >= cells and found is not None and earlier(found, best):
-                best = found
+        if not earlier(box.rectangle(shift), best):
+            continue
+        work += 2 * box.cells * a.shape[2]
+        candidate = _in_box(a, b, box, shift, tolerance)
+        if candidate is not None and candidate.cells >= cells and earlier(candidate, best):
+            best = candidate
     return best, True
 
 
-def largest_at_shift(
-    a: np.ndarray, b: np.ndarray, shift: tuple[int, int], *, tolerance: float
-) -> Rectangle | None:
-    """The largest common rectangle of cells of ``a`` and the cells ``shift`` (rows, columns) further in ``b``."""
-    top = max(0, -shift[0])
-    first = max(0, -shift[1])
-    bottom = min(a.shape[0], b.shape[0] - shift[0])
-    last = min(a.shape[1], b.shape[1] - shift[1])
-    return _in_box(a, b, (top, bottom, first, last), shift, tolerance)
+def largest_at_shift(a: Array, b: Array, shift: Pair, *, tolerance: float) -> Rectangle | None:
+    """Return the largest common rectangle of cells of ``a`` and the cells ``shift`` (rows, columns) further
+    in ``b``.
+    """
+    down, right = shift
+    both = Box(
+        top=max(0, -down),
+        bottom=min(a.shape[0], b.shape[0] - down),
+        first=max(0, -right),
+        last=min(a.shape[1], b.shape[1] - right),
+    )
+    return _in_box(a, b, both, shift, tolerance)
 
 
-def _area(found: Rectangle | None) -> int:
-    if found is None:
+def _area(rectangle: Rectangle | None) -> int:
+    if rectangle is None:
         return 0
-    return found.rows * found.columns
-
-
-def _holds(outer: tuple[int, int, int, int], box: tuple[int, int, int, int]) -> bool:
-    return outer[0] <= box[0] and box[1] <= outer[1] and outer[2] <= box[2] and box[3] <= outer[3]
+    return rectangle.cells
 
 
 def _promising(
-    a: np.ndarray,
-    b: np.ndarray,
+    a: Array,
+    b: Array,
     meetings: Iterable[Meetings],
     plan: Lattice,
     reach: Reach | None,
     tolerance: float,
     cells: int,
-) -> tuple[Meetings, _Ints]:
-    """Meetings around which a rectangle of ``cells`` cells may lie, and how many cells it has at most: most first."""
-    nowhere = np.empty(0, np.int64)
-    kept = [Meetings(row_a=nowhere, column_a=nowhere, row_b=nowhere, column_b=nowhere)]
-    bounds = [nowhere]
+) -> tuple[Meetings, Ints]:
+    """Return meetings around which a rectangle of ``cells`` cells may lie, and its cells at most: most first."""
+    every = [np.empty((4, 0), np.int64)]
+    bounds = [np.empty(0, np.int64)]
     for met in meetings:
-        met, bound = _reachable(a, b, met, cells)
+        bound = _left_by_shift(a, b, met)
+        met, bound = _some(met, bound, bound >= cells)
         if reach is not None:
-            bound = np.minimum(bound, reach.most(met.row_a, met.column_a, met.row_b, met.column_b))
-            met = met.some(bound >= cells)
-            bound = bound[bound >= cells]
+            bound = np.minimum(bound, reach.most(*met))
+            met, bound = _some(met, bound, bound >= cells)
         met, bound = _equal_patterns(a, b, met, bound, plan, tolerance)
-        kept.append(met)
+        every.append(met)
         bounds.append(bound)
-    every = np.concatenate(bounds)
-    order = np.argsort(-every, kind="stable")
-    joined = Meetings(
-        row_a=np.concatenate([m.row_a for m in kept]),
-        column_a=np.concatenate([m.column_a for m in kept]),
-        row_b=np.concatenate([m.row_b for m in kept]),
-        column_b=np.concatenate([m.column_b for m in kept]),
-    )
-    return joined.some(order), every[order]
+    joined = np.concatenate(bounds)
+    order = np.argsort(-joined, kind="stable")
+    return np.concatenate(every, axis=1)[:, order], joined[order]
 
 
-def _reachable(a: np.ndarray, b: np.ndarray, met: Meetings, cells: int) -> tuple[Meetings, _Ints]:
-    """The meetings whose shift leaves ``cells`` cells in common, and how many it leaves."""
-    down = met.row_b - met.row_a
-    right = met.column_b - met.column_a
+def _some(met: Meetings, bound: Ints, chosen: Flags) -> tuple[Meetings, Ints]:
+    return met[:, chosen], bound[chosen]
+
+
+def _left_by_shift(a: Array, b: Array, met: Meetings) -> Ints:
+    """Return how many cells each meeting's shift leaves in common."""
+    down = met[2] - met[0]
+    right = met[3] - met[1]
     high = np.minimum(a.shape[0], b.shape[0] - down) - np.maximum(0, -down)
     wide = np.minimum(a.shape[1], b.shape[1] - right) - np.maximum(0, -right)
-    area = high * wide
-    kept = area >= cells
-    return met.some(kept), area[kept]
+    area: Ints = high * wide
+    return area
 
 
 def _equal_patterns(
-    a: np.ndarray, b: np.ndarray, met: Meetings, bound: _Ints, plan: Lattice, tolerance: float
-) -> tuple[Meetings, _Ints]:
-    """The meetings whose patterns are equal indeed, value by value."""
-    for r in range(plan.pattern[0]):
-        for c in range(plan.pattern[1]):
-            for t in range(plan.pattern[2]):
-                same = equal_cells(
-                    a[met.row_a + r, met.column_a + c, t], b[met.row_b + r, met.column_b + c, t], tolerance
-                )
-                if not same.all():
-                    met = met.some(same)
-                    bound = bound[same]
+    a: Array, b: Array, met: Meetings, bound: Ints, plan: Lattice, tolerance: float
+) -> tuple[Meetings, Ints]:
+    """Return the meetings whose patterns are equal indeed, value by value."""
+    for row, column, tap in itertools.product(*map(range, plan.pattern)):
+        in_a = a[met[0] + row, met[1] + column, tap]
+        in_b = b[met[2] + row, met[3] + column, tap]
+        same = equal_cells(in_a, in_b, tolerance)
+        if not same.all():
+            met, bound = _some(met, bound, same)
     return met, bound
 
 
-def _box(
-    a: np.ndarray, b: np.ndarray, place: tuple[int, int, int, int], tolerance: float
-) -> tuple[int, int, int, int]:
-    """First row, row after the last, first column, column after the last in ``a`` of the box around a meeting."""
-    ra, ca, rb, cb = place
-    up = min(ra, rb)
-    down = min(a.shape[0] - ra, b.shape[0] - rb)
-    column = equal_in_all_taps(a[ra - up : ra + down, ca], b[rb - up : rb + down, cb], tolerance)
-    left = min(ca, cb)
-    right = min(a.shape[1] - ca, b.shape[1] - cb)
-    row = equal_in_all_taps(a[ra, ca - left : ca + right], b[rb, cb - left : cb + right], tolerance)
+def _box(a: Array, b: Array, place: Sequence[int], tolerance: float) -> Box:
+    """Return the box around a meeting."""
+    row_a, column_a, row_b, column_b = place
+    up = min(row_a, row_b)
+    down = min(a.shape[0] - row_a, b.shape[0] - row_b)
+    line_a = a[row_a - up : row_a + down, column_a]
+    line_b = b[row_b - up : row_b + down, column_b]
+    column = equal_in_all_taps(line_a, line_b, tolerance)
+    left = min(column_a, column_b)
+    right = min(a.shape[1] - column_a, b.shape[1] - column_b)
+    line_a = a[row_a, column_a - left : column_a + right]
+    line_b = b[row_b, column_b - left : column_b + right]
+    row = equal_in_all_taps(line_a, line_b, tolerance)
     if not row[left]:  # of more taps than the pattern has
-        return ra, ra, ca, ca
-    before, after = _run(column, up)
+        return Box(row_a, row_a, column_a, column_a)
+    top, bottom = _run(column, up)
     first, last = _run(row, left)
-    return ra - up + before, ra - up + after, ca - left + first, ca - left + last
+    corner_row = row_a - up
+    corner_column = column_a - left
+    return Box(corner_row + top, corner_row + bottom, corner_column + first, corner_column + last)
 
 
-def _run(same: npt.NDArray[np.bool_], at: int) -> tuple[int, int]:
-    """The ends of the run of ones around ``at`` (which is one)."""
+def _run(same: Flags, at: int) -> Pair:
+    """Return the ends of the run of ones around ``at`` (which is one)."""
     gaps = np.flatnonzero(~same)
-    k = int(np.searchsorted(gaps, at))
-    return int(gaps[k - 1]) + 1 if k else 0, int(gaps[k]) if k < gaps.size else same.size
+    after = int(np.searchsorted(gaps, at))
+    begin = 0
+    end = same.size
+    if after > 0:
+        begin = int(gaps[after - 1]) + 1
+    if after < gaps.size:
+        end = int(gaps[after])
+    return begin, end
 
 
-def _in_box(
-    a: np.ndarray, b: np.ndarray, box: tuple[int, int, int, int], shift: tuple[int, int], tolerance: float
-) -> Rectangle | None:
+def _in_box(a: Array, b: Array, box: Box, shift: Pair, tolerance: float) -> Rectangle | None:
+    """Return the largest common rectangle of the cells of ``box`` and those ``shift`` further in ``b``."""
     top, bottom, first, last = box
+    down, right = shift
     mask = np.empty((bottom - top, last - first), np.bool_)
     step = max(1, _AT_ONCE // max(1, (last - first) * a.shape[2]))
-    for r in range(top, bottom, step):
-        end = min(bottom, r + step)
-        x = a[r:end, first:last]
-        y = b[r + shift[0] : end + shift[0], first + shift[1] : last + shift[1]]
-        mask[r - top : end - top] = equal_in_all_taps(x, y, tolerance)
+    for start in range(top, bottom, step):
+        end = min(bottom, start + step)
+        in_a = a[start:end, first:last]
+        in_b = b[start + down : end + down, first + right : last + right]
+        mask[start - top : end - top] = equal_in_all_taps(in_a, in_b, tolerance)
     if mask.all():
-        return _rectangle(top, first, bottom - top, last - first, shift)
-    row, column, rows, columns = (int(v[0]) for v in largest_rectangles(mask[None]))
-    if rows:
-        return _rectangle(top + row, first + column, rows, columns, shift)
-    return None
-
-
-def _rectangle(row: int, column: int, rows: int, columns: int, shift: tuple[int, int]) -> Rectangle:
-    return Rectangle(
-        rows=rows,
-        columns=columns,
-        row_a=row,
-        column_a=column,
-        row_b=row + shift[0],
-        column_b=column + shift[1],
-    )
+        return box.rectangle(shift)
+    row, column, rows, columns = largest_rectangles(mask[None])[:, 0].tolist()
+    if not rows:
+        return None
+    row += top
+    column += first
+    return Box(row, row + rows, column, column + columns).rectangle(shift)

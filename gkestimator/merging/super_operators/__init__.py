@@ -1,9 +1,8 @@
-"""Operators that share a block of weights, written as nodes that multiply by it once."""
+"""Write operators that share a block of weights as nodes that multiply by it once."""
 
 from __future__ import annotations
 
-from gkestimator.merging.super_operators.emission import can_emit, emit
+from gkestimator.merging.super_operators.emission import can_emit, emit, share_helpers
 from gkestimator.merging.super_operators.form import Emitted
-from gkestimator.merging.super_operators.sharing import share_helpers
 
 __all__ = ["Emitted", "can_emit", "emit", "share_helpers"]

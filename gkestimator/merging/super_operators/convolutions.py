@@ -1,21 +1,24 @@
-"""Super-operators of Conv, of one group or of many."""
+"""Write super-operators of Conv, of one group or of many."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
 
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing import Rearranged, ValueShape
+from gkestimator.merging.editing import Numbers, Rearranged, Shapes, ValueShape
 from gkestimator.merging.editing.form import AttributeValue
 from gkestimator.merging.operators import MergedMember, SuperOperator
-from gkestimator.merging.super_operators.biases import Span, common
-from gkestimator.merging.super_operators.form import Sheet
-from gkestimator.merging.super_operators.pieces import Piece, Pieces, pieces_of
-from gkestimator.merging.super_operators.stacking import unstack
+from gkestimator.merging.super_operators.form import Sheet, unstack
+from gkestimator.merging.super_operators.pieces import Piece, Pieces, Span, common, pieces_of
+
+Ranges: TypeAlias = "tuple[Numbers, ...]"
 
 
-def conv_reason(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:
-    """Why the members' convolutions cannot be merged; None where they can."""
+def conv_reason(op: SuperOperator, shapes: Shapes) -> str | None:
+    """Say why the members' convolutions cannot be merged; None where they can."""
     first = op.members[0].operator
     for member in op.members:
         operator = member.operator
@@ -32,77 +35,79 @@ def conv_reason(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | No
 
 @frozen
 class _Window:
-    """What the members' convolutions have in common when they run as one.
+    """Hold what the members' convolutions have in common when they run as one.
 
-    ``begin``, ``end``: pads of the shared convolution. ``extent``: the size along each spatial axis to which every
-    member's input is filled with zeros. ``front``, ``back``: the zeros, per member.
+    ``begin``, ``end``: pads of the shared convolution. ``extent``: the size along each spatial axis to which
+    every member's input is filled with zeros. ``front``, ``back``: the zeros, per member.
     """
 
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    begin: tuple[int, ...]
-    end: tuple[int, ...]
-    extent: tuple[int, ...]
-    front: tuple[tuple[int, ...], ...]
-    back: tuple[tuple[int, ...], ...]
+    kernel: Numbers
+    strides: Numbers
+    dilations: Numbers
+    begin: Numbers
+    end: Numbers
+    extent: Numbers
+    front: Ranges
+    back: Ranges
 
-    def results(self, extent: Sequence[int], pads: Sequence[int]) -> tuple[int, ...]:
-        """Sizes of a result, from the input's and both pads of each axis together (ONNX, Conv)."""
-        return tuple(
-            (size + pad - dilation * (kernel - 1) - 1) // stride + 1
-            for size, pad, dilation, kernel, stride in zip(
-                extent, pads, self.dilations, self.kernel, self.strides, strict=True
-            )
-        )
+    def results(self, extent: Sequence[int], pads: Sequence[int]) -> Numbers:
+        """Return the sizes of a result, from the input's and both pads of each axis together (ONNX, Conv)."""
+        results = []
+        for axis, kernel in enumerate(self.kernel):
+            span = self.dilations[axis] * (kernel - 1) + 1
+            results.append((extent[axis] + pads[axis] - span) // self.strides[axis] + 1)
+        return tuple(results)
 
 
-def _window(geometries: Sequence[tuple[tuple[int, ...], ...]], sizes: Sequence[tuple[int, ...]]) -> _Window:
-    """The window that is right for every member.
+def _window(geometries: Sequence[Ranges], sizes: Sequence[Numbers]) -> _Window:
+    """Return the window that is right for every member.
 
-    A convolution's own pads are zeros, so zeros put before the input in place of pads, and behind it up to the
-    largest input, change none of the results that the member had; there may be more of them, which are cut off.
+    A convolution's own pads are zeros, so zeros put before the input in place of pads, and behind it up to
+    the largest input, change none of the results that the member had; there may be more of them, which are
+    cut off.
     """
     kernel, strides, dilations = geometries[0][:3]
     rank = len(kernel)
-    begins = [geometry[3][:rank] for geometry in geometries]
-    ends = [geometry[3][rank:] for geometry in geometries]
-    begin = tuple(map(min, zip(*begins, strict=True)))
-    front = [tuple(b - a for a, b in zip(begin, own, strict=True)) for own in begins]
-    filled = [
-        tuple(map(sum, zip(size, zeros, strict=True))) for size, zeros in zip(sizes, front, strict=True)
-    ]
-    extent = tuple(map(max, zip(*filled, strict=True)))
-    reach = [tuple(map(sum, zip(size, own, strict=True))) for size, own in zip(filled, ends, strict=True)]
-    end = tuple(max(0, max(own) - size) for size, own in zip(extent, zip(*reach, strict=True), strict=True))
-    back = [tuple(a - b for a, b in zip(extent, size, strict=True)) for size in filled]
+    # [members, axes]
+    begins = np.array([geometry[3][:rank] for geometry in geometries])
+    ends = np.array([geometry[3][rank:] for geometry in geometries])
+    # pads that all members have stay pads: zeros in memory cost a copy
+    begin = begins.min(axis=0)
+    front = begins - begin
+    filled = np.array(sizes) + front
+    extent = filled.max(axis=0)
+    end = np.maximum(0, (filled + ends).max(axis=0) - extent)
+    back = extent - filled
     return _Window(
         kernel=kernel,
         strides=strides,
         dilations=dilations,
-        begin=begin,
-        end=end,
-        extent=extent,
-        front=tuple(front),
-        back=tuple(back),
+        begin=tuple(begin.tolist()),
+        end=tuple(end.tolist()),
+        extent=tuple(extent.tolist()),
+        front=tuple(map(tuple, front.tolist())),
+        back=tuple(map(tuple, back.tolist())),
     )
 
 
 @frozen
 class _Lane:
-    """A member on its way through. A group takes ``into`` channels and gives ``out``; both 1 where rows and
-    columns are channels themselves (``grouped`` False)."""
+    """Hold a member on its way through.
+
+    A group takes ``into`` channels and gives ``out``; both 1 where rows and columns are channels themselves
+    (``grouped`` False).
+    """
 
     member: MergedMember
     pieces: Pieces
-    size: tuple[int, ...]
+    size: Numbers
     count: int | None
     grouped: bool
     into: int
     out: int
 
     def bias(self, piece: Piece) -> Span | None:
-        """The bias of the channels of the result that a piece of the weight is for."""
+        """Return the bias of the channels of the result that a piece of the weight is for."""
         if self.grouped:
             ranges = [(block.top * self.out, block.bottom * self.out) for block in piece.blocks]
         else:
@@ -110,11 +115,11 @@ class _Lane:
         return Span.of(self.member, ranges)
 
     def weight(self, sheet: Sheet, piece: Piece) -> str:
-        """A piece of the weight in Conv's layout [channels out, channels in of a group, kernel...]."""
+        """Return a piece of the weight in Conv's layout [channels out, channels in of a group, kernel...]."""
         operator = self.member.operator
         kernel = operator.geometry[0]
         if self.grouped:
-            shape: tuple[int, ...] = (piece.rows * self.out, self.into, *kernel)
+            shape: Numbers = (piece.rows * self.out, self.into, *kernel)
             values = Rearranged(base=piece.values(self.member), shape=shape)
         else:
             shape = (piece.columns, piece.rows, *kernel)
@@ -122,7 +127,7 @@ class _Lane:
         return sheet.weight(f"{piece.hint}_weight", operator.matrix.dtype, shape, values)
 
     def residual(self, sheet: Sheet, x: str, piece: Piece, bias: Span | None) -> str:
-        """``x`` convolved with a piece of the weight that is this member's alone."""
+        """Convolve ``x`` with a piece of the weight that is this member's alone."""
         kernel, strides, dilations, pads = self.member.operator.geometry[:4]
         inputs = [x, self.weight(sheet, piece)]
         if bias is not None:
@@ -136,16 +141,14 @@ class _Lane:
         )
 
 
-def emit_convolutions(
-    sheet: Sheet, op: SuperOperator, shapes: Mapping[str, ValueShape], tolerance: float
-) -> None:
+def emit_convolutions(sheet: Sheet, op: SuperOperator, shapes: Shapes, tolerance: float) -> None:
     """Write the shared convolution, each member's residual ones, and what puts the results together.
 
-    Inputs of unequal height or width are filled with zeros at the bottom and right up to the largest; the results
-    are cut back.
+    Inputs of unequal height or width are filled with zeros at the bottom and right up to the largest; the
+    results are cut back.
     """
     lanes = [_lane(op, member, shapes[member.operator.x]) for member in op.members]
-    window = _window([m.operator.geometry for m in op.members], [lane.size for lane in lanes])
+    window = _window([member.operator.geometry for member in op.members], [lane.size for lane in lanes])
     inner = [
         sheet.spans(m.operator.x, [rows * lane.into for rows in lane.pieces.rows], 1, "channels")
         for m, lane in zip(op.members, lanes, strict=True)
@@ -155,16 +158,24 @@ def emit_convolutions(
     shared_bias = common(spans, tolerance)
     stacked = sheet.joined(filled, 0, "stacked")
     product = _shared_convolution(sheet, op, lanes[0], window, stacked, spans[0] if shared_bias else None)
-    found = unstack(sheet, product, [m.operator.x for m in op.members], [lane.count for lane in lanes])
-    for lane, part, rows, span in zip(lanes, found, inner, spans, strict=True):
+    results = unstack(
+        sheet, product, [member.operator.x for member in op.members], [lane.count for lane in lanes]
+    )
+    for lane, part, rows, span in zip(lanes, results, inner, spans, strict=True):
         cropped = _cropped(sheet, window, lane, part)
-        own = None if shared_bias else span
+        if shared_bias:
+            own = None
+        else:
+            own = span
         sheet.finish(_completed(sheet, lane, cropped, rows, own), lane.member.operator.y)
 
 
 def _lane(op: SuperOperator, member: MergedMember, x: ValueShape) -> _Lane:
     grouped = member.operator.kind == "grouped_conv"
-    into, out = member.operator.geometry[4] if grouped else (1, 1)
+    if grouped:
+        into, out = member.operator.geometry[4]
+    else:
+        into, out = (1, 1)
     size = tuple(extent for extent in x.dims[2:] if extent is not None)
     return _Lane(
         member=member,
@@ -178,17 +189,17 @@ def _lane(op: SuperOperator, member: MergedMember, x: ValueShape) -> _Lane:
 
 
 def _attributes(
-    kernel: tuple[int, ...],
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
-    pads: tuple[int, ...],
+    kernel: Numbers,
+    strides: Numbers,
+    dilations: Numbers,
+    pads: Numbers,
     group: int,
 ) -> dict[str, AttributeValue]:
     return {"dilations": dilations, "group": group, "kernel_shape": kernel, "pads": pads, "strides": strides}
 
 
 def _filled(sheet: Sheet, window: _Window, index: int, value: str) -> str:
-    """``value`` with the zeros that member ``index`` needs; itself where it needs none."""
+    """Return ``value`` with the zeros that member ``index`` needs; itself where it needs none."""
     front = window.front[index]
     back = window.back[index]
     if not any(front) and not any(back):
@@ -199,8 +210,9 @@ def _filled(sheet: Sheet, window: _Window, index: int, value: str) -> str:
 def _shared_convolution(
     sheet: Sheet, op: SuperOperator, lane: _Lane, window: _Window, stacked: str, bias: Span | None
 ) -> str:
-    """All stacked inputs convolved with the first member's block."""
+    """Convolve all stacked inputs with the first member's block."""
     operator = op.members[0].operator
+    # the whole weight needs no copy under a new name
     if (op.rows, op.columns) == (operator.matrix.rows, operator.matrix.columns):
         weight = operator.weight_name
     else:
@@ -224,22 +236,25 @@ def _shared_convolution(
 
 
 def _cropped(sheet: Sheet, window: _Window, lane: _Lane, value: str) -> str:
-    """The member's own results, without those that its zeros added behind them."""
+    """Return the member's own results, without those that its zeros added behind them."""
     pads = lane.member.operator.geometry[3]
     rank = len(window.kernel)
-    wanted = window.results(lane.size, [pads[i] + pads[rank + i] for i in range(rank)])
-    given = window.results(window.extent, [a + b for a, b in zip(window.begin, window.end, strict=True)])
-    axes = [i for i in range(rank) if wanted[i] != given[i]]
+    own_pads = [pads[axis] + pads[rank + axis] for axis in range(rank)]
+    shared_pads = [window.begin[axis] + window.end[axis] for axis in range(rank)]
+    own = window.results(lane.size, own_pads)
+    shared = window.results(window.extent, shared_pads)
+    axes = [axis for axis in range(rank) if own[axis] != shared[axis]]
     if not axes:
         return value
-    starts = [0] * len(axes)
-    ends = [wanted[i] for i in axes]
-    numbers = [sheet.whole_numbers(found) for found in (starts, ends, [2 + i for i in axes])]
-    return sheet.node("Slice", [value, *numbers], "cropped")
+    starts = sheet.whole_numbers([0] * len(axes))
+    ends = sheet.whole_numbers([own[axis] for axis in axes])
+    return sheet.node(
+        "Slice", [value, starts, ends, sheet.whole_numbers([2 + axis for axis in axes])], "cropped"
+    )
 
 
 def _completed(sheet: Sheet, lane: _Lane, part: str, rows: Sequence[str], bias: Span | None) -> str:
-    """A member's result, from its part of the shared convolution and its residual ones."""
+    """Return a member's result, from its part of the shared convolution and its residual ones."""
     pieces = lane.pieces
     above, _, below = rows
     if not lane.grouped and not pieces.border.empty:

@@ -1,19 +1,21 @@
-"""A super-operator as nodes (USHER, OSDI 2024, section 3.4)."""
+"""Write a super-operator as nodes (USHER, OSDI 2024, section 3.4)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterable
 
 from gkestimator.core.errors import ModelError
-from gkestimator.merging.editing import LEAST_OPSET, ValueShape
+from gkestimator.merging.editing import LEAST_OPSET, EditNode, Names, Shapes
+from gkestimator.merging.naming import OWN_PREFIX
 from gkestimator.merging.operators import PRODUCTS, MergedMember, SuperOperator
 from gkestimator.merging.super_operators.convolutions import conv_reason, emit_convolutions
 from gkestimator.merging.super_operators.form import Emitted, Sheet
 from gkestimator.merging.super_operators.products import emit_products, product_reason
 
 
-def can_emit(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:
-    """Why ``op`` cannot be written as nodes; None where it can.
+def can_emit(op: SuperOperator, shapes: Shapes) -> str | None:
+    """Say why ``op`` cannot be written as nodes; None where it can.
 
     ``shapes``: what is static of each member's activation, by name.
     """
@@ -31,7 +33,7 @@ def can_emit(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:
     return conv_reason(op, shapes)
 
 
-def _member_reason(op: SuperOperator, member: MergedMember, shapes: Mapping[str, ValueShape]) -> str | None:
+def _member_reason(op: SuperOperator, member: MergedMember, shapes: Shapes) -> str | None:
     operator = member.operator
     first = op.members[0].operator
     node = operator.node
@@ -52,23 +54,24 @@ def _member_reason(op: SuperOperator, member: MergedMember, shapes: Mapping[str,
     return None
 
 
-def emit(
-    op: SuperOperator, *, shapes: Mapping[str, ValueShape], tolerance: float, name: str, opset: int = 13
-) -> Emitted:
-    """Nodes that multiply the members' activations by the shared block at once and give each member its result.
+def emit(op: SuperOperator, *, shapes: Shapes, tolerance: float, name: str, opset: int = 13) -> Emitted:
+    """Return nodes that multiply the members' activations by the shared block at once and give each member
+    its result.
 
-    Ya = Xa Wa and Yb = Xb Wb with Wa[ra:ra+h, ca:ca+w] = Wb[rb:rb+h, cb:cb+w] = C: the columns ca:ca+w of Ya are
-    Xa[..., ra:ra+h] C plus the product of the other rows; Xa[..., ra:ra+h] and Xb[..., rb:rb+h] are stacked along
-    axis 0 and multiplied by C once. What is left of the weights is in
+    Ya = Xa Wa and Yb = Xb Wb with Wa[ra:ra+h, ca:ca+w] = Wb[rb:rb+h, cb:cb+w] = C: the columns ca:ca+w of Ya
+    are Xa[..., ra:ra+h] C plus the product of the other rows; Xa[..., ra:ra+h] and Xb[..., rb:rb+h] are
+    stacked along axis 0 and multiplied by C once. What is left of the weights is in
     :mod:`gkestimator.merging.super_operators.pieces`. Conv the same way, on channels.
 
-    ``shapes``: by name of the activations. ``tolerance``: biases that differ by at most this are one. ``name``: new
-    names begin with it; small constants are ``merged/int64[...]``. ``opset``: of the merged model's standard domain;
-    from 15 on sizes are read with fewer nodes. Raises ModelError where :func:`can_emit` gives a reason.
+    ``shapes``: by name of the activations. ``tolerance``: biases that differ by at most this are one.
+    ``name``: new names begin with it; small constants are ``merged/int64[...]``. ``opset``: of the merged
+    model's standard domain; from 15 on sizes are read with fewer nodes. Raises ModelError where
+    :func:`can_emit` gives a reason.
     """
     reason = can_emit(op, shapes)
     if reason is not None:
         raise ModelError(f"{name}: {reason}")
+    # Split takes its sizes as an input from there on
     if opset < LEAST_OPSET:
         raise ModelError(f"{name}: opset {opset}: expected at least {LEAST_OPSET}")
     sheet = Sheet(name=name, opset=opset)
@@ -77,3 +80,32 @@ def emit(
     else:
         emit_convolutions(sheet, op, shapes, tolerance)
     return sheet.emitted()
+
+
+SHARED = frozenset({"Concat", "Gather", "Pad", "Reshape", "Shape", "Slice", "Split"})
+
+
+def share_helpers(nodes: Iterable[EditNode]) -> list[EditNode]:
+    """Return ``nodes`` of emitted super-operators without those that compute what an earlier one has
+    computed.
+
+    Query, key and value of an attention read one activation: their three super-operators stack the same
+    values, ask for the same sizes and take apart the same rows. Two nodes compute the same when operator,
+    inputs and attributes are equal; all of :data:`SHARED` are deterministic. Each super-operator's nodes must
+    come in an order that can be executed, as :func:`emit` gives them. Nodes that write a value of a model
+    itself stay.
+    """
+    renamed: dict[str, str] = {}
+    seen: dict[object, Names] = {}
+    kept: list[EditNode] = []
+    for node in nodes:
+        inputs = tuple(renamed.get(name, name) for name in node.inputs)
+        if node.op_type in SHARED and all(name.startswith(OWN_PREFIX) for name in node.outputs):
+            attributes = tuple(sorted(node.attributes.items()))
+            key = (node.key, inputs, attributes, len(node.outputs))
+            first = seen.setdefault(key, node.outputs)
+            if first is not node.outputs:
+                renamed.update(zip(node.outputs, first, strict=True))
+                continue
+        kept.append(node if inputs == node.inputs else dataclasses.replace(node, inputs=inputs))
+    return kept

@@ -1,6 +1,7 @@
-"""What is left of a weight beside the shared block, and the block itself, as views of the members' weights.
+"""Name what is left of a weight beside the shared block, and the block itself, as views of the members'
+weights.
 
-    columns:   0      c        c+w     N
+columns:   0      c        c+w     N
              +------+---------+-------+  0
              |      |  above  |       |
              |      +---------+       |  r
@@ -9,11 +10,12 @@
              |      |  below  |       |
              +------+---------+-------+  K
 
-``left`` and ``right``, the sides, have all rows: one product of the whole activation by both, taken apart and put at
-both ends of the result. ``above`` and ``below``, the border, have the other rows of the block's columns: one product
-by both, added to the member's part of the shared product. (The blocks are USHER's residual products, section 3.4; to
-give the corners to the sides and to multiply by both sides and both borders at once is our reading: no value is
-multiplied twice, and a thin product costs a GPU far more than the copy of a few columns.)
+``left`` and ``right``, the sides, have all rows: one product of the whole activation by both, taken apart and
+put at both ends of the result. ``above`` and ``below``, the border, have the other rows of the block's
+columns: one product by both, added to the member's part of the shared product. (The blocks are USHER's
+residual products, section 3.4; to give the corners to the sides and to multiply by both sides and both
+borders at once is our reading: no value is multiplied twice, and a thin product costs a GPU far more than the
+copy of a few columns.)
 """
 
 from __future__ import annotations
@@ -24,26 +26,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing import ValueBlock, Values
+from gkestimator.merging.editing import Rearranged, ValueBlock, Values, Weight
 from gkestimator.merging.operators import MergedMember, SuperOperator
+from gkestimator.merging.similarity import equal_values
+from gkestimator.merging.super_operators.form import Sheet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stacked:
-    """Values one after the other along ``axis``; copied together when they are read, not before."""
+    """Hold values one after the other along ``axis``; copied together when they are read, not before."""
 
     parts: tuple[Values, ...]
     axis: int
 
     def array(self) -> np.ndarray:
-        """A copy; see :class:`gkestimator.merging.editing.Values`."""
-        found = np.concatenate([part.array() for part in self.parts], axis=self.axis)
-        found.flags.writeable = False
-        return found
+        """Return a copy; see :class:`gkestimator.merging.editing.Values`."""
+        joined = np.concatenate([part.array() for part in self.parts], axis=self.axis)
+        joined.flags.writeable = False
+        return joined
 
 
 def joint(parts: Sequence[Values], axis: int) -> Values:
-    """``parts`` one after the other along ``axis``; a single one as it stands."""
+    """Return ``parts`` one after the other along ``axis``; a single one as it stands."""
     if len(parts) == 1:
         return parts[0]
     return Stacked(parts=tuple(parts), axis=axis)
@@ -51,7 +55,9 @@ def joint(parts: Sequence[Values], axis: int) -> Values:
 
 @frozen
 class Area:
-    """Rows ``top`` to ``bottom`` and columns ``left`` to ``right`` of a weight; empty where they are equal."""
+    """Bound rows ``top`` to ``bottom`` and columns ``left`` to ``right`` of a weight; empty where they are
+    equal.
+    """
 
     top: int
     bottom: int
@@ -60,11 +66,11 @@ class Area:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is in it."""
+        """Return True where nothing is in it."""
         return self.top >= self.bottom or self.left >= self.right
 
     def values(self, member: MergedMember) -> Values:
-        """Its values in ``member``'s weight: a view of [rows, columns, taps]."""
+        """Return its values in ``member``'s weight: a view of [rows, columns, taps]."""
         matrix = member.operator.matrix
         return ValueBlock(
             base=matrix.values,
@@ -75,7 +81,7 @@ class Area:
 
 @frozen
 class Piece:
-    """One or two rectangles of a weight, side by side (``axis`` 1) or one above the other (0)."""
+    """Hold one or two rectangles of a weight, side by side (``axis`` 1) or one above the other (0)."""
 
     hint: str
     blocks: tuple[Area, ...]
@@ -83,37 +89,33 @@ class Piece:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is in it."""
+        """Return True where nothing is in it."""
         return not self.blocks
 
     @property
-    def row_sizes(self) -> list[int]:
-        """Rows of each rectangle."""
-        return [block.bottom - block.top for block in self.blocks]
-
-    @property
-    def column_sizes(self) -> list[int]:
-        """Columns of each rectangle."""
-        return [block.right - block.left for block in self.blocks]
-
-    @property
     def rows(self) -> int:
-        """How many rows it has."""
-        return sum(self.row_sizes if self.axis == 0 else self.row_sizes[:1])
+        """Return how many rows it has."""
+        blocks = self.blocks
+        if self.axis == 1:
+            blocks = blocks[:1]
+        return sum(block.bottom - block.top for block in blocks)
 
     @property
     def columns(self) -> int:
-        """How many columns it has."""
-        return sum(self.column_sizes if self.axis == 1 else self.column_sizes[:1])
+        """Return how many columns it has."""
+        blocks = self.blocks
+        if self.axis == 0:
+            blocks = blocks[:1]
+        return sum(block.right - block.left for block in blocks)
 
     def values(self, member: MergedMember) -> Values:
-        """Its values in ``member``'s weight, [rows, columns, taps]."""
+        """Return its values in ``member``'s weight, [rows, columns, taps]."""
         return joint([block.values(member) for block in self.blocks], self.axis)
 
 
 @frozen
 class Pieces:
-    """The parts of one member's weight; see the module. ``rows``: rows above, in and below the block;
+    """Hold the parts of one member's weight; see the module. ``rows``: rows above, in and below the block;
     ``columns``: columns left of it, in it and right of it."""
 
     shared: Piece
@@ -126,7 +128,7 @@ class Pieces:
 
 
 def pieces_of(op: SuperOperator, member: MergedMember) -> Pieces:
-    """The parts of ``member``'s weight."""
+    """Return the parts of ``member``'s weight."""
     matrix = member.operator.matrix
     top = member.row
     left = member.column
@@ -149,3 +151,67 @@ def pieces_of(op: SuperOperator, member: MergedMember) -> Pieces:
         rows=(top, op.rows, matrix.rows - bottom),
         columns=(left, op.columns, matrix.columns - right),
     )
+
+
+@frozen
+class Span:
+    """Hold parts of a member's bias, one after the other: from the first to the second number of each range."""
+
+    weight: Weight
+    ranges: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, member: MergedMember, ranges: Sequence[tuple[int, int]]) -> Span | None:
+        """Return those parts of ``member``'s bias; None where it has none."""
+        weight = member.operator.bias
+        if weight is None:
+            return None
+        return cls(weight=weight, ranges=tuple(ranges))
+
+    @property
+    def count(self) -> int:
+        """Return how many values there are."""
+        return sum(stop - start for start, stop in self.ranges)
+
+    @property
+    def all(self) -> bool:
+        """Return True where it is the whole bias."""
+        return self.ranges == ((0, self.weight.elements),)
+
+    @property
+    def values(self) -> Values:
+        """Return the values, of shape [count]."""
+        parts = [ValueBlock(base=self.weight.values, start=(a,), stop=(b,)) for a, b in self.ranges]
+        return joint(parts, 0)
+
+    def named(self, sheet: Sheet, hint: str) -> str:
+        """Return the name of a weight with these values, for a node that takes one value per column."""
+        if self.all:
+            return self.weight.name
+        return sheet.weight(f"{hint}_bias", self.weight.dtype, [self.count], self.values)
+
+    def spread(self, sheet: Sheet, hint: str, trailing: int) -> str:
+        """Return the same for Add: ``trailing`` axes of size 1 follow the columns."""
+        if not trailing:
+            return self.named(sheet, hint)
+        shape = (self.count, *[1] * trailing)
+        values = Rearranged(base=self.values, shape=shape)
+        return sheet.weight(f"{hint}_bias", self.weight.dtype, shape, values)
+
+
+def common(spans: Sequence[Span | None], tolerance: float) -> bool:
+    """Return True where all have a bias of the same values (within ``tolerance``), or none has one."""
+    present = [span for span in spans if span is not None]
+    if not present:
+        return True
+    if len(present) < len(spans):
+        return False
+    first, *others = present
+    dtype = first.weight.dtype
+    # values are compared last: they lie in files
+    for span in others:
+        if span.weight.dtype is not dtype:
+            return False
+        if not equal_values(first.values, span.values, tolerance, dtype=dtype):
+            return False
+    return True

@@ -1,49 +1,52 @@
-"""Super-operators of MatMul and Gemm."""
+"""Write super-operators of MatMul and Gemm."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gkestimator.core.records import frozen
-from gkestimator.merging.editing import Rearranged, ValueShape
+from gkestimator.merging.editing import Dims, Rearranged, Shapes
 from gkestimator.merging.operators import MergedMember, SuperOperator
-from gkestimator.merging.super_operators.biases import Span, common
-from gkestimator.merging.super_operators.form import Sheet
-from gkestimator.merging.super_operators.pieces import Piece, Pieces, pieces_of
-from gkestimator.merging.super_operators.stacking import unstack
+from gkestimator.merging.super_operators.form import Sheet, unstack
+from gkestimator.merging.super_operators.pieces import Piece, Pieces, Span, common, pieces_of
 
 
-def product_reason(op: SuperOperator, shapes: Mapping[str, ValueShape]) -> str | None:
-    """Why the members' products cannot be merged; None where they can."""
+def product_reason(op: SuperOperator, shapes: Shapes) -> str | None:
+    """Say why the members' products cannot be merged; None where they can."""
     for member in op.members:
         operator = member.operator
-        node = member.operator.node
-        get = node.attributes.get
+        name = operator.node.name
         if len(shapes[operator.x].dims) < 2:
-            return f"{node.name} multiplies a vector"
-        if operator.kind == "gemm" and (
-            get("alpha", 1.0) != 1.0 or get("transA", 0) or (operator.bias and get("beta", 1.0) != 1.0)
-        ):
-            return f"{node.name} is a Gemm with alpha, beta or transA"
+            return f"{name} multiplies a vector"
+        if operator.kind != "gemm":
+            continue
+        attributes = operator.node.attributes
+        scaled = attributes.get("alpha", 1.0) != 1.0
+        if operator.bias is not None:
+            scaled = scaled or attributes.get("beta", 1.0) != 1.0
+        if scaled or attributes.get("transA", 0):
+            return f"{name} is a Gemm with alpha, beta or transA"
     return None
 
 
 @frozen
 class _Lane:
-    """A member on its way through: ``x`` as it is multiplied ([rows, K] if ``flat``), rows along axis 0 or None."""
+    """Hold a member on its way through: ``x`` as it is multiplied ([rows, K] if ``flat``), rows along axis 0
+    or None.
+    """
 
     member: MergedMember
     pieces: Pieces
     x: str
-    dims: tuple[int | None, ...]
+    dims: Dims
     flat: bool
     count: int | None
 
     def product(
         self, sheet: Sheet, x: str, piece: Piece, *, added: str | None = None, bias: Span | None = None
     ) -> str:
-        """``x`` times a residual piece of the weight, plus ``added`` (two axes only) or a bias."""
+        """Multiply ``x`` by a residual piece of the weight, plus ``added`` (two axes only) or a bias."""
         name = self.member.operator.node.name
         matrix = self.member.operator.matrix
         shape = (piece.rows, piece.columns)
@@ -56,14 +59,12 @@ class _Lane:
         return sheet.node("Gemm", [*inputs, added], piece.hint, replaces=(name,))
 
 
-def emit_products(
-    sheet: Sheet, op: SuperOperator, shapes: Mapping[str, ValueShape], tolerance: float
-) -> None:
+def emit_products(sheet: Sheet, op: SuperOperator, shapes: Shapes, tolerance: float) -> None:
     """Write the shared product, each member's residual products, and what puts the results together.
 
-    The activations [..., K] are stacked as they stand where their ranks are equal and their sizes between axis 0
-    and the last are equal and static, else as rows [-1, K]. They are rows as well where a residual product is to be
-    added, because Gemm adds it for nothing (and rounds the sum once).
+    The activations [..., K] are stacked as they stand where their ranks are equal and their sizes between
+    axis 0 and the last are equal and static, else as rows [-1, K]. They are rows as well where a residual
+    product is to be added, because Gemm adds it for nothing (and rounds the sum once).
     """
     lanes = _lanes(sheet, op, shapes)
     inner = [sheet.spans(lane.x, lane.pieces.rows, -1, "rows") for lane in lanes]
@@ -71,53 +72,56 @@ def emit_products(
     shared_bias = common(spans, tolerance)
     stacked = sheet.joined([parts[1] for parts in inner], 0, "stacked")
     product = _shared_product(sheet, op, lanes, stacked, spans[0] if shared_bias else None)
-    found = unstack(sheet, product, [lane.x for lane in lanes], [lane.count for lane in lanes])
-    for lane, part, rows, span in zip(lanes, found, inner, spans, strict=True):
-        own = None if shared_bias else span
+    results = unstack(sheet, product, [lane.x for lane in lanes], [lane.count for lane in lanes])
+    for lane, part, rows, span in zip(lanes, results, inner, spans, strict=True):
+        if shared_bias:
+            own = None
+        else:
+            own = span
         sheet.finish(_completed(sheet, lane, part, rows, own), lane.member.operator.y)
 
 
-def _lanes(sheet: Sheet, op: SuperOperator, shapes: Mapping[str, ValueShape]) -> list[_Lane]:
-    every = [shapes[member.operator.x].dims for member in op.members]
-    alike = len({len(dims) for dims in every}) == 1
-    between = {dims[1:-1] for dims in every}
-    flat = not (alike and len(between) == 1 and None not in next(iter(between))) or _rows_left(op)
+def _lanes(sheet: Sheet, op: SuperOperator, shapes: Shapes) -> list[_Lane]:
+    between = {shapes[member.operator.x].dims[1:-1] for member in op.members}
+    ranks = {len(shapes[member.operator.x].dims) for member in op.members}
+    as_they_stand = len(ranks) == len(between) == 1 and None not in next(iter(between))
+    # rows: every activation is [rows, K] then, whatever axes it had
+    flat = not as_they_stand or _rows_left(op)
     lanes = []
-    for member, dims in zip(op.members, every, strict=True):
+    for member in op.members:
         x = member.operator.x
-        leading = dims[:-1]
+        dims = shapes[x].dims
+        count = dims[0]
         turned = flat and len(dims) > 2
         if turned:
             rows = sheet.whole_numbers([-1, member.operator.matrix.rows])
             x = sheet.node("Reshape", [x, rows], "flat")
-        known = [size for size in leading if size is not None]
-        if not turned:
-            count = leading[0]
-        elif len(known) == len(leading):
-            count = math.prod(known)
-        else:
             count = None
-        lanes.append(
-            _Lane(member=member, pieces=pieces_of(op, member), x=x, dims=dims, flat=turned, count=count)
-        )
+            if None not in dims[:-1]:
+                count = math.prod(size for size in dims[:-1] if size is not None)
+        pieces = pieces_of(op, member)
+        lanes.append(_Lane(member=member, pieces=pieces, x=x, dims=dims, flat=turned, count=count))
     return lanes
 
 
 def _rows_left(op: SuperOperator) -> bool:
-    """Whether a residual product is added to a member's part: Gemm, which takes two axes, does that for nothing."""
+    """Return True where a residual product is added to a member's part: Gemm, which takes two axes, does that
+    for nothing.
+    """
     return any(member.operator.matrix.rows > op.rows for member in op.members)
 
 
 def _shared_product(
     sheet: Sheet, op: SuperOperator, lanes: Sequence[_Lane], stacked: str, bias: Span | None
 ) -> str:
-    """All stacked rows times the first member's block."""
+    """Multiply all stacked rows by the first member's block."""
     first = op.members[0]
     operator = first.operator
     node = first.operator.node
     matrix = first.operator.matrix
     replaces = tuple(member.operator.node.name for member in op.members)
     if (op.rows, op.columns) == (matrix.rows, matrix.columns):
+        # Gemm's transB belongs to the weight as it stands
         weight = operator.weight_name
         attributes = dict(node.attributes)
     else:
@@ -128,12 +132,15 @@ def _shared_product(
     inputs = [stacked, weight]
     if bias is not None:
         inputs.append(bias.named(sheet, "shared"))
-    op_type = "Gemm" if bias is not None or operator.kind == "gemm" else "MatMul"
+    if bias is not None or operator.kind == "gemm":
+        op_type = "Gemm"
+    else:
+        op_type = "MatMul"
     return sheet.node(op_type, inputs, "shared", replaces=replaces, attributes=attributes)
 
 
 def _completed(sheet: Sheet, lane: _Lane, part: str, rows: Sequence[str], bias: Span | None) -> str:
-    """A member's result, from its part of the shared product and its residual products."""
+    """Return a member's result, from its part of the shared product and its residual products."""
     pieces = lane.pieces
     above, _, below = rows
     if not pieces.border.empty:
@@ -154,20 +161,21 @@ def _completed(sheet: Sheet, lane: _Lane, part: str, rows: Sequence[str], bias: 
 
 
 def _bias(lane: _Lane, piece: Piece) -> Span | None:
-    """The bias of a piece's columns."""
+    """Return the bias of a piece's columns."""
     return Span.of(lane.member, [(block.left, block.right) for block in piece.blocks])
 
 
 def _unflattened(sheet: Sheet, lane: _Lane, value: str) -> str:
-    """[rows, N] as [..., N], with the axes that x had."""
+    """Reshape [rows, N] to [..., N], with the axes that x had."""
     columns = lane.member.operator.matrix.columns
     leading = lane.dims[:-1]
     if leading.count(None) <= 1:
         # The one size that is not static follows from the number of rows.
-        shape = sheet.whole_numbers([*(-1 if size is None else size for size in leading), columns])
+        sizes = [-1 if size is None else size for size in leading]
+        shape = sheet.whole_numbers([*sizes, columns])
     elif columns == lane.member.operator.matrix.rows:
         shape = sheet.node("Shape", [lane.member.operator.x], "shape")
     else:
-        sizes = sheet.leading(lane.member.operator.x, -1, "leading")
-        shape = sheet.joined([sizes, sheet.whole_numbers([columns])], 0, "shape")
+        leading_sizes = sheet.leading(lane.member.operator.x, -1, "leading")
+        shape = sheet.joined([leading_sizes, sheet.whole_numbers([columns])], 0, "shape")
     return sheet.node("Reshape", [value, shape], "unflattened")

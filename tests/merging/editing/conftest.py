@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 from gkestimator.merging.editing import EditableModel, read_editable
@@ -16,6 +17,22 @@ from gkestimator.merging.editing import EditableModel, read_editable
 def header() -> str:
     """What text without a header gets: an opset that has a later one to be brought to."""
     return '<ir_version: 8, opset_import: ["": 17]>\n'
+
+
+@pytest.fixture
+def saved(tmp_path: Path, header: str) -> Callable[..., Path]:
+    """Return ``saved(text or ModelProto, name)``: the path of the written file; text without a header gets one."""
+
+    def saved_(model: str | onnx.ModelProto, name: str = "m") -> Path:
+        if isinstance(model, str):
+            if not model.lstrip().startswith("<"):
+                model = header + model
+            model = onnx.parser.parse_model(model)
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes(model.SerializeToString())
+        return path
+
+    return saved_
 
 
 @pytest.fixture

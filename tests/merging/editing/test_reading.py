@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import LimitError, ModelError
-from gkestimator.merging.editing import Held, Mapped, mapping, nodes, read_editable, write_editable
+from gkestimator.merging.editing import Held, Mapped, nodes, read_editable, write_editable
+from gkestimator.merging.editing import values as values_module
 from gkestimator.onnx_io.reading import limits
 
 RNG = np.random.default_rng(3)
@@ -356,11 +357,11 @@ def test_weights_inside_subgraphs_stay_in_memory_up_to_a_limit(read, monkeypatch
 
 
 def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(mapping, "_MOST_OPEN", 2)
+    monkeypatch.setattr(values_module, "_MOST_OPEN", 2)
     arrays = []
     for k in range(5):
         path = tmp_path / f"{k}.data"
         path.write_bytes(bytes([k]) * 8)
-        arrays.append(mapping.mapped_array(path, mapping.identity_of(path), 0, 8, "u1", (8,)))
-        assert len(mapping._open) <= 2
+        arrays.append(values_module.mapped_array(path, values_module.identity_of(path), 0, 8, "u1", (8,)))
+        assert len(values_module._open) <= 2
     assert [a.tolist() for a in arrays] == [[k] * 8 for k in range(5)]  # those let go of are there while used

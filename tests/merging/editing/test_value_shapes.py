@@ -70,7 +70,7 @@ def test_static_is_what_never_changes(read, run, tmp_path: Path, family: str):
 
 
 def certain(read, text: str, **dims: int) -> dict[str, tuple[int | None, ...]]:
-    found = value_shapes(read(text), dims)
+    found = value_shapes(fix_dims(read(text), dims))
     return {n.removeprefix("m/"): s.dims for n, s in found.items()}
 
 

@@ -1,34 +1,32 @@
-"""DBSCAN against scikit-learn's."""
+"""Groups against scikit-learn's DBSCAN with at least one sample."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from gkestimator.merging.grouping.dbscan import ALONE, dbscan
+from gkestimator.merging.grouping import EditDistance
+from gkestimator.merging.grouping.edit_distance import linked
 
 
-@pytest.mark.parametrize("least", [1, 2, 3, 5])
-def test_labels_are_scikit_learns(least: int) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_are_scikit_learns(seed: int) -> None:
     cluster = pytest.importorskip("sklearn.cluster")
-    rng = np.random.default_rng(least)
-    seen: set[int] = set()
-    for _ in range(100):
+    rng = np.random.default_rng(seed)
+    several = 0
+    for _ in range(50):
         points = rng.integers(0, 12, (int(rng.integers(1, 30)), 2)).astype(float)
-        distances = np.abs(points[:, None] - points[None]).sum(
-            axis=2
-        )  # whole numbers: ties at epsilon are common
+        # whole numbers: ties at epsilon are common
+        apart = np.abs(points[:, None] - points[None]).sum(axis=2)
         epsilon = float(rng.integers(1, 5))
-        found = dbscan(distances, epsilon=epsilon, least=least)
-        scan = cluster.DBSCAN(eps=epsilon, min_samples=least, metric="precomputed").fit(distances)
-        assert found.tolist() == scan.labels_.tolist()
-        seen |= set(found.tolist())
-    assert len(seen) > 3
-    assert (ALONE in seen) == (least > 1)
-
-
-def test_no_points_and_epsilon_0() -> None:
-    assert dbscan(np.zeros((0, 0)), epsilon=1.0, least=1).tolist() == []
-    apart = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
-    assert dbscan(apart, epsilon=0.0, least=1).tolist() == [0, 0, 1]
-    assert dbscan(apart, epsilon=0.0, least=2).tolist() == [0, 0, ALONE]
+        between = {
+            (i, j): EditDistance(lower=0, upper=int(2 * apart[i, j]), sizes=(1, 1))
+            for j in range(len(points))
+            for i in range(j)
+        }
+        groups = linked(between, len(points), epsilon)
+        scan = cluster.DBSCAN(eps=epsilon, min_samples=1, metric="precomputed").fit(apart)
+        labels = {point: label for label, group in enumerate(groups) for point in group}
+        assert [labels[point] for point in range(len(points))] == scan.labels_.tolist()
+        several += len(groups) > 1
+    assert several > 10

@@ -13,9 +13,8 @@ from random_skeletons import drawn, exact, skeleton
 from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor
 from gkestimator.merging.grouping import edit_distance, graph_edit_distance
-from gkestimator.merging.grouping.alignment import aligned
-from gkestimator.merging.grouping.costs import complete, path_cost
 from gkestimator.merging.grouping.edit_distance import distance
+from gkestimator.merging.grouping.edit_paths import aligned, complete, path_cost
 from gkestimator.merging.grouping.skeletons import Skeleton, skeletons
 
 

@@ -39,7 +39,7 @@ def build(
     models = [fix_dims(m, {}) for m in align_opsets(models)]
     shapes: dict[str, ValueShape] = {}
     for model in models:
-        shapes |= value_shapes(model, {})
+        shapes |= value_shapes(model)
     operators = []
     for index, model in enumerate(models):
         starts = {node.name: float(place) for place, node in enumerate(model.nodes)}

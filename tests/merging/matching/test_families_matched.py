@@ -31,7 +31,7 @@ def _matched(folder: Path, *protos: onnx.ModelProto, tau_ms: float = 0.001) -> t
     models = [fix_dims(m, {}) for m in align_opsets(models)]
     shapes: dict[str, ValueShape] = {}
     for m in models:
-        shapes |= value_shapes(m, {})
+        shapes |= value_shapes(m)
     pricer = Pricer(options)
     own = [candidates(m, k, shapes, pricer.starts(m, batch_size=1)) for k, m in enumerate(models)]
     found = match_all(models, own, [range(len(models))], options, can_emit=partial(can_emit, shapes=shapes))
@@ -65,6 +65,6 @@ def test_a_layer_more_shifts_what_follows(tmp_path: Path) -> None:
     assert len(found.supers) == 12
     # Pooler and classifier come later in the longer model: the report says that tau would have to be larger.
     assert [r.reason for r in found.refused] == ["start", "start"]
-    assert {n.partition("/")[2] for r in found.refused for n in r.names} == {"pooler", "classifier"}
+    assert {n.partition("/")[2] for r in found.refused for n in r.operators} == {"pooler", "classifier"}
     found, _ = _matched(tmp_path, two, three, tau_ms=math.inf)
     assert (len(found.supers), found.refused) == (14, ())

@@ -150,7 +150,7 @@ def test_starts_decide_and_those_refused_are_told() -> None:
     found = _match(models, options, a_op0=0.0, b_op0=0.25, a_op1=1.0, b_op1=1.3)
     assert _names(found) == [("a/op0", "b/op0")]
     (refused,) = found.refused
-    assert (refused.names, refused.reason, refused.similarity) == (("a/op1", "b/op1"), "start", 1.0)
+    assert (refused.operators, refused.reason, refused.similarity) == (("a/op1", "b/op1"), "start", 1.0)
     assert _names(_match(models, ANY, a_op1=0.0, b_op1=9.0)) == [("a/op0", "b/op0"), ("a/op1", "b/op1")]
 
 
@@ -159,7 +159,7 @@ def test_all_members_start_together_and_not_each_with_the_next() -> None:
     models = [products(n, [w]) for n in "abc"]
     found = _match(models, MergeOptions(tau_ms=1.0), a_op0=0.0, b_op0=0.8, c_op0=1.6)
     assert _names(found) == [("a/op0", "b/op0")]
-    assert [(r.names, r.reason) for r in found.refused] == [(("a/op0", "b/op0", "c/op0"), "start")]
+    assert [(r.operators, r.reason) for r in found.refused] == [(("a/op0", "b/op0", "c/op0"), "start")]
 
 
 def test_sums_of_the_same_durations_in_another_order_are_one_start() -> None:
@@ -189,7 +189,7 @@ def test_a_cycle_is_dropped_the_less_similar_pair_first() -> None:
     found = _match([products("a", [first, second], [None, 0]), products("b", [nearly, first], [None, 0])])
     assert _names(found) == [("a/op0", "b/op1")]
     (refused,) = found.refused
-    assert (refused.names, refused.reason) == (("a/op1", "b/op0"), "cycle")
+    assert (refused.operators, refused.reason) == (("a/op1", "b/op0"), "cycle")
     assert refused.similarity == pytest.approx(0.75)
 
 
@@ -203,7 +203,7 @@ def test_a_cycle_through_three_models() -> None:
     ]
     found = _match(models)
     assert _names(found) == [("a/op0", "c/op1"), ("a/op1", "b/op0")]
-    assert [(r.names, r.reason) for r in found.refused] == [(("b/op1", "c/op0"), "cycle")]
+    assert [(r.operators, r.reason) for r in found.refused] == [(("b/op1", "c/op0"), "cycle")]
 
 
 def test_who_is_free_after_a_cycle_is_matched_again() -> None:
@@ -221,7 +221,7 @@ def test_who_is_free_after_a_cycle_is_matched_again() -> None:
     found = _match(models)
     assert _names(found) == [("a/op0", "b/op1"), ("a/op1", "b/op2")]
     assert found.supers[1].similarity == pytest.approx(6 / 8)
-    assert {r.names for r in found.refused} == {("a/op1", "b/op0")}
+    assert {r.operators for r in found.refused} == {("a/op1", "b/op0")}
 
 
 def test_what_cannot_be_emitted_is_not_matched() -> None:
@@ -236,7 +236,7 @@ def test_what_cannot_be_emitted_is_not_matched() -> None:
         can_emit=lambda s: "not the first" if s.members[0].operator.node.name == "a/op0" else None,
     )
     assert _names(found) == [("a/op1", "b/op1")]
-    assert {(r.names, r.reason, r.detail) for r in found.refused} == {
+    assert {(r.operators, r.reason, r.detail) for r in found.refused} == {
         (("a/op0", "b/op0"), "emission", "not the first")
     }
 
@@ -316,7 +316,7 @@ def test_the_similarity_of_who_is_refused_is_that_to_the_largest_member() -> Non
         ANY,
         can_emit=lambda s: "three" if len(s.members) > 2 else None,
     )
-    assert [(r.names, r.similarity) for r in found.refused] == [(("a/op0", "b/op0", "c/op0"), 64 / 112)]
+    assert [(r.operators, r.similarity) for r in found.refused] == [(("a/op0", "b/op0", "c/op0"), 64 / 112)]
 
 
 def test_a_pair_that_would_make_a_cycle_is_not_refused_for_its_start() -> None:

@@ -32,7 +32,7 @@ def decided(
             for name, proto in zip("abc", protos, strict=False)
         ]
     )
-    shapes = {name: shape for model in models for name, shape in value_shapes(model, {}).items()}
+    shapes = {name: shape for model in models for name, shape in value_shapes(model).items()}
     operators = [candidates(m, at, shapes, pricer.starts(m)) for at, m in enumerate(models)]
     matching = match_all(
         models,

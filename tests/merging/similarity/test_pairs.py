@@ -10,7 +10,7 @@ from _weight_cases import bfloat16, block, case, matrix
 from gkestimator.core.errors import UsageError
 from gkestimator.merging.operators import similarity
 from gkestimator.merging.similarity import similar_pairs
-from gkestimator.merging.similarity.pairs import least_cells
+from gkestimator.merging.similarity.search import least_cells
 
 
 @pytest.mark.parametrize("omega", [0.05, 0.2, 0.4, 2 / 3, 1.0])

