@@ -10,11 +10,11 @@ implicit GEMM does. Sizes are elements; ``*_bytes`` are bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.errors import ShapeError
-from gkestimator.core.graph import Operator, Tensor
+from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.kernels import Family, GemmShape, Kernel
 from gkestimator.operators.precision import element_precision, matrix_precision
 from gkestimator.operators.registry import LoweringOptions
@@ -30,12 +30,9 @@ RMSNORM_FLOPS = 3  # square, sum; multiply by 1/rms
 
 
 def input_at(op: Operator, index: int) -> Tensor:
-    """Input ``index`` as a tensor; ShapeError when the operator lacks it or it is a sequence."""
-    if index < len(op.inputs):
-        value = op.inputs[index]
-    else:
-        value = None
-    if not isinstance(value, Tensor):
+    """Return input ``index`` as a tensor; ShapeError when the operator lacks it or it is a sequence."""
+    value = optional_input(op, index)
+    if value is None:
         raise ShapeError(
             f"{op.op_type} {op.name!r}: input {index} is missing or no tensor, expected a tensor"
         )
@@ -43,49 +40,96 @@ def input_at(op: Operator, index: int) -> Tensor:
 
 
 def optional_input(op: Operator, index: int) -> Tensor | None:
-    """Input ``index`` as a tensor, or None when it is omitted."""
-    if index < len(op.inputs):
-        value = op.inputs[index]
-    else:
-        value = None
+    """Return input ``index`` as a tensor, or None when it is omitted."""
+    value = op.inputs[index] if index < len(op.inputs) else None
+    if isinstance(value, Tensor):
+        return value
+    return None
+
+
+def present_inputs(op: Operator, *indices: int) -> tuple[Tensor, ...]:
+    """Return those of the inputs ``indices`` that are tensors and not omitted, in order."""
+    tensors = [optional_input(op, index) for index in indices]
+    return tuple([tensor for tensor in tensors if tensor is not None])
+
+
+def optional_output(op: Operator, index: int) -> Tensor | None:
+    """Return output ``index`` as a tensor, or None when nothing uses it."""
+    value = op.outputs[index] if index < len(op.outputs) else None
     if isinstance(value, Tensor):
         return value
     return None
 
 
 def output_at(op: Operator, index: int = 0) -> Tensor:
-    """Output ``index`` as a tensor; ShapeError when nothing uses it or it is a sequence."""
-    if index < len(op.outputs):
-        value = op.outputs[index]
-    else:
-        value = None
-    if not isinstance(value, Tensor):
+    """Return output ``index`` as a tensor; ShapeError when nothing uses it or it is a sequence."""
+    value = optional_output(op, index)
+    if value is None:
         raise ShapeError(
             f"{op.op_type} {op.name!r}: output {index} is missing or no tensor, expected a tensor"
         )
     return value
 
 
-def tensor_inputs(op: Operator) -> tuple[Tensor, ...]:
-    """The inputs that are tensors, elements of sequences included, in order."""
-    found: list[Tensor] = []
-    for value in op.inputs:
+def int_of(op: Operator, name: str, default: int) -> int:
+    """Return the attribute ``name``; ``default`` where it is absent or no integer."""
+    value = op.attributes.get(name, default)
+    if isinstance(value, int):
+        return value
+    return default
+
+
+def ints_of(op: Operator, name: str) -> tuple[int, ...]:
+    """Return the attribute ``name``, a list of integers; empty where it is absent or no list."""
+    value = op.attributes.get(name)
+    if isinstance(value, tuple):
+        return tuple([int(v) for v in value])
+    return ()
+
+
+def operator_axis(op: Operator, rank: int, default: int) -> int:
+    """Return the attribute ``axis`` as a non-negative index into ``rank`` dimensions."""
+    axis = int_of(op, "axis", default)
+    if axis < 0:
+        return axis + rank
+    return axis
+
+
+def tensors_of(values: Iterable[Value | None]) -> list[Tensor]:
+    """Return the tensors among ``values``, elements of sequences included, in order."""
+    tensors: list[Tensor] = []
+    for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif value is not None:
-            found.extend(value.elements_)
-    return tuple(found)
+            tensors.extend(value.elements_)
+    return tensors
+
+
+def tensor_inputs(op: Operator) -> tuple[Tensor, ...]:
+    """Return the inputs that are tensors, elements of sequences included, in order."""
+    return tuple(tensors_of(op.inputs))
 
 
 def tensor_outputs(op: Operator) -> tuple[Tensor, ...]:
-    """The outputs that are tensors, elements of sequences included, in order."""
-    found: list[Tensor] = []
-    for value in op.outputs:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif value is not None:
-            found.extend(value.elements_)
-    return tuple(found)
+    """Return the outputs that are tensors, elements of sequences included, in order."""
+    return tuple(tensors_of(op.outputs))
+
+
+def scratch(base: Tensor, suffix: str, shape: tuple[int, ...], dtype: DType | None = None) -> Tensor:
+    """Return a tensor that a call makes for itself on the way to (or from) ``base``, in its type by default."""
+    name = f"{base.name}#{suffix}"
+    return Tensor(name=name, dtype=dtype or base.dtype, shape=shape, storage=name)
+
+
+def total_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of ``tensors`` together."""
+    return sum([tensor.nbytes for tensor in tensors])
+
+
+def weight_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of those of ``tensors`` that are weights."""
+    return sum([tensor.nbytes for tensor in tensors if tensor.is_weight])
 
 
 def distinct(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -112,8 +156,8 @@ def memory_kernel(
     ``inputs`` counts the operands that are real tensors: one-element constants travel as kernel arguments.
     """
     operands = distinct(reads)
-    total = sum(t.nbytes for t in operands)
-    weight = sum(t.nbytes for t in operands if t.is_weight)
+    total = total_bytes(operands)
+    weight = weight_bytes(operands)
     if read_bytes is not None:
         weight = min(weight, read_bytes)
         total = read_bytes
@@ -126,7 +170,7 @@ def memory_kernel(
         precision=element_precision(leading.dtype) if precision is None else precision,
         flops=flops,
         read_bytes=total,
-        write_bytes=sum(t.nbytes for t in writes),
+        write_bytes=total_bytes(writes),
         weight_bytes=weight,
         rows=rows,
         cols=cols,
@@ -146,13 +190,18 @@ def elementwise_kernel(
     )
 
 
+def fill_kernel(result: Tensor) -> Kernel:
+    """Return the kernel that writes one value everywhere."""
+    return elementwise_kernel("fill", (), (result,), flops_per_element=0)
+
+
 def copy_kernel(variant: str, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> Kernel:
     """Data movement without arithmetic. Each result element reads at most one source element.
 
     So a slice reads what it writes, a transpose all of its source, an expansion its small source once.
     """
-    written = sum(t.nbytes for t in writes)
-    source = sum(t.nbytes for t in distinct(reads))
+    written = total_bytes(writes)
+    source = total_bytes(distinct(reads))
     return memory_kernel(
         Family.COPY,
         variant,
@@ -294,9 +343,9 @@ def gemm_kernel(
     family = Family.LINEAR if shape.batch == 1 else Family.BMM
     dtype = operand_dtype if operand_dtype is not None else reads[0].dtype
     operands = distinct(reads)
-    weight = sum(t.nbytes for t in operands if t.is_weight)
+    weight = weight_bytes(operands)
     if read_bytes is None:
-        total = sum(t.nbytes for t in operands)
+        total = total_bytes(operands)
     else:
         total = read_bytes
     return Kernel(
@@ -306,7 +355,7 @@ def gemm_kernel(
         precision=matrix_precision(dtype, options),
         flops=2 * shape.batch * shape.m * shape.n * shape.k + epilogue_flops,
         read_bytes=total,
-        write_bytes=sum(t.nbytes for t in writes),
+        write_bytes=total_bytes(writes),
         weight_bytes=min(weight, total),
         rows=shape.batch * shape.m,
         cols=shape.n,

@@ -1,4 +1,7 @@
-"""Convolutions as implicit GEMMs, in one, two or three spatial dimensions."""
+"""Convolutions as implicit GEMMs, in one, two or three spatial dimensions.
+
+The formulas of result shapes are those of ONNX's operator specification (Conv, ConvTranspose).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gkestimator.core.dtypes import Precision
+from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.core.kernels import ConvShape, Family, GemmShape, Kernel
@@ -17,13 +20,34 @@ from gkestimator.operators.builders import (
     memory_kernel,
     optional_input,
     output_at,
+    present_inputs,
+    total_bytes,
+    weight_bytes,
 )
+from gkestimator.operators.checks import int_attribute, ints_attribute, tensor
 from gkestimator.operators.matmul import autocast_kernels
+from gkestimator.operators.pooling import not_negative, read_window, slid
 from gkestimator.operators.precision import matrix_precision
-from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+from gkestimator.operators.registry import (
+    Lowered,
+    LoweringOptions,
+    Outputs,
+    ShapeContext,
+    TensorType,
+    launched,
+    lowering_rule,
+    shape_rule,
+)
 
 _TENSOR_CORES = frozenset({Precision.TF32, Precision.FP16, Precision.BF16})
 _WINOGRAD_CHANNELS = 128  # below, cuDNN prefers other algorithms (RECIPE, part two, memory)
+_CONVERSIONS = frozenset({"nchw_to_nhwc", "nhwc_to_nchw"})
+
+
+@shape_rule("Conv")
+def conv_types(ctx: ShapeContext) -> Outputs:
+    """Return (N, M, ...) for an image (N, C, ...) and weights (M, C / group, ...)."""
+    return [TensorType(tensor(ctx, 0).dtype, channels_first_result(ctx))]
 
 
 def _flat(values: Sequence[int], default: int, rank: int) -> tuple[int, int]:
@@ -152,9 +176,9 @@ def convolution_kernel(
         variant=variant,
         precision=precision,
         flops=2 * gemm.batch * gemm.m * gemm.n * gemm.k + epilogue_flops,
-        read_bytes=sum(t.nbytes for t in operands),
+        read_bytes=total_bytes(operands),
         write_bytes=result.nbytes,
-        weight_bytes=sum(t.nbytes for t in operands if t.is_weight),
+        weight_bytes=weight_bytes(operands),
         rows=gemm.batch * gemm.m,
         cols=gemm.n,
         element_bytes=result.dtype.bits / 8,
@@ -227,9 +251,6 @@ def in_channels_last(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     )
 
 
-_CONVERSIONS = frozenset({"nchw_to_nhwc", "nhwc_to_nchw"})
-
-
 def _layout_kernel(variant: str, tensor: Tensor) -> Kernel:
     return memory_kernel(Family.COPY, variant, (tensor,), (tensor,), flops=0, rows=tensor.elements)
 
@@ -243,7 +264,44 @@ def conv(op: Operator, options: LoweringOptions) -> Lowered:
     shape = conv_shape(op, source.shape, weight.shape, result.shape)
     kernels = conv_kernels(shape, source, weight, optional_input(op, 2), result, options)
     casts = sum(1 for k in kernels if k.variant == "cast")
-    return Lowered(kernels=kernels, host_calls=1 + casts)
+    return launched(*kernels, calls=1 + casts)
+
+
+def transposed_result(ctx: ShapeContext, pads: tuple[int, ...] | None = None) -> TensorType:
+    """Return the type of ConvTranspose of input 0 (N, C, spatial) with input 1 (C, M / group, kernel).
+
+    ``pads`` (all begins, then all ends) override the attribute.
+    """
+    image = tensor(ctx, 0, min_rank=3)
+    x = image.shape
+    w = tensor(ctx, 1, rank=len(x)).shape
+    groups = int_attribute(ctx, "group", 1)
+    if w[0] != x[1] or groups < 1:
+        raise ShapeError(f"input {list(x)}, weight {list(w)} and group {groups} do not fit together")
+    rank = len(x) - 2
+    window = read_window(ctx, rank, w[2:])
+    if pads is not None:
+        window = window._replace(pads=pads)
+    extra = ints_attribute(ctx, "output_padding", length=rank, low=0) or (0,) * rank
+    named = ints_attribute(ctx, "output_shape", low=1)
+    sizes = []
+    for axis, size in enumerate(x[2:]):
+        if window.padded_to_fit:
+            sizes.append(size * window.strides[axis])
+        else:
+            covered = window.strides[axis] * (size - 1) + window.span(axis)
+            sizes.append(covered + extra[axis] - window.padding(axis))
+    if named is not None:
+        if len(named) not in (rank, rank + 2):
+            raise ShapeError(f"output_shape has {len(named)} items, expected {rank}")
+        sizes = list(named[-rank:])
+    return TensorType(image.dtype, (x[0], w[1] * groups, *not_negative(sizes)))
+
+
+@shape_rule("ConvTranspose")
+def conv_transpose_types(ctx: ShapeContext) -> Outputs:
+    """Return the shape that a convolution would make the input from."""
+    return [transposed_result(ctx)]
 
 
 @lowering_rule("ConvTranspose", kind="transposed_convolution", autocast="half")
@@ -255,7 +313,13 @@ def conv_transpose(op: Operator, options: LoweringOptions) -> Lowered:
     shape = conv_shape(op, source.shape, weight.shape, result.shape, transposed=True)
     kernels = conv_kernels(shape, source, weight, optional_input(op, 2), result, options, transposed=True)
     casts = sum(1 for k in kernels if k.variant == "cast")
-    return Lowered(kernels=kernels, host_calls=1 + casts)
+    return launched(*kernels, calls=1 + casts)
+
+
+@shape_rule("ConvInteger")
+def conv_integer_types(ctx: ShapeContext) -> Outputs:
+    """Return the convolution in int32."""
+    return [TensorType(DType.INT32, channels_first_result(ctx))]
 
 
 @lowering_rule("ConvInteger", kind="integer_convolution", quantised=True)
@@ -265,9 +329,15 @@ def conv_integer(op: Operator, options: LoweringOptions) -> Lowered:
     weight = input_at(op, 1)
     result = output_at(op)
     shape = conv_shape(op, source.shape, weight.shape, result.shape)
-    others = tuple(t for i in (2, 3) if (t := optional_input(op, i)) is not None)
+    others = present_inputs(op, 2, 3)
     kernel = convolution_kernel(shape, (source, weight, *others), result, options, variant="integer")
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
+
+
+@shape_rule("QLinearConv")
+def qlinear_conv_types(ctx: ShapeContext) -> Outputs:
+    """Return the convolution of inputs 0 and 3 in the type of the result's zero point."""
+    return [TensorType(tensor(ctx, 7).dtype, channels_first_result(ctx, 0, 3))]
 
 
 @lowering_rule("QLinearConv", kind="integer_convolution", quantised=True)
@@ -279,7 +349,7 @@ def qlinear_conv(op: Operator, options: LoweringOptions) -> Lowered:
     weight = input_at(op, 3)
     result = output_at(op)
     shape = conv_shape(op, source.shape, weight.shape, result.shape)
-    others = tuple(t for i in (1, 2, 4, 5, 6, 7, 8) if (t := optional_input(op, i)) is not None)
+    others = present_inputs(op, 1, 2, 4, 5, 6, 7, 8)
     per_element = 5 + (1 if optional_input(op, 8) is not None else 0)
     kernel = convolution_kernel(
         shape,
@@ -289,7 +359,41 @@ def qlinear_conv(op: Operator, options: LoweringOptions) -> Lowered:
         variant="qlinear",
         epilogue_flops=per_element * result.elements,
     )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
+
+
+def conv_result(
+    ctx: ShapeContext, x: tuple[int, ...], w: tuple[int, ...], *, channels_last: bool = False
+) -> tuple[int, ...]:
+    """Return the output shape of a convolution of ``x`` (N, C, spatial) with ``w`` (M, C / group, kernel).
+
+    ``channels_last``: x and the output are (N, spatial, C); the weight keeps its layout.
+    """
+    if len(x) < 3 or len(w) != len(x):
+        raise ShapeError(f"input {list(x)} and weights {list(w)} do not fit a convolution")
+    if channels_last:
+        x = (x[0], x[-1], *x[1:-1])
+    groups = int_attribute(ctx, "group", 1)
+    if groups < 1 or x[1] != w[1] * groups or w[0] % groups:
+        raise ShapeError(
+            f"input {list(x)} has {x[1]} channels; weights {list(w)} in {groups} groups do not fit together"
+            f" with them"
+        )
+    spatial = slid(read_window(ctx, len(x) - 2, w[2:]), x[2:])
+    if channels_last:
+        return (x[0], *spatial, w[0])
+    return (x[0], w[0], *spatial)
+
+
+def channels_first_result(ctx: ShapeContext, x: int = 0, w: int = 1) -> tuple[int, ...]:
+    """Return :func:`conv_result` of the inputs number ``x`` and ``w``."""
+    return conv_result(ctx, tensor(ctx, x).shape, tensor(ctx, w).shape)
+
+
+@shape_rule("DeformConv")
+def deform_conv_types(ctx: ShapeContext) -> Outputs:
+    """Return the shape of the convolution without offsets."""
+    return [TensorType(tensor(ctx, 0).dtype, channels_first_result(ctx))]
 
 
 @lowering_rule("DeformConv", kind="deformable_convolution", autocast="half")
@@ -324,69 +428,4 @@ def deform_conv(op: Operator, options: LoweringOptions) -> Lowered:
         workspace_bytes=columns.nbytes,
     )
     kernels = conv_kernels(shape, source, weight, bias, result, options)
-    return Lowered(kernels=(sample, *kernels), host_calls=1)
-
-
-@lowering_rule("CausalConvWithState", kind="convolution")
-def causal_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """Depthwise causal convolution over (state, x): the new state is a slice of the two, the activation an
-    epilogue.
-    """
-    source = input_at(op, 0)
-    weight = input_at(op, 1)
-    result = output_at(op)
-    bias = optional_input(op, 2)
-    state = optional_input(op, 3)
-    channels = source.shape[1]
-    length = source.shape[-1]
-    taps = weight.shape[-1]
-    shape = ConvShape(
-        batch=source.shape[0],
-        in_channels=channels,
-        out_channels=channels,
-        groups=channels,
-        in_h=1,
-        in_w=length,
-        out_h=1,
-        out_w=length,
-        kernel_h=1,
-        kernel_w=taps,
-        stride_h=1,
-        stride_w=1,
-        dilation_h=1,
-        dilation_w=1,
-    )
-    reads = tuple(t for t in (source, weight, bias, state) if t is not None)
-    activation = op.attributes.get("activation", "none")
-    per_element = (1 if bias is not None else 0) + (5 if activation in ("silu", "swish") else 0)
-    main = convolution_kernel(
-        shape, reads, result, options, variant="causal", epilogue_flops=per_element * result.elements
-    )
-    kernels: tuple[Kernel, ...] = (main,)
-    if len(op.outputs) > 1:
-        new_state = op.outputs[1]
-    else:
-        new_state = None
-    if isinstance(new_state, Tensor) and new_state.elements:
-        kernels = (
-            main,
-            memory_kernel(Family.COPY, "slice", (new_state,), (new_state,), flops=0, rows=new_state.elements),
-        )
-    return Lowered(kernels=kernels, host_calls=len(kernels))
-
-
-@lowering_rule("Col2Im", kind="column_scatter")
-def col2im(op: Operator, options: LoweringOptions) -> Lowered:
-    """Every column element is added to its pixel: one FLOP each."""
-    source = input_at(op, 0)
-    result = output_at(op)
-    kernel = memory_kernel(
-        Family.SCATTER,
-        "col2im",
-        (source,),
-        (result,),
-        flops=source.elements,
-        rows=result.elements,
-        cols=max(1, source.elements // max(1, result.elements)),
-    )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(sample, *kernels)

@@ -3,29 +3,74 @@
 from __future__ import annotations
 
 import math
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.core.kernels import Family, GemmShape, Kernel
+from gkestimator.core.records import frozen
 from gkestimator.operators.builders import (
     cast_kernel,
     elementwise_kernel,
+    fill_kernel,
     gemm_kernel,
     input_at,
     memory_kernel,
     optional_input,
     output_at,
+    present_inputs,
+    scratch,
     tensor_inputs,
 )
+from gkestimator.operators.checks import all_tensors, broadcast, optional_tensor, tensor
 from gkestimator.operators.precision import half_type
-from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+from gkestimator.operators.registry import (
+    MS,
+    Lowered,
+    LoweringOptions,
+    Outputs,
+    ShapeContext,
+    TensorType,
+    launched,
+    lowering_rule,
+    shape_rule,
+)
+
+
+@shape_rule("MatMul")
+def matmul_types(ctx: ShapeContext) -> Outputs:
+    """Return batches broadcast; (m, k) x (k, n) gives (m, n)."""
+    a = tensor(ctx, 0)
+    b = tensor(ctx, 1)
+    return [TensorType(a.dtype, matmul_result(a.shape, b.shape))]
+
+
+def matmul_result(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the matrix product of ``a`` and ``b`` by NumPy's rules; one dimension is a vector.
+
+    Raises ShapeError when the inner dimensions differ.
+    """
+    if not a or not b:
+        raise ShapeError("a scalar has no matrix product")
+    left = a if len(a) > 1 else (1, *a)
+    right = b if len(b) > 1 else (*b, 1)
+    if left[-1] != right[-2]:
+        raise ShapeError(f"inner dimensions of {list(a)} and {list(b)} differ")
+    result = broadcast(left[:-2], right[:-2])
+    if len(a) > 1:
+        result += left[-2:-1]
+    if len(b) > 1:
+        result += right[-1:]
+    return result
 
 
 def matmul_shape(
     a: tuple[int, ...], b: tuple[int, ...], *, trans_a: bool = False, trans_b: bool = False
 ) -> GemmShape:
-    """The GEMM of a NumPy-style product; a two-dimensional right side folds the left side's batch into m.
+    """Return the GEMM of a NumPy-style product; a two-dimensional right side folds the left side's batch into m.
 
     Raises ShapeError where the inner dimensions differ or a side is a scalar.
     """
@@ -37,15 +82,9 @@ def matmul_shape(
     k_right, n = (b[-1], b[-2]) if trans_b else (b[-2], b[-1])
     if k != k_right:
         raise ShapeError(f"a matrix product of {list(a)} and {list(b)}: inner sizes {k} and {k_right} differ")
-    batch_a = a[:-2]
-    batch_b = b[:-2]
-    if math.prod(batch_b) == 1:
-        return GemmShape(batch=1, m=math.prod(batch_a) * m, n=n, k=k)
-    width = max(len(batch_a), len(batch_b))
-    left = (1,) * (width - len(batch_a)) + batch_a
-    right = (1,) * (width - len(batch_b)) + batch_b
-    batch = math.prod(y if x == 1 else x for x, y in zip(left, right, strict=True))
-    return GemmShape(batch=batch, m=m, n=n, k=k)
+    if math.prod(b[:-2]) == 1:
+        return GemmShape(batch=1, m=math.prod(a[:-2]) * m, n=n, k=k)
+    return GemmShape(batch=math.prod(broadcast(a[:-2], b[:-2])), m=m, n=n, k=k)
 
 
 def autocast_kernels(
@@ -55,20 +94,15 @@ def autocast_kernels(
     if options.dtype != "amp":
         return (), operands
     half = half_type(options)
-    casts = []
-    cast: list[Tensor] = []
-    for tensor in operands:
-        if tensor.dtype is DType.FLOAT:
-            casts.append(cast_kernel(tensor, half))
-            tensor = Tensor(
-                name=tensor.name,
-                dtype=half,
-                shape=tensor.shape,
-                storage=tensor.storage,
-                is_weight=tensor.is_weight,
-            )
-        cast.append(tensor)
-    return tuple(casts), tuple(cast)
+    casts: list[Kernel] = []
+    read: list[Tensor] = []
+    for operand in operands:
+        if operand.dtype is DType.FLOAT:
+            casts.append(cast_kernel(operand, half))
+            read.append(replace(operand, dtype=half, value=None))
+        else:
+            read.append(operand)
+    return tuple(casts), tuple(read)
 
 
 def matmul_kernels(
@@ -82,7 +116,7 @@ def matmul_kernels(
 ) -> tuple[Kernel, ...]:
     """A product with its autocasts. An empty inner dimension leaves a fill with zeros."""
     if shape.k == 0:
-        return (elementwise_kernel("fill", (), (result,), flops_per_element=0),)
+        return (fill_kernel(result),)
     casts, operands = autocast_kernels(operands, options)
     product = gemm_kernel(shape, operands, (result,), options, variant=variant, epilogue_flops=epilogue_flops)
     return (*casts, product)
@@ -97,7 +131,29 @@ def matmul(op: Operator, options: LoweringOptions) -> Lowered:
     # the file as it is multiplies by what it finds.
     variant = "matmul_nn" if options.runtime == "onnxruntime" else "matmul"
     kernels = matmul_kernels(matmul_shape(a.shape, b.shape), (a, b), output_at(op), options, variant=variant)
-    return Lowered(kernels=kernels, host_calls=len(kernels))
+    return launched(*kernels, calls=len(kernels))
+
+
+@shape_rule("Gemm")
+def gemm_types(ctx: ShapeContext) -> Outputs:
+    """Return A (m, k) or transposed times B (k, n) or transposed; C broadcasts to (m, n)."""
+    a = tensor(ctx, 0)
+    result = gemm_result(ctx, a.shape, tensor(ctx, 1).shape)
+    bias = optional_tensor(ctx, 2)
+    if bias is not None and ctx.version >= 7 and broadcast(bias.shape, result) != result:
+        raise ShapeError(f"C of shape {list(bias.shape)} does not broadcast to {list(result)}")
+    return [TensorType(a.dtype, result)]
+
+
+def gemm_result(ctx: ShapeContext, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the product of two matrices, each transposed where transA or transB say so."""
+    if len(a) != 2 or len(b) != 2:
+        raise ShapeError(f"{list(a)} and {list(b)} are not both matrices")
+    if ctx.attributes.get("transA"):
+        a = a[::-1]
+    if ctx.attributes.get("transB"):
+        b = b[::-1]
+    return matmul_result(a, b)
 
 
 def gemm_shape(op: Operator) -> GemmShape:
@@ -127,102 +183,144 @@ def gemm(op: Operator, options: LoweringOptions) -> Lowered:
     kernels = matmul_kernels(
         shape, tensor_inputs(op), output_at(op), options, variant=variant, epilogue_flops=epilogue
     )
-    return Lowered(kernels=kernels, host_calls=len(kernels))
+    return launched(*kernels, calls=len(kernels))
+
+
+def einsum_terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """Return the operands' terms and the result's, every ellipsis spelled out in letters that nothing else uses.
+
+    Raises ShapeError where the equation does not fit operands of ``ranks``.
+    """
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    misfit = f"equation {equation[:80]!r} does not fit operands of rank {list(ranks)}"
+    if len(terms) != len(ranks):
+        raise ShapeError(misfit)
+    letters = "".join(c for c in string.ascii_letters if c not in equation)
+    hidden = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)]
+    longest = max(extra if "..." in term else 0 for term, extra in zip(terms, hidden, strict=True))
+    if longest > len(letters) or min(hidden) < 0:
+        raise ShapeError(misfit)
+    dots = letters[:longest]
+    spelled = []
+    for term, rank, extra in zip(terms, ranks, hidden, strict=True):
+        term = term.replace("...", dots[longest - extra :])
+        if len(term) != rank:
+            raise ShapeError(misfit)
+        spelled.append(term)
+    if arrow:
+        return spelled, right.replace("...", dots)
+    every = "".join(spelled)
+    once = sorted(c for c in set(every) if every.count(c) == 1 and c not in dots)
+    return spelled, dots + "".join(once)
+
+
+@shape_rule("Einsum")
+def einsum_types(ctx: ShapeContext) -> Outputs:
+    """Return the output's letters with the sizes that the operands give them (1 broadcasts under an ellipsis)."""
+    operands = all_tensors(ctx)
+    equation = str(ctx.attributes["equation"])
+    terms, result = einsum_terms(equation, [len(operand.shape) for operand in operands])
+    sizes: dict[str, int] = {}
+    for term, operand in zip(terms, operands, strict=True):
+        for letter, size in zip(term, operand.shape, strict=True):
+            known = sizes.get(letter, 1)
+            if known != 1 and size not in (1, known):
+                raise ShapeError(f"index {letter} is {known} and {size}")
+            sizes[letter] = max(size, known) if size else 0
+    return [TensorType(operands[0].dtype, tuple([sizes[letter] for letter in result]))]
 
 
 @lowering_rule("Einsum", kind="gemm", autocast="half")
 def einsum(op: Operator, options: LoweringOptions) -> Lowered:
-    """Contracted from left to right, two operands at a time, as both runtimes do; a single operand is a
-    reduction or a view.
+    """Return the contraction from left to right, two operands at a time, as both runtimes do it.
+
+    A single operand is a reduction or a view.
     """
-    equation = str(op.attributes.get("equation", ""))
     operands = tensor_inputs(op)
     result = output_at(op)
-    terms, sizes, final = _parse_einsum(op, equation, operands, result)
+    equation = str(op.attributes.get("equation", ""))
+    terms, final = einsum_terms(equation, [len(operand.shape) for operand in operands])
+    sizes: dict[str, int] = {}
+    for term, operand in zip(terms, operands, strict=True):
+        for letter, size in zip(term, operand.shape, strict=True):
+            sizes[letter] = max(size, sizes.get(letter, size))
     if len(operands) == 1:
-        summed = math.prod(sizes[c] for c in set(terms[0]) - set(final))
-        flops = operands[0].elements if summed > 1 else 0
-        kernel = memory_kernel(
-            Family.REDUCTION if summed > 1 else Family.COPY,
-            "sum" if summed > 1 else "transpose",
-            operands,
-            (result,),
-            flops=flops,
-            rows=result.elements,
-            cols=max(1, summed),
+        return launched(
+            _single_einsum(operands[0], result, math.prod(sizes[c] for c in set(terms[0]) - set(final)))
         )
-        return Lowered(kernels=(kernel,), host_calls=1)
     kernels: list[Kernel] = []
     left = operands[0]
     left_term = terms[0]
-    for i, right in enumerate(operands[1:], start=1):
-        later = set(final).union(*terms[i + 1 :])
-        right_term = terms[i]
-        both = set(left_term) & set(right_term)
-        batch = [c for c in left_term if c in both and c in later]
-        inner = both - later
-        rows = set(left_term) - both
-        cols = set(right_term) - both
-        shape = GemmShape(
-            batch=max(1, math.prod(sizes[c] for c in set(batch))),
-            m=math.prod(sizes[c] for c in rows),
-            n=math.prod(sizes[c] for c in cols),
-            k=math.prod(sizes[c] for c in inner),
-        )
-        left_term = "".join(c for c in sizes if (c in later) and (c in left_term or c in right_term))
-        product = result
-        if i < len(operands) - 1:
-            name = f"{result.name}#{i}"
-            product = Tensor(
-                name=name, dtype=result.dtype, shape=tuple(sizes[c] for c in left_term), storage=name
-            )
-        if shape.k == 1 and not inner:
-            kernels.append(elementwise_kernel("mul", (left, right), (product,), flops_per_element=1))
+    for index, right in enumerate(operands[1:], start=1):
+        later = set(final).union(*terms[index + 1 :])
+        product = _Contraction(sizes=sizes, left=left_term, right=terms[index], later=later)
+        left_term = product.term
+        into = result
+        if index < len(operands) - 1:
+            into = scratch(result, str(index), tuple([sizes[letter] for letter in left_term]))
+        if product.inner:
+            kernels += matmul_kernels(product.shape, (left, right), into, options)
         else:
-            kernels.extend(matmul_kernels(shape, (left, right), product, options))
-        left = product
-    return Lowered(kernels=tuple(kernels), host_calls=len(kernels))
+            kernels.append(elementwise_kernel("mul", (left, right), (into,), flops_per_element=1))
+        left = into
+    return launched(*kernels, calls=len(kernels))
 
 
-def _parse_einsum(
-    op: Operator, equation: str, operands: tuple[Tensor, ...], result: Tensor
-) -> tuple[list[str], dict[str, int], str]:
-    """Terms with the ellipsis written out (as capital private letters), the size of each index, and the
-    result's term.
-    """
-    text = equation.replace(" ", "")
-    left, arrow, right = text.partition("->")
-    terms = left.split(",")
-    if len(terms) != len(operands):
-        raise ShapeError(
-            f"Einsum {op.name!r}: equation {equation!r} has {len(terms)} terms, found {len(operands)} inputs"
+def _single_einsum(source: Tensor, result: Tensor, summed: int) -> Kernel:
+    """Return the sum over ``summed`` elements for each of the result's, or the transposition where it is 1."""
+    return memory_kernel(
+        Family.REDUCTION if summed > 1 else Family.COPY,
+        "sum" if summed > 1 else "transpose",
+        (source,),
+        (result,),
+        flops=source.elements if summed > 1 else 0,
+        rows=result.elements,
+        cols=max(1, summed),
+    )
+
+
+@frozen
+class _Contraction:
+    """Hold the product of two terms of an equation, of whose letters only those in ``later`` are needed further on."""
+
+    sizes: Mapping[str, int]
+    left: str
+    right: str
+    later: set[str]
+
+    @property
+    def inner(self) -> set[str]:
+        """Return the letters that the product sums over."""
+        return (set(self.left) & set(self.right)) - self.later
+
+    @property
+    def term(self) -> str:
+        """Return the letters of the result, in the order in which the equation names them."""
+        either = set(self.left) | set(self.right)
+        return "".join(letter for letter in self.sizes if letter in self.later & either)
+
+    @property
+    def shape(self) -> GemmShape:
+        """Return the batched matrix product that the contraction is."""
+        left = set(self.left)
+        right = set(self.right)
+        return GemmShape(
+            batch=max(1, self._size(left & right & self.later)),
+            m=self._size(left - right),
+            n=self._size(right - left),
+            k=self._size(self.inner),
         )
-    sizes: dict[str, int] = {}
-    hidden = [chr(0x2460 + i) for i in range(32)]
-    longest = 0
-    written: list[str] = []
-    for term, tensor in zip(terms, operands, strict=True):
-        if "..." in term:
-            extra = len(tensor.shape) - (len(term) - 3)
-            if not 0 <= extra <= len(hidden):
-                raise ShapeError(f"Einsum {op.name!r}: term {term!r} does not fit shape {list(tensor.shape)}")
-            longest = max(longest, extra)
-            term = term.replace("...", "".join(hidden[len(hidden) - extra :]) if extra else "")
-        if len(term) != len(tensor.shape):
-            raise ShapeError(f"Einsum {op.name!r}: term {term!r} does not fit shape {list(tensor.shape)}")
-        for letter, size in zip(term, tensor.shape, strict=True):
-            sizes[letter] = max(size, sizes.get(letter, size))
-        written.append(term)
-    if longest:
-        ellipsis = "".join(hidden[len(hidden) - longest :])
-    else:
-        ellipsis = ""
-    if arrow:
-        final = right.replace("...", ellipsis)
-    else:
-        joined = "".join(written)
-        final = ellipsis + "".join(sorted(c for c in sizes if c not in hidden and joined.count(c) == 1))
-    return written, sizes, final
+
+    def _size(self, letters: set[str]) -> int:
+        return math.prod(self.sizes[letter] for letter in letters)
+
+
+@shape_rule("MatMulInteger")
+@shape_rule("MatMulInteger16", domain=MS, quantised=True)
+def matmul_integer_types(ctx: ShapeContext) -> Outputs:
+    """Return the product in int32."""
+    return [TensorType(DType.INT32, matmul_result(tensor(ctx, 0).shape, tensor(ctx, 1).shape))]
 
 
 @lowering_rule("MatMulInteger", kind="integer_gemm", quantised=True)
@@ -233,7 +331,14 @@ def matmul_integer(op: Operator, options: LoweringOptions) -> Lowered:
     kernel = gemm_kernel(
         matmul_shape(a.shape, b.shape), tensor_inputs(op), (output_at(op),), options, variant="integer"
     )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
+
+
+@shape_rule("QLinearMatMul")
+def qlinear_matmul_types(ctx: ShapeContext) -> Outputs:
+    """Return the product of inputs 0 and 3 in the type of the result's zero point."""
+    shape = matmul_result(tensor(ctx, 0).shape, tensor(ctx, 3).shape)
+    return [TensorType(tensor(ctx, 7).dtype, shape)]
 
 
 @lowering_rule("QLinearMatMul", kind="integer_gemm", quantised=True)
@@ -244,7 +349,7 @@ def qlinear_matmul(op: Operator, options: LoweringOptions) -> Lowered:
     a = input_at(op, 0)
     b = input_at(op, 3)
     result = output_at(op)
-    others = tuple(t for i in (1, 2, 4, 5, 6, 7) if (t := optional_input(op, i)) is not None)
+    others = present_inputs(op, 1, 2, 4, 5, 6, 7)
     kernel = gemm_kernel(
         matmul_shape(a.shape, b.shape),
         (a, b, *others),
@@ -253,4 +358,4 @@ def qlinear_matmul(op: Operator, options: LoweringOptions) -> Lowered:
         variant="qlinear",
         epilogue_flops=5 * result.elements,
     )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)

@@ -30,7 +30,7 @@ def load_plugin(path: str) -> None:
     if is_file and not file.is_file():
         raise UsageError(f"plug-in {path!r}: no such file, expected a Python file or a module name")
     # All built-in rules first: one that a failing plug-in imports would be taken back with it.
-    importlib.import_module("gkestimator.operators.shapes")
+    importlib.import_module("gkestimator.operators")
     before = dict(OPERATORS)
     try:
         if is_file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, OperatorGraph
 from gkestimator.core.kernels import Family
 from gkestimator.operators.builders import (
@@ -12,11 +13,31 @@ from gkestimator.operators.builders import (
     tensor_inputs,
     tensor_outputs,
 )
+from gkestimator.operators.checks import dtype_attribute, optional_tensor, tensor
 from gkestimator.operators.records import traits_of
-from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+from gkestimator.operators.registry import (
+    MS,
+    Lowered,
+    LoweringOptions,
+    Outputs,
+    ShapeContext,
+    TensorType,
+    launched,
+    lowering_rule,
+    shape_rule,
+)
 
 QUANTIZE_FLOPS = 5  # divide, round, add the zero point, saturate at both ends
 DEQUANTIZE_FLOPS = 2  # subtract the zero point, multiply
+
+
+@shape_rule("QuantizeLinear")
+@shape_rule("QuantizeLinear", domain=MS)
+def quantize_types(ctx: ShapeContext) -> Outputs:
+    """Return the input's shape in the type of the zero point, or the one that an attribute names."""
+    zero_point = optional_tensor(ctx, 2)
+    default = DType.UINT8 if zero_point is None else zero_point.dtype
+    return [TensorType(dtype_attribute(ctx, "output_dtype", default), tensor(ctx, 0).shape)]
 
 
 def is_quantised(graph: OperatorGraph) -> bool:
@@ -28,7 +49,7 @@ def is_quantised(graph: OperatorGraph) -> bool:
 
 
 @lowering_rule("QuantizeLinear", kind="quantize", autocast="declared", quantised=True)
-@lowering_rule("QuantizeLinear", domain="com.microsoft", kind="quantize", autocast="declared", quantised=True)
+@lowering_rule("QuantizeLinear", domain=MS, kind="quantize", autocast="declared", quantised=True)
 def quantize(op: Operator, options: LoweringOptions) -> Lowered:
     """x / scale, rounded, shifted, saturated."""
     result = output_at(op)
@@ -40,11 +61,20 @@ def quantize(op: Operator, options: LoweringOptions) -> Lowered:
         flops=QUANTIZE_FLOPS * result.elements,
         rows=result.elements,
     )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
+
+
+# No view, but runtimes fuse it into its reader: what stays on the GPU is the quantised weight.
+@shape_rule("DequantizeLinear", weight_view=True)
+@shape_rule("DequantizeLinear", domain=MS, weight_view=True)
+def dequantize_types(ctx: ShapeContext) -> Outputs:
+    """Return the input's shape in the scale's type, or the one that an attribute names."""
+    scale = tensor(ctx, 1).dtype
+    return [TensorType(dtype_attribute(ctx, "output_dtype", scale), tensor(ctx, 0).shape)]
 
 
 @lowering_rule("DequantizeLinear", kind="dequantize", autocast="declared")
-@lowering_rule("DequantizeLinear", domain="com.microsoft", kind="dequantize", autocast="declared")
+@lowering_rule("DequantizeLinear", domain=MS, kind="dequantize", autocast="declared")
 def dequantize(op: Operator, options: LoweringOptions) -> Lowered:
     """(x - zero point) x scale."""
     result = output_at(op)
@@ -56,7 +86,14 @@ def dequantize(op: Operator, options: LoweringOptions) -> Lowered:
         flops=DEQUANTIZE_FLOPS * result.elements,
         rows=result.elements,
     )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
+
+
+@shape_rule("DynamicQuantizeLinear")
+def dynamic_quantize_types(ctx: ShapeContext) -> Outputs:
+    """Return the quantised tensor, its scale and its zero point."""
+    shape = tensor(ctx, 0).shape
+    return [TensorType(DType.UINT8, shape), TensorType(DType.FLOAT, ()), TensorType(DType.UINT8, ())]
 
 
 @lowering_rule("DynamicQuantizeLinear", kind="quantize", autocast="declared", quantised=True)
@@ -75,4 +112,4 @@ def dynamic_quantize(op: Operator, options: LoweringOptions) -> Lowered:
         flops=QUANTIZE_FLOPS * source.elements,
         rows=source.elements,
     )
-    return Lowered(kernels=(extrema, kernel), host_calls=1)
+    return launched(extrema, kernel)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator
 from gkestimator.core.kernels import Family
 from gkestimator.operators.builders import (
@@ -13,7 +14,32 @@ from gkestimator.operators.builders import (
     optional_input,
     output_at,
 )
-from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+from gkestimator.operators.checks import (
+    constant_int,
+    has_input,
+    int_attribute,
+    optional_tensor,
+    tensor,
+    unknown_value,
+)
+from gkestimator.operators.registry import (
+    Lowered,
+    LoweringOptions,
+    Outputs,
+    ShapeContext,
+    TensorType,
+    launched,
+    lowering_rule,
+    shape_rule,
+)
+
+# FLOPs per sample: argument (multiply, divide), cosine, multiply, subtract; Blackman has a second cosine
+# term.
+_WINDOWS = {
+    "HannWindow": ("hann_window", 5),
+    "HammingWindow": ("hamming_window", 5),
+    "BlackmanWindow": ("blackman_window", 9),
+}
 
 
 def fft_flops(length: int, *, real: bool) -> int:
@@ -27,7 +53,7 @@ def fft_flops(length: int, *, real: bool) -> int:
     return flops // 2 if real else flops
 
 
-@lowering_rule("DFT", kind="fft")
+@lowering_rule("DFT", kind="fft", host_inputs=(1, 2))
 def dft(op: Operator, options: LoweringOptions) -> Lowered:
     """Batched FFT along one axis; the last dimension holds 1 (real) or 2 (complex) components."""
     source = input_at(op, 0)
@@ -52,7 +78,30 @@ def dft(op: Operator, options: LoweringOptions) -> Lowered:
         cols=max(1, length),
         workspace_bytes=result.nbytes,
     )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
+
+
+@shape_rule("STFT", host_inputs=(1,))
+def stft_types(ctx: ShapeContext) -> Outputs:
+    """Return (batch, frames, bins, 2) for a signal (batch, length[, 1 or 2])."""
+    x = tensor(ctx, 0, min_rank=2)
+    batch, samples = x.shape[:2]
+    step = constant_int(ctx, 1)
+    window = optional_tensor(ctx, 2)
+    length = constant_int(ctx, 3)
+    if length is None and window is not None and window.shape:
+        length = window.shape[0]
+    if step is None or (length is None and has_input(ctx, 3)):
+        return [unknown_value(ctx, 1, "frame_step or frame_length", x.dtype, rank=4)]
+    if length is None:
+        length = samples
+    if step < 1 or not 0 < length <= samples:
+        raise ShapeError(f"frames of {length} every {step} samples over a signal of {samples}")
+    bins = length
+    if int_attribute(ctx, "onesided", 1) == 1:
+        bins = length // 2 + 1
+    frames = (samples - length) // step + 1
+    return [TensorType(x.dtype, (batch, frames, bins, 2))]
 
 
 @lowering_rule("STFT", kind="fft")
@@ -83,28 +132,19 @@ def stft(op: Operator, options: LoweringOptions) -> Lowered:
         cols=max(1, length),
         workspace_bytes=rows * length * source.dtype.bits // 8,
     )
-    return Lowered(kernels=(kernel,), host_calls=2)
+    return launched(kernel, calls=2)
 
 
-# FLOPs per sample: argument (multiply, divide), cosine, multiply, subtract; Blackman has a second cosine
-# term.
-_WINDOWS = {
-    "HannWindow": ("hann_window", 5),
-    "HammingWindow": ("hamming_window", 5),
-    "BlackmanWindow": ("blackman_window", 9),
-}
-
-
-@lowering_rule(*_WINDOWS, kind="window")
+@lowering_rule(*_WINDOWS, kind="window", host_inputs=(0,))
 def window(op: Operator, options: LoweringOptions) -> Lowered:
     """A cosine window, computed per sample."""
     variant, flops = _WINDOWS[op.op_type]
     kernel = elementwise_kernel(variant, (), (output_at(op),), flops_per_element=flops)
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
 
 
-@lowering_rule("MelWeightMatrix", kind="filter_bank")
+@lowering_rule("MelWeightMatrix", kind="filter_bank", host_inputs=(0, 1, 2, 3, 4))
 def mel_weight_matrix(op: Operator, options: LoweringOptions) -> Lowered:
     """Triangular filters: per entry two slopes (subtract, divide each), a minimum and a maximum."""
     kernel = elementwise_kernel("mel_weights", (), (output_at(op),), flops_per_element=6)
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)

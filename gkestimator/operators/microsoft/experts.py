@@ -14,11 +14,8 @@ from gkestimator.operators.builders import (
 )
 from gkestimator.operators.elementwise import FLOPS
 from gkestimator.operators.matmul import matmul_kernels
-from gkestimator.operators.microsoft.attention import MS
 from gkestimator.operators.quantise import DEQUANTIZE_FLOPS
-from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
-
-__all__: list[str] = []
+from gkestimator.operators.registry import MS, Lowered, LoweringOptions, launched, lowering_rule
 
 _ACTIVATIONS = {
     "relu": FLOPS["Relu"][1],
@@ -100,4 +97,4 @@ def experts(op: Operator, options: LoweringOptions) -> Lowered:
     summed = scratch("rows", hidden)
     kernels.extend(product(narrow, places[1], second, summed, hidden, inner))
     kernels.append(elementwise_kernel("weighted_sum", (summed, router), (result,), flops_per_element=2 * k))
-    return Lowered(kernels=tuple(kernels), host_calls=1)
+    return launched(*kernels)
