@@ -7,7 +7,7 @@ and no GPU time may be predicted from it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 
 from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.errors import ShapeError
@@ -48,7 +48,6 @@ _STRINGS = {
     "RegexFullMatch": "regex_full_match",
     "TfIdfVectorizer": "tf_idf",
 }
-_IMAGES = {"ImageDecoder": "image_decoder"}
 _CLASSICAL = {
     "CastMap": "cast_map",
     "CategoryMapper": "category_mapper",
@@ -73,7 +72,6 @@ _MICROSOFT = {
     "QEmbedLayerNormalization": "quantised_embed_layer_norm",
     "Tokenizer": "tokenizer",
 }
-_VARIANTS = {**_STRINGS, **_IMAGES, **_CLASSICAL, **_MICROSOFT}
 
 
 @shape_rule("StringSplit")
@@ -216,13 +214,18 @@ def host_kernel(op: Operator, variant: str, *, flops: int = 0) -> Kernel:
     )
 
 
-@lowering_rule(*_STRINGS, kind="host_string")
-@lowering_rule(*_IMAGES, kind="host_image")
-@lowering_rule(*_CLASSICAL, domain=ML, kind="host_ml")
-@lowering_rule(*_MICROSOFT, domain=MS, kind="host_microsoft")
-def on_host(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return work whose operations are not counted: only its traffic is."""
-    return launched(host_kernel(op, _VARIANTS[op.op_type]))
+def _register_uncounted(kind: str, variants: Mapping[str, str], domain: str = "") -> None:
+    """Register a rule of work whose operations are not counted: only its traffic is."""
+
+    @lowering_rule(*variants, domain=domain, kind=kind)
+    def uncounted(op: Operator, options: LoweringOptions) -> Lowered:
+        return launched(host_kernel(op, variants[op.op_type]))
+
+
+_register_uncounted("host_string", _STRINGS)
+_register_uncounted("host_image", {"ImageDecoder": "image_decoder"})
+_register_uncounted("host_ml", _CLASSICAL, ML)
+_register_uncounted("host_microsoft", _MICROSOFT, MS)
 
 
 @shape_rule("LinearRegressor", "SVMRegressor", "TreeEnsembleRegressor", "TreeEnsemble", domain=ML)

@@ -166,7 +166,7 @@ def scatter(op: Operator, options: LoweringOptions) -> Lowered:
         read_bytes=total_bytes(reads) + (updates.nbytes if reduces else 0),
     )
     if cached:
-        return launched(write, calls=1, aliases={0: 0})
+        return Lowered(kernels=(write,), host_calls=1, aliases={0: 0})
     clone = memory_kernel(Family.COPY, "clone", (data,), (result,), flops=0, rows=result.elements)
     return launched(clone, write)
 

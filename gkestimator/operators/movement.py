@@ -200,7 +200,7 @@ def dropout(op: Operator, options: LoweringOptions) -> Lowered:
         return launched(kernel)
     if len(outputs) > 1:
         fill = memory_kernel(Family.ELEMENTWISE, "fill", (), outputs[1:2], flops=0, rows=outputs[1].elements)
-        return launched(fill, calls=1, aliases={0: 0})
+        return Lowered(kernels=(fill,), host_calls=1, aliases={0: 0})
     return SAME_STORAGE
 
 

@@ -22,7 +22,7 @@ MS = "com.microsoft"
 # GPU kernel and no exporter emits it. Each refuses a model by name; a rule added must leave this list.
 REFUSED = frozenset(
     [
-        ("ai.onnx.preview.training", "Gradient"), (MS, "BitmaskBiasDropout"), (MS, "BitmaskDropout"),
+        (MS, "BitmaskBiasDropout"), (MS, "BitmaskDropout"),
         (MS, "LongformerAttention"), (MS, "MatMulInteger16"), (MS, "MulInteger"), (MS, "NGramRepeatBlock"),
         (MS, "QOrderedLongformerAttention"), (MS, "ReduceSumInteger"), (MS, "SparseAttention"),
         (MS, "SparseToDenseMatMul"), (MS, "TorchEmbedding"), (MS, "UnfoldTensor"),
