@@ -16,10 +16,11 @@ from gkestimator.core.graph import Operator, OperatorGraph, Tensor
 from gkestimator.core.kernels import KernelGraph, Step
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering import patterns
-from gkestimator.lowering.calls import UNKNOWN, Calls, leaves, list_calls
+from gkestimator.lowering.calls import UNKNOWN, Calls, list_calls
 from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.storage import stored_graph
 from gkestimator.lowering.wiring import Wiring, norm_parameters, wire
+from gkestimator.operators.builders import tensors_of
 from gkestimator.operators.records import OPERATORS
 from gkestimator.operators.registry import LOWERINGS, LoweringOptions
 
@@ -179,10 +180,10 @@ class _Lowering:
         kernels = calls.kernels
         weights = dict(graph.weights)
         for at in wiring.biases:
-            bias = leaves(inputs[at][:3])[2]
+            bias = tensors_of(inputs[at][:3])[2]
             weights.update(dict.fromkeys(norm_parameters(calls, at), bias.nbytes))
         for storage, at, place in wiring.constants:
-            weights[storage] = leaves(inputs[at])[place].nbytes
+            weights[storage] = tensors_of(inputs[at])[place].nbytes
         steps = []
         for wired in wiring.steps:
             at = wired.call
@@ -190,7 +191,7 @@ class _Lowering:
             if wired.single is not None:
                 writes: tuple[tuple[str, int], ...] = ((wired.single, outputs[at][0].nbytes),)  # type: ignore[union-attr]
             else:
-                results = leaves(outputs[at])
+                results = tensors_of(outputs[at])
                 writes = tuple(
                     (storage, max(results[place].nbytes for place in places))
                     for storage, places in wired.writes
@@ -221,8 +222,8 @@ class _Lowering:
             dtype=options.dtype,
             steps=tuple(steps),
             weights=weights,
-            inputs={s: t.nbytes for s, t in zip(wiring.inputs, leaves(graph.inputs), strict=True)},
-            outputs={s: t.nbytes for s, t in zip(wiring.outputs, leaves(graph.outputs), strict=True)},
+            inputs={s: t.nbytes for s, t in zip(wiring.inputs, tensors_of(graph.inputs), strict=True)},
+            outputs={s: t.nbytes for s, t in zip(wiring.outputs, tensors_of(graph.outputs), strict=True)},
             unknown_operators=self._unknown,
             warnings=tuple(warnings),
             notes=calls.notes,

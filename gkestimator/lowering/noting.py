@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from gkestimator.core.graph import Operator, Sequence, Tensor, Value
+from gkestimator.operators.builders import tensors_of
 
 _STORED = Tensor.__dict__["value"]  # the slot that the property below stands before
 
@@ -37,13 +38,7 @@ class _NotingTensor(Tensor):
 
 def leaf_tensors(op: Operator) -> list[Tensor]:
     """Return the tensors among the inputs and outputs of ``op``, elements of sequences included, in order."""
-    tensors: list[Tensor] = []
-    for value in (*op.inputs, *op.outputs):
-        if isinstance(value, Tensor):
-            tensors.append(value)
-        elif value is not None:
-            tensors.extend(value.elements_)
-    return tensors
+    return tensors_of((*op.inputs, *op.outputs))
 
 
 def with_noting_tensors(op: Operator) -> tuple[Operator, set[int]]:

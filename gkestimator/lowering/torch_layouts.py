@@ -20,6 +20,7 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.lowering import strides as st
+from gkestimator.operators.builders import int_of, ints_of, optional_input
 from gkestimator.operators.precision import element_precision
 from gkestimator.operators.records import traits_of
 
@@ -44,7 +45,7 @@ _SMALL_INDEX, _MOST_DIMENSIONS = 16, 3  # of index_select's special cases
 
 
 def folded_batchnorm(op: Operator) -> bool:
-    """A Conv that BatchNorm was folded into, as torch's exporters leave it.
+    """Return True for a Conv that BatchNorm was folded into, as torch's exporters leave it.
 
     The TorchScript exporter renames weight and bias to ``onnx::Conv_<n>``. The newer one names the bias it
     invents ``<weight>_bias`` and keeps the name of the normalisation's result (``getitem``, the first of its
@@ -63,7 +64,7 @@ def folded_batchnorm(op: Operator) -> bool:
 
 
 def folded_bias(op: Operator) -> bool:
-    """Whether the convolution of :func:`folded_batchnorm` had a bias of its own, as far as names tell."""
+    """Return True if the convolution of :func:`folded_batchnorm` had a bias of its own, as far as names tell."""
     bias = op.inputs[2]
     return bias is not None and _rewritten(op) and bias.name.endswith(".bias")
 
@@ -96,8 +97,65 @@ def contiguous_copy(dtype: DType, shape: tuple[int, ...], stored: int, weight: b
     )
 
 
+# What an operator, whose source has a shape and strides, makes of them for a result of another shape; None: a copy.
+Shape = tuple[int, ...]
+
+
+def _reshaped(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+    return st.view(shape, strides, target)
+
+
+def _transposed(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+    order = ints_of(op, "perm")
+    if not order:
+        return strides[::-1]
+    return tuple([strides[dim] for dim in order])
+
+
+def _expanded(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+    extra = len(target) - len(shape)
+    widened = [0] * extra
+    for before, after, stride in zip(shape, target[extra:], strides, strict=True):
+        repeats = before == 1 and after != 1
+        widened.append(0 if repeats else stride)
+    return tuple(widened)
+
+
+def _sliced(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+    steps = optional_input(op, 4)
+    if steps is None or steps.value is None:
+        return strides
+    if (steps.value < 0).any():
+        return None  # torch has no negative strides: flip copies
+    axes = optional_input(op, 3)
+    factors = steps.value.reshape(-1).tolist()
+    chosen: Sequence[int] = range(len(factors))
+    if axes is not None and axes.value is not None:
+        chosen = axes.value.reshape(-1).tolist()
+    stretched = list(strides)
+    for axis, factor in zip(chosen, factors, strict=False):
+        dim = int(axis) % len(shape)
+        stretched[dim] = strides[dim] * int(factor)
+    return tuple(stretched)
+
+
+def _selected(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+    axis = int_of(op, "axis", 0)
+    index = axis % len(shape) if shape else 0
+    return strides[:index] + strides[index + 1 :]
+
+
+_VIEWS = {
+    "reshape": _reshaped,
+    "transpose": _transposed,
+    "expand": _expanded,
+    "slice": _sliced,
+    "select": _selected,
+}
+
+
 class Layouts:
-    """The strides of the tensors that are not contiguous, by name."""
+    """Hold the strides of the tensors that are not contiguous, by name."""
 
     def __init__(self) -> None:
         self.strides: dict[str, st.Strides] = {}
@@ -135,84 +193,43 @@ class Layouts:
     def copy_of(self, tensor: Tensor) -> Kernel:
         """The kernel that makes ``tensor`` contiguous."""
         strides = self.of(tensor)
-        stored = math.prod(n for n, s in zip(tensor.shape, strides, strict=True) if s != 0)
+        stored = 1
+        for size, stride in zip(tensor.shape, strides, strict=True):
+            if stride != 0:
+                stored *= size
         return contiguous_copy(tensor.dtype, tensor.shape, stored, tensor.is_weight)
 
     def view(self, op: Operator) -> Kernel | None:
         """Follow a view operator; the copy kernel where it cannot stay a view."""
         source = op.inputs[0]
-        results = [v for v in op.outputs if isinstance(v, Tensor)]
+        results = [value for value in op.outputs if isinstance(value, Tensor)]
         if not isinstance(source, Tensor) or not results:
             return None
-        strides = self.of(source)
-        result = results[0]
         kind = traits_of(op.key).strides
-        if kind == "reshape":
-            if source.name not in self.strides:
-                return None
-            seen = st.view(source.shape, strides, result.shape)
-            if seen is None:
-                return self.copy_of(source)
-            self.set(result, seen)
-        elif kind == "transpose":
-            order = op.attributes.get("perm")
-            rank = len(source.shape)
-            if isinstance(order, tuple):
-                perm = tuple(int(i) for i in order)
-            else:
-                perm = tuple(range(rank - 1, -1, -1))
-            self.set(result, tuple(strides[i] for i in perm))
-        elif kind == "expand":
-            extra = len(result.shape) - len(source.shape)
-            widened = (0,) * extra + tuple(
-                0 if n == 1 and m != 1 else s
-                for n, m, s in zip(source.shape, result.shape[extra:], strides, strict=True)
-            )
-            self.set(result, widened)
-        elif kind == "slice":
-            if len(op.inputs) > 4:
-                steps = op.inputs[4]
-            else:
-                steps = None
-            values = steps.value if isinstance(steps, Tensor) else None
-            if values is not None and (values < 0).any():
-                return self.copy_of(source)  # torch has no negative strides: flip copies
-            factor = dict.fromkeys(range(len(source.shape)), 1)
-            if len(op.inputs) > 3:
-                axes = op.inputs[3]
-            else:
-                axes = None
-            if values is not None:
-                named = axes.value if isinstance(axes, Tensor) else None
-                if named is not None:
-                    chosen = named.reshape(-1).tolist()
-                else:
-                    chosen = range(len(values))
-                for axis, step in zip(chosen, values.reshape(-1).tolist(), strict=False):
-                    factor[int(axis) % len(source.shape)] = int(step)
-            self.set(result, tuple(s * factor[i] for i, s in enumerate(strides)))
-        elif kind == "select":
-            axis = op.attributes.get("axis", 0)
-            if isinstance(axis, int) and source.shape:
-                index = axis % len(source.shape)
-            else:
-                index = 0
-            self.set(result, strides[:index] + strides[index + 1 :])
-        else:  # "same"
+        strides = self.of(source)
+        if kind == "same":
             for part in results:
                 if len(part.shape) == len(strides):
                     self.set(part, strides)
+            return None
+        if kind == "reshape" and source.name not in self.strides:
+            return None
+        result = results[0]
+        seen = _VIEWS[kind](op, source.shape, strides, result.shape)
+        if seen is None:
+            return self.copy_of(source)
+        self.set(result, seen)
         return None
 
     def copies(self, family: Family, values: Sequence[Value | None]) -> tuple[Kernel, ...]:
         """The ``contiguous`` copies that a kernel of ``family`` needs of its strided operands."""
-        found = []
+        kernels = []
         for index, value in enumerate(values):
             if not isinstance(value, Tensor) or value.name not in self.strides:
                 continue
             if not self._accepts(family, index, value):
-                found.append(self.copy_of(value))
-        return tuple(found)
+                kernels.append(self.copy_of(value))
+        return tuple(kernels)
 
     def _accepts(self, family: Family, index: int, tensor: Tensor) -> bool:
         shape = tensor.shape
@@ -223,10 +240,7 @@ class Layouts:
             return index > 0
         if family is Family.LINEAR:
             flat = (math.prod(shape[:-1]), shape[-1])
-            if len(shape) != 2:
-                seen = st.view(shape, strides, flat)
-            else:
-                seen = strides
+            seen = st.view(shape, strides, flat) if len(shape) != 2 else strides
             return seen is not None and 1 in seen
         if family is Family.BMM:
             if len(shape) < 3:
@@ -238,7 +252,7 @@ class Layouts:
         return True
 
     def scattered(self, op: Operator) -> bool:
-        """Whether torch's index_select walks ``op``, a Gather, slice by slice instead of along the indices.
+        """Return True if torch's index_select walks ``op``, a Gather, slice by slice instead of along the indices.
 
         Its CUDA kernel has a version in which neighbouring threads take neighbouring indices, for source and result
         that collapse to equally many dimensions, at most three; else, and always with more than 16 indices, one in
@@ -270,11 +284,10 @@ class Layouts:
         if not isinstance(result, Tensor):
             return
         if family is Family.ELEMENTWISE or keeps:
-            leading = next(
-                (v for v in values if isinstance(v, Tensor) and v.shape == result.shape and not v.is_weight),
-                None,
-            )
-            self._follow(leading, result)
+            for value in values:
+                if isinstance(value, Tensor) and value.shape == result.shape and not value.is_weight:
+                    self._follow(value, result)
+                    break
         elif family in _NEEDS_IMAGE and isinstance(values[0], Tensor):
             source = values[0]
             strides = self.strides.get(source.name)
@@ -289,9 +302,9 @@ class Layouts:
         if isinstance(result, Tensor) and len(result.shape) == 4:
             self._dense(result, (0, 2, 1, 3))
 
-    def _follow(self, leading: Tensor | None, result: Tensor) -> None:
-        strides = self.strides.get(leading.name) if leading is not None else None
-        if leading is None or strides is None:
+    def _follow(self, leading: Tensor, result: Tensor) -> None:
+        strides = self.strides.get(leading.name)
+        if strides is None:
             return
         order = st.dense_order(leading.shape, strides)
         if order is not None:
