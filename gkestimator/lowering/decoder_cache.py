@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
-from gkestimator.lowering.patterns.causal import is_causal
+from gkestimator.lowering.patterns.attention import is_causal
 from gkestimator.lowering.patterns.view import GraphView, is_scalar
 
 _MOVES = frozenset(

@@ -17,23 +17,26 @@ from typing import NamedTuple
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.records import frozen
 from gkestimator.hardware.runtimes import runtime_traits
-from gkestimator.lowering.patterns.attention import match_attention
-from gkestimator.lowering.patterns.bias_softmax import match_bias_softmax
-from gkestimator.lowering.patterns.conv_folding import match_conv_folding
-from gkestimator.lowering.patterns.gelu import match_gelu
-from gkestimator.lowering.patterns.group_norm import match_group_norm
-from gkestimator.lowering.patterns.hard_swish import match_clip_swish, match_hard_sigmoid_swish
-from gkestimator.lowering.patterns.linear import match_linear
+from gkestimator.lowering.patterns.activations import (
+    match_clip_swish,
+    match_hard_sigmoid_swish,
+    match_mish,
+    match_relu_clip,
+    match_sigmoid_gate,
+)
+from gkestimator.lowering.patterns.attention import match_attention, match_bias_softmax
+from gkestimator.lowering.patterns.convolution import match_conv_folding
+from gkestimator.lowering.patterns.gelu import match_gelu, match_tanh_gelu
 from gkestimator.lowering.patterns.match import Match
-from gkestimator.lowering.patterns.mish import match_mish
-from gkestimator.lowering.patterns.normalisation import match_layer_norm, match_rms_norm
+from gkestimator.lowering.patterns.normalisation import (
+    match_group_norm,
+    match_layer_norm,
+    match_rms_norm,
+    match_rsqrt,
+    match_skip_layer_norm,
+)
+from gkestimator.lowering.patterns.products import match_linear, match_scaled_matmul
 from gkestimator.lowering.patterns.qdq import match_quantised
-from gkestimator.lowering.patterns.relu_clip import match_relu_clip
-from gkestimator.lowering.patterns.rsqrt import match_rsqrt
-from gkestimator.lowering.patterns.scaled_matmul import match_scaled_matmul
-from gkestimator.lowering.patterns.sigmoid_gate import match_sigmoid_gate
-from gkestimator.lowering.patterns.skip_layer_norm import match_skip_layer_norm
-from gkestimator.lowering.patterns.tanh_gelu import match_tanh_gelu
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
 from gkestimator.operators.registry import LoweringOptions
 
@@ -126,7 +129,7 @@ def _search(graph: OperatorGraph, options: LoweringOptions, refusals: list[Refus
                     _require_free(view, match, taken)
                 except Mismatch as mismatch:
                     if refusals is not None:
-                        refusals.append(Refusal(pattern.name, view.operators[index].name, str(mismatch)))
+                        refusals.append(Refusal(pattern.name, view.name(index), str(mismatch)))
                     continue
                 for member in match.covered:
                     taken[member] = 1
@@ -138,4 +141,4 @@ def _search(graph: OperatorGraph, options: LoweringOptions, refusals: list[Refus
 def _require_free(view: GraphView, match: Match, taken: bytearray) -> None:
     for member in match.covered:
         if taken[member]:
-            raise Mismatch(f"{view.operators[member].name} belongs to another group already")
+            raise Mismatch(f"{view.name(member)} belongs to another group already")

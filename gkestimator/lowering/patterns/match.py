@@ -117,7 +117,7 @@ def fused(
                 raise Mismatch(f"{value.name} is an output of the graph too")
             for reader in view.consumers.get(value.name, ()):
                 if reader not in members:
-                    raise Mismatch(f"{value.name} is read by {view.operators[reader].name} too")
+                    raise Mismatch(f"{value.name} is read by {view.name(reader)} too")
     for value in (*inputs, *also_reads):
         if value is not None and view.producer.get(value.name, -1) in members:
             raise Mismatch(f"{value.name} is made inside the group")

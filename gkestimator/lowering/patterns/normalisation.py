@@ -9,6 +9,21 @@ onnxruntime (LayerNormFusion, SimplifiedLayerNormFusion, verified on its CPU pro
 LayerNorm needs the last axis, Pow, a Div by the root, scale and shift; RMSNorm needs Pow, a Div (by the root,
 or of 1 by the root) and a scale. A Reciprocal is not recognised. LayerNorm without shift becomes RMSNorm of
 (x - mean).
+
+Residual addition and LayerNorm in one kernel: Add, LayerNormalization -> SkipLayerNormalization.
+
+onnxruntime only (SkipLayerNormFusion, verified on its CPU provider, same pass for CUDA): both operands of
+rank 3 and of one shape, the sum read by nothing else (so pre-norm transformers keep both operators). A bias
+added to one operand just before joins in. It also needs the shapes known by ONNX Runtime's own inference,
+which a bound graph cannot tell.
+
+GroupNorm as exporters write it: Reshape to (N, groups, rest), InstanceNormalization, Reshape back[, Mul,
+Add].
+
+torch: F.group_norm, one call. onnxruntime runs the pieces (its GroupNorm comes from a separate offline tool).
+
+Reciprocal square root: Sqrt, Reciprocal, or 1 / Sqrt. torch.rsqrt is one kernel; onnxruntime has no such
+operator.
 """
 
 from __future__ import annotations
@@ -16,17 +31,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gkestimator.core.graph import Attribute, Tensor
-from gkestimator.lowering.patterns.match import Match, fused
+from gkestimator.core.graph import Attribute, Operator, Tensor
+from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
 from gkestimator.lowering.patterns.view import (
     GraphView,
     Mismatch,
+    is_per_channel,
     reduced_axes,
     require_trailing,
     require_value,
     scalar_value,
 )
-from gkestimator.operators.registry import LoweringOptions
+from gkestimator.operators.builders import elementwise_kernel, input_at, output_at
+from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
 
 
 @dataclass(slots=True)
@@ -52,8 +69,8 @@ def match_layer_norm(view: GraphView, root: int, options: LoweringOptions) -> Ma
     mean = view.source(mean_value, "ReduceMean")
     x, mean_casts = view.common_source(view.operand(mean, 0), x)
     rank = len(x.shape)
-    if require_trailing(reduced_axes(view, mean), rank, view.operators[mean].name) != core.axis:
-        raise Mismatch(f"{view.operators[mean].name} and the variance are over different axes")
+    if require_trailing(reduced_axes(view, mean), rank, view.name(mean)) != core.axis:
+        raise Mismatch(f"{view.name(mean)} and the variance are over different axes")
     covered = [*core.covered, *casts, subtract, mean, *mean_casts]
     tail, scale, shift = _affine(view, core.result, x.shape[core.axis :])
     covered += tail
@@ -108,9 +125,9 @@ def _core(view: GraphView, root: int) -> _Core:
     if power:
         require_value(view.operand(square, 1), 2.0)
     elif view.operand(square, 1).name != base.name:
-        raise Mismatch(f"{view.operators[square].name} multiplies two tensors, expected a square")
+        raise Mismatch(f"{view.name(square)} multiplies two tensors, expected a square")
     rank = len(base.shape)
-    axis = require_trailing(reduced_axes(view, mean), rank, view.operators[mean].name)
+    axis = require_trailing(reduced_axes(view, mean), rank, view.name(mean))
     rooted, root_casts = view.through_casts(view.result(root))
     covered = [add, mean, square, root, *root_casts]
     last = view.reader(rooted, "Div", "Reciprocal")
@@ -170,3 +187,107 @@ def _is_parameter(tensor: Tensor, extent: tuple[int, ...]) -> bool:
     return (
         tensor.is_weight and tensor.shape[-len(extent) :] == extent and tensor.elements == math.prod(extent)
     )
+
+
+def match_skip_layer_norm(view: GraphView, norm: int, options: LoweringOptions) -> Match:
+    """The SkipLayerNormalization that ends at the LayerNormalization at index ``norm``."""
+    op = view.operators[norm]
+    add = view.source(view.operand(norm, 0), "Add")
+    first = view.operand(add, 0)
+    second = view.operand(add, 1)
+    if len(first.shape) != 3 or first.shape != second.shape or first.is_weight or second.is_weight:
+        raise Mismatch(
+            f"{view.name(add)} adds {list(first.shape)} and {list(second.shape)}, "
+            "expected one shape of rank 3"
+        )
+    if op.attributes.get("axis", -1) not in (-1, 2):
+        raise Mismatch(f"{op.name} normalises from axis {op.attributes.get('axis')}, expected the last")
+    if any(v is not None for v in op.outputs[1:]):
+        raise Mismatch(f"{op.name} gives mean or deviation too")
+    gamma, beta = (*op.inputs[1:3], None, None)[:2]
+    attributes = {"epsilon": op.attributes.get("epsilon", 1e-5)}
+    for summand, rest in view.either_order(add):
+        added = view.added_bias(summand)
+        if added is None:
+            continue
+        biased, source, bias = added
+        try:
+            return fused(
+                view,
+                "skip_layer_norm",
+                (biased, add, norm),
+                op_type="SkipLayerNormalization",
+                domain="com.microsoft",
+                inputs=(source, rest, gamma, beta, bias),
+                attributes=attributes,
+            )
+        except Mismatch:  # the biased sum is read elsewhere: it stays an operator of its own
+            continue
+    return fused(
+        view,
+        "skip_layer_norm",
+        (add, norm),
+        op_type="SkipLayerNormalization",
+        domain="com.microsoft",
+        inputs=(first, second, gamma, beta),
+        attributes=attributes,
+    )
+
+
+def match_group_norm(view: GraphView, norm: int, options: LoweringOptions) -> Match:
+    """The GroupNorm around the InstanceNormalization at index ``norm``."""
+    before = view.source(view.operand(norm, 0), "Reshape")
+    x = view.operand(before, 0)
+    grouped = view.operand(norm, 0)
+    if len(x.shape) < 3 or len(grouped.shape) != 3 or grouped.shape[0] != x.shape[0]:
+        raise Mismatch(f"{view.name(before)} makes {list(grouped.shape)} of {list(x.shape)}, expected groups")
+    channels = x.shape[1]
+    groups = grouped.shape[1]
+    if groups < 1 or channels % groups:
+        raise Mismatch(f"{view.name(norm)}: {channels} channels do not divide into {groups} groups")
+    after = view.reader(view.result(norm), "Reshape")
+    if view.result(after).shape != x.shape:
+        raise Mismatch(f"{view.name(after)} does not restore the shape {list(x.shape)}")
+    covered = [before, norm, after]
+    # The instance normalisation's own scale and shift (one per group) serve where no affine follows.
+    scale = view.operand(norm, 1)
+    shift = view.operand(norm, 2)
+    scaling = view.optional_reader(view.result(after), "Mul")
+    if scaling is not None and is_per_channel(
+        view.other(scaling, view.result(after)), channels, len(x.shape)
+    ):
+        adding = view.optional_reader(view.result(scaling), "Add")
+        if adding is not None:
+            added = view.other(adding, view.result(scaling))
+            if is_per_channel(added, channels, len(x.shape)):
+                scale = view.other(scaling, view.result(after))
+                shift = added
+                covered += [scaling, adding]
+    return fused(
+        view,
+        "group_norm",
+        covered,
+        op_type="GroupNormalization",
+        version=21,
+        inputs=(x, scale, shift),
+        attributes={"num_groups": groups, "epsilon": view.operators[norm].attributes.get("epsilon", 1e-5)},
+    )
+
+
+def match_rsqrt(view: GraphView, root: int, options: LoweringOptions) -> Match:
+    """The reciprocal root that starts at the Sqrt at index ``root``."""
+    last = view.reader(view.result(root), "Reciprocal", "Div")
+    if view.operators[last].op_type == "Div":
+        if view.operand(last, 1).name != view.result(root).name or view.operand(last, 0).value is None:
+            raise Mismatch(f"{view.name(last)} does not divide 1 by the root")
+        require_value(view.operand(last, 0), 1.0)
+    return fused(
+        view, "rsqrt", (root, last), op_type="Rsqrt", domain=FUSED_DOMAIN, inputs=(view.operand(root, 0),)
+    )
+
+
+@lowering_rule("Rsqrt", domain=FUSED_DOMAIN, kind="elementwise", autocast="fp32")
+def lower_rsqrt(op: Operator, options: LoweringOptions) -> Lowered:
+    """Two FLOPs per element: a root and a division."""
+    kernel = elementwise_kernel("rsqrt", (input_at(op, 0),), (output_at(op),), flops_per_element=2)
+    return Lowered(kernels=(kernel,), host_calls=1)

@@ -102,5 +102,5 @@ def _three(view: GraphView, index: int) -> list[Value | None]:
     """Value, scale and zero point of a QuantizeLinear or DequantizeLinear."""
     inputs: list[Value | None] = list(view.operators[index].inputs[:3])
     if len(inputs) < 2 or not isinstance(inputs[0], Tensor):
-        raise Mismatch(f"{view.operators[index].name} has {len(inputs)} inputs, expected a value and a scale")
+        raise Mismatch(f"{view.name(index)} has {len(inputs)} inputs, expected a value and a scale")
     return inputs + [None] * (3 - len(inputs))

@@ -76,8 +76,12 @@ class GraphView:
             weights=graph.weights,
         )
 
+    def name(self, index: int) -> str:
+        """Return the name of an operator."""
+        return self.operators[index].name
+
     def result(self, index: int) -> Tensor:
-        """Output 0 of an operator."""
+        """Return output 0 of an operator."""
         op = self.operators[index]
         value = op.outputs[0] if op.outputs else None
         if not isinstance(value, Tensor):
@@ -87,13 +91,23 @@ class GraphView:
     def operand(self, index: int, position: int) -> Tensor:
         """Input ``position`` of an operator."""
         op = self.operators[index]
-        if position < len(op.inputs):
-            value = op.inputs[position]
-        else:
-            value = None
+        value = op.inputs[position] if position < len(op.inputs) else None
         if not isinstance(value, Tensor):
             raise Mismatch(f"{op.name} has no tensor as its input {position}")
         return value
+
+    def added_bias(self, value: Tensor) -> tuple[int, Tensor, Tensor] | None:
+        """Return the Add that makes ``value`` of a tensor of its shape and a one-dimensional weight, and those two.
+
+        None where nothing does.
+        """
+        add = self.made_by(value, "Add")
+        if add is None:
+            return None
+        for source, bias in self.either_order(add):
+            if bias.is_weight and bias.shape == value.shape[-1:] and source.shape == value.shape:
+                return add, source, bias
+        return None
 
     def made_by(self, value: Value | None, *op_types: str, domain: str = "") -> int | None:
         """Index of the operator that makes ``value`` if it is one of ``op_types``, else None."""
@@ -143,14 +157,17 @@ class GraphView:
             return index
         return None
 
-    def other(self, index: int, value: Value) -> Tensor:
-        """The operand of a two-input operator that is not ``value`` (``value`` itself where it is both)."""
+    def either_order(self, index: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Return the operands of a two-input operator, and the two the other way round."""
         first = self.operand(index, 0)
         second = self.operand(index, 1)
-        if first.name == value.name:
-            return second
-        if second.name == value.name:
-            return first
+        return (first, second), (second, first)
+
+    def other(self, index: int, value: Value) -> Tensor:
+        """Return the operand of a two-input operator that is not ``value`` (``value`` itself where it is both)."""
+        for operand, other in self.either_order(index):
+            if operand.name == value.name:
+                return other
         raise Mismatch(f"{self.operators[index].name} does not read {value.name}")
 
     def past_casts(self, value: Tensor) -> tuple[Tensor, list[int]]:
@@ -195,12 +212,9 @@ class GraphView:
 
     def split_scalar(self, index: int) -> tuple[Tensor, Tensor]:
         """Operands of a two-input operator as (tensor, one-element constant)."""
-        first = self.operand(index, 0)
-        second = self.operand(index, 1)
-        if is_scalar(second):
-            return first, second
-        if is_scalar(first):
-            return second, first
+        for operand, scalar in self.either_order(index):
+            if is_scalar(scalar):
+                return operand, scalar
         raise Mismatch(f"{self.operators[index].name} has no one-element constant operand")
 
     def _maker(self, value: Value | None) -> str:
@@ -234,16 +248,31 @@ def require_value(tensor: Tensor, expected: float, *, tolerance: float = 2e-3) -
         raise Mismatch(f"{tensor.name} is no constant, expected {expected:g}")
     if tensor.value.size != 1:
         raise Mismatch(f"{tensor.name} has {tensor.value.size} elements, expected the constant {expected:g}")
-    found = float(tensor.value.reshape(-1)[0])
-    if not math.isclose(found, expected, rel_tol=tolerance):
-        raise Mismatch(f"{tensor.name} is {found:g}, expected {expected:g}")
+    value = float(tensor.value.item())
+    if not math.isclose(value, expected, rel_tol=tolerance):
+        raise Mismatch(f"{tensor.name} is {value:g}, expected {expected:g}")
+
+
+def is_per_channel(tensor: Tensor, channels: int, rank: int) -> bool:
+    """Return True for a weight of shape (1, C, 1, ...) or (C, 1, ...): a number per channel of ``rank`` dimensions."""
+    shape = tensor.shape
+    if not tensor.is_weight or tensor.elements != channels or not 0 < rank - 1 <= len(shape) <= rank:
+        return False
+    return shape[1 - rank] == channels
+
+
+def require_last_axis(op: Operator, rank: int) -> None:
+    """Raise Mismatch unless a Softmax over ``rank`` dimensions runs along the last of them."""
+    axis = op.attributes.get("axis", -1 if op.version >= 13 else 1)
+    if not isinstance(axis, int) or axis % max(1, rank) != rank - 1:
+        raise Mismatch(f"{op.name} runs along axis {axis}, expected the last")
 
 
 def scalar_value(tensor: Tensor) -> float | None:
     """The value of a one-element constant, None where it is not known."""
     if tensor.value is None or tensor.value.size != 1:
         return None
-    return float(tensor.value.reshape(-1)[0])
+    return float(tensor.value.item())
 
 
 def reduced_axes(view: GraphView, index: int) -> tuple[int, ...]:
