@@ -28,16 +28,15 @@ _MOST_WIRINGS = 64  # of one structure
 
 
 def covered_operators() -> dict[tuple[str, str], str]:
-    """Every operator with a rule, ``(domain, op_type)``, and the rule's kind."""
+    """Return every operator with a rule, ``(domain, op_type)``, and the rule's kind."""
     return {key: OPERATORS[key].kind for key in sorted(LOWERINGS)}
 
 
 def lower(graph: OperatorGraph, options: LoweringOptions, *, allow_unknown: bool = False) -> KernelGraph:
-    """The kernels that ``options.runtime`` launches for ``graph``, in order.
+    """Return the kernels that ``options.runtime`` launches for ``graph``, in order.
 
-    Raises UnsupportedOperatorError naming every operator type without a rule (with ``allow_unknown`` each
-    becomes a step marked unknown), UsageError for an unknown runtime, ModelError for a node that contradicts its
-    operator.
+    Raises UnsupportedOperatorError naming every operator type without a rule (with ``allow_unknown`` each becomes a
+    step marked unknown), UsageError for an unknown runtime, ModelError for a node that contradicts its operator.
     """
     return lower_each(graph, (options,), allow_unknown=allow_unknown)[0]
 
@@ -45,7 +44,7 @@ def lower(graph: OperatorGraph, options: LoweringOptions, *, allow_unknown: bool
 def lower_each(
     graph: OperatorGraph, options: Sequence[LoweringOptions], *, allow_unknown: bool = False
 ) -> list[KernelGraph]:
-    """:func:`lower` under each of ``options``; parts that do not differ are shared, up to the whole graph."""
+    """Return :func:`lower` under each of ``options``; parts that do not differ are shared, up to the whole graph."""
     for one in options:
         runtime_traits(one.runtime)  # refuses an unknown one
     unknown = _unknown(graph.operators)
@@ -88,8 +87,9 @@ def _unknown(operators: Iterable[Operator]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _Structure:
-    """What is remembered of all bindings of one structure. ``plain``: no sequences, whose elements would have to be
-    matched by shape.
+    """Hold what is remembered of all bindings of one structure.
+
+    ``plain``: no sequences, whose elements would have to be matched by shape.
     """
 
     plain: bool
@@ -122,7 +122,7 @@ def _wiring(graph: OperatorGraph, calls: Calls, torch: bool) -> Wiring:
 
 
 class _Lowering:
-    """One graph with its fused groups, and what it became last."""
+    """Hold one graph with its fused groups, and what it became last."""
 
     def __init__(self, graph: OperatorGraph, matches: list[Match], unknown: tuple[str, ...]) -> None:
         self._graph = graph
@@ -133,7 +133,7 @@ class _Lowering:
 
     @property
     def result(self) -> KernelGraph:
-        """The last kernel graph."""
+        """Return the last kernel graph."""
         assert self._result is not None
         return self._result
 
@@ -151,7 +151,9 @@ class _Lowering:
         return self
 
     def _with_kernels(self, before: Calls, calls: Calls) -> KernelGraph:
-        """The last result with the kernels of ``calls``; steps whose kernels stay the same stay the same objects."""
+        """Return the last result with the kernels of ``calls``; steps whose kernels stay the same stay the same
+        objects.
+        """
         result = self.result
         assert isinstance(result.wiring, Wiring)
         steps = []

@@ -18,7 +18,7 @@ from gkestimator.operators.builders import batchnorm_kernel, elementwise_kernel,
 from gkestimator.operators.convolution import conv_kernels, conv_shape, in_channels_last
 from gkestimator.operators.indexing import gather_kernel
 from gkestimator.operators.records import OPERATORS, OperatorTraits, traits_of
-from gkestimator.operators.registry import Lowered, LoweringOptions
+from gkestimator.operators.registry import Kernels, Lowered, LoweringOptions
 
 _CONVOLUTIONS = frozenset({Family.CONV, Family.DEPTHWISE})
 Values = Sequence[Value | None]
@@ -28,12 +28,12 @@ LAUNCHES, CALLS, FITS_FIRST, FITS_SECOND, UNFOLDED, UNKNOWN, OWN_BIAS = 1, 2, 4,
 UNFOLDED_NOTE = "batchnorm_unfolded"
 
 
-Unfolded = tuple[tuple[Kernel, ...], Kernel]  # of the convolution, and of its BatchNorm
+Unfolded = tuple[Kernels, Kernel]  # of the convolution, and of its BatchNorm
 
 
 @dataclass(slots=True)
 class Calls:
-    """The calls of one graph in order, as parallel lists.
+    """Hold the calls of one graph in order, as parallel lists.
 
     ``heads`` are the operator, or the match, behind each call; ``tokens`` and ``aliases`` are all that wiring knows
     of it: two lists of calls of one structure that agree in both touch the same storages. ``norms`` are the kernels
@@ -43,7 +43,7 @@ class Calls:
     heads: list[Operator | Match] = field(default_factory=list)
     inputs: list[Values] = field(default_factory=list)
     outputs: list[Values] = field(default_factory=list)
-    kernels: list[tuple[Kernel, ...]] = field(default_factory=list)
+    kernels: list[Kernels] = field(default_factory=list)
     host_calls: list[int] = field(default_factory=list)
     aliases: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Calls:
         head: Operator | Match,
         inputs: Values,
         outputs: Values,
-        kernels: tuple[Kernel, ...],
+        kernels: Kernels,
         host_calls: int,
         aliases: tuple[tuple[int, int], ...],
         token: int,
@@ -92,7 +92,7 @@ class Calls:
         listing the calls anew.
         """
         memo = memo_of(options)
-        replaced: list[tuple[tuple[Kernel, ...], tuple[Kernel, ...]]] = []
+        replaced: list[tuple[Kernels, Kernels]] = []
         for op, old in self.lowered.values():
             new = lower_operator(op, options, memo)
             if old.host_calls != new.host_calls or old.aliases != new.aliases:
@@ -103,7 +103,7 @@ class Calls:
             if again[1] != norm:
                 return None
             replaced.append((convolution, again[0]))
-        changed: dict[int, tuple[Kernel, ...]] = {}  # by id of the kernels that are replaced
+        changed: dict[int, Kernels] = {}  # by id of the kernels that are replaced
         unchanged: set[int] = set()
         for before, after in replaced:
             if before is after or before == after:
@@ -118,7 +118,7 @@ class Calls:
         return replace(self, kernels=[changed.get(id(kernels), kernels) for kernels in self.kernels])
 
 
-def _roles(kernels: tuple[Kernel, ...]) -> tuple[bool, Family, int]:
+def _roles(kernels: Kernels) -> tuple[bool, Family, int]:
     """Return all that layouts, host calls and wiring take from kernels."""
     return bool(kernels), _main_family(kernels), sum(1 for k in kernels if k.variant == "cast")
 
@@ -135,8 +135,8 @@ def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence
 class _Draft:
     """Hold a call while the ways of eager mode change it.
 
-    ``op`` is the operator in whose place the call runs, ``head`` that or the group that ends with it; ``traits`` are
-    those of the operator that stands for the call.
+    ``op`` is the operator in whose place the call runs, ``head`` that or the group that ends with it; ``traits``
+    are those of the operator that stands for the call.
     """
 
     head: Operator | Match
@@ -145,7 +145,7 @@ class _Draft:
     traits: OperatorTraits
     inputs: Values
     outputs: Values
-    kernels: tuple[Kernel, ...]
+    kernels: Kernels
     host_calls: int
     aliases: tuple[tuple[int, int], ...]
 
@@ -344,7 +344,7 @@ def aliased_tensors(
     return pairs
 
 
-def _bias_apart(linear: Kernel, op: Operator) -> tuple[Kernel, ...]:
+def _bias_apart(linear: Kernel, op: Operator) -> Kernels:
     """Return torch's linear on a tensor that is not contiguous: a product of the copy, then an addition of its own."""
     bias = op.inputs[2]
     result = op.outputs[0]
@@ -359,7 +359,7 @@ def _bias_apart(linear: Kernel, op: Operator) -> tuple[Kernel, ...]:
     return interned((product, elementwise_kernel("add", (result, bias), (result,), flops_per_element=1)))
 
 
-def _main_family(kernels: tuple[Kernel, ...]) -> Family:
+def _main_family(kernels: Kernels) -> Family:
     for kernel in kernels:
         if kernel.family is not Family.COPY and kernel.family is not Family.RANDOM:
             return kernel.family

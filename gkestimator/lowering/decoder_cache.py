@@ -37,7 +37,7 @@ _DEPTH = 12
 
 
 def cached_values(graph: OperatorGraph) -> list[Value]:
-    """The keys and values that a decoder keeps, each as the tensor that its layer computed, in order."""
+    """Return the keys and values that a decoder keeps, each as the tensor that its layer computed, in order."""
     attentions = [
         at
         for at, op in enumerate(graph.operators)
@@ -60,7 +60,9 @@ def cached_values(graph: OperatorGraph) -> list[Value]:
 
 
 def _operands(view: GraphView, at: int) -> tuple[Tensor, Tensor, list[Tensor], bool] | None:
-    """Keys, values and masks of the attention at operator ``at``, and whether it says itself that it is causal."""
+    """Return keys, values and masks of the attention at operator ``at``, and whether it says itself that it is
+    causal.
+    """
     op = view.operators[at]
     if op.op_type == "Attention":
         tensors = [value for value in op.inputs[:4] if isinstance(value, Tensor)]
@@ -84,7 +86,7 @@ def _operands(view: GraphView, at: int) -> tuple[Tensor, Tensor, list[Tensor], b
 
 
 def _product(view: GraphView, value: Tensor, elements: int, masks: list[Tensor], depth: int) -> int | None:
-    """The product of queries and keys that ``value`` is made of; what joins it on the way goes to ``masks``."""
+    """Return the product of queries and keys that ``value`` is made of; what joins it on the way goes to ``masks``."""
     at = view.producer.get(value.name)
     if at is None or depth == 0 or value.elements != elements:
         return None
@@ -103,7 +105,7 @@ def _product(view: GraphView, value: Tensor, elements: int, masks: list[Tensor],
 
 
 def _weighted(view: GraphView, value: Value | None) -> int | None:
-    """The product of the probabilities ``value`` with the values."""
+    """Return the product of the probabilities ``value`` with the values."""
     for _ in range(_DEPTH):
         if value is None:
             return None
@@ -122,7 +124,7 @@ def _weighted(view: GraphView, value: Value | None) -> int | None:
 
 
 def _computed(view: GraphView, value: Value) -> Value:
-    """``value`` before views, copies and scaling: what the layer hands to its cache."""
+    """Return ``value`` before views, copies and scaling: what the layer hands to its cache."""
     while True:
         at = view.producer.get(value.name)
         if at is None:

@@ -21,7 +21,7 @@ from gkestimator.core.kernels import Kernel
 from gkestimator.lowering.noting import leaf_tensors, with_noting_tensors
 from gkestimator.lowering.results import checked_result
 from gkestimator.operators.records import OPERATORS, is_built_in
-from gkestimator.operators.registry import Lowered, LoweringOptions
+from gkestimator.operators.registry import Kernels, Lowered, LoweringOptions, Shape
 
 _LIMIT = 200_000  # entries; a long-lived process starts over rather than grow
 _LONGEST_KEY = 512  # bytes of an array that stand in a key as they are; a digest stands for more
@@ -29,13 +29,13 @@ _LONGEST_KEY = 512  # bytes of an array that stand in a key as they are; a diges
 
 @dataclass(slots=True)
 class _ByValues:
-    """What a rule says under one signature when it reads values.
+    """Hold what a rule says under one signature when it reads values.
 
-    ``read`` are the places, among the operator's tensors, whose value some run of the rule read. It only grows, and so
-    do the keys of ``results``: a key of fewer places never equals one of more.
+    ``read`` are the places, among the operator's tensors, whose value some run of the rule read. It only grows, and
+    so do the keys of ``results``: a key of fewer places never equals one of more.
     """
 
-    read: tuple[int, ...]
+    read: Shape
     results: dict[tuple[object, ...], Lowered] = field(default_factory=dict)
 
 
@@ -100,7 +100,7 @@ def _signature(op: Operator) -> tuple[object, ...]:
     return tuple(parts)
 
 
-def _values_read(op: Operator, places: tuple[int, ...]) -> tuple[object, ...]:
+def _values_read(op: Operator, places: Shape) -> tuple[object, ...]:
     """Return the key of the values at ``places`` among the tensors of ``op``."""
     tensors = leaf_tensors(op)
     keys: list[object] = []
@@ -110,8 +110,8 @@ def _values_read(op: Operator, places: tuple[int, ...]) -> tuple[object, ...]:
     return tuple(keys)
 
 
-def interned(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """``kernels`` as the objects that equal ones already are: whoever comes after deduplicates by identity."""
+def interned(kernels: Kernels) -> Kernels:
+    """Return ``kernels`` as the objects that equal ones already are: whoever comes after deduplicates by identity."""
     if len(_KERNELS) >= _LIMIT:
         _KERNELS.clear()
         _GROUPS.clear()
@@ -120,11 +120,11 @@ def interned(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
 
 
 _KERNELS: dict[Kernel, Kernel] = {}
-_GROUPS: dict[tuple[int, ...], tuple[Kernel, ...]] = {}  # by the ids of kernels in _KERNELS, which keeps them
+_GROUPS: dict[Shape, Kernels] = {}  # by the ids of kernels in _KERNELS, which keeps them
 
 
 def memo_of(options: LoweringOptions) -> Memo:
-    """The results remembered under ``options``, looked up once a model: hashing the options is not free."""
+    """Return the results remembered under ``options``, looked up once a model: hashing the options is not free."""
     return _MEMOS.setdefault(options, {})
 
 

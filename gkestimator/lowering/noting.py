@@ -17,7 +17,7 @@ _STORED = Tensor.__dict__["value"]  # the slot that the property below stands be
 
 
 class _NotingTensor(Tensor):
-    """A tensor that adds its place to ``noted`` whenever somebody looks at its value."""
+    """Hold a tensor that adds its place to ``noted`` whenever somebody looks at its value."""
 
     __slots__ = ("noted", "place")
     noted: set[int]
@@ -25,7 +25,7 @@ class _NotingTensor(Tensor):
 
     @property
     def value(self) -> np.ndarray | None:
-        """The folded value, None where there is none; that it was looked at is noted."""
+        """Return the folded value, None where there is none; that it was looked at is noted."""
         # A copy that a rule makes (dataclasses.replace) has no place: it read the value when it was made.
         if hasattr(self, "place"):
             self.noted.add(self.place)
@@ -45,7 +45,8 @@ def with_noting_tensors(op: Operator) -> tuple[Operator, set[int]]:
     """Return ``op`` with tensors that note when their value is read, and the set in which they note their place.
 
     Places count :func:`leaf_tensors`. A tensor that stands in several places stays one object, which has the first.
-    Tensors without a value stay as they are, so most operators do: which have one is part of an operator's signature.
+    Tensors without a value stay as they are, so most operators do: which have one is part of an operator's
+    signature.
     """
     noted: set[int] = set()
     made: dict[int, Tensor] = {}

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 
 def module_path(name: str) -> tuple[str, ...]:
-    """The modules around a node, outermost first, by the name that TorchScript's exporter gave it; else ``()``.
+    """Return the modules around a node, outermost first, by the name that TorchScript's exporter gave it; else
+    ``()``.
 
     In a merged graph the model's name and a slash stand before that name: the path begins where two slashes meet.
     """
@@ -25,10 +26,10 @@ def module_path(name: str) -> tuple[str, ...]:
 def held_arguments(
     paths: Sequence[tuple[str, ...]], reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """For every step the storages that Python lets go of only after it.
+    """Return, for every step the storages that Python lets go of only after it.
 
-    ``paths`` are the modules around each step, ``reads`` and ``writes`` its storages. A call of a module is a run of
-    steps with its path. A storage born before the run in which it is read is an argument of that module; where
+    ``paths`` are the modules around each step, ``reads`` and ``writes`` its storages. A call of a module is a run
+    of steps with its path. A storage born before the run in which it is read is an argument of that module; where
     several such runs are nested, the outermost keeps it longest.
     """
     held: list[list[str]] = [[] for _ in paths]
@@ -52,7 +53,7 @@ def held_arguments(
 
 
 def _runs(paths: Sequence[tuple[str, ...]]) -> tuple[list[list[int]], list[list[int]]]:
-    """By depth and step: the first and the last step of the call of the module at that depth around it."""
+    """Return by depth and step: the first and the last step of the call of the module at that depth around it."""
     depths = max(map(len, paths))
     begins = [[0] * len(paths) for _ in range(depths)]
     ends = [[0] * len(paths) for _ in range(depths)]

@@ -28,7 +28,7 @@ from gkestimator.operators.registry import LoweringOptions
 def stored_graph(
     graph: OperatorGraph, options: LoweringOptions, groups: Mapping[int, Operator] | None = None
 ) -> OperatorGraph:
-    """``graph`` with the element types that ``options`` store; the very object where nothing changes.
+    """Return ``graph`` with the element types that ``options`` store; the very object where nothing changes.
 
     ``groups`` are the operators that stand for fused groups, by the index of the last operator they replace: under
     ``amp`` they say what their results are.
@@ -103,7 +103,7 @@ class _Rewriter:
         return None
 
     def _autocast(self, op: Operator, group: Operator | None) -> Operator:
-        """``op`` with its element types; the last operator of a ``group`` gives what the group gives."""
+        """Return ``op`` with its element types; the last operator of a ``group`` gives what the group gives."""
         inputs = tuple(map(self._known, op.inputs))
         outputs = op.outputs
         call = op

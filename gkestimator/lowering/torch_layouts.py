@@ -23,6 +23,7 @@ from gkestimator.lowering import strides as st
 from gkestimator.operators.builders import int_of, ints_of, optional_input
 from gkestimator.operators.precision import element_precision
 from gkestimator.operators.records import traits_of
+from gkestimator.operators.registry import Shape
 
 # What torch.onnx.export(dynamo=True) calls a Conv that its optimiser made and the result of a normalisation.
 _REWRITTEN = re.compile(r"node_Conv_[0-9]+")
@@ -47,10 +48,10 @@ _SMALL_INDEX, _MOST_DIMENSIONS = 16, 3  # of index_select's special cases
 def folded_batchnorm(op: Operator) -> bool:
     """Return True for a Conv that BatchNorm was folded into, as torch's exporters leave it.
 
-    The TorchScript exporter renames weight and bias to ``onnx::Conv_<n>``. The newer one names the bias it
-    invents ``<weight>_bias`` and keeps the name of the normalisation's result (``getitem``, the first of its
-    three), which no convolution's result has: that of a module's own call is ``conv2d``. A merged graph has the
-    model's name and a slash before each of them.
+    The TorchScript exporter renames weight and bias to ``onnx::Conv_<n>``. The newer one names the bias it invents
+    ``<weight>_bias`` and keeps the name of the normalisation's result (``getitem``, the first of its three), which
+    no convolution's result has: that of a module's own call is ``conv2d``. A merged graph has the model's name and
+    a slash before each of them.
     """
     if op.op_type != "Conv" or op.domain or len(op.inputs) < 3:
         return False
@@ -79,8 +80,8 @@ def _rewritten(op: Operator) -> bool:
 
 
 @lru_cache(maxsize=65_536)
-def contiguous_copy(dtype: DType, shape: tuple[int, ...], stored: int, weight: bool) -> Kernel:
-    """``Tensor.contiguous()``: reads the ``stored`` distinct elements behind the view, writes them all."""
+def contiguous_copy(dtype: DType, shape: Shape, stored: int, weight: bool) -> Kernel:
+    """Return ``Tensor.contiguous()``: reads the ``stored`` distinct elements behind the view, writes them all."""
     elements = math.prod(shape)
     read = dtype.nbytes(min(stored, elements))
     return Kernel(
@@ -98,7 +99,6 @@ def contiguous_copy(dtype: DType, shape: tuple[int, ...], stored: int, weight: b
 
 
 # What an operator, whose source has a shape and strides, makes of them for a result of another shape; None: a copy.
-Shape = tuple[int, ...]
 
 
 def _reshaped(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
@@ -161,11 +161,11 @@ class Layouts:
         self.strides: dict[str, st.Strides] = {}
 
     def of(self, tensor: Tensor) -> st.Strides:
-        """Strides of ``tensor``."""
+        """Return strides of ``tensor``."""
         return self.strides.get(tensor.name) or st.contiguous(tensor.shape)
 
     def strided(self, values: Sequence[Value | None]) -> bool:
-        """True when one of ``values`` is a tensor (or holds one) that is not contiguous."""
+        """Return True when one of ``values`` is a tensor (or holds one) that is not contiguous."""
         known = self.strides
         if not known:
             return False
@@ -185,13 +185,13 @@ class Layouts:
             self.strides[tensor.name] = strides
 
     def channels_last(self, value: Value | None) -> bool:
-        """True when ``value`` is an image that lies in NHWC (and, contiguous, does not)."""
+        """Return True when ``value`` is an image that lies in NHWC (and, contiguous, does not)."""
         if not isinstance(value, Tensor) or value.name not in self.strides:
             return False
         return st.channels_last(value.shape, self.strides[value.name])
 
     def copy_of(self, tensor: Tensor) -> Kernel:
-        """The kernel that makes ``tensor`` contiguous."""
+        """Return the kernel that makes ``tensor`` contiguous."""
         strides = self.of(tensor)
         stored = 1
         for size, stride in zip(tensor.shape, strides, strict=True):
@@ -222,7 +222,7 @@ class Layouts:
         return None
 
     def copies(self, family: Family, values: Sequence[Value | None]) -> tuple[Kernel, ...]:
-        """The ``contiguous`` copies that a kernel of ``family`` needs of its strided operands."""
+        """Return the ``contiguous`` copies that a kernel of ``family`` needs of its strided operands."""
         kernels = []
         for index, value in enumerate(values):
             if not isinstance(value, Tensor) or value.name not in self.strides:
@@ -257,7 +257,8 @@ class Layouts:
         Its CUDA kernel has a version in which neighbouring threads take neighbouring indices, for source and result
         that collapse to equally many dimensions, at most three; else, and always with more than 16 indices, one in
         which each thread takes a slice (aten/src/ATen/native/cuda/Indexing.cu, ``index_select_out_cuda_impl``:
-        ``LARGE_INDEX(..., -1, -1, -1, true)``). That one coalesces nothing where the indexed dimension is the inner.
+        ``LARGE_INDEX(..., -1, -1, -1, true)``). That one coalesces nothing where the indexed dimension is the
+        inner.
         """
         source = op.inputs[0]
         index = op.inputs[1]
@@ -296,7 +297,7 @@ class Layouts:
                 self._dense(result, order)
 
     def attention_result(self, result: Value | None) -> None:
-        """The fused kernels write (batch, sequence, heads, size) and return it with heads and sequence
+        """Return the fused kernels write (batch, sequence, heads, size) and return it with heads and sequence
         swapped, so that the usual ``transpose(1, 2).reshape`` after them copies nothing.
         """
         if isinstance(result, Tensor) and len(result.shape) == 4:
@@ -310,7 +311,7 @@ class Layouts:
         if order is not None:
             self._dense(result, order)
 
-    def _dense(self, result: Tensor, order: tuple[int, ...]) -> None:
+    def _dense(self, result: Tensor, order: Shape) -> None:
         inner = st.contiguous(tuple(result.shape[i] for i in order))
         strides = [0] * len(order)
         for position, dim in enumerate(order):
@@ -318,7 +319,7 @@ class Layouts:
         self.set(result, tuple(strides))
 
     def alias(self, pairs: Mapping[str, Tensor]) -> None:
-        """Results (by name) that are the very tensors given: a sequence's element taken out again."""
+        """Return results (by name) that are the very tensors given: a sequence's element taken out again."""
         for name, tensor in pairs.items():
             strides = self.strides.get(tensor.name)
             if strides is not None:

@@ -27,12 +27,14 @@ from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.scopes import held_arguments, module_path
 from gkestimator.operators.builders import tensors_of
 from gkestimator.operators.records import NO_TRAITS, OperatorTraits, traits_of
+from gkestimator.operators.registry import Shape
 
 _FOREVER = 1 << 62
 
 
 def norm_parameters(calls: Calls, at: int) -> list[str]:
-    """Storages of the BatchNorm unfolded from call ``at`` besides the bias in the file; each is as large as that.
+    """Return storages of the BatchNorm unfolded from call ``at`` besides the bias in the file; each is as large as
+    that.
 
     A convolution with a bias of its own keeps the file's bias, so the shift is one more.
     """
@@ -46,15 +48,17 @@ def norm_parameters(calls: Calls, at: int) -> list[str]:
 
 @frozen
 class WiredStep:
-    """A step without kernels and bytes. ``writes`` are storages with the places of the tensors (among those of the
-    call's outputs) that lie there, ``single`` the storage where that is output 0 alone; ``holds`` as in ``Step``.
+    """Hold a step without kernels and bytes.
+
+    ``writes`` are storages with the places of the tensors (among those of the call's outputs) that lie there,
+    ``single`` the storage where that is output 0 alone; ``holds`` as in ``Step``.
     """
 
     call: int
     name: str
     op_type: str
     reads: tuple[str, ...]
-    writes: tuple[tuple[str, tuple[int, ...]], ...]
+    writes: tuple[tuple[str, Shape], ...]
     single: str | None
     norm: bool = False  # the BatchNorm of the call instead of its convolution
     holds: tuple[str, ...] = ()
@@ -62,7 +66,7 @@ class WiredStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Wiring:
-    """The steps of a graph by name; equal only to itself.
+    """Hold the steps of a graph by name; equal only to itself.
 
     ``constants`` are storages that nothing writes and that are no weights, with the call and the place among its
     inputs' tensors that says how large each is. ``biases`` are the calls whose BatchNorm parameters are weights.
@@ -70,14 +74,17 @@ class Wiring:
 
     steps: tuple[WiredStep, ...]
     constants: tuple[tuple[str, int, int], ...]
-    biases: tuple[int, ...]
+    biases: Shape
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A step before storages are resolved. ``held`` are storages that must outlive it besides what it reads."""
+    """Hold a step before storages are resolved.
+
+    ``held`` are storages that must outlive it besides what it reads.
+    """
 
     call: int
     name: str
@@ -197,7 +204,7 @@ class _Wirer:
         return self._calls.inputs[at + 1][0] is outputs[0]
 
     def _unfolded(self, at: int, name: str) -> None:
-        """Conv, then BatchNorm: the runtime's own order before the exporter folded them."""
+        """Return conv, then BatchNorm: the runtime's own order before the exporter folded them."""
         source, weight, bias = tensors_of(self._calls.inputs[at][:3])
         (result,) = tensors_of(self._calls.outputs[at][:1])
         inner = f"{result.storage}#conv"
@@ -254,7 +261,9 @@ class _Wirer:
         return last
 
     def _read(self, draft: _Draft) -> tuple[str, ...]:
-        """Return the storages that ``draft`` reads or holds; what nothing wrote is a constant, noted with its place."""
+        """Return the storages that ``draft`` reads or holds; what nothing wrote is a constant, noted with its
+        place.
+        """
         sources: dict[str, None] = {}
         for place, tensor in enumerate(draft.reads):
             storage = self._settle(tensor.storage)
@@ -287,7 +296,7 @@ class _Wirer:
         )
 
     def _with_holds(self, steps: list[WiredStep]) -> list[WiredStep]:
-        """``steps`` with what Python holds: arguments of modules, and keys and values to the end."""
+        """Return ``steps`` with what Python holds: arguments of modules, and keys and values to the end."""
         # A BatchNorm is a module of its own beside the convolution that it was folded into.
         paths = []
         writes = []

@@ -35,9 +35,11 @@ from gkestimator.operators.matmul import autocast_kernels
 from gkestimator.operators.precision import matrix_precision
 from gkestimator.operators.registry import (
     MS,
+    Kernels,
     Lowered,
     LoweringOptions,
     Outputs,
+    Shape,
     ShapeContext,
     TensorType,
     launched,
@@ -53,7 +55,7 @@ def head_size(width: int, heads: int, what: str) -> int:
     return width // heads
 
 
-def _unpacked(ctx: ShapeContext, index: int, heads_name: str) -> tuple[int, ...]:
+def _unpacked(ctx: ShapeContext, index: int, heads_name: str) -> Shape:
     """Return input ``index`` as (batch, heads, length, head size), from four dimensions or packed in three."""
     shape = tensor(ctx, index, min_rank=3).shape
     if len(shape) == 4:
@@ -65,7 +67,7 @@ def _unpacked(ctx: ShapeContext, index: int, heads_name: str) -> tuple[int, ...]
     return (batch, heads, length, head_size(width, heads, f"input {index}"))
 
 
-def _require_fit(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> None:
+def _require_fit(q: Shape, k: Shape, v: Shape) -> None:
     """Raise ShapeError unless Q, K and V of (batch, heads, length, head size) fit together."""
     fits = q[0] == k[0] and q[3] == k[3] and k[:3] == v[:3]
     if not fits:
@@ -91,7 +93,7 @@ def attention_types(ctx: ShapeContext) -> Outputs:
     if past is not None:
         total += past.shape[2]
     v_size = values[3]
-    y: tuple[int, ...] = (batch, heads, length, v_size)
+    y: Shape = (batch, heads, length, v_size)
     if len(q.shape) == 3:
         y = (batch, length, heads * v_size)
     outputs = [
@@ -144,7 +146,7 @@ def attention_kernels(
     softcap: bool = False,
     causal: bool = False,
     name: str = "attention",
-) -> tuple[Kernel, ...]:
+) -> Kernels:
     """Return attention as one fused kernel, or composed (``options.attention == "eager"``).
 
     FLOPs: 2 x scores x (qk_dim + v_dim) for the two products, and per score 1 (scale) + 5 (softmax) + 1 (mask, if
@@ -192,7 +194,7 @@ def _composed_attention(
     mask: Sequence[Tensor],
     masked: bool,
     softcap: bool,
-) -> tuple[Kernel, ...]:
+) -> Kernels:
     """Return the product of queries and keys, scale, soft cap, mask, softmax and the product with the values."""
     dtype = operands[0].dtype
     size = (shape.batch, shape.heads, shape.q_len, shape.kv_len)
@@ -214,7 +216,9 @@ def _composed_attention(
 
 
 def attention_shape(op: Operator, past: Tensor | None = None) -> AttentionShape:
-    """Return the sizes of Q, K and V (inputs 0 to 2): (batch, heads, length, size) or (batch, length, heads x size)."""
+    """Return the sizes of Q, K and V (inputs 0 to 2): (batch, heads, length, size) or (batch, length, heads x
+    size).
+    """
     heads = int_of(op, "q_num_heads", 0)
     kv_heads = int_of(op, "kv_num_heads", 0)
     batch, q_heads, q_len, qk_dim = _split_heads(op, input_at(op, 0), heads)
@@ -275,9 +279,7 @@ def attention(op: Operator, options: LoweringOptions) -> Lowered:
     return launched(*kernels, calls=1 if options.attention == "fused" else len(kernels))
 
 
-def _appended(
-    op: Operator, index: int, past: Tensor | None, size: tuple[int, ...]
-) -> tuple[Tensor, list[Kernel]]:
+def _appended(op: Operator, index: int, past: Tensor | None, size: Shape) -> tuple[Tensor, list[Kernel]]:
     """Return the keys (input 1) or values (2) with their past before them, and the copy that joins the two."""
     new = input_at(op, index)
     present = optional_output(op, index)
@@ -330,7 +332,7 @@ def linear_attention_types(ctx: ShapeContext) -> Outputs:
     return [TensorType(q.dtype, result), TensorType(past.dtype, state)][: ctx.outputs]
 
 
-def windowed(ctx: ShapeContext, state: tuple[int, ...]) -> tuple[int, ...]:
+def windowed(ctx: ShapeContext, state: Shape) -> Shape:
     """Return the shape of ``state``, or of as many of it as com.microsoft's attribute ``state_window`` keeps."""
     window = int_attribute(ctx, "state_window", 0)
     if window > 0:

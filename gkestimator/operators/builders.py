@@ -17,7 +17,7 @@ from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.kernels import Family, GemmShape, Kernel
 from gkestimator.operators.precision import element_precision, matrix_precision
-from gkestimator.operators.registry import LoweringOptions
+from gkestimator.operators.registry import LoweringOptions, Shape
 
 # Per element of a row: maximum, subtract, exponential, sum, divide (log-softmax: subtract the logarithm
 # instead).
@@ -79,7 +79,7 @@ def int_of(op: Operator, name: str, default: int) -> int:
     return default
 
 
-def ints_of(op: Operator, name: str) -> tuple[int, ...]:
+def ints_of(op: Operator, name: str) -> Shape:
     """Return the attribute ``name``, a list of integers; empty where it is absent or no list."""
     value = op.attributes.get(name)
     if isinstance(value, tuple):
@@ -116,7 +116,7 @@ def tensor_outputs(op: Operator) -> tuple[Tensor, ...]:
     return tuple(tensors_of(op.outputs))
 
 
-def scratch(base: Tensor, suffix: str, shape: tuple[int, ...], dtype: DType | None = None) -> Tensor:
+def scratch(base: Tensor, suffix: str, shape: Shape, dtype: DType | None = None) -> Tensor:
     """Return a tensor that a call makes for itself on the way to (or from) ``base``, in its type by default."""
     name = f"{base.name}#{suffix}"
     return Tensor(name=name, dtype=dtype or base.dtype, shape=shape, storage=name)
@@ -133,7 +133,7 @@ def weight_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def distinct(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """``tensors`` without repetitions of a name, in order: what a kernel reads once."""
+    """Return ``tensors`` without repetitions of a name, in order: what a kernel reads once."""
     return tuple({t.name: t for t in tensors}.values())
 
 
@@ -150,8 +150,9 @@ def memory_kernel(
     workspace_bytes: int = 0,
     read_bytes: int | None = None,
 ) -> Kernel:
-    """A kernel whose traffic is its operands. ``read_bytes`` overrides where only part of an operand is
-    touched.
+    """Return a kernel whose traffic is its operands.
+
+    ``read_bytes`` overrides where only part of an operand is touched.
 
     ``inputs`` counts the operands that are real tensors: one-element constants travel as kernel arguments.
     """
@@ -183,7 +184,7 @@ def memory_kernel(
 def elementwise_kernel(
     variant: str, reads: Sequence[Tensor], writes: Sequence[Tensor], *, flops_per_element: int
 ) -> Kernel:
-    """One result element per thread: rows = output elements."""
+    """Return one result element per thread: rows = output elements."""
     elements = max((t.elements for t in writes), default=0)
     return memory_kernel(
         Family.ELEMENTWISE, variant, reads, writes, flops=flops_per_element * elements, rows=elements
@@ -196,7 +197,7 @@ def fill_kernel(result: Tensor) -> Kernel:
 
 
 def copy_kernel(variant: str, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> Kernel:
-    """Data movement without arithmetic. Each result element reads at most one source element.
+    """Return data movement without arithmetic. Each result element reads at most one source element.
 
     So a slice reads what it writes, a transpose all of its source, an expansion its small source once.
     """
@@ -214,7 +215,7 @@ def copy_kernel(variant: str, reads: Sequence[Tensor], writes: Sequence[Tensor])
 
 
 def cast_kernel(source: Tensor, dtype: DType) -> Kernel:
-    """``source`` converted to ``dtype``."""
+    """Return ``source`` converted to ``dtype``."""
     return Kernel(
         name="copy.cast",
         family=Family.COPY,
@@ -239,12 +240,12 @@ def row_kernel(
     cols: int,
     flops: int,
 ) -> Kernel:
-    """A kernel that works on ``rows`` independent rows of ``cols`` elements."""
+    """Return a kernel that works on ``rows`` independent rows of ``cols`` elements."""
     return memory_kernel(family, variant, reads, writes, flops=flops, rows=rows, cols=cols)
 
 
 def softmax_kernel(variant: str, source: Tensor, result: Tensor, axis: int) -> Kernel:
-    """Softmax, log-softmax or hardmax of ``source`` along ``axis``."""
+    """Return softmax, log-softmax or hardmax of ``source`` along ``axis``."""
     cols = source.shape[axis] if source.shape else 1
     per_element = {"softmax": SOFTMAX_FLOPS, "log_softmax": LOG_SOFTMAX_FLOPS, "hardmax": HARDMAX_FLOPS}[
         variant
@@ -271,8 +272,9 @@ def layernorm_kernel(
     affine: int,
     per_element: int = LAYERNORM_FLOPS,
 ) -> Kernel:
-    """Normalisation over ``rows`` rows of ``cols``; ``affine`` counts scale and shift (0 to 2). ``writes[0]``
-    is the result.
+    """Return normalisation over ``rows`` rows of ``cols``; ``affine`` counts scale and shift (0 to 2).
+
+    ``writes[0]`` is the result.
     """
     return row_kernel(
         Family.LAYERNORM,
@@ -286,7 +288,7 @@ def layernorm_kernel(
 
 
 def batchnorm_kernel(source: Tensor, result: Tensor, parameters: Sequence[Tensor]) -> Kernel:
-    """Inference batch normalisation: one multiply-add per element (scale and shift folded per channel, 4
+    """Return inference batch normalisation: one multiply-add per element (scale and shift folded per channel, 4
     FLOPs each).
     """
     if len(source.shape) > 1:
@@ -307,7 +309,7 @@ def batchnorm_kernel(source: Tensor, result: Tensor, parameters: Sequence[Tensor
 def reduction_kernel(
     variant: str, source: Tensor, writes: Sequence[Tensor], *, kept: int, per_element: int, per_row: int = 0
 ) -> Kernel:
-    """A reduction of ``source`` to ``kept`` results; ``per_row`` FLOPs finish each (divide, square root,
+    """Return a reduction of ``source`` to ``kept`` results; ``per_row`` FLOPs finish each (divide, square root,
     logarithm).
     """
     rows = max(1, kept)
@@ -333,8 +335,9 @@ def gemm_kernel(
     operand_dtype: DType | None = None,
     read_bytes: int | None = None,
 ) -> Kernel:
-    """Matrix product of ``reads[0]`` and ``reads[1]`` (further reads: bias, scales). FLOPs 2 x batch x m x n
-    x k + epilogue.
+    """Return matrix product of ``reads[0]`` and ``reads[1]`` (further reads: bias, scales).
+
+    FLOPs 2 x batch x m x n x k + epilogue.
 
     ``operand_dtype`` is the type multiplied where the operands are stored otherwise (autocast, weight-only
     quantisation). One product is ``linear``, several are ``bmm``. Variant ``matmul_nn``: neither operand is read

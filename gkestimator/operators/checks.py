@@ -12,7 +12,14 @@ import numpy as np
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ShapeError
-from gkestimator.operators.registry import DeclaredType, Outputs, SequenceType, ShapeContext, TensorType
+from gkestimator.operators.registry import (
+    DeclaredType,
+    Outputs,
+    SequenceType,
+    Shape,
+    ShapeContext,
+    TensorType,
+)
 
 ELEMENT_TYPES = tuple(DType)
 """Every element type in the order of ONNX's TensorProto.DataType, which starts at 1."""
@@ -107,7 +114,7 @@ def text_attribute(ctx: ShapeContext, name: str, default: str, *, choices: Seque
 
 def ints_attribute(
     ctx: ShapeContext, name: str, *, length: int | None = None, low: int | None = None
-) -> tuple[int, ...] | None:
+) -> Shape | None:
     """Return ``length`` integers of at least ``low``; None when the attribute is absent or empty."""
     value = ctx.attributes.get(name)
     if value is None or len(value) == 0:
@@ -156,7 +163,7 @@ def constant(ctx: ShapeContext, index: int) -> np.ndarray | None:
     return None
 
 
-def constant_ints(ctx: ShapeContext, index: int, attribute: str = "") -> tuple[int, ...] | None:
+def constant_ints(ctx: ShapeContext, index: int, attribute: str = "") -> Shape | None:
     """Return the integers of input ``index``, flattened, or of ``attribute`` in older opsets; None when unknown.
 
     Use :func:`has_input` to tell an absent input from one whose value is not known.
@@ -232,7 +239,7 @@ def axis_of(axis: int, rank: int, *, what: str = "axis") -> int:
     return axis
 
 
-def axes_of(axes: Iterable[int], rank: int) -> tuple[int, ...]:
+def axes_of(axes: Iterable[int], rank: int) -> Shape:
     """Return ``axes`` counted from the front. Raises ShapeError when one is outside ``rank`` dimensions."""
     return tuple([axis_of(axis, rank) for axis in axes])
 
@@ -242,7 +249,7 @@ def axis_attribute(ctx: ShapeContext, default: int, rank: int, name: str = "axis
     return axis_of(int_attribute(ctx, name, default), rank, what=name)
 
 
-def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
+def broadcast(*shapes: Sequence[int]) -> Shape:
     """Return the shape that ``shapes`` broadcast to by NumPy's rules; ShapeError when they do not."""
     first = shapes[0]
     if all(shape == first for shape in shapes[1:]):
@@ -259,7 +266,7 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
     return tuple(result)
 
 
-def without_axes(shape: tuple[int, ...], axes: Iterable[int], keep: bool) -> tuple[int, ...]:
+def without_axes(shape: Shape, axes: Iterable[int], keep: bool) -> Shape:
     """Return ``shape`` with ``axes`` reduced: they become 1 where dimensions are kept, else they vanish."""
     sizes = list(shape)
     for axis in sorted(axes, reverse=True):
@@ -270,7 +277,7 @@ def without_axes(shape: tuple[int, ...], axes: Iterable[int], keep: bool) -> tup
     return tuple(sizes)
 
 
-def joined(shapes: Sequence[tuple[int, ...]], axis: int) -> tuple[int, ...]:
+def joined(shapes: Sequence[Shape], axis: int) -> Shape:
     """Return the shape of tensors of ``shapes`` joined along ``axis``; all other sizes have to agree."""
     first = shapes[0]
     before = first[:axis]

@@ -29,9 +29,11 @@ from gkestimator.operators.matmul import autocast_kernels
 from gkestimator.operators.pooling import not_negative, read_window, slid
 from gkestimator.operators.precision import matrix_precision
 from gkestimator.operators.registry import (
+    Kernels,
     Lowered,
     LoweringOptions,
     Outputs,
+    Shape,
     ShapeContext,
     TensorType,
     launched,
@@ -51,12 +53,12 @@ def conv_types(ctx: ShapeContext) -> Outputs:
 
 
 def _flat(values: Sequence[int], default: int, rank: int) -> tuple[int, int]:
-    """(product of all but the last, last) of a spatial attribute, padded to ``rank`` with ``default``."""
+    """Return (product of all but the last, last) of a spatial attribute, padded to ``rank`` with ``default``."""
     full = tuple(values) if values else (default,) * rank
     return math.prod(full[:-1]), full[-1]
 
 
-def _ints(op: Operator, name: str) -> tuple[int, ...]:
+def _ints(op: Operator, name: str) -> Shape:
     value = op.attributes.get(name)
     if isinstance(value, tuple):
         return tuple(int(v) for v in value)
@@ -65,13 +67,13 @@ def _ints(op: Operator, name: str) -> tuple[int, ...]:
 
 def conv_shape(
     op: Operator,
-    source: tuple[int, ...],
-    weight: tuple[int, ...],
-    result: tuple[int, ...],
+    source: Shape,
+    weight: Shape,
+    result: Shape,
     *,
     transposed: bool = False,
 ) -> ConvShape:
-    """The shape record of a convolution in NC+ layout with weights (M, C/group, kernel...); transposed: (C,
+    """Return the shape record of a convolution in NC+ layout with weights (M, C/group, kernel...); transposed: (C,
     M/group, ...).
     """
     rank = len(source) - 2
@@ -124,7 +126,7 @@ def _implicit_gemm(shape: ConvShape, *, transposed: bool) -> GemmShape:
 
 
 def _workspace(shape: ConvShape, precision: Precision, source: Tensor, weight: Tensor, result: Tensor) -> int:
-    """cuDNN's scratch: about 2.25 (in + out) + 4 weights for FP32 Winograd, the NHWC copies on tensor cores,
+    """Return cuDNN's scratch: about 2.25 (in + out) + 4 weights for FP32 Winograd, the NHWC copies on tensor cores,
     else none.
     """
     area = shape.kernel_h * shape.kernel_w
@@ -140,8 +142,9 @@ def _workspace(shape: ConvShape, precision: Precision, source: Tensor, weight: T
 
 
 def _one_pixel(shape: ConvShape) -> bool:
-    """Whether every image gives one pixel from all of itself: the matrix product (batch, C x area) x (C x area, M) of
-    data that lie flat already, and measured as such by the thousand, where no public table has such convolutions.
+    """Return whether every image gives one pixel from all of itself: the matrix product (batch, C x area) x (C x
+    area, M) of data that lie flat already, and measured as such by the thousand, where no public table has such
+    convolutions.
     """
     whole = (shape.in_h, shape.in_w) == (shape.kernel_h, shape.kernel_w)
     return whole and (shape.out_h, shape.out_w, shape.groups) == (1, 1, 1)
@@ -157,8 +160,9 @@ def convolution_kernel(
     variant: str = "conv",
     epilogue_flops: int = 0,
 ) -> Kernel:
-    """One convolution of ``reads[0]`` by ``reads[1]`` (further reads: bias, residual). FLOPs 2 x groups x m x
-    n x k.
+    """Return one convolution of ``reads[0]`` by ``reads[1]`` (further reads: bias, residual).
+
+    FLOPs 2 x groups x m x n x k.
     """
     gemm = _implicit_gemm(shape, transposed=transposed)
     depthwise = shape.groups > 1 and shape.groups == shape.in_channels
@@ -202,12 +206,12 @@ def conv_kernels(
     extra_reads: tuple[Tensor, ...] = (),
     epilogue_flops: int = 0,
     channels_last: bool = False,
-) -> tuple[Kernel, ...]:
-    """A convolution as the runtimes launch it.
+) -> Kernels:
+    """Return a convolution as the runtimes launch it.
 
     Casts under autocast; on tensor cores, for kernels larger than 1x1, grouped ones too, the NCHW to NHWC
-    conversions around it (cuDNN's ``nchwToNhwc``); the bias as a kernel of its own (torch adds it after cuDNN,
-    ONNX Runtime calls cudnnAddTensor) unless ``fused_bias``.
+    conversions around it (cuDNN's ``nchwToNhwc``); the bias as a kernel of its own (torch adds it after cuDNN, ONNX
+    Runtime calls cudnnAddTensor) unless ``fused_bias``.
     """
     separate = bias is not None and not fused_bias
     reads = (source, weight, *(() if separate or bias is None else (bias,)), *extra_reads)
@@ -240,8 +244,10 @@ def conv_kernels(
     return tuple(kernels)
 
 
-def in_channels_last(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """``kernels`` of a convolution whose image lies in NHWC: no conversions, and cuDNN's depthwise kernel for it."""
+def in_channels_last(kernels: Kernels) -> Kernels:
+    """Return ``kernels`` of a convolution whose image lies in NHWC: no conversions, and cuDNN's depthwise kernel
+    for it.
+    """
     return tuple(
         replace(k, variant="channels_last", name=f"{k.name}.channels_last")
         if k.family is Family.DEPTHWISE
@@ -257,7 +263,7 @@ def _layout_kernel(variant: str, tensor: Tensor) -> Kernel:
 
 @lowering_rule("Conv", kind="convolution", autocast="half", feeds_in_place=True)
 def conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """Convolution, then its bias."""
+    """Return convolution, then its bias."""
     source = input_at(op, 0)
     weight = input_at(op, 1)
     result = output_at(op)
@@ -267,7 +273,7 @@ def conv(op: Operator, options: LoweringOptions) -> Lowered:
     return launched(*kernels, calls=1 + casts)
 
 
-def transposed_result(ctx: ShapeContext, pads: tuple[int, ...] | None = None) -> TensorType:
+def transposed_result(ctx: ShapeContext, pads: Shape | None = None) -> TensorType:
     """Return the type of ConvTranspose of input 0 (N, C, spatial) with input 1 (C, M / group, kernel).
 
     ``pads`` (all begins, then all ends) override the attribute.
@@ -306,7 +312,7 @@ def conv_transpose_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("ConvTranspose", kind="transposed_convolution", autocast="half")
 def conv_transpose(op: Operator, options: LoweringOptions) -> Lowered:
-    """The data gradient of a convolution, then its bias."""
+    """Return the data gradient of a convolution, then its bias."""
     source = input_at(op, 0)
     weight = input_at(op, 1)
     result = output_at(op)
@@ -324,7 +330,7 @@ def conv_integer_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("ConvInteger", kind="integer_convolution", quantised=True)
 def conv_integer(op: Operator, options: LoweringOptions) -> Lowered:
-    """int8 convolution to int32; zero points go into its prologue."""
+    """Return int8 convolution to int32; zero points go into its prologue."""
     source = input_at(op, 0)
     weight = input_at(op, 1)
     result = output_at(op)
@@ -342,8 +348,8 @@ def qlinear_conv_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("QLinearConv", kind="integer_convolution", quantised=True)
 def qlinear_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """int8 convolution, requantised in its epilogue: multiply, round, add the zero point, saturate twice, and
-    the bias.
+    """Return int8 convolution, requantised in its epilogue: multiply, round, add the zero point, saturate twice,
+    and the bias.
     """
     source = input_at(op, 0)
     weight = input_at(op, 3)
@@ -362,9 +368,7 @@ def qlinear_conv(op: Operator, options: LoweringOptions) -> Lowered:
     return launched(kernel)
 
 
-def conv_result(
-    ctx: ShapeContext, x: tuple[int, ...], w: tuple[int, ...], *, channels_last: bool = False
-) -> tuple[int, ...]:
+def conv_result(ctx: ShapeContext, x: Shape, w: Shape, *, channels_last: bool = False) -> Shape:
     """Return the output shape of a convolution of ``x`` (N, C, spatial) with ``w`` (M, C / group, kernel).
 
     ``channels_last``: x and the output are (N, spatial, C); the weight keeps its layout.
@@ -385,7 +389,7 @@ def conv_result(
     return (x[0], w[0], *spatial)
 
 
-def channels_first_result(ctx: ShapeContext, x: int = 0, w: int = 1) -> tuple[int, ...]:
+def channels_first_result(ctx: ShapeContext, x: int = 0, w: int = 1) -> Shape:
     """Return :func:`conv_result` of the inputs number ``x`` and ``w``."""
     return conv_result(ctx, tensor(ctx, x).shape, tensor(ctx, w).shape)
 
@@ -398,8 +402,8 @@ def deform_conv_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("DeformConv", kind="deformable_convolution", autocast="half")
 def deform_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """Bilinear gathering of the columns (11 FLOPs a sample: 4 weights of 2, 4 multiply-adds less one), then a
-    GEMM.
+    """Return bilinear gathering of the columns (11 FLOPs a sample: 4 weights of 2, 4 multiply-adds less one), then
+    a GEMM.
     """
     source = input_at(op, 0)
     weight = input_at(op, 1)

@@ -25,6 +25,7 @@ from gkestimator.operators.registry import (
     Lowered,
     LoweringOptions,
     Outputs,
+    Shape,
     ShapeContext,
     TensorType,
     launched,
@@ -168,7 +169,7 @@ def predicate_types(ctx: ShapeContext) -> Outputs:
     return [TensorType(DType.BOOL, tensor(ctx, 0).shape)]
 
 
-def _binary_shape(ctx: ShapeContext, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+def _binary_shape(ctx: ShapeContext, a: Shape, b: Shape) -> Shape:
     """Return the shape of a binary operator's result.
 
     Before opset 7, ``broadcast=1`` aligned the second operand with ``axis``: the first's shape results.
@@ -219,7 +220,7 @@ def where_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule(*_OVER_FIRST, kind="elementwise", in_place=("onnxruntime",))
 @lowering_rule(*(name for name in FLOPS if name not in _NAMED), kind="elementwise")
 def elementwise(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel over the result's elements."""
+    """Return one kernel over the result's elements."""
     variant, flops, _ = FLOPS[op.op_type]
     result = output_at(op)
     kernel = elementwise_kernel(variant, tensor_inputs(op), (result,), flops_per_element=flops)
@@ -228,7 +229,7 @@ def elementwise(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("Softsign", kind="elementwise", in_place=("onnxruntime",))
 def softsign(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel in onnxruntime; torch composes it (torch/nn/functional.py): ``input / (input.abs() + 1)``."""
+    """Return one kernel in onnxruntime; torch composes it (torch/nn/functional.py): ``input / (input.abs() + 1)``."""
     if options.runtime != "torch":
         return elementwise(op, options)
     x = input_at(op, 0)
@@ -243,8 +244,8 @@ def softsign(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("HardSigmoid", kind="elementwise", in_place=("onnxruntime",))
 def hard_sigmoid(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel in onnxruntime and, with slope 1/6 and offset 1/2, in torch; other slopes have no call in torch and
-    are a product, a sum and a clamp there.
+    """Return one kernel in onnxruntime and, with slope 1/6 and offset 1/2, in torch; other slopes have no call in
+    torch and are a product, a sum and a clamp there.
     """
     alpha = op.attributes.get("alpha", 0.2)
     beta = op.attributes.get("beta", 0.5)
@@ -262,7 +263,7 @@ def hard_sigmoid(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("Gelu", kind="elementwise")
 def gelu(op: Operator, options: LoweringOptions) -> Lowered:
-    """Exact (erf) or tanh form, by the attribute ``approximate``."""
+    """Return exact (erf) or tanh form, by the attribute ``approximate``."""
     if op.attributes.get("approximate", "none") != "tanh":
         return elementwise(op, options)
     kernel = elementwise_kernel(
@@ -273,7 +274,7 @@ def gelu(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("Pow", kind="elementwise", in_place=("onnxruntime",), autocast="fp32")
 def power(op: Operator, options: LoweringOptions) -> Lowered:
-    """A square, cube or root of a constant exponent is multiplications or one function, as the runtimes
+    """Return a square, cube or root of a constant exponent is multiplications or one function, as the runtimes
     special-case it.
     """
     exponent = optional_input(op, 1)
@@ -298,7 +299,7 @@ def variadic_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("Sum", "Max", "Min", kind="elementwise", in_place=("onnxruntime",))
 @lowering_rule("Mean", kind="elementwise")
 def variadic(op: Operator, options: LoweringOptions) -> Lowered:
-    """n operands are n-1 binary kernels in both runtimes (and a division for Mean); a single operand is a
+    """Return n operands are n-1 binary kernels in both runtimes (and a division for Mean); a single operand is a
     copy.
     """
     operands = tensor_inputs(op)
@@ -328,7 +329,7 @@ def swiglu_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("SwiGLU", kind="gated_activation")
 def swiglu(op: Operator, options: LoweringOptions) -> Lowered:
-    """The gate half through Swish, times the other half; eager mode composes SiLU and a product."""
+    """Return the gate half through Swish, times the other half; eager mode composes SiLU and a product."""
     result = output_at(op)
     operands = tensor_inputs(op)
     swish = FLOPS["Swish"][1]

@@ -37,7 +37,7 @@ _RANDOM = {
 
 @lowering_rule("Constant", kind="constant")
 def file_constant(op: Operator, options: LoweringOptions) -> Lowered:
-    """A value of the file: it lies in memory like a weight."""
+    """Return a value of the file: it lies in memory like a weight."""
     return NO_KERNEL
 
 
@@ -54,7 +54,7 @@ def constant_of_shape_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("ConstantOfShape", "EyeLike", kind="fill", autocast="declared")
 def fill(op: Operator, options: LoweringOptions) -> Lowered:
-    """A fill; the identity also compares row and column."""
+    """Return a fill; the identity also compares row and column."""
     variant, flops = ("eye", 1) if op.op_type == "EyeLike" else ("fill", 0)
     return launched(elementwise_kernel(variant, (), (output_at(op),), flops_per_element=flops))
 
@@ -78,14 +78,14 @@ def range_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("Range", kind="fill", autocast="declared")
 def arange(op: Operator, options: LoweringOptions) -> Lowered:
-    """start + i x delta."""
+    """Return start + i x delta."""
     return launched(elementwise_kernel("range", (), (output_at(op),), flops_per_element=2))
 
 
 @lowering_rule("RandomNormal", "RandomUniform", kind="random", random=True, autocast="declared")
 @lowering_rule("RandomNormalLike", "RandomUniformLike", kind="random", random=True)
 def random_numbers(op: Operator, options: LoweringOptions) -> Lowered:
-    """Counter-based random numbers; a "like" operand lends its shape alone."""
+    """Return counter-based random numbers; a "like" operand lends its shape alone."""
     variant, flops = _RANDOM[op.op_type]
     result = output_at(op)
     kernel = memory_kernel(
@@ -101,7 +101,7 @@ def random_numbers(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("Bernoulli", kind="random", random=True)
 def bernoulli(op: Operator, options: LoweringOptions) -> Lowered:
-    """A uniform number compared with each probability."""
+    """Return a uniform number compared with each probability."""
     result = output_at(op)
     kernel = memory_kernel(
         Family.RANDOM,
@@ -116,7 +116,7 @@ def bernoulli(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("Multinomial", kind="random", random=True)
 def multinomial(op: Operator, options: LoweringOptions) -> Lowered:
-    """Softmax and prefix sum of each row's log-probabilities (6 an element), then one draw and a binary
+    """Return softmax and prefix sum of each row's log-probabilities (6 an element), then one draw and a binary
     search a sample.
     """
     source = input_at(op, 0)

@@ -197,7 +197,7 @@ _CASTS = {"TO_FLOAT": DType.FLOAT, "TO_STRING": DType.STRING, "TO_INT64": DType.
 
 
 def host_kernel(op: Operator, variant: str, *, flops: int = 0) -> Kernel:
-    """The work of ``op`` on the CPU: its traffic, and ``flops`` where they are known from shapes."""
+    """Return the work of ``op`` on the CPU: its traffic, and ``flops`` where they are known from shapes."""
     reads = tensor_inputs(op)
     writes = tensor_outputs(op)
     return Kernel(
@@ -285,5 +285,5 @@ def extractor_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("ArrayFeatureExtractor", domain=ML, kind="gather")
 def array_feature_extractor(op: Operator, options: LoweringOptions) -> Lowered:
-    """Columns picked by index."""
+    """Return columns picked by index."""
     return launched(gather_kernel(op, "gather"))

@@ -65,7 +65,7 @@ def tensor_scatter_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("Col2Im", kind="column_scatter", host_inputs=(1, 2))
 def col2im(op: Operator, options: LoweringOptions) -> Lowered:
-    """Every column element is added to its pixel: one FLOP each."""
+    """Return every column element is added to its pixel: one FLOP each."""
     source = input_at(op, 0)
     result = output_at(op)
     kernel = memory_kernel(
@@ -111,7 +111,7 @@ def gather_nd_types(ctx: ShapeContext) -> Outputs:
 
 
 def gather_kernel(op: Operator, variant: str) -> Kernel:
-    """Reads the chosen elements (not the whole table) and the indices; cols = contiguous elements moved per
+    """Return reads the chosen elements (not the whole table) and the indices; cols = contiguous elements moved per
     index.
     """
     source = input_at(op, 0)
@@ -133,7 +133,7 @@ def gather_kernel(op: Operator, variant: str) -> Kernel:
 @lowering_rule("Gather", kind="gather", strides="select")
 @lowering_rule("GatherElements", "GatherND", kind="gather")
 def gather(op: Operator, options: LoweringOptions) -> Lowered:
-    """Embedding look-ups and indexing; in torch a constant scalar index is a view (select)."""
+    """Return embedding look-ups and indexing; in torch a constant scalar index is a view (select)."""
     index = input_at(op, 1)
     if options.runtime == "torch" and op.op_type == "Gather" and index.is_weight and not index.shape:
         return SAME_STORAGE
@@ -142,7 +142,7 @@ def gather(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule(*_SCATTERS, kind="scatter")
 def scatter(op: Operator, options: LoweringOptions) -> Lowered:
-    """A copy of the data, then one write per update; a reduction reads the target and costs one FLOP an
+    """Return a copy of the data, then one write per update; a reduction reads the target and costs one FLOP an
     update.
 
     TensorScatter (cache update) writes in place, as its purpose is.
@@ -173,7 +173,7 @@ def scatter(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("OneHot", kind="one_hot", host_inputs=(1,))
 def one_hot(op: Operator, options: LoweringOptions) -> Lowered:
-    """Every result element compares its position with the index."""
+    """Return every result element compares its position with the index."""
     result = output_at(op)
     kernel = memory_kernel(
         Family.ELEMENTWISE,

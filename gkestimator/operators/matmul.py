@@ -29,9 +29,11 @@ from gkestimator.operators.checks import all_tensors, broadcast, optional_tensor
 from gkestimator.operators.precision import half_type
 from gkestimator.operators.registry import (
     MS,
+    Kernels,
     Lowered,
     LoweringOptions,
     Outputs,
+    Shape,
     ShapeContext,
     TensorType,
     launched,
@@ -48,7 +50,7 @@ def matmul_types(ctx: ShapeContext) -> Outputs:
     return [TensorType(a.dtype, matmul_result(a.shape, b.shape))]
 
 
-def matmul_result(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+def matmul_result(a: Shape, b: Shape) -> Shape:
     """Return the shape of the matrix product of ``a`` and ``b`` by NumPy's rules; one dimension is a vector.
 
     Raises ShapeError when the inner dimensions differ.
@@ -67,9 +69,7 @@ def matmul_result(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     return result
 
 
-def matmul_shape(
-    a: tuple[int, ...], b: tuple[int, ...], *, trans_a: bool = False, trans_b: bool = False
-) -> GemmShape:
+def matmul_shape(a: Shape, b: Shape, *, trans_a: bool = False, trans_b: bool = False) -> GemmShape:
     """Return the GEMM of a NumPy-style product; a two-dimensional right side folds the left side's batch into m.
 
     Raises ShapeError where the inner dimensions differ or a side is a scalar.
@@ -89,8 +89,8 @@ def matmul_shape(
 
 def autocast_kernels(
     operands: tuple[Tensor, ...], options: LoweringOptions
-) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
-    """Under ``amp`` the casts of float32 operands to half, and the operands as the product reads them."""
+) -> tuple[Kernels, tuple[Tensor, ...]]:
+    """Return, under ``amp`` the casts of float32 operands to half, and the operands as the product reads them."""
     if options.dtype != "amp":
         return (), operands
     half = half_type(options)
@@ -113,8 +113,8 @@ def matmul_kernels(
     *,
     variant: str = "matmul",
     epilogue_flops: int = 0,
-) -> tuple[Kernel, ...]:
-    """A product with its autocasts. An empty inner dimension leaves a fill with zeros."""
+) -> Kernels:
+    """Return a product with its autocasts. An empty inner dimension leaves a fill with zeros."""
     if shape.k == 0:
         return (fill_kernel(result),)
     casts, operands = autocast_kernels(operands, options)
@@ -124,7 +124,7 @@ def matmul_kernels(
 
 @lowering_rule("MatMul", kind="gemm", autocast="half")
 def matmul(op: Operator, options: LoweringOptions) -> Lowered:
-    """One GEMM, or one batched GEMM."""
+    """Return one GEMM, or one batched GEMM."""
     a = input_at(op, 0)
     b = input_at(op, 1)
     # torch's exporters store the weight of a Linear transposed, so its product reads W^T; a runtime that takes
@@ -145,7 +145,7 @@ def gemm_types(ctx: ShapeContext) -> Outputs:
     return [TensorType(a.dtype, result)]
 
 
-def gemm_result(ctx: ShapeContext, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+def gemm_result(ctx: ShapeContext, a: Shape, b: Shape) -> Shape:
     """Return the shape of the product of two matrices, each transposed where transA or transB say so."""
     if len(a) != 2 or len(b) != 2:
         raise ShapeError(f"{list(a)} and {list(b)} are not both matrices")
@@ -157,7 +157,7 @@ def gemm_result(ctx: ShapeContext, a: tuple[int, ...], b: tuple[int, ...]) -> tu
 
 
 def gemm_shape(op: Operator) -> GemmShape:
-    """The GEMM of a Gemm-like operator with ``transA`` and ``transB``."""
+    """Return the GEMM of a Gemm-like operator with ``transA`` and ``transB``."""
     a = input_at(op, 0)
     b = input_at(op, 1)
     return matmul_shape(
@@ -170,7 +170,7 @@ def gemm_shape(op: Operator) -> GemmShape:
 
 @lowering_rule("Gemm", kind="gemm", autocast="half", feeds_in_place=True)
 def gemm(op: Operator, options: LoweringOptions) -> Lowered:
-    """alpha A B + beta C with the bias in the epilogue (cublasLt, addmm): one kernel."""
+    """Return alpha A B + beta C with the bias in the epilogue (cublasLt, addmm): one kernel."""
     shape = gemm_shape(op)
     bias = optional_input(op, 2)
     elements = shape.m * shape.n
@@ -325,7 +325,7 @@ def matmul_integer_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("MatMulInteger", kind="integer_gemm", quantised=True)
 def matmul_integer(op: Operator, options: LoweringOptions) -> Lowered:
-    """int8 x int8 to int32 in one kernel; zero points are subtracted in its prologue."""
+    """Return int8 x int8 to int32 in one kernel; zero points are subtracted in its prologue."""
     a = input_at(op, 0)
     b = input_at(op, 1)
     kernel = gemm_kernel(
@@ -343,7 +343,7 @@ def qlinear_matmul_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("QLinearMatMul", kind="integer_gemm", quantised=True)
 def qlinear_matmul(op: Operator, options: LoweringOptions) -> Lowered:
-    """int8 product, requantised in the epilogue: multiply, round, add the zero point, saturate (5 per
+    """Return int8 product, requantised in the epilogue: multiply, round, add the zero point, saturate (5 per
     element).
     """
     a = input_at(op, 0)

@@ -47,6 +47,7 @@ from gkestimator.operators.registry import (
     Lowered,
     LoweringOptions,
     Outputs,
+    Shape,
     ShapeContext,
     TensorType,
     launched,
@@ -58,7 +59,7 @@ from gkestimator.operators.registry import (
 _COPIES = {"Transpose": "transpose", "Expand": "expand", "Slice": "slice", "Split": "split"}
 
 
-def reshape_dims(target: tuple[int, ...], shape: tuple[int, ...], *, copies: bool) -> tuple[int, ...]:
+def reshape_dims(target: Shape, shape: Shape, *, copies: bool) -> Shape:
     """Return the shape that ``target`` gives to a tensor of ``shape``: -1 is inferred, 0 ``copies`` a dimension.
 
     Raises ShapeError where the number of elements differs.
@@ -163,7 +164,7 @@ def bit_cast_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("Identity", kind="view", view_in=("torch", "onnxruntime"), strides="same", keeps_layout=True)
 @lowering_rule("BitCast", kind="view")
 def reshape(op: Operator, options: LoweringOptions) -> Lowered:
-    """The same elements under another shape: no kernel."""
+    """Return the same elements under another shape: no kernel."""
     return same_storage(op)
 
 
@@ -180,7 +181,7 @@ def dropout_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("Dropout", kind="view", view_in=("torch", "onnxruntime"), strides="same", keeps_layout=True)
 def dropout(op: Operator, options: LoweringOptions) -> Lowered:
-    """Nothing at inference; a requested mask is a fill with ones. Training draws random numbers."""
+    """Return nothing at inference; a requested mask is a fill with ones. Training draws random numbers."""
     if len(op.inputs) > 2:
         mode = op.inputs[2]
     else:
@@ -255,7 +256,7 @@ def expand_types(ctx: ShapeContext) -> Outputs:
     return [TensorType(data.dtype, broadcast(data.shape, target))]
 
 
-def split_sizes(ctx: ShapeContext, length: int, parts: int) -> tuple[int, ...] | None:
+def split_sizes(ctx: ShapeContext, length: int, parts: int) -> Shape | None:
     """Return the sizes of the parts of ``length``; None when they are not known.
 
     Without named sizes there are ``parts`` equal ones, of which the last is smaller.
@@ -290,7 +291,7 @@ def split_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("Slice", kind="view_or_copy", view_in=("torch",), strides="slice")
 @lowering_rule("Split", kind="view_or_copy", view_in=("torch",), strides="same")
 def copy(op: Operator, options: LoweringOptions) -> Lowered:
-    """A view in torch, a copy in onnxruntime."""
+    """Return a view in torch, a copy in onnxruntime."""
     if runtime_traits(options.runtime).operators_as in traits_of(op.key).view_in:
         return same_storage(op)
     writes = tensor_outputs(op)
@@ -308,7 +309,7 @@ def concat_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("Concat", kind="copy")
 def concat(op: Operator, options: LoweringOptions) -> Lowered:
-    """One copy of every operand."""
+    """Return one copy of every operand."""
     operands = tensor_inputs(op)
     result = output_at(op)
     # An operand named twice is still written twice; it is read once.
@@ -362,7 +363,7 @@ def blocks_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("Trilu", domain=MS, kind="copy")
 @lowering_rule("Tile", "DepthToSpace", "SpaceToDepth", "ReverseSequence", "Trilu", kind="copy")
 def rearrange(op: Operator, options: LoweringOptions) -> Lowered:
-    """Every result element is one source element, or zero."""
+    """Return every result element is one source element, or zero."""
     variant = {
         "Tile": "tile",
         "DepthToSpace": "depth_to_space",
@@ -398,11 +399,12 @@ def pad_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("Pad", kind="copy")
 def pad(op: Operator, options: LoweringOptions) -> Lowered:
-    """A copy into a larger frame; padding by nothing is the source itself in torch.
+    """Return a copy into a larger frame; padding by nothing is the source itself in torch.
 
     torch pads with a constant in two kernels: it fills the frame and copies the source into it
-    (aten/src/ATen/native/PadNd.cpp, ``constant_pad_nd``). Where no side grows it only copies. The other modes are one
-    kernel each but for wrap, whose copies (the source and two for every padded dimension) are not told apart here.
+    (aten/src/ATen/native/PadNd.cpp, ``constant_pad_nd``). Where no side grows it only copies. The other modes are
+    one kernel each but for wrap, whose copies (the source and two for every padded dimension) are not told apart
+    here.
     """
     source = input_at(op, 0)
     result = output_at(op)
@@ -439,7 +441,7 @@ def cast_like_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("Cast", kind="cast", autocast="declared", keeps_layout=True)
 @lowering_rule("CastLike", kind="cast", keeps_layout=True)
 def cast(op: Operator, options: LoweringOptions) -> Lowered:
-    """A conversion; to the type it already has it is the source itself."""
+    """Return a conversion; to the type it already has it is the source itself."""
     source = input_at(op, 0)
     result = output_at(op)
     if source.dtype is result.dtype:

@@ -7,7 +7,7 @@ import math
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor
-from gkestimator.core.kernels import Family, Kernel
+from gkestimator.core.kernels import Family
 from gkestimator.operators.builders import (
     LAYERNORM_FLOPS,
     RMSNORM_FLOPS,
@@ -25,9 +25,11 @@ from gkestimator.operators.builders import (
 from gkestimator.operators.checks import axis_attribute, int_attribute, optional_tensor, tensor
 from gkestimator.operators.registry import (
     MS,
+    Kernels,
     Lowered,
     LoweringOptions,
     Outputs,
+    Shape,
     ShapeContext,
     TensorType,
     launched,
@@ -47,8 +49,8 @@ def operator_axis(op: Operator, rank: int, default: int) -> int:
     return axis
 
 
-def autocast_to_float(source: Tensor, options: LoweringOptions) -> tuple[tuple[Kernel, ...], Tensor]:
-    """Under ``amp`` the cast of a half tensor to float32 that torch makes before a normalisation, and its
+def autocast_to_float(source: Tensor, options: LoweringOptions) -> tuple[Kernels, Tensor]:
+    """Return, under ``amp`` the cast of a half tensor to float32 that torch makes before a normalisation, and its
     result.
     """
     if options.dtype != "amp" or source.dtype not in (DType.FLOAT16, DType.BFLOAT16):
@@ -62,7 +64,7 @@ def autocast_to_float(source: Tensor, options: LoweringOptions) -> tuple[tuple[K
 @lowering_rule("Softmax", "LogSoftmax", kind="softmax", autocast="fp32", in_place=("onnxruntime",))
 @lowering_rule("Hardmax", kind="softmax")
 def softmax(op: Operator, options: LoweringOptions) -> Lowered:
-    """Rows along one axis; before opset 13 everything from the axis on is one row."""
+    """Return rows along one axis; before opset 13 everything from the axis on is one row."""
     source = input_at(op, 0)
     result = output_at(op)
     casts, source = autocast_to_float(source, options)
@@ -94,7 +96,7 @@ def layer_norm_types(ctx: ShapeContext) -> Outputs:
     return [data, statistics, statistics][: ctx.outputs]
 
 
-def rows_of(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+def rows_of(shape: Shape, axis: int) -> Shape:
     """Return ``shape`` with 1 in place of every dimension from ``axis`` on."""
     return shape[:axis] + (1,) * (len(shape) - axis)
 
@@ -107,8 +109,8 @@ def along_axis_types(ctx: ShapeContext) -> Outputs:
     return [x]
 
 
-def normalised_extent(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
-    """(rows, columns) of a normalisation over all dimensions from ``axis`` on."""
+def normalised_extent(shape: Shape, axis: int) -> tuple[int, int]:
+    """Return (rows, columns) of a normalisation over all dimensions from ``axis`` on."""
     return math.prod(shape[:axis]), math.prod(shape[axis:])
 
 
@@ -120,8 +122,8 @@ def layernorm_kernels(
     options: LoweringOptions,
     *,
     axis: int,
-) -> tuple[Kernel, ...]:
-    """Layer (``layer_norm``) or root-mean-square (``rms_norm``) normalisation from ``axis`` on, with
+) -> Kernels:
+    """Return layer (``layer_norm``) or root-mean-square (``rms_norm``) normalisation from ``axis`` on, with
     autocast's cast.
     """
     casts, source = autocast_to_float(source, options)
@@ -141,7 +143,7 @@ def layernorm_kernels(
 @lowering_rule("LayerNormalization", domain=MS, kind="layer_norm", autocast="fp32")
 @lowering_rule("LayerNormalization", "RMSNormalization", kind="layer_norm", autocast="fp32")
 def layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel over rows of all dimensions from ``axis`` on."""
+    """Return one kernel over rows of all dimensions from ``axis`` on."""
     source = input_at(op, 0)
     parameters = present_inputs(op, 1, 2)
     variant = "rms_norm" if op.op_type == "RMSNormalization" else "layer_norm"
@@ -165,7 +167,7 @@ def per_channel_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("GroupNormalization", kind="group_norm", autocast="fp32")
 @lowering_rule("InstanceNormalization", kind="group_norm")
 def group_norm(op: Operator, options: LoweringOptions) -> Lowered:
-    """Rows are (sample, group) pairs; instance normalisation has one channel per group."""
+    """Return rows are (sample, group) pairs; instance normalisation has one channel per group."""
     source = input_at(op, 0)
     result = output_at(op)
     casts, source = autocast_to_float(source, options)
@@ -201,8 +203,9 @@ def batch_norm_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("BatchNormalization", kind="batch_norm", autocast="first", feeds_in_place=True)
 def batch_norm(op: Operator, options: LoweringOptions) -> Lowered:
-    """Inference: scale and shift per channel. Training mode (statistics are outputs): a normalisation over
-    each channel.
+    """Return inference: scale and shift per channel.
+
+    Training mode (statistics are outputs): a normalisation over each channel.
     """
     source = input_at(op, 0)
     result = output_at(op)
@@ -224,7 +227,7 @@ def batch_norm(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("LpNormalization", kind="lp_norm", autocast="fp32")
 def lp_norm(op: Operator, options: LoweringOptions) -> Lowered:
-    """The norm of each row (magnitude or square, sum), then a division: 3 per element."""
+    """Return the norm of each row (magnitude or square, sum), then a division: 3 per element."""
     source = input_at(op, 0)
     result = output_at(op)
     axis = operator_axis(op, len(source.shape), -1)
@@ -243,7 +246,7 @@ def lp_norm(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("MeanVarianceNormalization", kind="layer_norm")
 def mean_variance_norm(op: Operator, options: LoweringOptions) -> Lowered:
-    """Mean and variance over ``axes`` (default 0, 2, 3), no affine part."""
+    """Return mean and variance over ``axes`` (default 0, 2, 3), no affine part."""
     source = input_at(op, 0)
     result = output_at(op)
     axes = op.attributes.get("axes", (0, 2, 3))
@@ -261,8 +264,9 @@ def mean_variance_norm(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("LRN", kind="local_response_norm")
 def lrn(op: Operator, options: LoweringOptions) -> Lowered:
-    """x / (bias + alpha / size x sum of squares over ``size`` channels)^beta: 2 a neighbour, then
-    multiply, add, power (log, multiply, exp), divide."""
+    """Return x / (bias + alpha / size x sum of squares over ``size`` channels)^beta: 2 a neighbour, then multiply,
+    add, power (log, multiply, exp), divide.
+    """
     source = input_at(op, 0)
     result = output_at(op)
     size = op.attributes.get("size", 5)

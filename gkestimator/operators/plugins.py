@@ -18,9 +18,8 @@ def load_plugin(path: str) -> None:
     """Execute the rules in ``path`` (a ``.py`` file, else a module name); a second load of the same file does
     nothing.
 
-    The file runs with the user's rights: only name files you trust. Raises UsageError in one line when it
-    does not exist,
-    fails, registers a key that is taken, or registers nothing; what it had registered by then is taken back.
+    The file runs with the user's rights: only name files you trust. Raises UsageError in one line when it does not
+    exist, fails, registers a key that is taken, or registers nothing; what it had registered by then is taken back.
     """
     file = Path(path)
     is_file = path.endswith(".py") or file.exists()

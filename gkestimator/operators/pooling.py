@@ -30,6 +30,7 @@ from gkestimator.operators.registry import (
     Lowered,
     LoweringOptions,
     Outputs,
+    Shape,
     ShapeContext,
     TensorType,
     launched,
@@ -71,7 +72,7 @@ def _spatial(values: object, rank: int) -> tuple[int, int]:
 def pool_kernel(
     op: Operator, variant: str, source: Tensor, writes: tuple[Tensor, ...], per_element: int, per_result: int
 ) -> Kernel:
-    """A windowed pooling; rows = results, cols = window, the window's geometry as a depthwise ConvShape."""
+    """Return a windowed pooling; rows = results, cols = window, the window's geometry as a depthwise ConvShape."""
     result = writes[0]
     rank = len(source.shape) - 2
     window = op.attributes.get("kernel_shape")
@@ -119,7 +120,7 @@ def _with(kernel: Kernel, *, conv: ConvShape | None = None, workspace_bytes: int
 @lowering_rule("MaxPool", "AveragePool", domain=NCHWC, kind="pool")
 @lowering_rule(*_WINDOWED, kind="pool")
 def pool(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel; torch's max pooling also writes 8-byte indices, which live as scratch memory."""
+    """Return one kernel; torch's max pooling also writes 8-byte indices, which live as scratch memory."""
     variant, per_element, per_result = _WINDOWED[op.op_type]
     kernel = pool_kernel(op, variant, input_at(op, 0), tensor_outputs(op), per_element, per_result)
     alone = op.op_type == "MaxPool" and not op.domain and len(tensor_outputs(op)) == 1
@@ -138,7 +139,7 @@ def global_pool_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("GlobalAveragePool", "GlobalMaxPool", domain=NCHWC, kind="global_pool")
 @lowering_rule(*_GLOBAL, kind="global_pool")
 def global_pool(op: Operator, options: LoweringOptions) -> Lowered:
-    """A reduction of each channel's pixels: rows = results, cols = pixels."""
+    """Return a reduction of each channel's pixels: rows = results, cols = pixels."""
     variant, per_element, per_result = _GLOBAL[op.op_type]
     source = input_at(op, 0)
     result = output_at(op)
@@ -157,10 +158,10 @@ def global_pool(op: Operator, options: LoweringOptions) -> Lowered:
 class Window(NamedTuple):
     """Hold a window over ``len(kernel)`` spatial dimensions; ``pads`` are all begins, then all ends."""
 
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    pads: tuple[int, ...]
+    kernel: Shape
+    strides: Shape
+    dilations: Shape
+    pads: Shape
     padded_to_fit: bool
 
     def span(self, axis: int) -> int:
@@ -172,7 +173,7 @@ class Window(NamedTuple):
         return self.pads[axis] + self.pads[axis + len(self.kernel)]
 
 
-def read_window(ctx: ShapeContext, rank: int, kernel: tuple[int, ...] | None = None) -> Window:
+def read_window(ctx: ShapeContext, rank: int, kernel: Shape | None = None) -> Window:
     """Return the window that the attributes state over ``rank`` spatial dimensions.
 
     ``kernel`` comes from the weight, if there is one. Raises ShapeError where attributes contradict each other.
@@ -201,10 +202,11 @@ def read_window(ctx: ShapeContext, rank: int, kernel: tuple[int, ...] | None = N
 _AUTO_PADS = ("NOTSET", "", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
-def slid(window: Window, spatial: tuple[int, ...], ceil_mode: bool = False) -> tuple[int, ...]:
+def slid(window: Window, spatial: Shape, ceil_mode: bool = False) -> Shape:
     """Return how often ``window`` fits along each dimension of ``spatial``.
 
-    With ``ceil_mode`` a window may reach beyond the end, but has to begin inside the input or the padding before it.
+    With ``ceil_mode`` a window may reach beyond the end, but has to begin inside the input or the padding before
+    it.
     """
     sizes = []
     for axis, size in enumerate(spatial):
@@ -231,7 +233,7 @@ def slid(window: Window, spatial: tuple[int, ...], ceil_mode: bool = False) -> t
     return tuple(sizes)
 
 
-def pool_spatial(ctx: ShapeContext, spatial: tuple[int, ...]) -> tuple[int, ...]:
+def pool_spatial(ctx: ShapeContext, spatial: Shape) -> Shape:
     """Return the spatial output shape of a pool over ``spatial``, ``ceil_mode`` and dilations respected."""
     return slid(read_window(ctx, len(spatial)), spatial, bool(int_attribute(ctx, "ceil_mode", 0)))
 
@@ -268,7 +270,7 @@ def max_unpool_types(ctx: ShapeContext) -> Outputs:
     return [TensorType(x.dtype, x.shape[:2] + not_negative(sizes))]
 
 
-def not_negative(sizes: Sequence[int]) -> tuple[int, ...]:
+def not_negative(sizes: Sequence[int]) -> Shape:
     """Return spatial ``sizes``; ShapeError where padding leaves less than nothing."""
     if min(sizes, default=0) < 0:
         raise ShapeError(f"pads leave the spatial sizes {list(sizes)}")
@@ -277,7 +279,7 @@ def not_negative(sizes: Sequence[int]) -> tuple[int, ...]:
 
 @lowering_rule("MaxUnpool", kind="unpool")
 def max_unpool(op: Operator, options: LoweringOptions) -> Lowered:
-    """A fill with zeros and a scatter of the maxima."""
+    """Return a fill with zeros and a scatter of the maxima."""
     source = input_at(op, 0)
     indices = input_at(op, 1)
     result = output_at(op)

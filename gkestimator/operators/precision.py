@@ -23,7 +23,7 @@ _ELEMENT = {
 
 
 def half_type(options: LoweringOptions) -> DType:
-    """The half type of ``options``; UsageError when ``half`` names none."""
+    """Return the half type of ``options``; UsageError when ``half`` names none."""
     if options.half not in _HALF:
         raise UsageError(
             f"dtype {options.dtype!r}: expected a half precision of fp16 or bf16, found {options.half}"
@@ -32,12 +32,12 @@ def half_type(options: LoweringOptions) -> DType:
 
 
 def element_precision(dtype: DType) -> Precision:
-    """The precision that a memory-bound kernel over ``dtype`` elements carries (integers but int8: fp32)."""
+    """Return the precision that a memory-bound kernel over ``dtype`` elements carries (integers but int8: fp32)."""
     return _ELEMENT.get(dtype, Precision.FP32)
 
 
 def matrix_precision(dtype: DType, options: LoweringOptions, *, convolution: bool = False) -> Precision:
-    """What matrix work on ``dtype`` operands calculates in; ``amp`` casts float32 operands to half."""
+    """Return what matrix work on ``dtype`` operands calculates in; ``amp`` casts float32 operands to half."""
     if dtype is DType.FLOAT:
         if options.dtype == "amp" and options.half is not None:
             return options.half
@@ -48,7 +48,7 @@ def matrix_precision(dtype: DType, options: LoweringOptions, *, convolution: boo
 
 
 def stored_bytes(tensor: Tensor, options: LoweringOptions) -> int:
-    """Bytes of ``tensor`` in memory under ``options``; exact for tensors of a rewritten graph too."""
+    """Return bytes of ``tensor`` in memory under ``options``; exact for tensors of a rewritten graph too."""
     if tensor.dtype is DType.FLOAT and options.dtype in ("fp16", "bf16"):
         return half_type(options).nbytes(tensor.elements)
     return tensor.nbytes

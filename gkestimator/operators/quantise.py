@@ -51,7 +51,7 @@ def is_quantised(graph: OperatorGraph) -> bool:
 @lowering_rule("QuantizeLinear", kind="quantize", autocast="declared", quantised=True)
 @lowering_rule("QuantizeLinear", domain=MS, kind="quantize", autocast="declared", quantised=True)
 def quantize(op: Operator, options: LoweringOptions) -> Lowered:
-    """x / scale, rounded, shifted, saturated."""
+    """Return x / scale, rounded, shifted, saturated."""
     result = output_at(op)
     kernel = memory_kernel(
         Family.QUANTIZE,
@@ -76,7 +76,7 @@ def dequantize_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("DequantizeLinear", kind="dequantize", autocast="declared")
 @lowering_rule("DequantizeLinear", domain=MS, kind="dequantize", autocast="declared")
 def dequantize(op: Operator, options: LoweringOptions) -> Lowered:
-    """(x - zero point) x scale."""
+    """Return (x - zero point) x scale."""
     result = output_at(op)
     kernel = memory_kernel(
         Family.QUANTIZE,
@@ -98,7 +98,7 @@ def dynamic_quantize_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("DynamicQuantizeLinear", kind="quantize", autocast="declared", quantised=True)
 def dynamic_quantize(op: Operator, options: LoweringOptions) -> Lowered:
-    """Minimum and maximum of the tensor (2 an element), then quantisation with the scale that follows (8
+    """Return minimum and maximum of the tensor (2 an element), then quantisation with the scale that follows (8
     FLOPs once).
     """
     source = input_at(op, 0)

@@ -68,7 +68,7 @@ def ms_causal_conv_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("CausalConvWithState", domain=MS, kind="convolution")
 @lowering_rule("CausalConvWithState", kind="convolution")
 def causal_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """Depthwise causal convolution over (state, x): the new state is a slice of the two, the activation an
+    """Return depthwise causal convolution over (state, x): the new state is a slice of the two, the activation an
     epilogue.
     """
     source = input_at(op, 0)
@@ -146,8 +146,8 @@ def directions_of(ctx: ShapeContext) -> int:
 
 
 def cell_flops(op_type: str, *, batch: int, hidden: int, inputs: int, bias: bool, peepholes: bool) -> int:
-    """FLOPs of one step of one direction: the two products, biases (two a gate), peepholes (2 a unit, three),
-    the cell.
+    """Return FLOPs of one step of one direction: the two products, biases (two a gate), peepholes (2 a unit,
+    three), the cell.
     """
     gates = _GATES[op_type]
     products = 2 * gates * hidden * (inputs + hidden)
@@ -158,8 +158,8 @@ def cell_flops(op_type: str, *, batch: int, hidden: int, inputs: int, bias: bool
 
 @lowering_rule("LSTM", "GRU", "RNN", kind="recurrent", autocast="half")
 def recurrent(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel for all steps and directions; ``gemm.batch`` = steps x directions products of (batch, inputs
-    + hidden).
+    """Return one kernel for all steps and directions; ``gemm.batch`` = steps x directions products of (batch,
+    inputs + hidden).
     """
     source = input_at(op, 0)
     recurrence = input_at(op, 2)

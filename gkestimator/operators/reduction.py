@@ -91,8 +91,9 @@ def _composed_in_torch(op_type: str, source: Tensor, result: Tensor) -> tuple[Ke
 @lowering_rule(*_SUMS, kind="reduction", autocast="fp32")
 @lowering_rule(*(name for name in REDUCTIONS if name not in _SUMS), kind="reduction")
 def reduce(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return one kernel, or the two calls of a composition in torch. Without axes and with
-    ``noop_with_empty_axes`` nothing is summed: the element function alone remains.
+    """Return one kernel, or the two calls of a composition in torch.
+
+    Without axes and with ``noop_with_empty_axes`` nothing is summed: the element function alone remains.
     """
     variant, per_element, per_row, _ = REDUCTIONS[op.op_type]
     source = input_at(op, 0)
@@ -139,7 +140,7 @@ def arg_reduce_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("ArgMax", "ArgMin", kind="arg_reduction")
 def arg_reduce(op: Operator, options: LoweringOptions) -> Lowered:
-    """One comparison an element."""
+    """Return one comparison an element."""
     result = output_at(op)
     variant = "arg_max" if op.op_type == "ArgMax" else "arg_min"
     kernel = reduction_kernel(variant, input_at(op, 0), (result,), kept=result.elements, per_element=1)
@@ -148,7 +149,7 @@ def arg_reduce(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("CumSum", "CumProd", kind="scan", autocast="fp32")
 def cumulate(op: Operator, options: LoweringOptions) -> Lowered:
-    """A prefix sum or product along one axis: one FLOP an element; rows are the lines of the axis."""
+    """Return a prefix sum or product along one axis: one FLOP an element; rows are the lines of the axis."""
     source = input_at(op, 0)
     result = output_at(op)
     axis_input = optional_input(op, 1)
@@ -170,7 +171,7 @@ def cumulate(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("Det", kind="determinant")
 def determinant(op: Operator, options: LoweringOptions) -> Lowered:
-    """LU factorisation, n(n-1)(4n+1)/6 FLOPs a matrix (2/3 n^3 to leading order), then the product of the
+    """Return LU factorisation, n(n-1)(4n+1)/6 FLOPs a matrix (2/3 n^3 to leading order), then the product of the
     diagonal.
     """
     source = input_at(op, 0)

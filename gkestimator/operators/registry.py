@@ -25,11 +25,15 @@ NCHWC = "com.microsoft.nchwc"
 ML = "ai.onnx.ml"
 
 
+Shape: TypeAlias = "tuple[int, ...]"
+Kernels: TypeAlias = "tuple[Kernel, ...]"
+
+
 class TensorType(NamedTuple):
     """Hold an element type and a concrete shape. ``bounded``: the shape bounds a data-dependent size from above."""
 
     dtype: DType
-    shape: tuple[int, ...]
+    shape: Shape
     bounded: bool = False
 
 
@@ -72,14 +76,16 @@ class ShapeContext:
 
 @frozen
 class LoweringOptions:
-    """Say what decides which kernels an operator becomes, besides the operator. Hashable: lowerings are cached by it.
+    """Say what decides which kernels an operator becomes, besides the operator.
+
+    Hashable: lowerings are cached by it.
 
     ``runtime`` is ``torch`` or ``onnxruntime``; ``dtype`` the effective dtype word (``fp32``, ``tf32``, ``fp16``,
     ``bf16``, ``amp``, ``int8``, ``auto`` is already resolved by the caller: ``matmul_precision`` and
     ``conv_precision`` say what float32 matrix work and convolutions calculate in; ``int8`` is for files that hold
     quantised operators). ``attention`` is ``fused`` or ``eager``. ``half`` is the half type that ``fp16``, ``bf16``
-    and ``amp`` store activations in, else None. ``unfold_batchnorm`` (torch): convolutions that an exporter folded a
-    BatchNorm into run it as a kernel of its own, as the author's model does; False where the model that runs is
+    and ``amp`` store activations in, else None. ``unfold_batchnorm`` (torch): convolutions that an exporter folded
+    a BatchNorm into run it as a kernel of its own, as the author's model does; False where the model that runs is
     folded as well.
     """
 
@@ -96,12 +102,12 @@ class LoweringOptions:
 class Lowered:
     """Say what one operator becomes.
 
-    ``kernels`` in launch order. ``aliases`` maps output index to the input index whose storage it shares: a view (no
-    kernel) or an operation done in place. ``host_calls`` counts framework calls: 0 for a view that the runtime
+    ``kernels`` in launch order. ``aliases`` maps output index to the input index whose storage it shares: a view
+    (no kernel) or an operation done in place. ``host_calls`` counts framework calls: 0 for a view that the runtime
     resolves while it plans, 1 for an ordinary call, more where eager mode composes.
     """
 
-    kernels: tuple[Kernel, ...]
+    kernels: Kernels
     host_calls: int
     aliases: Mapping[int, int] = field(default_factory=dict)
 

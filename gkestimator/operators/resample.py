@@ -26,6 +26,7 @@ from gkestimator.operators.registry import (
     Lowered,
     LoweringOptions,
     Outputs,
+    Shape,
     ShapeContext,
     TensorType,
     launched,
@@ -36,7 +37,7 @@ from gkestimator.operators.registry import (
 
 @lowering_rule("MaxRoiPool", kind="roi_pool")
 def max_roi_pool(op: Operator, options: LoweringOptions) -> Lowered:
-    """At most every pixel of a region is compared once: regions as large as the image bound the work."""
+    """Return at most every pixel of a region is compared once: regions as large as the image bound the work."""
     source = input_at(op, 0)
     rois = input_at(op, 1)
     result = output_at(op)
@@ -53,9 +54,7 @@ def max_roi_pool(op: Operator, options: LoweringOptions) -> Lowered:
     return launched(kernel)
 
 
-def scaled_shape(
-    shape: tuple[int, ...], scales: tuple[float, ...], roi: tuple[float, ...] | None = None
-) -> tuple[int, ...]:
+def scaled_shape(shape: Shape, scales: tuple[float, ...], roi: tuple[float, ...] | None = None) -> Shape:
     """Return ``floor(size * scale)`` for each dimension, in single precision as runtimes do it.
 
     ``roi`` (starts, then ends, of every axis) narrows each size to its crop first.
@@ -83,7 +82,7 @@ def _has_elements(ctx: ShapeContext, index: int) -> bool:
     return has_input(ctx, index) and tensor(ctx, index).shape != (0,)
 
 
-def _to_sizes(ctx: ShapeContext, sizes: tuple[int, ...], chosen: tuple[int, ...]) -> tuple[int, ...]:
+def _to_sizes(ctx: ShapeContext, sizes: Shape, chosen: Shape) -> Shape:
     """Return what dimensions of ``sizes`` become that are to be ``chosen``, by the policy about their ratio."""
     if len(chosen) != len(sizes) or min(chosen, default=0) < 0:
         raise ShapeError(f"sizes are {list(chosen)}, expected {len(sizes)} sizes")
@@ -154,7 +153,7 @@ def upsample_types(ctx: ShapeContext) -> Outputs:
 
 
 def interpolation_flops(mode: str, axes: int) -> int:
-    """FLOPs per result of interpolating along ``axes`` axes: taps = (1 | 2 | 4)^axes, a multiply-add each,
+    """Return FLOPs per result of interpolating along ``axes`` axes: taps = (1 | 2 | 4)^axes, a multiply-add each,
     less the first add.
 
     Linear weights cost 1 an axis (1 - t), cubic ones 16 (four cubics by Horner with shared powers).
@@ -169,7 +168,7 @@ def interpolation_flops(mode: str, axes: int) -> int:
 @lowering_rule("Upsample", domain=NCHWC, kind="resample")
 @lowering_rule("Resize", "Upsample", kind="resample")
 def resize(op: Operator, options: LoweringOptions) -> Lowered:
-    """Interpolation along the axes whose size changes; nearest is a copy."""
+    """Return interpolation along the axes whose size changes; nearest is a copy."""
     source = input_at(op, 0)
     result = output_at(op)
     mode = str(op.attributes.get("mode", "nearest"))
@@ -199,7 +198,7 @@ def grid_sample_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("GridSample", domain=MS, kind="resample")
 @lowering_rule("GridSample", kind="resample")
 def grid_sample(op: Operator, options: LoweringOptions) -> Lowered:
-    """Samples at the grid's points: coordinates cost 2 an axis and point, then interpolation per channel."""
+    """Return samples at the grid's points: coordinates cost 2 an axis and point, then interpolation per channel."""
     source = input_at(op, 0)
     grid = input_at(op, 1)
     result = output_at(op)
@@ -214,7 +213,7 @@ def grid_sample(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("AffineGrid", kind="affine_grid", host_inputs=(1,))
 def affine_grid(op: Operator, options: LoweringOptions) -> Lowered:
-    """theta (d x d+1) times homogeneous coordinates: d multiply-adds an output coordinate."""
+    """Return theta (d x d+1) times homogeneous coordinates: d multiply-adds an output coordinate."""
     theta = input_at(op, 0)
     result = output_at(op)
     d = theta.shape[1]
@@ -231,8 +230,9 @@ def affine_grid(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("RoiAlign", kind="roi_align")
 def roi_align(op: Operator, options: LoweringOptions) -> Lowered:
-    """Bilinear samples per bin, averaged. ``sampling_ratio`` 0 means bin-sized sampling: the image over the
-    bins bounds it.
+    """Return bilinear samples per bin, averaged.
+
+    ``sampling_ratio`` 0 means bin-sized sampling: the image over the bins bounds it.
     """
     source = input_at(op, 0)
     rois = input_at(op, 1)

@@ -71,7 +71,7 @@ def _log2(n: int) -> int:
 
 @lowering_rule("TopK", kind="top_k")
 def top_k(op: Operator, options: LoweringOptions) -> Lowered:
-    """Radix select compares each element once per 8-bit digit; the k found are sorted (k log2 k)."""
+    """Return radix select compares each element once per 8-bit digit; the k found are sorted (k log2 k)."""
     source = input_at(op, 0)
     writes = tensor_outputs(op)
     axis = operator_axis(op, len(source.shape), -1)
@@ -109,7 +109,7 @@ def unique_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("Unique", domain=MS, kind="sort")
 @lowering_rule("Unique", kind="sort")
 def unique(op: Operator, options: LoweringOptions) -> Lowered:
-    """A sort (n log2 n comparisons), neighbours compared, a compaction; the count goes back to the host."""
+    """Return a sort (n log2 n comparisons), neighbours compared, a compaction; the count goes back to the host."""
     source = input_at(op, 0)
     n = source.elements
     kernel = memory_kernel(
@@ -158,7 +158,7 @@ def compress_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("NonZero", "Compress", kind="selection")
 def select(op: Operator, options: LoweringOptions) -> Lowered:
-    """A test and a prefix sum over the flags (2 an element), then the selected elements are written; host
+    """Return a test and a prefix sum over the flags (2 an element), then the selected elements are written; host
     waits for the count.
     """
     source = input_at(op, 0)
@@ -196,7 +196,7 @@ def non_max_suppression_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("NonMaxSuppression", kind="non_max_suppression")
 def non_max_suppression(op: Operator, options: LoweringOptions) -> Lowered:
-    """Sort the scores of each class, then every pair's overlap: 14 FLOPs (4 min/max, 2 differences, 2 clips,
+    """Return sort the scores of each class, then every pair's overlap: 14 FLOPs (4 min/max, 2 differences, 2 clips,
     area, union, ratio).
 
     The pairs bound the work; n(n-1)/2 a class.

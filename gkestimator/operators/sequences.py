@@ -46,7 +46,7 @@ from gkestimator.operators.registry import (
 
 @lowering_rule("If", "Loop", "Scan", "SequenceMap", kind="control_flow")
 def control_flow(op: Operator, options: LoweringOptions) -> Lowered:
-    """The host waits for the condition (or drives the iteration): one call, no kernel."""
+    """Return the host waits for the condition (or drives the iteration): one call, no kernel."""
     return launched()
 
 
@@ -142,7 +142,7 @@ def optional_get_types(ctx: ShapeContext) -> Outputs:
 )
 @lowering_rule("SequenceInsert", "SequenceErase", kind="sequence", sequence=True)
 def move_handles(op: Operator, options: LoweringOptions) -> Lowered:
-    """Handles move, elements stay where they are."""
+    """Return handles move, elements stay where they are."""
     return same_storage(op)
 
 
@@ -198,7 +198,7 @@ def empty_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("SequenceEmpty", "SequenceLength", "OptionalHasElement", "Shape", "Size", kind="metadata")
 def metadata(op: Operator, options: LoweringOptions) -> Lowered:
-    """Answered on the host from what it knows of the value: no kernel."""
+    """Return answered on the host from what it knows of the value: no kernel."""
     return NO_KERNEL
 
 
@@ -256,7 +256,7 @@ _MOST_PIECES = 65_536
 
 @lowering_rule("SplitToSequence", kind="sequence_split", sequence=True, keeps_layout=True)
 def split_to_sequence(op: Operator, options: LoweringOptions) -> Lowered:
-    """Views in torch, copies in onnxruntime."""
+    """Return views in torch, copies in onnxruntime."""
     if options.runtime == "torch":
         return same_storage(op)
     reads = tensor_inputs(op)[:1]
@@ -290,7 +290,7 @@ def concat_from_sequence_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("ConcatFromSequence", kind="copy")
 def concat_from_sequence(op: Operator, options: LoweringOptions) -> Lowered:
-    """One copy of every element."""
+    """Return one copy of every element."""
     writes = tensor_outputs(op)
     rows = sum(t.elements for t in writes)
     kernel: Kernel = memory_kernel(Family.COPY, "concat", tensor_inputs(op), writes, flops=0, rows=rows)

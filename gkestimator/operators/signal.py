@@ -43,7 +43,7 @@ _WINDOWS = {
 
 
 def fft_flops(length: int, *, real: bool) -> int:
-    """5 n log2 n for a complex transform of ``length`` (the usual count of a radix-2 FFT), half of it for a
+    """Return 5 n log2 n for a complex transform of ``length`` (the usual count of a radix-2 FFT), half of it for a
     real one.
     """
     if length > 1:
@@ -55,7 +55,7 @@ def fft_flops(length: int, *, real: bool) -> int:
 
 @lowering_rule("DFT", kind="fft", host_inputs=(1, 2))
 def dft(op: Operator, options: LoweringOptions) -> Lowered:
-    """Batched FFT along one axis; the last dimension holds 1 (real) or 2 (complex) components."""
+    """Return batched FFT along one axis; the last dimension holds 1 (real) or 2 (complex) components."""
     source = input_at(op, 0)
     result = output_at(op)
     rank = len(source.shape)
@@ -106,7 +106,7 @@ def stft_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("STFT", kind="fft")
 def stft(op: Operator, options: LoweringOptions) -> Lowered:
-    """Frames times the window (1 an element), then one FFT a frame."""
+    """Return frames times the window (1 an element), then one FFT a frame."""
     source = input_at(op, 0)
     result = output_at(op)
     window = optional_input(op, 2)
@@ -137,7 +137,7 @@ def stft(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule(*_WINDOWS, kind="window", host_inputs=(0,))
 def window(op: Operator, options: LoweringOptions) -> Lowered:
-    """A cosine window, computed per sample."""
+    """Return a cosine window, computed per sample."""
     variant, flops = _WINDOWS[op.op_type]
     kernel = elementwise_kernel(variant, (), (output_at(op),), flops_per_element=flops)
     return launched(kernel)
@@ -145,6 +145,6 @@ def window(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("MelWeightMatrix", kind="filter_bank", host_inputs=(0, 1, 2, 3, 4))
 def mel_weight_matrix(op: Operator, options: LoweringOptions) -> Lowered:
-    """Triangular filters: per entry two slopes (subtract, divide each), a minimum and a maximum."""
+    """Return triangular filters: per entry two slopes (subtract, divide each), a minimum and a maximum."""
     kernel = elementwise_kernel("mel_weights", (), (output_at(op),), flops_per_element=6)
     return launched(kernel)

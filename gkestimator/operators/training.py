@@ -27,7 +27,7 @@ _UPDATES = {"Adagrad": ("adagrad", 3, 9), "Momentum": ("momentum", 3, 7), "Adam"
 
 @lowering_rule(*_UPDATES, domain="ai.onnx.preview.training", kind="optimiser")
 def update(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel per parameter: its state, gradient and momenta in, parameter and momenta out."""
+    """Return one kernel per parameter: its state, gradient and momenta in, parameter and momenta out."""
     variant, per_parameter, flops = _UPDATES[op.op_type]
     operands = tensor_inputs(op)[2:]
     results = tensor_outputs(op)
@@ -67,13 +67,13 @@ def _nll(op: Operator, scores: Tensor, target: Tensor, result: Tensor) -> Kernel
 
 @lowering_rule("NegativeLogLikelihoodLoss", kind="loss", autocast="fp32")
 def nll_loss(op: Operator, options: LoweringOptions) -> Lowered:
-    """Picks one score per target, negates, weighs and sums."""
+    """Return picks one score per target, negates, weighs and sums."""
     return launched(_nll(op, input_at(op, 0), input_at(op, 1), output_at(op)))
 
 
 @lowering_rule("SoftmaxCrossEntropyLoss", kind="loss", autocast="fp32")
 def softmax_cross_entropy(op: Operator, options: LoweringOptions) -> Lowered:
-    """Log-softmax over the classes, then the negative log likelihood."""
+    """Return log-softmax over the classes, then the negative log likelihood."""
     scores = input_at(op, 0)
     target = input_at(op, 1)
     writes = tensor_outputs(op)

@@ -45,7 +45,7 @@ __all__ = ["PATTERNS", "Match", "Pattern", "Refusal", "explain", "find_matches"]
 
 @frozen
 class Pattern:
-    """``find(view, index, options)`` is tried at every operator of the ``anchors``' types; it raises Mismatch
+    """Hold ``find(view, index, options)`` is tried at every operator of the ``anchors``' types; it raises Mismatch
     to refuse. Which patterns a runtime applies stands in its record (:mod:`gkestimator.hardware.runtimes`).
     """
 
@@ -57,7 +57,7 @@ class Pattern:
 
 
 class Refusal(NamedTuple):
-    """Why a pattern does not apply at an operator that it could have."""
+    """Hold why a pattern does not apply at an operator that it could have."""
 
     pattern: str
     operator: str
@@ -93,14 +93,14 @@ PATTERNS: tuple[Pattern, ...] = (
 
 
 def find_matches(graph: OperatorGraph, options: LoweringOptions) -> list[Match]:
-    """The groups of ``graph`` that the runtime of ``options`` launches as one call, by position; none
+    """Return the groups of ``graph`` that the runtime of ``options`` launches as one call, by position; none
     overlap.
     """
     return _search(graph, options, None)
 
 
 def explain(graph: OperatorGraph, options: LoweringOptions) -> list[Refusal]:
-    """For every operator that a pattern starts from and did not take: the pattern, the operator and the
+    """Return, for every operator that a pattern starts from and did not take: the pattern, the operator and the
     reason.
     """
     refusals: list[Refusal] = []

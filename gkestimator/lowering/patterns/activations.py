@@ -25,7 +25,7 @@ from gkestimator.operators.registry import LoweringOptions
 
 
 def match_sigmoid_gate(view: GraphView, sigmoid: int, options: LoweringOptions) -> Match:
-    """The SiLU or QuickGELU around the Sigmoid at index ``sigmoid``."""
+    """Return the SiLU or QuickGELU around the Sigmoid at index ``sigmoid``."""
     argument = view.operand(sigmoid, 0)
     gated = view.reader(view.result(sigmoid), "Mul")
     x = view.other(gated, view.result(sigmoid))
@@ -68,7 +68,7 @@ def _quick_gelu(view: GraphView, covered: list[int], x: Tensor, alpha: float) ->
 
 
 def match_hard_sigmoid_swish(view: GraphView, gate: int, options: LoweringOptions) -> Match:
-    """x * HardSigmoid(x) with slope 1/6 around the HardSigmoid at index ``gate``."""
+    """Return x * HardSigmoid(x) with slope 1/6 around the HardSigmoid at index ``gate``."""
     op = view.operators[gate]
     alpha = op.attributes.get("alpha", 0.2)
     beta = op.attributes.get("beta", 0.5)
@@ -82,7 +82,7 @@ def match_hard_sigmoid_swish(view: GraphView, gate: int, options: LoweringOption
 
 
 def match_clip_swish(view: GraphView, clip: int, options: LoweringOptions) -> Match:
-    """x * clip(x + 3, 0, 6) / 6 (or times 1/6, before or after the product) around the Clip at index
+    """Return x * clip(x + 3, 0, 6) / 6 (or times 1/6, before or after the product) around the Clip at index
     ``clip``.
     """
     _bounds(view, clip)
@@ -119,7 +119,7 @@ def _bounds(view: GraphView, clip: int) -> None:
 
 
 def match_mish(view: GraphView, softplus: int, options: LoweringOptions) -> Match:
-    """The Mish that starts at the Softplus at index ``softplus``."""
+    """Return the Mish that starts at the Softplus at index ``softplus``."""
     x = view.operand(softplus, 0)
     tanh = view.reader(view.result(softplus), "Tanh")
     product = view.reader(view.result(tanh), "Mul")
@@ -129,7 +129,7 @@ def match_mish(view: GraphView, softplus: int, options: LoweringOptions) -> Matc
 
 
 def match_relu_clip(view: GraphView, relu: int, options: LoweringOptions) -> Match:
-    """The Clip that swallows the Relu at index ``relu``."""
+    """Return the Clip that swallows the Relu at index ``relu``."""
     clip = view.reader(view.result(relu), "Clip")
     op = view.operators[clip]
     if "min" in op.attributes:

@@ -33,7 +33,7 @@ _DEPTH = 10  # factors, masks and reshapes between the product and the softmax
 
 
 def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> Match:
-    """The attention around the Softmax at index ``softmax``."""
+    """Return the attention around the Softmax at index ``softmax``."""
     scores = view.operand(softmax, 0)
     require_last_axis(view.operators[softmax], len(scores.shape))
     masks: list[Tensor] = []
@@ -86,7 +86,7 @@ def _queries_and_keys(view: GraphView, product: int) -> tuple[Tensor, Tensor, li
 
 
 def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> tuple[int, list[int]]:
-    """The product that ``value`` is made of and the operators between; what is added or selects goes to
+    """Return the product that ``value`` is made of and the operators between; what is added or selects goes to
     ``masks``.
     """
     if depth == 0:
@@ -117,7 +117,7 @@ def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> 
 def _either(
     view: GraphView, index: int, positions: tuple[int, int], masks: list[Tensor], depth: int
 ) -> tuple[int, list[int]]:
-    """The side of an Add or Where that holds the scores; the other side is a mask (or the value that fills
+    """Return the side of an Add or Where that holds the scores; the other side is a mask (or the value that fills
     in).
     """
     for here, there in (positions, positions[::-1]):
@@ -138,7 +138,7 @@ def _either(
 
 
 def _probabilities(view: GraphView, value: Tensor) -> tuple[Tensor, list[int]]:
-    """The probabilities after what stands between softmax and the second product, and those operators."""
+    """Return the probabilities after what stands between softmax and the second product, and those operators."""
     covered: list[int] = []
     while True:
         following = view.optional_reader(value, "Dropout", "Cast", "CastLike", "Identity")
@@ -154,7 +154,7 @@ def _probabilities(view: GraphView, value: Tensor) -> tuple[Tensor, list[int]]:
 
 
 def _nan_guard(view: GraphView, value: Tensor) -> list[int] | None:
-    """IsNaN and Where that put zeros where a row has no key, else None."""
+    """Return IsNaN and Where that put zeros where a row has no key, else None."""
     readers = view.consumers.get(value.name, ())
     if len(readers) != 2 or value.name in view.outputs:
         return None
@@ -173,7 +173,8 @@ _MASK_OPERATORS = 64
 
 
 def is_causal(view: GraphView, mask: Tensor) -> bool:
-    """Whether positions are compared on the way to ``mask``, or a constant square of truth values leads there.
+    """Return whether positions are compared on the way to ``mask``, or a constant square of truth values leads
+    there.
 
     A table looked up by such comparisons (T5's buckets of distances) is a bias, not a mask.
     """
@@ -207,7 +208,7 @@ def _square_of_truths(tensor: Tensor) -> bool:
 
 
 def match_bias_softmax(view: GraphView, softmax: int, options: LoweringOptions) -> Match:
-    """The BiasSoftmax that ends at the Softmax at index ``softmax``."""
+    """Return the BiasSoftmax that ends at the Softmax at index ``softmax``."""
     scores = view.operand(softmax, 0)
     rank = len(scores.shape)
     require_last_axis(view.operators[softmax], rank)

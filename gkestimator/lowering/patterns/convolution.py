@@ -16,7 +16,7 @@ from gkestimator.operators.registry import LoweringOptions
 
 
 def match_conv_folding(view: GraphView, conv: int, options: LoweringOptions) -> Match:
-    """The convolution at index ``conv`` with everything that folds into its weights."""
+    """Return the convolution at index ``conv`` with everything that folds into its weights."""
     op = view.operators[conv]
     weight = view.operand(conv, 1)
     if not weight.is_weight or not weight.shape:

@@ -30,7 +30,7 @@ from gkestimator.operators.registry import LoweringOptions
 
 
 def match_gelu(view: GraphView, erf: int, options: LoweringOptions) -> Match:
-    """The GELU around the Erf at index ``erf``."""
+    """Return the GELU around the Erf at index ``erf``."""
     x, scaled, divides = _argument(view, erf)
     plus = view.reader(view.result(erf), "Add")
     require_value(view.split_scalar(plus)[1], 1.0)
@@ -69,7 +69,7 @@ def match_gelu(view: GraphView, erf: int, options: LoweringOptions) -> Match:
 
 
 def _argument(view: GraphView, erf: int) -> tuple[Tensor, int, bool]:
-    """x, the operator that scales it for the Erf, and whether it divides by sqrt(2)."""
+    """Return x, the operator that scales it for the Erf, and whether it divides by sqrt(2)."""
     scaled = view.source(view.operand(erf, 0), "Div", "Mul")
     divides = view.operators[scaled].op_type == "Div"
     x, constant = view.split_scalar(scaled)
@@ -103,7 +103,7 @@ _BETA = math.sqrt(2.0 / math.pi)
 
 
 def match_tanh_gelu(view: GraphView, tanh: int, options: LoweringOptions) -> Match:
-    """The GELU around the Tanh at index ``tanh``."""
+    """Return the GELU around the Tanh at index ``tanh``."""
     x, polynomial, form = _polynomial(view, view.operand(tanh, 0))
     plus = view.reader(view.result(tanh), "Add")
     require_value(view.split_scalar(plus)[1], 1.0)
@@ -132,7 +132,7 @@ def match_tanh_gelu(view: GraphView, tanh: int, options: LoweringOptions) -> Mat
 
 
 def _tail(view: GraphView, x: Tensor, plus: int) -> tuple[list[int], bool]:
-    """The multiplications after 1 + tanh, and whether 0.5 * x is made first."""
+    """Return the multiplications after 1 + tanh, and whether 0.5 * x is made first."""
     product = view.reader(view.result(plus), "Mul")
     factor = view.other(product, view.result(plus))
     half = view.made_by(factor, "Mul")
@@ -152,7 +152,7 @@ def _tail(view: GraphView, x: Tensor, plus: int) -> tuple[list[int], bool]:
 
 
 def _polynomial(view: GraphView, argument: Tensor) -> tuple[Tensor, list[int], str]:
-    """x, the operators of sqrt(2/pi) (x + 0.044715 x^3), and how it is written: pow, cube or factored."""
+    """Return x, the operators of sqrt(2/pi) (x + 0.044715 x^3), and how it is written: pow, cube or factored."""
     outer = view.source(argument, "Mul")
     if not _has_scalar(view, outer):
         return _factored(view, outer)
@@ -181,7 +181,7 @@ def _has_scalar(view: GraphView, index: int) -> bool:
 
 
 def _cube(view: GraphView, power: int, x: Tensor) -> list[int] | None:
-    """The operators that make x^3 at index ``power``, None when it is something else."""
+    """Return the operators that make x^3 at index ``power``, None when it is something else."""
     if view.operators[power].op_type == "Pow":
         if view.operand(power, 0).name != x.name:
             return None
@@ -197,7 +197,7 @@ def _cube(view: GraphView, power: int, x: Tensor) -> list[int] | None:
 
 
 def _factored(view: GraphView, outer: int) -> tuple[Tensor, list[int], str]:
-    """sqrt(2/pi) x * (1 + 0.044715 x x)."""
+    """Return sqrt(2/pi) x * (1 + 0.044715 x x)."""
     for scaled_value, bracket_value in view.either_order(outer):
         scaled = view.made_by(scaled_value, "Mul")
         bracket = view.made_by(bracket_value, "Add")

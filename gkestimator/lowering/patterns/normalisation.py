@@ -43,12 +43,12 @@ from gkestimator.lowering.patterns.view import (
     scalar_value,
 )
 from gkestimator.operators.builders import elementwise_kernel, input_at, output_at
-from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+from gkestimator.operators.registry import Lowered, LoweringOptions, Shape, lowering_rule
 
 
 @dataclass(slots=True)
 class _Core:
-    """d / sqrt(mean(d^2) + eps): the operators, d, the result, and what tells the exporters' forms apart."""
+    """Hold d / sqrt(mean(d^2) + eps): the operators, d, the result, and what tells the exporters' forms apart."""
 
     covered: list[int]
     centred: Tensor
@@ -60,7 +60,7 @@ class _Core:
 
 
 def match_layer_norm(view: GraphView, root: int, options: LoweringOptions) -> Match:
-    """The LayerNorm around the Sqrt at index ``root``."""
+    """Return the LayerNorm around the Sqrt at index ``root``."""
     core = _core(view, root)
     centred, casts = view.past_casts(core.centred)
     subtract = view.source(centred, "Sub")
@@ -94,7 +94,7 @@ def match_layer_norm(view: GraphView, root: int, options: LoweringOptions) -> Ma
 
 
 def match_rms_norm(view: GraphView, root: int, options: LoweringOptions) -> Match:
-    """The RMSNorm around the Sqrt at index ``root``."""
+    """Return the RMSNorm around the Sqrt at index ``root``."""
     core = _core(view, root)
     if options.runtime != "onnxruntime":
         raise Mismatch("RMSNorm is python arithmetic in transformers: eager mode launches each operator")
@@ -160,9 +160,9 @@ def _core(view: GraphView, root: int) -> _Core:
 
 
 def _affine(
-    view: GraphView, value: Tensor, extent: tuple[int, ...], *, shifted: bool = True
+    view: GraphView, value: Tensor, extent: Shape, *, shifted: bool = True
 ) -> tuple[list[int], Tensor | None, Tensor | None]:
-    """An optional scale and shift over ``extent`` that follow: their operators, the scale, the shift."""
+    """Return an optional scale and shift over ``extent`` that follow: their operators, the scale, the shift."""
     passed, casts = view.through_casts(value)
     scaling = view.optional_reader(passed, "Mul")
     if scaling is None:
@@ -182,15 +182,15 @@ def _affine(
     return covered, scale, None
 
 
-def _is_parameter(tensor: Tensor, extent: tuple[int, ...]) -> bool:
-    """A weight of the normalised extent (leading ones allowed)."""
+def _is_parameter(tensor: Tensor, extent: Shape) -> bool:
+    """Return a weight of the normalised extent (leading ones allowed)."""
     return (
         tensor.is_weight and tensor.shape[-len(extent) :] == extent and tensor.elements == math.prod(extent)
     )
 
 
 def match_skip_layer_norm(view: GraphView, norm: int, options: LoweringOptions) -> Match:
-    """The SkipLayerNormalization that ends at the LayerNormalization at index ``norm``."""
+    """Return the SkipLayerNormalization that ends at the LayerNormalization at index ``norm``."""
     op = view.operators[norm]
     add = view.source(view.operand(norm, 0), "Add")
     first = view.operand(add, 0)
@@ -235,7 +235,7 @@ def match_skip_layer_norm(view: GraphView, norm: int, options: LoweringOptions) 
 
 
 def match_group_norm(view: GraphView, norm: int, options: LoweringOptions) -> Match:
-    """The GroupNorm around the InstanceNormalization at index ``norm``."""
+    """Return the GroupNorm around the InstanceNormalization at index ``norm``."""
     before = view.source(view.operand(norm, 0), "Reshape")
     x = view.operand(before, 0)
     grouped = view.operand(norm, 0)
@@ -275,7 +275,7 @@ def match_group_norm(view: GraphView, norm: int, options: LoweringOptions) -> Ma
 
 
 def match_rsqrt(view: GraphView, root: int, options: LoweringOptions) -> Match:
-    """The reciprocal root that starts at the Sqrt at index ``root``."""
+    """Return the reciprocal root that starts at the Sqrt at index ``root``."""
     last = view.reader(view.result(root), "Reciprocal", "Div")
     if view.operators[last].op_type == "Div":
         if view.operand(last, 1).name != view.result(root).name or view.operand(last, 0).value is None:
@@ -288,6 +288,6 @@ def match_rsqrt(view: GraphView, root: int, options: LoweringOptions) -> Match:
 
 @lowering_rule("Rsqrt", domain=FUSED_DOMAIN, kind="elementwise", autocast="fp32")
 def lower_rsqrt(op: Operator, options: LoweringOptions) -> Lowered:
-    """Two FLOPs per element: a root and a division."""
+    """Return two FLOPs per element: a root and a division."""
     kernel = elementwise_kernel("rsqrt", (input_at(op, 0),), (output_at(op),), flops_per_element=2)
     return Lowered(kernels=(kernel,), host_calls=1)

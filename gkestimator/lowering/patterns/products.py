@@ -26,7 +26,7 @@ from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_ru
 
 
 def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, list[int], int]:
-    """The operand before factors and transpositions that only this product reads, those, and whether it is
+    """Return the operand before factors and transpositions that only this product reads, those, and whether it is
     flipped.
     """
     members: list[int] = []
@@ -53,8 +53,8 @@ def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, list[int], int
 
 
 def flattened_transpose(view: GraphView, value: Tensor) -> tuple[Tensor, list[int]]:
-    """The (B, H, S, D) behind ``value`` (B, H, D, S), where Reshape to (B*H, S, D), Transpose and Reshape back
-    lie between, as torch.onnx.export(dynamo=True) turns the keys; ``value`` itself and no operators otherwise.
+    """Return the (B, H, S, D) behind ``value`` (B, H, D, S), where Reshape to (B*H, S, D), Transpose and Reshape
+    back lie between, as torch.onnx.export(dynamo=True) turns the keys; ``value`` itself and no operators otherwise.
     """
     members: list[int] = []
     at = value
@@ -80,7 +80,7 @@ def flattened_transpose(view: GraphView, value: Tensor) -> tuple[Tensor, list[in
 
 
 def scales(view: GraphView, index: int, value: Tensor) -> bool:
-    """True where a Mul or Div changes nothing but the magnitude."""
+    """Return True where a Mul or Div changes nothing but the magnitude."""
     op = view.operators[index]
     first = view.operand(index, 0)
     second = view.operand(index, 1)
@@ -92,7 +92,7 @@ def scales(view: GraphView, index: int, value: Tensor) -> bool:
 
 
 def scaling_after(view: GraphView, value: Tensor) -> int | None:
-    """The Mul or Div by a one-element constant that alone reads the product ``value``."""
+    """Return the Mul or Div by a one-element constant that alone reads the product ``value``."""
     index = view.optional_reader(value, "Mul", "Div")
     if index is None or not scales(view, index, view.result(index)):
         return None
@@ -102,7 +102,7 @@ def scaling_after(view: GraphView, value: Tensor) -> int | None:
 
 
 def match_linear(view: GraphView, product: int, options: LoweringOptions) -> Match:
-    """The linear layer that starts at the MatMul at index ``product``."""
+    """Return the linear layer that starts at the MatMul at index ``product``."""
     x = view.operand(product, 0)
     weight = view.operand(product, 1)
     if not weight.is_weight or len(weight.shape) != 2:
@@ -124,7 +124,7 @@ def match_linear(view: GraphView, product: int, options: LoweringOptions) -> Mat
 
 @lowering_rule("Linear", domain=FUSED_DOMAIN, kind="gemm", autocast="half")
 def lower_linear(op: Operator, options: LoweringOptions) -> Lowered:
-    """x (..., K) times W (K, N) plus bias (N): one GEMM, 2 M N K FLOPs and an addition per result."""
+    """Return x (..., K) times W (K, N) plus bias (N): one GEMM, 2 M N K FLOPs and an addition per result."""
     x = input_at(op, 0)
     weight = input_at(op, 1)
     bias = input_at(op, 2)
@@ -135,7 +135,7 @@ def lower_linear(op: Operator, options: LoweringOptions) -> Lowered:
 
 
 def match_scaled_matmul(view: GraphView, product: int, options: LoweringOptions) -> Match:
-    """The FusedMatMul around the MatMul at index ``product``."""
+    """Return the FusedMatMul around the MatMul at index ``product``."""
     covered = [product]
     operands: list[Tensor] = []
     transposed: list[int] = []

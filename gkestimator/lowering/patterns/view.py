@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
 from gkestimator.core.records import frozen
+from gkestimator.operators.registry import Shape
 
 Key = tuple[str, str]
 
@@ -21,13 +22,15 @@ _VIEWS: WeakKeyDictionary[object, GraphView] = WeakKeyDictionary()
 
 
 class Mismatch(Exception):  # noqa: N818  (an answer, not an error)
-    """A pattern does not apply here; the text says why. Never leaves the package."""
+    """Hold a pattern does not apply here; the text says why. Never leaves the package."""
 
 
 @frozen
 class GraphView:
-    """Edges of a graph. ``consumers`` lists each reading operator once, in execution order; ``weights`` are the bytes
-    that each storage of weights has.
+    """Hold edges of a graph.
+
+    ``consumers`` lists each reading operator once, in execution order; ``weights`` are the bytes that each storage
+    of weights has.
     """
 
     operators: tuple[Operator, ...]
@@ -39,7 +42,7 @@ class GraphView:
 
     @classmethod
     def of(cls, graph: OperatorGraph) -> GraphView:
-        """The edges of ``graph``; those of an earlier graph of the same structure where there is one."""
+        """Return the edges of ``graph``; those of an earlier graph of the same structure where there is one."""
         if graph.structure is None:
             return cls._of(graph)
         known = _VIEWS.get(graph.structure)
@@ -89,7 +92,7 @@ class GraphView:
         return value
 
     def operand(self, index: int, position: int) -> Tensor:
-        """Input ``position`` of an operator."""
+        """Return input ``position`` of an operator."""
         op = self.operators[index]
         value = op.inputs[position] if position < len(op.inputs) else None
         if not isinstance(value, Tensor):
@@ -110,7 +113,7 @@ class GraphView:
         return None
 
     def made_by(self, value: Value | None, *op_types: str, domain: str = "") -> int | None:
-        """Index of the operator that makes ``value`` if it is one of ``op_types``, else None."""
+        """Return index of the operator that makes ``value`` if it is one of ``op_types``, else None."""
         index = None if value is None else self.producer.get(value.name)
         if index is None:
             return None
@@ -120,7 +123,7 @@ class GraphView:
         return None
 
     def source(self, value: Value | None, *op_types: str) -> int:
-        """Like :meth:`made_by`, but anything else is a mismatch."""
+        """Return what :meth:`made_by`, but anything else is a mismatch."""
         index = self.made_by(value, *op_types)
         if index is None:
             raise Mismatch(
@@ -129,14 +132,14 @@ class GraphView:
         return index
 
     def sole_reader(self, value: Value) -> int | None:
-        """The operator that reads ``value``, None when several do or it is an output of the graph."""
+        """Return the operator that reads ``value``, None when several do or it is an output of the graph."""
         readers = self.consumers.get(value.name, ())
         if len(readers) == 1 and value.name not in self.outputs:
             return readers[0]
         return None
 
     def reader(self, value: Value, *op_types: str) -> int:
-        """The sole reader of ``value``, which must be one of ``op_types``."""
+        """Return the sole reader of ``value``, which must be one of ``op_types``."""
         index = self.sole_reader(value)
         if index is None:
             raise Mismatch(f"{value.name} is read by several operators or leaves the graph")
@@ -148,7 +151,7 @@ class GraphView:
         return index
 
     def optional_reader(self, value: Value, *op_types: str) -> int | None:
-        """The sole reader of ``value`` if it is one of ``op_types``, else None."""
+        """Return the sole reader of ``value`` if it is one of ``op_types``, else None."""
         index = self.sole_reader(value)
         if index is None:
             return None
@@ -171,7 +174,7 @@ class GraphView:
         raise Mismatch(f"{self.operators[index].name} does not read {value.name}")
 
     def past_casts(self, value: Tensor) -> tuple[Tensor, list[int]]:
-        """``value`` before conversions between floating-point types (and copies), with those operators."""
+        """Return ``value`` before conversions between floating-point types (and copies), with those operators."""
         passed: list[int] = []
         while True:
             index = self.made_by(value, "Cast", "CastLike", "Identity")
@@ -184,7 +187,7 @@ class GraphView:
             value = before
 
     def through_casts(self, value: Tensor) -> tuple[Tensor, list[int]]:
-        """``value`` after conversions between floating types that alone read it, with those operators."""
+        """Return ``value`` after conversions between floating types that alone read it, with those operators."""
         passed: list[int] = []
         while True:
             index = self.optional_reader(value, "Cast", "CastLike", "Identity")
@@ -199,7 +202,7 @@ class GraphView:
             value = after
 
     def common_source(self, first: Tensor, second: Tensor) -> tuple[Tensor, list[int]]:
-        """The tensor that both are, up to conversions between floating types, with those conversions."""
+        """Return the tensor that both are, up to conversions between floating types, with those conversions."""
         steps: dict[str, int] = {first.name: 0}
         _, passed = self.past_casts(first)
         for count, index in enumerate(passed, start=1):
@@ -211,7 +214,7 @@ class GraphView:
         raise Mismatch(f"{first.name} and {second.name} are different tensors, expected one")
 
     def split_scalar(self, index: int) -> tuple[Tensor, Tensor]:
-        """Operands of a two-input operator as (tensor, one-element constant)."""
+        """Return operands of a two-input operator as (tensor, one-element constant)."""
         for operand, scalar in self.either_order(index):
             if is_scalar(scalar):
                 return operand, scalar
@@ -231,16 +234,15 @@ def _named(value: Value | None) -> str:
 
 
 def is_scalar(tensor: Tensor) -> bool:
-    """True for a one-element constant, its value known or not (a weight kept outside the file)."""
+    """Return True for a one-element constant, its value known or not (a weight kept outside the file)."""
     return tensor.elements == 1 and (tensor.is_weight or tensor.value is not None)
 
 
 def require_value(tensor: Tensor, expected: float, *, tolerance: float = 2e-3) -> None:
-    """Mismatch unless the constant is ``expected`` within a relative ``tolerance`` (half precision rounds by
+    """Raise Mismatch unless the constant is ``expected`` within a relative ``tolerance`` (half precision rounds by
     1e-3).
 
-    A constant whose value lies outside the file passes: only patterns whose structure is unambiguous ask
-    this.
+    A constant whose value lies outside the file passes: only patterns whose structure is unambiguous ask this.
     """
     if tensor.value is None:
         if is_scalar(tensor):
@@ -269,14 +271,14 @@ def require_last_axis(op: Operator, rank: int) -> None:
 
 
 def scalar_value(tensor: Tensor) -> float | None:
-    """The value of a one-element constant, None where it is not known."""
+    """Return the value of a one-element constant, None where it is not known."""
     if tensor.value is None or tensor.value.size != 1:
         return None
     return float(tensor.value.item())
 
 
-def reduced_axes(view: GraphView, index: int) -> tuple[int, ...]:
-    """The axes of a reduction that keeps dimensions, as non-negative numbers in order; else a mismatch."""
+def reduced_axes(view: GraphView, index: int) -> Shape:
+    """Return the axes of a reduction that keeps dimensions, as non-negative numbers in order; else a mismatch."""
     op = view.operators[index]
     rank = len(view.operand(index, 0).shape)
     if rank == 0:
@@ -293,8 +295,8 @@ def reduced_axes(view: GraphView, index: int) -> tuple[int, ...]:
     return tuple(sorted(int(a) % rank for a in axes))
 
 
-def require_trailing(axes: tuple[int, ...], rank: int, name: str) -> int:
-    """The first of ``axes`` if they are the last ones of ``rank``; else a mismatch."""
+def require_trailing(axes: Shape, rank: int, name: str) -> int:
+    """Return the first of ``axes`` if they are the last ones of ``rank``; else a mismatch."""
     if axes != tuple(range(rank - len(axes), rank)):
         raise Mismatch(f"{name} reduces over axes {list(axes)} of {rank}, expected the last ones")
     return axes[0]

@@ -40,6 +40,7 @@ from gkestimator.operators.registry import (
     Lowered,
     LoweringOptions,
     Outputs,
+    Shape,
     ShapeContext,
     TensorType,
     launched,
@@ -48,10 +49,11 @@ from gkestimator.operators.registry import (
 )
 
 
-def nhwc_result(ctx: ShapeContext, x: tuple[int, ...], w: tuple[int, ...]) -> tuple[int, ...]:
+def nhwc_result(ctx: ShapeContext, x: Shape, w: Shape) -> Shape:
     """Return the output shape of a channels-last convolution.
 
-    The weight is (M, C / group, kernel) or channels last too: both are in use, and kernel_shape tells which one it is.
+    The weight is (M, C / group, kernel) or channels last too: both are in use, and kernel_shape tells which one it
+    is.
     """
     kernel = ints_attribute(ctx, "kernel_shape")
     groups = int_attribute(ctx, "group", 1)
@@ -68,7 +70,9 @@ def fused_conv_types(ctx: ShapeContext) -> Outputs:
 
 @shape_rule("Conv", domain=NCHWC)
 def blocked_conv_types(ctx: ShapeContext) -> Outputs:
-    """Return what Conv does; the block's padding lets channels of input and weight differ, so nothing compares them."""
+    """Return what Conv does; the block's padding lets channels of input and weight differ, so nothing compares
+    them.
+    """
     x = tensor(ctx, 0, min_rank=3)
     w = tensor(ctx, 1, rank=len(x.shape)).shape
     spatial = slid(read_window(ctx, len(w) - 2, w[2:]), x.shape[2:])
@@ -78,7 +82,7 @@ def blocked_conv_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("FusedConv", domain=MS, kind="convolution", autocast="half")
 @lowering_rule("Conv", domain=NCHWC, kind="convolution", autocast="half", feeds_in_place=True)
 def fused_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """cudnnConvolutionBiasActivationForward: bias, residual and activation in the epilogue of one kernel."""
+    """Return cudnnConvolutionBiasActivationForward: bias, residual and activation in the epilogue of one kernel."""
     source = input_at(op, 0)
     weight = input_at(op, 1)
     result = output_at(op)
@@ -110,9 +114,9 @@ def nhwc_conv_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("NhwcConv", domain=MS, kind="convolution", autocast="half")
 @lowering_rule("NhwcFusedConv", domain=MS, kind="convolution")
 def nhwc_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """Input (N, spatial, C), weight (M, spatial, C/group): no layout conversion."""
+    """Return input (N, spatial, C), weight (M, spatial, C/group): no layout conversion."""
 
-    def first(shape: tuple[int, ...]) -> tuple[int, ...]:
+    def first(shape: Shape) -> Shape:
         return (shape[0], shape[-1], *shape[1:-1])
 
     source = input_at(op, 0)
@@ -150,7 +154,7 @@ def conv_transpose_pads_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("ConvTransposeWithDynamicPads", domain=MS, kind="transposed_convolution")
 def conv_transpose_dynamic(op: Operator, options: LoweringOptions) -> Lowered:
-    """ConvTranspose whose pads are an input; the bias is input 3."""
+    """Return ConvTranspose whose pads are an input; the bias is input 3."""
     source = input_at(op, 0)
     weight = input_at(op, 1)
     result = output_at(op)
@@ -183,7 +187,7 @@ def reorder_output_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("ReorderInput", "ReorderOutput", domain=NCHWC, kind="copy")
 def reorder(op: Operator, options: LoweringOptions) -> Lowered:
-    """Into or out of blocked channels."""
+    """Return into or out of blocked channels."""
     return launched(copy_kernel("reorder", (input_at(op, 0),), (output_at(op),)))
 
 
@@ -195,7 +199,7 @@ def nhwc_max_pool_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("NhwcMaxPool", domain=MS, kind="pool")
 def nhwc_max_pool(op: Operator, options: LoweringOptions) -> Lowered:
-    """Max pooling with channels last: one comparison per window element."""
+    """Return max pooling with channels last: one comparison per window element."""
     window = op.attributes.get("kernel_shape")
     if isinstance(window, tuple):
         area = math.prod(int(v) for v in window)

@@ -293,7 +293,7 @@ def gemma_rotary_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("GemmaRotaryEmbedding", domain=MS, kind="rotary_embedding")
 def gemma_rotary(op: Operator, options: LoweringOptions) -> Lowered:
-    """Sine and cosine of the angles, then q cos + q_rot sin (3 an element) for Q and K in one kernel."""
+    """Return sine and cosine of the angles, then q cos + q_rot sin (3 an element) for Q and K in one kernel."""
     angles = input_at(op, 0)
     results = tensor_outputs(op)
     elements = sum(t.elements for t in results)

@@ -101,7 +101,7 @@ def same_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("ScaledSiLU", domain=MS, kind="elementwise")
 def scaled_silu(op: Operator, options: LoweringOptions) -> Lowered:
-    """x sigmoid(alpha x) (6), times a scale where there is one."""
+    """Return x sigmoid(alpha x) (6), times a scale where there is one."""
     operands = tensor_inputs(op)
     flops = 6 + (1 if len(operands) > 1 else 0)
     kernel = elementwise_kernel("scaled_silu", operands, (output_at(op),), flops_per_element=flops)
@@ -125,7 +125,7 @@ def complex_product_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("ComplexMul", "ComplexMulConj", domain=MS, kind="elementwise")
 def complex_product(op: Operator, options: LoweringOptions) -> Lowered:
-    """(a + bi)(c + di): four products and two sums for two result elements."""
+    """Return (a + bi)(c + di): four products and two sums for two result elements."""
     kernel = elementwise_kernel("complex_mul", tensor_inputs(op), (output_at(op),), flops_per_element=3)
     return launched(kernel)
 
@@ -151,7 +151,7 @@ def irfft_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("Rfft", "Irfft", domain=MS, kind="fft")
 def real_fft(op: Operator, options: LoweringOptions) -> Lowered:
-    """Real transforms of the last axis (cuFFT); the inverse is scaled by a kernel of its own."""
+    """Return real transforms of the last axis (cuFFT); the inverse is scaled by a kernel of its own."""
     source = input_at(op, 0)
     result = output_at(op)
     inverse = op.op_type == "Irfft"
@@ -178,7 +178,7 @@ def real_fft(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule(*_ACTIVATIONS, domain=MS, kind="elementwise")
 def activation(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel; FastGelu adds its bias when it has one, BiasDropout is an addition (and a residual) at
+    """Return one kernel; FastGelu adds its bias when it has one, BiasDropout is an addition (and a residual) at
     inference.
     """
     variant, flops = _ACTIVATIONS[op.op_type]
@@ -204,7 +204,7 @@ def split_gelu_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("BiasSplitGelu", domain=MS, kind="gated_activation")
 def bias_split_gelu(op: Operator, options: LoweringOptions) -> Lowered:
-    """Bias on both halves, GELU of the second, product."""
+    """Return bias on both halves, GELU of the second, product."""
     flops = FLOPS["Gelu"][1] + 3
     return launched(
         elementwise_kernel("bias_split_gelu", tensor_inputs(op), (output_at(op),), flops_per_element=flops)
@@ -228,7 +228,7 @@ def with_addend(ctx: ShapeContext) -> TensorType:
 
 @lowering_rule("BiasSoftmax", domain=MS, kind="softmax")
 def bias_softmax(op: Operator, options: LoweringOptions) -> Lowered:
-    """Softmax of data + bias in one kernel."""
+    """Return softmax of data + bias in one kernel."""
     source = input_at(op, 0)
     bias = input_at(op, 1)
     result = output_at(op)
@@ -265,7 +265,7 @@ def inverse_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("Inverse", domain=MS, kind="matrix_inverse")
 def inverse(op: Operator, options: LoweringOptions) -> Lowered:
-    """LU factorisation and n triangular solves: 2 n^3 FLOPs a matrix."""
+    """Return LU factorisation and n triangular solves: 2 n^3 FLOPs a matrix."""
     source = input_at(op, 0)
     result = output_at(op)
     n = source.shape[-1]

@@ -28,11 +28,12 @@ _ACTIVATIONS = {
 
 @lowering_rule("MoE", "QMoE", domain=MS, kind="mixture_of_experts")
 def experts(op: Operator, options: LoweringOptions) -> Lowered:
-    """Router softmax, each row through its ``k`` experts (two or, gated, three grouped products), weighted sum.
+    """Return router softmax, each row through its ``k`` experts (two or, gated, three grouped products), weighted
+    sum.
 
-    All experts' weights are read: which ones a batch needs is data. Widths follow from the number of weights, so that
-    packed and transposed layouts count alike; a first product that holds the gate as well (``swiglu_fusion``) is as
-    wide as its weights say. QMoE dequantises every weight once (2 FLOPs) on its way into the product.
+    All experts' weights are read: which ones a batch needs is data. Widths follow from the number of weights, so
+    that packed and transposed layouts count alike; a first product that holds the gate as well (``swiglu_fusion``)
+    is as wide as its weights say. QMoE dequantises every weight once (2 FLOPs) on its way into the product.
     """
     quantised = op.op_type == "QMoE"
     places = (2, 5, 8) if quantised else (2, 4, 6)

@@ -64,7 +64,7 @@ def distances_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("CDist", domain=MS, kind="host_microsoft")
 def distances(op: Operator, options: LoweringOptions) -> Lowered:
-    """Every row of A against every row of B: subtract, square, add per column; a root per pair (euclidean)."""
+    """Return every row of A against every row of B: subtract, square, add per column; a root per pair (euclidean)."""
     a = input_at(op, 0)
     result = output_at(op)
     root = 1 if op.attributes.get("metric", "sqeuclidean") == "euclidean" else 0
@@ -88,7 +88,7 @@ def lstm_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("DynamicQuantizeLSTM", domain=MS, kind="host_microsoft", quantised=True)
 def dynamic_quantise_lstm(op: Operator, options: LoweringOptions) -> Lowered:
-    """An LSTM whose weights are int8, stored (directions, inputs, 4 hidden): the float cell's operations."""
+    """Return an LSTM whose weights are int8, stored (directions, inputs, 4 hidden): the float cell's operations."""
     source = input_at(op, 0)
     recurrence = input_at(op, 2)
     steps, batch, inputs = source.shape
@@ -119,7 +119,7 @@ def q4_product_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("MatMulFpQ4", domain=MS, kind="host_microsoft")
 def matmul_q4(op: Operator, options: LoweringOptions) -> Lowered:
-    """A times a blob of 4-bit weights whose shape is input 2: the product, and each weight dequantised once."""
+    """Return a times a blob of 4-bit weights whose shape is input 2: the product, and each weight dequantised once."""
     a = input_at(op, 0)
     result = output_at(op)
     k = a.shape[-1]

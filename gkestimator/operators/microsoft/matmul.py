@@ -19,6 +19,7 @@ from gkestimator.operators.registry import (
     Lowered,
     LoweringOptions,
     Outputs,
+    Shape,
     ShapeContext,
     TensorType,
     launched,
@@ -37,7 +38,7 @@ def fused_gemm_types(ctx: ShapeContext) -> Outputs:
 
 
 def activation_flops(op: Operator) -> int:
-    """FLOPs per element of the attribute ``activation`` of a fused operator (0 without one).
+    """Return FLOPs per element of the attribute ``activation`` of a fused operator (0 without one).
 
     Raises UnsupportedOperatorError for an activation that no elementwise rule knows.
     """
@@ -54,7 +55,7 @@ def activation_flops(op: Operator) -> int:
 
 @lowering_rule("FusedGemm", domain=MS, kind="gemm", autocast="half")
 def fused_gemm(op: Operator, options: LoweringOptions) -> Lowered:
-    """Gemm with bias and activation in the epilogue."""
+    """Return gemm with bias and activation in the epilogue."""
     shape = gemm_shape(op)
     per_element = activation_flops(op) + (1 if optional_input(op, 2) is not None else 0)
     kernels = matmul_kernels(
@@ -68,7 +69,7 @@ def fused_gemm(op: Operator, options: LoweringOptions) -> Lowered:
     return launched(*kernels)
 
 
-def product_result(ctx: ShapeContext, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+def product_result(ctx: ShapeContext, a: Shape, b: Shape) -> Shape:
     """Return the shape of a matrix product with transA, transB, transBatchA and transBatchB.
 
     transBatch: the first dimension moves behind the batch.
@@ -76,7 +77,7 @@ def product_result(ctx: ShapeContext, a: tuple[int, ...], b: tuple[int, ...]) ->
     return matmul_result(turned(ctx.attributes, a, "A"), turned(ctx.attributes, b, "B"))
 
 
-def turned(attributes: Mapping[str, Any], shape: tuple[int, ...], side: str) -> tuple[int, ...]:
+def turned(attributes: Mapping[str, Any], shape: Shape, side: str) -> Shape:
     """Return ``shape`` with the dimensions moved that the attributes of operand ``side`` say."""
     if attributes.get(f"transBatch{side}") and len(shape) > 2:
         shape = (*shape[1:-1], shape[0], shape[-1])
@@ -96,7 +97,7 @@ def product_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("FusedMatMul", domain=MS, kind="gemm", autocast="half")
 @lowering_rule("TransposeMatMul", "FusedMatMulActivation", domain=MS, kind="gemm")
 def fused_matmul(op: Operator, options: LoweringOptions) -> Lowered:
-    """MatMul that reads its operands transposed (last two dimensions, or batch before rows) and scales by
+    """Return MatMul that reads its operands transposed (last two dimensions, or batch before rows) and scales by
     alpha.
     """
     a = input_at(op, 0)
@@ -111,7 +112,7 @@ def fused_matmul(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("GemmFastGelu", domain=MS, kind="gemm")
 def gemm_fast_gelu(op: Operator, options: LoweringOptions) -> Lowered:
-    """MatMul, bias and tanh-GELU in the epilogue."""
+    """Return MatMul, bias and tanh-GELU in the epilogue."""
     a = input_at(op, 0)
     b = input_at(op, 1)
     shape = matmul_shape(a.shape, b.shape)
@@ -129,7 +130,7 @@ def gemm_fast_gelu(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("GemmFloat8", domain=MS, kind="gemm")
 def gemm_float8(op: Operator, options: LoweringOptions) -> Lowered:
-    """Gemm on float8 operands with scales, bias and activation in the epilogue."""
+    """Return gemm on float8 operands with scales, bias and activation in the epilogue."""
     shape = gemm_shape(op)
     result = output_at(op)
     per_element = 1 + (1 if optional_input(op, 2) is not None else 0) + activation_flops(op)
@@ -158,7 +159,7 @@ def nbits_product_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("MatMulNBits", "MatMulBnb4", domain=MS, kind="weight_only_gemm")
 def matmul_nbits(op: Operator, options: LoweringOptions) -> Lowered:
-    """Weights of a few bits, dequantised (2 FLOPs each) on their way into a product in A's type."""
+    """Return weights of a few bits, dequantised (2 FLOPs each) on their way into a product in A's type."""
     a = input_at(op, 0)
     result = output_at(op)
     size_k = op.attributes.get("K")

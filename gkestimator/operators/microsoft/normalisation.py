@@ -50,7 +50,7 @@ def simplified_layer_norm_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("SimplifiedLayerNormalization", kind="layer_norm")
 @lowering_rule("SimplifiedLayerNormalization", domain=MS, kind="layer_norm")
 def simplified_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
-    """RMS normalisation. ONNX Runtime keeps it in the standard domain; both are known."""
+    """Return RMS normalisation. ONNX Runtime keeps it in the standard domain; both are known."""
     source = input_at(op, 0)
     scale = input_at(op, 1)
     axis = operator_axis(op, len(source.shape), -1)
@@ -81,7 +81,7 @@ def skip_layer_norm_types(ctx: ShapeContext) -> Outputs:
     "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MS, kind="skip_layer_norm"
 )
 def skip_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
-    """input + skip (+ bias), then the normalisation, in one kernel."""
+    """Return input + skip (+ bias), then the normalisation, in one kernel."""
     simplified = op.op_type == "SkipSimplifiedLayerNormalization"
     source = input_at(op, 0)
     cols = source.shape[-1]
@@ -115,7 +115,7 @@ def embed_layer_norm_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("EmbedLayerNormalization", domain=MS, kind="embedding_layer_norm")
 def embed_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
-    """Word, position and segment rows gathered and added, then layer normalisation; the tables are read by
+    """Return word, position and segment rows gathered and added, then layer normalisation; the tables are read by
     row.
     """
     ids = input_at(op, 0)
@@ -141,7 +141,7 @@ def embed_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("GroupNorm", "SkipGroupNorm", domain=MS, kind="group_norm")
 def group_norm(op: Operator, options: LoweringOptions) -> Lowered:
-    """Group normalisation (NHWC by default) with an optional SiLU, and a residual sum in the Skip form."""
+    """Return group normalisation (NHWC by default) with an optional SiLU, and a residual sum in the Skip form."""
     source = input_at(op, 0)
     groups = op.attributes.get("groups", 1)
     count = groups if isinstance(groups, int) else 1

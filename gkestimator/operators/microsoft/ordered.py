@@ -48,7 +48,7 @@ def ordered_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("QuantizeWithOrder", domain=MS, kind="quantize", quantised=True)
 def quantize_with_order(op: Operator, options: LoweringOptions) -> Lowered:
-    """Quantisation that also changes the matrix layout."""
+    """Return quantisation that also changes the matrix layout."""
     result = output_at(op)
     flops = QUANTIZE_FLOPS * result.elements
     return launched(
@@ -66,7 +66,7 @@ def dequantize_ordered_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("DequantizeWithOrder", domain=MS, kind="dequantize")
 def dequantize_with_order(op: Operator, options: LoweringOptions) -> Lowered:
-    """Dequantisation that also changes the matrix layout."""
+    """Return dequantisation that also changes the matrix layout."""
     result = output_at(op)
     flops = DEQUANTIZE_FLOPS * result.elements
     return launched(
@@ -78,14 +78,14 @@ def dequantize_with_order(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("QOrderedGelu", domain=MS, kind="quantised_elementwise", quantised=True)
 def qordered_gelu(op: Operator, options: LoweringOptions) -> Lowered:
-    """Dequantise, exact GELU, quantise."""
+    """Return dequantise, exact GELU, quantise."""
     each = FLOPS["Gelu"][1] + _BOTH
     return launched(elementwise_kernel("gelu", (input_at(op, 0),), (output_at(op),), flops_per_element=each))
 
 
 @lowering_rule("QOrderedLayerNormalization", domain=MS, kind="layer_norm", quantised=True)
 def qordered_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
-    """X, its scale, gamma, beta, the result's scale: layer normalisation of int8 rows in floating point."""
+    """Return X, its scale, gamma, beta, the result's scale: layer normalisation of int8 rows in floating point."""
     source = input_at(op, 0)
     result = output_at(op)
     cols = source.shape[-1]
@@ -111,7 +111,7 @@ def ordered_matmul_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("QOrderedMatMul", domain=MS, kind="integer_gemm", quantised=True)
 def qordered_matmul(op: Operator, options: LoweringOptions) -> Lowered:
-    """int8 A (0) times B (2), bias (5) and residual (6) in the requantising epilogue."""
+    """Return int8 A (0) times B (2), bias (5) and residual (6) in the requantising epilogue."""
     a = input_at(op, 0)
     b = input_at(op, 2)
     result = output_at(op)

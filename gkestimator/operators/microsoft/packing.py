@@ -57,7 +57,7 @@ def remove_padding_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("RemovePadding", domain=MS, kind="packing")
 def remove_padding(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel adds up the sequences' lengths and lists where tokens are, one gathers the tokens."""
+    """Return one kernel adds up the sequences' lengths and lists where tokens are, one gathers the tokens."""
     source = input_at(op, 0)
     counts = input_at(op, 1)
     result, *offsets = tensor_outputs(op)
@@ -87,7 +87,7 @@ def restore_padding_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("RestorePadding", domain=MS, kind="packing")
 def restore_padding(op: Operator, options: LoweringOptions) -> Lowered:
-    """Tokens back to their places, zeros in between."""
+    """Return tokens back to their places, zeros in between."""
     kernel = copy_kernel("restore_padding", (input_at(op, 0), input_at(op, 1)), (output_at(op),))
     return launched(kernel)
 
@@ -164,7 +164,7 @@ def relative_position_bias_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("RelativePositionBias", domain=MS, kind="position_bias")
 def relative_position_bias(op: Operator, options: LoweringOptions) -> Lowered:
-    """Each (head, query, key) finds its bucket and reads one entry of the table."""
+    """Return each (head, query, key) finds its bucket and reads one entry of the table."""
     table = input_at(op, 0)
     result = output_at(op)
     kernel = memory_kernel(
@@ -192,10 +192,10 @@ def gated_position_bias_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("GatedRelativePositionBias", domain=MS, kind="position_bias")
 def gated_relative_position_bias(op: Operator, options: LoweringOptions) -> Lowered:
-    """Bias and transpose of the query, its product with a narrow weight (size, d), then the gate.
+    """Return bias and transpose of the query, its product with a narrow weight (size, d), then the gate.
 
-    Gate of a (batch, head, position): d bias additions and d - 2 more sum either half; two sigmoids (4 each);
-    ``u (r eco - 1) + 2`` is 4 more. One multiplication per result element.
+    Gate of a (batch, head, position): d bias additions and d - 2 more sum either half; two sigmoids (4 each); ``u
+    (r eco - 1) + 2`` is 4 more. One multiplication per result element.
     """
     query, bias, position, weight, weight_bias, eco = (input_at(op, i) for i in range(6))
     result = output_at(op)

@@ -86,7 +86,7 @@ def qlinear_where_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("QLinearAdd", "QLinearMul", domain=MS, kind="quantised_elementwise", quantised=True)
 @lowering_rule("QLinearSigmoid", "QLinearLeakyRelu", "QLinearWhere", domain=MS, kind="quantised_elementwise")
 def qlinear_elementwise(op: Operator, options: LoweringOptions) -> Lowered:
-    """Dequantise each operand, calculate, quantise, in one kernel."""
+    """Return dequantise each operand, calculate, quantise, in one kernel."""
     variant, flops, operands = _ELEMENTWISE[op.op_type]
     each = flops + operands * DEQUANTIZE_FLOPS + QUANTIZE_FLOPS
     kernel = elementwise_kernel(variant, tensor_inputs(op), (output_at(op),), flops_per_element=each)
@@ -95,7 +95,7 @@ def qlinear_elementwise(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("QLinearSoftmax", domain=MS, kind="softmax")
 def qlinear_softmax(op: Operator, options: LoweringOptions) -> Lowered:
-    """Softmax on int8 data."""
+    """Return softmax on int8 data."""
     source = input_at(op, 0)
     result = output_at(op)
     kernel = softmax_kernel("softmax", source, result, operator_axis(op, len(source.shape), -1))
@@ -116,7 +116,7 @@ def qlinear_concat_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("QLinearConcat", domain=MS, kind="copy")
 def qlinear_concat(op: Operator, options: LoweringOptions) -> Lowered:
-    """Inputs: result scale and zero point, then (data, scale, zero point) triples; requantised on the way."""
+    """Return inputs: result scale and zero point, then (data, scale, zero point) triples; requantised on the way."""
     result = output_at(op)
     data = tuple(t for i in range(2, len(op.inputs), 3) if (t := optional_input(op, i)) is not None)
     kernel = memory_kernel(
@@ -139,7 +139,7 @@ def qlinear_pool_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("QLinearAveragePool", domain=MS, kind="pool")
 def qlinear_average_pool(op: Operator, options: LoweringOptions) -> Lowered:
-    """Average pooling on int8 data: dequantise and add per window element, divide and quantise per result."""
+    """Return average pooling on int8 data: dequantise and add per window element, divide and quantise per result."""
     kernel = pool_kernel(
         op, "average_pool", input_at(op, 0), (output_at(op),), 1 + DEQUANTIZE_FLOPS, 1 + QUANTIZE_FLOPS
     )
@@ -163,7 +163,7 @@ def qlinear_reduce_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("QLinearGlobalAveragePool", "QLinearReduceMean", domain=MS, kind="reduction")
 def qlinear_mean(op: Operator, options: LoweringOptions) -> Lowered:
-    """Mean of int8 data over pixels or axes."""
+    """Return mean of int8 data over pixels or axes."""
     result = output_at(op)
     kernel = reduction_kernel(
         "mean",
@@ -190,7 +190,7 @@ def qlinear_conv_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("QLinearConv", domain=MS, kind="integer_convolution")
 def qlinear_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """QLinearConv, with channels last where its attribute says so."""
+    """Return QLinearConv, with channels last where its attribute says so."""
     source = input_at(op, 0)
     weight = input_at(op, 3)
     result = output_at(op)
@@ -221,7 +221,7 @@ def qgemm_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("QGemm", domain=MS, kind="integer_gemm", quantised=True)
 def qgemm(op: Operator, options: LoweringOptions) -> Lowered:
-    """int8 Gemm: A at 0, B at 3, bias at 6; requantised in the epilogue, or scaled to float without a result
+    """Return int8 Gemm: A at 0, B at 3, bias at 6; requantised in the epilogue, or scaled to float without a result
     scale.
     """
     moved = Operator(
@@ -258,7 +258,7 @@ def integer_to_float_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("MatMulIntegerToFloat", domain=MS, kind="integer_gemm", quantised=True)
 def matmul_integer_to_float(op: Operator, options: LoweringOptions) -> Lowered:
-    """int8 product scaled to float (and biased) in the epilogue."""
+    """Return int8 product scaled to float (and biased) in the epilogue."""
     a = input_at(op, 0)
     b = input_at(op, 1)
     result = output_at(op)
@@ -283,7 +283,7 @@ def dynamic_matmul_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("DynamicQuantizeMatMul", domain=MS, kind="integer_gemm", quantised=True)
 def dynamic_quantize_matmul(op: Operator, options: LoweringOptions) -> Lowered:
-    """A's extrema, its quantisation, then the int8 product scaled to float."""
+    """Return a's extrema, its quantisation, then the int8 product scaled to float."""
     a = input_at(op, 0)
     b = input_at(op, 1)
     result = output_at(op)
@@ -350,7 +350,7 @@ def gather_block_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("GatherBlockQuantized", domain=MS, kind="gather")
 def gather_block_quantized(op: Operator, options: LoweringOptions) -> Lowered:
-    """Rows of a block-quantised table, dequantised as they are gathered."""
+    """Return rows of a block-quantised table, dequantised as they are gathered."""
     table = input_at(op, 0)
     indices = input_at(op, 1)
     result = output_at(op)
