@@ -45,8 +45,8 @@ def lower_each(
     graph: OperatorGraph, options: Sequence[LoweringOptions], *, allow_unknown: bool = False
 ) -> list[KernelGraph]:
     """Return :func:`lower` under each of ``options``; parts that do not differ are shared, up to the whole graph."""
-    for one in options:
-        runtime_traits(one.runtime)  # refuses an unknown one
+    for option in options:
+        runtime_traits(option.runtime)  # refuses an unknown one
     unknown = _unknown(graph.operators)
     if unknown and not allow_unknown:
         listed = ", ".join(f"{kind} (node {node!r})" for kind, node in unknown.items())
@@ -57,23 +57,23 @@ def lower_each(
         )
     made: dict[tuple[object, ...], _Lowering] = {}
     graphs = []
-    for one in options:
+    for option in options:
         # What decides about groups and element types; the precisions only decide about kernels.
-        kin = (one.runtime, one.dtype, one.half, one.attention)
-        before = made.get(kin)
+        shared = (option.runtime, option.dtype, option.half, option.attention)
+        before = made.get(shared)
         if before is None:
             groups = None
-            if one.dtype == "amp":  # what is one call casts as one call
-                groups = {match.position: match.operator for match in patterns.find_matches(graph, one)}
-            stored = stored_graph(graph, one, groups)
-            before = _Lowering(stored, patterns.find_matches(stored, one), tuple(unknown))
-        made[kin] = before.under(one)
-        graphs.append(made[kin].result)
+            if option.dtype == "amp":  # what is one call casts as one call
+                groups = {match.position: match.operator for match in patterns.find_matches(graph, option)}
+            stored = stored_graph(graph, option, groups)
+            before = _Lowering(stored, patterns.find_matches(stored, option), tuple(unknown))
+        made[shared] = before.under(option)
+        graphs.append(made[shared].result)
     return graphs
 
 
 def _unknown(operators: Iterable[Operator]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for op in operators:
         record = OPERATORS.get((op.domain, op.op_type))
         if record is None or record.lowering_rule is None:
@@ -81,8 +81,8 @@ def _unknown(operators: Iterable[Operator]) -> dict[str, str]:
                 kind = f"{op.domain}.{op.op_type}"
             else:
                 kind = op.op_type
-            found.setdefault(kind, op.name)
-    return dict(sorted(found.items()))
+            names.setdefault(kind, op.name)
+    return dict(sorted(names.items()))
 
 
 @dataclass(slots=True)

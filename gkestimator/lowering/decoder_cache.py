@@ -49,10 +49,10 @@ def cached_values(graph: OperatorGraph) -> list[Value]:
     kept: list[Value] = []
     causal = False
     for at in attentions:
-        found = _operands(view, at)
-        if found is None:
+        operands = _operands(view, at)
+        if operands is None:
             continue
-        keys, values, masks, declared = found
+        keys, values, masks, declared = operands
         causal = causal or declared or any(is_causal(view, mask) for mask in masks)
         if causal:
             kept += [_computed(view, keys), _computed(view, values)]
@@ -97,10 +97,10 @@ def _product(view: GraphView, value: Tensor, elements: int, masks: list[Tensor],
         return None
     tensors = [v for v in op.inputs if isinstance(v, Tensor)]
     for tensor in tensors:
-        found = _product(view, tensor, elements, masks, depth - 1)
-        if found is not None:
+        product = _product(view, tensor, elements, masks, depth - 1)
+        if product is not None:
             masks += [other for other in tensors if other is not tensor and other.elements > 1]
-            return found
+            return product
     return None
 
 

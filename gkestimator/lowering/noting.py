@@ -17,7 +17,7 @@ _STORED = Tensor.__dict__["value"]  # the slot that the property below stands be
 
 
 class _NotingTensor(Tensor):
-    """Hold a tensor that adds its place to ``noted`` whenever somebody looks at its value."""
+    """Note a tensor that is looked at: it adds its place to ``noted`` whenever somebody looks at its value."""
 
     __slots__ = ("noted", "place")
     noted: set[int]

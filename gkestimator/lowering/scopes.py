@@ -26,7 +26,7 @@ def module_path(name: str) -> tuple[str, ...]:
 def held_arguments(
     paths: Sequence[tuple[str, ...]], reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """Return, for every step the storages that Python lets go of only after it.
+    """Return return, for every step the storages that Python lets go of only after it.
 
     ``paths`` are the modules around each step, ``reads`` and ``writes`` its storages. A call of a module is a run
     of steps with its path. A storage born before the run in which it is read is an argument of that module; where

@@ -12,7 +12,7 @@ Strides = tuple[int, ...]
 
 @lru_cache(maxsize=65_536)
 def contiguous(shape: Shape) -> Strides:
-    """Return row-major strides of ``shape``."""
+    """Return the row-major strides of ``shape``."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):
@@ -76,7 +76,7 @@ def dense_order(shape: Shape, strides: Strides) -> Shape | None:
 
 @lru_cache(maxsize=65_536)
 def view(shape: Shape, strides: Strides, target: Shape) -> Strides | None:
-    """Return strides of ``shape`` seen as ``target`` (equal element counts), or None where a copy is needed.
+    """Return the strides of ``shape`` seen as ``target`` (equal element counts), or None where a copy is needed.
 
     Neighbouring dimensions that lie one inside the other form a chunk; a target dimension must stay within one
     chunk. (The rule of torch.Tensor.view.)

@@ -81,7 +81,9 @@ def _rewritten(op: Operator) -> bool:
 
 @lru_cache(maxsize=65_536)
 def contiguous_copy(dtype: DType, shape: Shape, stored: int, weight: bool) -> Kernel:
-    """Return ``Tensor.contiguous()``: reads the ``stored`` distinct elements behind the view, writes them all."""
+    """Return the kernel of ``Tensor.contiguous()``, which reads the ``stored`` distinct elements behind the view,
+    writes them all.
+    """
     elements = math.prod(shape)
     read = dtype.nbytes(min(stored, elements))
     return Kernel(
@@ -161,7 +163,7 @@ class Layouts:
         self.strides: dict[str, st.Strides] = {}
 
     def of(self, tensor: Tensor) -> st.Strides:
-        """Return strides of ``tensor``."""
+        """Return the strides of ``tensor``."""
         return self.strides.get(tensor.name) or st.contiguous(tensor.shape)
 
     def strided(self, values: Sequence[Value | None]) -> bool:
@@ -297,8 +299,8 @@ class Layouts:
                 self._dense(result, order)
 
     def attention_result(self, result: Value | None) -> None:
-        """Return the fused kernels write (batch, sequence, heads, size) and return it with heads and sequence
-        swapped, so that the usual ``transpose(1, 2).reshape`` after them copies nothing.
+        """Set the layout of what the fused kernels write: (batch, sequence, heads, size) and return it with heads
+        and sequence swapped, so that the usual ``transpose(1, 2).reshape`` after them copies nothing.
         """
         if isinstance(result, Tensor) and len(result.shape) == 4:
             self._dense(result, (0, 2, 1, 3))
@@ -319,7 +321,9 @@ class Layouts:
         self.set(result, tuple(strides))
 
     def alias(self, pairs: Mapping[str, Tensor]) -> None:
-        """Return results (by name) that are the very tensors given: a sequence's element taken out again."""
+        """Give results (by name) the strides of the very tensors that they are: a sequence's element taken out
+        again.
+        """
         for name, tensor in pairs.items():
             strides = self.strides.get(tensor.name)
             if strides is not None:

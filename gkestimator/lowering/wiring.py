@@ -33,8 +33,8 @@ _FOREVER = 1 << 62
 
 
 def norm_parameters(calls: Calls, at: int) -> list[str]:
-    """Return storages of the BatchNorm unfolded from call ``at`` besides the bias in the file; each is as large as
-    that.
+    """Return the storages of the BatchNorm unfolded from call ``at`` besides the bias in the file; each is as large
+    as that.
 
     A convolution with a bias of its own keeps the file's bias, so the shift is one more.
     """

@@ -197,7 +197,7 @@ def fill_kernel(result: Tensor) -> Kernel:
 
 
 def copy_kernel(variant: str, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> Kernel:
-    """Return data movement without arithmetic. Each result element reads at most one source element.
+    """Return a data movement without arithmetic. Each result element reads at most one source element.
 
     So a slice reads what it writes, a transpose all of its source, an expansion its small source once.
     """
@@ -272,7 +272,7 @@ def layernorm_kernel(
     affine: int,
     per_element: int = LAYERNORM_FLOPS,
 ) -> Kernel:
-    """Return normalisation over ``rows`` rows of ``cols``; ``affine`` counts scale and shift (0 to 2).
+    """Return a normalisation over ``rows`` rows of ``cols``; ``affine`` counts scale and shift (0 to 2).
 
     ``writes[0]`` is the result.
     """
@@ -335,7 +335,7 @@ def gemm_kernel(
     operand_dtype: DType | None = None,
     read_bytes: int | None = None,
 ) -> Kernel:
-    """Return matrix product of ``reads[0]`` and ``reads[1]`` (further reads: bias, scales).
+    """Return the matrix product of ``reads[0]`` and ``reads[1]`` (further reads: bias, scales).
 
     FLOPs 2 x batch x m x n x k + epilogue.
 

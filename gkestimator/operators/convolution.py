@@ -402,8 +402,8 @@ def deform_conv_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("DeformConv", kind="deformable_convolution", autocast="half")
 def deform_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return bilinear gathering of the columns (11 FLOPs a sample: 4 weights of 2, 4 multiply-adds less one), then
-    a GEMM.
+    """Return a bilinear gathering of the columns (11 FLOPs a sample: 4 weights of 2, 4 multiply-adds less one),
+    then a GEMM.
     """
     source = input_at(op, 0)
     weight = input_at(op, 1)

@@ -263,7 +263,7 @@ def hard_sigmoid(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("Gelu", kind="elementwise")
 def gelu(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return exact (erf) or tanh form, by the attribute ``approximate``."""
+    """Return the exact (erf) or the tanh form, by the attribute ``approximate``."""
     if op.attributes.get("approximate", "none") != "tanh":
         return elementwise(op, options)
     kernel = elementwise_kernel(
@@ -274,9 +274,7 @@ def gelu(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("Pow", kind="elementwise", in_place=("onnxruntime",), autocast="fp32")
 def power(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return a square, cube or root of a constant exponent is multiplications or one function, as the runtimes
-    special-case it.
-    """
+    """Return a power; a square, cube or root is multiplications or one function, as the runtimes special-case it."""
     exponent = optional_input(op, 1)
     flops = FLOPS["Pow"][1]
     if exponent is not None and exponent.value is not None and exponent.value.size == 1:
@@ -299,9 +297,7 @@ def variadic_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("Sum", "Max", "Min", kind="elementwise", in_place=("onnxruntime",))
 @lowering_rule("Mean", kind="elementwise")
 def variadic(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return n operands are n-1 binary kernels in both runtimes (and a division for Mean); a single operand is a
-    copy.
-    """
+    """Return n-1 binary kernels for n operands in both runtimes (and a division for Mean); one operand is a copy."""
     operands = tensor_inputs(op)
     result = output_at(op)
     if len(operands) == 1:
@@ -329,7 +325,7 @@ def swiglu_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("SwiGLU", kind="gated_activation")
 def swiglu(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return the gate half through Swish, times the other half; eager mode composes SiLU and a product."""
+    """Return the gate through Swish, times the value; eager mode composes SiLU and a product."""
     result = output_at(op)
     operands = tensor_inputs(op)
     swish = FLOPS["Swish"][1]

@@ -37,7 +37,7 @@ _RANDOM = {
 
 @lowering_rule("Constant", kind="constant")
 def file_constant(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return a value of the file: it lies in memory like a weight."""
+    """Return no kernel: a value of the file lies in memory like a weight."""
     return NO_KERNEL
 
 

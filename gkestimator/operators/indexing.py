@@ -65,7 +65,7 @@ def tensor_scatter_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("Col2Im", kind="column_scatter", host_inputs=(1, 2))
 def col2im(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return every column element is added to its pixel: one FLOP each."""
+    """Return the addition of every column element to its pixel: one FLOP each."""
     source = input_at(op, 0)
     result = output_at(op)
     kernel = memory_kernel(
@@ -111,8 +111,9 @@ def gather_nd_types(ctx: ShapeContext) -> Outputs:
 
 
 def gather_kernel(op: Operator, variant: str) -> Kernel:
-    """Return reads the chosen elements (not the whole table) and the indices; cols = contiguous elements moved per
-    index.
+    """Return a kernel that reads the chosen elements (not the whole table) and the indices.
+
+    ``cols`` are the contiguous elements that each index moves.
     """
     source = input_at(op, 0)
     indices = input_at(op, 1)
@@ -173,7 +174,7 @@ def scatter(op: Operator, options: LoweringOptions) -> Lowered:
 
 @lowering_rule("OneHot", kind="one_hot", host_inputs=(1,))
 def one_hot(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return every result element compares its position with the index."""
+    """Return the comparison of every result element's position with the index."""
     result = output_at(op)
     kernel = memory_kernel(
         Family.ELEMENTWISE,

@@ -90,7 +90,9 @@ def matmul_shape(a: Shape, b: Shape, *, trans_a: bool = False, trans_b: bool = F
 def autocast_kernels(
     operands: tuple[Tensor, ...], options: LoweringOptions
 ) -> tuple[Kernels, tuple[Tensor, ...]]:
-    """Return, under ``amp`` the casts of float32 operands to half, and the operands as the product reads them."""
+    """Return return, under ``amp`` the casts of float32 operands to half, and the operands as the product reads
+    them.
+    """
     if options.dtype != "amp":
         return (), operands
     half = half_type(options)

@@ -181,7 +181,7 @@ def dropout_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("Dropout", kind="view", view_in=("torch", "onnxruntime"), strides="same", keeps_layout=True)
 def dropout(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return nothing at inference; a requested mask is a fill with ones. Training draws random numbers."""
+    """Return no kernel at inference; a requested mask is a fill with ones. Training draws random numbers."""
     if len(op.inputs) > 2:
         mode = op.inputs[2]
     else:
@@ -363,7 +363,7 @@ def blocks_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("Trilu", domain=MS, kind="copy")
 @lowering_rule("Tile", "DepthToSpace", "SpaceToDepth", "ReverseSequence", "Trilu", kind="copy")
 def rearrange(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return every result element is one source element, or zero."""
+    """Return a copy: every result element is one source element, or zero."""
     variant = {
         "Tile": "tile",
         "DepthToSpace": "depth_to_space",

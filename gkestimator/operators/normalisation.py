@@ -50,8 +50,8 @@ def operator_axis(op: Operator, rank: int, default: int) -> int:
 
 
 def autocast_to_float(source: Tensor, options: LoweringOptions) -> tuple[Kernels, Tensor]:
-    """Return, under ``amp`` the cast of a half tensor to float32 that torch makes before a normalisation, and its
-    result.
+    """Return return, under ``amp`` the cast of a half tensor to float32 that torch makes before a normalisation,
+    and its result.
     """
     if options.dtype != "amp" or source.dtype not in (DType.FLOAT16, DType.BFLOAT16):
         return (), source
@@ -64,7 +64,7 @@ def autocast_to_float(source: Tensor, options: LoweringOptions) -> tuple[Kernels
 @lowering_rule("Softmax", "LogSoftmax", kind="softmax", autocast="fp32", in_place=("onnxruntime",))
 @lowering_rule("Hardmax", kind="softmax")
 def softmax(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return rows along one axis; before opset 13 everything from the axis on is one row."""
+    """Return one kernel over rows along one axis; before opset 13 everything from the axis on is one row."""
     source = input_at(op, 0)
     result = output_at(op)
     casts, source = autocast_to_float(source, options)
@@ -167,7 +167,7 @@ def per_channel_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("GroupNormalization", kind="group_norm", autocast="fp32")
 @lowering_rule("InstanceNormalization", kind="group_norm")
 def group_norm(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return rows are (sample, group) pairs; instance normalisation has one channel per group."""
+    """Return one kernel whose rows are (sample, group) pairs; instance normalisation has one channel per group."""
     source = input_at(op, 0)
     result = output_at(op)
     casts, source = autocast_to_float(source, options)

@@ -37,7 +37,7 @@ from gkestimator.operators.registry import (
 
 @lowering_rule("MaxRoiPool", kind="roi_pool")
 def max_roi_pool(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return at most every pixel of a region is compared once: regions as large as the image bound the work."""
+    """Return comparisons of at most every pixel of a region: regions as large as the image bound the work."""
     source = input_at(op, 0)
     rois = input_at(op, 1)
     result = output_at(op)

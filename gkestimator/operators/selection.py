@@ -71,7 +71,7 @@ def _log2(n: int) -> int:
 
 @lowering_rule("TopK", kind="top_k")
 def top_k(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return radix select compares each element once per 8-bit digit; the k found are sorted (k log2 k)."""
+    """Return a radix select: each element is compared once per 8-bit digit; the k best are sorted (k log2 k)."""
     source = input_at(op, 0)
     writes = tensor_outputs(op)
     axis = operator_axis(op, len(source.shape), -1)

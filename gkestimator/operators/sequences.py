@@ -46,7 +46,7 @@ from gkestimator.operators.registry import (
 
 @lowering_rule("If", "Loop", "Scan", "SequenceMap", kind="control_flow")
 def control_flow(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return the host waits for the condition (or drives the iteration): one call, no kernel."""
+    """Return one call and no kernel: the host waits for the condition, or drives the iteration."""
     return launched()
 
 
@@ -142,7 +142,7 @@ def optional_get_types(ctx: ShapeContext) -> Outputs:
 )
 @lowering_rule("SequenceInsert", "SequenceErase", kind="sequence", sequence=True)
 def move_handles(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return handles move, elements stay where they are."""
+    """Return no kernel: handles move, elements stay where they are."""
     return same_storage(op)
 
 

@@ -67,7 +67,7 @@ def _nll(op: Operator, scores: Tensor, target: Tensor, result: Tensor) -> Kernel
 
 @lowering_rule("NegativeLogLikelihoodLoss", kind="loss", autocast="fp32")
 def nll_loss(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return picks one score per target, negates, weighs and sums."""
+    """Return one score per target, negated, weighed and summed."""
     return launched(_nll(op, input_at(op, 0), input_at(op, 1), output_at(op)))
 
 

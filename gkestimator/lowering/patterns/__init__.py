@@ -45,8 +45,9 @@ __all__ = ["PATTERNS", "Match", "Pattern", "Refusal", "explain", "find_matches"]
 
 @frozen
 class Pattern:
-    """Hold ``find(view, index, options)`` is tried at every operator of the ``anchors``' types; it raises Mismatch
-    to refuse. Which patterns a runtime applies stands in its record (:mod:`gkestimator.hardware.runtimes`).
+    """Hold a pattern: ``find(view, index, options)`` is tried at every operator of the ``anchors``' types; it
+    raises Mismatch to refuse. Which patterns a runtime applies stands in its record
+    (:mod:`gkestimator.hardware.runtimes`).
     """
 
     name: str
@@ -100,8 +101,8 @@ def find_matches(graph: OperatorGraph, options: LoweringOptions) -> list[Match]:
 
 
 def explain(graph: OperatorGraph, options: LoweringOptions) -> list[Refusal]:
-    """Return, for every operator that a pattern starts from and did not take: the pattern, the operator and the
-    reason.
+    """Return return, for every operator that a pattern starts from and did not take: the pattern, the operator and
+    the reason.
     """
     refusals: list[Refusal] = []
     _search(graph, options, refusals)

@@ -45,7 +45,7 @@ class Match:
 
     @property
     def position(self) -> int:
-        """Return index of the operator in whose place the call runs."""
+        """Return the index of the operator in whose place the call runs."""
         return self.covered[-1]
 
     @property

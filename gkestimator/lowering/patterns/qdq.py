@@ -84,7 +84,7 @@ def _stored(view: GraphView, weight: Tensor) -> Tensor:
 
 
 def _require_clipping(view: GraphView, quantise: int) -> None:
-    """Return quantising clips at zero like a Relu only where the zero point is the lowest number of the type."""
+    """Raise Mismatch unless quantising clips at zero like a Relu: the zero point is the lowest number of the type."""
     zero_point = view.operators[quantise].inputs[2:3]
     if not zero_point or zero_point[0] is None:
         return  # the default: zero, of an unsigned type

@@ -22,12 +22,12 @@ _VIEWS: WeakKeyDictionary[object, GraphView] = WeakKeyDictionary()
 
 
 class Mismatch(Exception):  # noqa: N818  (an answer, not an error)
-    """Hold a pattern does not apply here; the text says why. Never leaves the package."""
+    """Say that a pattern does not apply here, and why. Never leaves the package."""
 
 
 @frozen
 class GraphView:
-    """Hold edges of a graph.
+    """Hold the edges of a graph.
 
     ``consumers`` lists each reading operator once, in execution order; ``weights`` are the bytes that each storage
     of weights has.
@@ -113,7 +113,7 @@ class GraphView:
         return None
 
     def made_by(self, value: Value | None, *op_types: str, domain: str = "") -> int | None:
-        """Return index of the operator that makes ``value`` if it is one of ``op_types``, else None."""
+        """Return the index of the operator that makes ``value`` if it is one of ``op_types``, else None."""
         index = None if value is None else self.producer.get(value.name)
         if index is None:
             return None
@@ -123,7 +123,7 @@ class GraphView:
         return None
 
     def source(self, value: Value | None, *op_types: str) -> int:
-        """Return what :meth:`made_by`, but anything else is a mismatch."""
+        """Return what :meth:`made_by` does; anything else is a mismatch."""
         index = self.made_by(value, *op_types)
         if index is None:
             raise Mismatch(
@@ -214,7 +214,7 @@ class GraphView:
         raise Mismatch(f"{first.name} and {second.name} are different tensors, expected one")
 
     def split_scalar(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return operands of a two-input operator as (tensor, one-element constant)."""
+        """Return the operands of a two-input operator as (tensor, one-element constant)."""
         for operand, scalar in self.either_order(index):
             if is_scalar(scalar):
                 return operand, scalar

@@ -119,7 +119,7 @@ def q4_product_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("MatMulFpQ4", domain=MS, kind="host_microsoft")
 def matmul_q4(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return a times a blob of 4-bit weights whose shape is input 2: the product, and each weight dequantised once."""
+    """Return A times a blob of 4-bit weights whose shape is input 2: the product, and each weight dequantised once."""
     a = input_at(op, 0)
     result = output_at(op)
     k = a.shape[-1]

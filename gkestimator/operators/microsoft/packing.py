@@ -57,7 +57,7 @@ def remove_padding_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("RemovePadding", domain=MS, kind="packing")
 def remove_padding(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return one kernel adds up the sequences' lengths and lists where tokens are, one gathers the tokens."""
+    """Return one kernel that adds up lengths and lists where tokens are, and one that gathers the tokens."""
     source = input_at(op, 0)
     counts = input_at(op, 1)
     result, *offsets = tensor_outputs(op)
@@ -164,7 +164,7 @@ def relative_position_bias_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("RelativePositionBias", domain=MS, kind="position_bias")
 def relative_position_bias(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return each (head, query, key) finds its bucket and reads one entry of the table."""
+    """Return one entry of the table, that of its bucket, for each (head, query, key)."""
     table = input_at(op, 0)
     result = output_at(op)
     kernel = memory_kernel(
