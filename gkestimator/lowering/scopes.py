@@ -54,17 +54,22 @@ def held_arguments(
 
 def _runs(paths: Sequence[tuple[str, ...]]) -> tuple[list[list[int]], list[list[int]]]:
     """Return by depth and step: the first and the last step of the call of the module at that depth around it."""
-    depths = max(map(len, paths))
-    begins = [[0] * len(paths) for _ in range(depths)]
-    ends = [[0] * len(paths) for _ in range(depths)]
-    last = len(paths) - 1
-    for depth in range(depths):
-        cut = [path[: depth + 1] if len(path) > depth else None for path in paths]
-        for at in range(len(paths)):
-            begins[depth][at] = (
-                begins[depth][at - 1] if at and cut[at] is not None and cut[at] == cut[at - 1] else at
-            )
-        for at in range(last, -1, -1):
-            same = at < last and cut[at] is not None and cut[at] == cut[at + 1]
-            ends[depth][at] = ends[depth][at + 1] if same else at
+    begins = []
+    ends = []
+    for depth in range(max(map(len, paths))):
+        first = list(range(len(paths)))
+        last = list(range(len(paths)))
+        for at in range(1, len(paths)):
+            if _same_call(paths[at - 1], paths[at], depth):
+                first[at] = first[at - 1]
+        for at in range(len(paths) - 1, 0, -1):
+            if _same_call(paths[at - 1], paths[at], depth):
+                last[at - 1] = last[at]
+        begins.append(first)
+        ends.append(last)
     return begins, ends
+
+
+def _same_call(left: tuple[str, ...], right: tuple[str, ...], depth: int) -> bool:
+    """Return True when two neighbouring steps lie in one module at ``depth``."""
+    return len(right) > depth and left[: depth + 1] == right[: depth + 1]

@@ -69,11 +69,11 @@ def _unpacked(ctx: ShapeContext, index: int, heads_name: str) -> Shape:
 
 def _require_fit(q: Shape, k: Shape, v: Shape) -> None:
     """Raise ShapeError unless Q, K and V of (batch, heads, length, head size) fit together."""
-    fits = q[0] == k[0] and q[3] == k[3] and k[:3] == v[:3]
-    if not fits:
+    batch, heads, _, size = q
+    if (batch, size) != (k[0], k[3]) or k[:3] != v[:3]:
         raise ShapeError(f"Q {list(q)}, K {list(k)} and V {list(v)} do not fit together")
-    if k[1] < 1 or q[1] % k[1]:
-        raise ShapeError(f"{q[1]} query heads are no multiple of {k[1]} key heads")
+    if k[1] < 1 or heads % k[1]:
+        raise ShapeError(f"{heads} query heads are no multiple of {k[1]} key heads")
 
 
 @shape_rule("Attention")
@@ -203,7 +203,8 @@ def _composed_attention(
     steps = ["mul"]
     if softcap:
         steps += ["div", "tanh", "mul"]
-    kernels = [gemm_kernel(shape.first_product, operands[: max(1, len(operands) - 1)], (scores,), options)]
+    queries_and_keys = operands[: max(1, len(operands) - 1)]
+    kernels = [gemm_kernel(shape.first_product, queries_and_keys, (scores,), options)]
     for step in steps:
         kernels.append(elementwise_kernel(step, (scores,), (scores,), flops_per_element=1))
     if masked:
@@ -297,7 +298,8 @@ def flex_attention_types(ctx: ShapeContext) -> Outputs:
     q = tensor(ctx, 0, rank=4)
     v = tensor(ctx, 2, rank=4)
     _require_fit(q.shape, tensor(ctx, 1, rank=4).shape, v.shape)
-    return [TensorType(q.dtype, q.shape[:3] + v.shape[3:])]
+    shape = q.shape[:3] + v.shape[3:]
+    return [TensorType(q.dtype, shape)]
 
 
 @lowering_rule("FlexAttention", domain="ai.onnx.preview", kind="attention")
@@ -325,7 +327,7 @@ def linear_attention_types(ctx: ShapeContext) -> Outputs:
     k_size = head_size(k.shape[2], kv_heads, "the key")
     v_size = head_size(v.shape[2], kv_heads, "the value")
     if q_size != k_size or k.shape[:2] != v.shape[:2]:
-        raise ShapeError(f"Q {list(q.shape)}, K {list(k.shape)} and V {list(v.shape)} do not fit together")
+        raise ShapeError(f"Q {q}, K {k} and V {v} do not fit together")
     past = optional_tensor(ctx, 3) or q
     state = windowed(ctx, (q.shape[0], kv_heads, k_size, v_size))
     result = (*q.shape[:2], heads * v_size)

@@ -277,6 +277,16 @@ def without_axes(shape: Shape, axes: Iterable[int], keep: bool) -> Shape:
     return tuple(sizes)
 
 
+def with_sizes(shape: Shape, axis: int, *sizes: int) -> Shape:
+    """Return ``shape`` with ``sizes`` in place of its dimension ``axis``."""
+    return (*shape[:axis], *sizes, *shape[axis + 1 :])
+
+
+def channels_first(shape: Shape) -> Shape:
+    """Return (N, C, spatial) of (N, spatial, C)."""
+    return (shape[0], shape[-1], *shape[1:-1])
+
+
 def joined(shapes: Sequence[Shape], axis: int) -> Shape:
     """Return the shape of tensors of ``shapes`` joined along ``axis``; all other sizes have to agree."""
     first = shapes[0]

@@ -24,7 +24,7 @@ from gkestimator.operators.builders import (
     total_bytes,
     weight_bytes,
 )
-from gkestimator.operators.checks import int_attribute, ints_attribute, tensor
+from gkestimator.operators.checks import channels_first, int_attribute, ints_attribute, tensor
 from gkestimator.operators.matmul import autocast_kernels
 from gkestimator.operators.pooling import not_negative, read_window, slid
 from gkestimator.operators.precision import matrix_precision
@@ -301,7 +301,8 @@ def transposed_result(ctx: ShapeContext, pads: Shape | None = None) -> TensorTyp
         if len(named) not in (rank, rank + 2):
             raise ShapeError(f"output_shape has {len(named)} items, expected {rank}")
         sizes = list(named[-rank:])
-    return TensorType(image.dtype, (x[0], w[1] * groups, *not_negative(sizes)))
+    shape = (x[0], w[1] * groups, *not_negative(sizes))
+    return TensorType(image.dtype, shape)
 
 
 @shape_rule("ConvTranspose")
@@ -376,7 +377,7 @@ def conv_result(ctx: ShapeContext, x: Shape, w: Shape, *, channels_last: bool = 
     if len(x) < 3 or len(w) != len(x):
         raise ShapeError(f"input {list(x)} and weights {list(w)} do not fit a convolution")
     if channels_last:
-        x = (x[0], x[-1], *x[1:-1])
+        x = channels_first(x)
     groups = int_attribute(ctx, "group", 1)
     if groups < 1 or x[1] != w[1] * groups or w[0] % groups:
         raise ShapeError(

@@ -188,7 +188,8 @@ def arithmetic_types(ctx: ShapeContext) -> Outputs:
     """Return the operands broadcast; the element type is the first operand's."""
     a = tensor(ctx, 0)
     b = tensor(ctx, 1)
-    return [TensorType(a.dtype, _binary_shape(ctx, a.shape, b.shape))]
+    shape = _binary_shape(ctx, a.shape, b.shape)
+    return [TensorType(a.dtype, shape)]
 
 
 @shape_rule(*_COMPARISONS)
@@ -196,7 +197,8 @@ def comparison_types(ctx: ShapeContext) -> Outputs:
     """Return the operands broadcast to bool."""
     a = tensor(ctx, 0)
     b = tensor(ctx, 1)
-    return [TensorType(DType.BOOL, _binary_shape(ctx, a.shape, b.shape))]
+    shape = _binary_shape(ctx, a.shape, b.shape)
+    return [TensorType(DType.BOOL, shape)]
 
 
 @shape_rule("Where")
@@ -205,7 +207,8 @@ def where_types(ctx: ShapeContext) -> Outputs:
     condition = tensor(ctx, 0)
     x = tensor(ctx, 1)
     y = tensor(ctx, 2)
-    return [TensorType(x.dtype, broadcast(condition.shape, x.shape, y.shape))]
+    shape = broadcast(condition.shape, x.shape, y.shape)
+    return [TensorType(x.dtype, shape)]
 
 
 # ResNets of torchvision and timm add their shortcut in place, before the activation: ``out += identity; relu(out)``.
@@ -319,7 +322,7 @@ def swiglu_types(ctx: ShapeContext) -> Outputs:
     a = tensor(ctx, 0)
     b = tensor(ctx, 1)
     if a.shape != b.shape:
-        raise ShapeError(f"gate is {list(a.shape)} and value {list(b.shape)}, expected equal shapes")
+        raise ShapeError(f"gate is {a} and value {b}, expected equal shapes")
     return [a]
 
 

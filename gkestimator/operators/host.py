@@ -98,9 +98,10 @@ def string_normalizer_types(ctx: ShapeContext) -> Outputs:
     """Return [C] or [1, C]; stop words leave fewer, never less than one (an empty string)."""
     x = tensor(ctx, 0, min_rank=1)
     if x.shape[:-1] not in ((), (1,)):
-        raise ShapeError(f"input is {list(x.shape)}, expected (C) or (1, C)")
+        raise ShapeError(f"input is {x}, expected (C) or (1, C)")
     bounded = x.bounded or bool(ctx.attributes.get("stopwords"))
-    return [TensorType(DType.STRING, (*x.shape[:-1], max(1, x.shape[-1])), bounded)]
+    shape = (*x.shape[:-1], max(1, x.shape[-1]))
+    return [TensorType(DType.STRING, shape, bounded)]
 
 
 def _count(ctx: ShapeContext, *names: str) -> int:

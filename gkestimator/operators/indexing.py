@@ -6,7 +6,7 @@ from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.operators.builders import input_at, memory_kernel, optional_input, output_at, total_bytes
-from gkestimator.operators.checks import axis_attribute, int_attribute, tensor
+from gkestimator.operators.checks import axis_attribute, int_attribute, tensor, with_sizes
 from gkestimator.operators.registry import (
     SAME_STORAGE,
     Lowered,
@@ -36,7 +36,7 @@ def scatter_types(ctx: ShapeContext) -> Outputs:
     updates = tensor(ctx, 2)
     axis_attribute(ctx, 0, len(data.shape))
     if indices.shape != updates.shape:
-        raise ShapeError(f"indices are {list(indices.shape)} and updates {list(updates.shape)}")
+        raise ShapeError(f"indices are {indices} and updates {updates}")
     return [data]
 
 
@@ -48,10 +48,10 @@ def scatter_nd_types(ctx: ShapeContext) -> Outputs:
     updates = tensor(ctx, 2)
     depth = indices.shape[-1]
     if depth > len(data.shape):
-        raise ShapeError(f"indices {list(indices.shape)} name {depth} dimensions of data {list(data.shape)}")
+        raise ShapeError(f"indices {indices} name {depth} dimensions of data {data}")
     expected = indices.shape[:-1] + data.shape[depth:]
     if not indices.bounded and updates.shape != expected:
-        raise ShapeError(f"updates are {list(updates.shape)}, expected {list(expected)}")
+        raise ShapeError(f"updates are {updates}, expected {list(expected)}")
     return [data]
 
 
@@ -86,7 +86,8 @@ def gather_types(ctx: ShapeContext) -> Outputs:
     data = tensor(ctx, 0)
     indices = tensor(ctx, 1)
     axis = axis_attribute(ctx, 0, len(data.shape))
-    return [TensorType(data.dtype, data.shape[:axis] + indices.shape + data.shape[axis + 1 :])]
+    shape = with_sizes(data.shape, axis, *indices.shape)
+    return [TensorType(data.dtype, shape)]
 
 
 @shape_rule("GatherElements")
@@ -95,7 +96,7 @@ def gather_elements_types(ctx: ShapeContext) -> Outputs:
     data = tensor(ctx, 0)
     indices = tensor(ctx, 1)
     if len(data.shape) != len(indices.shape):
-        raise ShapeError(f"data {list(data.shape)} and indices {list(indices.shape)} differ in rank")
+        raise ShapeError(f"data {data} and indices {indices} differ in rank")
     return [TensorType(data.dtype, indices.shape)]
 
 
@@ -106,8 +107,9 @@ def gather_nd_types(ctx: ShapeContext) -> Outputs:
     indices = tensor(ctx, 1, min_rank=1)
     named = int_attribute(ctx, "batch_dims", 0) + indices.shape[-1]
     if named > len(data.shape):
-        raise ShapeError(f"indices {list(indices.shape)} do not fit data {list(data.shape)}")
-    return [TensorType(data.dtype, indices.shape[:-1] + data.shape[named:])]
+        raise ShapeError(f"indices {indices} do not fit data {data}")
+    shape = indices.shape[:-1] + data.shape[named:]
+    return [TensorType(data.dtype, shape)]
 
 
 def gather_kernel(op: Operator, variant: str) -> Kernel:

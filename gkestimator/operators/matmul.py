@@ -76,15 +76,22 @@ def matmul_shape(a: Shape, b: Shape, *, trans_a: bool = False, trans_b: bool = F
     """
     if not a or not b:
         raise ShapeError("a matrix product needs at least one dimension on each side, found a scalar")
-    a = (1, *a) if len(a) == 1 else a
-    b = (*b, 1) if len(b) == 1 else b
-    m, k = (a[-1], a[-2]) if trans_a else (a[-2], a[-1])
-    k_right, n = (b[-1], b[-2]) if trans_b else (b[-2], b[-1])
-    if k != k_right:
-        raise ShapeError(f"a matrix product of {list(a)} and {list(b)}: inner sizes {k} and {k_right} differ")
-    if math.prod(b[:-2]) == 1:
-        return GemmShape(batch=1, m=math.prod(a[:-2]) * m, n=n, k=k)
-    return GemmShape(batch=math.prod(broadcast(a[:-2], b[:-2])), m=m, n=n, k=k)
+    if len(a) == 1:
+        a = (1, *a)
+    if len(b) == 1:
+        b = (*b, 1)
+    *rows, m, k = a
+    *columns, depth, n = b
+    if trans_a:
+        m, k = k, m
+    if trans_b:
+        depth, n = n, depth
+    if k != depth:
+        raise ShapeError(f"a matrix product of {list(a)} and {list(b)}: inner sizes {k} and {depth} differ")
+    if math.prod(columns) == 1:
+        return GemmShape(batch=1, m=math.prod(rows) * m, n=n, k=k)
+    batch = math.prod(broadcast(rows, columns))
+    return GemmShape(batch=batch, m=m, n=n, k=k)
 
 
 def autocast_kernels(
@@ -132,7 +139,8 @@ def matmul(op: Operator, options: LoweringOptions) -> Lowered:
     # torch's exporters store the weight of a Linear transposed, so its product reads W^T; a runtime that takes
     # the file as it is multiplies by what it finds.
     variant = "matmul_nn" if options.runtime == "onnxruntime" else "matmul"
-    kernels = matmul_kernels(matmul_shape(a.shape, b.shape), (a, b), output_at(op), options, variant=variant)
+    shape = matmul_shape(a.shape, b.shape)
+    kernels = matmul_kernels(shape, (a, b), output_at(op), options, variant=variant)
     return launched(*kernels, calls=len(kernels))
 
 
@@ -143,7 +151,7 @@ def gemm_types(ctx: ShapeContext) -> Outputs:
     result = gemm_result(ctx, a.shape, tensor(ctx, 1).shape)
     bias = optional_tensor(ctx, 2)
     if bias is not None and ctx.version >= 7 and broadcast(bias.shape, result) != result:
-        raise ShapeError(f"C of shape {list(bias.shape)} does not broadcast to {list(result)}")
+        raise ShapeError(f"C of shape {bias} does not broadcast to {list(result)}")
     return [TensorType(a.dtype, result)]
 
 
@@ -199,21 +207,25 @@ def einsum_terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     if len(terms) != len(ranks):
         raise ShapeError(misfit)
     letters = "".join(c for c in string.ascii_letters if c not in equation)
-    hidden = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)]
-    longest = max(extra if "..." in term else 0 for term, extra in zip(terms, hidden, strict=True))
-    if longest > len(letters) or min(hidden) < 0:
-        raise ShapeError(misfit)
+    longest = 0
+    for term, rank in zip(terms, ranks, strict=True):
+        hidden = rank - len(term.replace("...", ""))
+        # Without an ellipsis every dimension has its letter.
+        if not 0 <= hidden <= len(letters) or (hidden and "..." not in term):
+            raise ShapeError(misfit)
+        longest = max(longest, hidden)
     dots = letters[:longest]
     spelled = []
-    for term, rank, extra in zip(terms, ranks, hidden, strict=True):
-        term = term.replace("...", dots[longest - extra :])
-        if len(term) != rank:
-            raise ShapeError(misfit)
-        spelled.append(term)
+    for term, rank in zip(terms, ranks, strict=True):
+        hidden = rank - len(term.replace("...", ""))
+        spelled.append(term.replace("...", dots[longest - hidden :]))
     if arrow:
         return spelled, right.replace("...", dots)
-    every = "".join(spelled)
-    once = sorted(c for c in set(every) if every.count(c) == 1 and c not in dots)
+    letters_of_all = "".join(spelled)
+    once = []
+    for letter in sorted(set(letters_of_all)):
+        if letters_of_all.count(letter) == 1 and letter not in dots:
+            once.append(letter)
     return spelled, dots + "".join(once)
 
 
@@ -230,7 +242,8 @@ def einsum_types(ctx: ShapeContext) -> Outputs:
             if known != 1 and size not in (1, known):
                 raise ShapeError(f"index {letter} is {known} and {size}")
             sizes[letter] = max(size, known) if size else 0
-    return [TensorType(operands[0].dtype, tuple([sizes[letter] for letter in result]))]
+    shape = tuple([sizes[letter] for letter in result])
+    return [TensorType(operands[0].dtype, shape)]
 
 
 @lowering_rule("Einsum", kind="gemm", autocast="half")
@@ -248,9 +261,8 @@ def einsum(op: Operator, options: LoweringOptions) -> Lowered:
         for letter, size in zip(term, operand.shape, strict=True):
             sizes[letter] = max(size, sizes.get(letter, size))
     if len(operands) == 1:
-        return launched(
-            _single_einsum(operands[0], result, math.prod(sizes[c] for c in set(terms[0]) - set(final)))
-        )
+        summed = math.prod(sizes[letter] for letter in set(terms[0]) - set(final))
+        return launched(_single_einsum(operands[0], result, summed))
     kernels: list[Kernel] = []
     left = operands[0]
     left_term = terms[0]
@@ -322,7 +334,8 @@ class _Contraction:
 @shape_rule("MatMulInteger16", domain=MS, quantised=True)
 def matmul_integer_types(ctx: ShapeContext) -> Outputs:
     """Return the product in int32."""
-    return [TensorType(DType.INT32, matmul_result(tensor(ctx, 0).shape, tensor(ctx, 1).shape))]
+    shape = matmul_result(tensor(ctx, 0).shape, tensor(ctx, 1).shape)
+    return [TensorType(DType.INT32, shape)]
 
 
 @lowering_rule("MatMulInteger", kind="integer_gemm", quantised=True)

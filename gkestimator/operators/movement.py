@@ -115,7 +115,8 @@ def squeeze_types(ctx: ShapeContext) -> Outputs:
     if axes is None:
         if has_input(ctx, 1):
             return [unknown_value(ctx, 1, "axes", data.dtype)]
-        return [TensorType(data.dtype, tuple([size for size in shape if size != 1]))]
+        result = tuple([size for size in shape if size != 1])
+        return [TensorType(data.dtype, result)]
     drop = set(axes_of(axes, len(shape)))
     for axis in drop:
         if shape[axis] != 1:
@@ -187,7 +188,7 @@ def dropout(op: Operator, options: LoweringOptions) -> Lowered:
     else:
         mode = None
     value = getattr(mode, "value", None)
-    training = value is not None and value.size == 1 and bool(value.reshape(-1)[0])
+    training = value is not None and value.size == 1 and bool(value.item())
     outputs = tensor_outputs(op)
     if training:
         kernel = memory_kernel(
@@ -200,7 +201,7 @@ def dropout(op: Operator, options: LoweringOptions) -> Lowered:
         )
         return launched(kernel)
     if len(outputs) > 1:
-        fill = memory_kernel(Family.ELEMENTWISE, "fill", (), outputs[1:2], flops=0, rows=outputs[1].elements)
+        fill = fill_kernel(outputs[1])
         return Lowered(kernels=(fill,), host_calls=1, aliases={0: 0})
     return SAME_STORAGE
 
@@ -213,7 +214,8 @@ def transpose_types(ctx: ShapeContext) -> Outputs:
     order = ctx.attributes.get("perm") or tuple(range(rank - 1, -1, -1))
     if sorted(axes_of(order, rank)) != list(range(rank)):
         raise ShapeError(f"perm {list(order)} does not permute {rank} dimensions")
-    return [TensorType(data.dtype, tuple([data.shape[axis] for axis in order]))]
+    shape = tuple([data.shape[axis] for axis in order])
+    return [TensorType(data.dtype, shape)]
 
 
 @shape_rule("Slice", host_inputs=(1, 2, 3, 4), weight_view=True)
@@ -304,7 +306,8 @@ def concat_types(ctx: ShapeContext) -> Outputs:
     parts = all_tensors(ctx)
     first = parts[0]
     axis = axis_attribute(ctx, 1, len(first.shape))
-    return [TensorType(first.dtype, joined([part.shape for part in parts], axis))]
+    shape = joined([part.shape for part in parts], axis)
+    return [TensorType(first.dtype, shape)]
 
 
 @lowering_rule("Concat", kind="copy")
@@ -353,10 +356,12 @@ def blocks_types(ctx: ShapeContext) -> Outputs:
     if ctx.op_type == "DepthToSpace":
         if channels % side**2:
             raise ShapeError(f"{channels} channels do not split into blocks of {side} x {side}")
-        return [TensorType(x.dtype, (batch, channels // side**2, height * side, width * side))]
+        shape = (batch, channels // side**2, height * side, width * side)
+        return [TensorType(x.dtype, shape)]
     if height % side or width % side:
         raise ShapeError(f"{height} x {width} does not split into blocks of {side} x {side}")
-    return [TensorType(x.dtype, (batch, channels * side**2, height // side, width // side))]
+    shape = (batch, channels * side**2, height // side, width // side)
+    return [TensorType(x.dtype, shape)]
 
 
 @lowering_rule("CenterCropPad", kind="copy", host_inputs=(1,))
@@ -364,15 +369,17 @@ def blocks_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("Tile", "DepthToSpace", "SpaceToDepth", "ReverseSequence", "Trilu", kind="copy")
 def rearrange(op: Operator, options: LoweringOptions) -> Lowered:
     """Return a copy: every result element is one source element, or zero."""
-    variant = {
-        "Tile": "tile",
-        "DepthToSpace": "depth_to_space",
-        "SpaceToDepth": "space_to_depth",
-        "CenterCropPad": "crop_pad",
-        "ReverseSequence": "reverse",
-        "Trilu": "trilu",
-    }[op.op_type]
-    return launched(copy_kernel(variant, (input_at(op, 0),), (output_at(op),)))
+    return launched(copy_kernel(_REARRANGED[op.op_type], (input_at(op, 0),), (output_at(op),)))
+
+
+_REARRANGED = {
+    "Tile": "tile",
+    "DepthToSpace": "depth_to_space",
+    "SpaceToDepth": "space_to_depth",
+    "CenterCropPad": "crop_pad",
+    "ReverseSequence": "reverse",
+    "Trilu": "trilu",
+}
 
 
 @shape_rule("Pad", host_inputs=(1, 3))
@@ -410,13 +417,15 @@ def pad(op: Operator, options: LoweringOptions) -> Lowered:
     result = output_at(op)
     if options.runtime == "torch" and source.shape == result.shape:
         return SAME_STORAGE
-    grows = any(after > before for before, after in zip(source.shape, result.shape, strict=True))
-    if options.runtime != "torch" or op.attributes.get("mode", "constant") != "constant" or not grows:
+    pairs = list(zip(source.shape, result.shape, strict=True))
+    grows = any(after > before for before, after in pairs)
+    constant_mode = op.attributes.get("mode", "constant") == "constant"
+    if options.runtime != "torch" or not constant_mode or not grows:
         return launched(copy_kernel("pad", (source,), (result,)))
     fill = fill_kernel(result)
     # What is copied is the source, less what a negative side crops: the part that both shapes have.
-    kept = tuple(min(pair) for pair in zip(source.shape, result.shape, strict=True))
-    inside = Tensor(name=result.name, dtype=result.dtype, shape=kept, storage=result.storage)
+    both = tuple([min(pair) for pair in pairs])
+    inside = Tensor(name=result.name, dtype=result.dtype, shape=both, storage=result.storage)
     copied = copy_kernel("pad", (source,), (inside,))
     return launched(fill, copied, calls=2)
 

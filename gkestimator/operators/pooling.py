@@ -247,7 +247,8 @@ def pooled(ctx: ShapeContext, *, channels_last: bool = False, whole: bool = Fals
     else:
         sizes = pool_spatial(ctx, spatial)
     if channels_last:
-        return TensorType(x.dtype, (x.shape[0], *sizes, x.shape[-1]))
+        shape = (x.shape[0], *sizes, x.shape[-1])
+        return TensorType(x.dtype, shape)
     return TensorType(x.dtype, x.shape[:2] + sizes)
 
 
@@ -266,8 +267,10 @@ def max_unpool_types(ctx: ShapeContext) -> Outputs:
     window = read_window(ctx, rank - 2)
     sizes = []
     for axis, size in enumerate(x.shape[2:]):
-        sizes.append((size - 1) * window.strides[axis] + window.kernel[axis] - window.padding(axis))
-    return [TensorType(x.dtype, x.shape[:2] + not_negative(sizes))]
+        covered = (size - 1) * window.strides[axis] + window.kernel[axis]
+        sizes.append(covered - window.padding(axis))
+    shape = x.shape[:2] + not_negative(sizes)
+    return [TensorType(x.dtype, shape)]
 
 
 def not_negative(sizes: Sequence[int]) -> Shape:

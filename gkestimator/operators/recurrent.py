@@ -47,7 +47,7 @@ def causal_conv_types(ctx: ShapeContext) -> Outputs:
     w = tensor(ctx, 1, rank=3)
     batch, channels, _ = x.shape
     if w.shape[:2] != (channels, 1) or w.shape[2] < 1:
-        raise ShapeError(f"weight is {list(w.shape)}, expected {[channels, 1]} and the kernel size")
+        raise ShapeError(f"weight is {w}, expected {[channels, 1]} and the kernel size")
     return [x, TensorType(x.dtype, (batch, channels, w.shape[2] - 1))][: ctx.outputs]
 
 
@@ -124,9 +124,9 @@ def recurrent_types(ctx: ShapeContext) -> Outputs:
     hidden = int_attribute(ctx, "hidden_size", r.shape[2])
     rows = _GATES[ctx.op_type] * hidden
     if r.shape != (directions, rows, hidden):
-        raise ShapeError(f"recurrent weight is {list(r.shape)}, expected {[directions, rows, hidden]}")
+        raise ShapeError(f"recurrent weight is {r}, expected {[directions, rows, hidden]}")
     if w.shape != (directions, rows, x.shape[2]):
-        raise ShapeError(f"weight is {list(w.shape)}, expected {[directions, rows, x.shape[2]]}")
+        raise ShapeError(f"weight is {w}, expected {[directions, rows, x.shape[2]]}")
     if int_attribute(ctx, "layout", 0) == 1:
         batch, steps, _ = x.shape
         every = TensorType(x.dtype, (batch, steps, directions, hidden))

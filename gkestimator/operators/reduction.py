@@ -72,7 +72,8 @@ def reduce_types(ctx: ShapeContext) -> Outputs:
             return [data]
         axes = tuple(range(rank))
     keep = bool(ctx.attributes.get("keepdims", 1))
-    return [TensorType(data.dtype, without_axes(data.shape, set(axes_of(axes, rank)), keep))]
+    shape = without_axes(data.shape, set(axes_of(axes, rank)), keep)
+    return [TensorType(data.dtype, shape)]
 
 
 def _composed_in_torch(op_type: str, source: Tensor, result: Tensor) -> tuple[Kernel, Kernel]:

@@ -36,6 +36,10 @@ class TensorType(NamedTuple):
     shape: Shape
     bounded: bool = False
 
+    def __str__(self) -> str:
+        """Return the shape as texts of errors show it."""
+        return str(list(self.shape))
+
 
 class SequenceType(NamedTuple):
     """Hold the types of the elements of a sequence, or of an optional (at most one element)."""

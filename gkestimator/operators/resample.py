@@ -191,8 +191,9 @@ def grid_sample_types(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=3)
     grid = tensor(ctx, 1, rank=len(x.shape)).shape
     if grid[0] != x.shape[0] or grid[-1] != len(x.shape) - 2:
-        raise ShapeError(f"grid is {list(grid)} for input {list(x.shape)}")
-    return [TensorType(x.dtype, x.shape[:2] + grid[1:-1])]
+        raise ShapeError(f"grid is {list(grid)} for input {x}")
+    shape = x.shape[:2] + grid[1:-1]
+    return [TensorType(x.dtype, shape)]
 
 
 @lowering_rule("GridSample", domain=MS, kind="resample")

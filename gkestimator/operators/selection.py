@@ -28,6 +28,7 @@ from gkestimator.operators.checks import (
     has_input,
     int_attribute,
     tensor,
+    with_sizes,
 )
 from gkestimator.operators.registry import (
     MS,
@@ -60,8 +61,8 @@ def top_k_types(ctx: ShapeContext) -> Outputs:
     if bounded:
         k = min(k, most)
     if not 0 <= k <= most:
-        raise ShapeError(f"K is {k}, axis {axis} of {list(x.shape)} has {most} elements")
-    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+        raise ShapeError(f"K is {k}, axis {axis} of {x} has {most} elements")
+    shape = with_sizes(x.shape, axis, k)
     return [TensorType(x.dtype, shape, bounded), TensorType(DType.INT64, shape, bounded)][: ctx.outputs]
 
 
@@ -132,8 +133,10 @@ def non_zero_types(ctx: ShapeContext) -> Outputs:
     rank = max(1, len(x.shape))
     value = constant(ctx, 0)
     if value is None:
-        return [TensorType(DType.INT64, (rank, math.prod(x.shape)), True)]
-    return [TensorType(DType.INT64, (rank, int(np.count_nonzero(value))))]
+        shape = (rank, math.prod(x.shape))
+        return [TensorType(DType.INT64, shape, True)]
+    shape = (rank, int(np.count_nonzero(value)))
+    return [TensorType(DType.INT64, shape)]
 
 
 @shape_rule("Compress")
@@ -153,7 +156,7 @@ def compress_types(ctx: ShapeContext) -> Outputs:
     if value is not None:
         size = int(np.count_nonzero(value[: shape[axis]]))
         bounded = x.bounded
-    return [TensorType(x.dtype, (*shape[:axis], size, *shape[axis + 1 :]), bounded)]
+    return [TensorType(x.dtype, with_sizes(shape, axis, size), bounded)]
 
 
 @lowering_rule("NonZero", "Compress", kind="selection")
@@ -191,7 +194,8 @@ def non_max_suppression_types(ctx: ShapeContext) -> Outputs:
         most = 0  # the operator's default: no box is selected
     elif limit is not None:
         most = max(0, min(most, limit))
-    return [TensorType(DType.INT64, (scores[0] * scores[1] * most, 3), True)]
+    shape = (scores[0] * scores[1] * most, 3)
+    return [TensorType(DType.INT64, shape, True)]
 
 
 @lowering_rule("NonMaxSuppression", kind="non_max_suppression")

@@ -227,7 +227,9 @@ def split_to_sequence_types(ctx: ShapeContext) -> Outputs:
         return [SequenceType((piece,) * _pieces(length, 1))]
     if sizes is None:
         # However it is cut, the pieces are together as large as the whole.
-        count = split.shape[0] if len(split.shape) == 1 and split.shape[0] <= _MOST_PIECES else 1
+        count = 1
+        if len(split.shape) == 1 and split.shape[0] <= _MOST_PIECES:
+            count = split.shape[0]
         return [SequenceType((TensorType(data.dtype, data.shape, True),) * count, bounded=True)]
     if not split.shape:
         step = sizes[0]

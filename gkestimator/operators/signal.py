@@ -119,7 +119,8 @@ def stft(op: Operator, options: LoweringOptions) -> Lowered:
     else:
         length = bins
     rows = batch * frames
-    per_frame = fft_flops(length, real=len(source.shape) < 3 or source.shape[-1] == 1)
+    real = len(source.shape) < 3 or source.shape[-1] == 1
+    per_frame = fft_flops(length, real=real)
     per_frame += length if window is not None else 0
     reads = (source,) if window is None else (source, window)
     kernel = memory_kernel(

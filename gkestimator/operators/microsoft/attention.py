@@ -46,7 +46,7 @@ def packed_result(ctx: ShapeContext, past_at: int = 4) -> list[TensorType]:
     x = tensor(ctx, 0, min_rank=2)
     weight = tensor(ctx, 1, rank=2).shape
     if weight[0] != x.shape[-1]:
-        raise ShapeError(f"input is {list(x.shape)} and the weight {list(weight)}")
+        raise ShapeError(f"input is {x} and the weight {list(weight)}")
     heads = int_attribute(ctx, "num_heads")
     sizes = ints_attribute(ctx, "qkv_hidden_sizes", length=3, low=1)
     if sizes is None and weight[1] % 3:

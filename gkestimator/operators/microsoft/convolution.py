@@ -18,6 +18,7 @@ from gkestimator.operators.builders import (
     output_at,
 )
 from gkestimator.operators.checks import (
+    channels_first,
     constant_ints,
     has_input,
     int_attribute,
@@ -58,7 +59,7 @@ def nhwc_result(ctx: ShapeContext, x: Shape, w: Shape) -> Shape:
     kernel = ints_attribute(ctx, "kernel_shape")
     groups = int_attribute(ctx, "group", 1)
     if kernel is not None and w[2:] != kernel and w[1:-1] == kernel and x[-1] == w[-1] * groups:
-        w = (w[0], w[-1], *w[1:-1])
+        w = channels_first(w)
     return conv_result(ctx, x, w, channels_last=True)
 
 
@@ -76,7 +77,8 @@ def blocked_conv_types(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=3)
     w = tensor(ctx, 1, rank=len(x.shape)).shape
     spatial = slid(read_window(ctx, len(w) - 2, w[2:]), x.shape[2:])
-    return [TensorType(x.dtype, (x.shape[0], w[0], *spatial))]
+    shape = (x.shape[0], w[0], *spatial)
+    return [TensorType(x.dtype, shape)]
 
 
 @lowering_rule("FusedConv", domain=MS, kind="convolution", autocast="half")
@@ -108,17 +110,14 @@ def nhwc_conv_types(ctx: ShapeContext) -> Outputs:
     """Return the channels-last convolution."""
     x = tensor(ctx, 0, min_rank=3)
     w = tensor(ctx, 1, min_rank=3)
-    return [TensorType(x.dtype, nhwc_result(ctx, x.shape, w.shape))]
+    shape = nhwc_result(ctx, x.shape, w.shape)
+    return [TensorType(x.dtype, shape)]
 
 
 @lowering_rule("NhwcConv", domain=MS, kind="convolution", autocast="half")
 @lowering_rule("NhwcFusedConv", domain=MS, kind="convolution")
 def nhwc_conv(op: Operator, options: LoweringOptions) -> Lowered:
     """Return input (N, spatial, C), weight (M, spatial, C/group): no layout conversion."""
-
-    def first(shape: Shape) -> Shape:
-        return (shape[0], shape[-1], *shape[1:-1])
-
     source = input_at(op, 0)
     weight = input_at(op, 1)
     result = output_at(op)
@@ -126,7 +125,9 @@ def nhwc_conv(op: Operator, options: LoweringOptions) -> Lowered:
     extra = () if residual is None else (residual,)
     per_element = activation_flops(op) + len(extra)
     kernels = conv_kernels(
-        conv_shape(op, first(source.shape), first(weight.shape), first(result.shape)),
+        conv_shape(
+            op, channels_first(source.shape), channels_first(weight.shape), channels_first(result.shape)
+        ),
         source,
         weight,
         optional_input(op, 2),
@@ -168,7 +169,7 @@ def reorder_input_types(ctx: ShapeContext) -> Outputs:
     """Return the logical (N, C, spatial): the padding of C to the block is in the weights."""
     x = tensor(ctx, 0, min_rank=3)
     if int_attribute(ctx, "channels_last", 0):
-        return [TensorType(x.dtype, (x.shape[0], x.shape[-1], *x.shape[1:-1]))]
+        return [TensorType(x.dtype, channels_first(x.shape))]
     return [x]
 
 
@@ -179,7 +180,7 @@ def reorder_output_types(ctx: ShapeContext) -> Outputs:
     batch, held, *spatial = x.shape
     channels = int_attribute(ctx, "channels")
     if not 0 < channels <= held:
-        raise ShapeError(f"channels are {channels}, the input is {list(x.shape)}")
+        raise ShapeError(f"channels are {channels}, the input is {x}")
     if int_attribute(ctx, "channels_last", 0):
         return [TensorType(x.dtype, (batch, *spatial, channels))]
     return [TensorType(x.dtype, (batch, channels, *spatial))]

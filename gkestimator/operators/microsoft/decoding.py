@@ -59,7 +59,7 @@ def _keys_and_values(ctx: ShapeContext, heads: int) -> tuple[int, int, int]:
     if ranks == (4, 4):  # (batch, heads, length, head size): keys and values of an encoder
         return k.shape[2], v.shape[1] * v.shape[3], head
     if ranks != (3, 3):
-        raise ShapeError(f"key is {list(k.shape)} and value {list(v.shape)}, expected 3 dimensions each")
+        raise ShapeError(f"key is {k} and value {v}, expected 3 dimensions each")
     return k.shape[1], v.shape[2], head
 
 

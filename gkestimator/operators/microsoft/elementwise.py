@@ -56,7 +56,8 @@ def unfold_types(ctx: ShapeContext) -> Outputs:
     if step < 1 or not 1 <= size <= length:
         raise ShapeError(f"slices of {size} every {step} along {length} elements")
     count = (length - size) // step + 1
-    return [TensorType(x.dtype, (*x.shape[:axis], count, *x.shape[axis + 1 :], size))]
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :], size)
+    return [TensorType(x.dtype, shape)]
 
 
 @shape_rule("BiasDropout", "BitmaskDropout", "BitmaskBiasDropout", domain=MS)
@@ -74,7 +75,8 @@ def bias_dropout_types(ctx: ShapeContext) -> Outputs:
 def embedding_types(ctx: ShapeContext) -> Outputs:
     """Return a row of the weight for every index."""
     weight = tensor(ctx, 0, rank=2)
-    return [TensorType(weight.dtype, (*tensor(ctx, 1).shape, weight.shape[1]))]
+    shape = (*tensor(ctx, 1).shape, weight.shape[1])
+    return [TensorType(weight.dtype, shape)]
 
 
 @shape_rule("NGramRepeatBlock", domain=MS)
@@ -119,7 +121,7 @@ def complex_product_types(ctx: ShapeContext) -> Outputs:
     a = tensor(ctx, 0, min_rank=1)
     b = tensor(ctx, 1, min_rank=1)
     if a.shape[-1] != 2 or b.shape[-1] != 2:
-        raise ShapeError(f"inputs are {list(a.shape)} and {list(b.shape)}, expected 2 (complex) at the end")
+        raise ShapeError(f"inputs are {a} and {b}, expected 2 (complex) at the end")
     return [TensorType(a.dtype, broadcast(a.shape, b.shape))]
 
 
@@ -135,7 +137,8 @@ def rfft_types(ctx: ShapeContext) -> Outputs:
     """Return length // 2 + 1 complex numbers for each row."""
     x = tensor(ctx, 0, min_rank=1)
     _require_onesided(ctx)
-    return [TensorType(x.dtype, (*x.shape[:-1], x.shape[-1] // 2 + 1, 2))]
+    shape = (*x.shape[:-1], x.shape[-1] // 2 + 1, 2)
+    return [TensorType(x.dtype, shape)]
 
 
 @shape_rule("Irfft", domain=MS)
@@ -145,8 +148,9 @@ def irfft_types(ctx: ShapeContext) -> Outputs:
     _require_onesided(ctx)
     *rows, bins, parts = x.shape
     if parts != 2 or bins < 1:
-        raise ShapeError(f"input is {list(x.shape)}, expected 2 (complex) in the last dimension")
-    return [TensorType(x.dtype, (*rows, 2 * (bins - 1)))]
+        raise ShapeError(f"input is {x}, expected 2 (complex) in the last dimension")
+    shape = (*rows, 2 * (bins - 1))
+    return [TensorType(x.dtype, shape)]
 
 
 @lowering_rule("Rfft", "Irfft", domain=MS, kind="fft")
@@ -198,7 +202,7 @@ def split_gelu_types(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=1)
     *rows, width = x.shape
     if width % 2:
-        raise ShapeError(f"input is {list(x.shape)}, expected an even last dimension")
+        raise ShapeError(f"input is {x}, expected an even last dimension")
     return [TensorType(x.dtype, (*rows, width // 2))]
 
 
@@ -222,7 +226,7 @@ def with_addend(ctx: ShapeContext) -> TensorType:
     x = tensor(ctx, 0)
     addend = tensor(ctx, 1)
     if broadcast(x.shape, addend.shape) != x.shape:
-        raise ShapeError(f"input 1 of {list(addend.shape)} does not fit input 0 of {list(x.shape)}")
+        raise ShapeError(f"input 1 of {addend} does not fit input 0 of {x}")
     return x
 
 
@@ -259,7 +263,7 @@ def inverse_types(ctx: ShapeContext) -> Outputs:
     """Return the type of the matrices, which have to be square."""
     x = tensor(ctx, 0, min_rank=2)
     if x.shape[-1] != x.shape[-2]:
-        raise ShapeError(f"input is {list(x.shape)}, expected square matrices")
+        raise ShapeError(f"input is {x}, expected square matrices")
     return [x]
 
 

@@ -34,7 +34,8 @@ def crop_and_resize_types(ctx: ShapeContext) -> Outputs:
         return [unknown_value(ctx, 3, "crop_size", x.dtype, rank=4)]
     if len(size) != 2 or min(size) < 1:
         raise ShapeError(f"crop_size is {list(size)}, expected two positive sizes")
-    return [TensorType(x.dtype, (rois.shape[0], x.shape[1], *size), rois.bounded)]
+    shape = (rois.shape[0], x.shape[1], *size)
+    return [TensorType(x.dtype, shape, rois.bounded)]
 
 
 @shape_rule("Tokenizer", domain=MS)
@@ -58,8 +59,9 @@ def distances_types(ctx: ShapeContext) -> Outputs:
     a = tensor(ctx, 0, rank=2)
     b = tensor(ctx, 1, rank=2)
     if a.shape[1] != b.shape[1]:
-        raise ShapeError(f"inputs {list(a.shape)} and {list(b.shape)} differ in their last dimension")
-    return [TensorType(a.dtype, (a.shape[0], b.shape[0]))]
+        raise ShapeError(f"inputs {a} and {b} differ in their last dimension")
+    shape = (a.shape[0], b.shape[0])
+    return [TensorType(a.dtype, shape)]
 
 
 @lowering_rule("CDist", domain=MS, kind="host_microsoft")
@@ -79,7 +81,7 @@ def lstm_types(ctx: ShapeContext) -> Outputs:
     directions = directions_of(ctx)
     hidden = int_attribute(ctx, "hidden_size", r.shape[1])
     if r.shape != (directions, hidden, 4 * hidden):
-        raise ShapeError(f"recurrent weight is {list(r.shape)}, expected {[directions, hidden, 4 * hidden]}")
+        raise ShapeError(f"recurrent weight is {r}, expected {[directions, hidden, 4 * hidden]}")
     steps, batch, _ = x.shape
     every = TensorType(x.dtype, (steps, directions, batch, hidden))
     last = TensorType(x.dtype, (directions, batch, hidden))

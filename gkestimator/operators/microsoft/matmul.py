@@ -37,6 +37,9 @@ def fused_gemm_types(ctx: ShapeContext) -> Outputs:
     return [TensorType(dtype_attribute(ctx, "dtype", default), shape)]
 
 
+_FLOPS_BY_NAME = {key.upper(): flops for key, (_, flops, _) in FLOPS.items()}
+
+
 def activation_flops(op: Operator) -> int:
     """Return FLOPs per element of the attribute ``activation`` of a fused operator (0 without one).
 
@@ -45,7 +48,7 @@ def activation_flops(op: Operator) -> int:
     name = op.attributes.get("activation")
     if not isinstance(name, str) or name.upper() in ("", "NONE"):
         return 0
-    known = {key.upper(): entry[1] for key, entry in FLOPS.items()}.get(name.upper())
+    known = _FLOPS_BY_NAME.get(name.upper())
     if known is None:
         raise UnsupportedOperatorError(
             f"{op.op_type} {op.name!r}: activation {name!r} is not known, expected an elementwise operator's name"
@@ -91,7 +94,8 @@ def turned(attributes: Mapping[str, Any], shape: Shape, side: str) -> Shape:
 def product_types(ctx: ShapeContext) -> Outputs:
     """Return the product in A's type."""
     a = tensor(ctx, 0)
-    return [TensorType(a.dtype, product_result(ctx, a.shape, tensor(ctx, 1).shape))]
+    shape = product_result(ctx, a.shape, tensor(ctx, 1).shape)
+    return [TensorType(a.dtype, shape)]
 
 
 @lowering_rule("FusedMatMul", domain=MS, kind="gemm", autocast="half")
@@ -153,8 +157,9 @@ def nbits_product_types(ctx: ShapeContext) -> Outputs:
     k = int_attribute(ctx, "K")
     n = int_attribute(ctx, "N")
     if n < 1 or a.shape[-1] != k:
-        raise ShapeError(f"input is {list(a.shape)}, K is {k} and N {n}")
-    return [TensorType(a.dtype, (*a.shape[:-1], n))]
+        raise ShapeError(f"input is {a}, K is {k} and N {n}")
+    shape = (*a.shape[:-1], n)
+    return [TensorType(a.dtype, shape)]
 
 
 @lowering_rule("MatMulNBits", "MatMulBnb4", domain=MS, kind="weight_only_gemm")

@@ -106,7 +106,8 @@ def qordered_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
 @shape_rule("QOrderedMatMul", domain=MS)
 def ordered_matmul_types(ctx: ShapeContext) -> Outputs:
     """Return the product of inputs 0 and 2 in int8."""
-    return [TensorType(DType.INT8, matmul_result(tensor(ctx, 0).shape, tensor(ctx, 2).shape))]
+    shape = matmul_result(tensor(ctx, 0).shape, tensor(ctx, 2).shape)
+    return [TensorType(DType.INT8, shape)]
 
 
 @lowering_rule("QOrderedMatMul", domain=MS, kind="integer_gemm", quantised=True)
@@ -133,7 +134,8 @@ def qordered_matmul(op: Operator, options: LoweringOptions) -> Lowered:
 def ordered_attention_types(ctx: ShapeContext) -> Outputs:
     """Return (batch, length, width of the values) in int8."""
     batch, length, _ = tensor(ctx, 0, rank=3).shape
-    return [TensorType(DType.INT8, (batch, length, tensor(ctx, 7, rank=2).shape[1]))]
+    shape = (batch, length, tensor(ctx, 7, rank=2).shape[1])
+    return [TensorType(DType.INT8, shape)]
 
 
 @lowering_rule("QOrderedAttention", domain=MS, kind="attention", quantised=True)

@@ -82,7 +82,8 @@ def restore_padding_types(ctx: ShapeContext) -> Outputs:
     """Return the tokens in the places that the offsets (batch, length) name."""
     x = tensor(ctx, 0, rank=2)
     offset = tensor(ctx, 1, rank=2)
-    return [TensorType(x.dtype, (*offset.shape, x.shape[1]))]
+    shape = (*offset.shape, x.shape[1])
+    return [TensorType(x.dtype, shape)]
 
 
 @lowering_rule("RestorePadding", domain=MS, kind="packing")
@@ -128,7 +129,8 @@ def packed_multi_head_types(ctx: ShapeContext) -> Outputs:
     value = optional_tensor(ctx, 2, rank=2)
     if value is not None:
         q = tensor(ctx, 0, rank=2)
-        return [TensorType(q.dtype, (q.shape[0], value.shape[1]))]
+        shape = (q.shape[0], value.shape[1])
+        return [TensorType(q.dtype, shape)]
     q = tensor(ctx, 0, rank=4)
     tokens, heads, _, size = q.shape
     return [TensorType(q.dtype, (tokens, heads * size))]
@@ -159,7 +161,8 @@ def relative_position_bias_types(ctx: ShapeContext) -> Outputs:
         return [unknown_value(ctx, 1, "a length", table.dtype, rank=4)]
     if query < 0 or key < 0:
         raise ShapeError(f"lengths are {query} and {key}, expected positive numbers")
-    return [TensorType(table.dtype, (1, table.shape[1], query, key))]
+    shape = (1, table.shape[1], query, key)
+    return [TensorType(table.dtype, shape)]
 
 
 @lowering_rule("RelativePositionBias", domain=MS, kind="position_bias")

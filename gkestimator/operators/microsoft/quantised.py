@@ -25,11 +25,13 @@ from gkestimator.operators.checks import (
     axis_attribute,
     axis_of,
     broadcast,
+    channels_first,
     int_attribute,
     ints_attribute,
     joined,
     optional_tensor,
     tensor,
+    with_sizes,
     without_axes,
 )
 from gkestimator.operators.convolution import conv_result, conv_shape, convolution_kernel
@@ -64,14 +66,16 @@ _ELEMENTWISE = {
 @shape_rule("MulInteger", domain=MS)
 def mul_integer_types(ctx: ShapeContext) -> Outputs:
     """Return operands 0 and 2 broadcast, in int32."""
-    return [TensorType(DType.INT32, broadcast(tensor(ctx, 0).shape, tensor(ctx, 2).shape))]
+    shape = broadcast(tensor(ctx, 0).shape, tensor(ctx, 2).shape)
+    return [TensorType(DType.INT32, shape)]
 
 
 @shape_rule("QLinearAdd", "QLinearMul", domain=MS)
 def qlinear_binary_types(ctx: ShapeContext) -> Outputs:
     """Return operands 0 and 3 broadcast."""
     a = tensor(ctx, 0)
-    return [TensorType(a.dtype, broadcast(a.shape, tensor(ctx, 3).shape))]
+    shape = broadcast(a.shape, tensor(ctx, 3).shape)
+    return [TensorType(a.dtype, shape)]
 
 
 @shape_rule("QLinearWhere", domain=MS)
@@ -80,7 +84,8 @@ def qlinear_where_types(ctx: ShapeContext) -> Outputs:
     condition = tensor(ctx, 0)
     x = tensor(ctx, 1)
     y = tensor(ctx, 4)
-    return [TensorType(x.dtype, broadcast(condition.shape, x.shape, y.shape))]
+    shape = broadcast(condition.shape, x.shape, y.shape)
+    return [TensorType(x.dtype, shape)]
 
 
 @lowering_rule("QLinearAdd", "QLinearMul", domain=MS, kind="quantised_elementwise", quantised=True)
@@ -197,8 +202,8 @@ def qlinear_conv(op: Operator, options: LoweringOptions) -> Lowered:
     image = source.shape
     output = result.shape
     if op.attributes.get("channels_last", 0):
-        image = (image[0], image[-1], *image[1:-1])
-        output = (output[0], output[-1], *output[1:-1])
+        image = channels_first(image)
+        output = channels_first(output)
     others = present_inputs(op, 1, 2, 4, 5, 6, 7, 8)
     each = QUANTIZE_FLOPS + (1 if optional_input(op, 8) is not None else 0)
     kernel = convolution_kernel(
@@ -216,7 +221,8 @@ def qlinear_conv(op: Operator, options: LoweringOptions) -> Lowered:
 def qgemm_types(ctx: ShapeContext) -> Outputs:
     """Return the product of inputs 0 and 3, quantised with y_zero_point, else in the scale's type."""
     dtype = (optional_tensor(ctx, 8) or tensor(ctx, 1)).dtype
-    return [TensorType(dtype, gemm_result(ctx, tensor(ctx, 0).shape, tensor(ctx, 3).shape))]
+    shape = gemm_result(ctx, tensor(ctx, 0).shape, tensor(ctx, 3).shape)
+    return [TensorType(dtype, shape)]
 
 
 @lowering_rule("QGemm", domain=MS, kind="integer_gemm", quantised=True)
@@ -278,7 +284,8 @@ def matmul_integer_to_float(op: Operator, options: LoweringOptions) -> Lowered:
 def dynamic_matmul_types(ctx: ShapeContext) -> Outputs:
     """Return the product in A's type."""
     a = tensor(ctx, 0)
-    return [TensorType(a.dtype, matmul_result(a.shape, tensor(ctx, 1).shape))]
+    shape = matmul_result(a.shape, tensor(ctx, 1).shape)
+    return [TensorType(a.dtype, shape)]
 
 
 @lowering_rule("DynamicQuantizeMatMul", domain=MS, kind="integer_gemm", quantised=True)
@@ -345,7 +352,8 @@ def gather_block_types(ctx: ShapeContext) -> Outputs:
     shape = data.shape
     if data.dtype is DType.UINT8:
         shape = (*shape[:-1], shape[-1] * (8 // bits))
-    return [TensorType(tensor(ctx, 2).dtype, shape[:axis] + indices.shape + shape[axis + 1 :])]
+    result = with_sizes(shape, axis, *indices.shape)
+    return [TensorType(tensor(ctx, 2).dtype, result)]
 
 
 @lowering_rule("GatherBlockQuantized", domain=MS, kind="gather")
