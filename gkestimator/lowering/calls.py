@@ -24,7 +24,13 @@ _CONVOLUTIONS = frozenset({Family.CONV, Family.DEPTHWISE})
 Values = Sequence[Value | None]
 
 # What wiring needs to know of a call besides its aliases; bits of a token.
-LAUNCHES, CALLS, FITS_FIRST, FITS_SECOND, UNFOLDED, UNKNOWN, OWN_BIAS = 1, 2, 4, 8, 16, 32, 64
+LAUNCHES = 1
+CALLS = 2
+FITS_FIRST = 4
+FITS_SECOND = 8
+UNFOLDED = 16
+UNKNOWN = 32
+OWN_BIAS = 64
 UNFOLDED_NOTE = "batchnorm_unfolded"
 
 
@@ -120,7 +126,11 @@ class Calls:
 
 def _roles(kernels: Kernels) -> tuple[bool, Family, int]:
     """Return all that layouts, host calls and wiring take from kernels."""
-    return bool(kernels), _main_family(kernels), sum(1 for k in kernels if k.variant == "cast")
+    return bool(kernels), _main_family(kernels), _casts(kernels)
+
+
+def _casts(kernels: Kernels) -> int:
+    return sum(1 for kernel in kernels if kernel.variant == "cast")
 
 
 def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence[Match]) -> Calls:
@@ -283,7 +293,7 @@ class _Lister:
         kernels, norm = pair
         host_calls = 1
         if len(kernels) > 1:
-            host_calls += sum(1 for kernel in kernels if kernel.variant == "cast")
+            host_calls += _casts(kernels)
         if self._layouts.strided((source,)):
             copies = self._layouts.copies(Family.CONV, (source,))
             self._layouts.result(Family.CONV, False, op.inputs, op.outputs)
@@ -292,7 +302,10 @@ class _Lister:
                 kernels = (*copies, *kernels)
                 host_calls += len(copies)
         calls.norms[len(calls.heads)] = norm
-        calls.add(op, op.inputs, op.outputs, kernels, host_calls, (), UNFOLDED | OWN_BIAS * own_bias)
+        token = UNFOLDED
+        if own_bias:
+            token |= OWN_BIAS
+        calls.add(op, op.inputs, op.outputs, kernels, host_calls, (), token)
         calls.count(UNFOLDED_NOTE)
 
     def _unfolded_pair(self, op: Operator, own_bias: bool) -> Unfolded:
@@ -336,10 +349,11 @@ def aliased_tensors(
     pairs = []
     for position, result in enumerate(results):
         source = by_name.get(result.name)
-        if source is None and position < len(sources) and sources[position].shape == result.shape:
-            source = sources[position]
         if source is None:
-            source = next((t for t in sources if t.shape == result.shape), sources[0])
+            # The source in the same place, else the first of the result's shape, else the first.
+            candidates = [*sources[position : position + 1], *sources]
+            alike = [candidate for candidate in candidates if candidate.shape == result.shape]
+            source = alike[0] if alike else sources[0]
         pairs.append((result, source))
     return pairs
 
@@ -356,7 +370,8 @@ def _bias_apart(linear: Kernel, op: Operator) -> Kernels:
         weight_bytes=linear.weight_bytes - bias.nbytes,
         inputs=linear.inputs - 1,
     )
-    return interned((product, elementwise_kernel("add", (result, bias), (result,), flops_per_element=1)))
+    addition = elementwise_kernel("add", (result, bias), (result,), flops_per_element=1)
+    return interned((product, addition))
 
 
 def _main_family(kernels: Kernels) -> Family:
@@ -392,7 +407,8 @@ def _unfolded(op: Operator, options: LoweringOptions, own_bias: bool) -> Unfolde
             Tensor(name=f"#{i}", dtype=bias.dtype, shape=bias.shape, storage=f"#{i}", is_weight=True)
             for i in range(4)
         ]
-        known = (interned(convolution), interned((batchnorm_kernel(result, result, parameters),))[0])
+        norm = batchnorm_kernel(result, result, parameters)
+        known = (interned(convolution), interned((norm,))[0])
         if len(_UNFOLDED) >= 65_536:
             _UNFOLDED.clear()
         _UNFOLDED[key] = known

@@ -80,7 +80,9 @@ def _operands(view: GraphView, at: int) -> tuple[Tensor, Tensor, list[Tensor], b
         return None
     keys = view.operators[first].inputs[1]
     values = view.operators[second].inputs[1]
-    if not isinstance(keys, Tensor) or not isinstance(values, Tensor) or keys.is_weight or values.is_weight:
+    if not isinstance(keys, Tensor) or not isinstance(values, Tensor):
+        return None
+    if keys.is_weight or values.is_weight:
         return None
     return keys, values, masks, False
 

@@ -50,7 +50,8 @@ def _attribute_key(attributes: Mapping[str, Attribute]) -> object:
     known = _ATTRIBUTES.get(id(attributes))
     if known is not None and known[0] is attributes:
         return known[1]
-    key = tuple(sorted((name, _attribute_value(value)) for name, value in attributes.items()))
+    pairs = [(name, _attribute_value(value)) for name, value in attributes.items()]
+    key = tuple(sorted(pairs))
     if len(_ATTRIBUTES) >= _LIMIT:
         _ATTRIBUTES.clear()
     _ATTRIBUTES[id(attributes)] = (attributes, key)
@@ -159,6 +160,16 @@ def lower_operator(op: Operator, options: LoweringOptions, memo: Memo) -> Lowere
     return lowered
 
 
+def _gives_nothing(op: Operator) -> bool:
+    """Return True when every result is unused or an empty tensor: nothing is launched for those."""
+    for value in op.outputs:
+        if value is None:
+            continue
+        if not isinstance(value, Tensor) or value.elements > 0:
+            return False
+    return True
+
+
 def _run(op: Operator, options: LoweringOptions) -> tuple[Lowered, set[int]]:
     """Return what the rule of ``op`` says, and the places of the tensors whose value it read."""
     rule = OPERATORS[op.domain, op.op_type].lowering_rule
@@ -172,7 +183,7 @@ def _run(op: Operator, options: LoweringOptions) -> tuple[Lowered, set[int]]:
             f"({type(error).__name__}: {error})"
         ) from error
     lowered = result if is_built_in(rule) else checked_result(rule, op, result)
-    if all(v is None or (isinstance(v, Tensor) and v.elements == 0) for v in op.outputs) and op.outputs:
+    if op.outputs and _gives_nothing(op):
         lowered = replace(lowered, kernels=())
     if lowered.kernels:
         lowered = replace(lowered, kernels=interned(lowered.kernels))

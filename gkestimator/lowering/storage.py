@@ -87,13 +87,15 @@ class _Rewriter:
 
     def _halved(self, value: Value | None) -> Value | None:
         if isinstance(value, Tensor):
-            if value.dtype is DType.FLOAT:
-                return self._cast(value, self._half)
-            return value
+            return self._halved_tensor(value)
         if isinstance(value, Sequence):
-            halved = (self._cast(t, self._half) if t.dtype is DType.FLOAT else t for t in value.elements_)
-            return replace(value, elements_=tuple(halved))
+            return replace(value, elements_=tuple(map(self._halved_tensor, value.elements_)))
         return None
+
+    def _halved_tensor(self, tensor: Tensor) -> Tensor:
+        if tensor.dtype is DType.FLOAT:
+            return self._cast(tensor, self._half)
+        return tensor
 
     def _known(self, value: Value | None) -> Value | None:
         if isinstance(value, Tensor):

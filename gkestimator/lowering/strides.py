@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 from gkestimator.operators.registry import Shape
@@ -60,8 +61,14 @@ def channels_last(shape: Shape, strides: Strides) -> bool:
     """Return True for (N, C, spatial...) stored as (N, spatial..., C)."""
     if len(shape) < 3:
         return False
-    order = (0, *range(2, len(shape)), 1)
-    return is_contiguous(tuple(shape[i] for i in order), tuple(strides[i] for i in order))
+    return _lies_in_order(shape, strides, (0, *range(2, len(shape)), 1))
+
+
+def _lies_in_order(shape: Shape, strides: Strides, order: Sequence[int]) -> bool:
+    """Return True when the elements lie without gaps where dimensions go from outer to inner by ``order``."""
+    sizes = tuple([shape[dim] for dim in order])
+    steps = tuple([strides[dim] for dim in order])
+    return is_contiguous(sizes, steps)
 
 
 def dense_order(shape: Shape, strides: Strides) -> Shape | None:
@@ -69,9 +76,9 @@ def dense_order(shape: Shape, strides: Strides) -> Shape | None:
     overlaps.
     """
     order = tuple(sorted(range(len(shape)), key=lambda i: (-strides[i], i)))
-    if is_contiguous(tuple(shape[i] for i in order), tuple(strides[i] for i in order)):
-        return order
-    return None
+    if not _lies_in_order(shape, strides, order):
+        return None
+    return order
 
 
 @lru_cache(maxsize=65_536)

@@ -20,7 +20,7 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.lowering import strides as st
-from gkestimator.operators.builders import int_of, ints_of, optional_input
+from gkestimator.operators.builders import int_of, ints_of, operator_axis, optional_input, optional_output
 from gkestimator.operators.precision import element_precision
 from gkestimator.operators.records import traits_of
 from gkestimator.operators.registry import Shape
@@ -57,9 +57,12 @@ def folded_batchnorm(op: Operator) -> bool:
         return False
     weight = op.inputs[1]
     bias = op.inputs[2]
-    if not (isinstance(weight, Tensor) and isinstance(bias, Tensor) and weight.is_weight and bias.is_weight):
+    if not isinstance(weight, Tensor) or not isinstance(bias, Tensor):
         return False
-    if weight.name.rpartition("/")[2].startswith("onnx::Conv_") or bias.name == f"{weight.name}_bias":
+    if not weight.is_weight or not bias.is_weight:
+        return False
+    renamed = weight.name.rpartition("/")[2].startswith("onnx::Conv_")
+    if renamed or bias.name == f"{weight.name}_bias":
         return True
     return _rewritten(op)
 
@@ -247,7 +250,8 @@ class Layouts:
         if family is Family.BMM:
             if len(shape) < 3:
                 return True
-            seen = st.view(shape, strides, (math.prod(shape[:-2]), *shape[-2:]))
+            *batches, rows, columns = shape
+            seen = st.view(shape, strides, (math.prod(batches), rows, columns))
             return seen is not None and 1 in seen[-2:]
         if family is Family.ATTENTION:
             return strides[-1] == 1
@@ -262,18 +266,19 @@ class Layouts:
         ``LARGE_INDEX(..., -1, -1, -1, true)``). That one coalesces nothing where the indexed dimension is the
         inner.
         """
-        source = op.inputs[0]
-        index = op.inputs[1]
-        result = op.outputs[0]
-        if not (isinstance(source, Tensor) and isinstance(index, Tensor) and isinstance(result, Tensor)):
+        source = optional_input(op, 0)
+        index = optional_input(op, 1)
+        result = optional_output(op, 0)
+        if source is None or index is None or result is None:
             return False
-        axis = op.attributes.get("axis", 0)
-        if not isinstance(axis, int) or len(index.shape) != 1 or index.elements <= _SMALL_INDEX:
+        if len(index.shape) != 1 or index.elements <= _SMALL_INDEX:
             return False
-        axis %= len(source.shape)
-        if axis != len(source.shape) - 1 or self.of(source)[axis] != 1:
+        strides = self.of(source)
+        last = len(source.shape) - 1
+        axis = operator_axis(op, len(source.shape), 0)
+        if axis != last or strides[axis] != 1:
             return False
-        before = st.collapsed(source.shape, self.of(source), axis)
+        before = st.collapsed(source.shape, strides, axis)
         after = st.collapsed(result.shape, st.contiguous(result.shape), axis)
         return before != after or after > _MOST_DIMENSIONS
 

@@ -283,8 +283,10 @@ class _Wirer:
         writes = tuple([(storage, tuple(places)) for storage, places in homes.items()])
         single = None
         results = self._calls.outputs[draft.call]
-        if len(writes) == 1 and writes[0][1] == (0,) and results and isinstance(results[0], Tensor):
-            single = writes[0][0]
+        if len(writes) == 1 and results and isinstance(results[0], Tensor):
+            storage, places = writes[0]
+            if places == (0,):
+                single = storage
         return WiredStep(
             call=draft.call,
             name=draft.name,
@@ -321,7 +323,9 @@ class _Wirer:
         fits = (FITS_FIRST,) if self._torch else (FITS_FIRST, FITS_SECOND)
         for bit, operand in zip(fits, draft.reads, strict=False):
             source = self._resolve(operand.storage)
-            if operand.is_weight or source == target or not draft.fits & bit or last.get(source) != index:
+            if operand.is_weight or not draft.fits & bit:
+                continue
+            if source == target or last.get(source) != index:
                 continue
             home = self._reused.get(source, source)
             if home in self._weights:

@@ -97,7 +97,7 @@ def match_clip_swish(view: GraphView, clip: int, options: LoweringOptions) -> Ma
         op = view.operators[index]
         if rest.name == x.name and op.op_type == "Mul":
             seen_x = True
-        elif op.op_type == "Div" and view.operand(index, 0).name == value.name:
+        elif op.op_type == "Div" and view.reads(index, 0, value):
             require_value(rest, 6.0)
         else:
             require_value(rest, 1 / 6)

@@ -41,7 +41,7 @@ def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> 
     q, k, operand_members = _queries_and_keys(view, first)
     probabilities, after = _probabilities(view, view.result(softmax))
     second = view.reader(probabilities, "MatMul")
-    if view.operand(second, 0).name != probabilities.name:
+    if not view.reads(second, 0, probabilities):
         raise Mismatch(f"{view.name(second)} has the probabilities as its right operand")
     v = view.operand(second, 1)
     if len(v.shape) != 4:
@@ -81,7 +81,8 @@ def _queries_and_keys(view: GraphView, product: int) -> tuple[Tensor, Tensor, li
         members += turning
     if not k_flipped and not turning:
         # Laid out (..., D, S) by a transposition that does more, or is read elsewhere too.
-        k = replace(k, shape=(*k.shape[:-2], k.shape[-1], k.shape[-2]))
+        *outer, size, length = k.shape
+        k = replace(k, shape=(*outer, length, size))
     return q, k, members
 
 
@@ -96,7 +97,8 @@ def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> 
     )
     op = view.operators[index]
     if op.op_type == "MatMul":
-        if view.operand(index, 0).is_weight or view.operand(index, 1).is_weight:
+        left, right = view.either_order(index)[0]
+        if left.is_weight or right.is_weight:
             raise Mismatch(f"{op.name} multiplies by a weight, expected queries and keys")
         return index, [index]
     if op.op_type in ("Mul", "Div"):
@@ -123,7 +125,9 @@ def _either(
     for here, there in (positions, positions[::-1]):
         scores = view.operand(index, here)
         mask = view.operand(index, there)
-        if scores.elements != view.result(index).elements or view.sole_reader(scores) is None:
+        if scores.elements != view.result(index).elements:
+            continue
+        if view.sole_reader(scores) is None:
             continue
         before = len(masks)
         try:
@@ -158,12 +162,12 @@ def _nan_guard(view: GraphView, value: Tensor) -> list[int] | None:
     readers = view.consumers.get(value.name, ())
     if len(readers) != 2 or value.name in view.outputs:
         return None
-    guard, select = readers
-    if view.operators[guard].key != ("", "IsNaN"):
-        guard, select = select, guard
-    if view.operators[guard].key != ("", "IsNaN") or view.operators[select].key != ("", "Where"):
+    by_key = {view.operators[reader].key: reader for reader in readers}
+    guard = by_key.get(("", "IsNaN"))
+    select = by_key.get(("", "Where"))
+    if guard is None or select is None:
         return None
-    if view.operand(select, 0).name != view.result(guard).name:
+    if not view.reads(select, 0, view.result(guard)):
         return None
     return [guard, select]
 
@@ -203,8 +207,11 @@ def is_causal(view: GraphView, mask: Tensor) -> bool:
 
 
 def _square_of_truths(tensor: Tensor) -> bool:
-    *outer, rows, columns = (1, 1, *tensor.shape)
-    return tensor.dtype in (DType.BOOL, DType.UINT8) and rows == columns > 1 and all(n == 1 for n in outer)
+    """Return True for a constant square matrix of truth values (further dimensions have size 1)."""
+    if tensor.dtype not in (DType.BOOL, DType.UINT8) or len(tensor.shape) < 2:
+        return False
+    *outer, rows, columns = tensor.shape
+    return rows == columns > 1 and set(outer) <= {1}
 
 
 def match_bias_softmax(view: GraphView, softmax: int, options: LoweringOptions) -> Match:
@@ -213,7 +220,8 @@ def match_bias_softmax(view: GraphView, softmax: int, options: LoweringOptions) 
     rank = len(scores.shape)
     require_last_axis(view.operators[softmax], rank)
     add = view.source(scores, "Add")
-    data, bias = view.operand(add, 0), view.operand(add, 1)
+    data = view.operand(add, 0)
+    bias = view.operand(add, 1)
     if data.is_weight or data.shape != scores.shape:
         data, bias = bias, data
     # A computed bias as large as the scores is no mask; a constant one merely meets a batch of one.
@@ -222,8 +230,13 @@ def match_bias_softmax(view: GraphView, softmax: int, options: LoweringOptions) 
         raise Mismatch(f"{view.name(add)} adds no mask that broadcasts to {list(scores.shape)}")
     if bias.shape[-1] != scores.shape[-1]:
         raise Mismatch(f"{bias.name} has {bias.shape[-1]} columns, expected {scores.shape[-1]}")
-    pattern = [b == s for b, s in zip(bias.shape, scores.shape, strict=True) if s != 1]
-    changes = sum(1 for a, b in pairwise(pattern) if a != b)
+    pattern = []
+    for own, full in zip(bias.shape, scores.shape, strict=True):
+        if full != 1:
+            pattern.append(own == full)
+    changes = 0
+    for left, right in pairwise(pattern):
+        changes += left != right
     if changes > 2 or (changes == 2 and not pattern[0]):
         raise Mismatch(f"{bias.name} {list(bias.shape)} broadcasts along separated dimensions")
     return fused(

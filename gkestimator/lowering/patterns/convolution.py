@@ -55,7 +55,7 @@ def _folded_shift(view: GraphView, index: int, value: Tensor, channels: int) -> 
         operand = view.other(index, value)
         return operand if is_per_channel(operand, channels, len(value.shape)) else None
     constant = all(isinstance(v, Tensor) and v.is_weight for v in op.inputs[1:])
-    if view.operand(index, 0).name != value.name or not constant:
+    if not view.reads(index, 0, value) or not constant:
         return None
     if any(v is not None for v in op.outputs[1:]):
         return None

@@ -73,9 +73,10 @@ def _argument(view: GraphView, erf: int) -> tuple[Tensor, int, bool]:
     scaled = view.source(view.operand(erf, 0), "Div", "Mul")
     divides = view.operators[scaled].op_type == "Div"
     x, constant = view.split_scalar(scaled)
-    if divides and view.operand(scaled, 1).name != constant.name:
+    if divides and not view.reads(scaled, 1, constant):
         raise Mismatch(f"{view.name(scaled)} divides a constant by {x.name}")
-    require_value(constant, math.sqrt(2.0) if divides else math.sqrt(0.5))
+    expected = math.sqrt(2.0) if divides else math.sqrt(0.5)
+    require_value(constant, expected)
     return x, scaled, divides
 
 
@@ -144,7 +145,11 @@ def _tail(view: GraphView, x: Tensor, plus: int) -> tuple[list[int], bool]:
         return [half, product], True
     last = view.reader(view.result(product), "Mul")
     rest = view.other(last, view.result(product))
-    constant, other = (rest, factor) if factor.name == x.name else (factor, rest)
+    constant = factor
+    other = rest
+    if factor.name == x.name:
+        constant = rest
+        other = factor
     require_value(constant, 0.5)
     if other.name != x.name:
         raise Mismatch(f"{view.name(last)} multiplies by {other.name}, expected {x.name}")
@@ -177,13 +182,14 @@ def _polynomial(view: GraphView, argument: Tensor) -> tuple[Tensor, list[int], s
 
 
 def _has_scalar(view: GraphView, index: int) -> bool:
-    return is_scalar(view.operand(index, 0)) or is_scalar(view.operand(index, 1))
+    first, second = view.either_order(index)[0]
+    return is_scalar(first) or is_scalar(second)
 
 
 def _cube(view: GraphView, power: int, x: Tensor) -> list[int] | None:
     """Return the operators that make x^3 at index ``power``, None when it is something else."""
     if view.operators[power].op_type == "Pow":
-        if view.operand(power, 0).name != x.name:
+        if not view.reads(power, 0, x):
             return None
         require_value(view.operand(power, 1), 3.0)
         return [power]
@@ -191,7 +197,9 @@ def _cube(view: GraphView, power: int, x: Tensor) -> list[int] | None:
         square = view.made_by(squared, "Mul")
         if operand.name != x.name or square is None:
             continue
-        if view.operand(square, 0).name == x.name and view.operand(square, 1).name == x.name:
+        if not view.reads(square, 0, x):
+            continue
+        if view.reads(square, 1, x):
             return [power, square]
     return None
 

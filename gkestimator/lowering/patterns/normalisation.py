@@ -69,7 +69,8 @@ def match_layer_norm(view: GraphView, root: int, options: LoweringOptions) -> Ma
     mean = view.source(mean_value, "ReduceMean")
     x, mean_casts = view.common_source(view.operand(mean, 0), x)
     rank = len(x.shape)
-    if require_trailing(reduced_axes(view, mean), rank, view.name(mean)) != core.axis:
+    axis = require_trailing(reduced_axes(view, mean), rank, view.name(mean))
+    if axis != core.axis:
         raise Mismatch(f"{view.name(mean)} and the variance are over different axes")
     covered = [*core.covered, *casts, subtract, mean, *mean_casts]
     tail, scale, shift = _affine(view, core.result, x.shape[core.axis :])
@@ -124,7 +125,7 @@ def _core(view: GraphView, root: int) -> _Core:
     base = view.operand(square, 0)
     if power:
         require_value(view.operand(square, 1), 2.0)
-    elif view.operand(square, 1).name != base.name:
+    elif not view.reads(square, 1, base):
         raise Mismatch(f"{view.name(square)} multiplies two tensors, expected a square")
     rank = len(base.shape)
     axis = require_trailing(reduced_axes(view, mean), rank, view.name(mean))
@@ -134,7 +135,8 @@ def _core(view: GraphView, root: int) -> _Core:
     covered.append(last)
     divides = view.operators[last].op_type == "Div"
     if divides:
-        inverts = view.operand(last, 1).name == rooted.name and view.operand(last, 0).elements == 1
+        numerator = view.operand(last, 0)
+        inverts = view.reads(last, 1, rooted) and numerator.elements == 1
     else:
         inverts = True
     if inverts:
@@ -195,7 +197,8 @@ def match_skip_layer_norm(view: GraphView, norm: int, options: LoweringOptions) 
     add = view.source(view.operand(norm, 0), "Add")
     first = view.operand(add, 0)
     second = view.operand(add, 1)
-    if len(first.shape) != 3 or first.shape != second.shape or first.is_weight or second.is_weight:
+    alike = len(first.shape) == 3 and first.shape == second.shape
+    if not alike or first.is_weight or second.is_weight:
         raise Mismatch(
             f"{view.name(add)} adds {list(first.shape)} and {list(second.shape)}, "
             "expected one shape of rank 3"
@@ -239,7 +242,8 @@ def match_group_norm(view: GraphView, norm: int, options: LoweringOptions) -> Ma
     before = view.source(view.operand(norm, 0), "Reshape")
     x = view.operand(before, 0)
     grouped = view.operand(norm, 0)
-    if len(x.shape) < 3 or len(grouped.shape) != 3 or grouped.shape[0] != x.shape[0]:
+    grouping = len(x.shape) >= 3 and len(grouped.shape) == 3
+    if not grouping or grouped.shape[0] != x.shape[0]:
         raise Mismatch(f"{view.name(before)} makes {list(grouped.shape)} of {list(x.shape)}, expected groups")
     channels = x.shape[1]
     groups = grouped.shape[1]
@@ -278,7 +282,7 @@ def match_rsqrt(view: GraphView, root: int, options: LoweringOptions) -> Match:
     """Return the reciprocal root that starts at the Sqrt at index ``root``."""
     last = view.reader(view.result(root), "Reciprocal", "Div")
     if view.operators[last].op_type == "Div":
-        if view.operand(last, 1).name != view.result(root).name or view.operand(last, 0).value is None:
+        if not view.reads(last, 1, view.result(root)) or view.operand(last, 0).value is None:
             raise Mismatch(f"{view.name(last)} does not divide 1 by the root")
         require_value(view.operand(last, 0), 1.0)
     return fused(

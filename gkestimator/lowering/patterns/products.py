@@ -39,7 +39,8 @@ def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, list[int], int
         if op.op_type == "Transpose":
             rank = len(value.shape)
             swapped = (*range(rank - 2), rank - 1, rank - 2)
-            if rank < 2 or op.attributes.get("perm", tuple(reversed(range(rank)))) != swapped:
+            reverse = tuple(range(rank - 1, -1, -1))
+            if rank < 2 or op.attributes.get("perm", reverse) != swapped:
                 break
             flipped ^= 1
         elif not scales(view, index, value):
@@ -96,7 +97,7 @@ def scaling_after(view: GraphView, value: Tensor) -> int | None:
     index = view.optional_reader(value, "Mul", "Div")
     if index is None or not scales(view, index, view.result(index)):
         return None
-    if view.operators[index].op_type == "Div" and view.operand(index, 0).name != value.name:
+    if view.operators[index].op_type == "Div" and not view.reads(index, 0, value):
         return None
     return index
 

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
 from gkestimator.core.records import frozen
+from gkestimator.operators.builders import optional_input
 from gkestimator.operators.registry import Shape
 
 Key = tuple[str, str]
@@ -108,19 +109,23 @@ class GraphView:
         if add is None:
             return None
         for source, bias in self.either_order(add):
-            if bias.is_weight and bias.shape == value.shape[-1:] and source.shape == value.shape:
+            if source.shape != value.shape:
+                continue
+            if bias.is_weight and bias.shape == value.shape[-1:]:
                 return add, source, bias
         return None
 
     def made_by(self, value: Value | None, *op_types: str, domain: str = "") -> int | None:
         """Return the index of the operator that makes ``value`` if it is one of ``op_types``, else None."""
-        index = None if value is None else self.producer.get(value.name)
+        if value is None:
+            return None
+        index = self.producer.get(value.name)
         if index is None:
             return None
         op = self.operators[index]
-        if op.domain == domain and op.op_type in op_types:
-            return index
-        return None
+        if op.domain != domain or op.op_type not in op_types:
+            return None
+        return index
 
     def source(self, value: Value | None, *op_types: str) -> int:
         """Return what :meth:`made_by` does; anything else is a mismatch."""
@@ -159,6 +164,10 @@ class GraphView:
         if op.domain == "" and op.op_type in op_types:
             return index
         return None
+
+    def reads(self, index: int, position: int, value: Value) -> bool:
+        """Return True when input ``position`` of an operator is ``value``."""
+        return self.operand(index, position).name == value.name
 
     def either_order(self, index: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Return the operands of a two-input operator, and the two the other way round."""
@@ -221,10 +230,13 @@ class GraphView:
         raise Mismatch(f"{self.operators[index].name} has no one-element constant operand")
 
     def _maker(self, value: Value | None) -> str:
-        index = None if value is None else self.producer.get(value.name)
+        index = None
+        if value is not None:
+            index = self.producer.get(value.name)
         if index is None:
             return "no operator"
-        return f"{self.operators[index].op_type} {self.operators[index].name}"
+        op = self.operators[index]
+        return f"{op.op_type} {op.name}"
 
 
 def _named(value: Value | None) -> str:
@@ -258,14 +270,17 @@ def require_value(tensor: Tensor, expected: float, *, tolerance: float = 2e-3) -
 def is_per_channel(tensor: Tensor, channels: int, rank: int) -> bool:
     """Return True for a weight of shape (1, C, 1, ...) or (C, 1, ...): a number per channel of ``rank`` dimensions."""
     shape = tensor.shape
-    if not tensor.is_weight or tensor.elements != channels or not 0 < rank - 1 <= len(shape) <= rank:
+    if not tensor.is_weight or tensor.elements != channels:
+        return False
+    if rank < 2 or len(shape) not in (rank - 1, rank):
         return False
     return shape[1 - rank] == channels
 
 
 def require_last_axis(op: Operator, rank: int) -> None:
     """Raise Mismatch unless a Softmax over ``rank`` dimensions runs along the last of them."""
-    axis = op.attributes.get("axis", -1 if op.version >= 13 else 1)
+    default = -1 if op.version >= 13 else 1
+    axis = op.attributes.get("axis", default)
     if not isinstance(axis, int) or axis % max(1, rank) != rank - 1:
         raise Mismatch(f"{op.name} runs along axis {axis}, expected the last")
 
@@ -286,10 +301,11 @@ def reduced_axes(view: GraphView, index: int) -> Shape:
     if op.attributes.get("keepdims", 1) != 1:
         raise Mismatch(f"{op.name} drops the reduced dimensions, expected them kept")
     axes: object = op.attributes.get("axes")
-    if axes is None and len(op.inputs) > 1 and isinstance(op.inputs[1], Tensor):
-        if op.inputs[1].value is None:
+    named = optional_input(op, 1)
+    if axes is None and named is not None:
+        if named.value is None:
             raise Mismatch(f"{op.name} has axes that are not constant")
-        axes = tuple(int(a) for a in op.inputs[1].value.reshape(-1))
+        axes = tuple(named.value.reshape(-1).tolist())
     if not isinstance(axes, tuple) or not axes:
         raise Mismatch(f"{op.name} reduces over all axes, expected the last ones")
     return tuple(sorted(int(a) % rank for a in axes))
@@ -297,6 +313,7 @@ def reduced_axes(view: GraphView, index: int) -> Shape:
 
 def require_trailing(axes: Shape, rank: int, name: str) -> int:
     """Return the first of ``axes`` if they are the last ones of ``rank``; else a mismatch."""
-    if axes != tuple(range(rank - len(axes), rank)):
+    first = rank - len(axes)
+    if axes != tuple(range(first, rank)):
         raise Mismatch(f"{name} reduces over axes {list(axes)} of {rank}, expected the last ones")
     return axes[0]
