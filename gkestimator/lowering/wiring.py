@@ -39,10 +39,9 @@ def norm_parameters(calls: Calls, at: int) -> list[str]:
     A convolution with a bias of its own keeps the file's bias, so the shift is one more.
     """
     bias = tensors_of(calls.inputs[at][:3])[2]
+    parts = ["weight", "mean", "variance"]
     if calls.tokens[at] & OWN_BIAS:
-        parts = ("weight", "mean", "variance", "shift")
-    else:
-        parts = ("weight", "mean", "variance")
+        parts.append("shift")
     return [f"{bias.storage}#{part}" for part in parts]
 
 

@@ -21,6 +21,7 @@ from gkestimator.operators.builders import (
     optional_input,
     output_at,
     present_inputs,
+    scratch,
     total_bytes,
     weight_bytes,
 )
@@ -411,22 +412,16 @@ def deform_conv(op: Operator, options: LoweringOptions) -> Lowered:
     result = output_at(op)
     offset = input_at(op, 2)
     bias = optional_input(op, 3)
-    mask = optional_input(op, 4)
+    masks = present_inputs(op, 4)
     shape = conv_shape(op, source.shape, weight.shape, result.shape)
     area = shape.kernel_h * shape.kernel_w
     samples = shape.batch * shape.in_channels * area * shape.out_h * shape.out_w
-    columns = Tensor(
-        name=f"{result.name}#columns", dtype=source.dtype, shape=(samples,), storage=f"{result.name}#columns"
-    )
-    if mask is None:
-        gathered = (source, offset)
-    else:
-        gathered = (source, offset, mask)
-    per_sample = 11 if mask is None else 12
+    columns = scratch(result, "columns", (samples,), source.dtype)
+    per_sample = 11 + len(masks)
     sample = memory_kernel(
         Family.RESAMPLE,
         "deform_columns",
-        gathered,
+        (source, offset, *masks),
         (columns,),
         flops=per_sample * samples,
         rows=samples,

@@ -8,11 +8,12 @@ from gkestimator.operators.builders import (
     elementwise_kernel,
     input_at,
     memory_kernel,
-    optional_input,
     output_at,
+    present_inputs,
     softmax_kernel,
     tensor_inputs,
     tensor_outputs,
+    total_bytes,
 )
 from gkestimator.operators.registry import Lowered, LoweringOptions, launched, lowering_rule
 
@@ -40,29 +41,22 @@ def update(op: Operator, options: LoweringOptions) -> Lowered:
 
 
 def _nll(op: Operator, scores: Tensor, target: Tensor, result: Tensor) -> Kernel:
-    weight = optional_input(op, 2)
-    if weight is None:
-        reads = (target, scores)
-    else:
-        reads = (target, scores, weight)
-    picked = (
-        target.elements * scores.dtype.bits // 8
-        + target.nbytes
-        + (weight.nbytes if weight is not None else 0)
-    )
-    reduced = op.attributes.get("reduction", "mean") != "none"
-    per_target = 1 + (weight is not None) + reduced
-    kernel = memory_kernel(
+    """Return the choice of one score per target, negated; with a weight multiplied, and summed unless it says none."""
+    weights = present_inputs(op, 2)
+    picked = target.elements * scores.dtype.bits // 8 + target.nbytes + total_bytes(weights)
+    per_target = 1 + len(weights)
+    if op.attributes.get("reduction", "mean") != "none":
+        per_target += 1
+    return memory_kernel(
         Family.REDUCTION,
         "nll_loss",
-        reads,
+        (target, scores, *weights),
         (result,),
         flops=per_target * target.elements,
         rows=result.elements,
         cols=max(1, target.elements // max(1, result.elements)),
         read_bytes=picked,
     )
-    return kernel
 
 
 @lowering_rule("NegativeLogLikelihoodLoss", kind="loss", autocast="fp32")
