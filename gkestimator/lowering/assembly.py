@@ -140,7 +140,10 @@ class _Lowering:
     def under(self, options: LoweringOptions) -> _Lowering:
         """Lower under ``options``, which differ from those before in precisions at most."""
         before = self._calls
-        calls = before.under(options) if before is not None else None
+        if before is not None:
+            calls = before.under(options)
+        else:
+            calls = None
         if before is None or calls is None:
             calls = list_calls(self._graph, options, self._matches)
             wiring = _wiring(self._graph, calls, runtime_traits(options.runtime).eager)
@@ -198,6 +201,14 @@ class _Lowering:
                     (storage, max(results[place].nbytes for place in places))
                     for storage, places in wired.writes
                 )
+            if wired.norm:
+                host_calls = 1
+            else:
+                host_calls = calls.host_calls[at]
+            if type(head) is Match:
+                repeat = head.operator.repeat
+            else:
+                repeat = head.repeat
             steps.append(
                 Step(
                     name=wired.name,
@@ -205,8 +216,8 @@ class _Lowering:
                     kernels=(calls.norms[at],) if wired.norm else kernels[at],
                     reads=wired.reads,
                     writes=writes,
-                    host_calls=1 if wired.norm else calls.host_calls[at],
-                    repeat=head.operator.repeat if type(head) is Match else head.repeat,  # type: ignore[union-attr]
+                    host_calls=host_calls,
+                    repeat=repeat,  # type: ignore[union-attr]
                     unknown=calls.tokens[at] == UNKNOWN,
                     holds=wired.holds,
                 )

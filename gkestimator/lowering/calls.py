@@ -194,7 +194,10 @@ class _Lister:
 
     def _lowered(self, op: Operator) -> Lowered:
         signature = op.signature
-        known = self._by_signature.get(signature) if signature is not None else None
+        if signature is not None:
+            known = self._by_signature.get(signature)
+        else:
+            known = None
         if known is None:
             known = lower_operator(op, self._options, self._memo)
             self._calls.lowered[id(known)] = (op, known)
@@ -220,7 +223,10 @@ class _Lister:
     ) -> None:
         kernels = lowered.kernels
         host_calls = lowered.host_calls
-        aliases = tuple(lowered.aliases.items()) if lowered.aliases else ()
+        if lowered.aliases:
+            aliases = tuple(lowered.aliases.items())
+        else:
+            aliases = ()
         if self._eager:
             draft = _Draft(head, op, head.op_type, traits, inputs, outputs, kernels, host_calls, aliases)
             self._lay_out(draft)
@@ -353,7 +359,10 @@ def aliased_tensors(
             # The source in the same place, else the first of the result's shape, else the first.
             candidates = [*sources[position : position + 1], *sources]
             alike = [candidate for candidate in candidates if candidate.shape == result.shape]
-            source = alike[0] if alike else sources[0]
+            if alike:
+                source = alike[0]
+            else:
+                source = sources[0]
         pairs.append((result, source))
     return pairs
 

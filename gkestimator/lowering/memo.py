@@ -182,7 +182,10 @@ def _run(op: Operator, options: LoweringOptions) -> tuple[Lowered, set[int]]:
             f"node {op.name!r} ({op.op_type}): cannot be lowered from these inputs and attributes "
             f"({type(error).__name__}: {error})"
         ) from error
-    lowered = result if is_built_in(rule) else checked_result(rule, op, result)
+    if is_built_in(rule):
+        lowered = result
+    else:
+        lowered = checked_result(rule, op, result)
     if op.outputs and _gives_nothing(op):
         lowered = replace(lowered, kernels=())
     if lowered.kernels:

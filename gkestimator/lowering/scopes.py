@@ -17,7 +17,10 @@ def module_path(name: str) -> tuple[str, ...]:
 
     In a merged graph the model's name and a slash stand before that name: the path begins where two slashes meet.
     """
-    start = 0 if name.startswith("/") else name.find("//") + 1
+    if name.startswith("/"):
+        start = 0
+    else:
+        start = name.find("//") + 1
     if start or name.startswith("/"):
         return tuple(name[start:].split("/")[1:-1])
     return ()

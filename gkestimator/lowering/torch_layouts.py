@@ -89,6 +89,10 @@ def contiguous_copy(dtype: DType, shape: Shape, stored: int, weight: bool) -> Ke
     """
     elements = math.prod(shape)
     read = dtype.nbytes(min(stored, elements))
+    if weight:
+        weight_bytes = read
+    else:
+        weight_bytes = 0
     return Kernel(
         name="copy.contiguous",
         family=Family.COPY,
@@ -97,7 +101,7 @@ def contiguous_copy(dtype: DType, shape: Shape, stored: int, weight: bool) -> Ke
         flops=0,
         read_bytes=read,
         write_bytes=dtype.nbytes(elements),
-        weight_bytes=read if weight else 0,
+        weight_bytes=weight_bytes,
         rows=elements,
         element_bytes=dtype.bits / 8,
     )
@@ -146,7 +150,10 @@ def _sliced(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> s
 
 def _selected(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
     axis = int_of(op, "axis", 0)
-    index = axis % len(shape) if shape else 0
+    if shape:
+        index = axis % len(shape)
+    else:
+        index = 0
     return strides[:index] + strides[index + 1 :]
 
 
@@ -245,7 +252,10 @@ class Layouts:
             return index > 0
         if family is Family.LINEAR:
             flat = (math.prod(shape[:-1]), shape[-1])
-            seen = st.view(shape, strides, flat) if len(shape) != 2 else strides
+            if len(shape) != 2:
+                seen = st.view(shape, strides, flat)
+            else:
+                seen = strides
             return seen is not None and 1 in seen
         if family is Family.BMM:
             if len(shape) < 3:
@@ -288,7 +298,10 @@ class Layouts:
         """Set the layout of an operator's results: elementwise results, and those of an operator that ``keeps`` the
         layout, follow their first full-size operand, convolutions their image.
         """
-        result = results[0] if results else None
+        if results:
+            result = results[0]
+        else:
+            result = None
         if not isinstance(result, Tensor):
             return
         if family is Family.ELEMENTWISE or keeps:

@@ -277,7 +277,11 @@ def attention(op: Operator, options: LoweringOptions) -> Lowered:
     scores = optional_output(op, 3)
     if scores is not None:
         kernels.append(fill_kernel(scores))
-    return launched(*kernels, calls=1 if options.attention == "fused" else len(kernels))
+    if options.attention == "fused":
+        calls = 1
+    else:
+        calls = len(kernels)
+    return launched(*kernels, calls=calls)
 
 
 def _appended(op: Operator, index: int, past: Tensor | None, size: Shape) -> tuple[Tensor, list[Kernel]]:
@@ -288,7 +292,10 @@ def _appended(op: Operator, index: int, past: Tensor | None, size: Shape) -> tup
         return new, []
     if present is None:
         present = scratch(new, f"present{index}", size)
-    parts = (new,) if past is None else (past, new)
+    if past is None:
+        parts = (new,)
+    else:
+        parts = (past, new)
     return present, [copy_kernel("concat", parts, (present,))]
 
 
@@ -308,7 +315,11 @@ def flex_attention(op: Operator, options: LoweringOptions) -> Lowered:
     qkv = [input_at(op, index) for index in range(3)]
     changed = op.attributes.get("score_mod") is not None or op.attributes.get("prob_mod") is not None
     kernels = attention_kernels(attention_shape(op), qkv, output_at(op), options, masked=changed, name="flex")
-    return launched(*kernels, calls=1 if options.attention == "fused" else len(kernels))
+    if options.attention == "fused":
+        calls = 1
+    else:
+        calls = len(kernels)
+    return launched(*kernels, calls=calls)
 
 
 @shape_rule("LinearAttention")
@@ -331,7 +342,8 @@ def linear_attention_types(ctx: ShapeContext) -> Outputs:
     past = optional_tensor(ctx, 3) or q
     state = windowed(ctx, (q.shape[0], kv_heads, k_size, v_size))
     result = (*q.shape[:2], heads * v_size)
-    return [TensorType(q.dtype, result), TensorType(past.dtype, state)][: ctx.outputs]
+    outputs = [TensorType(q.dtype, result), TensorType(past.dtype, state)]
+    return outputs[: ctx.outputs]
 
 
 def windowed(ctx: ShapeContext, state: Shape) -> Shape:

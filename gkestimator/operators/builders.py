@@ -41,7 +41,10 @@ def input_at(op: Operator, index: int) -> Tensor:
 
 def optional_input(op: Operator, index: int) -> Tensor | None:
     """Return input ``index`` as a tensor, or None when it is omitted."""
-    value = op.inputs[index] if index < len(op.inputs) else None
+    if index < len(op.inputs):
+        value = op.inputs[index]
+    else:
+        value = None
     if isinstance(value, Tensor):
         return value
     return None
@@ -55,7 +58,10 @@ def present_inputs(op: Operator, *indices: int) -> tuple[Tensor, ...]:
 
 def optional_output(op: Operator, index: int) -> Tensor | None:
     """Return output ``index`` as a tensor, or None when nothing uses it."""
-    value = op.outputs[index] if index < len(op.outputs) else None
+    if index < len(op.outputs):
+        value = op.outputs[index]
+    else:
+        value = None
     if isinstance(value, Tensor):
         return value
     return None
@@ -162,8 +168,15 @@ def memory_kernel(
     if read_bytes is not None:
         weight = min(weight, read_bytes)
         total = read_bytes
-    leading = writes[0] if writes else operands[0]
+    if writes:
+        leading = writes[0]
+    else:
+        leading = operands[0]
     counted = sum(1 for t in operands if not (t.is_weight and t.elements <= 1))
+    if operands:
+        inputs = max(1, counted)
+    else:
+        inputs = 0
     return Kernel(
         name=f"{family.value}.{variant}",
         family=family,
@@ -176,7 +189,7 @@ def memory_kernel(
         rows=rows,
         cols=cols,
         element_bytes=leading.dtype.bits / 8,
-        inputs=max(1, counted) if operands else 0,
+        inputs=inputs,
         workspace_bytes=workspace_bytes,
     )
 
@@ -216,6 +229,10 @@ def copy_kernel(variant: str, reads: Sequence[Tensor], writes: Sequence[Tensor])
 
 def cast_kernel(source: Tensor, dtype: DType) -> Kernel:
     """Return ``source`` converted to ``dtype``."""
+    if source.is_weight:
+        weight_bytes = source.nbytes
+    else:
+        weight_bytes = 0
     return Kernel(
         name="copy.cast",
         family=Family.COPY,
@@ -224,7 +241,7 @@ def cast_kernel(source: Tensor, dtype: DType) -> Kernel:
         flops=0,
         read_bytes=source.nbytes,
         write_bytes=dtype.nbytes(source.elements),
-        weight_bytes=source.nbytes if source.is_weight else 0,
+        weight_bytes=weight_bytes,
         rows=source.elements,
         element_bytes=dtype.bits / 8,
     )
@@ -246,7 +263,10 @@ def row_kernel(
 
 def softmax_kernel(variant: str, source: Tensor, result: Tensor, axis: int) -> Kernel:
     """Return softmax, log-softmax or hardmax of ``source`` along ``axis``."""
-    cols = source.shape[axis] if source.shape else 1
+    if source.shape:
+        cols = source.shape[axis]
+    else:
+        cols = 1
     per_element = {"softmax": SOFTMAX_FLOPS, "log_softmax": LOG_SOFTMAX_FLOPS, "hardmax": HARDMAX_FLOPS}[
         variant
     ]
@@ -343,16 +363,26 @@ def gemm_kernel(
     quantisation). One product is ``linear``, several are ``bmm``. Variant ``matmul_nn``: neither operand is read
     transposed (libraries pick other tiles then); it is named as ``matmul`` is.
     """
-    family = Family.LINEAR if shape.batch == 1 else Family.BMM
-    dtype = operand_dtype if operand_dtype is not None else reads[0].dtype
+    if shape.batch == 1:
+        family = Family.LINEAR
+    else:
+        family = Family.BMM
+    if operand_dtype is not None:
+        dtype = operand_dtype
+    else:
+        dtype = reads[0].dtype
     operands = distinct(reads)
     weight = weight_bytes(operands)
     if read_bytes is None:
         total = total_bytes(operands)
     else:
         total = read_bytes
+    if variant in ("matmul", "matmul_nn"):
+        name = family.value
+    else:
+        name = f"{family.value}.{variant}"
     return Kernel(
-        name=family.value if variant in ("matmul", "matmul_nn") else f"{family.value}.{variant}",
+        name=name,
         family=family,
         variant=variant,
         precision=matrix_precision(dtype, options),

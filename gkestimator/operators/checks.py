@@ -45,9 +45,15 @@ def tensor(ctx: ShapeContext, index: int, *, rank: int | None = None, min_rank: 
 
     Raises ShapeError when it is omitted, is a sequence or has another rank.
     """
-    value = ctx.types[index] if index < len(ctx.types) else None
+    if index < len(ctx.types):
+        value = ctx.types[index]
+    else:
+        value = None
     if type(value) is not TensorType:
-        kind = "missing" if value is None else "a sequence"
+        if value is None:
+            kind = "missing"
+        else:
+            kind = "a sequence"
         raise ShapeError(f"input {index} is {kind}; a tensor was expected")
     dimensions = len(value.shape)
     if rank is not None and dimensions != rank:
@@ -76,10 +82,16 @@ def all_tensors(ctx: ShapeContext) -> list[TensorType]:
 
 def sequence(ctx: ShapeContext, index: int) -> SequenceType:
     """Return the type of input ``index``, which has to be a sequence."""
-    value = ctx.types[index] if index < len(ctx.types) else None
+    if index < len(ctx.types):
+        value = ctx.types[index]
+    else:
+        value = None
     if type(value) is SequenceType:
         return value
-    kind = "missing" if value is None else "a tensor"
+    if value is None:
+        kind = "missing"
+    else:
+        kind = "a tensor"
     raise ShapeError(f"input {index} is {kind}, expected a sequence")
 
 

@@ -55,7 +55,10 @@ def conv_types(ctx: ShapeContext) -> Outputs:
 
 def _flat(values: Sequence[int], default: int, rank: int) -> tuple[int, int]:
     """Return (product of all but the last, last) of a spatial attribute, padded to ``rank`` with ``default``."""
-    full = tuple(values) if values else (default,) * rank
+    if values:
+        full = tuple(values)
+    else:
+        full = (default,) * rank
     return math.prod(full[:-1]), full[-1]
 
 
@@ -84,16 +87,23 @@ def conv_shape(
             f"found {list(source)}, {list(weight)} and {list(result)}"
         )
     group = op.attributes.get("group", 1)
-    groups = group if isinstance(group, int) else 1
+    if isinstance(group, int):
+        groups = group
+    else:
+        groups = 1
     in_h, in_w = _flat(source[2:], 1, rank)
     out_h, out_w = _flat(result[2:], 1, rank)
     kernel_h, kernel_w = _flat(weight[2:], 1, rank)
     stride_h, stride_w = _flat(_ints(op, "strides"), 1, rank)
     dilation_h, dilation_w = _flat(_ints(op, "dilations"), 1, rank)
+    if transposed:
+        out_channels = weight[1] * groups
+    else:
+        out_channels = weight[0]
     return ConvShape(
         batch=source[0],
         in_channels=source[1],
-        out_channels=weight[1] * groups if transposed else weight[0],
+        out_channels=out_channels,
         groups=groups,
         in_h=in_h,
         in_w=in_w,
@@ -167,8 +177,14 @@ def convolution_kernel(
     """
     gemm = _implicit_gemm(shape, transposed=transposed)
     depthwise = shape.groups > 1 and shape.groups == shape.in_channels
-    untransposed = Family.DEPTHWISE if depthwise else Family.CONV
-    family = Family.CONV_TRANSPOSE if transposed else untransposed
+    if depthwise:
+        untransposed = Family.DEPTHWISE
+    else:
+        untransposed = Family.CONV
+    if transposed:
+        family = Family.CONV_TRANSPOSE
+    else:
+        family = untransposed
     if not transposed and variant == "conv" and _one_pixel(shape):
         family = Family.LINEAR
     precision = matrix_precision(reads[0].dtype, options, convolution=True)
@@ -218,13 +234,17 @@ def conv_kernels(
     reads = (source, weight, *(() if separate or bias is None else (bias,)), *extra_reads)
     casts, reads = autocast_kernels(reads, options)
     epilogue = epilogue_flops + (result.elements if bias is not None and not separate else 0)
+    if extra_reads or epilogue_flops:
+        variant = "fused"
+    else:
+        variant = "conv"
     main = convolution_kernel(
         shape,
         reads,
         result,
         options,
         transposed=transposed,
-        variant="fused" if extra_reads or epilogue_flops else "conv",
+        variant=variant,
         epilogue_flops=epilogue,
     )
     kernels = [*casts]

@@ -45,7 +45,10 @@ def file_constant(op: Operator, options: LoweringOptions) -> Lowered:
 def constant_of_shape_types(ctx: ShapeContext) -> Outputs:
     """Return the shape that is the input's value, in the element type of attribute ``value``."""
     value = ctx.attributes.get("value")
-    dtype = DType.FLOAT if value is None else dtype_of_array(value)
+    if value is None:
+        dtype = DType.FLOAT
+    else:
+        dtype = dtype_of_array(value)
     shape = constant_ints(ctx, 0)
     if shape is None:
         return [unknown_value(ctx, 0, "shape", dtype)]
@@ -56,7 +59,8 @@ def constant_of_shape_types(ctx: ShapeContext) -> Outputs:
 def fill(op: Operator, options: LoweringOptions) -> Lowered:
     """Return a fill; the identity also compares row and column."""
     variant, flops = ("eye", 1) if op.op_type == "EyeLike" else ("fill", 0)
-    return launched(elementwise_kernel(variant, (), (output_at(op),), flops_per_element=flops))
+    kernel = elementwise_kernel(variant, (), (output_at(op),), flops_per_element=flops)
+    return launched(kernel)
 
 
 @shape_rule("Range", host_inputs=(0, 1, 2))

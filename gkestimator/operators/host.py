@@ -256,8 +256,12 @@ def classifier_types(ctx: ShapeContext) -> Outputs:
     if ctx.op_type == "SVMClassifier" and raw:
         scores = max(2, classes * (classes - 1) // 2)
     count = _examples(ctx)
-    label = DType.STRING if ctx.attributes.get("classlabels_strings") else DType.INT64
-    return [TensorType(label, (count,)), TensorType(DType.FLOAT, (count, scores))][: ctx.outputs]
+    if ctx.attributes.get("classlabels_strings"):
+        label = DType.STRING
+    else:
+        label = DType.INT64
+    outputs = [TensorType(label, (count,)), TensorType(DType.FLOAT, (count, scores))]
+    return outputs[: ctx.outputs]
 
 
 @lowering_rule(
@@ -271,8 +275,12 @@ def trees(op: Operator, options: LoweringOptions) -> Lowered:
     shape = input_at(op, 0).shape
     rows = shape[0] if shape else 1
     nodes = op.attributes.get("nodes_modes", op.attributes.get("nodes_featureids", ()))
-    count = len(nodes) if isinstance(nodes, Sized) else 0
-    return launched(host_kernel(op, "trees", flops=rows * max(1, count.bit_length())))
+    if isinstance(nodes, Sized):
+        count = len(nodes)
+    else:
+        count = 0
+    kernel = host_kernel(op, "trees", flops=rows * max(1, count.bit_length()))
+    return launched(kernel)
 
 
 @shape_rule("ArrayFeatureExtractor", domain=ML)

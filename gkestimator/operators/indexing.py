@@ -155,15 +155,22 @@ def scatter(op: Operator, options: LoweringOptions) -> Lowered:
     result = output_at(op)
     updates = input_at(op, 1 if cached else 2)
     indices = optional_input(op, 2 if cached else 1)
-    reads = (updates,) if indices is None else (updates, indices)
+    if indices is None:
+        reads = (updates,)
+    else:
+        reads = (updates, indices)
     reduces = op.attributes.get("reduction", "none") not in ("none", None)
     written = (updates,)
+    if reduces:
+        flops = updates.elements
+    else:
+        flops = 0
     write = memory_kernel(
         Family.SCATTER,
         _SCATTERS[op.op_type],
         (*reads, updates),
         written,
-        flops=updates.elements if reduces else 0,
+        flops=flops,
         rows=max(1, indices.elements if indices is not None else 1),
         cols=max(1, updates.elements // max(1, indices.elements if indices is not None else 1)),
         read_bytes=total_bytes(reads) + (updates.nbytes if reduces else 0),

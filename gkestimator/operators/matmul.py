@@ -138,7 +138,10 @@ def matmul(op: Operator, options: LoweringOptions) -> Lowered:
     b = input_at(op, 1)
     # torch's exporters store the weight of a Linear transposed, so its product reads W^T; a runtime that takes
     # the file as it is multiplies by what it finds.
-    variant = "matmul_nn" if options.runtime == "onnxruntime" else "matmul"
+    if options.runtime == "onnxruntime":
+        variant = "matmul_nn"
+    else:
+        variant = "matmul"
     shape = matmul_shape(a.shape, b.shape)
     kernels = matmul_kernels(shape, (a, b), output_at(op), options, variant=variant)
     return launched(*kernels, calls=len(kernels))
@@ -184,12 +187,18 @@ def gemm(op: Operator, options: LoweringOptions) -> Lowered:
     shape = gemm_shape(op)
     bias = optional_input(op, 2)
     elements = shape.m * shape.n
-    epilogue = elements if bias is not None else 0
+    if bias is not None:
+        epilogue = elements
+    else:
+        epilogue = 0
     if op.attributes.get("alpha", 1.0) != 1.0:
         epilogue += elements
     if bias is not None and op.attributes.get("beta", 1.0) != 1.0:
         epilogue += bias.elements
-    variant = "matmul" if op.attributes.get("transB", 0) else "matmul_nn"
+    if op.attributes.get("transB", 0):
+        variant = "matmul"
+    else:
+        variant = "matmul_nn"
     kernels = matmul_kernels(
         shape, tensor_inputs(op), output_at(op), options, variant=variant, epilogue_flops=epilogue
     )
@@ -283,12 +292,16 @@ def einsum(op: Operator, options: LoweringOptions) -> Lowered:
 
 def _single_einsum(source: Tensor, result: Tensor, summed: int) -> Kernel:
     """Return the sum over ``summed`` elements for each of the result's, or the transposition where it is 1."""
+    if summed > 1:
+        flops = source.elements
+    else:
+        flops = 0
     return memory_kernel(
         Family.REDUCTION if summed > 1 else Family.COPY,
         "sum" if summed > 1 else "transpose",
         (source,),
         (result,),
-        flops=source.elements if summed > 1 else 0,
+        flops=flops,
         rows=result.elements,
         cols=max(1, summed),
     )

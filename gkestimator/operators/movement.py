@@ -14,7 +14,6 @@ from gkestimator.core.graph import Operator, Tensor
 from gkestimator.core.kernels import Family
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.operators.builders import (
-    cast_kernel,
     copy_kernel,
     fill_kernel,
     input_at,
@@ -75,7 +74,10 @@ def reshape_dims(target: Shape, shape: Shape, *, copies: bool) -> Shape:
         raise ShapeError(f"target {list(target)} is not a shape")
     if unknown:
         rest = -math.prod(dims)
-        inferred = total // rest if rest else total
+        if rest:
+            inferred = total // rest
+        else:
+            inferred = total
         dims[dims.index(-1)] = inferred
     if math.prod(dims) != total:
         raise ShapeError(f"{list(shape)} ({total} elements) cannot be reshaped to {list(target)}")
@@ -267,7 +269,10 @@ def split_sizes(ctx: ShapeContext, length: int, parts: int) -> Shape | None:
     if sizes is None:
         if has_input(ctx, 1):
             return None
-        step = -(-length // parts) if parts else 0
+        if parts:
+            step = -(-length // parts)
+        else:
+            step = 0
         sizes = tuple([max(0, min(step, length - part * step)) for part in range(parts)])
     if sum(sizes) != length or min(sizes, default=0) < 0:
         raise ShapeError(f"a dimension of {length} cannot be split into {list(sizes)[:8]}")
@@ -297,7 +302,8 @@ def copy(op: Operator, options: LoweringOptions) -> Lowered:
     if runtime_traits(options.runtime).operators_as in traits_of(op.key).view_in:
         return same_storage(op)
     writes = tensor_outputs(op)
-    return launched(copy_kernel(_COPIES[op.op_type], (input_at(op, 0),), writes))
+    kernel = copy_kernel(_COPIES[op.op_type], (input_at(op, 0),), writes)
+    return launched(kernel)
 
 
 @shape_rule("Concat")
@@ -369,7 +375,8 @@ def blocks_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("Tile", "DepthToSpace", "SpaceToDepth", "ReverseSequence", "Trilu", kind="copy")
 def rearrange(op: Operator, options: LoweringOptions) -> Lowered:
     """Return a copy: every result element is one source element, or zero."""
-    return launched(copy_kernel(_REARRANGED[op.op_type], (input_at(op, 0),), (output_at(op),)))
+    kernel = copy_kernel(_REARRANGED[op.op_type], (input_at(op, 0),), (output_at(op),))
+    return launched(kernel)
 
 
 _REARRANGED = {
@@ -386,7 +393,10 @@ _REARRANGED = {
 def pad_types(ctx: ShapeContext) -> Outputs:
     """Return each dim with what is padded before and behind it."""
     data = tensor(ctx, 0)
-    name = "pads" if "pads" in ctx.attributes else "paddings"
+    if "pads" in ctx.attributes:
+        name = "pads"
+    else:
+        name = "paddings"
     pads = constant_ints(ctx, 1, name)
     if pads is None:
         return [unknown_value(ctx, 1, "pads", data.dtype)]
@@ -428,31 +438,3 @@ def pad(op: Operator, options: LoweringOptions) -> Lowered:
     inside = Tensor(name=result.name, dtype=result.dtype, shape=both, storage=result.storage)
     copied = copy_kernel("pad", (source,), (inside,))
     return launched(fill, copied, calls=2)
-
-
-@shape_rule("Cast")
-def cast_types(ctx: ShapeContext) -> Outputs:
-    """Return the shape of the input in element type ``to``: a number, before opset 6 a word."""
-    word = ctx.attributes.get("to")
-    if isinstance(word, str):
-        target = DType(word.lower())
-    else:
-        target = dtype_attribute(ctx, "to")
-    return [TensorType(target, tensor(ctx, 0).shape)]
-
-
-@shape_rule("CastLike")
-def cast_like_types(ctx: ShapeContext) -> Outputs:
-    """Return the shape of the first input in the element type of the second."""
-    return [TensorType(tensor(ctx, 1).dtype, tensor(ctx, 0).shape)]
-
-
-@lowering_rule("Cast", kind="cast", autocast="declared", keeps_layout=True)
-@lowering_rule("CastLike", kind="cast", keeps_layout=True)
-def cast(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return a conversion; to the type it already has it is the source itself."""
-    source = input_at(op, 0)
-    result = output_at(op)
-    if source.dtype is result.dtype:
-        return SAME_STORAGE
-    return launched(cast_kernel(source, result.dtype))

@@ -128,6 +128,10 @@ def layernorm_kernels(
     """
     casts, source = autocast_to_float(source, options)
     rows, cols = normalised_extent(source.shape, axis)
+    if variant == "rms_norm":
+        per_element = RMSNORM_FLOPS
+    else:
+        per_element = LAYERNORM_FLOPS
     kernel = layernorm_kernel(
         variant,
         (source, *parameters),
@@ -135,7 +139,7 @@ def layernorm_kernels(
         rows=rows,
         cols=cols,
         affine=len(parameters),
-        per_element=RMSNORM_FLOPS if variant == "rms_norm" else LAYERNORM_FLOPS,
+        per_element=per_element,
     )
     return (*casts, kernel)
 
@@ -146,7 +150,10 @@ def layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
     """Return one kernel over rows of all dimensions from ``axis`` on."""
     source = input_at(op, 0)
     parameters = present_inputs(op, 1, 2)
-    variant = "rms_norm" if op.op_type == "RMSNormalization" else "layer_norm"
+    if op.op_type == "RMSNormalization":
+        variant = "rms_norm"
+    else:
+        variant = "layer_norm"
     axis = operator_axis(op, len(source.shape), -1)
     kernels = layernorm_kernels(variant, source, parameters, tensor_outputs(op), options, axis=axis)
     return launched(*kernels, calls=len(kernels))
@@ -176,7 +183,10 @@ def group_norm(op: Operator, options: LoweringOptions) -> Lowered:
     groups = channels
     if op.op_type == "GroupNormalization":
         attribute = op.attributes.get("num_groups", 1)
-        groups = attribute if isinstance(attribute, int) else 1
+        if isinstance(attribute, int):
+            groups = attribute
+        else:
+            groups = 1
     rows = batch * groups
     kernel = layernorm_kernel(
         "group_norm" if op.op_type == "GroupNormalization" else "instance_norm",
@@ -231,7 +241,10 @@ def lp_norm(op: Operator, options: LoweringOptions) -> Lowered:
     source = input_at(op, 0)
     result = output_at(op)
     axis = operator_axis(op, len(source.shape), -1)
-    cols = source.shape[axis] if source.shape else 1
+    if source.shape:
+        cols = source.shape[axis]
+    else:
+        cols = 1
     kernel = layernorm_kernel(
         "lp_norm",
         (source,),
@@ -270,7 +283,10 @@ def lrn(op: Operator, options: LoweringOptions) -> Lowered:
     source = input_at(op, 0)
     result = output_at(op)
     size = op.attributes.get("size", 5)
-    neighbours = size if isinstance(size, int) else 5
+    if isinstance(size, int):
+        neighbours = size
+    else:
+        neighbours = 5
     kernel = memory_kernel(
         Family.LAYERNORM,
         "lrn",

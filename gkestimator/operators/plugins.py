@@ -23,7 +23,10 @@ def load_plugin(path: str) -> None:
     """
     file = Path(path)
     is_file = path.endswith(".py") or file.exists()
-    identity = str(file.resolve()) if is_file else path
+    if is_file:
+        identity = str(file.resolve())
+    else:
+        identity = path
     if identity in _LOADED:
         return
     if is_file and not file.is_file():

@@ -58,7 +58,8 @@ _GLOBAL = {
 def pool_types(ctx: ShapeContext) -> Outputs:
     """Return the pooled input; MaxPool's second output holds indices."""
     result = pooled(ctx)
-    return [result, TensorType(DType.INT64, result.shape)][: ctx.outputs]
+    outputs = [result, TensorType(DType.INT64, result.shape)]
+    return outputs[: ctx.outputs]
 
 
 def _spatial(values: object, rank: int) -> tuple[int, int]:
@@ -240,8 +241,15 @@ def pool_spatial(ctx: ShapeContext, spatial: Shape) -> Shape:
 
 def pooled(ctx: ShapeContext, *, channels_last: bool = False, whole: bool = False) -> TensorType:
     """Return the type of the pooled input 0; ``whole``: the window is the image."""
-    x = tensor(ctx, 0, min_rank=2 if whole else 3)
-    spatial = x.shape[1:-1] if channels_last else x.shape[2:]
+    if whole:
+        min_rank = 2
+    else:
+        min_rank = 3
+    x = tensor(ctx, 0, min_rank=min_rank)
+    if channels_last:
+        spatial = x.shape[1:-1]
+    else:
+        spatial = x.shape[2:]
     if whole:
         sizes = (1,) * len(spatial)
     else:

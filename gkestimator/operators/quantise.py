@@ -1,4 +1,4 @@
-"""Conversion between floating point and quantised integers."""
+"""Conversion of element types: casts, and between floating point and quantised integers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, OperatorGraph
 from gkestimator.core.kernels import Family
 from gkestimator.operators.builders import (
+    cast_kernel,
     input_at,
     memory_kernel,
     output_at,
@@ -17,6 +18,7 @@ from gkestimator.operators.checks import dtype_attribute, optional_tensor, tenso
 from gkestimator.operators.records import traits_of
 from gkestimator.operators.registry import (
     MS,
+    SAME_STORAGE,
     Lowered,
     LoweringOptions,
     Outputs,
@@ -36,7 +38,10 @@ DEQUANTIZE_FLOPS = 2  # subtract the zero point, multiply
 def quantize_types(ctx: ShapeContext) -> Outputs:
     """Return the input's shape in the type of the zero point, or the one that an attribute names."""
     zero_point = optional_tensor(ctx, 2)
-    default = DType.UINT8 if zero_point is None else zero_point.dtype
+    if zero_point is None:
+        default = DType.UINT8
+    else:
+        default = zero_point.dtype
     return [TensorType(dtype_attribute(ctx, "output_dtype", default), tensor(ctx, 0).shape)]
 
 
@@ -113,3 +118,31 @@ def dynamic_quantize(op: Operator, options: LoweringOptions) -> Lowered:
         rows=source.elements,
     )
     return launched(extrema, kernel)
+
+
+@shape_rule("Cast")
+def cast_types(ctx: ShapeContext) -> Outputs:
+    """Return the shape of the input in element type ``to``: a number, before opset 6 a word."""
+    word = ctx.attributes.get("to")
+    if isinstance(word, str):
+        target = DType(word.lower())
+    else:
+        target = dtype_attribute(ctx, "to")
+    return [TensorType(target, tensor(ctx, 0).shape)]
+
+
+@shape_rule("CastLike")
+def cast_like_types(ctx: ShapeContext) -> Outputs:
+    """Return the shape of the first input in the element type of the second."""
+    return [TensorType(tensor(ctx, 1).dtype, tensor(ctx, 0).shape)]
+
+
+@lowering_rule("Cast", kind="cast", autocast="declared", keeps_layout=True)
+@lowering_rule("CastLike", kind="cast", keeps_layout=True)
+def cast(op: Operator, options: LoweringOptions) -> Lowered:
+    """Return a conversion; to the type it already has it is the source itself."""
+    source = input_at(op, 0)
+    result = output_at(op)
+    if source.dtype is result.dtype:
+        return SAME_STORAGE
+    return launched(cast_kernel(source, result.dtype))

@@ -48,7 +48,8 @@ def causal_conv_types(ctx: ShapeContext) -> Outputs:
     batch, channels, _ = x.shape
     if w.shape[:2] != (channels, 1) or w.shape[2] < 1:
         raise ShapeError(f"weight is {w}, expected {[channels, 1]} and the kernel size")
-    return [x, TensorType(x.dtype, (batch, channels, w.shape[2] - 1))][: ctx.outputs]
+    outputs = [x, TensorType(x.dtype, (batch, channels, w.shape[2] - 1))]
+    return outputs[: ctx.outputs]
 
 
 @shape_rule("CausalConvWithState", domain=MS)
@@ -62,7 +63,8 @@ def ms_causal_conv_types(ctx: ShapeContext) -> Outputs:
     state: tuple[int, ...] = (*x.shape[:2], held)
     if int_attribute(ctx, "channels_last", 0):
         state = (x.shape[0], held, x.shape[2])
-    return [x, TensorType(x.dtype, windowed(ctx, state))][: ctx.outputs]
+    outputs = [x, TensorType(x.dtype, windowed(ctx, state))]
+    return outputs[: ctx.outputs]
 
 
 @lowering_rule("CausalConvWithState", domain=MS, kind="convolution")
@@ -151,8 +153,14 @@ def cell_flops(op_type: str, *, batch: int, hidden: int, inputs: int, bias: bool
     """
     gates = _GATES[op_type]
     products = 2 * gates * hidden * (inputs + hidden)
-    biases = 2 * gates * hidden if bias else 0
-    peeps = 3 * 2 * hidden if peepholes else 0
+    if bias:
+        biases = 2 * gates * hidden
+    else:
+        biases = 0
+    if peepholes:
+        peeps = 3 * 2 * hidden
+    else:
+        peeps = 0
     return batch * (products + biases + peeps + _CELL[op_type] * hidden)
 
 

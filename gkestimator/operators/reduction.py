@@ -143,7 +143,10 @@ def arg_reduce_types(ctx: ShapeContext) -> Outputs:
 def arg_reduce(op: Operator, options: LoweringOptions) -> Lowered:
     """Return one comparison an element."""
     result = output_at(op)
-    variant = "arg_max" if op.op_type == "ArgMax" else "arg_min"
+    if op.op_type == "ArgMax":
+        variant = "arg_max"
+    else:
+        variant = "arg_min"
     kernel = reduction_kernel(variant, input_at(op, 0), (result,), kept=result.elements, per_element=1)
     return launched(kernel)
 
@@ -157,7 +160,10 @@ def cumulate(op: Operator, options: LoweringOptions) -> Lowered:
     axis = -1
     if axis_input is not None and axis_input.value is not None and axis_input.value.size == 1:
         axis = int(axis_input.value.reshape(-1)[0])
-    cols = source.shape[axis] if source.shape else 1
+    if source.shape:
+        cols = source.shape[axis]
+    else:
+        cols = 1
     kernel = memory_kernel(
         Family.SCAN,
         "cum_sum" if op.op_type == "CumSum" else "cum_prod",

@@ -92,7 +92,10 @@ def _to_sizes(ctx: ShapeContext, sizes: Shape, chosen: Shape) -> Shape:
     if 0 in sizes:
         raise ShapeError(f"cannot keep the aspect ratio of {list(sizes)}")
     ratios = [size / before for size, before in zip(chosen, sizes, strict=True)]
-    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    if policy == "not_larger":
+        scale = min(ratios)
+    else:
+        scale = max(ratios)
     return tuple([math.floor(scale * size + 0.5) for size in sizes])
 
 
@@ -107,7 +110,10 @@ def resize_types(ctx: ShapeContext) -> Outputs:
         return upsample_types(ctx)
     rank = len(x.shape)
     named = ints_attribute(ctx, "axes")
-    axes = tuple(range(rank)) if named is None else axes_of(named, rank)
+    if named is None:
+        axes = tuple(range(rank))
+    else:
+        axes = axes_of(named, rank)
     if len(set(axes)) != len(axes):
         raise ShapeError(f"axes are {list(axes)}, expected each once")
     before = tuple([x.shape[axis] for axis in axes])

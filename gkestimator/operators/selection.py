@@ -57,13 +57,17 @@ def top_k_types(ctx: ShapeContext) -> Outputs:
     if k is None:
         declared = declared_tensor(ctx, 0, x.dtype, rank=len(x.shape))
         bounded = bounded or declared is None
-        k = most if declared is None else declared.shape[axis]
+        if declared is None:
+            k = most
+        else:
+            k = declared.shape[axis]
     if bounded:
         k = min(k, most)
     if not 0 <= k <= most:
         raise ShapeError(f"K is {k}, axis {axis} of {x} has {most} elements")
     shape = with_sizes(x.shape, axis, k)
-    return [TensorType(x.dtype, shape, bounded), TensorType(DType.INT64, shape, bounded)][: ctx.outputs]
+    outputs = [TensorType(x.dtype, shape, bounded), TensorType(DType.INT64, shape, bounded)]
+    return outputs[: ctx.outputs]
 
 
 def _log2(n: int) -> int:
@@ -76,7 +80,10 @@ def top_k(op: Operator, options: LoweringOptions) -> Lowered:
     source = input_at(op, 0)
     writes = tensor_outputs(op)
     axis = operator_axis(op, len(source.shape), -1)
-    cols = source.shape[axis] if source.shape else 1
+    if source.shape:
+        cols = source.shape[axis]
+    else:
+        cols = 1
     rows = source.elements // max(1, cols)
     if writes[0].shape:
         k = writes[0].shape[axis]
@@ -104,7 +111,8 @@ def unique_types(ctx: ShapeContext) -> Outputs:
         values = x.shape
     places = TensorType(DType.INT64, (size,), True)
     inverse = TensorType(DType.INT64, (size,), x.bounded)
-    return [TensorType(x.dtype, values, True), places, inverse, places][: ctx.outputs]
+    outputs = [TensorType(x.dtype, values, True), places, inverse, places]
+    return outputs[: ctx.outputs]
 
 
 @lowering_rule("Unique", domain=MS, kind="sort")
@@ -166,8 +174,14 @@ def select(op: Operator, options: LoweringOptions) -> Lowered:
     """
     source = input_at(op, 0)
     condition = optional_input(op, 1)
-    flags = source.elements if condition is None else condition.elements
-    reads = (source,) if condition is None else (source, condition)
+    if condition is None:
+        flags = source.elements
+    else:
+        flags = condition.elements
+    if condition is None:
+        reads = (source,)
+    else:
+        reads = (source, condition)
     kernel = memory_kernel(
         Family.SORT,
         "non_zero" if condition is None else "compress",

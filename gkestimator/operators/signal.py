@@ -64,7 +64,10 @@ def dft(op: Operator, options: LoweringOptions) -> Lowered:
         axis = int(axis_input.value.reshape(-1)[0])
     else:
         attribute = op.attributes.get("axis", 1 if op.version < 20 else -2)
-        axis = attribute if isinstance(attribute, int) else -2
+        if isinstance(attribute, int):
+            axis = attribute
+        else:
+            axis = -2
     axis = axis % rank if rank else 0
     length = max(source.shape[axis], result.shape[axis])
     rows = math.prod(n for i, n in enumerate(result.shape) if i not in (axis, rank - 1))
@@ -122,7 +125,10 @@ def stft(op: Operator, options: LoweringOptions) -> Lowered:
     real = len(source.shape) < 3 or source.shape[-1] == 1
     per_frame = fft_flops(length, real=real)
     per_frame += length if window is not None else 0
-    reads = (source,) if window is None else (source, window)
+    if window is None:
+        reads = (source,)
+    else:
+        reads = (source, window)
     kernel = memory_kernel(
         Family.FFT,
         "stft",

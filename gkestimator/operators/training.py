@@ -62,7 +62,8 @@ def _nll(op: Operator, scores: Tensor, target: Tensor, result: Tensor) -> Kernel
 @lowering_rule("NegativeLogLikelihoodLoss", kind="loss", autocast="fp32")
 def nll_loss(op: Operator, options: LoweringOptions) -> Lowered:
     """Return one score per target, negated, weighed and summed."""
-    return launched(_nll(op, input_at(op, 0), input_at(op, 1), output_at(op)))
+    kernel = _nll(op, input_at(op, 0), input_at(op, 1), output_at(op))
+    return launched(kernel)
 
 
 @lowering_rule("SoftmaxCrossEntropyLoss", kind="loss", autocast="fp32")

@@ -50,13 +50,17 @@ def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> 
     # A causal mask is an argument (is_causal), not a tensor: transformers passes none unless some input is padded.
     causal = bool(masks) and all(is_causal(view, mask) for mask in masks)
     tensors = [] if causal else masks[:1]
+    if causal:
+        attributes = {"is_causal": 1}
+    else:
+        attributes = None
     return fused(
         view,
         "attention",
         [*operand_members, first, *covered, softmax, *after, second],
         op_type="Attention",
         version=23,
-        attributes={"is_causal": 1} if causal else None,
+        attributes=attributes,
         inputs=(q, k, v, *tensors),
         also_reads=tuple(masks[len(tensors) :]),
     )
@@ -199,7 +203,10 @@ def is_causal(view: GraphView, mask: Tensor) -> bool:
             continue
         if op.op_type in _ORDERS:
             return True
-        table = op.inputs[0] if op.op_type == "Gather" else None
+        if op.op_type == "Gather":
+            table = op.inputs[0]
+        else:
+            table = None
         if isinstance(table, Tensor) and table.is_weight and table.dtype.is_floating:
             continue
         open_values += [v for v in op.inputs if v is not None]

@@ -21,14 +21,20 @@ def match_conv_folding(view: GraphView, conv: int, options: LoweringOptions) -> 
     weight = view.operand(conv, 1)
     if not weight.is_weight or not weight.shape:
         raise Mismatch(f"{op.name} has computed weights, expected constants")
-    bias = op.inputs[2] if len(op.inputs) > 2 else None
+    if len(op.inputs) > 2:
+        bias = op.inputs[2]
+    else:
+        bias = None
     if bias is not None and not (isinstance(bias, Tensor) and bias.is_weight):
         raise Mismatch(f"{op.name} has a computed bias, expected a constant")
     covered = [conv]
     value = view.result(conv)
     while True:
         index = view.optional_reader(value, "BatchNormalization", "Mul", "Add")
-        shift = None if index is None else _folded_shift(view, index, value, weight.shape[0])
+        if index is None:
+            shift = None
+        else:
+            shift = _folded_shift(view, index, value, weight.shape[0])
         if index is None or shift is None:
             break
         if bias is None and view.operators[index].op_type != "Mul":
@@ -53,7 +59,9 @@ def _folded_shift(view: GraphView, index: int, value: Tensor, channels: int) -> 
     op = view.operators[index]
     if op.op_type != "BatchNormalization":
         operand = view.other(index, value)
-        return operand if is_per_channel(operand, channels, len(value.shape)) else None
+        if is_per_channel(operand, channels, len(value.shape)):
+            return operand
+        return None
     constant = all(isinstance(v, Tensor) and v.is_weight for v in op.inputs[1:])
     if not view.reads(index, 0, value) or not constant:
         return None

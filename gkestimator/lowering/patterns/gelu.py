@@ -75,7 +75,10 @@ def _argument(view: GraphView, erf: int) -> tuple[Tensor, int, bool]:
     x, constant = view.split_scalar(scaled)
     if divides and not view.reads(scaled, 1, constant):
         raise Mismatch(f"{view.name(scaled)} divides a constant by {x.name}")
-    expected = math.sqrt(2.0) if divides else math.sqrt(0.5)
+    if divides:
+        expected = math.sqrt(2.0)
+    else:
+        expected = math.sqrt(0.5)
     require_value(constant, expected)
     return x, scaled, divides
 
@@ -176,7 +179,10 @@ def _polynomial(view: GraphView, argument: Tensor) -> tuple[Tensor, list[int], s
         if members is None:
             continue
         require_value(kappa, _KAPPA)
-        form = "pow" if view.operators[power].op_type == "Pow" else "cube"
+        if view.operators[power].op_type == "Pow":
+            form = "pow"
+        else:
+            form = "cube"
         return x, [outer, add, scaled, *members], form
     raise Mismatch(f"{view.name(add)} does not add x and 0.044715 x^3")
 

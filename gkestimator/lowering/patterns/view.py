@@ -87,7 +87,10 @@ class GraphView:
     def result(self, index: int) -> Tensor:
         """Return output 0 of an operator."""
         op = self.operators[index]
-        value = op.outputs[0] if op.outputs else None
+        if op.outputs:
+            value = op.outputs[0]
+        else:
+            value = None
         if not isinstance(value, Tensor):
             raise Mismatch(f"{op.name} has no tensor as its output 0")
         return value
@@ -95,7 +98,10 @@ class GraphView:
     def operand(self, index: int, position: int) -> Tensor:
         """Return input ``position`` of an operator."""
         op = self.operators[index]
-        value = op.inputs[position] if position < len(op.inputs) else None
+        if position < len(op.inputs):
+            value = op.inputs[position]
+        else:
+            value = None
         if not isinstance(value, Tensor):
             raise Mismatch(f"{op.name} has no tensor as its input {position}")
         return value

@@ -35,7 +35,8 @@ def quantised_attention_types(ctx: ShapeContext) -> Outputs:
     """Return what Attention does in the scale's type: outputs are not quantised."""
     tensor(ctx, 0, rank=3)
     dtype = tensor(ctx, 3).dtype
-    return [TensorType(dtype, part.shape) for part in packed_result(ctx, past_at=8)][: ctx.outputs]
+    outputs = [TensorType(dtype, part.shape) for part in packed_result(ctx, past_at=8)]
+    return outputs[: ctx.outputs]
 
 
 def packed_result(ctx: ShapeContext, past_at: int = 4) -> list[TensorType]:
@@ -111,7 +112,10 @@ def projected(op: Operator, options: LoweringOptions) -> tuple[Tensor, tuple[Ker
     reads = present_inputs(op, 0, 1, 2)
     source, weight = reads[:2]
     shape = matmul_shape(source.shape, weight.shape)
-    epilogue = shape.batch * shape.m * shape.n if len(reads) > 2 else 0
+    if len(reads) > 2:
+        epilogue = shape.batch * shape.m * shape.n
+    else:
+        epilogue = 0
     packed = scratch(output_at(op), "qkv", (*source.shape[:-1], weight.shape[-1]))
     return packed, matmul_kernels(shape, reads, packed, options, epilogue_flops=epilogue)
 

@@ -89,7 +89,10 @@ def fused_conv(op: Operator, options: LoweringOptions) -> Lowered:
     weight = input_at(op, 1)
     result = output_at(op)
     residual = optional_input(op, 3)
-    extra = () if residual is None else (residual,)
+    if residual is None:
+        extra = ()
+    else:
+        extra = (residual,)
     per_element = activation_flops(op) + len(extra)
     kernels = conv_kernels(
         conv_shape(op, source.shape, weight.shape, result.shape),
@@ -122,7 +125,10 @@ def nhwc_conv(op: Operator, options: LoweringOptions) -> Lowered:
     weight = input_at(op, 1)
     result = output_at(op)
     residual = optional_input(op, 3)
-    extra = () if residual is None else (residual,)
+    if residual is None:
+        extra = ()
+    else:
+        extra = (residual,)
     per_element = activation_flops(op) + len(extra)
     kernels = conv_kernels(
         conv_shape(
@@ -189,7 +195,8 @@ def reorder_output_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("ReorderInput", "ReorderOutput", domain=NCHWC, kind="copy")
 def reorder(op: Operator, options: LoweringOptions) -> Lowered:
     """Return into or out of blocked channels."""
-    return launched(copy_kernel("reorder", (input_at(op, 0),), (output_at(op),)))
+    kernel = copy_kernel("reorder", (input_at(op, 0),), (output_at(op),))
+    return launched(kernel)
 
 
 @shape_rule("NhwcMaxPool", domain=MS)
@@ -207,14 +214,13 @@ def nhwc_max_pool(op: Operator, options: LoweringOptions) -> Lowered:
     else:
         area = 1
     result = output_at(op)
-    return launched(
-        memory_kernel(
-            Family.POOLING,
-            "max_pool",
-            (input_at(op, 0),),
-            (result,),
-            flops=area * result.elements,
-            rows=result.elements,
-            cols=area,
-        )
+    kernel = memory_kernel(
+        Family.POOLING,
+        "max_pool",
+        (input_at(op, 0),),
+        (result,),
+        flops=area * result.elements,
+        rows=result.elements,
+        cols=area,
     )
+    return launched(kernel)

@@ -69,7 +69,10 @@ def multi_head_types(ctx: ShapeContext) -> Outputs:
     q = tensor(ctx, 0, min_rank=3)
     heads = int_attribute(ctx, "num_heads")
     total, v_width, head = _keys_and_values(ctx, heads)
-    past_at = 5 if ctx.op_type == "DecoderMaskedMultiHeadAttention" else 6
+    if ctx.op_type == "DecoderMaskedMultiHeadAttention":
+        past_at = 5
+    else:
+        past_at = 6
     past = optional_tensor(ctx, past_at, rank=4)
     if past is not None:
         total = cached_length(ctx, past.shape[2], total)
@@ -155,10 +158,14 @@ def group_query_types(ctx: ShapeContext) -> Outputs:
     else:
         declared = declared_tensor(ctx, 1, q.dtype, rank=4)
         bounded = declared is None
-        total = past.shape[2] + length if declared is None else declared.shape[2]
+        if declared is None:
+            total = past.shape[2] + length
+        else:
+            total = declared.shape[2]
     cache = TensorType(past.dtype, (batch, kv_heads, total, past.shape[3]), bounded)
     scores = TensorType(q.dtype, (batch, heads, length, total), bounded)
-    return [TensorType(q.dtype, (batch, length, heads * head)), cache, cache, scores][: ctx.outputs]
+    outputs = [TensorType(q.dtype, (batch, length, heads * head)), cache, cache, scores]
+    return outputs[: ctx.outputs]
 
 
 def _appended(op: Operator, past: tuple[int, int], new: tuple[Tensor, ...]) -> list[Kernel]:
@@ -211,7 +218,8 @@ def rotary(op: Operator, options: LoweringOptions) -> Lowered:
 
     The sections of MRotaryEmbedding take their positions from time, height and width.
     """
-    return launched(elementwise_kernel("rotary", tensor_inputs(op), (output_at(op),), flops_per_element=3))
+    kernel = elementwise_kernel("rotary", tensor_inputs(op), (output_at(op),), flops_per_element=3)
+    return launched(kernel)
 
 
 @lowering_rule("DecoderMaskedSelfAttention", domain=MS, kind="attention")
@@ -288,7 +296,8 @@ def decoder_masked_multi_head_attention(op: Operator, options: LoweringOptions) 
 @shape_rule("GemmaRotaryEmbedding", domain=MS)
 def gemma_rotary_types(ctx: ShapeContext) -> Outputs:
     """Return the types of Q and K."""
-    return [tensor(ctx, 1), tensor(ctx, 3)][: ctx.outputs]
+    outputs = [tensor(ctx, 1), tensor(ctx, 3)]
+    return outputs[: ctx.outputs]
 
 
 @lowering_rule("GemmaRotaryEmbedding", domain=MS, kind="rotary_embedding")

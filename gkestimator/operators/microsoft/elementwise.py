@@ -90,7 +90,8 @@ def ms_unique_types(ctx: ShapeContext) -> Outputs:
     """Return the distinct values (at most all), where each element's is, and how often each occurs."""
     x = tensor(ctx, 0, rank=1)
     places = TensorType(DType.INT64, x.shape)
-    return [x._replace(bounded=True), places, places._replace(bounded=True)][: ctx.outputs]
+    outputs = [x._replace(bounded=True), places, places._replace(bounded=True)]
+    return outputs[: ctx.outputs]
 
 
 @shape_rule("Gelu", "QuickGelu", "FastGelu", "ScaledSiLU", "GroupNorm", "SkipGroupNorm", domain=MS)
@@ -193,7 +194,8 @@ def activation(op: Operator, options: LoweringOptions) -> Lowered:
     if op.op_type == "BiasDropout":
         operands = present_inputs(op, 0, 1, 2)
         flops = len(operands) - 1
-    return launched(elementwise_kernel(variant, operands, tensor_outputs(op)[:1], flops_per_element=flops))
+    kernel = elementwise_kernel(variant, operands, tensor_outputs(op)[:1], flops_per_element=flops)
+    return launched(kernel)
 
 
 @shape_rule("BiasSplitGelu", domain=MS)
@@ -210,9 +212,10 @@ def split_gelu_types(ctx: ShapeContext) -> Outputs:
 def bias_split_gelu(op: Operator, options: LoweringOptions) -> Lowered:
     """Return bias on both halves, GELU of the second, product."""
     flops = FLOPS["Gelu"][1] + 3
-    return launched(
-        elementwise_kernel("bias_split_gelu", tensor_inputs(op), (output_at(op),), flops_per_element=flops)
+    kernel = elementwise_kernel(
+        "bias_split_gelu", tensor_inputs(op), (output_at(op),), flops_per_element=flops
     )
+    return launched(kernel)
 
 
 @shape_rule("BiasGelu", "BiasSoftmax", "BiasAdd", domain=MS)
@@ -245,17 +248,16 @@ def bias_softmax(op: Operator, options: LoweringOptions) -> Lowered:
         storage=source.storage,
     )
     base = softmax_kernel("softmax", flat, result, 1)
-    return launched(
-        memory_kernel(
-            Family.SOFTMAX,
-            "bias_softmax",
-            (source, bias),
-            (result,),
-            flops=base.flops + source.elements,
-            rows=base.rows,
-            cols=base.cols,
-        )
+    kernel = memory_kernel(
+        Family.SOFTMAX,
+        "bias_softmax",
+        (source, bias),
+        (result,),
+        flops=base.flops + source.elements,
+        rows=base.rows,
+        cols=base.cols,
     )
+    return launched(kernel)
 
 
 @shape_rule("Inverse", domain=MS)
@@ -274,15 +276,14 @@ def inverse(op: Operator, options: LoweringOptions) -> Lowered:
     result = output_at(op)
     n = source.shape[-1]
     matrices = source.elements // max(1, n * n)
-    return launched(
-        memory_kernel(
-            Family.REDUCTION,
-            "inverse",
-            (source,),
-            (result,),
-            flops=2 * n**3 * matrices,
-            rows=max(1, matrices),
-            cols=max(1, n * n),
-            workspace_bytes=source.nbytes,
-        )
+    kernel = memory_kernel(
+        Family.REDUCTION,
+        "inverse",
+        (source,),
+        (result,),
+        flops=2 * n**3 * matrices,
+        rows=max(1, matrices),
+        cols=max(1, n * n),
+        workspace_bytes=source.nbytes,
     )
+    return launched(kernel)

@@ -36,7 +36,10 @@ def experts(op: Operator, options: LoweringOptions) -> Lowered:
     is as wide as its weights say. QMoE dequantises every weight once (2 FLOPs) on its way into the product.
     """
     quantised = op.op_type == "QMoE"
-    places = (2, 5, 8) if quantised else (2, 4, 6)
+    if quantised:
+        places = (2, 5, 8)
+    else:
+        places = (2, 4, 6)
     extras = 2 if quantised else 1  # scales and bias, or the bias, behind each weight
     source = input_at(op, 0)
     router = input_at(op, 1)
@@ -46,7 +49,10 @@ def experts(op: Operator, options: LoweringOptions) -> Lowered:
     third = optional_input(op, places[2])
     chosen = op.attributes.get("k", 1)
     bits = op.attributes.get("expert_weight_bits", 4)
-    k = chosen if isinstance(chosen, int) else 1
+    if isinstance(chosen, int):
+        k = chosen
+    else:
+        k = 1
     if quantised and isinstance(bits, int) and bits in (2, 4, 8):
         packed = 8 // bits
     else:

@@ -49,7 +49,10 @@ def tokenizer_types(ctx: ShapeContext) -> Outputs:
 def hash_types(ctx: ShapeContext) -> Outputs:
     """Return a number for each element."""
     positive = int_attribute(ctx, "positive", 1) == 1
-    dtype = DType.UINT32 if positive else DType.INT32
+    if positive:
+        dtype = DType.UINT32
+    else:
+        dtype = DType.INT32
     return [TensorType(dtype, tensor(ctx, 0).shape)]
 
 
@@ -69,8 +72,12 @@ def distances(op: Operator, options: LoweringOptions) -> Lowered:
     """Return every row of A against every row of B: subtract, square, add per column; a root per pair (euclidean)."""
     a = input_at(op, 0)
     result = output_at(op)
-    root = 1 if op.attributes.get("metric", "sqeuclidean") == "euclidean" else 0
-    return launched(host_kernel(op, "cdist", flops=result.elements * (3 * a.shape[1] + root)))
+    if op.attributes.get("metric", "sqeuclidean") == "euclidean":
+        root = 1
+    else:
+        root = 0
+    kernel = host_kernel(op, "cdist", flops=result.elements * (3 * a.shape[1] + root))
+    return launched(kernel)
 
 
 @shape_rule("DynamicQuantizeLSTM", domain=MS)
@@ -104,7 +111,8 @@ def dynamic_quantise_lstm(op: Operator, options: LoweringOptions) -> Lowered:
         bias=len(op.inputs) > 3 and op.inputs[3] is not None,
         peepholes=len(op.inputs) > 7 and op.inputs[7] is not None,
     )
-    return launched(host_kernel(op, "dynamic_quantise_lstm", flops=steps * directions * per_step))
+    kernel = host_kernel(op, "dynamic_quantise_lstm", flops=steps * directions * per_step)
+    return launched(kernel)
 
 
 @shape_rule("MatMulFpQ4", domain=MS)

@@ -32,7 +32,10 @@ from gkestimator.operators.registry import (
 def fused_gemm_types(ctx: ShapeContext) -> Outputs:
     """Return the product of two matrices in the type that ``dtype`` names, A's (float8: float) by default."""
     a = tensor(ctx, 0)
-    default = DType.FLOAT if ctx.op_type == "GemmFloat8" else a.dtype
+    if ctx.op_type == "GemmFloat8":
+        default = DType.FLOAT
+    else:
+        default = a.dtype
     shape = gemm_result(ctx, a.shape, tensor(ctx, 1).shape)
     return [TensorType(dtype_attribute(ctx, "dtype", default), shape)]
 
@@ -138,16 +141,15 @@ def gemm_float8(op: Operator, options: LoweringOptions) -> Lowered:
     shape = gemm_shape(op)
     result = output_at(op)
     per_element = 1 + (1 if optional_input(op, 2) is not None else 0) + activation_flops(op)
-    return launched(
-        gemm_kernel(
-            shape,
-            tensor_inputs(op),
-            (result,),
-            options,
-            variant="fused",
-            epilogue_flops=per_element * shape.m * shape.n,
-        )
+    kernel = gemm_kernel(
+        shape,
+        tensor_inputs(op),
+        (result,),
+        options,
+        variant="fused",
+        epilogue_flops=per_element * shape.m * shape.n,
     )
+    return launched(kernel)
 
 
 @shape_rule("MatMulNBits", "MatMulBnb4", domain=MS)

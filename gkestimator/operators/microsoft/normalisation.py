@@ -44,7 +44,8 @@ def simplified_layer_norm_types(ctx: ShapeContext) -> Outputs:
     x = tensor(ctx, 0, min_rank=1)
     axis = axis_attribute(ctx, -1, len(x.shape))
     rows = TensorType(DType.FLOAT, rows_of(x.shape, axis))
-    return [TensorType(tensor(ctx, 1).dtype, x.shape), rows][: ctx.outputs]
+    outputs = [TensorType(tensor(ctx, 1).dtype, x.shape), rows]
+    return outputs[: ctx.outputs]
 
 
 @lowering_rule("SimplifiedLayerNormalization", kind="layer_norm")
@@ -56,17 +57,16 @@ def simplified_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
     axis = operator_axis(op, len(source.shape), -1)
     rows = math.prod(source.shape[:axis])
     cols = math.prod(source.shape[axis:])
-    return launched(
-        layernorm_kernel(
-            "rms_norm",
-            (source, scale),
-            tensor_outputs(op),
-            rows=rows,
-            cols=cols,
-            affine=1,
-            per_element=RMSNORM_FLOPS,
-        )
+    kernel = layernorm_kernel(
+        "rms_norm",
+        (source, scale),
+        tensor_outputs(op),
+        rows=rows,
+        cols=cols,
+        affine=1,
+        per_element=RMSNORM_FLOPS,
     )
+    return launched(kernel)
 
 
 @shape_rule("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MS)
@@ -86,19 +86,21 @@ def skip_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
     source = input_at(op, 0)
     cols = source.shape[-1]
     bias = optional_input(op, 3 if simplified else 4)
-    affine = 1 if simplified or optional_input(op, 3) is None else 2
+    if simplified or optional_input(op, 3) is None:
+        affine = 1
+    else:
+        affine = 2
     additions = 1 if bias is None else 2
-    return launched(
-        layernorm_kernel(
-            "skip_rms_norm" if simplified else "skip_layer_norm",
-            tensor_inputs(op),
-            tensor_outputs(op),
-            rows=source.elements // max(1, cols),
-            cols=cols,
-            affine=affine,
-            per_element=(RMSNORM_FLOPS if simplified else LAYERNORM_FLOPS) + additions,
-        )
+    kernel = layernorm_kernel(
+        "skip_rms_norm" if simplified else "skip_layer_norm",
+        tensor_inputs(op),
+        tensor_outputs(op),
+        rows=source.elements // max(1, cols),
+        cols=cols,
+        affine=affine,
+        per_element=(RMSNORM_FLOPS if simplified else LAYERNORM_FLOPS) + additions,
     )
+    return launched(kernel)
 
 
 @shape_rule("EmbedLayerNormalization", "QEmbedLayerNormalization", domain=MS)
@@ -110,7 +112,8 @@ def embed_layer_norm_types(ctx: ShapeContext) -> Outputs:
     if ctx.op_type == "QEmbedLayerNormalization":
         dtype = tensor(ctx, 8).dtype
     result = TensorType(dtype, (*ids, words.shape[1]))
-    return [result, TensorType(DType.INT32, ids[:1]), result][: ctx.outputs]
+    outputs = [result, TensorType(DType.INT32, ids[:1]), result]
+    return outputs[: ctx.outputs]
 
 
 @lowering_rule("EmbedLayerNormalization", domain=MS, kind="embedding_layer_norm")
@@ -144,18 +147,23 @@ def group_norm(op: Operator, options: LoweringOptions) -> Lowered:
     """Return group normalisation (NHWC by default) with an optional SiLU, and a residual sum in the Skip form."""
     source = input_at(op, 0)
     groups = op.attributes.get("groups", 1)
-    count = groups if isinstance(groups, int) else 1
+    if isinstance(groups, int):
+        count = groups
+    else:
+        count = 1
     rows = source.shape[0] * count
-    silu = 5 if op.attributes.get("activation", 0) else 0
+    if op.attributes.get("activation", 0):
+        silu = 5
+    else:
+        silu = 0
     additions = sum(1 for i in (3, 4) if optional_input(op, i) is not None)
-    return launched(
-        layernorm_kernel(
-            "group_norm",
-            tensor_inputs(op),
-            tensor_outputs(op),
-            rows=rows,
-            cols=source.elements // max(1, rows),
-            affine=2,
-            per_element=LAYERNORM_FLOPS + silu + additions,
-        )
+    kernel = layernorm_kernel(
+        "group_norm",
+        tensor_inputs(op),
+        tensor_outputs(op),
+        rows=rows,
+        cols=source.elements // max(1, rows),
+        affine=2,
+        per_element=LAYERNORM_FLOPS + silu + additions,
     )
+    return launched(kernel)

@@ -51,11 +51,10 @@ def quantize_with_order(op: Operator, options: LoweringOptions) -> Lowered:
     """Return quantisation that also changes the matrix layout."""
     result = output_at(op)
     flops = QUANTIZE_FLOPS * result.elements
-    return launched(
-        memory_kernel(
-            Family.QUANTIZE, "quantize", tensor_inputs(op), (result,), flops=flops, rows=result.elements
-        )
+    kernel = memory_kernel(
+        Family.QUANTIZE, "quantize", tensor_inputs(op), (result,), flops=flops, rows=result.elements
     )
+    return launched(kernel)
 
 
 @shape_rule("DequantizeWithOrder", domain=MS)
@@ -69,18 +68,18 @@ def dequantize_with_order(op: Operator, options: LoweringOptions) -> Lowered:
     """Return dequantisation that also changes the matrix layout."""
     result = output_at(op)
     flops = DEQUANTIZE_FLOPS * result.elements
-    return launched(
-        memory_kernel(
-            Family.QUANTIZE, "dequantize", tensor_inputs(op), (result,), flops=flops, rows=result.elements
-        )
+    kernel = memory_kernel(
+        Family.QUANTIZE, "dequantize", tensor_inputs(op), (result,), flops=flops, rows=result.elements
     )
+    return launched(kernel)
 
 
 @lowering_rule("QOrderedGelu", domain=MS, kind="quantised_elementwise", quantised=True)
 def qordered_gelu(op: Operator, options: LoweringOptions) -> Lowered:
     """Return dequantise, exact GELU, quantise."""
     each = FLOPS["Gelu"][1] + _BOTH
-    return launched(elementwise_kernel("gelu", (input_at(op, 0),), (output_at(op),), flops_per_element=each))
+    kernel = elementwise_kernel("gelu", (input_at(op, 0),), (output_at(op),), flops_per_element=each)
+    return launched(kernel)
 
 
 @lowering_rule("QOrderedLayerNormalization", domain=MS, kind="layer_norm", quantised=True)
@@ -90,17 +89,16 @@ def qordered_layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
     result = output_at(op)
     cols = source.shape[-1]
     parameters = present_inputs(op, 2, 3)
-    return launched(
-        layernorm_kernel(
-            "layer_norm",
-            (source, *parameters),
-            (result,),
-            rows=source.elements // max(1, cols),
-            cols=cols,
-            affine=len(parameters),
-            per_element=LAYERNORM_FLOPS + _BOTH,
-        )
+    kernel = layernorm_kernel(
+        "layer_norm",
+        (source, *parameters),
+        (result,),
+        rows=source.elements // max(1, cols),
+        cols=cols,
+        affine=len(parameters),
+        per_element=LAYERNORM_FLOPS + _BOTH,
     )
+    return launched(kernel)
 
 
 @shape_rule("QOrderedMatMul", domain=MS)
@@ -118,16 +116,15 @@ def qordered_matmul(op: Operator, options: LoweringOptions) -> Lowered:
     result = output_at(op)
     rest = present_inputs(op, 1, 3, 4, 5, 6, 7)
     each = QUANTIZE_FLOPS + sum(1 for i in (5, 6) if optional_input(op, i) is not None)
-    return launched(
-        gemm_kernel(
-            matmul_shape(a.shape, b.shape),
-            (a, b, *rest),
-            (result,),
-            options,
-            variant="qlinear",
-            epilogue_flops=each * result.elements,
-        )
+    kernel = gemm_kernel(
+        matmul_shape(a.shape, b.shape),
+        (a, b, *rest),
+        (result,),
+        options,
+        variant="qlinear",
+        epilogue_flops=each * result.elements,
     )
+    return launched(kernel)
 
 
 @shape_rule("QOrderedAttention", domain=MS)

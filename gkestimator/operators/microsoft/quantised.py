@@ -160,7 +160,10 @@ def qlinear_reduce_types(ctx: ShapeContext) -> Outputs:
         axes = tuple(range(len(x.shape)))
     dtype = x.dtype
     if ctx.op_type == "ReduceSumInteger":
-        dtype = DType.INT32 if x.dtype is DType.INT8 else DType.UINT32
+        if x.dtype is DType.INT8:
+            dtype = DType.INT32
+        else:
+            dtype = DType.UINT32
     keep = bool(int_attribute(ctx, "keepdims", 1))
     reduced = without_axes(x.shape, set(axes_of(axes, len(x.shape))), keep)
     return [TensorType(dtype, reduced)]
