@@ -182,7 +182,6 @@ class _Lowering:
         heads = calls.heads
         inputs = calls.inputs
         outputs = calls.outputs
-        kernels = calls.kernels
         weights = dict(graph.weights)
         for at in wiring.biases:
             bias = tensors_of(inputs[at][:3])[2]
@@ -194,18 +193,20 @@ class _Lowering:
             at = wired.call
             head = heads[at]
             if wired.single is not None:
-                writes: tuple[tuple[str, int], ...] = ((wired.single, outputs[at][0].nbytes),)  # type: ignore[union-attr]
+                # Nearly every step: one tensor in a storage of its own.
+                writes = [(wired.single, outputs[at][0].nbytes)]  # type: ignore[union-attr]
             else:
+                writes = []
                 results = tensors_of(outputs[at])
-                writes = tuple(
-                    (storage, max(results[place].nbytes for place in places))
-                    for storage, places in wired.writes
-                )
+                for storage, places in wired.writes:
+                    largest = max([results[place].nbytes for place in places])
+                    writes.append((storage, largest))
+            kernels = calls.kernels[at]
+            host_calls = calls.host_calls[at]
             if wired.norm:
+                kernels = (calls.norms[at],)
                 host_calls = 1
-            else:
-                host_calls = calls.host_calls[at]
-            if type(head) is Match:
+            if isinstance(head, Match):
                 repeat = head.operator.repeat
             else:
                 repeat = head.repeat
@@ -213,11 +214,11 @@ class _Lowering:
                 Step(
                     name=wired.name,
                     op_type=wired.op_type,
-                    kernels=(calls.norms[at],) if wired.norm else kernels[at],
+                    kernels=kernels,
                     reads=wired.reads,
-                    writes=writes,
+                    writes=tuple(writes),
                     host_calls=host_calls,
-                    repeat=repeat,  # type: ignore[union-attr]
+                    repeat=repeat,
                     unknown=calls.tokens[at] == UNKNOWN,
                     holds=wired.holds,
                 )

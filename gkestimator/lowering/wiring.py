@@ -319,10 +319,9 @@ class _Wirer:
     def _reuse(self, draft: _Draft, index: int, last: Mapping[str, int]) -> None:
         """Let the result take over the memory of an operand of its size whose last use this is."""
         target = self._resolve(draft.writes[0].storage)
-        if self._torch:
-            fits = (FITS_FIRST,)
-        else:
-            fits = (FITS_FIRST, FITS_SECOND)
+        fits = [FITS_FIRST]
+        if not self._torch:
+            fits.append(FITS_SECOND)
         for bit, operand in zip(fits, draft.reads, strict=False):
             source = self._resolve(operand.storage)
             if operand.is_weight or not draft.fits & bit:

@@ -292,10 +292,9 @@ def _appended(op: Operator, index: int, past: Tensor | None, size: Shape) -> tup
         return new, []
     if present is None:
         present = scratch(new, f"present{index}", size)
-    if past is None:
-        parts = (new,)
-    else:
-        parts = (past, new)
+    parts = [new]
+    if past is not None:
+        parts.insert(0, past)
     return present, [copy_kernel("concat", parts, (present,))]
 
 

@@ -154,11 +154,10 @@ def scatter(op: Operator, options: LoweringOptions) -> Lowered:
     data = input_at(op, 0)
     result = output_at(op)
     updates = input_at(op, 1 if cached else 2)
+    reads = [updates]
     indices = optional_input(op, 2 if cached else 1)
-    if indices is None:
-        reads = (updates,)
-    else:
-        reads = (updates, indices)
+    if indices is not None:
+        reads.append(indices)
     reduces = op.attributes.get("reduction", "none") not in ("none", None)
     written = (updates,)
     if reduces:

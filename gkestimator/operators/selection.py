@@ -18,6 +18,7 @@ from gkestimator.operators.builders import (
     memory_kernel,
     operator_axis,
     optional_input,
+    present_inputs,
     tensor_outputs,
 )
 from gkestimator.operators.checks import (
@@ -175,17 +176,15 @@ def select(op: Operator, options: LoweringOptions) -> Lowered:
     source = input_at(op, 0)
     condition = optional_input(op, 1)
     if condition is None:
+        variant = "non_zero"
         flags = source.elements
     else:
+        variant = "compress"
         flags = condition.elements
-    if condition is None:
-        reads = (source,)
-    else:
-        reads = (source, condition)
     kernel = memory_kernel(
         Family.SORT,
-        "non_zero" if condition is None else "compress",
-        reads,
+        variant,
+        present_inputs(op, 0, 1),
         tensor_outputs(op),
         flops=2 * flags,
         rows=1,

@@ -13,6 +13,7 @@ from gkestimator.operators.builders import (
     memory_kernel,
     optional_input,
     output_at,
+    present_inputs,
 )
 from gkestimator.operators.checks import (
     constant_int,
@@ -124,15 +125,12 @@ def stft(op: Operator, options: LoweringOptions) -> Lowered:
     rows = batch * frames
     real = len(source.shape) < 3 or source.shape[-1] == 1
     per_frame = fft_flops(length, real=real)
-    per_frame += length if window is not None else 0
-    if window is None:
-        reads = (source,)
-    else:
-        reads = (source, window)
+    if window is not None:
+        per_frame += length  # the window's multiplications
     kernel = memory_kernel(
         Family.FFT,
         "stft",
-        reads,
+        present_inputs(op, 0, 2),
         (result,),
         flops=rows * per_frame,
         rows=max(1, rows),

@@ -16,6 +16,7 @@ from gkestimator.operators.builders import (
     memory_kernel,
     optional_input,
     output_at,
+    present_inputs,
 )
 from gkestimator.operators.checks import (
     channels_first,
@@ -88,11 +89,7 @@ def fused_conv(op: Operator, options: LoweringOptions) -> Lowered:
     source = input_at(op, 0)
     weight = input_at(op, 1)
     result = output_at(op)
-    residual = optional_input(op, 3)
-    if residual is None:
-        extra = ()
-    else:
-        extra = (residual,)
+    extra = present_inputs(op, 3)
     per_element = activation_flops(op) + len(extra)
     kernels = conv_kernels(
         conv_shape(op, source.shape, weight.shape, result.shape),
@@ -124,11 +121,7 @@ def nhwc_conv(op: Operator, options: LoweringOptions) -> Lowered:
     source = input_at(op, 0)
     weight = input_at(op, 1)
     result = output_at(op)
-    residual = optional_input(op, 3)
-    if residual is None:
-        extra = ()
-    else:
-        extra = (residual,)
+    extra = present_inputs(op, 3)
     per_element = activation_flops(op) + len(extra)
     kernels = conv_kernels(
         conv_shape(
