@@ -53,7 +53,9 @@ def cached_values(graph: OperatorGraph) -> list[Value]:
         if operands is None:
             continue
         keys, values, masks, declared = operands
-        causal = causal or declared or any(is_causal(view, mask) for mask in masks)
+        if not causal:
+            # Once one attention is causal the model is a decoder, and all that follow are kept.
+            causal = declared or any(is_causal(view, mask) for mask in masks)
         if causal:
             kept += [_computed(view, keys), _computed(view, values)]
     return kept

@@ -83,7 +83,8 @@ def _signature(op: Operator) -> tuple[object, ...]:
         if value is None:
             parts.append(None)
         elif isinstance(value, Tensor):
-            parts.append((value.dtype._value_, value.shape, value.is_weight, value.value is None))
+            known = value.value is not None
+            parts.append((value.dtype._value_, value.shape, value.is_weight, known))
             names.append(value.name)
         else:
             parts.append(tuple((t.dtype, t.shape, t.is_weight, t.value is None) for t in value.elements_))

@@ -46,7 +46,8 @@ def held_arguments(
             birth = born.setdefault(storage, -1)  # an input, or a weight (which is never freed)
             for depth in range(len(path)):
                 if begins[depth][at] > birth:
-                    until[storage] = max(until.get(storage, -1), ends[depth][at])
+                    end = ends[depth][at]
+                    until[storage] = max(until.get(storage, -1), end)
                     break
         for storage in writes[at]:
             born.setdefault(storage, at)
@@ -75,4 +76,6 @@ def _runs(paths: Sequence[tuple[str, ...]]) -> tuple[list[list[int]], list[list[
 
 def _same_call(left: tuple[str, ...], right: tuple[str, ...], depth: int) -> bool:
     """Return True when two neighbouring steps lie in one module at ``depth``."""
-    return len(right) > depth and left[: depth + 1] == right[: depth + 1]
+    if len(right) <= depth:
+        return False
+    return left[: depth + 1] == right[: depth + 1]

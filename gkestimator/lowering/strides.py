@@ -99,7 +99,9 @@ def view(shape: Shape, strides: Strides, target: Shape) -> Strides | None:
     viewed = 1
     for dim in range(len(shape) - 1, -1, -1):
         in_chunk *= shape[dim]
-        if dim == 0 or (shape[dim - 1] != 1 and strides[dim - 1] != in_chunk * base):
+        # A chunk ends where the next dimension outwards does not lie right around it.
+        apart = dim == 0 or (shape[dim - 1] != 1 and strides[dim - 1] != in_chunk * base)
+        if apart:
             while position >= 0 and (viewed < in_chunk or target[position] == 1):
                 result[position] = viewed * base
                 viewed *= target[position]

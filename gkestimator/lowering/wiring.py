@@ -187,7 +187,10 @@ class _Wirer:
         if not self._torch:
             return "onnxruntime" in traits.in_place
         inputs = self._calls.inputs[at]
-        first = inputs[0] if inputs else None
+        if inputs:
+            first = inputs[0]
+        else:
+            first = None
         if not isinstance(first, Tensor):
             return False
         if "torch" not in traits.in_place and not self._activated(at, traits.in_place_before):

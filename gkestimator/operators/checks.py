@@ -13,7 +13,6 @@ import numpy as np
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ShapeError
 from gkestimator.operators.registry import (
-    DeclaredType,
     Outputs,
     SequenceType,
     Shape,
@@ -217,13 +216,20 @@ def declared_tensor(
     ctx: ShapeContext, output: int, dtype: DType, *, rank: int | None = None
 ) -> TensorType | None:
     """Return what the file declares of ``output`` when every dimension is a number, else None."""
-    declared: DeclaredType | None = ctx.declared[output] if output < len(ctx.declared) else None
+    if output >= len(ctx.declared):
+        return None
+    declared = ctx.declared[output]
     if declared is None or declared.shape is None:
         return None
-    shape = tuple([d for d in declared.shape if isinstance(d, int) and d >= 0])
-    if len(shape) != len(declared.shape) or (rank is not None and len(shape) != rank):
+    if rank is not None and len(declared.shape) != rank:
         return None
-    return TensorType(dtype, shape)
+    sizes = []
+    for size in declared.shape:
+        # A name, or nothing at all, leaves the size open.
+        if not isinstance(size, int) or size < 0:
+            return None
+        sizes.append(size)
+    return TensorType(dtype, tuple(sizes))
 
 
 def unknown_value(
@@ -273,7 +279,8 @@ def broadcast(*shapes: Sequence[int]) -> Shape:
             if size == 1 or size == result[place]:
                 continue
             if result[place] != 1:
-                raise ShapeError(f"shapes {' and '.join(str(list(s)) for s in shapes)} do not broadcast")
+                listed = " and ".join([str(list(s)) for s in shapes])
+                raise ShapeError(f"shapes {listed} do not broadcast")
             result[place] = size
     return tuple(result)
 
@@ -306,7 +313,8 @@ def joined(shapes: Sequence[Shape], axis: int) -> Shape:
     behind = first[axis + 1 :]
     total = 0
     for shape in shapes:
-        if len(shape) != len(first) or shape[:axis] != before or shape[axis + 1 :] != behind:
+        alike = len(shape) == len(first) and shape[:axis] == before
+        if not alike or shape[axis + 1 :] != behind:
             raise ShapeError(f"{list(first)} and {list(shape)} cannot be joined along axis {axis}")
         total += shape[axis]
     return (*before, total, *behind)

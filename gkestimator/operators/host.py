@@ -172,7 +172,8 @@ def zip_map_types(ctx: ShapeContext) -> Outputs:
     count = _examples(ctx)
     if count > _MOST_MAPS:
         raise ShapeError(f"{count} maps, expected at most {_MOST_MAPS}")
-    return [SequenceType((TensorType(x.dtype, x.shape[-1:]),) * count)]
+    values = TensorType(x.dtype, x.shape[-1:])
+    return [SequenceType((values,) * count)]
 
 
 @shape_rule("DictVectorizer", domain=ML)

@@ -12,6 +12,7 @@ from gkestimator.operators.builders import (
     memory_kernel,
     optional_input,
     output_at,
+    present_inputs,
     tensor_inputs,
     tensor_outputs,
     total_bytes,
@@ -37,7 +38,7 @@ _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 # Per hidden unit and step, beyond the products and biases.
 # LSTM: 4 additions of the two products, 3 sigmoids (4 each), 2 tanh, c' = f c + i g (3), h = o tanh(c') (1).
 # GRU: 3 additions, 2 sigmoids, 1 tanh, r (.) Uh (1), h' = (1 - z) n + z h (4). RNN: 1 addition, 1 tanh.
-_CELL = {"LSTM": 4 + 12 + 2 + 3 + 1, "GRU": 3 + 8 + 1 + 1 + 4, "RNN": 1 + 1}
+_CELL = {"LSTM": 22, "GRU": 17, "RNN": 2}
 
 
 @shape_rule("CausalConvWithState")
@@ -97,7 +98,7 @@ def causal_conv(op: Operator, options: LoweringOptions) -> Lowered:
         dilation_h=1,
         dilation_w=1,
     )
-    reads = tuple(t for t in (source, weight, bias, state) if t is not None)
+    reads = present_inputs(op, 0, 1, 2, 3)
     activation = op.attributes.get("activation", "none")
     per_element = (1 if bias is not None else 0) + (5 if activation in ("silu", "swish") else 0)
     main = convolution_kernel(

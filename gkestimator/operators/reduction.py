@@ -184,7 +184,8 @@ def determinant(op: Operator, options: LoweringOptions) -> Lowered:
     source = input_at(op, 0)
     result = output_at(op)
     n = source.shape[-1]
-    each = n * (n - 1) * (4 * n + 1) // 6 + max(0, n - 1)
+    factorisation = n * (n - 1) * (4 * n + 1) // 6
+    each = factorisation + max(0, n - 1)
     kernel = memory_kernel(
         Family.REDUCTION,
         "det",

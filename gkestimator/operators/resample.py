@@ -178,7 +178,9 @@ def resize(op: Operator, options: LoweringOptions) -> Lowered:
     source = input_at(op, 0)
     result = output_at(op)
     mode = str(op.attributes.get("mode", "nearest"))
-    changed = sum(1 for a, b in zip(source.shape, result.shape, strict=False) if a != b)
+    changed = 0
+    for before, after in zip(source.shape, result.shape, strict=False):
+        changed += before != after
     kernel = memory_kernel(
         Family.RESAMPLE,
         mode,
@@ -196,7 +198,9 @@ def grid_sample_types(ctx: ShapeContext) -> Outputs:
     """Return (N, C, out spatial) for X (N, C, spatial) and a grid (N, out spatial, dims)."""
     x = tensor(ctx, 0, min_rank=3)
     grid = tensor(ctx, 1, rank=len(x.shape)).shape
-    if grid[0] != x.shape[0] or grid[-1] != len(x.shape) - 2:
+    batch = x.shape[0]
+    dims = len(x.shape) - 2
+    if (grid[0], grid[-1]) != (batch, dims):
         raise ShapeError(f"grid is {list(grid)} for input {x}")
     shape = x.shape[:2] + grid[1:-1]
     return [TensorType(x.dtype, shape)]

@@ -199,9 +199,10 @@ def non_max_suppression_types(ctx: ShapeContext) -> Outputs:
     """Return (selected, 3): at most batch x classes x min(boxes, max_output_boxes_per_class)."""
     boxes = tensor(ctx, 0, rank=3).shape
     scores = tensor(ctx, 1, rank=3).shape
-    if boxes[2] != 4 or scores[0] != boxes[0] or scores[2] != boxes[1]:
+    batch, count, corners = boxes
+    if corners != 4 or (scores[0], scores[2]) != (batch, count):
         raise ShapeError(f"boxes are {list(boxes)} and scores {list(scores)}")
-    most = boxes[1]
+    most = count
     limit = constant_int(ctx, 2)
     if not has_input(ctx, 2):
         most = 0  # the operator's default: no box is selected

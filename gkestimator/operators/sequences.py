@@ -241,7 +241,8 @@ def split_to_sequence_types(ctx: ShapeContext) -> Outputs:
         raise ShapeError(f"a dimension of {length} cannot be split into {list(sizes)[:8]}")
     before = data.shape[:axis]
     behind = data.shape[axis + 1 :]
-    return [SequenceType(tuple([TensorType(data.dtype, (*before, size, *behind)) for size in sizes]))]
+    pieces = [TensorType(data.dtype, (*before, size, *behind)) for size in sizes]
+    return [SequenceType(tuple(pieces))]
 
 
 def _pieces(length: int, step: int) -> int:

@@ -71,7 +71,11 @@ def dft(op: Operator, options: LoweringOptions) -> Lowered:
             axis = -2
     axis = axis % rank if rank else 0
     length = max(source.shape[axis], result.shape[axis])
-    rows = math.prod(n for i, n in enumerate(result.shape) if i not in (axis, rank - 1))
+    rows = 1
+    for dim, size in enumerate(result.shape):
+        # Neither the transformed axis nor the pair of real and imaginary part is a row.
+        if dim not in (axis, rank - 1):
+            rows *= size
     kernel = memory_kernel(
         Family.FFT,
         "fft",

@@ -21,6 +21,7 @@ from __future__ import annotations
 from gkestimator.core.graph import Tensor
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch, require_value, scalar_value
+from gkestimator.operators.builders import optional_input
 from gkestimator.operators.registry import LoweringOptions
 
 
@@ -72,7 +73,8 @@ def match_hard_sigmoid_swish(view: GraphView, gate: int, options: LoweringOption
     op = view.operators[gate]
     alpha = op.attributes.get("alpha", 0.2)
     beta = op.attributes.get("beta", 0.5)
-    if not isinstance(alpha, float) or abs(alpha - 1 / 6) > 1e-4 or beta != 0.5:
+    sixth = isinstance(alpha, float) and abs(alpha - 1 / 6) <= 1e-4
+    if not sixth or beta != 0.5:
         raise Mismatch(f"{op.name} has slope {alpha} and offset {beta}, expected 1/6 and 0.5")
     product = view.reader(view.result(gate), "Mul")
     x = view.operand(gate, 0)
@@ -110,10 +112,13 @@ def match_clip_swish(view: GraphView, clip: int, options: LoweringOptions) -> Ma
 
 def _bounds(view: GraphView, clip: int) -> None:
     op = view.operators[clip]
-    bounds: list[object] = [op.attributes.get("min"), op.attributes.get("max")]
-    for position in (1, 2):
-        if position < len(op.inputs) and op.inputs[position] is not None:
-            bounds[position - 1] = scalar_value(view.operand(clip, position))
+    bounds: list[object] = []
+    for position, name in ((1, "min"), (2, "max")):
+        bound = optional_input(op, position)
+        if bound is None:
+            bounds.append(op.attributes.get(name))
+        else:
+            bounds.append(scalar_value(bound))
     if bounds != [0.0, 6.0]:
         raise Mismatch(f"{op.name} clips to {bounds[0]}..{bounds[1]}, expected 0..6")
 

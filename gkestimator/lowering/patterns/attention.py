@@ -49,7 +49,10 @@ def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> 
     masks.sort(key=lambda mask: mask.nbytes, reverse=True)
     # A causal mask is an argument (is_causal), not a tensor: transformers passes none unless some input is padded.
     causal = bool(masks) and all(is_causal(view, mask) for mask in masks)
-    tensors = [] if causal else masks[:1]
+    if causal:
+        tensors = []
+    else:
+        tensors = masks[:1]
     if causal:
         attributes = {"is_causal": 1}
     else:

@@ -51,7 +51,8 @@ class Match:
     @property
     def reads(self) -> tuple[Value, ...]:
         """Return the inputs from outside the group."""
-        return (*(v for v in self.operator.inputs if v is not None), *self.also_reads)
+        inputs = [value for value in self.operator.inputs if value is not None]
+        return (*inputs, *self.also_reads)
 
     @property
     def writes(self) -> tuple[Tensor, ...]:

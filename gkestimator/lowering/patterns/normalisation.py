@@ -73,7 +73,8 @@ def match_layer_norm(view: GraphView, root: int, options: LoweringOptions) -> Ma
     if axis != core.axis:
         raise Mismatch(f"{view.name(mean)} and the variance are over different axes")
     covered = [*core.covered, *casts, subtract, mean, *mean_casts]
-    tail, scale, shift = _affine(view, core.result, x.shape[core.axis :])
+    extent = x.shape[core.axis :]
+    tail, scale, shift = _affine(view, core.result, extent)
     covered += tail
     if options.runtime == "onnxruntime":
         if not (core.power and core.divides):
@@ -102,7 +103,8 @@ def match_rms_norm(view: GraphView, root: int, options: LoweringOptions) -> Matc
     if not (core.power and core.divides):
         raise Mismatch("onnxruntime fuses only Pow for the square and a Div by the root")
     x = core.centred
-    tail, scale, _ = _affine(view, core.result, x.shape[core.axis :], shifted=False)
+    extent = x.shape[core.axis :]
+    tail, scale, _ = _affine(view, core.result, extent, shifted=False)
     if scale is None or core.axis != len(x.shape) - 1:
         raise Mismatch("onnxruntime fuses RMSNorm only with a scale and over the last axis")
     return fused(
@@ -207,6 +209,7 @@ def match_skip_layer_norm(view: GraphView, norm: int, options: LoweringOptions) 
         raise Mismatch(f"{op.name} normalises from axis {op.attributes.get('axis')}, expected the last")
     if any(v is not None for v in op.outputs[1:]):
         raise Mismatch(f"{op.name} gives mean or deviation too")
+    # The bias (input 2) may be left out.
     gamma, beta = (*op.inputs[1:3], None, None)[:2]
     attributes = {"epsilon": op.attributes.get("epsilon", 1e-5)}
     for summand, rest in view.either_order(add):

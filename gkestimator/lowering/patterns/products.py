@@ -97,7 +97,8 @@ def scaling_after(view: GraphView, value: Tensor) -> int | None:
     index = view.optional_reader(value, "Mul", "Div")
     if index is None or not scales(view, index, view.result(index)):
         return None
-    if view.operators[index].op_type == "Div" and not view.reads(index, 0, value):
+    divides = view.operators[index].op_type == "Div"
+    if divides and not view.reads(index, 0, value):
         return None
     return index
 

@@ -285,7 +285,10 @@ def is_per_channel(tensor: Tensor, channels: int, rank: int) -> bool:
 
 def require_last_axis(op: Operator, rank: int) -> None:
     """Raise Mismatch unless a Softmax over ``rank`` dimensions runs along the last of them."""
-    default = -1 if op.version >= 13 else 1
+    if op.version >= 13:
+        default = -1
+    else:
+        default = 1
     axis = op.attributes.get("axis", default)
     if not isinstance(axis, int) or axis % max(1, rank) != rank - 1:
         raise Mismatch(f"{op.name} runs along axis {axis}, expected the last")

@@ -19,7 +19,14 @@ from gkestimator.operators.builders import (
     tensor_inputs,
     tensor_outputs,
 )
-from gkestimator.operators.checks import axis_attribute, broadcast, int_attribute, same_as_input, tensor
+from gkestimator.operators.checks import (
+    axis_attribute,
+    broadcast,
+    int_attribute,
+    same_as_input,
+    tensor,
+    with_sizes,
+)
 from gkestimator.operators.elementwise import FLOPS, GELU_TANH_FLOPS
 from gkestimator.operators.registry import (
     MS,
@@ -56,7 +63,7 @@ def unfold_types(ctx: ShapeContext) -> Outputs:
     if step < 1 or not 1 <= size <= length:
         raise ShapeError(f"slices of {size} every {step} along {length} elements")
     count = (length - size) // step + 1
-    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :], size)
+    shape = (*with_sizes(x.shape, axis, count), size)
     return [TensorType(x.dtype, shape)]
 
 

@@ -123,7 +123,7 @@ def qlinear_concat_types(ctx: ShapeContext) -> Outputs:
 def qlinear_concat(op: Operator, options: LoweringOptions) -> Lowered:
     """Return inputs: result scale and zero point, then (data, scale, zero point) triples; requantised on the way."""
     result = output_at(op)
-    data = tuple(t for i in range(2, len(op.inputs), 3) if (t := optional_input(op, i)) is not None)
+    data = present_inputs(op, *range(2, len(op.inputs), 3))
     kernel = memory_kernel(
         Family.COPY,
         "concat",
