@@ -78,7 +78,6 @@ def causal_conv(op: Operator, options: LoweringOptions) -> Lowered:
     weight = input_at(op, 1)
     result = output_at(op)
     bias = optional_input(op, 2)
-    state = optional_input(op, 3)
     channels = source.shape[1]
     length = source.shape[-1]
     taps = weight.shape[-1]

@@ -59,10 +59,10 @@ def nhwc_result(ctx: ShapeContext, x: Shape, w: Shape) -> Shape:
     """
     kernel = ints_attribute(ctx, "kernel_shape")
     groups = int_attribute(ctx, "group", 1)
-    if kernel is not None and w[2:] != kernel and w[1:-1] == kernel:
-        # Only a weight whose channels come last fits the image like this.
-        if x[-1] == w[-1] * groups:
-            w = channels_first(w)
+    last = kernel is not None and w[2:] != kernel and w[1:-1] == kernel
+    # Only a weight whose channels come last fits the image like this.
+    if last and x[-1] == w[-1] * groups:
+        w = channels_first(w)
     return conv_result(ctx, x, w, channels_last=True)
 
 
