@@ -20,9 +20,8 @@ from dataclasses import replace
 from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, OperatorGraph, Sequence, Tensor, Value
 from gkestimator.operators.builders import tensors_of
-from gkestimator.operators.precision import half_type
 from gkestimator.operators.records import traits_of
-from gkestimator.operators.registry import LoweringOptions
+from gkestimator.operators.registry import LoweringOptions, half_type
 
 
 def stored_graph(

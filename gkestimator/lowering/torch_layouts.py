@@ -21,9 +21,8 @@ from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.lowering import strides as st
 from gkestimator.operators.builders import int_of, ints_of, operator_axis, optional_input, optional_output
-from gkestimator.operators.precision import element_precision
 from gkestimator.operators.records import traits_of
-from gkestimator.operators.registry import Shape
+from gkestimator.operators.registry import Shape, element_precision
 
 # What torch.onnx.export(dynamo=True) calls a Conv that its optimiser made and the result of a normalisation.
 _REWRITTEN = re.compile(r"node_Conv_[0-9]+")

@@ -32,7 +32,6 @@ from gkestimator.operators.builders import (
 )
 from gkestimator.operators.checks import int_attribute, optional_tensor, tensor
 from gkestimator.operators.matmul import autocast_kernels
-from gkestimator.operators.precision import matrix_precision
 from gkestimator.operators.registry import (
     MS,
     Kernels,
@@ -44,6 +43,7 @@ from gkestimator.operators.registry import (
     TensorType,
     launched,
     lowering_rule,
+    matrix_precision,
     shape_rule,
 )
 

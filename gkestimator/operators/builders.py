@@ -16,8 +16,7 @@ from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.kernels import Family, GemmShape, Kernel
-from gkestimator.operators.precision import element_precision, matrix_precision
-from gkestimator.operators.registry import LoweringOptions, Shape
+from gkestimator.operators.registry import LoweringOptions, Shape, element_precision, matrix_precision
 
 # Per element of a row: maximum, subtract, exponential, sum, divide (log-softmax: subtract the logarithm
 # instead).

@@ -28,7 +28,6 @@ from gkestimator.operators.builders import (
 from gkestimator.operators.checks import channels_first, int_attribute, ints_attribute, tensor
 from gkestimator.operators.matmul import autocast_kernels
 from gkestimator.operators.pooling import not_negative, read_window, slid
-from gkestimator.operators.precision import matrix_precision
 from gkestimator.operators.registry import (
     Kernels,
     Lowered,
@@ -39,6 +38,7 @@ from gkestimator.operators.registry import (
     TensorType,
     launched,
     lowering_rule,
+    matrix_precision,
     shape_rule,
 )
 
@@ -424,9 +424,7 @@ def deform_conv_types(ctx: ShapeContext) -> Outputs:
 
 @lowering_rule("DeformConv", kind="deformable_convolution", autocast="half")
 def deform_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return a bilinear gathering of the columns (11 FLOPs a sample: 4 weights of 2, 4 multiply-adds less one),
-    then a GEMM.
-    """
+    """Return a bilinear gathering of the columns, then a GEMM."""
     source = input_at(op, 0)
     weight = input_at(op, 1)
     result = output_at(op)
@@ -437,6 +435,7 @@ def deform_conv(op: Operator, options: LoweringOptions) -> Lowered:
     area = shape.kernel_h * shape.kernel_w
     samples = shape.batch * shape.in_channels * area * shape.out_h * shape.out_w
     columns = scratch(result, "columns", (samples,), source.dtype)
+    # 4 weights of 2 each, 4 multiply-adds less one, and the factor of a mask.
     per_sample = 11 + len(masks)
     sample = memory_kernel(
         Family.RESAMPLE,

@@ -26,7 +26,6 @@ from gkestimator.operators.builders import (
     tensor_inputs,
 )
 from gkestimator.operators.checks import all_tensors, broadcast, optional_tensor, tensor
-from gkestimator.operators.precision import half_type
 from gkestimator.operators.registry import (
     MS,
     Kernels,
@@ -36,6 +35,7 @@ from gkestimator.operators.registry import (
     Shape,
     ShapeContext,
     TensorType,
+    half_type,
     launched,
     lowering_rule,
     shape_rule,

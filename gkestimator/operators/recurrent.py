@@ -21,7 +21,6 @@ from gkestimator.operators.builders import (
 from gkestimator.operators.checks import int_attribute, tensor, text_attribute
 from gkestimator.operators.convolution import convolution_kernel
 from gkestimator.operators.matmul import autocast_kernels
-from gkestimator.operators.precision import matrix_precision
 from gkestimator.operators.registry import (
     MS,
     Lowered,
@@ -31,6 +30,7 @@ from gkestimator.operators.registry import (
     TensorType,
     launched,
     lowering_rule,
+    matrix_precision,
     shape_rule,
 )
 

@@ -1,4 +1,4 @@
-"""Fusion patterns: groups of operators that the runtime launches as one call, one pattern a file.
+"""Fusion patterns: groups of operators that the runtime launches as one call, one file a family of groups.
 
 ``torch`` is eager mode: the group is what the model's author called (F.gelu, F.layer_norm, F.silu, F.linear,
 F.scaled_dot_product_attention); what authors write as python arithmetic stays as it is. ``onnxruntime`` is

@@ -14,7 +14,7 @@ from gkestimator.estimation.request import MAX_BATCH_SIZE, EstimateRequest
 from gkestimator.merging.editing import EditableModel, batch_dims, graph_of
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.pricing.price import Priced
-from gkestimator.operators.precision import stored_bytes
+from gkestimator.operators.registry import stored_bytes
 
 
 class Pricer:
