@@ -15,7 +15,7 @@ from gkestimator.hardware.runtimes import RUNTIMES
 if TYPE_CHECKING:
     import numpy as np
 
-    from gkestimator.operators.shapes.registry import ValueType
+    from gkestimator.operators.registry import ValueType
 
 
 MAX_BATCH_SIZE = 1_000_000

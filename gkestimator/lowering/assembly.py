@@ -16,10 +16,11 @@ from gkestimator.core.graph import Operator, OperatorGraph, Tensor
 from gkestimator.core.kernels import KernelGraph, Step
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering import patterns
-from gkestimator.lowering.calls import UNKNOWN, Calls, leaves, list_calls
+from gkestimator.lowering.calls import UNKNOWN, Calls, list_calls
 from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.storage import stored_graph
 from gkestimator.lowering.wiring import Wiring, norm_parameters, wire
+from gkestimator.operators.builders import tensors_of
 from gkestimator.operators.records import OPERATORS
 from gkestimator.operators.registry import LOWERINGS, LoweringOptions
 
@@ -27,16 +28,15 @@ _MOST_WIRINGS = 64  # of one structure
 
 
 def covered_operators() -> dict[tuple[str, str], str]:
-    """Every operator with a rule, ``(domain, op_type)``, and the rule's kind."""
+    """Return every operator with a rule, ``(domain, op_type)``, and the rule's kind."""
     return {key: OPERATORS[key].kind for key in sorted(LOWERINGS)}
 
 
 def lower(graph: OperatorGraph, options: LoweringOptions, *, allow_unknown: bool = False) -> KernelGraph:
-    """The kernels that ``options.runtime`` launches for ``graph``, in order.
+    """Return the kernels that ``options.runtime`` launches for ``graph``, in order.
 
-    Raises UnsupportedOperatorError naming every operator type without a rule (with ``allow_unknown`` each
-    becomes a step marked unknown), UsageError for an unknown runtime, ModelError for a node that contradicts its
-    operator.
+    Raises UnsupportedOperatorError naming every operator type without a rule (with ``allow_unknown`` each becomes a
+    step marked unknown), UsageError for an unknown runtime, ModelError for a node that contradicts its operator.
     """
     return lower_each(graph, (options,), allow_unknown=allow_unknown)[0]
 
@@ -44,9 +44,9 @@ def lower(graph: OperatorGraph, options: LoweringOptions, *, allow_unknown: bool
 def lower_each(
     graph: OperatorGraph, options: Sequence[LoweringOptions], *, allow_unknown: bool = False
 ) -> list[KernelGraph]:
-    """:func:`lower` under each of ``options``; parts that do not differ are shared, up to the whole graph."""
-    for one in options:
-        runtime_traits(one.runtime)  # refuses an unknown one
+    """Return :func:`lower` under each of ``options``; parts that do not differ are shared, up to the whole graph."""
+    for option in options:
+        runtime_traits(option.runtime)  # refuses an unknown one
     unknown = _unknown(graph.operators)
     if unknown and not allow_unknown:
         listed = ", ".join(f"{kind} (node {node!r})" for kind, node in unknown.items())
@@ -57,23 +57,23 @@ def lower_each(
         )
     made: dict[tuple[object, ...], _Lowering] = {}
     graphs = []
-    for one in options:
+    for option in options:
         # What decides about groups and element types; the precisions only decide about kernels.
-        kin = (one.runtime, one.dtype, one.half, one.attention)
-        before = made.get(kin)
+        shared = (option.runtime, option.dtype, option.half, option.attention)
+        before = made.get(shared)
         if before is None:
             groups = None
-            if one.dtype == "amp":  # what is one call casts as one call
-                groups = {match.position: match.operator for match in patterns.find_matches(graph, one)}
-            stored = stored_graph(graph, one, groups)
-            before = _Lowering(stored, patterns.find_matches(stored, one), tuple(unknown))
-        made[kin] = before.under(one)
-        graphs.append(made[kin].result)
+            if option.dtype == "amp":  # what is one call casts as one call
+                groups = {match.position: match.operator for match in patterns.find_matches(graph, option)}
+            stored = stored_graph(graph, option, groups)
+            before = _Lowering(stored, patterns.find_matches(stored, option), tuple(unknown))
+        made[shared] = before.under(option)
+        graphs.append(made[shared].result)
     return graphs
 
 
 def _unknown(operators: Iterable[Operator]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for op in operators:
         record = OPERATORS.get((op.domain, op.op_type))
         if record is None or record.lowering_rule is None:
@@ -81,14 +81,15 @@ def _unknown(operators: Iterable[Operator]) -> dict[str, str]:
                 kind = f"{op.domain}.{op.op_type}"
             else:
                 kind = op.op_type
-            found.setdefault(kind, op.name)
-    return dict(sorted(found.items()))
+            names.setdefault(kind, op.name)
+    return dict(sorted(names.items()))
 
 
 @dataclass(slots=True)
 class _Structure:
-    """What is remembered of all bindings of one structure. ``plain``: no sequences, whose elements would have to be
-    matched by shape.
+    """Hold what is remembered of all bindings of one structure.
+
+    ``plain``: no sequences, whose elements would have to be matched by shape.
     """
 
     plain: bool
@@ -121,7 +122,7 @@ def _wiring(graph: OperatorGraph, calls: Calls, torch: bool) -> Wiring:
 
 
 class _Lowering:
-    """One graph with its fused groups, and what it became last."""
+    """Hold one graph with its fused groups, and what it became last."""
 
     def __init__(self, graph: OperatorGraph, matches: list[Match], unknown: tuple[str, ...]) -> None:
         self._graph = graph
@@ -132,14 +133,17 @@ class _Lowering:
 
     @property
     def result(self) -> KernelGraph:
-        """The last kernel graph."""
+        """Return the last kernel graph."""
         assert self._result is not None
         return self._result
 
     def under(self, options: LoweringOptions) -> _Lowering:
         """Lower under ``options``, which differ from those before in precisions at most."""
         before = self._calls
-        calls = before.under(options) if before is not None else None
+        if before is not None:
+            calls = before.under(options)
+        else:
+            calls = None
         if before is None or calls is None:
             calls = list_calls(self._graph, options, self._matches)
             wiring = _wiring(self._graph, calls, runtime_traits(options.runtime).eager)
@@ -150,7 +154,9 @@ class _Lowering:
         return self
 
     def _with_kernels(self, before: Calls, calls: Calls) -> KernelGraph:
-        """The last result with the kernels of ``calls``; steps whose kernels stay the same stay the same objects."""
+        """Return the last result with the kernels of ``calls``; steps whose kernels stay the same stay the same
+        objects.
+        """
         result = self.result
         assert isinstance(result.wiring, Wiring)
         steps = []
@@ -176,34 +182,43 @@ class _Lowering:
         heads = calls.heads
         inputs = calls.inputs
         outputs = calls.outputs
-        kernels = calls.kernels
         weights = dict(graph.weights)
         for at in wiring.biases:
-            bias = leaves(inputs[at][:3])[2]
+            bias = tensors_of(inputs[at][:3])[2]
             weights.update(dict.fromkeys(norm_parameters(calls, at), bias.nbytes))
         for storage, at, place in wiring.constants:
-            weights[storage] = leaves(inputs[at])[place].nbytes
+            weights[storage] = tensors_of(inputs[at])[place].nbytes
         steps = []
         for wired in wiring.steps:
             at = wired.call
             head = heads[at]
             if wired.single is not None:
-                writes: tuple[tuple[str, int], ...] = ((wired.single, outputs[at][0].nbytes),)  # type: ignore[union-attr]
+                # Nearly every step: one tensor in a storage of its own.
+                writes = [(wired.single, outputs[at][0].nbytes)]  # type: ignore[union-attr]
             else:
-                results = leaves(outputs[at])
-                writes = tuple(
-                    (storage, max(results[place].nbytes for place in places))
-                    for storage, places in wired.writes
-                )
+                writes = []
+                results = tensors_of(outputs[at])
+                for storage, places in wired.writes:
+                    largest = max([results[place].nbytes for place in places])
+                    writes.append((storage, largest))
+            kernels = calls.kernels[at]
+            host_calls = calls.host_calls[at]
+            if wired.norm:
+                kernels = (calls.norms[at],)
+                host_calls = 1
+            if isinstance(head, Match):
+                repeat = head.operator.repeat
+            else:
+                repeat = head.repeat
             steps.append(
                 Step(
                     name=wired.name,
                     op_type=wired.op_type,
-                    kernels=(calls.norms[at],) if wired.norm else kernels[at],
+                    kernels=kernels,
                     reads=wired.reads,
-                    writes=writes,
-                    host_calls=1 if wired.norm else calls.host_calls[at],
-                    repeat=head.operator.repeat if type(head) is Match else head.repeat,  # type: ignore[union-attr]
+                    writes=tuple(writes),
+                    host_calls=host_calls,
+                    repeat=repeat,
                     unknown=calls.tokens[at] == UNKNOWN,
                     holds=wired.holds,
                 )
@@ -221,8 +236,8 @@ class _Lowering:
             dtype=options.dtype,
             steps=tuple(steps),
             weights=weights,
-            inputs={s: t.nbytes for s, t in zip(wiring.inputs, leaves(graph.inputs), strict=True)},
-            outputs={s: t.nbytes for s, t in zip(wiring.outputs, leaves(graph.outputs), strict=True)},
+            inputs={s: t.nbytes for s, t in zip(wiring.inputs, tensors_of(graph.inputs), strict=True)},
+            outputs={s: t.nbytes for s, t in zip(wiring.outputs, tensors_of(graph.outputs), strict=True)},
             unknown_operators=self._unknown,
             warnings=tuple(warnings),
             notes=calls.notes,

@@ -5,47 +5,41 @@ A call is an operator, or a fused group, that launches something or whose result
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.hardware.runtimes import runtime_traits
-from gkestimator.lowering import torch_layouts as runtime_torch
 from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
-from gkestimator.operators.builders import batchnorm_kernel, elementwise_kernel
+from gkestimator.lowering.torch_layouts import Layouts, folded_batchnorm, folded_bias
+from gkestimator.operators.builders import batchnorm_kernel, elementwise_kernel, tensors_of
 from gkestimator.operators.convolution import conv_kernels, conv_shape, in_channels_last
 from gkestimator.operators.indexing import gather_kernel
-from gkestimator.operators.records import NO_TRAITS, OPERATORS, OperatorTraits, traits_of
-from gkestimator.operators.registry import Lowered, LoweringOptions
+from gkestimator.operators.records import OPERATORS, OperatorTraits, traits_of
+from gkestimator.operators.registry import Kernels, Lowered, LoweringOptions
 
 _CONVOLUTIONS = frozenset({Family.CONV, Family.DEPTHWISE})
 Values = Sequence[Value | None]
 
 # What wiring needs to know of a call besides its aliases; bits of a token.
-LAUNCHES, CALLS, FITS_FIRST, FITS_SECOND, UNFOLDED, UNKNOWN, OWN_BIAS = 1, 2, 4, 8, 16, 32, 64
+LAUNCHES = 1
+CALLS = 2
+FITS_FIRST = 4
+FITS_SECOND = 8
+UNFOLDED = 16
+UNKNOWN = 32
+OWN_BIAS = 64
+UNFOLDED_NOTE = "batchnorm_unfolded"
 
 
-def leaves(values: Iterable[Value | None]) -> list[Tensor]:
-    """The tensors among ``values``, elements of sequences included."""
-    found: list[Tensor] = []
-    for value in values:
-        if value is None:
-            continue
-        if type(value) is Tensor:
-            found.append(value)
-        else:
-            found.extend(value.elements_)  # type: ignore[union-attr]
-    return found
-
-
-Unfolded = tuple[tuple[Kernel, ...], Kernel]  # of the convolution, and of its BatchNorm
+Unfolded = tuple[Kernels, Kernel]  # of the convolution, and of its BatchNorm
 
 
 @dataclass(slots=True)
 class Calls:
-    """The calls of one graph in order, as parallel lists.
+    """Hold the calls of one graph in order, as parallel lists.
 
     ``heads`` are the operator, or the match, behind each call; ``tokens`` and ``aliases`` are all that wiring knows
     of it: two lists of calls of one structure that agree in both touch the same storages. ``norms`` are the kernels
@@ -55,7 +49,7 @@ class Calls:
     heads: list[Operator | Match] = field(default_factory=list)
     inputs: list[Values] = field(default_factory=list)
     outputs: list[Values] = field(default_factory=list)
-    kernels: list[tuple[Kernel, ...]] = field(default_factory=list)
+    kernels: list[Kernels] = field(default_factory=list)
     host_calls: list[int] = field(default_factory=list)
     aliases: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -70,7 +64,7 @@ class Calls:
         head: Operator | Match,
         inputs: Values,
         outputs: Values,
-        kernels: tuple[Kernel, ...],
+        kernels: Kernels,
         host_calls: int,
         aliases: tuple[tuple[int, int], ...],
         token: int,
@@ -84,21 +78,27 @@ class Calls:
         self.aliases.append(aliases)
         self.tokens.append(token)
 
+    def count(self, note: str) -> None:
+        """Count one occurrence of what ``note`` names."""
+        self.notes[note] = self.notes.get(note, 0) + 1
+
     def key(self) -> tuple[object, ...]:
-        """What two lists of calls of one structure share when their wiring is the same."""
-        groups = [
-            (at, head.covered, head.op_type, tuple([v.name for v in self.inputs[at] if v is not None]))
-            for at, head in enumerate(self.heads)
-            if type(head) is Match
-        ]
+        """Return what two lists of calls of one structure share when their wiring is the same."""
+        groups = []
+        for at, head in enumerate(self.heads):
+            if type(head) is Match:
+                names = tuple([value.name for value in self.inputs[at] if value is not None])
+                groups.append((at, head.covered, head.op_type, names))
         return (tuple(self.tokens), tuple(self.aliases), tuple(groups))
 
     def under(self, options: LoweringOptions) -> Calls | None:
-        """These calls under ``options`` that differ in precisions alone: the same object where no kernel changes,
-        None where more than kernels changes or cannot be told without listing the calls anew.
+        """Return these calls under ``options`` that differ in precisions alone.
+
+        The same object where no kernel changes, None where more than kernels changes or cannot be told without
+        listing the calls anew.
         """
         memo = memo_of(options)
-        replaced: list[tuple[tuple[Kernel, ...], tuple[Kernel, ...]]] = []
+        replaced: list[tuple[Kernels, Kernels]] = []
         for op, old in self.lowered.values():
             new = lower_operator(op, options, memo)
             if old.host_calls != new.host_calls or old.aliases != new.aliases:
@@ -109,159 +109,266 @@ class Calls:
             if again[1] != norm:
                 return None
             replaced.append((convolution, again[0]))
-        changed: dict[int, tuple[Kernel, ...]] = {}  # by id of the kernels that are replaced
-        kept: set[int] = set()
+        changed: dict[int, Kernels] = {}  # by id of the kernels that are replaced
+        unchanged: set[int] = set()
         for before, after in replaced:
             if before is after or before == after:
-                kept.add(id(before))
+                unchanged.add(id(before))
             elif _roles(before) != _roles(after) or changed.setdefault(id(before), after) is not after:
                 return None
-        if not changed.keys().isdisjoint(kept | self.copied):
-            return (
-                None  # one group of kernels stands for operators that differ now, or is part of a longer one
-            )
+        # One group of kernels may stand for operators that differ now, or be part of a longer one.
+        if not changed.keys().isdisjoint(unchanged | self.copied):
+            return None
         if not changed:
             return self
         return replace(self, kernels=[changed.get(id(kernels), kernels) for kernels in self.kernels])
 
 
-def _roles(kernels: tuple[Kernel, ...]) -> tuple[bool, Family, int]:
-    """All that layouts, host calls and wiring take from kernels."""
-    return bool(kernels), _main_family(kernels), sum(1 for k in kernels if k.variant == "cast")
+def _roles(kernels: Kernels) -> tuple[bool, Family, int]:
+    """Return all that layouts, host calls and wiring take from kernels."""
+    return bool(kernels), _main_family(kernels), _casts(kernels)
+
+
+def _casts(kernels: Kernels) -> int:
+    return sum(1 for kernel in kernels if kernel.variant == "cast")
 
 
 def list_calls(graph: OperatorGraph, options: LoweringOptions, matches: Sequence[Match]) -> Calls:
-    """The calls that ``options.runtime`` makes for ``graph``, given the fused groups.
+    """Return the calls that ``options.runtime`` makes for ``graph``, given the fused groups.
 
     ModelError names a node that contradicts its operator.
     """
-    calls = Calls()
-    traits = runtime_traits(options.runtime)
-    torch = traits.eager
-    unfold = traits.unfolds_batchnorm and options.unfold_batchnorm
-    layouts = runtime_torch.Layouts()
-    known: dict[int | None, Lowered] = {}  # by signature
-    memo = memo_of(options)
-    covered = {index for match in matches for index in match.covered}
-    at = {match.position: match for match in matches}
-    unfolded: dict[tuple[int, bool], Unfolded] = {}
-    runtime = traits.operators_as
-    add = calls.add
-    strided = layouts.strides
-    for index, op in enumerate(graph.operators):
-        head: Operator | Match = op
-        record = OPERATORS.get((op.domain, op.op_type))
-        traits = record.traits if record is not None else NO_TRAITS
-        op_type = op.op_type
-        inputs = op.inputs
-        outputs = op.outputs
-        if index in covered:
-            match = at.get(index)
-            if match is None:
+    return _Lister(options).run(graph, matches)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """Hold a call while the ways of eager mode change it.
+
+    ``op`` is the operator in whose place the call runs, ``head`` that or the group that ends with it; ``traits``
+    are those of the operator that stands for the call.
+    """
+
+    head: Operator | Match
+    op: Operator
+    op_type: str
+    traits: OperatorTraits
+    inputs: Values
+    outputs: Values
+    kernels: Kernels
+    host_calls: int
+    aliases: tuple[tuple[int, int], ...]
+
+
+class _Lister:
+    """List the calls of one graph under one set of options."""
+
+    def __init__(self, options: LoweringOptions) -> None:
+        runtime = runtime_traits(options.runtime)
+        self._options = options
+        self._memo = memo_of(options)
+        self._eager = runtime.eager
+        self._unfolds = runtime.unfolds_batchnorm and options.unfold_batchnorm
+        self._runtime = runtime.operators_as
+        self._calls = Calls()
+        self._layouts = Layouts()
+        self._by_signature: dict[int, Lowered] = {}
+        self._unfolded: dict[tuple[int, bool], Unfolded] = {}
+
+    def run(self, graph: OperatorGraph, matches: Sequence[Match]) -> Calls:
+        covered = {index for match in matches for index in match.covered}
+        groups = {match.position: match for match in matches}
+        for index, op in enumerate(graph.operators):
+            if index in covered:
+                if index in groups:
+                    self._add_group(op, groups[index])
                 continue
-            head = match
-            op_type = match.op_type
-            inputs = match.reads
-            outputs = match.writes
-            traits = traits_of(match.operator.key)
-            lowered = match.lower(options)
-            calls.lowered[id(lowered)] = (match.operator, lowered)
-            calls.notes[match.name] = calls.notes.get(match.name, 0) + 1
-        elif record is None or record.lowering_rule is None:
-            add(op, inputs, outputs, (), 1, (), UNKNOWN)
-            continue
-        elif unfold and op_type == "Conv" and runtime_torch.folded_batchnorm(op):
-            _add_unfolded(calls, op, options, layouts, unfolded)
-            continue
+            record = OPERATORS.get((op.domain, op.op_type))
+            if record is None or record.lowering_rule is None:
+                self._calls.add(op, op.inputs, op.outputs, (), 1, (), UNKNOWN)
+            elif self._unfolds and op.op_type == "Conv" and folded_batchnorm(op):
+                self._add_unfolded(op)
+            else:
+                self._add(op, op, record.traits, op.inputs, op.outputs, self._lowered(op))
+        return self._calls
+
+    def _lowered(self, op: Operator) -> Lowered:
+        signature = op.signature
+        if signature is not None:
+            known = self._by_signature.get(signature)
         else:
-            found = known.get(op.signature)
-            if found is None:
-                found = lower_operator(op, options, memo)
-                calls.lowered[id(found)] = (op, found)
-                if op.signature is not None:
-                    known[op.signature] = found
-            lowered = found
+            known = None
+        if known is None:
+            known = lower_operator(op, self._options, self._memo)
+            self._calls.lowered[id(known)] = (op, known)
+            if signature is not None:
+                self._by_signature[signature] = known
+        return known
+
+    def _add_group(self, op: Operator, match: Match) -> None:
+        calls = self._calls
+        lowered = match.lower(self._options)
+        calls.lowered[id(lowered)] = (match.operator, lowered)
+        calls.count(match.name)
+        self._add(match, op, traits_of(match.operator.key), match.reads, match.writes, lowered)
+
+    def _add(
+        self,
+        head: Operator | Match,
+        op: Operator,
+        traits: OperatorTraits,
+        inputs: Values,
+        outputs: Values,
+        lowered: Lowered,
+    ) -> None:
         kernels = lowered.kernels
         host_calls = lowered.host_calls
-        aliases = tuple(lowered.aliases.items()) if lowered.aliases else ()
-        if torch:
-            if not kernels and aliases and traits.strides:
-                moved = layouts.view(op)
-                if moved is not None:
-                    kernels = (moved,)
-                    host_calls = 1
-                    aliases = ()
-            elif strided and layouts.strided(inputs):
-                family = _main_family(kernels)
-                copies = layouts.copies(family, inputs)
-                if family in _CONVOLUTIONS and layouts.channels_last(inputs[0]):
-                    calls.copied.add(id(kernels))
-                    kernels = interned(in_channels_last(kernels))
-                if copies:
-                    calls.copied.add(id(kernels))
-                    if op_type == "Linear" and isinstance(head, Match) and len(copies) == len(kernels) == 1:
-                        kernels = _bias_apart(kernels[0], head.operator)
-                        host_calls = host_calls + 1
-                    kernels = (*copies, *kernels)
-                    host_calls = host_calls + len(copies)
-                if op_type == "Gather" and not op.domain and layouts.scattered(op):
-                    calls.copied.add(id(kernels))
-                    kernels = interned((gather_kernel(op, "index_select_scattered"),))
-                layouts.result(family, traits.keeps_layout, inputs, outputs)
-            if op_type == "Attention" and _main_family(kernels) is Family.ATTENTION:
-                layouts.attention_result(outputs[0])
-            if aliases and traits.sequence:
-                for out_index, in_index in aliases:
-                    pairs = aliased_tensors(traits, inputs, out_index, in_index, outputs)
-                    layouts.alias({result.name: source for result, source in pairs})
-        token = (LAUNCHES if kernels else 0) | (CALLS if host_calls else 0)
-        if not token and not aliases:
-            continue
-        if not aliases and (runtime in traits.in_place or (torch and traits.in_place_before)):
-            token |= _fits(inputs, outputs)
-        add(head, inputs, outputs, kernels, host_calls, aliases, token)
-    return calls
+        if lowered.aliases:
+            aliases = tuple(lowered.aliases.items())
+        else:
+            aliases = ()
+        if self._eager:
+            draft = _Draft(head, op, head.op_type, traits, inputs, outputs, kernels, host_calls, aliases)
+            self._lay_out(draft)
+            kernels = draft.kernels
+            host_calls = draft.host_calls
+            aliases = draft.aliases
+        token = 0
+        if kernels:
+            token = LAUNCHES
+        if host_calls:
+            token |= CALLS
+        if not aliases:
+            if not token:
+                return
+            if self._runtime in traits.in_place or (self._eager and traits.in_place_before):
+                token |= _fits(inputs, outputs)
+        self._calls.add(head, inputs, outputs, kernels, host_calls, aliases, token)
+
+    def _lay_out(self, draft: _Draft) -> None:
+        """Follow the strides through the call, with the copies that they cost in eager mode."""
+        layouts = self._layouts
+        traits = draft.traits
+        if not draft.kernels and draft.aliases and traits.strides:
+            moved = layouts.view(draft.op)
+            if moved is not None:
+                draft.kernels = (moved,)
+                draft.host_calls = 1
+                draft.aliases = ()
+        elif layouts.strided(draft.inputs):
+            self._copy_strided(draft)
+        if draft.op_type == "Attention" and _main_family(draft.kernels) is Family.ATTENTION:
+            layouts.attention_result(draft.outputs[0])
+        if draft.aliases and traits.sequence:
+            for out_index, in_index in draft.aliases:
+                pairs = aliased_tensors(traits, draft.inputs, out_index, in_index, draft.outputs)
+                layouts.alias({result.name: source for result, source in pairs})
+
+    def _copy_strided(self, draft: _Draft) -> None:
+        """Put the copies before the kernels that cannot read an operand as it lies, and lay out the results."""
+        layouts = self._layouts
+        copied = self._calls.copied
+        kernels = draft.kernels
+        family = _main_family(kernels)
+        copies = layouts.copies(family, draft.inputs)
+        if family in _CONVOLUTIONS and layouts.channels_last(draft.inputs[0]):
+            copied.add(id(kernels))
+            kernels = interned(in_channels_last(kernels))
+        if copies:
+            copied.add(id(kernels))
+            head = draft.head
+            if isinstance(head, Match) and head.op_type == "Linear" and len(copies) == len(kernels) == 1:
+                kernels = _bias_apart(kernels[0], head.operator)
+                draft.host_calls += 1
+            kernels = (*copies, *kernels)
+            draft.host_calls += len(copies)
+        if draft.op_type == "Gather" and not draft.op.domain and layouts.scattered(draft.op):
+            copied.add(id(kernels))
+            kernels = interned((gather_kernel(draft.op, "index_select_scattered"),))
+        draft.kernels = kernels
+        layouts.result(family, draft.traits.keeps_layout, draft.inputs, draft.outputs)
+
+    def _add_unfolded(self, op: Operator) -> None:
+        """Add a convolution, then its BatchNorm: the runtime's own order before the exporter folded them."""
+        source = op.inputs[0]
+        if not isinstance(source, Tensor) or not isinstance(op.outputs[0], Tensor):
+            return
+        calls = self._calls
+        own_bias = folded_bias(op)
+        pair = self._unfolded_pair(op, own_bias)
+        kernels, norm = pair
+        host_calls = 1
+        if len(kernels) > 1:
+            host_calls += _casts(kernels)
+        if self._layouts.strided((source,)):
+            copies = self._layouts.copies(Family.CONV, (source,))
+            self._layouts.result(Family.CONV, False, op.inputs, op.outputs)
+            if copies:
+                calls.copied.add(id(kernels))
+                kernels = (*copies, *kernels)
+                host_calls += len(copies)
+        calls.norms[len(calls.heads)] = norm
+        token = UNFOLDED
+        if own_bias:
+            token |= OWN_BIAS
+        calls.add(op, op.inputs, op.outputs, kernels, host_calls, (), token)
+        calls.count(UNFOLDED_NOTE)
+
+    def _unfolded_pair(self, op: Operator, own_bias: bool) -> Unfolded:
+        signature = op.signature
+        if signature is not None:
+            known = self._unfolded.get((signature, own_bias))
+            if known is not None:
+                return known
+        pair = _unfolded(op, self._options, own_bias)
+        self._calls.unfolded[id(pair)] = (op, own_bias, pair)
+        if signature is not None:
+            self._unfolded[signature, own_bias] = pair
+        return pair
 
 
 def _fits(inputs: Values, outputs: Values) -> int:
-    """Whether the only result is as large as the first and as the second operand: it could take their place."""
-    results = leaves(outputs)
+    """Return the bits of the first two operands that are as large as the only result, which could replace them."""
+    results = tensors_of(outputs)
     if len(results) != 1:
         return 0
-    operands = leaves(inputs)[:2]
     size = results[0].nbytes
-    if operands and operands[0].nbytes == size:
-        bits = FITS_FIRST
-    else:
-        bits = 0
-    return bits | (FITS_SECOND if len(operands) > 1 and operands[1].nbytes == size else 0)
+    bits = 0
+    for operand, bit in zip(tensors_of(inputs), (FITS_FIRST, FITS_SECOND), strict=False):
+        if operand.nbytes == size:
+            bits |= bit
+    return bits
 
 
 def aliased_tensors(
     traits: OperatorTraits, inputs: Values, out_index: int, in_index: int, outputs: Values
 ) -> list[tuple[Tensor, Tensor]]:
     """Return every tensor of output ``out_index`` with the tensor whose memory it is."""
-    results = leaves((outputs[out_index],))
+    results = tensors_of((outputs[out_index],))
     if traits.sequence:
-        sources = leaves(inputs)
+        sources = tensors_of(inputs)
     else:
-        sources = leaves((inputs[in_index],))
+        sources = tensors_of((inputs[in_index],))
     if not sources:
         return []
     by_name = {t.name: t for t in sources}
     pairs = []
     for position, result in enumerate(results):
         source = by_name.get(result.name)
-        if source is None and position < len(sources) and sources[position].shape == result.shape:
-            source = sources[position]
         if source is None:
-            source = next((t for t in sources if t.shape == result.shape), sources[0])
+            # The source in the same place, else the first of the result's shape, else the first.
+            candidates = [*sources[position : position + 1], *sources]
+            alike = [candidate for candidate in candidates if candidate.shape == result.shape]
+            if alike:
+                source = alike[0]
+            else:
+                source = sources[0]
         pairs.append((result, source))
     return pairs
 
 
-def _bias_apart(linear: Kernel, op: Operator) -> tuple[Kernel, ...]:
-    """torch's linear on a tensor that is not contiguous: a product of the copy, then an addition of its own."""
+def _bias_apart(linear: Kernel, op: Operator) -> Kernels:
+    """Return torch's linear on a tensor that is not contiguous: a product of the copy, then an addition of its own."""
     bias = op.inputs[2]
     result = op.outputs[0]
     assert isinstance(bias, Tensor) and isinstance(result, Tensor), "match_linear gives both"
@@ -272,57 +379,21 @@ def _bias_apart(linear: Kernel, op: Operator) -> tuple[Kernel, ...]:
         weight_bytes=linear.weight_bytes - bias.nbytes,
         inputs=linear.inputs - 1,
     )
-    return interned((product, elementwise_kernel("add", (result, bias), (result,), flops_per_element=1)))
+    addition = elementwise_kernel("add", (result, bias), (result,), flops_per_element=1)
+    return interned((product, addition))
 
 
-def _main_family(kernels: tuple[Kernel, ...]) -> Family:
+def _main_family(kernels: Kernels) -> Family:
     for kernel in kernels:
         if kernel.family is not Family.COPY and kernel.family is not Family.RANDOM:
             return kernel.family
     return Family.COPY
 
 
-def _add_unfolded(
-    calls: Calls,
-    op: Operator,
-    options: LoweringOptions,
-    layouts: runtime_torch.Layouts,
-    known: dict[tuple[int, bool], Unfolded],
-) -> None:
-    """Conv, then BatchNorm: the runtime's own order before the exporter folded them."""
-    source = op.inputs[0]
-    if not isinstance(source, Tensor) or not isinstance(op.outputs[0], Tensor):
-        return
-    own_bias = runtime_torch.folded_bias(op)
-    if op.signature is not None:
-        pair = known.get((op.signature, own_bias))
-    else:
-        pair = None
-    if pair is None:
-        pair = _unfolded(op, options, own_bias)
-        calls.unfolded[id(pair)] = (op, own_bias, pair)
-        if op.signature is not None:
-            known[(op.signature, own_bias)] = pair
-    convolution, norm = pair
-    copies: tuple[Kernel, ...] = ()
-    if layouts.strided((source,)):
-        copies = layouts.copies(Family.CONV, (source,))
-        layouts.result(Family.CONV, False, op.inputs, op.outputs)
-    calls.norms[len(calls.heads)] = norm
-    casts = 0
-    if len(convolution) > 1:
-        casts = sum(1 for k in convolution if k.variant == "cast")
-    kernels = convolution
-    if copies:
-        calls.copied.add(id(convolution))
-        kernels = (*copies, *convolution)
-    calls.add(op, op.inputs, op.outputs, kernels, 1 + casts + len(copies), (), UNFOLDED | OWN_BIAS * own_bias)
-    calls.notes["batchnorm_unfolded"] = calls.notes.get("batchnorm_unfolded", 0) + 1
-
-
 def _unfolded(op: Operator, options: LoweringOptions, own_bias: bool) -> Unfolded:
-    source, weight, bias = leaves(op.inputs[:3])
-    (result,) = leaves(op.outputs[:1])
+    """Return the kernels of a convolution that a BatchNorm was folded into, and the kernel of that."""
+    source, weight, bias = tensors_of(op.inputs[:3])
+    (result,) = tensors_of(op.outputs[:1])
     key = (
         own_bias,
         source.dtype,
@@ -345,7 +416,8 @@ def _unfolded(op: Operator, options: LoweringOptions, own_bias: bool) -> Unfolde
             Tensor(name=f"#{i}", dtype=bias.dtype, shape=bias.shape, storage=f"#{i}", is_weight=True)
             for i in range(4)
         ]
-        known = (interned(convolution), interned((batchnorm_kernel(result, result, parameters),))[0])
+        norm = batchnorm_kernel(result, result, parameters)
+        known = (interned(convolution), interned((norm,))[0])
         if len(_UNFOLDED) >= 65_536:
             _UNFOLDED.clear()
         _UNFOLDED[key] = known

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
-from gkestimator.lowering.patterns.causal import is_causal
+from gkestimator.lowering.patterns.attention import is_causal
 from gkestimator.lowering.patterns.view import GraphView, is_scalar
 
 _MOVES = frozenset(
@@ -37,7 +37,7 @@ _DEPTH = 12
 
 
 def cached_values(graph: OperatorGraph) -> list[Value]:
-    """The keys and values that a decoder keeps, each as the tensor that its layer computed, in order."""
+    """Return the keys and values that a decoder keeps, each as the tensor that its layer computed, in order."""
     attentions = [
         at
         for at, op in enumerate(graph.operators)
@@ -49,18 +49,22 @@ def cached_values(graph: OperatorGraph) -> list[Value]:
     kept: list[Value] = []
     causal = False
     for at in attentions:
-        found = _operands(view, at)
-        if found is None:
+        operands = _operands(view, at)
+        if operands is None:
             continue
-        keys, values, masks, declared = found
-        causal = causal or declared or any(is_causal(view, mask) for mask in masks)
+        keys, values, masks, declared = operands
+        if not causal:
+            # Once one attention is causal the model is a decoder, and all that follow are kept.
+            causal = declared or any(is_causal(view, mask) for mask in masks)
         if causal:
             kept += [_computed(view, keys), _computed(view, values)]
     return kept
 
 
 def _operands(view: GraphView, at: int) -> tuple[Tensor, Tensor, list[Tensor], bool] | None:
-    """Keys, values and masks of the attention at operator ``at``, and whether it says itself that it is causal."""
+    """Return keys, values and masks of the attention at operator ``at``, and whether it says itself that it is
+    causal.
+    """
     op = view.operators[at]
     if op.op_type == "Attention":
         tensors = [value for value in op.inputs[:4] if isinstance(value, Tensor)]
@@ -78,13 +82,15 @@ def _operands(view: GraphView, at: int) -> tuple[Tensor, Tensor, list[Tensor], b
         return None
     keys = view.operators[first].inputs[1]
     values = view.operators[second].inputs[1]
-    if not isinstance(keys, Tensor) or not isinstance(values, Tensor) or keys.is_weight or values.is_weight:
+    if not isinstance(keys, Tensor) or not isinstance(values, Tensor):
+        return None
+    if keys.is_weight or values.is_weight:
         return None
     return keys, values, masks, False
 
 
 def _product(view: GraphView, value: Tensor, elements: int, masks: list[Tensor], depth: int) -> int | None:
-    """The product of queries and keys that ``value`` is made of; what joins it on the way goes to ``masks``."""
+    """Return the product of queries and keys that ``value`` is made of; what joins it on the way goes to ``masks``."""
     at = view.producer.get(value.name)
     if at is None or depth == 0 or value.elements != elements:
         return None
@@ -95,15 +101,15 @@ def _product(view: GraphView, value: Tensor, elements: int, masks: list[Tensor],
         return None
     tensors = [v for v in op.inputs if isinstance(v, Tensor)]
     for tensor in tensors:
-        found = _product(view, tensor, elements, masks, depth - 1)
-        if found is not None:
+        product = _product(view, tensor, elements, masks, depth - 1)
+        if product is not None:
             masks += [other for other in tensors if other is not tensor and other.elements > 1]
-            return found
+            return product
     return None
 
 
 def _weighted(view: GraphView, value: Value | None) -> int | None:
-    """The product of the probabilities ``value`` with the values."""
+    """Return the product of the probabilities ``value`` with the values."""
     for _ in range(_DEPTH):
         if value is None:
             return None
@@ -122,7 +128,7 @@ def _weighted(view: GraphView, value: Value | None) -> int | None:
 
 
 def _computed(view: GraphView, value: Value) -> Value:
-    """``value`` before views, copies and scaling: what the layer hands to its cache."""
+    """Return ``value`` before views, copies and scaling: what the layer hands to its cache."""
     while True:
         at = view.producer.get(value.name)
         if at is None:

@@ -21,7 +21,7 @@ from gkestimator.core.kernels import Kernel
 from gkestimator.lowering.noting import leaf_tensors, with_noting_tensors
 from gkestimator.lowering.results import checked_result
 from gkestimator.operators.records import OPERATORS, is_built_in
-from gkestimator.operators.registry import Lowered, LoweringOptions
+from gkestimator.operators.registry import Kernels, Lowered, LoweringOptions, Shape
 
 _LIMIT = 200_000  # entries; a long-lived process starts over rather than grow
 _LONGEST_KEY = 512  # bytes of an array that stand in a key as they are; a digest stands for more
@@ -29,13 +29,13 @@ _LONGEST_KEY = 512  # bytes of an array that stand in a key as they are; a diges
 
 @dataclass(slots=True)
 class _ByValues:
-    """What a rule says under one signature when it reads values.
+    """Hold what a rule says under one signature when it reads values.
 
-    ``read`` are the places, among the operator's tensors, whose value some run of the rule read. It only grows, and so
-    do the keys of ``results``: a key of fewer places never equals one of more.
+    ``read`` are the places, among the operator's tensors, whose value some run of the rule read. It only grows, and
+    so do the keys of ``results``: a key of fewer places never equals one of more.
     """
 
-    read: tuple[int, ...]
+    read: Shape
     results: dict[tuple[object, ...], Lowered] = field(default_factory=dict)
 
 
@@ -50,7 +50,8 @@ def _attribute_key(attributes: Mapping[str, Attribute]) -> object:
     known = _ATTRIBUTES.get(id(attributes))
     if known is not None and known[0] is attributes:
         return known[1]
-    key = tuple(sorted((name, _attribute_value(value)) for name, value in attributes.items()))
+    pairs = [(name, _attribute_value(value)) for name, value in attributes.items()]
+    key = tuple(sorted(pairs))
     if len(_ATTRIBUTES) >= _LIMIT:
         _ATTRIBUTES.clear()
     _ATTRIBUTES[id(attributes)] = (attributes, key)
@@ -82,7 +83,8 @@ def _signature(op: Operator) -> tuple[object, ...]:
         if value is None:
             parts.append(None)
         elif isinstance(value, Tensor):
-            parts.append((value.dtype._value_, value.shape, value.is_weight, value.value is None))
+            known = value.value is not None
+            parts.append((value.dtype._value_, value.shape, value.is_weight, known))
             names.append(value.name)
         else:
             parts.append(tuple((t.dtype, t.shape, t.is_weight, t.value is None) for t in value.elements_))
@@ -100,7 +102,7 @@ def _signature(op: Operator) -> tuple[object, ...]:
     return tuple(parts)
 
 
-def _values_read(op: Operator, places: tuple[int, ...]) -> tuple[object, ...]:
+def _values_read(op: Operator, places: Shape) -> tuple[object, ...]:
     """Return the key of the values at ``places`` among the tensors of ``op``."""
     tensors = leaf_tensors(op)
     keys: list[object] = []
@@ -110,8 +112,8 @@ def _values_read(op: Operator, places: tuple[int, ...]) -> tuple[object, ...]:
     return tuple(keys)
 
 
-def interned(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """``kernels`` as the objects that equal ones already are: whoever comes after deduplicates by identity."""
+def interned(kernels: Kernels) -> Kernels:
+    """Return ``kernels`` as the objects that equal ones already are: whoever comes after deduplicates by identity."""
     if len(_KERNELS) >= _LIMIT:
         _KERNELS.clear()
         _GROUPS.clear()
@@ -120,11 +122,11 @@ def interned(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
 
 
 _KERNELS: dict[Kernel, Kernel] = {}
-_GROUPS: dict[tuple[int, ...], tuple[Kernel, ...]] = {}  # by the ids of kernels in _KERNELS, which keeps them
+_GROUPS: dict[Shape, Kernels] = {}  # by the ids of kernels in _KERNELS, which keeps them
 
 
 def memo_of(options: LoweringOptions) -> Memo:
-    """The results remembered under ``options``, looked up once a model: hashing the options is not free."""
+    """Return the results remembered under ``options``, looked up once a model: hashing the options is not free."""
     return _MEMOS.setdefault(options, {})
 
 
@@ -159,6 +161,16 @@ def lower_operator(op: Operator, options: LoweringOptions, memo: Memo) -> Lowere
     return lowered
 
 
+def _gives_nothing(op: Operator) -> bool:
+    """Return True when every result is unused or an empty tensor: nothing is launched for those."""
+    for value in op.outputs:
+        if value is None:
+            continue
+        if not isinstance(value, Tensor) or value.elements > 0:
+            return False
+    return True
+
+
 def _run(op: Operator, options: LoweringOptions) -> tuple[Lowered, set[int]]:
     """Return what the rule of ``op`` says, and the places of the tensors whose value it read."""
     rule = OPERATORS[op.domain, op.op_type].lowering_rule
@@ -171,8 +183,11 @@ def _run(op: Operator, options: LoweringOptions) -> tuple[Lowered, set[int]]:
             f"node {op.name!r} ({op.op_type}): cannot be lowered from these inputs and attributes "
             f"({type(error).__name__}: {error})"
         ) from error
-    lowered = result if is_built_in(rule) else checked_result(rule, op, result)
-    if all(v is None or (isinstance(v, Tensor) and v.elements == 0) for v in op.outputs) and op.outputs:
+    if is_built_in(rule):
+        lowered = result
+    else:
+        lowered = checked_result(rule, op, result)
+    if op.outputs and _gives_nothing(op):
         lowered = replace(lowered, kernels=())
     if lowered.kernels:
         lowered = replace(lowered, kernels=interned(lowered.kernels))

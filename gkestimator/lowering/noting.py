@@ -11,12 +11,13 @@ from dataclasses import replace
 import numpy as np
 
 from gkestimator.core.graph import Operator, Sequence, Tensor, Value
+from gkestimator.operators.builders import tensors_of
 
 _STORED = Tensor.__dict__["value"]  # the slot that the property below stands before
 
 
 class _NotingTensor(Tensor):
-    """A tensor that adds its place to ``noted`` whenever somebody looks at its value."""
+    """Note a tensor that is looked at: it adds its place to ``noted`` whenever somebody looks at its value."""
 
     __slots__ = ("noted", "place")
     noted: set[int]
@@ -24,7 +25,7 @@ class _NotingTensor(Tensor):
 
     @property
     def value(self) -> np.ndarray | None:
-        """The folded value, None where there is none; that it was looked at is noted."""
+        """Return the folded value, None where there is none; that it was looked at is noted."""
         # A copy that a rule makes (dataclasses.replace) has no place: it read the value when it was made.
         if hasattr(self, "place"):
             self.noted.add(self.place)
@@ -37,20 +38,15 @@ class _NotingTensor(Tensor):
 
 def leaf_tensors(op: Operator) -> list[Tensor]:
     """Return the tensors among the inputs and outputs of ``op``, elements of sequences included, in order."""
-    tensors: list[Tensor] = []
-    for value in (*op.inputs, *op.outputs):
-        if isinstance(value, Tensor):
-            tensors.append(value)
-        elif value is not None:
-            tensors.extend(value.elements_)
-    return tensors
+    return tensors_of((*op.inputs, *op.outputs))
 
 
 def with_noting_tensors(op: Operator) -> tuple[Operator, set[int]]:
     """Return ``op`` with tensors that note when their value is read, and the set in which they note their place.
 
     Places count :func:`leaf_tensors`. A tensor that stands in several places stays one object, which has the first.
-    Tensors without a value stay as they are, so most operators do: which have one is part of an operator's signature.
+    Tensors without a value stay as they are, so most operators do: which have one is part of an operator's
+    signature.
     """
     noted: set[int] = set()
     made: dict[int, Tensor] = {}

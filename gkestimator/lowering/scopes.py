@@ -12,11 +12,15 @@ from collections.abc import Sequence
 
 
 def module_path(name: str) -> tuple[str, ...]:
-    """The modules around a node, outermost first, by the name that TorchScript's exporter gave it; else ``()``.
+    """Return the modules around a node, outermost first, by the name that TorchScript's exporter gave it; else
+    ``()``.
 
     In a merged graph the model's name and a slash stand before that name: the path begins where two slashes meet.
     """
-    start = 0 if name.startswith("/") else name.find("//") + 1
+    if name.startswith("/"):
+        start = 0
+    else:
+        start = name.find("//") + 1
     if start or name.startswith("/"):
         return tuple(name[start:].split("/")[1:-1])
     return ()
@@ -25,10 +29,10 @@ def module_path(name: str) -> tuple[str, ...]:
 def held_arguments(
     paths: Sequence[tuple[str, ...]], reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """For every step the storages that Python lets go of only after it.
+    """Return return, for every step the storages that Python lets go of only after it.
 
-    ``paths`` are the modules around each step, ``reads`` and ``writes`` its storages. A call of a module is a run of
-    steps with its path. A storage born before the run in which it is read is an argument of that module; where
+    ``paths`` are the modules around each step, ``reads`` and ``writes`` its storages. A call of a module is a run
+    of steps with its path. A storage born before the run in which it is read is an argument of that module; where
     several such runs are nested, the outermost keeps it longest.
     """
     held: list[list[str]] = [[] for _ in paths]
@@ -42,7 +46,8 @@ def held_arguments(
             birth = born.setdefault(storage, -1)  # an input, or a weight (which is never freed)
             for depth in range(len(path)):
                 if begins[depth][at] > birth:
-                    until[storage] = max(until.get(storage, -1), ends[depth][at])
+                    end = ends[depth][at]
+                    until[storage] = max(until.get(storage, -1), end)
                     break
         for storage in writes[at]:
             born.setdefault(storage, at)
@@ -52,18 +57,25 @@ def held_arguments(
 
 
 def _runs(paths: Sequence[tuple[str, ...]]) -> tuple[list[list[int]], list[list[int]]]:
-    """By depth and step: the first and the last step of the call of the module at that depth around it."""
-    depths = max(map(len, paths))
-    begins = [[0] * len(paths) for _ in range(depths)]
-    ends = [[0] * len(paths) for _ in range(depths)]
-    last = len(paths) - 1
-    for depth in range(depths):
-        cut = [path[: depth + 1] if len(path) > depth else None for path in paths]
-        for at in range(len(paths)):
-            begins[depth][at] = (
-                begins[depth][at - 1] if at and cut[at] is not None and cut[at] == cut[at - 1] else at
-            )
-        for at in range(last, -1, -1):
-            same = at < last and cut[at] is not None and cut[at] == cut[at + 1]
-            ends[depth][at] = ends[depth][at + 1] if same else at
+    """Return by depth and step: the first and the last step of the call of the module at that depth around it."""
+    begins = []
+    ends = []
+    for depth in range(max(map(len, paths))):
+        first = list(range(len(paths)))
+        last = list(range(len(paths)))
+        for at in range(1, len(paths)):
+            if _same_call(paths[at - 1], paths[at], depth):
+                first[at] = first[at - 1]
+        for at in range(len(paths) - 1, 0, -1):
+            if _same_call(paths[at - 1], paths[at], depth):
+                last[at - 1] = last[at]
+        begins.append(first)
+        ends.append(last)
     return begins, ends
+
+
+def _same_call(left: tuple[str, ...], right: tuple[str, ...], depth: int) -> bool:
+    """Return True when two neighbouring steps lie in one module at ``depth``."""
+    if len(right) <= depth:
+        return False
+    return left[: depth + 1] == right[: depth + 1]

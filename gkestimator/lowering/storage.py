@@ -14,29 +14,28 @@ so the groups have to be known first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, OperatorGraph, Sequence, Tensor, Value
-from gkestimator.operators.precision import half_type
+from gkestimator.operators.builders import tensors_of
 from gkestimator.operators.records import traits_of
-from gkestimator.operators.registry import LoweringOptions
+from gkestimator.operators.registry import LoweringOptions, half_type
 
 
 def stored_graph(
     graph: OperatorGraph, options: LoweringOptions, groups: Mapping[int, Operator] | None = None
 ) -> OperatorGraph:
-    """``graph`` with the element types that ``options`` store; the very object where nothing changes.
+    """Return ``graph`` with the element types that ``options`` store; the very object where nothing changes.
 
     ``groups`` are the operators that stand for fused groups, by the index of the last operator they replace: under
     ``amp`` they say what their results are.
     """
     if options.dtype in ("fp16", "bf16"):
-        return _Rewriter(half_type(options), weights_too=True).run(graph)
+        return _Rewriter(half_type(options)).halve(graph)
     if options.dtype == "amp":
-        return _Rewriter(half_type(options), weights_too=False).run(graph, groups or {})
+        return _Rewriter(half_type(options)).autocast(graph, groups or {})
     return graph
 
 
@@ -45,39 +44,38 @@ def _values(values: Iterable[Value | None]) -> tuple[Value, ...]:
 
 
 class _Rewriter:
-    def __init__(self, half: DType, *, weights_too: bool) -> None:
+    def __init__(self, half: DType) -> None:
         self._half = half
-        self._weights_too = weights_too
         self._tensors: dict[str, Tensor] = {}  # name -> tensor with the element type it is stored in
 
-    def run(
-        self, graph: OperatorGraph, groups: Mapping[int, Operator] = MappingProxyType({})
-    ) -> OperatorGraph:
-        if self._weights_too:
-            inputs = _values(self._halved(v) for v in graph.inputs)
-            operators = tuple(
-                replace(
-                    op,
-                    inputs=tuple(self._halved(v) for v in op.inputs),
-                    outputs=tuple(self._halved(v) for v in op.outputs),
-                )
-                for op in graph.operators
-            )
-            outputs = _values(self._halved(v) for v in graph.outputs)
-        else:
-            inputs = graph.inputs
-            operators = tuple(self._autocast(op, groups.get(i)) for i, op in enumerate(graph.operators))
-            outputs = _values(self._known(v) for v in graph.outputs)
+    def halve(self, graph: OperatorGraph) -> OperatorGraph:
+        """Return ``graph`` with every float32 tensor in half precision, weights too."""
+        operators = [self._with_values(op, self._halved) for op in graph.operators]
         weights = dict(graph.weights)
-        if self._weights_too:
-            for op in graph.operators:
-                for value in op.inputs:
-                    if isinstance(value, Tensor) and value.is_weight and value.dtype is DType.FLOAT:
-                        # A view's storage is as large as its base: scale what the graph counted.
-                        full = graph.weights.get(value.storage)
-                        if full is not None:
-                            weights[value.storage] = full * self._half.bits // DType.FLOAT.bits
-        return replace(graph, inputs=inputs, operators=operators, outputs=outputs, weights=weights)
+        for op in graph.operators:
+            for value in op.inputs:
+                if isinstance(value, Tensor) and value.is_weight and value.dtype is DType.FLOAT:
+                    # A view's storage is as large as its base: scale what the graph counted.
+                    full = graph.weights.get(value.storage)
+                    if full is not None:
+                        weights[value.storage] = full * self._half.bits // DType.FLOAT.bits
+        return replace(
+            graph,
+            inputs=_values(map(self._halved, graph.inputs)),
+            operators=tuple(operators),
+            outputs=_values(map(self._halved, graph.outputs)),
+            weights=weights,
+        )
+
+    def autocast(self, graph: OperatorGraph, groups: Mapping[int, Operator]) -> OperatorGraph:
+        """Return ``graph`` with the types that each operator, or fused group, gives its results."""
+        operators = [self._autocast(op, groups.get(index)) for index, op in enumerate(graph.operators)]
+        outputs = _values(map(self._known, graph.outputs))
+        return replace(graph, operators=tuple(operators), outputs=outputs)
+
+    def _with_values(self, op: Operator, change: Callable[[Value | None], Value | None]) -> Operator:
+        inputs = tuple(map(change, op.inputs))
+        return replace(op, inputs=inputs, outputs=tuple(map(change, op.outputs)))
 
     def _cast(self, tensor: Tensor, dtype: DType) -> Tensor:
         known = self._tensors.get(tensor.name)
@@ -88,13 +86,15 @@ class _Rewriter:
 
     def _halved(self, value: Value | None) -> Value | None:
         if isinstance(value, Tensor):
-            if value.dtype is DType.FLOAT:
-                return self._cast(value, self._half)
-            return value
+            return self._halved_tensor(value)
         if isinstance(value, Sequence):
-            halved = (self._cast(t, self._half) if t.dtype is DType.FLOAT else t for t in value.elements_)
-            return replace(value, elements_=tuple(halved))
+            return replace(value, elements_=tuple(map(self._halved_tensor, value.elements_)))
         return None
+
+    def _halved_tensor(self, tensor: Tensor) -> Tensor:
+        if tensor.dtype is DType.FLOAT:
+            return self._cast(tensor, self._half)
+        return tensor
 
     def _known(self, value: Value | None) -> Value | None:
         if isinstance(value, Tensor):
@@ -104,17 +104,16 @@ class _Rewriter:
         return None
 
     def _autocast(self, op: Operator, group: Operator | None) -> Operator:
-        """``op`` with its element types; the last operator of a ``group`` gives what the group gives."""
-        inputs = tuple(self._known(v) for v in op.inputs)
+        """Return ``op`` with its element types; the last operator of a ``group`` gives what the group gives."""
+        inputs = tuple(map(self._known, op.inputs))
         outputs = op.outputs
-        calls = op if group is None else group
-        if group is None:
-            reads = inputs
-        else:
-            reads = tuple(self._known(v) for v in group.inputs)
-        autocast = traits_of(calls.key).autocast
-        if self._gives_half(autocast, reads):
-            outputs = tuple(self._halved(v) for v in op.outputs)
+        call = op
+        reads = inputs
+        if group is not None:
+            call = group
+            reads = tuple(map(self._known, group.inputs))
+        if self._gives_half(traits_of(call.key).autocast, reads):
+            outputs = tuple(map(self._halved, op.outputs))
         elif inputs == op.inputs:
             return op
         # Equal operators may get different types by what lies before them.
@@ -127,11 +126,12 @@ class _Rewriter:
             return False
         # Type promotion: the widest tensor decides; tensors without dimensions (scalars) and parameters of
         # a normalisation do not widen.
+        if autocast == "first":
+            inputs = inputs[:1]
         half = False
-        for value in inputs[:1] if autocast == "first" else inputs:
-            for tensor in (value,) if isinstance(value, Tensor) else value.elements_ if value else ():
-                if tensor.dtype is self._half:
-                    half = True
-                elif tensor.dtype is DType.FLOAT and tensor.shape and tensor.elements > 1:
-                    return False
+        for tensor in tensors_of(inputs):
+            if tensor.dtype is self._half:
+                half = True
+            elif tensor.dtype is DType.FLOAT and tensor.shape and tensor.elements > 1:
+                return False
         return half

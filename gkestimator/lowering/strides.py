@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
+
+from gkestimator.operators.registry import Shape
 
 Strides = tuple[int, ...]
 
 
 @lru_cache(maxsize=65_536)
-def contiguous(shape: tuple[int, ...]) -> Strides:
-    """Row-major strides of ``shape``."""
+def contiguous(shape: Shape) -> Strides:
+    """Return the row-major strides of ``shape``."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):
@@ -20,8 +23,8 @@ def contiguous(shape: tuple[int, ...]) -> Strides:
 
 
 @lru_cache(maxsize=65_536)
-def is_contiguous(shape: tuple[int, ...], strides: Strides) -> bool:
-    """True when the elements lie in row-major order without gaps; strides of dimensions of size 1 do not
+def is_contiguous(shape: Shape, strides: Strides) -> bool:
+    """Return True when the elements lie in row-major order without gaps; strides of dimensions of size 1 do not
     matter.
     """
     step = 1
@@ -35,8 +38,9 @@ def is_contiguous(shape: tuple[int, ...], strides: Strides) -> bool:
     return True
 
 
-def collapsed(shape: tuple[int, ...], strides: Strides, apart: int) -> int:
-    """How many dimensions are left when neighbours that lie one inside the other are joined, all but ``apart``.
+def collapsed(shape: Shape, strides: Strides, apart: int) -> int:
+    """Return how many dimensions are left when neighbours that lie one inside the other are joined, all but
+    ``apart``.
 
     (``at::cuda::detail::TensorInfo::collapseDims``; dimensions of size 1 vanish.)
     """
@@ -53,30 +57,35 @@ def collapsed(shape: tuple[int, ...], strides: Strides, apart: int) -> int:
     return count
 
 
-def channels_last(shape: tuple[int, ...], strides: Strides) -> bool:
-    """True for (N, C, spatial...) stored as (N, spatial..., C)."""
+def channels_last(shape: Shape, strides: Strides) -> bool:
+    """Return True for (N, C, spatial...) stored as (N, spatial..., C)."""
     if len(shape) < 3:
         return False
-    order = (0, *range(2, len(shape)), 1)
-    return is_contiguous(tuple(shape[i] for i in order), tuple(strides[i] for i in order))
+    return _lies_in_order(shape, strides, (0, *range(2, len(shape)), 1))
 
 
-def dense_order(shape: tuple[int, ...], strides: Strides) -> tuple[int, ...] | None:
-    """The permutation that sorts the dimensions from outermost to innermost, or None when there are gaps or
+def _lies_in_order(shape: Shape, strides: Strides, order: Sequence[int]) -> bool:
+    """Return True when the elements lie without gaps where dimensions go from outer to inner by ``order``."""
+    sizes = tuple([shape[dim] for dim in order])
+    steps = tuple([strides[dim] for dim in order])
+    return is_contiguous(sizes, steps)
+
+
+def dense_order(shape: Shape, strides: Strides) -> Shape | None:
+    """Return the permutation that sorts the dimensions from outermost to innermost, or None when there are gaps or
     overlaps.
     """
     order = tuple(sorted(range(len(shape)), key=lambda i: (-strides[i], i)))
-    if is_contiguous(tuple(shape[i] for i in order), tuple(strides[i] for i in order)):
-        return order
-    return None
+    if not _lies_in_order(shape, strides, order):
+        return None
+    return order
 
 
 @lru_cache(maxsize=65_536)
-def view(shape: tuple[int, ...], strides: Strides, target: tuple[int, ...]) -> Strides | None:
-    """Strides of ``shape`` seen as ``target`` (equal element counts), or None where a copy is needed.
+def view(shape: Shape, strides: Strides, target: Shape) -> Strides | None:
+    """Return the strides of ``shape`` seen as ``target`` (equal element counts), or None where a copy is needed.
 
-    Neighbouring dimensions that lie one inside the other form a chunk; a target dimension must stay within
-    one
+    Neighbouring dimensions that lie one inside the other form a chunk; a target dimension must stay within one
     chunk. (The rule of torch.Tensor.view.)
     """
     if math.prod(shape) == 0:
@@ -90,7 +99,9 @@ def view(shape: tuple[int, ...], strides: Strides, target: tuple[int, ...]) -> S
     viewed = 1
     for dim in range(len(shape) - 1, -1, -1):
         in_chunk *= shape[dim]
-        if dim == 0 or (shape[dim - 1] != 1 and strides[dim - 1] != in_chunk * base):
+        # A chunk ends where the next dimension outwards does not lie right around it.
+        apart = dim == 0 or (shape[dim - 1] != 1 and strides[dim - 1] != in_chunk * base)
+        if apart:
             while position >= 0 and (viewed < in_chunk or target[position] == 1):
                 result[position] = viewed * base
                 viewed *= target[position]

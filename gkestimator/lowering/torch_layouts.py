@@ -20,8 +20,9 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.lowering import strides as st
-from gkestimator.operators.precision import element_precision
+from gkestimator.operators.builders import int_of, ints_of, operator_axis, optional_input, optional_output
 from gkestimator.operators.records import traits_of
+from gkestimator.operators.registry import Shape, element_precision
 
 # What torch.onnx.export(dynamo=True) calls a Conv that its optimiser made and the result of a normalisation.
 _REWRITTEN = re.compile(r"node_Conv_[0-9]+")
@@ -44,26 +45,29 @@ _SMALL_INDEX, _MOST_DIMENSIONS = 16, 3  # of index_select's special cases
 
 
 def folded_batchnorm(op: Operator) -> bool:
-    """A Conv that BatchNorm was folded into, as torch's exporters leave it.
+    """Return True for a Conv that BatchNorm was folded into, as torch's exporters leave it.
 
-    The TorchScript exporter renames weight and bias to ``onnx::Conv_<n>``. The newer one names the bias it
-    invents ``<weight>_bias`` and keeps the name of the normalisation's result (``getitem``, the first of its
-    three), which no convolution's result has: that of a module's own call is ``conv2d``. A merged graph has the
-    model's name and a slash before each of them.
+    The TorchScript exporter renames weight and bias to ``onnx::Conv_<n>``. The newer one names the bias it invents
+    ``<weight>_bias`` and keeps the name of the normalisation's result (``getitem``, the first of its three), which
+    no convolution's result has: that of a module's own call is ``conv2d``. A merged graph has the model's name and
+    a slash before each of them.
     """
     if op.op_type != "Conv" or op.domain or len(op.inputs) < 3:
         return False
     weight = op.inputs[1]
     bias = op.inputs[2]
-    if not (isinstance(weight, Tensor) and isinstance(bias, Tensor) and weight.is_weight and bias.is_weight):
+    if not isinstance(weight, Tensor) or not isinstance(bias, Tensor):
         return False
-    if weight.name.rpartition("/")[2].startswith("onnx::Conv_") or bias.name == f"{weight.name}_bias":
+    if not weight.is_weight or not bias.is_weight:
+        return False
+    renamed = weight.name.rpartition("/")[2].startswith("onnx::Conv_")
+    if renamed or bias.name == f"{weight.name}_bias":
         return True
     return _rewritten(op)
 
 
 def folded_bias(op: Operator) -> bool:
-    """Whether the convolution of :func:`folded_batchnorm` had a bias of its own, as far as names tell."""
+    """Return True if the convolution of :func:`folded_batchnorm` had a bias of its own, as far as names tell."""
     bias = op.inputs[2]
     return bias is not None and _rewritten(op) and bias.name.endswith(".bias")
 
@@ -78,10 +82,16 @@ def _rewritten(op: Operator) -> bool:
 
 
 @lru_cache(maxsize=65_536)
-def contiguous_copy(dtype: DType, shape: tuple[int, ...], stored: int, weight: bool) -> Kernel:
-    """``Tensor.contiguous()``: reads the ``stored`` distinct elements behind the view, writes them all."""
+def contiguous_copy(dtype: DType, shape: Shape, stored: int, weight: bool) -> Kernel:
+    """Return the kernel of ``Tensor.contiguous()``, which reads the ``stored`` distinct elements behind the view,
+    writes them all.
+    """
     elements = math.prod(shape)
     read = dtype.nbytes(min(stored, elements))
+    if weight:
+        weight_bytes = read
+    else:
+        weight_bytes = 0
     return Kernel(
         name="copy.contiguous",
         family=Family.COPY,
@@ -90,24 +100,83 @@ def contiguous_copy(dtype: DType, shape: tuple[int, ...], stored: int, weight: b
         flops=0,
         read_bytes=read,
         write_bytes=dtype.nbytes(elements),
-        weight_bytes=read if weight else 0,
+        weight_bytes=weight_bytes,
         rows=elements,
         element_bytes=dtype.bits / 8,
     )
 
 
+# What an operator, whose source has a shape and strides, makes of them for a result of another shape; None: a copy.
+
+
+def _reshaped(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+    return st.view(shape, strides, target)
+
+
+def _transposed(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+    order = ints_of(op, "perm")
+    if not order:
+        return strides[::-1]
+    return tuple([strides[dim] for dim in order])
+
+
+def _expanded(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+    extra = len(target) - len(shape)
+    widened = [0] * extra
+    for before, after, stride in zip(shape, target[extra:], strides, strict=True):
+        repeats = before == 1 and after != 1
+        widened.append(0 if repeats else stride)
+    return tuple(widened)
+
+
+def _sliced(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+    steps = optional_input(op, 4)
+    if steps is None or steps.value is None:
+        return strides
+    if (steps.value < 0).any():
+        return None  # torch has no negative strides: flip copies
+    axes = optional_input(op, 3)
+    factors = steps.value.reshape(-1).tolist()
+    chosen: Sequence[int] = range(len(factors))
+    if axes is not None and axes.value is not None:
+        chosen = axes.value.reshape(-1).tolist()
+    stretched = list(strides)
+    for axis, factor in zip(chosen, factors, strict=False):
+        dim = int(axis) % len(shape)
+        stretched[dim] = strides[dim] * int(factor)
+    return tuple(stretched)
+
+
+def _selected(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+    axis = int_of(op, "axis", 0)
+    if shape:
+        index = axis % len(shape)
+    else:
+        index = 0
+    return strides[:index] + strides[index + 1 :]
+
+
+_VIEWS = {
+    "reshape": _reshaped,
+    "transpose": _transposed,
+    "expand": _expanded,
+    "slice": _sliced,
+    "select": _selected,
+}
+
+
 class Layouts:
-    """The strides of the tensors that are not contiguous, by name."""
+    """Hold the strides of the tensors that are not contiguous, by name."""
 
     def __init__(self) -> None:
         self.strides: dict[str, st.Strides] = {}
 
     def of(self, tensor: Tensor) -> st.Strides:
-        """Strides of ``tensor``."""
+        """Return the strides of ``tensor``."""
         return self.strides.get(tensor.name) or st.contiguous(tensor.shape)
 
     def strided(self, values: Sequence[Value | None]) -> bool:
-        """True when one of ``values`` is a tensor (or holds one) that is not contiguous."""
+        """Return True when one of ``values`` is a tensor (or holds one) that is not contiguous."""
         known = self.strides
         if not known:
             return False
@@ -127,92 +196,51 @@ class Layouts:
             self.strides[tensor.name] = strides
 
     def channels_last(self, value: Value | None) -> bool:
-        """True when ``value`` is an image that lies in NHWC (and, contiguous, does not)."""
+        """Return True when ``value`` is an image that lies in NHWC (and, contiguous, does not)."""
         if not isinstance(value, Tensor) or value.name not in self.strides:
             return False
         return st.channels_last(value.shape, self.strides[value.name])
 
     def copy_of(self, tensor: Tensor) -> Kernel:
-        """The kernel that makes ``tensor`` contiguous."""
+        """Return the kernel that makes ``tensor`` contiguous."""
         strides = self.of(tensor)
-        stored = math.prod(n for n, s in zip(tensor.shape, strides, strict=True) if s != 0)
+        stored = 1
+        for size, stride in zip(tensor.shape, strides, strict=True):
+            if stride != 0:
+                stored *= size
         return contiguous_copy(tensor.dtype, tensor.shape, stored, tensor.is_weight)
 
     def view(self, op: Operator) -> Kernel | None:
         """Follow a view operator; the copy kernel where it cannot stay a view."""
         source = op.inputs[0]
-        results = [v for v in op.outputs if isinstance(v, Tensor)]
+        results = [value for value in op.outputs if isinstance(value, Tensor)]
         if not isinstance(source, Tensor) or not results:
             return None
-        strides = self.of(source)
-        result = results[0]
         kind = traits_of(op.key).strides
-        if kind == "reshape":
-            if source.name not in self.strides:
-                return None
-            seen = st.view(source.shape, strides, result.shape)
-            if seen is None:
-                return self.copy_of(source)
-            self.set(result, seen)
-        elif kind == "transpose":
-            order = op.attributes.get("perm")
-            rank = len(source.shape)
-            if isinstance(order, tuple):
-                perm = tuple(int(i) for i in order)
-            else:
-                perm = tuple(range(rank - 1, -1, -1))
-            self.set(result, tuple(strides[i] for i in perm))
-        elif kind == "expand":
-            extra = len(result.shape) - len(source.shape)
-            widened = (0,) * extra + tuple(
-                0 if n == 1 and m != 1 else s
-                for n, m, s in zip(source.shape, result.shape[extra:], strides, strict=True)
-            )
-            self.set(result, widened)
-        elif kind == "slice":
-            if len(op.inputs) > 4:
-                steps = op.inputs[4]
-            else:
-                steps = None
-            values = steps.value if isinstance(steps, Tensor) else None
-            if values is not None and (values < 0).any():
-                return self.copy_of(source)  # torch has no negative strides: flip copies
-            factor = dict.fromkeys(range(len(source.shape)), 1)
-            if len(op.inputs) > 3:
-                axes = op.inputs[3]
-            else:
-                axes = None
-            if values is not None:
-                named = axes.value if isinstance(axes, Tensor) else None
-                if named is not None:
-                    chosen = named.reshape(-1).tolist()
-                else:
-                    chosen = range(len(values))
-                for axis, step in zip(chosen, values.reshape(-1).tolist(), strict=False):
-                    factor[int(axis) % len(source.shape)] = int(step)
-            self.set(result, tuple(s * factor[i] for i, s in enumerate(strides)))
-        elif kind == "select":
-            axis = op.attributes.get("axis", 0)
-            if isinstance(axis, int) and source.shape:
-                index = axis % len(source.shape)
-            else:
-                index = 0
-            self.set(result, strides[:index] + strides[index + 1 :])
-        else:  # "same"
+        strides = self.of(source)
+        if kind == "same":
             for part in results:
                 if len(part.shape) == len(strides):
                     self.set(part, strides)
+            return None
+        if kind == "reshape" and source.name not in self.strides:
+            return None
+        result = results[0]
+        seen = _VIEWS[kind](op, source.shape, strides, result.shape)
+        if seen is None:
+            return self.copy_of(source)
+        self.set(result, seen)
         return None
 
     def copies(self, family: Family, values: Sequence[Value | None]) -> tuple[Kernel, ...]:
-        """The ``contiguous`` copies that a kernel of ``family`` needs of its strided operands."""
-        found = []
+        """Return the ``contiguous`` copies that a kernel of ``family`` needs of its strided operands."""
+        kernels = []
         for index, value in enumerate(values):
             if not isinstance(value, Tensor) or value.name not in self.strides:
                 continue
             if not self._accepts(family, index, value):
-                found.append(self.copy_of(value))
-        return tuple(found)
+                kernels.append(self.copy_of(value))
+        return tuple(kernels)
 
     def _accepts(self, family: Family, index: int, tensor: Tensor) -> bool:
         shape = tensor.shape
@@ -231,32 +259,35 @@ class Layouts:
         if family is Family.BMM:
             if len(shape) < 3:
                 return True
-            seen = st.view(shape, strides, (math.prod(shape[:-2]), *shape[-2:]))
+            *batches, rows, columns = shape
+            seen = st.view(shape, strides, (math.prod(batches), rows, columns))
             return seen is not None and 1 in seen[-2:]
         if family is Family.ATTENTION:
             return strides[-1] == 1
         return True
 
     def scattered(self, op: Operator) -> bool:
-        """Whether torch's index_select walks ``op``, a Gather, slice by slice instead of along the indices.
+        """Return True if torch's index_select walks ``op``, a Gather, slice by slice instead of along the indices.
 
         Its CUDA kernel has a version in which neighbouring threads take neighbouring indices, for source and result
         that collapse to equally many dimensions, at most three; else, and always with more than 16 indices, one in
         which each thread takes a slice (aten/src/ATen/native/cuda/Indexing.cu, ``index_select_out_cuda_impl``:
-        ``LARGE_INDEX(..., -1, -1, -1, true)``). That one coalesces nothing where the indexed dimension is the inner.
+        ``LARGE_INDEX(..., -1, -1, -1, true)``). That one coalesces nothing where the indexed dimension is the
+        inner.
         """
-        source = op.inputs[0]
-        index = op.inputs[1]
-        result = op.outputs[0]
-        if not (isinstance(source, Tensor) and isinstance(index, Tensor) and isinstance(result, Tensor)):
+        source = optional_input(op, 0)
+        index = optional_input(op, 1)
+        result = optional_output(op, 0)
+        if source is None or index is None or result is None:
             return False
-        axis = op.attributes.get("axis", 0)
-        if not isinstance(axis, int) or len(index.shape) != 1 or index.elements <= _SMALL_INDEX:
+        if len(index.shape) != 1 or index.elements <= _SMALL_INDEX:
             return False
-        axis %= len(source.shape)
-        if axis != len(source.shape) - 1 or self.of(source)[axis] != 1:
+        strides = self.of(source)
+        last = len(source.shape) - 1
+        axis = operator_axis(op, len(source.shape), 0)
+        if axis != last or strides[axis] != 1:
             return False
-        before = st.collapsed(source.shape, self.of(source), axis)
+        before = st.collapsed(source.shape, strides, axis)
         after = st.collapsed(result.shape, st.contiguous(result.shape), axis)
         return before != after or after > _MOST_DIMENSIONS
 
@@ -266,15 +297,17 @@ class Layouts:
         """Set the layout of an operator's results: elementwise results, and those of an operator that ``keeps`` the
         layout, follow their first full-size operand, convolutions their image.
         """
-        result = results[0] if results else None
+        if results:
+            result = results[0]
+        else:
+            result = None
         if not isinstance(result, Tensor):
             return
         if family is Family.ELEMENTWISE or keeps:
-            leading = next(
-                (v for v in values if isinstance(v, Tensor) and v.shape == result.shape and not v.is_weight),
-                None,
-            )
-            self._follow(leading, result)
+            for value in values:
+                if isinstance(value, Tensor) and value.shape == result.shape and not value.is_weight:
+                    self._follow(value, result)
+                    break
         elif family in _NEEDS_IMAGE and isinstance(values[0], Tensor):
             source = values[0]
             strides = self.strides.get(source.name)
@@ -283,21 +316,21 @@ class Layouts:
                 self._dense(result, order)
 
     def attention_result(self, result: Value | None) -> None:
-        """The fused kernels write (batch, sequence, heads, size) and return it with heads and sequence
-        swapped, so that the usual ``transpose(1, 2).reshape`` after them copies nothing.
+        """Set the layout of what the fused kernels write: (batch, sequence, heads, size) and return it with heads
+        and sequence swapped, so that the usual ``transpose(1, 2).reshape`` after them copies nothing.
         """
         if isinstance(result, Tensor) and len(result.shape) == 4:
             self._dense(result, (0, 2, 1, 3))
 
-    def _follow(self, leading: Tensor | None, result: Tensor) -> None:
-        strides = self.strides.get(leading.name) if leading is not None else None
-        if leading is None or strides is None:
+    def _follow(self, leading: Tensor, result: Tensor) -> None:
+        strides = self.strides.get(leading.name)
+        if strides is None:
             return
         order = st.dense_order(leading.shape, strides)
         if order is not None:
             self._dense(result, order)
 
-    def _dense(self, result: Tensor, order: tuple[int, ...]) -> None:
+    def _dense(self, result: Tensor, order: Shape) -> None:
         inner = st.contiguous(tuple(result.shape[i] for i in order))
         strides = [0] * len(order)
         for position, dim in enumerate(order):
@@ -305,7 +338,9 @@ class Layouts:
         self.set(result, tuple(strides))
 
     def alias(self, pairs: Mapping[str, Tensor]) -> None:
-        """Results (by name) that are the very tensors given: a sequence's element taken out again."""
+        """Give results (by name) the strides of the very tensors that they are: a sequence's element taken out
+        again.
+        """
         for name, tensor in pairs.items():
             strides = self.strides.get(tensor.name)
             if strides is not None:

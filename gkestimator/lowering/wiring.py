@@ -6,6 +6,7 @@ Names do not depend on the batch size, so :func:`wire` runs once for all binding
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor
@@ -20,40 +21,43 @@ from gkestimator.lowering.calls import (
     UNKNOWN,
     Calls,
     aliased_tensors,
-    leaves,
 )
 from gkestimator.lowering.decoder_cache import cached_values
 from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.scopes import held_arguments, module_path
+from gkestimator.operators.builders import tensors_of
 from gkestimator.operators.records import NO_TRAITS, OperatorTraits, traits_of
+from gkestimator.operators.registry import Shape
 
 _FOREVER = 1 << 62
 
 
 def norm_parameters(calls: Calls, at: int) -> list[str]:
-    """Storages of the BatchNorm unfolded from call ``at`` besides the bias in the file; each is as large as that.
+    """Return the storages of the BatchNorm unfolded from call ``at`` besides the bias in the file; each is as large
+    as that.
 
     A convolution with a bias of its own keeps the file's bias, so the shift is one more.
     """
-    bias = leaves(calls.inputs[at][:3])[2]
+    bias = tensors_of(calls.inputs[at][:3])[2]
+    parts = ["weight", "mean", "variance"]
     if calls.tokens[at] & OWN_BIAS:
-        parts = ("weight", "mean", "variance", "shift")
-    else:
-        parts = ("weight", "mean", "variance")
+        parts.append("shift")
     return [f"{bias.storage}#{part}" for part in parts]
 
 
 @frozen
 class WiredStep:
-    """A step without kernels and bytes. ``writes`` are storages with the places of the tensors (among those of the
-    call's outputs) that lie there, ``single`` the storage where that is output 0 alone; ``holds`` as in ``Step``.
+    """Hold a step without kernels and bytes.
+
+    ``writes`` are storages with the places of the tensors (among those of the call's outputs) that lie there,
+    ``single`` the storage where that is output 0 alone; ``holds`` as in ``Step``.
     """
 
     call: int
     name: str
     op_type: str
     reads: tuple[str, ...]
-    writes: tuple[tuple[str, tuple[int, ...]], ...]
+    writes: tuple[tuple[str, Shape], ...]
     single: str | None
     norm: bool = False  # the BatchNorm of the call instead of its convolution
     holds: tuple[str, ...] = ()
@@ -61,7 +65,7 @@ class WiredStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Wiring:
-    """The steps of a graph by name; equal only to itself.
+    """Hold the steps of a graph by name; equal only to itself.
 
     ``constants`` are storages that nothing writes and that are no weights, with the call and the place among its
     inputs' tensors that says how large each is. ``biases`` are the calls whose BatchNorm parameters are weights.
@@ -69,14 +73,17 @@ class Wiring:
 
     steps: tuple[WiredStep, ...]
     constants: tuple[tuple[str, int, int], ...]
-    biases: tuple[int, ...]
+    biases: Shape
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A step before storages are resolved. ``held`` are storages that must outlive it besides what it reads."""
+    """Hold a step before storages are resolved.
+
+    ``held`` are storages that must outlive it besides what it reads.
+    """
 
     call: int
     name: str
@@ -110,6 +117,9 @@ class _Wirer:
         self._drafts: list[_Draft] = []
         self._biases: list[int] = []
         self._reused: dict[str, str] = {}  # a storage that took over another's memory
+        self._weights = set(graph.weights)
+        self._written: set[str] = set()
+        self._constants: list[tuple[str, int, int]] = []
 
     def run(self) -> Wiring:
         calls = self._calls
@@ -120,10 +130,15 @@ class _Wirer:
             else:
                 name = head.name
             if token & UNKNOWN:
-                written = leaves(calls.outputs[at])
+                written = tensors_of(calls.outputs[at])
                 self._drafts.append(
                     _Draft(
-                        at, name, head.op_type, leaves(calls.inputs[at]), written, list(range(len(written)))
+                        at,
+                        name,
+                        head.op_type,
+                        tensors_of(calls.inputs[at]),
+                        written,
+                        list(range(len(written))),
                     )
                 )
             elif token & UNFOLDED:
@@ -154,7 +169,7 @@ class _Wirer:
         places: list[int] = []
         place = 0
         for index, value in enumerate(outputs):
-            tensors = leaves((value,))
+            tensors = tensors_of((value,))
             if index not in aliases or token & LAUNCHES:
                 writes += tensors
                 places += range(place, place + len(tensors))
@@ -164,7 +179,7 @@ class _Wirer:
                 fits = token
             else:
                 fits = 0
-            self._drafts.append(_Draft(at, name, op_type, leaves(inputs), writes, places, fits))
+            self._drafts.append(_Draft(at, name, op_type, tensors_of(inputs), writes, places, fits))
         for tensor in writes:
             self._producer[self._resolve(tensor.storage)] = traits
 
@@ -172,7 +187,10 @@ class _Wirer:
         if not self._torch:
             return "onnxruntime" in traits.in_place
         inputs = self._calls.inputs[at]
-        first = inputs[0] if inputs else None
+        if inputs:
+            first = inputs[0]
+        else:
+            first = None
         if not isinstance(first, Tensor):
             return False
         if "torch" not in traits.in_place and not self._activated(at, traits.in_place_before):
@@ -188,9 +206,9 @@ class _Wirer:
         return self._calls.inputs[at + 1][0] is outputs[0]
 
     def _unfolded(self, at: int, name: str) -> None:
-        """Conv, then BatchNorm: the runtime's own order before the exporter folded them."""
-        source, weight, bias = leaves(self._calls.inputs[at][:3])
-        (result,) = leaves(self._calls.outputs[at][:1])
+        """Return conv, then BatchNorm: the runtime's own order before the exporter folded them."""
+        source, weight, bias = tensors_of(self._calls.inputs[at][:3])
+        (result,) = tensors_of(self._calls.outputs[at][:1])
         inner = f"{result.storage}#conv"
         if self._calls.tokens[at] & OWN_BIAS:
             reads = [source, weight, bias]
@@ -209,87 +227,112 @@ class _Wirer:
 
     def _finish(self) -> Wiring:
         graph = self._graph
+        inputs = tensors_of(graph.inputs)
+        outputs = tensors_of(graph.outputs)
+        last = self._last_uses((*inputs, *outputs))
+        for at in self._biases:
+            self._weights.update(norm_parameters(self._calls, at))
+        self._written.update(self._resolve(tensor.storage) for tensor in inputs)
+        steps = []
+        for index, draft in enumerate(self._drafts):
+            reads = self._read(draft)
+            if draft.fits and not draft.inner and len(draft.writes) == 1:
+                self._reuse(draft, index, last)
+            steps.append(self._step(draft, reads))
+        if self._torch:
+            steps = self._with_holds(steps)
+        return Wiring(
+            steps=tuple(steps),
+            constants=tuple(self._constants),
+            biases=tuple(self._biases),
+            inputs=tuple([self._settle(tensor.storage) for tensor in inputs]),
+            outputs=tuple([self._settle(tensor.storage) for tensor in outputs]),
+        )
+
+    def _last_uses(self, ends: Iterable[Tensor]) -> dict[str, int]:
+        """Return the last draft that needs each storage; those of ``ends``, the graph's own, are needed for ever."""
         root = self._root
-        settle = self._settle
-        inputs = leaves(graph.inputs)
-        outputs = leaves(graph.outputs)
         last: dict[str, int] = {}
         for index, draft in enumerate(self._drafts):
             for tensor in draft.reads:
                 last[root.get(tensor.storage, tensor.storage)] = index
             for storage in draft.held:
                 last[root.get(storage, storage)] = index
-        for tensor in (*inputs, *outputs):
-            last[root.get(tensor.storage, tensor.storage)] = _FOREVER
-        weights = set(graph.weights)
-        for at in self._biases:
-            weights.update(norm_parameters(self._calls, at))
-        written = {root.get(t.storage, t.storage) for t in inputs}
-        constants: list[tuple[str, int, int]] = []
-        steps = []
-        for index, draft in enumerate(self._drafts):
-            sources: dict[str, None] = {}
-            for place, tensor in enumerate(draft.reads):
-                storage = settle(tensor.storage)
-                sources[storage] = None
-                if storage not in written and storage not in weights:
-                    weights.add(storage)  # folded at binding: a constant that lies in memory
-                    constants.append((storage, draft.call, place))
-            for storage in draft.held:
-                sources[settle(storage)] = None
-            if draft.fits and not draft.inner and len(draft.writes) == 1:
-                self._reuse(draft, index, last, weights)
-            homes: dict[str, list[int]] = {}
-            for place, tensor in zip(draft.places, draft.writes, strict=True):
-                homes.setdefault(draft.inner or settle(tensor.storage), []).append(place)
-            written.update(homes)
-            outs = self._calls.outputs[draft.call]
-            plain = bool(outs) and isinstance(outs[0], Tensor)
-            writes = tuple((storage, tuple(places)) for storage, places in homes.items())
-            steps.append(
-                WiredStep(
-                    call=draft.call,
-                    name=draft.name,
-                    op_type=draft.op_type,
-                    reads=tuple(sources),
-                    writes=writes,
-                    single=writes[0][0] if plain and len(writes) == 1 and writes[0][1] == (0,) else None,
-                    norm=draft.norm,
-                )
-            )
-        return Wiring(
-            steps=tuple(self._with_holds(steps) if self._torch else steps),
-            constants=tuple(constants),
-            biases=tuple(self._biases),
-            inputs=tuple(settle(t.storage) for t in inputs),
-            outputs=tuple(settle(t.storage) for t in outputs),
+        for tensor in ends:
+            last[self._resolve(tensor.storage)] = _FOREVER
+        return last
+
+    def _read(self, draft: _Draft) -> tuple[str, ...]:
+        """Return the storages that ``draft`` reads or holds; what nothing wrote is a constant, noted with its
+        place.
+        """
+        sources: dict[str, None] = {}
+        for place, tensor in enumerate(draft.reads):
+            storage = self._settle(tensor.storage)
+            sources[storage] = None
+            if storage not in self._written and storage not in self._weights:
+                self._weights.add(storage)  # folded at binding: a constant that lies in memory
+                self._constants.append((storage, draft.call, place))
+        for storage in draft.held:
+            sources[self._settle(storage)] = None
+        return tuple(sources)
+
+    def _step(self, draft: _Draft, reads: tuple[str, ...]) -> WiredStep:
+        homes: dict[str, list[int]] = {}
+        for place, tensor in zip(draft.places, draft.writes, strict=True):
+            homes.setdefault(draft.inner or self._settle(tensor.storage), []).append(place)
+        self._written.update(homes)
+        writes = tuple([(storage, tuple(places)) for storage, places in homes.items()])
+        single = None
+        results = self._calls.outputs[draft.call]
+        if len(writes) == 1 and results and isinstance(results[0], Tensor):
+            storage, places = writes[0]
+            if places == (0,):
+                single = storage
+        return WiredStep(
+            call=draft.call,
+            name=draft.name,
+            op_type=draft.op_type,
+            reads=reads,
+            writes=writes,
+            single=single,
+            norm=draft.norm,
         )
 
     def _with_holds(self, steps: list[WiredStep]) -> list[WiredStep]:
-        """``steps`` with what Python holds: arguments of modules, and keys and values to the end."""
+        """Return ``steps`` with what Python holds: arguments of modules, and keys and values to the end."""
         # A BatchNorm is a module of its own beside the convolution that it was folded into.
-        paths = [module_path(step.name)[:-2] if step.norm else module_path(step.name) for step in steps]
-        held = held_arguments(
-            paths, [step.reads for step in steps], [[s for s, _ in step.writes] for step in steps]
-        )
+        paths = []
+        writes = []
+        for step in steps:
+            path = module_path(step.name)
+            paths.append(path[:-2] if step.norm else path)
+            writes.append([storage for storage, _ in step.writes])
+        held = held_arguments(paths, [step.reads for step in steps], writes)
         if steps:
-            kept = (self._settle(tensor.storage) for tensor in leaves(cached_values(self._graph)))
-            held[-1] += [storage for storage in dict.fromkeys(kept) if storage not in held[-1]]
-        return [
-            replace(step, holds=tuple(storages)) if storages else step
-            for step, storages in zip(steps, held, strict=True)
-        ]
+            for tensor in tensors_of(cached_values(self._graph)):
+                storage = self._settle(tensor.storage)
+                if storage not in held[-1]:
+                    held[-1].append(storage)
+        wired = []
+        for step, storages in zip(steps, held, strict=True):
+            wired.append(replace(step, holds=tuple(storages)) if storages else step)
+        return wired
 
-    def _reuse(self, draft: _Draft, index: int, last: dict[str, int], weights: set[str]) -> None:
+    def _reuse(self, draft: _Draft, index: int, last: Mapping[str, int]) -> None:
         """Let the result take over the memory of an operand of its size whose last use this is."""
         target = self._resolve(draft.writes[0].storage)
-        fits = (FITS_FIRST,) if self._torch else (FITS_FIRST, FITS_SECOND)
+        fits = [FITS_FIRST]
+        if not self._torch:
+            fits.append(FITS_SECOND)
         for bit, operand in zip(fits, draft.reads, strict=False):
             source = self._resolve(operand.storage)
-            if operand.is_weight or source == target or not draft.fits & bit or last.get(source) != index:
+            if operand.is_weight or not draft.fits & bit:
+                continue
+            if source == target or last.get(source) != index:
                 continue
             home = self._reused.get(source, source)
-            if home in weights:
+            if home in self._weights:
                 continue
             self._reused[target] = home
             return

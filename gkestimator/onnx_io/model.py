@@ -29,7 +29,7 @@ from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.convert import convert_model
 from gkestimator.onnx_io.reading.file import read_proto
 from gkestimator.onnx_io.reading.program import InputSpec, Program
-from gkestimator.operators.shapes.registry import DeclaredType, SequenceType, TensorType, ValueType
+from gkestimator.operators.registry import DeclaredType, SequenceType, TensorType, ValueType
 
 _CACHE_LIMIT = 400_000
 _KEPT_BINDINGS = 8

@@ -1,7 +1,8 @@
 """Hold every operator: its shapes, its kernels and its traits.
 
-A file in this folder (or in `microsoft/`, `shapes/`) registers its operators when it is loaded, and importing this package loads them
-all: a new operator needs no list.
+A file in this folder (or in `microsoft/`) holds one family: the shape rule, the lowering rule and the traits of each
+of its operators. It registers them when it is loaded, and importing this package loads all files: a new operator needs
+no list. Operators of the standard domain that are rare and that onnx's own schemas shape well have no shape rule here.
 """
 
 from __future__ import annotations

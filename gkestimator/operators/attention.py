@@ -14,22 +14,100 @@ from gkestimator.operators.builders import (
     copy_kernel,
     distinct,
     elementwise_kernel,
+    fill_kernel,
     gemm_kernel,
     input_at,
+    int_of,
     memory_kernel,
     optional_input,
+    optional_output,
     output_at,
+    present_inputs,
+    scratch,
     softmax_kernel,
     tensor_inputs,
+    tensor_outputs,
+    total_bytes,
+    weight_bytes,
 )
+from gkestimator.operators.checks import int_attribute, optional_tensor, tensor
 from gkestimator.operators.matmul import autocast_kernels
-from gkestimator.operators.precision import matrix_precision
-from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+from gkestimator.operators.registry import (
+    MS,
+    Kernels,
+    Lowered,
+    LoweringOptions,
+    Outputs,
+    Shape,
+    ShapeContext,
+    TensorType,
+    launched,
+    lowering_rule,
+    matrix_precision,
+    shape_rule,
+)
+
+
+def head_size(width: int, heads: int, what: str) -> int:
+    """Return the size of one head of ``heads`` in a packed ``width``; ShapeError where it does not divide."""
+    if heads < 1 or width % heads:
+        raise ShapeError(f"{what} of width {width} does not split into {heads} heads")
+    return width // heads
+
+
+def _unpacked(ctx: ShapeContext, index: int, heads_name: str) -> Shape:
+    """Return input ``index`` as (batch, heads, length, head size), from four dimensions or packed in three."""
+    shape = tensor(ctx, index, min_rank=3).shape
+    if len(shape) == 4:
+        return shape
+    if len(shape) != 3:
+        raise ShapeError(f"input {index} has shape {list(shape)}, expected 3 or 4 dimensions")
+    batch, length, width = shape
+    heads = int_attribute(ctx, heads_name)
+    return (batch, heads, length, head_size(width, heads, f"input {index}"))
+
+
+def _require_fit(q: Shape, k: Shape, v: Shape) -> None:
+    """Raise ShapeError unless Q, K and V of (batch, heads, length, head size) fit together."""
+    batch, heads, _, size = q
+    if (batch, size) != (k[0], k[3]) or k[:3] != v[:3]:
+        raise ShapeError(f"Q {list(q)}, K {list(k)} and V {list(v)} do not fit together")
+    if k[1] < 1 or heads % k[1]:
+        raise ShapeError(f"{heads} query heads are no multiple of {k[1]} key heads")
+
+
+@shape_rule("Attention")
+def attention_types(ctx: ShapeContext) -> Outputs:
+    """Return Y like Q with V's head size, the present keys and values, the (batch, heads, q, total) scores."""
+    q = tensor(ctx, 0)
+    k = tensor(ctx, 1)
+    v = tensor(ctx, 2)
+    queries = _unpacked(ctx, 0, "q_num_heads")
+    keys = _unpacked(ctx, 1, "kv_num_heads")
+    values = _unpacked(ctx, 2, "kv_num_heads")
+    _require_fit(queries, keys, values)
+    batch, heads, length, size = queries
+    kv_heads = keys[1]
+    total = keys[2]
+    past = optional_tensor(ctx, 4, rank=4)
+    if past is not None:
+        total += past.shape[2]
+    v_size = values[3]
+    y: Shape = (batch, heads, length, v_size)
+    if len(q.shape) == 3:
+        y = (batch, length, heads * v_size)
+    outputs = [
+        TensorType(q.dtype, y),
+        TensorType(k.dtype, (batch, kv_heads, total, size)),
+        TensorType(v.dtype, (batch, kv_heads, total, v_size)),
+        TensorType(q.dtype, (batch, heads, length, total)),
+    ]
+    return outputs[: ctx.outputs]
 
 
 @frozen
 class AttentionShape:
-    """Sizes of one scaled dot-product attention; ``kv_heads`` < ``heads`` is grouped-query attention."""
+    """Hold the sizes of one scaled dot-product attention; ``kv_heads`` < ``heads`` is grouped-query attention."""
 
     batch: int
     heads: int
@@ -41,14 +119,20 @@ class AttentionShape:
 
     @property
     def scores(self) -> int:
-        """Elements of the score matrix."""
+        """Return the elements of the score matrix."""
         return self.batch * self.heads * self.q_len * self.kv_len
 
     @property
     def seen_scores(self) -> int:
-        """Those on and below the diagonal that ends in the last query's last key."""
+        """Return those on and below the diagonal that ends in the last query's last key."""
         rows = min(self.q_len, self.kv_len)
-        return self.batch * self.heads * (rows * (self.kv_len - rows) + rows * (rows + 1) // 2)
+        seen = rows * (self.kv_len - rows) + rows * (rows + 1) // 2
+        return self.batch * self.heads * seen
+
+    @property
+    def first_product(self) -> GemmShape:
+        """Return the product of queries and keys."""
+        return GemmShape(batch=self.batch * self.heads, m=self.q_len, n=self.kv_len, k=self.qk_dim)
 
 
 def attention_kernels(
@@ -62,98 +146,89 @@ def attention_kernels(
     softcap: bool = False,
     causal: bool = False,
     name: str = "attention",
-) -> tuple[Kernel, ...]:
-    """Attention as one fused kernel, or composed (``options.attention == "eager"``).
+) -> Kernels:
+    """Return attention as one fused kernel, or composed (``options.attention == "eager"``).
 
-    FLOPs: 2 x scores x (qk_dim + v_dim) for the two products, and per score 1 (scale) + 5 (softmax) + 1
-    (mask, if any) + 3
-    (divide, tanh, multiply of a soft cap). The definition computes every score, also masked ones; torch's fused
-    kernels skip the blocks above the diagonal when told that attention is ``causal``.
+    FLOPs: 2 x scores x (qk_dim + v_dim) for the two products, and per score 1 (scale) + 5 (softmax) + 1 (mask, if
+    any) + 3 (divide, tanh, multiply of a soft cap). The definition computes every score, also masked ones; torch's
+    fused kernels skip the blocks above the diagonal when told that attention is ``causal``.
     """
     casts, operands = autocast_kernels(distinct(qkv), options)
+    if options.attention != "fused":
+        composed = _composed_attention(shape, operands, result, options, extra_reads[:1], masked, softcap)
+        return (*casts, *composed)
     dtype = operands[0].dtype
-    per_score = 1 + SOFTMAX_FLOPS + (1 if masked else 0) + (3 if softcap else 0)
-    if causal and options.runtime == "torch":
-        scored = shape.seen_scores
-    else:
-        scored = shape.scores
-    first = GemmShape(batch=shape.batch * shape.heads, m=shape.q_len, n=shape.kv_len, k=shape.qk_dim)
-    if options.attention == "fused":
-        reads = distinct((*operands, *extra_reads))
+    per_score = 1 + SOFTMAX_FLOPS + masked + 3 * softcap
+    scored = shape.scores
+    variant = name
+    if options.runtime == "torch":
+        if causal:
+            scored = shape.seen_scores
         # torch's FlashAttention takes no mask tensor: with one, its memory-efficient kernel runs.
-        if name == "attention" and extra_reads and options.runtime == "torch":
+        if name == "attention" and extra_reads:
             variant = "masked"
-        else:
-            variant = name
-        kernel = Kernel(
-            name="attention" if variant == "attention" else f"attention.{variant}",
-            family=Family.ATTENTION,
-            variant=variant,
-            precision=matrix_precision(dtype, options),
-            flops=scored * (2 * (shape.qk_dim + shape.v_dim) + per_score),
-            read_bytes=sum(t.nbytes for t in reads),
-            write_bytes=result.nbytes,
-            weight_bytes=sum(t.nbytes for t in reads if t.is_weight),
-            rows=shape.batch * shape.heads * shape.q_len,
-            cols=shape.kv_len,
-            element_bytes=result.dtype.bits / 8,
-            inputs=len(reads),
-            gemm=first,
-        )
-        return (*casts, kernel)
-    scores = _scratch(result, "scores", dtype, (shape.batch, shape.heads, shape.q_len, shape.kv_len))
-    wide = _scratch(result, "probabilities", DType.FLOAT if options.dtype == "amp" else dtype, scores.shape)
-    second = GemmShape(batch=shape.batch * shape.heads, m=shape.q_len, n=shape.v_dim, k=shape.kv_len)
-    kernels: list[Kernel] = [*casts]
-    kernels.append(gemm_kernel(first, operands[: max(1, len(operands) - 1)], (scores,), options))
-    kernels.append(elementwise_kernel("mul", (scores,), (scores,), flops_per_element=1))
+    reads = distinct((*operands, *extra_reads))
+    kernel = Kernel(
+        name="attention" if variant == "attention" else f"attention.{variant}",
+        family=Family.ATTENTION,
+        variant=variant,
+        precision=matrix_precision(dtype, options),
+        flops=scored * (2 * (shape.qk_dim + shape.v_dim) + per_score),
+        read_bytes=total_bytes(reads),
+        write_bytes=result.nbytes,
+        weight_bytes=weight_bytes(reads),
+        rows=shape.batch * shape.heads * shape.q_len,
+        cols=shape.kv_len,
+        element_bytes=result.dtype.bits / 8,
+        inputs=len(reads),
+        gemm=shape.first_product,
+    )
+    return (*casts, kernel)
+
+
+def _composed_attention(
+    shape: AttentionShape,
+    operands: Sequence[Tensor],
+    result: Tensor,
+    options: LoweringOptions,
+    mask: Sequence[Tensor],
+    masked: bool,
+    softcap: bool,
+) -> Kernels:
+    """Return the product of queries and keys, scale, soft cap, mask, softmax and the product with the values."""
+    dtype = operands[0].dtype
+    size = (shape.batch, shape.heads, shape.q_len, shape.kv_len)
+    scores = scratch(result, "scores", size, dtype)
+    wide = scratch(result, "probabilities", size, DType.FLOAT if options.dtype == "amp" else dtype)
+    steps = ["mul"]
     if softcap:
-        kernels.extend(
-            elementwise_kernel(v, (scores,), (scores,), flops_per_element=1) for v in ("div", "tanh", "mul")
-        )
+        steps += ["div", "tanh", "mul"]
+    queries_and_keys = operands[: max(1, len(operands) - 1)]
+    kernels = [gemm_kernel(shape.first_product, queries_and_keys, (scores,), options)]
+    for step in steps:
+        kernels.append(elementwise_kernel(step, (scores,), (scores,), flops_per_element=1))
     if masked:
-        kernels.append(elementwise_kernel("add", (scores, *extra_reads[:1]), (scores,), flops_per_element=1))
+        kernels.append(elementwise_kernel("add", (scores, *mask), (scores,), flops_per_element=1))
     kernels.append(softmax_kernel("softmax", scores, wide, -1))
-    product_casts, (probabilities,) = autocast_kernels((wide,), options)
-    kernels.extend(product_casts)
-    kernels.append(gemm_kernel(second, (probabilities, operands[-1]), (result,), options))
-    return tuple(kernels)
+    casts, probabilities = autocast_kernels((wide,), options)
+    second = GemmShape(batch=shape.batch * shape.heads, m=shape.q_len, n=shape.v_dim, k=shape.kv_len)
+    product = gemm_kernel(second, (*probabilities, operands[-1]), (result,), options)
+    return (*kernels, *casts, product)
 
 
-def _scratch(base: Tensor, suffix: str, dtype: DType, shape: tuple[int, ...]) -> Tensor:
-    name = f"{base.name}#{suffix}"
-    return Tensor(name=name, dtype=dtype, shape=shape, storage=name)
-
-
-def _integer(op: Operator, name: str, default: int) -> int:
-    value = op.attributes.get(name, default)
-    if isinstance(value, int):
-        return value
-    return default
-
-
-def attention_shape(
-    op: Operator, q: Tensor, k: Tensor, v: Tensor, past: Tensor | None, *, heads: int, kv_heads: int
-) -> AttentionShape:
-    """Sizes from Q, K, V in either layout: (batch, heads, length, size) or (batch, length, heads x size)."""
-
-    def split(tensor: Tensor, count: int) -> tuple[int, int, int]:
-        if len(tensor.shape) == 4:
-            return tensor.shape[1], tensor.shape[2], tensor.shape[3]
-        if len(tensor.shape) == 3 and count > 0:
-            return count, tensor.shape[1], tensor.shape[2] // count
-        raise ShapeError(
-            f"{op.op_type} {op.name!r}: expected a tensor of 4 dimensions, or 3 and the number of heads, "
-            f"found {list(tensor.shape)}"
-        )
-
-    q_heads, q_len, qk_dim = split(q, heads)
-    k_heads, kv_len, _ = split(k, kv_heads)
-    _, _, v_dim = split(v, kv_heads)
+def attention_shape(op: Operator, past: Tensor | None = None) -> AttentionShape:
+    """Return the sizes of Q, K and V (inputs 0 to 2): (batch, heads, length, size) or (batch, length, heads x
+    size).
+    """
+    heads = int_of(op, "q_num_heads", 0)
+    kv_heads = int_of(op, "kv_num_heads", 0)
+    batch, q_heads, q_len, qk_dim = _split_heads(op, input_at(op, 0), heads)
+    _, k_heads, kv_len, _ = _split_heads(op, input_at(op, 1), kv_heads)
+    _, _, _, v_dim = _split_heads(op, input_at(op, 2), kv_heads)
     if past is not None:
         kv_len += past.shape[-2]
     return AttentionShape(
-        batch=q.shape[0],
+        batch=batch,
         heads=q_heads,
         kv_heads=k_heads,
         q_len=q_len,
@@ -163,129 +238,178 @@ def attention_shape(
     )
 
 
+def _split_heads(op: Operator, tensor: Tensor, heads: int) -> tuple[int, int, int, int]:
+    """Return (batch, heads, length, size) of Q, K or V."""
+    shape = tensor.shape
+    if len(shape) == 4:
+        return shape[0], shape[1], shape[2], shape[3]
+    if len(shape) == 3 and heads > 0:
+        return shape[0], heads, shape[1], shape[2] // heads
+    raise ShapeError(
+        f"{op.op_type} {op.name!r}: expected a tensor of 4 dimensions, or 3 and the number of heads, "
+        f"found {list(shape)}"
+    )
+
+
 @lowering_rule("Attention", kind="attention", autocast="half")
 def attention(op: Operator, options: LoweringOptions) -> Lowered:
-    """Standard attention with an optional cache (appended by a copy), mask, soft cap and score output."""
-    q, k, v = (input_at(op, i) for i in range(3))
-    mask, past_k, past_v = (optional_input(op, i) for i in (3, 4, 5))
-    shape = attention_shape(
-        op, q, k, v, past_k, heads=_integer(op, "q_num_heads", 0), kv_heads=_integer(op, "kv_num_heads", 0)
-    )
-    kernels: list[Kernel] = []
-    keys = k
-    values = v
-    for index, (past, new) in enumerate(((past_k, k), (past_v, v)), start=1):
-        if len(op.outputs) > index:
-            present = op.outputs[index]
-        else:
-            present = None
-        if past is None and not isinstance(present, Tensor):
-            continue
-        if not isinstance(present, Tensor):
-            size = shape.qk_dim if index == 1 else shape.v_dim
-            present = _scratch(
-                new, f"present{index}", new.dtype, (shape.batch, shape.kv_heads, shape.kv_len, size)
-            )
-        parts = (new,) if past is None else (past, new)
-        kernels.append(copy_kernel("concat", parts, (present,)))
-        keys, values = (present, values) if index == 1 else (keys, present)
-    extra = tuple(t for t in (mask, optional_input(op, 6)) if t is not None)
-    masked = mask is not None or bool(_integer(op, "is_causal", 0)) or len(extra) > 0
+    """Return attention with an optional cache (appended by a copy), mask, soft cap and score output."""
+    mask = optional_input(op, 3)
+    past_keys = optional_input(op, 4)
+    shape = attention_shape(op, past_keys)
+    sizes = (shape.batch, shape.kv_heads, shape.kv_len)
+    keys, key_copies = _appended(op, 1, past_keys, (*sizes, shape.qk_dim))
+    values, value_copies = _appended(op, 2, optional_input(op, 5), (*sizes, shape.v_dim))
+    extra = present_inputs(op, 3, 6)
+    causal = bool(int_of(op, "is_causal", 0))
     cap = op.attributes.get("softcap", 0.0)
-    softcap = isinstance(cap, (int, float)) and cap != 0
-    if len(op.outputs) > 3:
-        scores_out = op.outputs[3]
-    else:
-        scores_out = None
-    kernels.extend(
-        attention_kernels(
-            shape,
-            (q, keys, values),
-            output_at(op),
-            options,
-            extra_reads=extra,
-            masked=masked,
-            softcap=softcap,
-            causal=mask is None and bool(_integer(op, "is_causal", 0)),
-        )
+    kernels = [*key_copies, *value_copies]
+    kernels += attention_kernels(
+        shape,
+        (input_at(op, 0), keys, values),
+        output_at(op),
+        options,
+        extra_reads=extra,
+        masked=causal or len(extra) > 0,
+        softcap=isinstance(cap, (int, float)) and cap != 0,
+        causal=causal and mask is None,
     )
-    if isinstance(scores_out, Tensor):
-        kernels.append(elementwise_kernel("fill", (), (scores_out,), flops_per_element=0))
-    fused = options.attention == "fused"
-    return Lowered(kernels=tuple(kernels), host_calls=1 if fused else len(kernels))
+    scores = optional_output(op, 3)
+    if scores is not None:
+        kernels.append(fill_kernel(scores))
+    if options.attention == "fused":
+        calls = 1
+    else:
+        calls = len(kernels)
+    return launched(*kernels, calls=calls)
+
+
+def _appended(op: Operator, index: int, past: Tensor | None, size: Shape) -> tuple[Tensor, list[Kernel]]:
+    """Return the keys (input 1) or values (2) with their past before them, and the copy that joins the two."""
+    new = input_at(op, index)
+    present = optional_output(op, index)
+    if past is None and present is None:
+        return new, []
+    if present is None:
+        present = scratch(new, f"present{index}", size)
+    parts = [new]
+    if past is not None:
+        parts.insert(0, past)
+    return present, [copy_kernel("concat", parts, (present,))]
+
+
+@shape_rule("FlexAttention", domain="ai.onnx.preview")
+def flex_attention_types(ctx: ShapeContext) -> Outputs:
+    """Return Q with V's head size."""
+    q = tensor(ctx, 0, rank=4)
+    v = tensor(ctx, 2, rank=4)
+    _require_fit(q.shape, tensor(ctx, 1, rank=4).shape, v.shape)
+    shape = q.shape[:3] + v.shape[3:]
+    return [TensorType(q.dtype, shape)]
 
 
 @lowering_rule("FlexAttention", domain="ai.onnx.preview", kind="attention")
 def flex_attention(op: Operator, options: LoweringOptions) -> Lowered:
-    """Attention with score and probability functions, each counted as one FLOP a score inside the fused
-    kernel.
-    """
-    q, k, v = (input_at(op, i) for i in range(3))
-    shape = attention_shape(op, q, k, v, None, heads=0, kv_heads=0)
+    """Return attention with score and probability functions, each one FLOP a score inside the fused kernel."""
+    qkv = [input_at(op, index) for index in range(3)]
     changed = op.attributes.get("score_mod") is not None or op.attributes.get("prob_mod") is not None
-    kernels = attention_kernels(shape, (q, k, v), output_at(op), options, masked=changed, name="flex")
-    return Lowered(kernels=kernels, host_calls=1 if options.attention == "fused" else len(kernels))
+    kernels = attention_kernels(attention_shape(op), qkv, output_at(op), options, masked=changed, name="flex")
+    if options.attention == "fused":
+        calls = 1
+    else:
+        calls = len(kernels)
+    return launched(*kernels, calls=calls)
+
+
+@shape_rule("LinearAttention")
+@shape_rule("LinearAttention", domain=MS)
+def linear_attention_types(ctx: ShapeContext) -> Outputs:
+    """Return output and state for packed (batch, length, heads x size) inputs.
+
+    The state is (batch, key heads, key size, value size); com.microsoft's ``state_window`` keeps that many of them.
+    """
+    q = tensor(ctx, 0, rank=3)
+    k = tensor(ctx, 1, rank=3)
+    v = tensor(ctx, 2, rank=3)
+    heads = int_attribute(ctx, "q_num_heads")
+    kv_heads = int_attribute(ctx, "kv_num_heads")
+    q_size = head_size(q.shape[2], heads, "the query")
+    k_size = head_size(k.shape[2], kv_heads, "the key")
+    v_size = head_size(v.shape[2], kv_heads, "the value")
+    if q_size != k_size or k.shape[:2] != v.shape[:2]:
+        raise ShapeError(f"Q {q}, K {k} and V {v} do not fit together")
+    past = optional_tensor(ctx, 3) or q
+    state = windowed(ctx, (q.shape[0], kv_heads, k_size, v_size))
+    result = (*q.shape[:2], heads * v_size)
+    outputs = [TensorType(q.dtype, result), TensorType(past.dtype, state)]
+    return outputs[: ctx.outputs]
+
+
+def windowed(ctx: ShapeContext, state: Shape) -> Shape:
+    """Return the shape of ``state``, or of as many of it as com.microsoft's attribute ``state_window`` keeps."""
+    window = int_attribute(ctx, "state_window", 0)
+    if window > 0:
+        return (window, *state)
+    return state
 
 
 @lowering_rule("LinearAttention", kind="linear_attention")
+@lowering_rule("LinearAttention", domain=MS, kind="linear_attention")
 def linear_attention(op: Operator, options: LoweringOptions) -> Lowered:
-    """A recurrence over tokens on a (key size x value size) state per head.
+    """Return a recurrence over tokens on a (key size x value size) state per head.
 
-    Per token and state element: decay 1 (with a decay), outer product and sum 2, readout 2; the delta rules
-    also
+    Per token and state element: decay 1 (with a decay), outer product and sum 2, readout 2; the delta rules also
     read the state with the key (2) and scale the correction (1).
     """
-    q, k, v = (input_at(op, i) for i in range(3))
-    result = output_at(op)
-    shape = attention_shape(
-        op, q, k, v, None, heads=_integer(op, "q_num_heads", 0), kv_heads=_integer(op, "kv_num_heads", 0)
-    )
+    shape = attention_shape(op)
     rule = op.attributes.get("update_rule", "gated_delta")
-    per_state = (
-        4 + (1 if rule in ("gated", "gated_delta") else 0) + (3 if rule in ("delta", "gated_delta") else 0)
-    )
-    heads = max(shape.heads, shape.kv_heads)
-    tokens = shape.batch * heads * shape.q_len
-    writes = tuple(t for t in op.outputs if isinstance(t, Tensor))
+    per_state = _PER_STATE.get(str(rule), 4)
+    tokens = shape.batch * max(shape.heads, shape.kv_heads) * shape.q_len
     kernel = memory_kernel(
         Family.ATTENTION,
         "linear",
         tensor_inputs(op),
-        writes or (result,),
+        tensor_outputs(op),
         flops=per_state * tokens * shape.qk_dim * shape.v_dim,
         rows=tokens,
         cols=shape.v_dim,
-        precision=matrix_precision(q.dtype, options),
+        precision=matrix_precision(input_at(op, 0).dtype, options),
     )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
+
+
+_PER_STATE = {"gated": 5, "delta": 7, "gated_delta": 8}  # FLOPs of a state element and token
+
+
+@shape_rule("RotaryEmbedding")
+def rotary_types(ctx: ShapeContext) -> Outputs:
+    """Return the input's type; three dimensions need the number of heads."""
+    x = tensor(ctx, 0, min_rank=3)
+    if len(x.shape) == 3:
+        head_size(x.shape[2], int_attribute(ctx, "num_heads"), "the input")
+    return [x]
 
 
 @lowering_rule("RotaryEmbedding", kind="rotary_embedding")
 def rotary_embedding(op: Operator, options: LoweringOptions) -> Lowered:
-    """Each pair is turned: 4 products and 2 sums, so 3 FLOPs an element; the caches are read where positions
-    point.
+    """Return the turning of every pair: 4 products and 2 sums, so 3 FLOPs an element.
+
+    The caches are read where positions point.
     """
-    source, cos, sin = (input_at(op, i) for i in range(3))
+    source, cos, sin = (input_at(op, index) for index in range(3))
     positions = optional_input(op, 3)
     result = output_at(op)
-    if positions is None:
-        reads = (source, cos, sin)
-    else:
-        reads = (source, cos, sin, positions)
+    touched = source.nbytes + cos.nbytes + sin.nbytes
     if positions is not None:
-        rows = positions.elements
-        touched = (
-            source.nbytes + positions.nbytes + 2 * min(cos.nbytes, rows * cos.shape[-1] * cos.dtype.bits // 8)
-        )
-    else:
-        touched = source.nbytes + cos.nbytes + sin.nbytes
+        rows = positions.elements * cos.shape[-1] * cos.dtype.bits // 8
+        touched = source.nbytes + positions.nbytes + 2 * min(cos.nbytes, rows)
     kernel = memory_kernel(
         Family.ELEMENTWISE,
         "rotary",
-        reads,
+        present_inputs(op, 0, 1, 2, 3),
         (result,),
         flops=3 * result.elements,
         rows=result.elements,
         read_bytes=touched,
     )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)

@@ -10,14 +10,13 @@ implicit GEMM does. Sizes are elements; ``*_bytes`` are bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.errors import ShapeError
-from gkestimator.core.graph import Operator, Tensor
+from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.kernels import Family, GemmShape, Kernel
-from gkestimator.operators.precision import element_precision, matrix_precision
-from gkestimator.operators.registry import LoweringOptions
+from gkestimator.operators.registry import LoweringOptions, Shape, element_precision, matrix_precision
 
 # Per element of a row: maximum, subtract, exponential, sum, divide (log-softmax: subtract the logarithm
 # instead).
@@ -30,12 +29,9 @@ RMSNORM_FLOPS = 3  # square, sum; multiply by 1/rms
 
 
 def input_at(op: Operator, index: int) -> Tensor:
-    """Input ``index`` as a tensor; ShapeError when the operator lacks it or it is a sequence."""
-    if index < len(op.inputs):
-        value = op.inputs[index]
-    else:
-        value = None
-    if not isinstance(value, Tensor):
+    """Return input ``index`` as a tensor; ShapeError when the operator lacks it or it is a sequence."""
+    value = optional_input(op, index)
+    if value is None:
         raise ShapeError(
             f"{op.op_type} {op.name!r}: input {index} is missing or no tensor, expected a tensor"
         )
@@ -43,7 +39,7 @@ def input_at(op: Operator, index: int) -> Tensor:
 
 
 def optional_input(op: Operator, index: int) -> Tensor | None:
-    """Input ``index`` as a tensor, or None when it is omitted."""
+    """Return input ``index`` as a tensor, or None when it is omitted."""
     if index < len(op.inputs):
         value = op.inputs[index]
     else:
@@ -53,43 +49,96 @@ def optional_input(op: Operator, index: int) -> Tensor | None:
     return None
 
 
-def output_at(op: Operator, index: int = 0) -> Tensor:
-    """Output ``index`` as a tensor; ShapeError when nothing uses it or it is a sequence."""
+def present_inputs(op: Operator, *indices: int) -> tuple[Tensor, ...]:
+    """Return those of the inputs ``indices`` that are tensors and not omitted, in order."""
+    tensors = [optional_input(op, index) for index in indices]
+    return tuple([tensor for tensor in tensors if tensor is not None])
+
+
+def optional_output(op: Operator, index: int) -> Tensor | None:
+    """Return output ``index`` as a tensor, or None when nothing uses it."""
     if index < len(op.outputs):
         value = op.outputs[index]
     else:
         value = None
-    if not isinstance(value, Tensor):
+    if isinstance(value, Tensor):
+        return value
+    return None
+
+
+def output_at(op: Operator, index: int = 0) -> Tensor:
+    """Return output ``index`` as a tensor; ShapeError when nothing uses it or it is a sequence."""
+    value = optional_output(op, index)
+    if value is None:
         raise ShapeError(
             f"{op.op_type} {op.name!r}: output {index} is missing or no tensor, expected a tensor"
         )
     return value
 
 
-def tensor_inputs(op: Operator) -> tuple[Tensor, ...]:
-    """The inputs that are tensors, elements of sequences included, in order."""
-    found: list[Tensor] = []
-    for value in op.inputs:
+def int_of(op: Operator, name: str, default: int) -> int:
+    """Return the attribute ``name``; ``default`` where it is absent or no integer."""
+    value = op.attributes.get(name, default)
+    if isinstance(value, int):
+        return value
+    return default
+
+
+def ints_of(op: Operator, name: str) -> Shape:
+    """Return the attribute ``name``, a list of integers; empty where it is absent or no list."""
+    value = op.attributes.get(name)
+    if isinstance(value, tuple):
+        return tuple([int(v) for v in value])
+    return ()
+
+
+def operator_axis(op: Operator, rank: int, default: int) -> int:
+    """Return the attribute ``axis`` as a non-negative index into ``rank`` dimensions."""
+    axis = int_of(op, "axis", default)
+    if axis < 0:
+        return axis + rank
+    return axis
+
+
+def tensors_of(values: Iterable[Value | None]) -> list[Tensor]:
+    """Return the tensors among ``values``, elements of sequences included, in order."""
+    tensors: list[Tensor] = []
+    for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif value is not None:
-            found.extend(value.elements_)
-    return tuple(found)
+            tensors.extend(value.elements_)
+    return tensors
+
+
+def tensor_inputs(op: Operator) -> tuple[Tensor, ...]:
+    """Return the inputs that are tensors, elements of sequences included, in order."""
+    return tuple(tensors_of(op.inputs))
 
 
 def tensor_outputs(op: Operator) -> tuple[Tensor, ...]:
-    """The outputs that are tensors, elements of sequences included, in order."""
-    found: list[Tensor] = []
-    for value in op.outputs:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif value is not None:
-            found.extend(value.elements_)
-    return tuple(found)
+    """Return the outputs that are tensors, elements of sequences included, in order."""
+    return tuple(tensors_of(op.outputs))
+
+
+def scratch(base: Tensor, suffix: str, shape: Shape, dtype: DType | None = None) -> Tensor:
+    """Return a tensor that a call makes for itself on the way to (or from) ``base``, in its type by default."""
+    name = f"{base.name}#{suffix}"
+    return Tensor(name=name, dtype=dtype or base.dtype, shape=shape, storage=name)
+
+
+def total_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of ``tensors`` together."""
+    return sum([tensor.nbytes for tensor in tensors])
+
+
+def weight_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of those of ``tensors`` that are weights."""
+    return sum([tensor.nbytes for tensor in tensors if tensor.is_weight])
 
 
 def distinct(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """``tensors`` without repetitions of a name, in order: what a kernel reads once."""
+    """Return ``tensors`` without repetitions of a name, in order: what a kernel reads once."""
     return tuple({t.name: t for t in tensors}.values())
 
 
@@ -106,19 +155,27 @@ def memory_kernel(
     workspace_bytes: int = 0,
     read_bytes: int | None = None,
 ) -> Kernel:
-    """A kernel whose traffic is its operands. ``read_bytes`` overrides where only part of an operand is
-    touched.
+    """Return a kernel whose traffic is its operands.
+
+    ``read_bytes`` overrides where only part of an operand is touched.
 
     ``inputs`` counts the operands that are real tensors: one-element constants travel as kernel arguments.
     """
     operands = distinct(reads)
-    total = sum(t.nbytes for t in operands)
-    weight = sum(t.nbytes for t in operands if t.is_weight)
+    total = total_bytes(operands)
+    weight = weight_bytes(operands)
     if read_bytes is not None:
         weight = min(weight, read_bytes)
         total = read_bytes
-    leading = writes[0] if writes else operands[0]
+    if writes:
+        leading = writes[0]
+    else:
+        leading = operands[0]
     counted = sum(1 for t in operands if not (t.is_weight and t.elements <= 1))
+    if operands:
+        inputs = max(1, counted)
+    else:
+        inputs = 0
     return Kernel(
         name=f"{family.value}.{variant}",
         family=family,
@@ -126,12 +183,12 @@ def memory_kernel(
         precision=element_precision(leading.dtype) if precision is None else precision,
         flops=flops,
         read_bytes=total,
-        write_bytes=sum(t.nbytes for t in writes),
+        write_bytes=total_bytes(writes),
         weight_bytes=weight,
         rows=rows,
         cols=cols,
         element_bytes=leading.dtype.bits / 8,
-        inputs=max(1, counted) if operands else 0,
+        inputs=inputs,
         workspace_bytes=workspace_bytes,
     )
 
@@ -139,20 +196,25 @@ def memory_kernel(
 def elementwise_kernel(
     variant: str, reads: Sequence[Tensor], writes: Sequence[Tensor], *, flops_per_element: int
 ) -> Kernel:
-    """One result element per thread: rows = output elements."""
+    """Return one result element per thread: rows = output elements."""
     elements = max((t.elements for t in writes), default=0)
     return memory_kernel(
         Family.ELEMENTWISE, variant, reads, writes, flops=flops_per_element * elements, rows=elements
     )
 
 
+def fill_kernel(result: Tensor) -> Kernel:
+    """Return the kernel that writes one value everywhere."""
+    return elementwise_kernel("fill", (), (result,), flops_per_element=0)
+
+
 def copy_kernel(variant: str, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> Kernel:
-    """Data movement without arithmetic. Each result element reads at most one source element.
+    """Return a data movement without arithmetic. Each result element reads at most one source element.
 
     So a slice reads what it writes, a transpose all of its source, an expansion its small source once.
     """
-    written = sum(t.nbytes for t in writes)
-    source = sum(t.nbytes for t in distinct(reads))
+    written = total_bytes(writes)
+    source = total_bytes(distinct(reads))
     return memory_kernel(
         Family.COPY,
         variant,
@@ -165,7 +227,11 @@ def copy_kernel(variant: str, reads: Sequence[Tensor], writes: Sequence[Tensor])
 
 
 def cast_kernel(source: Tensor, dtype: DType) -> Kernel:
-    """``source`` converted to ``dtype``."""
+    """Return ``source`` converted to ``dtype``."""
+    if source.is_weight:
+        weight_bytes = source.nbytes
+    else:
+        weight_bytes = 0
     return Kernel(
         name="copy.cast",
         family=Family.COPY,
@@ -174,7 +240,7 @@ def cast_kernel(source: Tensor, dtype: DType) -> Kernel:
         flops=0,
         read_bytes=source.nbytes,
         write_bytes=dtype.nbytes(source.elements),
-        weight_bytes=source.nbytes if source.is_weight else 0,
+        weight_bytes=weight_bytes,
         rows=source.elements,
         element_bytes=dtype.bits / 8,
     )
@@ -190,13 +256,16 @@ def row_kernel(
     cols: int,
     flops: int,
 ) -> Kernel:
-    """A kernel that works on ``rows`` independent rows of ``cols`` elements."""
+    """Return a kernel that works on ``rows`` independent rows of ``cols`` elements."""
     return memory_kernel(family, variant, reads, writes, flops=flops, rows=rows, cols=cols)
 
 
 def softmax_kernel(variant: str, source: Tensor, result: Tensor, axis: int) -> Kernel:
-    """Softmax, log-softmax or hardmax of ``source`` along ``axis``."""
-    cols = source.shape[axis] if source.shape else 1
+    """Return softmax, log-softmax or hardmax of ``source`` along ``axis``."""
+    if source.shape:
+        cols = source.shape[axis]
+    else:
+        cols = 1
     per_element = {"softmax": SOFTMAX_FLOPS, "log_softmax": LOG_SOFTMAX_FLOPS, "hardmax": HARDMAX_FLOPS}[
         variant
     ]
@@ -222,8 +291,9 @@ def layernorm_kernel(
     affine: int,
     per_element: int = LAYERNORM_FLOPS,
 ) -> Kernel:
-    """Normalisation over ``rows`` rows of ``cols``; ``affine`` counts scale and shift (0 to 2). ``writes[0]``
-    is the result.
+    """Return a normalisation over ``rows`` rows of ``cols``; ``affine`` counts scale and shift (0 to 2).
+
+    ``writes[0]`` is the result.
     """
     return row_kernel(
         Family.LAYERNORM,
@@ -237,7 +307,7 @@ def layernorm_kernel(
 
 
 def batchnorm_kernel(source: Tensor, result: Tensor, parameters: Sequence[Tensor]) -> Kernel:
-    """Inference batch normalisation: one multiply-add per element (scale and shift folded per channel, 4
+    """Return inference batch normalisation: one multiply-add per element (scale and shift folded per channel, 4
     FLOPs each).
     """
     if len(source.shape) > 1:
@@ -258,7 +328,7 @@ def batchnorm_kernel(source: Tensor, result: Tensor, parameters: Sequence[Tensor
 def reduction_kernel(
     variant: str, source: Tensor, writes: Sequence[Tensor], *, kept: int, per_element: int, per_row: int = 0
 ) -> Kernel:
-    """A reduction of ``source`` to ``kept`` results; ``per_row`` FLOPs finish each (divide, square root,
+    """Return a reduction of ``source`` to ``kept`` results; ``per_row`` FLOPs finish each (divide, square root,
     logarithm).
     """
     rows = max(1, kept)
@@ -284,29 +354,40 @@ def gemm_kernel(
     operand_dtype: DType | None = None,
     read_bytes: int | None = None,
 ) -> Kernel:
-    """Matrix product of ``reads[0]`` and ``reads[1]`` (further reads: bias, scales). FLOPs 2 x batch x m x n
-    x k + epilogue.
+    """Return the matrix product of ``reads[0]`` and ``reads[1]`` (further reads: bias, scales).
+
+    FLOPs 2 x batch x m x n x k + epilogue.
 
     ``operand_dtype`` is the type multiplied where the operands are stored otherwise (autocast, weight-only
     quantisation). One product is ``linear``, several are ``bmm``. Variant ``matmul_nn``: neither operand is read
     transposed (libraries pick other tiles then); it is named as ``matmul`` is.
     """
-    family = Family.LINEAR if shape.batch == 1 else Family.BMM
-    dtype = operand_dtype if operand_dtype is not None else reads[0].dtype
+    if shape.batch == 1:
+        family = Family.LINEAR
+    else:
+        family = Family.BMM
+    if operand_dtype is not None:
+        dtype = operand_dtype
+    else:
+        dtype = reads[0].dtype
     operands = distinct(reads)
-    weight = sum(t.nbytes for t in operands if t.is_weight)
+    weight = weight_bytes(operands)
     if read_bytes is None:
-        total = sum(t.nbytes for t in operands)
+        total = total_bytes(operands)
     else:
         total = read_bytes
+    if variant in ("matmul", "matmul_nn"):
+        name = family.value
+    else:
+        name = f"{family.value}.{variant}"
     return Kernel(
-        name=family.value if variant in ("matmul", "matmul_nn") else f"{family.value}.{variant}",
+        name=name,
         family=family,
         variant=variant,
         precision=matrix_precision(dtype, options),
         flops=2 * shape.batch * shape.m * shape.n * shape.k + epilogue_flops,
         read_bytes=total,
-        write_bytes=sum(t.nbytes for t in writes),
+        write_bytes=total_bytes(writes),
         weight_bytes=min(weight, total),
         rows=shape.batch * shape.m,
         cols=shape.n,

@@ -1,4 +1,7 @@
-"""Convolutions as implicit GEMMs, in one, two or three spatial dimensions."""
+"""Convolutions as implicit GEMMs, in one, two or three spatial dimensions.
+
+The formulas of result shapes are those of ONNX's operator specification (Conv, ConvTranspose).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gkestimator.core.dtypes import Precision
+from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.core.kernels import ConvShape, Family, GemmShape, Kernel
@@ -17,22 +20,49 @@ from gkestimator.operators.builders import (
     memory_kernel,
     optional_input,
     output_at,
+    present_inputs,
+    scratch,
+    total_bytes,
+    weight_bytes,
 )
+from gkestimator.operators.checks import channels_first, int_attribute, ints_attribute, tensor
 from gkestimator.operators.matmul import autocast_kernels
-from gkestimator.operators.precision import matrix_precision
-from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+from gkestimator.operators.pooling import not_negative, read_window, slid
+from gkestimator.operators.registry import (
+    Kernels,
+    Lowered,
+    LoweringOptions,
+    Outputs,
+    Shape,
+    ShapeContext,
+    TensorType,
+    launched,
+    lowering_rule,
+    matrix_precision,
+    shape_rule,
+)
 
 _TENSOR_CORES = frozenset({Precision.TF32, Precision.FP16, Precision.BF16})
 _WINOGRAD_CHANNELS = 128  # below, cuDNN prefers other algorithms (RECIPE, part two, memory)
+_CONVERSIONS = frozenset({"nchw_to_nhwc", "nhwc_to_nchw"})
+
+
+@shape_rule("Conv")
+def conv_types(ctx: ShapeContext) -> Outputs:
+    """Return (N, M, ...) for an image (N, C, ...) and weights (M, C / group, ...)."""
+    return [TensorType(tensor(ctx, 0).dtype, channels_first_result(ctx))]
 
 
 def _flat(values: Sequence[int], default: int, rank: int) -> tuple[int, int]:
-    """(product of all but the last, last) of a spatial attribute, padded to ``rank`` with ``default``."""
-    full = tuple(values) if values else (default,) * rank
+    """Return (product of all but the last, last) of a spatial attribute, padded to ``rank`` with ``default``."""
+    if values:
+        full = tuple(values)
+    else:
+        full = (default,) * rank
     return math.prod(full[:-1]), full[-1]
 
 
-def _ints(op: Operator, name: str) -> tuple[int, ...]:
+def _ints(op: Operator, name: str) -> Shape:
     value = op.attributes.get(name)
     if isinstance(value, tuple):
         return tuple(int(v) for v in value)
@@ -41,13 +71,13 @@ def _ints(op: Operator, name: str) -> tuple[int, ...]:
 
 def conv_shape(
     op: Operator,
-    source: tuple[int, ...],
-    weight: tuple[int, ...],
-    result: tuple[int, ...],
+    source: Shape,
+    weight: Shape,
+    result: Shape,
     *,
     transposed: bool = False,
 ) -> ConvShape:
-    """The shape record of a convolution in NC+ layout with weights (M, C/group, kernel...); transposed: (C,
+    """Return the shape record of a convolution in NC+ layout with weights (M, C/group, kernel...); transposed: (C,
     M/group, ...).
     """
     rank = len(source) - 2
@@ -57,16 +87,23 @@ def conv_shape(
             f"found {list(source)}, {list(weight)} and {list(result)}"
         )
     group = op.attributes.get("group", 1)
-    groups = group if isinstance(group, int) else 1
+    if isinstance(group, int):
+        groups = group
+    else:
+        groups = 1
     in_h, in_w = _flat(source[2:], 1, rank)
     out_h, out_w = _flat(result[2:], 1, rank)
     kernel_h, kernel_w = _flat(weight[2:], 1, rank)
     stride_h, stride_w = _flat(_ints(op, "strides"), 1, rank)
     dilation_h, dilation_w = _flat(_ints(op, "dilations"), 1, rank)
+    if transposed:
+        out_channels = weight[1] * groups
+    else:
+        out_channels = weight[0]
     return ConvShape(
         batch=source[0],
         in_channels=source[1],
-        out_channels=weight[1] * groups if transposed else weight[0],
+        out_channels=out_channels,
         groups=groups,
         in_h=in_h,
         in_w=in_w,
@@ -100,7 +137,7 @@ def _implicit_gemm(shape: ConvShape, *, transposed: bool) -> GemmShape:
 
 
 def _workspace(shape: ConvShape, precision: Precision, source: Tensor, weight: Tensor, result: Tensor) -> int:
-    """cuDNN's scratch: about 2.25 (in + out) + 4 weights for FP32 Winograd, the NHWC copies on tensor cores,
+    """Return cuDNN's scratch: about 2.25 (in + out) + 4 weights for FP32 Winograd, the NHWC copies on tensor cores,
     else none.
     """
     area = shape.kernel_h * shape.kernel_w
@@ -116,8 +153,9 @@ def _workspace(shape: ConvShape, precision: Precision, source: Tensor, weight: T
 
 
 def _one_pixel(shape: ConvShape) -> bool:
-    """Whether every image gives one pixel from all of itself: the matrix product (batch, C x area) x (C x area, M) of
-    data that lie flat already, and measured as such by the thousand, where no public table has such convolutions.
+    """Return whether every image gives one pixel from all of itself: the matrix product (batch, C x area) x (C x
+    area, M) of data that lie flat already, and measured as such by the thousand, where no public table has such
+    convolutions.
     """
     whole = (shape.in_h, shape.in_w) == (shape.kernel_h, shape.kernel_w)
     return whole and (shape.out_h, shape.out_w, shape.groups) == (1, 1, 1)
@@ -133,13 +171,20 @@ def convolution_kernel(
     variant: str = "conv",
     epilogue_flops: int = 0,
 ) -> Kernel:
-    """One convolution of ``reads[0]`` by ``reads[1]`` (further reads: bias, residual). FLOPs 2 x groups x m x
-    n x k.
+    """Return one convolution of ``reads[0]`` by ``reads[1]`` (further reads: bias, residual).
+
+    FLOPs 2 x groups x m x n x k.
     """
     gemm = _implicit_gemm(shape, transposed=transposed)
     depthwise = shape.groups > 1 and shape.groups == shape.in_channels
-    untransposed = Family.DEPTHWISE if depthwise else Family.CONV
-    family = Family.CONV_TRANSPOSE if transposed else untransposed
+    if depthwise:
+        untransposed = Family.DEPTHWISE
+    else:
+        untransposed = Family.CONV
+    if transposed:
+        family = Family.CONV_TRANSPOSE
+    else:
+        family = untransposed
     if not transposed and variant == "conv" and _one_pixel(shape):
         family = Family.LINEAR
     precision = matrix_precision(reads[0].dtype, options, convolution=True)
@@ -152,9 +197,9 @@ def convolution_kernel(
         variant=variant,
         precision=precision,
         flops=2 * gemm.batch * gemm.m * gemm.n * gemm.k + epilogue_flops,
-        read_bytes=sum(t.nbytes for t in operands),
+        read_bytes=total_bytes(operands),
         write_bytes=result.nbytes,
-        weight_bytes=sum(t.nbytes for t in operands if t.is_weight),
+        weight_bytes=weight_bytes(operands),
         rows=gemm.batch * gemm.m,
         cols=gemm.n,
         element_bytes=result.dtype.bits / 8,
@@ -178,24 +223,28 @@ def conv_kernels(
     extra_reads: tuple[Tensor, ...] = (),
     epilogue_flops: int = 0,
     channels_last: bool = False,
-) -> tuple[Kernel, ...]:
-    """A convolution as the runtimes launch it.
+) -> Kernels:
+    """Return a convolution as the runtimes launch it.
 
     Casts under autocast; on tensor cores, for kernels larger than 1x1, grouped ones too, the NCHW to NHWC
-    conversions around it (cuDNN's ``nchwToNhwc``); the bias as a kernel of its own (torch adds it after cuDNN,
-    ONNX Runtime calls cudnnAddTensor) unless ``fused_bias``.
+    conversions around it (cuDNN's ``nchwToNhwc``); the bias as a kernel of its own (torch adds it after cuDNN, ONNX
+    Runtime calls cudnnAddTensor) unless ``fused_bias``.
     """
     separate = bias is not None and not fused_bias
     reads = (source, weight, *(() if separate or bias is None else (bias,)), *extra_reads)
     casts, reads = autocast_kernels(reads, options)
     epilogue = epilogue_flops + (result.elements if bias is not None and not separate else 0)
+    if extra_reads or epilogue_flops:
+        variant = "fused"
+    else:
+        variant = "conv"
     main = convolution_kernel(
         shape,
         reads,
         result,
         options,
         transposed=transposed,
-        variant="fused" if extra_reads or epilogue_flops else "conv",
+        variant=variant,
         epilogue_flops=epilogue,
     )
     kernels = [*casts]
@@ -216,8 +265,10 @@ def conv_kernels(
     return tuple(kernels)
 
 
-def in_channels_last(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """``kernels`` of a convolution whose image lies in NHWC: no conversions, and cuDNN's depthwise kernel for it."""
+def in_channels_last(kernels: Kernels) -> Kernels:
+    """Return ``kernels`` of a convolution whose image lies in NHWC: no conversions, and cuDNN's depthwise kernel
+    for it.
+    """
     return tuple(
         replace(k, variant="channels_last", name=f"{k.name}.channels_last")
         if k.family is Family.DEPTHWISE
@@ -227,59 +278,106 @@ def in_channels_last(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     )
 
 
-_CONVERSIONS = frozenset({"nchw_to_nhwc", "nhwc_to_nchw"})
-
-
 def _layout_kernel(variant: str, tensor: Tensor) -> Kernel:
     return memory_kernel(Family.COPY, variant, (tensor,), (tensor,), flops=0, rows=tensor.elements)
 
 
 @lowering_rule("Conv", kind="convolution", autocast="half", feeds_in_place=True)
 def conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """Convolution, then its bias."""
+    """Return convolution, then its bias."""
     source = input_at(op, 0)
     weight = input_at(op, 1)
     result = output_at(op)
     shape = conv_shape(op, source.shape, weight.shape, result.shape)
     kernels = conv_kernels(shape, source, weight, optional_input(op, 2), result, options)
     casts = sum(1 for k in kernels if k.variant == "cast")
-    return Lowered(kernels=kernels, host_calls=1 + casts)
+    return launched(*kernels, calls=1 + casts)
+
+
+def transposed_result(ctx: ShapeContext, pads: Shape | None = None) -> TensorType:
+    """Return the type of ConvTranspose of input 0 (N, C, spatial) with input 1 (C, M / group, kernel).
+
+    ``pads`` (all begins, then all ends) override the attribute.
+    """
+    image = tensor(ctx, 0, min_rank=3)
+    x = image.shape
+    w = tensor(ctx, 1, rank=len(x)).shape
+    groups = int_attribute(ctx, "group", 1)
+    if w[0] != x[1] or groups < 1:
+        raise ShapeError(f"input {list(x)}, weight {list(w)} and group {groups} do not fit together")
+    rank = len(x) - 2
+    window = read_window(ctx, rank, w[2:])
+    if pads is not None:
+        window = window._replace(pads=pads)
+    extra = ints_attribute(ctx, "output_padding", length=rank, low=0) or (0,) * rank
+    named = ints_attribute(ctx, "output_shape", low=1)
+    sizes = []
+    for axis, size in enumerate(x[2:]):
+        if window.padded_to_fit:
+            sizes.append(size * window.strides[axis])
+        else:
+            covered = window.strides[axis] * (size - 1) + window.span(axis)
+            sizes.append(covered + extra[axis] - window.padding(axis))
+    if named is not None:
+        if len(named) not in (rank, rank + 2):
+            raise ShapeError(f"output_shape has {len(named)} items, expected {rank}")
+        sizes = list(named[-rank:])
+    shape = (x[0], w[1] * groups, *not_negative(sizes))
+    return TensorType(image.dtype, shape)
+
+
+@shape_rule("ConvTranspose")
+def conv_transpose_types(ctx: ShapeContext) -> Outputs:
+    """Return the shape that a convolution would make the input from."""
+    return [transposed_result(ctx)]
 
 
 @lowering_rule("ConvTranspose", kind="transposed_convolution", autocast="half")
 def conv_transpose(op: Operator, options: LoweringOptions) -> Lowered:
-    """The data gradient of a convolution, then its bias."""
+    """Return the data gradient of a convolution, then its bias."""
     source = input_at(op, 0)
     weight = input_at(op, 1)
     result = output_at(op)
     shape = conv_shape(op, source.shape, weight.shape, result.shape, transposed=True)
     kernels = conv_kernels(shape, source, weight, optional_input(op, 2), result, options, transposed=True)
     casts = sum(1 for k in kernels if k.variant == "cast")
-    return Lowered(kernels=kernels, host_calls=1 + casts)
+    return launched(*kernels, calls=1 + casts)
+
+
+@shape_rule("ConvInteger")
+def conv_integer_types(ctx: ShapeContext) -> Outputs:
+    """Return the convolution in int32."""
+    return [TensorType(DType.INT32, channels_first_result(ctx))]
 
 
 @lowering_rule("ConvInteger", kind="integer_convolution", quantised=True)
 def conv_integer(op: Operator, options: LoweringOptions) -> Lowered:
-    """int8 convolution to int32; zero points go into its prologue."""
+    """Return int8 convolution to int32; zero points go into its prologue."""
     source = input_at(op, 0)
     weight = input_at(op, 1)
     result = output_at(op)
     shape = conv_shape(op, source.shape, weight.shape, result.shape)
-    others = tuple(t for i in (2, 3) if (t := optional_input(op, i)) is not None)
+    others = present_inputs(op, 2, 3)
     kernel = convolution_kernel(shape, (source, weight, *others), result, options, variant="integer")
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
+
+
+@shape_rule("QLinearConv")
+def qlinear_conv_types(ctx: ShapeContext) -> Outputs:
+    """Return the convolution of inputs 0 and 3 in the type of the result's zero point."""
+    return [TensorType(tensor(ctx, 7).dtype, channels_first_result(ctx, 0, 3))]
 
 
 @lowering_rule("QLinearConv", kind="integer_convolution", quantised=True)
 def qlinear_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """int8 convolution, requantised in its epilogue: multiply, round, add the zero point, saturate twice, and
-    the bias.
+    """Return int8 convolution, requantised in its epilogue: multiply, round, add the zero point, saturate twice,
+    and the bias.
     """
     source = input_at(op, 0)
     weight = input_at(op, 3)
     result = output_at(op)
     shape = conv_shape(op, source.shape, weight.shape, result.shape)
-    others = tuple(t for i in (1, 2, 4, 5, 6, 7, 8) if (t := optional_input(op, i)) is not None)
+    others = present_inputs(op, 1, 2, 4, 5, 6, 7, 8)
     per_element = 5 + (1 if optional_input(op, 8) is not None else 0)
     kernel = convolution_kernel(
         shape,
@@ -289,104 +387,64 @@ def qlinear_conv(op: Operator, options: LoweringOptions) -> Lowered:
         variant="qlinear",
         epilogue_flops=per_element * result.elements,
     )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
+
+
+def conv_result(ctx: ShapeContext, x: Shape, w: Shape, *, channels_last: bool = False) -> Shape:
+    """Return the output shape of a convolution of ``x`` (N, C, spatial) with ``w`` (M, C / group, kernel).
+
+    ``channels_last``: x and the output are (N, spatial, C); the weight keeps its layout.
+    """
+    if len(x) < 3 or len(w) != len(x):
+        raise ShapeError(f"input {list(x)} and weights {list(w)} do not fit a convolution")
+    if channels_last:
+        x = channels_first(x)
+    groups = int_attribute(ctx, "group", 1)
+    if groups < 1 or x[1] != w[1] * groups or w[0] % groups:
+        raise ShapeError(
+            f"input {list(x)} has {x[1]} channels; weights {list(w)} in {groups} groups do not fit together"
+            f" with them"
+        )
+    spatial = slid(read_window(ctx, len(x) - 2, w[2:]), x[2:])
+    if channels_last:
+        return (x[0], *spatial, w[0])
+    return (x[0], w[0], *spatial)
+
+
+def channels_first_result(ctx: ShapeContext, x: int = 0, w: int = 1) -> Shape:
+    """Return :func:`conv_result` of the inputs number ``x`` and ``w``."""
+    return conv_result(ctx, tensor(ctx, x).shape, tensor(ctx, w).shape)
+
+
+@shape_rule("DeformConv")
+def deform_conv_types(ctx: ShapeContext) -> Outputs:
+    """Return the shape of the convolution without offsets."""
+    return [TensorType(tensor(ctx, 0).dtype, channels_first_result(ctx))]
 
 
 @lowering_rule("DeformConv", kind="deformable_convolution", autocast="half")
 def deform_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """Bilinear gathering of the columns (11 FLOPs a sample: 4 weights of 2, 4 multiply-adds less one), then a
-    GEMM.
-    """
+    """Return a bilinear gathering of the columns, then a GEMM."""
     source = input_at(op, 0)
     weight = input_at(op, 1)
     result = output_at(op)
     offset = input_at(op, 2)
     bias = optional_input(op, 3)
-    mask = optional_input(op, 4)
+    masks = present_inputs(op, 4)
     shape = conv_shape(op, source.shape, weight.shape, result.shape)
     area = shape.kernel_h * shape.kernel_w
     samples = shape.batch * shape.in_channels * area * shape.out_h * shape.out_w
-    columns = Tensor(
-        name=f"{result.name}#columns", dtype=source.dtype, shape=(samples,), storage=f"{result.name}#columns"
-    )
-    if mask is None:
-        gathered = (source, offset)
-    else:
-        gathered = (source, offset, mask)
-    per_sample = 11 if mask is None else 12
+    columns = scratch(result, "columns", (samples,), source.dtype)
+    # 4 weights of 2 each, 4 multiply-adds less one, and the factor of a mask.
+    per_sample = 11 + len(masks)
     sample = memory_kernel(
         Family.RESAMPLE,
         "deform_columns",
-        gathered,
+        (source, offset, *masks),
         (columns,),
         flops=per_sample * samples,
         rows=samples,
         workspace_bytes=columns.nbytes,
     )
     kernels = conv_kernels(shape, source, weight, bias, result, options)
-    return Lowered(kernels=(sample, *kernels), host_calls=1)
-
-
-@lowering_rule("CausalConvWithState", kind="convolution")
-def causal_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """Depthwise causal convolution over (state, x): the new state is a slice of the two, the activation an
-    epilogue.
-    """
-    source = input_at(op, 0)
-    weight = input_at(op, 1)
-    result = output_at(op)
-    bias = optional_input(op, 2)
-    state = optional_input(op, 3)
-    channels = source.shape[1]
-    length = source.shape[-1]
-    taps = weight.shape[-1]
-    shape = ConvShape(
-        batch=source.shape[0],
-        in_channels=channels,
-        out_channels=channels,
-        groups=channels,
-        in_h=1,
-        in_w=length,
-        out_h=1,
-        out_w=length,
-        kernel_h=1,
-        kernel_w=taps,
-        stride_h=1,
-        stride_w=1,
-        dilation_h=1,
-        dilation_w=1,
-    )
-    reads = tuple(t for t in (source, weight, bias, state) if t is not None)
-    activation = op.attributes.get("activation", "none")
-    per_element = (1 if bias is not None else 0) + (5 if activation in ("silu", "swish") else 0)
-    main = convolution_kernel(
-        shape, reads, result, options, variant="causal", epilogue_flops=per_element * result.elements
-    )
-    kernels: tuple[Kernel, ...] = (main,)
-    if len(op.outputs) > 1:
-        new_state = op.outputs[1]
-    else:
-        new_state = None
-    if isinstance(new_state, Tensor) and new_state.elements:
-        kernels = (
-            main,
-            memory_kernel(Family.COPY, "slice", (new_state,), (new_state,), flops=0, rows=new_state.elements),
-        )
-    return Lowered(kernels=kernels, host_calls=len(kernels))
-
-
-@lowering_rule("Col2Im", kind="column_scatter")
-def col2im(op: Operator, options: LoweringOptions) -> Lowered:
-    """Every column element is added to its pixel: one FLOP each."""
-    source = input_at(op, 0)
-    result = output_at(op)
-    kernel = memory_kernel(
-        Family.SCATTER,
-        "col2im",
-        (source,),
-        (result,),
-        flops=source.elements,
-        rows=result.elements,
-        cols=max(1, source.elements // max(1, result.elements)),
-    )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(sample, *kernels)

@@ -1,21 +1,40 @@
 """Elementwise operators: one result element from one element of each operand.
 
-``FLOPS`` gives the operations per result element and the formula they were counted from: every arithmetic
-operation,
-comparison, and function value (exp, log, sqrt, erf, tanh, sin, ...) counts one. Moving or reinterpreting bits
-counts
+``FLOPS`` gives the operations per result element and the formula they were counted from: every arithmetic operation,
+comparison, and function value (exp, log, sqrt, erf, tanh, sin, ...) counts one. Moving or reinterpreting bits counts
 none. An operand that broadcasts is read once at its own size.
 """
 
 from __future__ import annotations
 
-from gkestimator.core.graph import Operator, Tensor
+from collections.abc import Mapping
+
+from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import ShapeError
+from gkestimator.core.graph import Operator
 from gkestimator.core.kernels import Kernel
-from gkestimator.operators.builders import elementwise_kernel, optional_input, output_at, tensor_inputs
-from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+from gkestimator.operators.builders import (
+    elementwise_kernel,
+    input_at,
+    optional_input,
+    output_at,
+    tensor_inputs,
+)
+from gkestimator.operators.checks import all_tensors, broadcast, tensor
+from gkestimator.operators.registry import (
+    Lowered,
+    LoweringOptions,
+    Outputs,
+    Shape,
+    ShapeContext,
+    TensorType,
+    launched,
+    lowering_rule,
+    shape_rule,
+)
 
 # op_type: (variant, FLOPs per element, formula)
-FLOPS: dict[str, tuple[str, int, str]] = {
+FLOPS: Mapping[str, tuple[str, int, str]] = {
     "Abs": ("abs", 1, "|x|"),
     "Acos": ("acos", 1, "acos x"),
     "Acosh": ("acosh", 1, "acosh x"),
@@ -83,10 +102,12 @@ FLOPS: dict[str, tuple[str, int, str]] = {
     "ThresholdedRelu": ("thresholded_relu", 1, "x > alpha ? x : 0"),
     "Where": ("where", 1, "c ? a : b"),
     "Xor": ("xor", 1, "a xor b"),
+    # Experimental operators of the first opsets, which old CNTK and Keras exports still hold.
+    "Affine": ("affine", 2, "alpha x + beta"),
+    "ParametricSoftplus": ("parametric_softplus", 5, "alpha log(1 + exp(beta x))"),
+    "ScaledTanh": ("scaled_tanh", 3, "alpha tanh(beta x)"),
 }
 GELU_TANH_FLOPS = 9  # 0.5 x (1 + tanh(c (x + d x^3))): two for x^3, d, +, c, tanh, +, 0.5, x
-
-
 # Operators with traits; what is said of each is what torch.autocast's lists (aten/src/ATen/autocast_mode.h), ONNX
 # Runtime's declarations MayInplace (onnxruntime/core/providers/cuda) and the activations of vision models say.
 _ACTIVATIONS = ("Clip", "Elu", "HardSwish", "LeakyRelu", "Relu")
@@ -122,6 +143,73 @@ _NAMED = frozenset(
     | {*_ACTIVATIONS, *_GATED, *_IN_FLOAT, *_IN_FLOAT_APART, *_OVER_FIRST}
 )
 
+# Binary operators by the element type of their result: the first operand's, or bool.
+_ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Pow", "Mod", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
+_COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor")
+_OTHER_SHAPES = frozenset({*_ARITHMETIC, *_COMPARISONS, "IsInf", "IsNaN", "Where"})
+
+
+@shape_rule(*(name for name in FLOPS if name not in _OTHER_SHAPES))
+@shape_rule("Hardmax", "LogSoftmax", "Softmax", "CumProd", "Identity")
+@shape_rule("CumSum", host_inputs=(1,))
+def same_types(ctx: ShapeContext) -> Outputs:
+    """Return the first input's type (Identity: also of a sequence).
+
+    Identity is no ``weight_view`` on purpose: exporters merge equal initializers behind it, which are separate
+    parameters.
+    """
+    if ctx.op_type == "Identity":
+        return ctx.types[:1]
+    return [tensor(ctx, 0)]
+
+
+@shape_rule("IsNaN", "IsInf")
+def predicate_types(ctx: ShapeContext) -> Outputs:
+    """Return a bool per element."""
+    return [TensorType(DType.BOOL, tensor(ctx, 0).shape)]
+
+
+def _binary_shape(ctx: ShapeContext, a: Shape, b: Shape) -> Shape:
+    """Return the shape of a binary operator's result.
+
+    Before opset 7, ``broadcast=1`` aligned the second operand with ``axis``: the first's shape results.
+    """
+    if a == b:
+        return a
+    if ctx.version >= 7 or not ctx.attributes.get("broadcast"):
+        return broadcast(a, b)
+    if len(b) > len(a):
+        raise ShapeError(f"operand {list(b)} has more dimensions than {list(a)}")
+    return a
+
+
+@shape_rule(*_ARITHMETIC)
+def arithmetic_types(ctx: ShapeContext) -> Outputs:
+    """Return the operands broadcast; the element type is the first operand's."""
+    a = tensor(ctx, 0)
+    b = tensor(ctx, 1)
+    shape = _binary_shape(ctx, a.shape, b.shape)
+    return [TensorType(a.dtype, shape)]
+
+
+@shape_rule(*_COMPARISONS)
+def comparison_types(ctx: ShapeContext) -> Outputs:
+    """Return the operands broadcast to bool."""
+    a = tensor(ctx, 0)
+    b = tensor(ctx, 1)
+    shape = _binary_shape(ctx, a.shape, b.shape)
+    return [TensorType(DType.BOOL, shape)]
+
+
+@shape_rule("Where")
+def where_types(ctx: ShapeContext) -> Outputs:
+    """Return condition and both choices broadcast together."""
+    condition = tensor(ctx, 0)
+    x = tensor(ctx, 1)
+    y = tensor(ctx, 2)
+    shape = broadcast(condition.shape, x.shape, y.shape)
+    return [TensorType(x.dtype, shape)]
+
 
 # ResNets of torchvision and timm add their shortcut in place, before the activation: ``out += identity; relu(out)``.
 @lowering_rule(
@@ -135,31 +223,32 @@ _NAMED = frozenset(
 @lowering_rule(*_OVER_FIRST, kind="elementwise", in_place=("onnxruntime",))
 @lowering_rule(*(name for name in FLOPS if name not in _NAMED), kind="elementwise")
 def elementwise(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel over the result's elements."""
+    """Return one kernel over the result's elements."""
     variant, flops, _ = FLOPS[op.op_type]
     result = output_at(op)
     kernel = elementwise_kernel(variant, tensor_inputs(op), (result,), flops_per_element=flops)
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
 
 
 @lowering_rule("Softsign", kind="elementwise", in_place=("onnxruntime",))
 def softsign(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel in onnxruntime; torch composes it (torch/nn/functional.py): ``input / (input.abs() + 1)``."""
+    """Return one kernel in onnxruntime; torch composes it (torch/nn/functional.py): ``input / (input.abs() + 1)``."""
     if options.runtime != "torch":
         return elementwise(op, options)
-    (x,), result = tensor_inputs(op), output_at(op)
+    x = input_at(op, 0)
+    result = output_at(op)
     kernels = (
         elementwise_kernel("abs", (x,), (result,), flops_per_element=1),
         elementwise_kernel("add", (result,), (result,), flops_per_element=1),
         elementwise_kernel("div", (x, result), (result,), flops_per_element=1),
     )
-    return Lowered(kernels=kernels, host_calls=len(kernels))
+    return launched(*kernels, calls=len(kernels))
 
 
 @lowering_rule("HardSigmoid", kind="elementwise", in_place=("onnxruntime",))
 def hard_sigmoid(op: Operator, options: LoweringOptions) -> Lowered:
-    """One kernel in onnxruntime and, with slope 1/6 and offset 1/2, in torch; other slopes have no call in torch and
-    are a product, a sum and a clamp there.
+    """Return one kernel in onnxruntime and, with slope 1/6 and offset 1/2, in torch; other slopes have no call in
+    torch and are a product, a sum and a clamp there.
     """
     alpha = op.attributes.get("alpha", 0.2)
     beta = op.attributes.get("beta", 0.5)
@@ -172,59 +261,74 @@ def hard_sigmoid(op: Operator, options: LoweringOptions) -> Lowered:
         elementwise_kernel("add", (result,), (result,), flops_per_element=1),
         elementwise_kernel("clip", (result,), (result,), flops_per_element=2),
     )
-    return Lowered(kernels=kernels, host_calls=len(kernels))
+    return launched(*kernels, calls=len(kernels))
 
 
 @lowering_rule("Gelu", kind="elementwise")
 def gelu(op: Operator, options: LoweringOptions) -> Lowered:
-    """Exact (erf) or tanh form, by the attribute ``approximate``."""
-    approximate = op.attributes.get("approximate", "none") == "tanh"
+    """Return the exact (erf) or the tanh form, by the attribute ``approximate``."""
+    if op.attributes.get("approximate", "none") != "tanh":
+        return elementwise(op, options)
     kernel = elementwise_kernel(
-        "gelu_tanh" if approximate else "gelu",
-        tensor_inputs(op),
-        (output_at(op),),
-        flops_per_element=GELU_TANH_FLOPS if approximate else FLOPS["Gelu"][1],
+        "gelu_tanh", tensor_inputs(op), (output_at(op),), flops_per_element=GELU_TANH_FLOPS
     )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
 
 
 @lowering_rule("Pow", kind="elementwise", in_place=("onnxruntime",), autocast="fp32")
 def power(op: Operator, options: LoweringOptions) -> Lowered:
-    """A square, cube or root of a constant exponent is multiplications or one function, as the runtimes
-    special-case it.
-    """
+    """Return a power; a square, cube or root is multiplications or one function, as the runtimes special-case it."""
     exponent = optional_input(op, 1)
     flops = FLOPS["Pow"][1]
     if exponent is not None and exponent.value is not None and exponent.value.size == 1:
-        flops = {2.0: 1, 3.0: 2, 0.5: 1, 1.0: 0, -1.0: 1}.get(float(exponent.value.reshape(-1)[0]), flops)
+        flops = _POWERS.get(exponent.value.item(), flops)
     kernel = elementwise_kernel("pow", tensor_inputs(op), (output_at(op),), flops_per_element=flops)
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
+
+
+_POWERS = {2.0: 1, 3.0: 2, 0.5: 1, 1.0: 0, -1.0: 1}  # FLOPs by exponent
+
+
+@shape_rule("Max", "Min", "Sum", "Mean")
+def variadic_types(ctx: ShapeContext) -> Outputs:
+    """Return any number of operands broadcast together."""
+    operands = all_tensors(ctx)
+    shape = broadcast(*[operand.shape for operand in operands])
+    return [TensorType(operands[0].dtype, shape)]
 
 
 @lowering_rule("Sum", "Max", "Min", kind="elementwise", in_place=("onnxruntime",))
 @lowering_rule("Mean", kind="elementwise")
 def variadic(op: Operator, options: LoweringOptions) -> Lowered:
-    """n operands are n-1 binary kernels in both runtimes (and a division for Mean); a single operand is a
-    copy.
-    """
-    variant = {"Sum": "add", "Max": "max", "Min": "min", "Mean": "add"}[op.op_type]
+    """Return n-1 binary kernels for n operands in both runtimes (and a division for Mean); one operand is a copy."""
     operands = tensor_inputs(op)
     result = output_at(op)
-    kernels: list[Kernel] = []
-    left: Tensor = operands[0]
     if len(operands) == 1:
-        kernels.append(elementwise_kernel("copy", operands, (result,), flops_per_element=0))
+        return launched(elementwise_kernel("copy", operands, (result,), flops_per_element=0))
+    variant = {"Max": "max", "Min": "min"}.get(op.op_type, "add")
+    kernels: list[Kernel] = []
+    left = operands[0]
     for right in operands[1:]:
         kernels.append(elementwise_kernel(variant, (left, right), (result,), flops_per_element=1))
         left = result
-    if op.op_type == "Mean" and len(operands) > 1:
+    if op.op_type == "Mean":
         kernels.append(elementwise_kernel("div", (result,), (result,), flops_per_element=1))
-    return Lowered(kernels=tuple(kernels), host_calls=len(kernels))
+    return launched(*kernels, calls=len(kernels))
+
+
+@shape_rule("SwiGLU")
+def swiglu_types(ctx: ShapeContext) -> Outputs:
+    """Return the type of the gate, which the value has to equal in shape."""
+    a = tensor(ctx, 0)
+    b = tensor(ctx, 1)
+    if a.shape != b.shape:
+        raise ShapeError(f"gate is {a} and value {b}, expected equal shapes")
+    return [a]
 
 
 @lowering_rule("SwiGLU", kind="gated_activation")
 def swiglu(op: Operator, options: LoweringOptions) -> Lowered:
-    """The gate half through Swish, times the other half; eager mode composes SiLU and a product."""
+    """Return the gate through Swish, times the value; eager mode composes SiLU and a product."""
     result = output_at(op)
     operands = tensor_inputs(op)
     swish = FLOPS["Swish"][1]
@@ -233,6 +337,6 @@ def swiglu(op: Operator, options: LoweringOptions) -> Lowered:
             elementwise_kernel("swish", (result,), (result,), flops_per_element=swish),
             elementwise_kernel("mul", operands, (result,), flops_per_element=1),
         )
-        return Lowered(kernels=kernels, host_calls=2)
+        return launched(*kernels, calls=2)
     kernel = elementwise_kernel("swiglu", operands, (result,), flops_per_element=swish + 1)
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)

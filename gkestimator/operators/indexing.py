@@ -1,21 +1,121 @@
-"""Gathers, scatters, and operators that sort or select by value."""
+"""Gathers and scatters: elements read or written where indices say."""
 
 from __future__ import annotations
 
-import math
-
+from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator
 from gkestimator.core.kernels import Family, Kernel
-from gkestimator.operators.builders import input_at, memory_kernel, optional_input, output_at, tensor_outputs
-from gkestimator.operators.normalisation import axis_of
-from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+from gkestimator.operators.builders import input_at, memory_kernel, optional_input, output_at, total_bytes
+from gkestimator.operators.checks import axis_attribute, int_attribute, tensor, with_sizes
+from gkestimator.operators.registry import (
+    SAME_STORAGE,
+    Lowered,
+    LoweringOptions,
+    Outputs,
+    ShapeContext,
+    TensorType,
+    launched,
+    lowering_rule,
+    shape_rule,
+)
 
 _GATHERS = {"Gather": "gather", "GatherElements": "gather_elements", "GatherND": "gather_nd"}
+_SCATTERS = {
+    "Scatter": "scatter",
+    "ScatterElements": "scatter_elements",
+    "ScatterND": "scatter_nd",
+    "TensorScatter": "tensor_scatter",
+}
+
+
+@shape_rule("Scatter", "ScatterElements")
+def scatter_types(ctx: ShapeContext) -> Outputs:
+    """Return the type of the data."""
+    data = tensor(ctx, 0, min_rank=1)
+    indices = tensor(ctx, 1, rank=len(data.shape))
+    updates = tensor(ctx, 2)
+    axis_attribute(ctx, 0, len(data.shape))
+    if indices.shape != updates.shape:
+        raise ShapeError(f"indices are {indices} and updates {updates}")
+    return [data]
+
+
+@shape_rule("ScatterND")
+def scatter_nd_types(ctx: ShapeContext) -> Outputs:
+    """Return the type of the data."""
+    data = tensor(ctx, 0, min_rank=1)
+    indices = tensor(ctx, 1, min_rank=1)
+    updates = tensor(ctx, 2)
+    depth = indices.shape[-1]
+    if depth > len(data.shape):
+        raise ShapeError(f"indices {indices} name {depth} dimensions of data {data}")
+    expected = indices.shape[:-1] + data.shape[depth:]
+    if not indices.bounded and updates.shape != expected:
+        raise ShapeError(f"updates are {updates}, expected {list(expected)}")
+    return [data]
+
+
+@shape_rule("TensorScatter")
+def tensor_scatter_types(ctx: ShapeContext) -> Outputs:
+    """Return the type of the cache."""
+    cache = tensor(ctx, 0)
+    tensor(ctx, 1, rank=len(cache.shape))
+    return [cache]
+
+
+@lowering_rule("Col2Im", kind="column_scatter", host_inputs=(1, 2))
+def col2im(op: Operator, options: LoweringOptions) -> Lowered:
+    """Return the addition of every column element to its pixel: one FLOP each."""
+    source = input_at(op, 0)
+    result = output_at(op)
+    kernel = memory_kernel(
+        Family.SCATTER,
+        "col2im",
+        (source,),
+        (result,),
+        flops=source.elements,
+        rows=result.elements,
+        cols=max(1, source.elements // max(1, result.elements)),
+    )
+    return launched(kernel)
+
+
+@shape_rule("Gather")
+def gather_types(ctx: ShapeContext) -> Outputs:
+    """Return the data's shape with ``axis`` replaced by the shape of the indices."""
+    data = tensor(ctx, 0)
+    indices = tensor(ctx, 1)
+    axis = axis_attribute(ctx, 0, len(data.shape))
+    shape = with_sizes(data.shape, axis, *indices.shape)
+    return [TensorType(data.dtype, shape)]
+
+
+@shape_rule("GatherElements")
+def gather_elements_types(ctx: ShapeContext) -> Outputs:
+    """Return the shape of the indices."""
+    data = tensor(ctx, 0)
+    indices = tensor(ctx, 1)
+    if len(data.shape) != len(indices.shape):
+        raise ShapeError(f"data {data} and indices {indices} differ in rank")
+    return [TensorType(data.dtype, indices.shape)]
+
+
+@shape_rule("GatherND")
+def gather_nd_types(ctx: ShapeContext) -> Outputs:
+    """Return the indices' leading dims, then what their last dim leaves of the data."""
+    data = tensor(ctx, 0)
+    indices = tensor(ctx, 1, min_rank=1)
+    named = int_attribute(ctx, "batch_dims", 0) + indices.shape[-1]
+    if named > len(data.shape):
+        raise ShapeError(f"indices {indices} do not fit data {data}")
+    shape = indices.shape[:-1] + data.shape[named:]
+    return [TensorType(data.dtype, shape)]
 
 
 def gather_kernel(op: Operator, variant: str) -> Kernel:
-    """Reads the chosen elements (not the whole table) and the indices; cols = contiguous elements moved per
-    index.
+    """Return a kernel that reads the chosen elements (not the whole table) and the indices.
+
+    ``cols`` are the contiguous elements that each index moves.
     """
     source = input_at(op, 0)
     indices = input_at(op, 1)
@@ -36,24 +136,16 @@ def gather_kernel(op: Operator, variant: str) -> Kernel:
 @lowering_rule("Gather", kind="gather", strides="select")
 @lowering_rule("GatherElements", "GatherND", kind="gather")
 def gather(op: Operator, options: LoweringOptions) -> Lowered:
-    """Embedding look-ups and indexing; in torch a constant scalar index is a view (select)."""
+    """Return embedding look-ups and indexing; in torch a constant scalar index is a view (select)."""
     index = input_at(op, 1)
     if options.runtime == "torch" and op.op_type == "Gather" and index.is_weight and not index.shape:
-        return Lowered(kernels=(), host_calls=0, aliases={0: 0})
-    return Lowered(kernels=(gather_kernel(op, _GATHERS[op.op_type]),), host_calls=1)
-
-
-_SCATTERS = {
-    "Scatter": "scatter",
-    "ScatterElements": "scatter_elements",
-    "ScatterND": "scatter_nd",
-    "TensorScatter": "tensor_scatter",
-}
+        return SAME_STORAGE
+    return launched(gather_kernel(op, _GATHERS[op.op_type]))
 
 
 @lowering_rule(*_SCATTERS, kind="scatter")
 def scatter(op: Operator, options: LoweringOptions) -> Lowered:
-    """A copy of the data, then one write per update; a reduction reads the target and costs one FLOP an
+    """Return a copy of the data, then one write per update; a reduction reads the target and costs one FLOP an
     update.
 
     TensorScatter (cache update) writes in place, as its purpose is.
@@ -62,118 +154,35 @@ def scatter(op: Operator, options: LoweringOptions) -> Lowered:
     data = input_at(op, 0)
     result = output_at(op)
     updates = input_at(op, 1 if cached else 2)
+    reads = [updates]
     indices = optional_input(op, 2 if cached else 1)
-    reads = (updates,) if indices is None else (updates, indices)
+    if indices is not None:
+        reads.append(indices)
     reduces = op.attributes.get("reduction", "none") not in ("none", None)
     written = (updates,)
+    if reduces:
+        flops = updates.elements
+    else:
+        flops = 0
     write = memory_kernel(
         Family.SCATTER,
         _SCATTERS[op.op_type],
         (*reads, updates),
         written,
-        flops=updates.elements if reduces else 0,
+        flops=flops,
         rows=max(1, indices.elements if indices is not None else 1),
         cols=max(1, updates.elements // max(1, indices.elements if indices is not None else 1)),
-        read_bytes=sum(t.nbytes for t in reads) + (updates.nbytes if reduces else 0),
+        read_bytes=total_bytes(reads) + (updates.nbytes if reduces else 0),
     )
     if cached:
         return Lowered(kernels=(write,), host_calls=1, aliases={0: 0})
     clone = memory_kernel(Family.COPY, "clone", (data,), (result,), flops=0, rows=result.elements)
-    return Lowered(kernels=(clone, write), host_calls=1)
+    return launched(clone, write)
 
 
-def _log2(n: int) -> int:
-    return max(1, math.ceil(math.log2(max(2, n))))
-
-
-@lowering_rule("TopK", kind="top_k")
-def top_k(op: Operator, options: LoweringOptions) -> Lowered:
-    """Radix select compares each element once per 8-bit digit; the k found are sorted (k log2 k)."""
-    source = input_at(op, 0)
-    writes = tensor_outputs(op)
-    axis = axis_of(op, len(source.shape), -1)
-    cols = source.shape[axis] if source.shape else 1
-    rows = source.elements // max(1, cols)
-    if writes[0].shape:
-        k = writes[0].shape[axis]
-    else:
-        k = 1
-    digits = max(1, source.dtype.bits // 8)
-    flops = digits * source.elements + rows * k * _log2(k)
-    kernel = memory_kernel(
-        Family.SORT, "top_k", (source,), writes, flops=flops, rows=max(1, rows), cols=max(1, cols)
-    )
-    return Lowered(kernels=(kernel,), host_calls=1)
-
-
-@lowering_rule("Unique", kind="sort")
-def unique(op: Operator, options: LoweringOptions) -> Lowered:
-    """A sort (n log2 n comparisons), neighbours compared, a compaction; the count goes back to the host."""
-    source = input_at(op, 0)
-    n = source.elements
-    kernel = memory_kernel(
-        Family.SORT,
-        "unique",
-        (source,),
-        tensor_outputs(op),
-        flops=n * _log2(n) + n,
-        rows=1,
-        cols=max(1, n),
-        workspace_bytes=2 * source.nbytes + 8 * n,
-    )
-    return Lowered(kernels=(kernel,), host_calls=2)
-
-
-@lowering_rule("NonZero", "Compress", kind="selection")
-def select(op: Operator, options: LoweringOptions) -> Lowered:
-    """A test and a prefix sum over the flags (2 an element), then the selected elements are written; host
-    waits for the count.
-    """
-    source = input_at(op, 0)
-    condition = optional_input(op, 1)
-    flags = source.elements if condition is None else condition.elements
-    reads = (source,) if condition is None else (source, condition)
-    kernel = memory_kernel(
-        Family.SORT,
-        "non_zero" if condition is None else "compress",
-        reads,
-        tensor_outputs(op),
-        flops=2 * flags,
-        rows=1,
-        cols=max(1, flags),
-        workspace_bytes=4 * flags,
-    )
-    return Lowered(kernels=(kernel,), host_calls=2)
-
-
-@lowering_rule("NonMaxSuppression", kind="non_max_suppression")
-def non_max_suppression(op: Operator, options: LoweringOptions) -> Lowered:
-    """Sort the scores of each class, then every pair's overlap: 14 FLOPs (4 min/max, 2 differences, 2 clips,
-    area, union, ratio).
-
-    The pairs bound the work; n(n-1)/2 a class.
-    """
-    boxes = input_at(op, 0)
-    scores = input_at(op, 1)
-    batch, classes, count = scores.shape
-    pairs = count * (count - 1) // 2
-    flops = batch * classes * (count * _log2(count) + 14 * pairs)
-    kernel = memory_kernel(
-        Family.SORT,
-        "non_max_suppression",
-        (boxes, scores),
-        tensor_outputs(op),
-        flops=flops,
-        rows=max(1, batch * classes),
-        cols=max(1, count),
-        workspace_bytes=batch * classes * count * (8 + (count + 63) // 64 * 8),
-    )
-    return Lowered(kernels=(kernel,), host_calls=2)
-
-
-@lowering_rule("OneHot", kind="one_hot")
+@lowering_rule("OneHot", kind="one_hot", host_inputs=(1,))
 def one_hot(op: Operator, options: LoweringOptions) -> Lowered:
-    """Every result element compares its position with the index."""
+    """Return the comparison of every result element's position with the index."""
     result = output_at(op)
     kernel = memory_kernel(
         Family.ELEMENTWISE,
@@ -183,10 +192,4 @@ def one_hot(op: Operator, options: LoweringOptions) -> Lowered:
         flops=result.elements,
         rows=result.elements,
     )
-    return Lowered(kernels=(kernel,), host_calls=1)
-
-
-@lowering_rule("ArrayFeatureExtractor", domain="ai.onnx.ml", kind="gather")
-def array_feature_extractor(op: Operator, options: LoweringOptions) -> Lowered:
-    """Columns picked by index."""
-    return Lowered(kernels=(gather_kernel(op, "gather"),), host_calls=1)
+    return launched(kernel)

@@ -18,19 +18,21 @@ def load_plugin(path: str) -> None:
     """Execute the rules in ``path`` (a ``.py`` file, else a module name); a second load of the same file does
     nothing.
 
-    The file runs with the user's rights: only name files you trust. Raises UsageError in one line when it
-    does not exist,
-    fails, registers a key that is taken, or registers nothing; what it had registered by then is taken back.
+    The file runs with the user's rights: only name files you trust. Raises UsageError in one line when it does not
+    exist, fails, registers a key that is taken, or registers nothing; what it had registered by then is taken back.
     """
     file = Path(path)
     is_file = path.endswith(".py") or file.exists()
-    identity = str(file.resolve()) if is_file else path
+    if is_file:
+        identity = str(file.resolve())
+    else:
+        identity = path
     if identity in _LOADED:
         return
     if is_file and not file.is_file():
         raise UsageError(f"plug-in {path!r}: no such file, expected a Python file or a module name")
     # All built-in rules first: one that a failing plug-in imports would be taken back with it.
-    importlib.import_module("gkestimator.operators.shapes")
+    importlib.import_module("gkestimator.operators")
     before = dict(OPERATORS)
     try:
         if is_file:

@@ -1,10 +1,12 @@
-"""Conversion between floating point and quantised integers."""
+"""Conversion of element types: casts, and between floating point and quantised integers."""
 
 from __future__ import annotations
 
+from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, OperatorGraph
 from gkestimator.core.kernels import Family
 from gkestimator.operators.builders import (
+    cast_kernel,
     input_at,
     memory_kernel,
     output_at,
@@ -12,11 +14,35 @@ from gkestimator.operators.builders import (
     tensor_inputs,
     tensor_outputs,
 )
+from gkestimator.operators.checks import dtype_attribute, optional_tensor, tensor
 from gkestimator.operators.records import traits_of
-from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+from gkestimator.operators.registry import (
+    MS,
+    SAME_STORAGE,
+    Lowered,
+    LoweringOptions,
+    Outputs,
+    ShapeContext,
+    TensorType,
+    launched,
+    lowering_rule,
+    shape_rule,
+)
 
 QUANTIZE_FLOPS = 5  # divide, round, add the zero point, saturate at both ends
 DEQUANTIZE_FLOPS = 2  # subtract the zero point, multiply
+
+
+@shape_rule("QuantizeLinear")
+@shape_rule("QuantizeLinear", domain=MS)
+def quantize_types(ctx: ShapeContext) -> Outputs:
+    """Return the input's shape in the type of the zero point, or the one that an attribute names."""
+    zero_point = optional_tensor(ctx, 2)
+    if zero_point is None:
+        default = DType.UINT8
+    else:
+        default = zero_point.dtype
+    return [TensorType(dtype_attribute(ctx, "output_dtype", default), tensor(ctx, 0).shape)]
 
 
 def is_quantised(graph: OperatorGraph) -> bool:
@@ -28,9 +54,9 @@ def is_quantised(graph: OperatorGraph) -> bool:
 
 
 @lowering_rule("QuantizeLinear", kind="quantize", autocast="declared", quantised=True)
-@lowering_rule("QuantizeLinear", domain="com.microsoft", kind="quantize", autocast="declared", quantised=True)
+@lowering_rule("QuantizeLinear", domain=MS, kind="quantize", autocast="declared", quantised=True)
 def quantize(op: Operator, options: LoweringOptions) -> Lowered:
-    """x / scale, rounded, shifted, saturated."""
+    """Return x / scale, rounded, shifted, saturated."""
     result = output_at(op)
     kernel = memory_kernel(
         Family.QUANTIZE,
@@ -40,13 +66,22 @@ def quantize(op: Operator, options: LoweringOptions) -> Lowered:
         flops=QUANTIZE_FLOPS * result.elements,
         rows=result.elements,
     )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
+
+
+# No view, but runtimes fuse it into its reader: what stays on the GPU is the quantised weight.
+@shape_rule("DequantizeLinear", weight_view=True)
+@shape_rule("DequantizeLinear", domain=MS, weight_view=True)
+def dequantize_types(ctx: ShapeContext) -> Outputs:
+    """Return the input's shape in the scale's type, or the one that an attribute names."""
+    scale = tensor(ctx, 1).dtype
+    return [TensorType(dtype_attribute(ctx, "output_dtype", scale), tensor(ctx, 0).shape)]
 
 
 @lowering_rule("DequantizeLinear", kind="dequantize", autocast="declared")
-@lowering_rule("DequantizeLinear", domain="com.microsoft", kind="dequantize", autocast="declared")
+@lowering_rule("DequantizeLinear", domain=MS, kind="dequantize", autocast="declared")
 def dequantize(op: Operator, options: LoweringOptions) -> Lowered:
-    """(x - zero point) x scale."""
+    """Return (x - zero point) x scale."""
     result = output_at(op)
     kernel = memory_kernel(
         Family.QUANTIZE,
@@ -56,12 +91,19 @@ def dequantize(op: Operator, options: LoweringOptions) -> Lowered:
         flops=DEQUANTIZE_FLOPS * result.elements,
         rows=result.elements,
     )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
+
+
+@shape_rule("DynamicQuantizeLinear")
+def dynamic_quantize_types(ctx: ShapeContext) -> Outputs:
+    """Return the quantised tensor, its scale and its zero point."""
+    shape = tensor(ctx, 0).shape
+    return [TensorType(DType.UINT8, shape), TensorType(DType.FLOAT, ()), TensorType(DType.UINT8, ())]
 
 
 @lowering_rule("DynamicQuantizeLinear", kind="quantize", autocast="declared", quantised=True)
 def dynamic_quantize(op: Operator, options: LoweringOptions) -> Lowered:
-    """Minimum and maximum of the tensor (2 an element), then quantisation with the scale that follows (8
+    """Return minimum and maximum of the tensor (2 an element), then quantisation with the scale that follows (8
     FLOPs once).
     """
     source = input_at(op, 0)
@@ -75,4 +117,32 @@ def dynamic_quantize(op: Operator, options: LoweringOptions) -> Lowered:
         flops=QUANTIZE_FLOPS * source.elements,
         rows=source.elements,
     )
-    return Lowered(kernels=(extrema, kernel), host_calls=1)
+    return launched(extrema, kernel)
+
+
+@shape_rule("Cast")
+def cast_types(ctx: ShapeContext) -> Outputs:
+    """Return the shape of the input in element type ``to``: a number, before opset 6 a word."""
+    word = ctx.attributes.get("to")
+    if isinstance(word, str):
+        target = DType(word.lower())
+    else:
+        target = dtype_attribute(ctx, "to")
+    return [TensorType(target, tensor(ctx, 0).shape)]
+
+
+@shape_rule("CastLike")
+def cast_like_types(ctx: ShapeContext) -> Outputs:
+    """Return the shape of the first input in the element type of the second."""
+    return [TensorType(tensor(ctx, 1).dtype, tensor(ctx, 0).shape)]
+
+
+@lowering_rule("Cast", kind="cast", autocast="declared", keeps_layout=True)
+@lowering_rule("CastLike", kind="cast", keeps_layout=True)
+def cast(op: Operator, options: LoweringOptions) -> Lowered:
+    """Return a conversion; to the type it already has it is the source itself."""
+    source = input_at(op, 0)
+    result = output_at(op)
+    if source.dtype is result.dtype:
+        return SAME_STORAGE
+    return launched(cast_kernel(source, result.dtype))

@@ -27,20 +27,20 @@ _ELEMENTS: Mapping[str, type] = {"host_inputs": int, "in_place": str, "view_in":
 class OperatorTraits:
     """Hold what other parts need to know of an operator besides its rules.
 
-    ``host_inputs`` are the positions of inputs that runtimes read on the host (shapes, axes, bounds), so that they take
-    no GPU memory: positions of the ONNX schema, which ONNX Runtime's CUDA kernels declare as CPU memory too.
-    ``random``: two runs differ, so it is never folded, not even when nothing but constants goes in. ``control_flow``:
-    its subgraphs are expanded in its place. ``weight_view``: with nothing but weights for inputs its result is no
-    memory of its own.
+    ``host_inputs`` are the positions of inputs that runtimes read on the host (shapes, axes, bounds), so that they
+    take no GPU memory: positions of the ONNX schema, which ONNX Runtime's CUDA kernels declare as CPU memory too.
+    ``random``: two runs differ, so it is never folded, not even when nothing but constants goes in.
+    ``control_flow``: its subgraphs are expanded in its place. ``weight_view``: with nothing but weights for inputs
+    its result is no memory of its own.
 
     ``in_place`` names the runtimes in which the result may take over the memory of its first operand (torch: models
-    build this activation with ``inplace=True``). ``in_place_before`` names the activation before which models run it
-    in place in torch (a shortcut's addition), and ``feeds_in_place`` says that models run what follows it in place.
-    ``autocast`` says what ``torch.autocast`` makes of its result: ``half``; ``fp32``; ``declared`` (the type that the
-    file says); ``widest`` (of its inputs) or ``first`` (of its first input alone). ``view_in`` names the runtimes
-    that answer it without a kernel. ``strides`` says how the strides of a view follow from its source's in torch; empty
-    where it is never a view. ``keeps_layout``: the result lies in memory as the operand of its size. ``sequence``: it
-    makes or takes sequences of tensors. ``quantised``: it makes or takes quantised activations.
+    build this activation with ``inplace=True``). ``in_place_before`` names the activation before which models run
+    it in place in torch (a shortcut's addition), and ``feeds_in_place`` says that models run what follows it in
+    place. ``autocast`` says what ``torch.autocast`` makes of its result: ``half``; ``fp32``; ``declared`` (the type
+    that the file says); ``widest`` (of its inputs) or ``first`` (of its first input alone). ``view_in`` names the
+    runtimes that answer it without a kernel. ``strides`` says how the strides of a view follow from its source's in
+    torch; empty where it is never a view. ``keeps_layout``: the result lies in memory as the operand of its size.
+    ``sequence``: it makes or takes sequences of tensors. ``quantised``: it makes or takes quantised activations.
     """
 
     host_inputs: tuple[int, ...] = ()

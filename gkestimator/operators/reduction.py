@@ -1,9 +1,11 @@
-"""Reductions, cumulative sums, determinants and losses."""
+"""Reductions, cumulative sums and determinants."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.operators.builders import (
@@ -13,10 +15,26 @@ from gkestimator.operators.builders import (
     optional_input,
     output_at,
     reduction_kernel,
-    softmax_kernel,
-    tensor_outputs,
 )
-from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
+from gkestimator.operators.checks import (
+    axes_of,
+    axis_attribute,
+    constant_ints,
+    declared_tensor,
+    has_input,
+    tensor,
+    without_axes,
+)
+from gkestimator.operators.registry import (
+    Lowered,
+    LoweringOptions,
+    Outputs,
+    ShapeContext,
+    TensorType,
+    launched,
+    lowering_rule,
+    shape_rule,
+)
 
 # op_type: (variant, FLOPs per source element, FLOPs per result, formula)
 REDUCTIONS: dict[str, tuple[str, int, int, str]] = {
@@ -32,6 +50,30 @@ REDUCTIONS: dict[str, tuple[str, int, int, str]] = {
     "ReduceSumSquare": ("sum_square", 2, 0, "sum x^2"),
 }
 _COMPOSED_IN_TORCH = frozenset({"ReduceLogSum", "ReduceSumSquare"})
+# Those that torch.autocast calculates in float32: they add up, or multiply, many elements.
+_SUMS = ("ReduceL1", "ReduceL2", "ReduceProd", "ReduceSum")
+
+
+@shape_rule(*REDUCTIONS, host_inputs=(1,))
+def reduce_types(ctx: ShapeContext) -> Outputs:
+    """Return the shape without the reduced axes, or with 1 in their places (``keepdims``).
+
+    Without axes all are reduced, unless ``noop_with_empty_axes``.
+    """
+    data = tensor(ctx, 0)
+    axes = constant_ints(ctx, 1, "axes")
+    if axes is None and has_input(ctx, 1):
+        count = math.prod(tensor(ctx, 1).shape)
+        if count:
+            return [_unknown_axes(ctx, data, count)]
+    rank = len(data.shape)
+    if not axes:
+        if ctx.attributes.get("noop_with_empty_axes"):
+            return [data]
+        axes = tuple(range(rank))
+    keep = bool(ctx.attributes.get("keepdims", 1))
+    shape = without_axes(data.shape, set(axes_of(axes, rank)), keep)
+    return [TensorType(data.dtype, shape)]
 
 
 def _composed_in_torch(op_type: str, source: Tensor, result: Tensor) -> tuple[Kernel, Kernel]:
@@ -47,15 +89,12 @@ def _composed_in_torch(op_type: str, source: Tensor, result: Tensor) -> tuple[Ke
     return product, replace(total, workspace_bytes=squares.nbytes)
 
 
-# Those that torch.autocast calculates in float32: they add up, or multiply, many elements.
-_SUMS = ("ReduceL1", "ReduceL2", "ReduceProd", "ReduceSum")
-
-
 @lowering_rule(*_SUMS, kind="reduction", autocast="fp32")
 @lowering_rule(*(name for name in REDUCTIONS if name not in _SUMS), kind="reduction")
 def reduce(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return one kernel, or the two calls of a composition in torch. Without axes and with
-    ``noop_with_empty_axes`` nothing is summed: the element function alone remains.
+    """Return one kernel, or the two calls of a composition in torch.
+
+    Without axes and with ``noop_with_empty_axes`` nothing is summed: the element function alone remains.
     """
     variant, per_element, per_row, _ = REDUCTIONS[op.op_type]
     source = input_at(op, 0)
@@ -64,7 +103,7 @@ def reduce(op: Operator, options: LoweringOptions) -> Lowered:
     # An empty source has no elements to launch a product over.
     composed = op.op_type in _COMPOSED_IN_TORCH and source.elements > 0 and not untouched
     if options.runtime == "torch" and composed:
-        return Lowered(kernels=_composed_in_torch(op.op_type, source, result), host_calls=2)
+        return launched(*_composed_in_torch(op.op_type, source, result), calls=2)
     if untouched:
         kernel = elementwise_kernel(
             variant, (source,), (result,), flops_per_element=per_element - 1 + per_row
@@ -73,28 +112,58 @@ def reduce(op: Operator, options: LoweringOptions) -> Lowered:
         kernel = reduction_kernel(
             variant, source, (result,), kept=result.elements, per_element=per_element, per_row=per_row
         )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
+
+
+def _unknown_axes(ctx: ShapeContext, data: TensorType, count: int) -> TensorType:
+    """Return what the file declares, else a bound over every choice of ``count`` axes to reduce."""
+    declared = declared_tensor(ctx, 0, data.dtype)
+    if declared is not None:
+        return declared
+    shape = data.shape
+    if ctx.attributes.get("keepdims", 1):
+        bound = [max(size, 1) for size in shape]
+    else:
+        # With ``count`` dims gone, dim i of the rest is one of the input's dims i to i + count.
+        left = max(0, len(shape) - count)
+        bound = [max(shape[place : place + count + 1]) for place in range(left)]
+    return TensorType(data.dtype, tuple(bound), True)
+
+
+@shape_rule("ArgMax", "ArgMin")
+def arg_reduce_types(ctx: ShapeContext) -> Outputs:
+    """Return the index along one axis."""
+    shape = tensor(ctx, 0).shape
+    axis = axis_attribute(ctx, 0, len(shape))
+    keep = bool(ctx.attributes.get("keepdims", 1))
+    return [TensorType(DType.INT64, without_axes(shape, (axis,), keep))]
 
 
 @lowering_rule("ArgMax", "ArgMin", kind="arg_reduction")
 def arg_reduce(op: Operator, options: LoweringOptions) -> Lowered:
-    """One comparison an element."""
+    """Return one comparison an element."""
     result = output_at(op)
-    variant = "arg_max" if op.op_type == "ArgMax" else "arg_min"
+    if op.op_type == "ArgMax":
+        variant = "arg_max"
+    else:
+        variant = "arg_min"
     kernel = reduction_kernel(variant, input_at(op, 0), (result,), kept=result.elements, per_element=1)
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
 
 
 @lowering_rule("CumSum", "CumProd", kind="scan", autocast="fp32")
 def cumulate(op: Operator, options: LoweringOptions) -> Lowered:
-    """A prefix sum or product along one axis: one FLOP an element; rows are the lines of the axis."""
+    """Return a prefix sum or product along one axis: one FLOP an element; rows are the lines of the axis."""
     source = input_at(op, 0)
     result = output_at(op)
     axis_input = optional_input(op, 1)
     axis = -1
     if axis_input is not None and axis_input.value is not None and axis_input.value.size == 1:
         axis = int(axis_input.value.reshape(-1)[0])
-    cols = source.shape[axis] if source.shape else 1
+    if source.shape:
+        cols = source.shape[axis]
+    else:
+        cols = 1
     kernel = memory_kernel(
         Family.SCAN,
         "cum_sum" if op.op_type == "CumSum" else "cum_prod",
@@ -104,18 +173,19 @@ def cumulate(op: Operator, options: LoweringOptions) -> Lowered:
         rows=max(1, source.elements // max(1, cols)),
         cols=max(1, cols),
     )
-    return Lowered(kernels=(kernel,), host_calls=1)
+    return launched(kernel)
 
 
 @lowering_rule("Det", kind="determinant")
 def determinant(op: Operator, options: LoweringOptions) -> Lowered:
-    """LU factorisation, n(n-1)(4n+1)/6 FLOPs a matrix (2/3 n^3 to leading order), then the product of the
+    """Return LU factorisation, n(n-1)(4n+1)/6 FLOPs a matrix (2/3 n^3 to leading order), then the product of the
     diagonal.
     """
     source = input_at(op, 0)
     result = output_at(op)
     n = source.shape[-1]
-    each = n * (n - 1) * (4 * n + 1) // 6 + max(0, n - 1)
+    factorisation = n * (n - 1) * (4 * n + 1) // 6
+    each = factorisation + max(0, n - 1)
     kernel = memory_kernel(
         Family.REDUCTION,
         "det",
@@ -126,51 +196,4 @@ def determinant(op: Operator, options: LoweringOptions) -> Lowered:
         cols=max(1, n * n),
         workspace_bytes=source.nbytes,
     )
-    return Lowered(kernels=(kernel,), host_calls=1)
-
-
-def _nll(op: Operator, scores: Tensor, target: Tensor, result: Tensor) -> tuple[Kernel, ...]:
-    weight = optional_input(op, 2)
-    if weight is None:
-        reads = (target, scores)
-    else:
-        reads = (target, scores, weight)
-    picked = (
-        target.elements * scores.dtype.bits // 8
-        + target.nbytes
-        + (weight.nbytes if weight is not None else 0)
-    )
-    reduced = op.attributes.get("reduction", "mean") != "none"
-    per_target = 1 + (weight is not None) + reduced
-    kernel = memory_kernel(
-        Family.REDUCTION,
-        "nll_loss",
-        reads,
-        (result,),
-        flops=per_target * target.elements,
-        rows=result.elements,
-        cols=max(1, target.elements // max(1, result.elements)),
-        read_bytes=picked,
-    )
-    return (kernel,)
-
-
-@lowering_rule("NegativeLogLikelihoodLoss", kind="loss", autocast="fp32")
-def nll_loss(op: Operator, options: LoweringOptions) -> Lowered:
-    """Picks one score per target, negates, weighs and sums."""
-    return Lowered(kernels=_nll(op, input_at(op, 0), input_at(op, 1), output_at(op)), host_calls=1)
-
-
-@lowering_rule("SoftmaxCrossEntropyLoss", kind="loss", autocast="fp32")
-def softmax_cross_entropy(op: Operator, options: LoweringOptions) -> Lowered:
-    """Log-softmax over the classes, then the negative log likelihood."""
-    scores = input_at(op, 0)
-    target = input_at(op, 1)
-    writes = tensor_outputs(op)
-    if len(writes) > 1:
-        probabilities = writes[1]
-    else:
-        name = f"{writes[0].name}#log_prob"
-        probabilities = Tensor(name=name, dtype=scores.dtype, shape=scores.shape, storage=name)
-    first = softmax_kernel("log_softmax", scores, probabilities, 1)
-    return Lowered(kernels=(first, *_nll(op, probabilities, target, writes[0])), host_calls=2)
+    return launched(kernel)

@@ -22,7 +22,7 @@ Outcome = tuple[int, str, str]
 RULE = """
 from gkestimator.lowering import Lowered, lowering_rule
 from gkestimator.operators.builders import elementwise_kernel, output_at, tensor_inputs
-from gkestimator.operators.shapes.registry import TensorType, shape_rule
+from gkestimator.operators.registry import TensorType, shape_rule
 
 
 @lowering_rule("Twice", domain="acme"{traits})
@@ -47,7 +47,7 @@ GOOD = {
 @pytest.fixture(autouse=True)
 def own_rules_leave() -> Iterator[None]:
     """Rules that a test's plug-in brought are taken back: they are the process's."""
-    for built_in in ("gkestimator.lowering", "gkestimator.operators.shapes"):
+    for built_in in ("gkestimator.lowering", "gkestimator.operators"):
         import_module(built_in)
     before = dict(OPERATORS)
     yield

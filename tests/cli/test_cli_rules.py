@@ -34,7 +34,7 @@ def soft_gate(op, options):
     return Lowered(kernels=(kernel,), host_calls=1)
 '''
 SHAPE = """
-from gkestimator.operators.shapes.registry import shape_rule
+from gkestimator.operators.registry import shape_rule
 
 
 @shape_rule("SoftGate", domain="acme.vision")
@@ -48,7 +48,7 @@ Outcome = tuple[int, str, str]
 @pytest.fixture(autouse=True)
 def own_rules_leave() -> Iterator[None]:
     """Rules that a test's plug-in brought are taken back: they are the process's."""
-    for built_in in ("gkestimator.lowering", "gkestimator.operators.shapes"):
+    for built_in in ("gkestimator.lowering", "gkestimator.operators"):
         import_module(built_in)
     before = dict(OPERATORS)
     yield

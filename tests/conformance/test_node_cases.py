@@ -21,7 +21,7 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import GkestimatorError, GkestimatorWarning
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor
 from gkestimator.onnx_io import read_model
-from gkestimator.operators.shapes.registry import SequenceType, TensorType
+from gkestimator.operators.registry import SequenceType, TensorType
 
 pytestmark = pytest.mark.slow
 

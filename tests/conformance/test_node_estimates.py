@@ -21,7 +21,7 @@ import pytest
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import GkestimatorError, GkestimatorWarning
 from gkestimator.estimation import estimate_rows
-from gkestimator.operators.shapes.registry import SequenceType, TensorType
+from gkestimator.operators.registry import SequenceType, TensorType
 from gkestimator.tables import Requirement
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from gkestimator.core.dtypes import DType
-from gkestimator.operators.shapes.registry import SequenceType, TensorType
+from gkestimator.operators.registry import SequenceType, TensorType
 
 
 def test_views_share_storage_and_identity_does_not(load):

@@ -1,4 +1,4 @@
-"""Fusion patterns: groups of operators that the runtime launches as one call, one pattern a file.
+"""Fusion patterns: groups of operators that the runtime launches as one call, one file a family of groups.
 
 ``torch`` is eager mode: the group is what the model's author called (F.gelu, F.layer_norm, F.silu, F.linear,
 F.scaled_dot_product_attention); what authors write as python arithmetic stays as it is. ``onnxruntime`` is
@@ -17,23 +17,26 @@ from typing import NamedTuple
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.records import frozen
 from gkestimator.hardware.runtimes import runtime_traits
-from gkestimator.lowering.patterns.attention import match_attention
-from gkestimator.lowering.patterns.bias_softmax import match_bias_softmax
-from gkestimator.lowering.patterns.conv_folding import match_conv_folding
-from gkestimator.lowering.patterns.gelu import match_gelu
-from gkestimator.lowering.patterns.group_norm import match_group_norm
-from gkestimator.lowering.patterns.hard_swish import match_clip_swish, match_hard_sigmoid_swish
-from gkestimator.lowering.patterns.linear import match_linear
+from gkestimator.lowering.patterns.activations import (
+    match_clip_swish,
+    match_hard_sigmoid_swish,
+    match_mish,
+    match_relu_clip,
+    match_sigmoid_gate,
+)
+from gkestimator.lowering.patterns.attention import match_attention, match_bias_softmax
+from gkestimator.lowering.patterns.convolution import match_conv_folding
+from gkestimator.lowering.patterns.gelu import match_gelu, match_tanh_gelu
 from gkestimator.lowering.patterns.match import Match
-from gkestimator.lowering.patterns.mish import match_mish
-from gkestimator.lowering.patterns.normalisation import match_layer_norm, match_rms_norm
+from gkestimator.lowering.patterns.normalisation import (
+    match_group_norm,
+    match_layer_norm,
+    match_rms_norm,
+    match_rsqrt,
+    match_skip_layer_norm,
+)
+from gkestimator.lowering.patterns.products import match_linear, match_scaled_matmul
 from gkestimator.lowering.patterns.qdq import match_quantised
-from gkestimator.lowering.patterns.relu_clip import match_relu_clip
-from gkestimator.lowering.patterns.rsqrt import match_rsqrt
-from gkestimator.lowering.patterns.scaled_matmul import match_scaled_matmul
-from gkestimator.lowering.patterns.sigmoid_gate import match_sigmoid_gate
-from gkestimator.lowering.patterns.skip_layer_norm import match_skip_layer_norm
-from gkestimator.lowering.patterns.tanh_gelu import match_tanh_gelu
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
 from gkestimator.operators.registry import LoweringOptions
 
@@ -42,8 +45,9 @@ __all__ = ["PATTERNS", "Match", "Pattern", "Refusal", "explain", "find_matches"]
 
 @frozen
 class Pattern:
-    """``find(view, index, options)`` is tried at every operator of the ``anchors``' types; it raises Mismatch
-    to refuse. Which patterns a runtime applies stands in its record (:mod:`gkestimator.hardware.runtimes`).
+    """Hold a pattern: ``find(view, index, options)`` is tried at every operator of the ``anchors``' types; it
+    raises Mismatch to refuse. Which patterns a runtime applies stands in its record
+    (:mod:`gkestimator.hardware.runtimes`).
     """
 
     name: str
@@ -54,7 +58,7 @@ class Pattern:
 
 
 class Refusal(NamedTuple):
-    """Why a pattern does not apply at an operator that it could have."""
+    """Hold why a pattern does not apply at an operator that it could have."""
 
     pattern: str
     operator: str
@@ -90,15 +94,15 @@ PATTERNS: tuple[Pattern, ...] = (
 
 
 def find_matches(graph: OperatorGraph, options: LoweringOptions) -> list[Match]:
-    """The groups of ``graph`` that the runtime of ``options`` launches as one call, by position; none
+    """Return the groups of ``graph`` that the runtime of ``options`` launches as one call, by position; none
     overlap.
     """
     return _search(graph, options, None)
 
 
 def explain(graph: OperatorGraph, options: LoweringOptions) -> list[Refusal]:
-    """For every operator that a pattern starts from and did not take: the pattern, the operator and the
-    reason.
+    """Return return, for every operator that a pattern starts from and did not take: the pattern, the operator and
+    the reason.
     """
     refusals: list[Refusal] = []
     _search(graph, options, refusals)
@@ -126,7 +130,7 @@ def _search(graph: OperatorGraph, options: LoweringOptions, refusals: list[Refus
                     _require_free(view, match, taken)
                 except Mismatch as mismatch:
                     if refusals is not None:
-                        refusals.append(Refusal(pattern.name, view.operators[index].name, str(mismatch)))
+                        refusals.append(Refusal(pattern.name, view.name(index), str(mismatch)))
                     continue
                 for member in match.covered:
                     taken[member] = 1
@@ -138,4 +142,4 @@ def _search(graph: OperatorGraph, options: LoweringOptions, refusals: list[Refus
 def _require_free(view: GraphView, match: Match, taken: bytearray) -> None:
     for member in match.covered:
         if taken[member]:
-            raise Mismatch(f"{view.operators[member].name} belongs to another group already")
+            raise Mismatch(f"{view.name(member)} belongs to another group already")

@@ -7,71 +7,94 @@ call bmm, and xlnet's sums of two Einsum products cannot be that call. With ``at
 operator is a kernel.
 onnxruntime: its AttentionFusion knows only the graph of BERT exporters before opset 12 and found nothing in
 current exports (verified on its CPU provider), so the pieces stay (FusedMatMul, BiasSoftmax, MatMul).
+
+Whether a mask keeps queries from seeing keys behind them.
+
+Addition of a mask and Softmax over the last axis: Add, Softmax -> BiasSoftmax.
+
+onnxruntime on CUDA only (BiasSoftmaxFusion; from its sources, the kernel exists for CUDA alone, so its CPU
+provider cannot show it): the bias broadcasts to the scores, over the batch dimensions either before or after
+those it has.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
-from gkestimator.core.graph import Tensor
-from gkestimator.lowering.patterns.causal import is_causal
+from gkestimator.core.dtypes import DType
+from gkestimator.core.graph import Tensor, Value
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.products import bare_operand, flattened_transpose
-from gkestimator.lowering.patterns.view import GraphView, Mismatch
+from gkestimator.lowering.patterns.view import GraphView, Mismatch, require_last_axis
 from gkestimator.operators.registry import LoweringOptions
 
 _DEPTH = 10  # factors, masks and reshapes between the product and the softmax
 
 
 def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> Match:
-    """The attention around the Softmax at index ``softmax``."""
-    op = view.operators[softmax]
+    """Return the attention around the Softmax at index ``softmax``."""
     scores = view.operand(softmax, 0)
-    rank = len(scores.shape)
-    axis = op.attributes.get("axis", -1 if op.version >= 13 else 1)
-    if not isinstance(axis, int) or rank == 0 or axis % rank != rank - 1:
-        raise Mismatch(f"{op.name} runs along axis {axis}, expected the last")
+    require_last_axis(view.operators[softmax], len(scores.shape))
     masks: list[Tensor] = []
     first, covered = _scores(view, scores, masks, _DEPTH)
-    if not len(view.operand(first, 0).shape) == len(view.operand(first, 1).shape) == 4:
-        raise Mismatch(
-            f"{view.operators[first].name} multiplies tensors of rank {len(view.operand(first, 0).shape)} "
-            f"and {len(view.operand(first, 1).shape)}, expected 4"
-        )
-    q, q_members, q_flipped = bare_operand(view, view.operand(first, 0))
-    k, k_members, k_flipped = bare_operand(view, view.operand(first, 1))
-    if q_flipped:
-        raise Mismatch(f"{view.operators[first].name} transposes its left operand")
-    if not k_flipped:
-        k, turning = flattened_transpose(view, k)
-        k_members = [*k_members, *turning]
-        k_flipped = 1 if turning else 0
-    if not k_flipped:  # laid out (..., D, S) by a transposition that does more, or is read elsewhere too
-        k = replace(k, shape=(*k.shape[:-2], k.shape[-1], k.shape[-2]))
+    q, k, operand_members = _queries_and_keys(view, first)
     probabilities, after = _probabilities(view, view.result(softmax))
     second = view.reader(probabilities, "MatMul")
-    if view.operand(second, 0).name != probabilities.name:
-        raise Mismatch(f"{view.operators[second].name} has the probabilities as its right operand")
+    if not view.reads(second, 0, probabilities):
+        raise Mismatch(f"{view.name(second)} has the probabilities as its right operand")
     v = view.operand(second, 1)
     if len(v.shape) != 4:
-        raise Mismatch(f"{view.operators[second].name} multiplies by rank {len(v.shape)}, expected 4")
+        raise Mismatch(f"{view.name(second)} multiplies by rank {len(v.shape)}, expected 4")
     masks.sort(key=lambda mask: mask.nbytes, reverse=True)
     # A causal mask is an argument (is_causal), not a tensor: transformers passes none unless some input is padded.
     causal = bool(masks) and all(is_causal(view, mask) for mask in masks)
+    if causal:
+        tensors = []
+    else:
+        tensors = masks[:1]
+    if causal:
+        attributes = {"is_causal": 1}
+    else:
+        attributes = None
     return fused(
         view,
         "attention",
-        [*q_members, *k_members, first, *covered, softmax, *after, second],
+        [*operand_members, first, *covered, softmax, *after, second],
         op_type="Attention",
         version=23,
-        attributes={"is_causal": 1} if causal else None,
-        inputs=(q, k, v) if causal else (q, k, v, *masks[:1]),
-        also_reads=tuple(masks if causal else masks[1:]),
+        attributes=attributes,
+        inputs=(q, k, v, *tensors),
+        also_reads=tuple(masks[len(tensors) :]),
     )
 
 
+def _queries_and_keys(view: GraphView, product: int) -> tuple[Tensor, Tensor, list[int]]:
+    """Return queries and keys, both (B, H, S, D), as they come into the first product, and what prepares them."""
+    left = view.operand(product, 0)
+    right = view.operand(product, 1)
+    if len(left.shape) != 4 or len(right.shape) != 4:
+        raise Mismatch(
+            f"{view.name(product)} multiplies tensors of rank {len(left.shape)} and {len(right.shape)}, expected 4"
+        )
+    q, members, q_flipped = bare_operand(view, left)
+    k, k_members, k_flipped = bare_operand(view, right)
+    if q_flipped:
+        raise Mismatch(f"{view.name(product)} transposes its left operand")
+    members += k_members
+    turning: list[int] = []
+    if not k_flipped:
+        k, turning = flattened_transpose(view, k)
+        members += turning
+    if not k_flipped and not turning:
+        # Laid out (..., D, S) by a transposition that does more, or is read elsewhere too.
+        *outer, size, length = k.shape
+        k = replace(k, shape=(*outer, length, size))
+    return q, k, members
+
+
 def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> tuple[int, list[int]]:
-    """The product that ``value`` is made of and the operators between; what is added or selects goes to
+    """Return the product that ``value`` is made of and the operators between; what is added or selects goes to
     ``masks``.
     """
     if depth == 0:
@@ -81,7 +104,8 @@ def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> 
     )
     op = view.operators[index]
     if op.op_type == "MatMul":
-        if view.operand(index, 0).is_weight or view.operand(index, 1).is_weight:
+        left, right = view.either_order(index)[0]
+        if left.is_weight or right.is_weight:
             raise Mismatch(f"{op.name} multiplies by a weight, expected queries and keys")
         return index, [index]
     if op.op_type in ("Mul", "Div"):
@@ -102,28 +126,30 @@ def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> 
 def _either(
     view: GraphView, index: int, positions: tuple[int, int], masks: list[Tensor], depth: int
 ) -> tuple[int, list[int]]:
-    """The side of an Add or Where that holds the scores; the other side is a mask (or the value that fills
+    """Return the side of an Add or Where that holds the scores; the other side is a mask (or the value that fills
     in).
     """
     for here, there in (positions, positions[::-1]):
         scores = view.operand(index, here)
         mask = view.operand(index, there)
-        if scores.elements != view.result(index).elements or view.sole_reader(scores) is None:
+        if scores.elements != view.result(index).elements:
             continue
-        kept = len(masks)
+        if view.sole_reader(scores) is None:
+            continue
+        before = len(masks)
         try:
             product, covered = _scores(view, scores, masks, depth - 1)
         except Mismatch:
-            del masks[kept:]
+            del masks[before:]
             continue
         if mask.elements > 1:
             masks.append(mask)
         return product, covered
-    raise Mismatch(f"no operand of {view.operators[index].name} comes from a product of queries and keys")
+    raise Mismatch(f"no operand of {view.name(index)} comes from a product of queries and keys")
 
 
 def _probabilities(view: GraphView, value: Tensor) -> tuple[Tensor, list[int]]:
-    """The probabilities after what stands between softmax and the second product, and those operators."""
+    """Return the probabilities after what stands between softmax and the second product, and those operators."""
     covered: list[int] = []
     while True:
         following = view.optional_reader(value, "Dropout", "Cast", "CastLike", "Identity")
@@ -139,12 +165,96 @@ def _probabilities(view: GraphView, value: Tensor) -> tuple[Tensor, list[int]]:
 
 
 def _nan_guard(view: GraphView, value: Tensor) -> list[int] | None:
-    """IsNaN and Where that put zeros where a row has no key, else None."""
+    """Return IsNaN and Where that put zeros where a row has no key, else None."""
     readers = view.consumers.get(value.name, ())
     if len(readers) != 2 or value.name in view.outputs:
         return None
-    guard = next((i for i in readers if view.operators[i].key == ("", "IsNaN")), None)
-    select = next((i for i in readers if view.operators[i].key == ("", "Where")), None)
-    if guard is None or select is None or view.operand(select, 0).name != view.result(guard).name:
+    by_key = {view.operators[reader].key: reader for reader in readers}
+    guard = by_key.get(("", "IsNaN"))
+    select = by_key.get(("", "Where"))
+    if guard is None or select is None:
+        return None
+    if not view.reads(select, 0, view.result(guard)):
         return None
     return [guard, select]
+
+
+_ORDERS = frozenset({"Trilu", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
+_MASK_OPERATORS = 64
+
+
+def is_causal(view: GraphView, mask: Tensor) -> bool:
+    """Return whether positions are compared on the way to ``mask``, or a constant square of truth values leads
+    there.
+
+    A table looked up by such comparisons (T5's buckets of distances) is a bias, not a mask.
+    """
+    open_values: list[Value] = [mask]
+    seen: set[int] = set()
+    while open_values and len(seen) < _MASK_OPERATORS:
+        value = open_values.pop()
+        at = view.producer.get(value.name)
+        if at is None:
+            if isinstance(value, Tensor) and value.is_weight and _square_of_truths(value):
+                return True
+            continue
+        if at in seen:
+            continue
+        seen.add(at)
+        op = view.operators[at]
+        if op.domain:
+            continue
+        if op.op_type in _ORDERS:
+            return True
+        if op.op_type == "Gather":
+            table = op.inputs[0]
+        else:
+            table = None
+        if isinstance(table, Tensor) and table.is_weight and table.dtype.is_floating:
+            continue
+        open_values += [v for v in op.inputs if v is not None]
+    return False
+
+
+def _square_of_truths(tensor: Tensor) -> bool:
+    """Return True for a constant square matrix of truth values (further dimensions have size 1)."""
+    if tensor.dtype not in (DType.BOOL, DType.UINT8) or len(tensor.shape) < 2:
+        return False
+    *outer, rows, columns = tensor.shape
+    return rows == columns > 1 and set(outer) <= {1}
+
+
+def match_bias_softmax(view: GraphView, softmax: int, options: LoweringOptions) -> Match:
+    """Return the BiasSoftmax that ends at the Softmax at index ``softmax``."""
+    scores = view.operand(softmax, 0)
+    rank = len(scores.shape)
+    require_last_axis(view.operators[softmax], rank)
+    add = view.source(scores, "Add")
+    data = view.operand(add, 0)
+    bias = view.operand(add, 1)
+    if data.is_weight or data.shape != scores.shape:
+        data, bias = bias, data
+    # A computed bias as large as the scores is no mask; a constant one merely meets a batch of one.
+    computed = bias.shape == scores.shape and not bias.is_weight
+    if data.shape != scores.shape or len(bias.shape) != rank or computed:
+        raise Mismatch(f"{view.name(add)} adds no mask that broadcasts to {list(scores.shape)}")
+    if bias.shape[-1] != scores.shape[-1]:
+        raise Mismatch(f"{bias.name} has {bias.shape[-1]} columns, expected {scores.shape[-1]}")
+    pattern = []
+    for own, full in zip(bias.shape, scores.shape, strict=True):
+        if full != 1:
+            pattern.append(own == full)
+    changes = 0
+    for left, right in pairwise(pattern):
+        changes += left != right
+    if changes > 2 or (changes == 2 and not pattern[0]):
+        raise Mismatch(f"{bias.name} {list(bias.shape)} broadcasts along separated dimensions")
+    return fused(
+        view,
+        "bias_softmax",
+        (add, softmax),
+        op_type="BiasSoftmax",
+        domain="com.microsoft",
+        inputs=(data, bias),
+        attributes={"axis": rank - 1, "is_inner_broadcast": int(not pattern[0]) if pattern else 0},
+    )

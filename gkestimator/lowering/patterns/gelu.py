@@ -5,6 +5,18 @@ torch: F.gelu, one kernel, whatever the operand order (no author writes it out b
 onnxruntime (GeluFusion, verified on its CPU provider, same pass for CUDA): only with a Div, and with the
 factor 0.5 applied last or to x first, never to (1 + erf). A one-dimensional bias added just before joins in
 (BiasGeluFusion).
+
+GELU in its tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+
+Three ways of writing the polynomial are known: with Pow(x, 3), with x * x * x, and factored, x (1 + 0.044715
+x x).
+
+torch: F.gelu(approximate="tanh") is one kernel and exports with 0.5 outermost or with x * x * x. The form
+with Pow and 0.5 * x first is transformers' NewGELUActivation (gpt2), the factored one BloomGelu: python
+arithmetic, which eager mode launches operator by operator, so there is no match.
+onnxruntime (FastGeluFusion, verified on its CPU provider, same pass for CUDA): the forms with 0.5 * x first
+and either Pow or the factored polynomial, unless the result is an output of the graph. A one-dimensional bias
+joins in.
 """
 
 from __future__ import annotations
@@ -13,12 +25,12 @@ import math
 
 from gkestimator.core.graph import Tensor
 from gkestimator.lowering.patterns.match import Match, fused
-from gkestimator.lowering.patterns.view import GraphView, Mismatch, require_value
+from gkestimator.lowering.patterns.view import GraphView, Mismatch, is_scalar, require_value
 from gkestimator.operators.registry import LoweringOptions
 
 
 def match_gelu(view: GraphView, erf: int, options: LoweringOptions) -> Match:
-    """The GELU around the Erf at index ``erf``."""
+    """Return the GELU around the Erf at index ``erf``."""
     x, scaled, divides = _argument(view, erf)
     plus = view.reader(view.result(erf), "Add")
     require_value(view.split_scalar(plus)[1], 1.0)
@@ -34,7 +46,7 @@ def match_gelu(view: GraphView, erf: int, options: LoweringOptions) -> Match:
         require_value(factor, 0.5)
         outer = view.reader(view.result(product), "Mul")
         if view.other(outer, view.result(product)).name != x.name:
-            raise Mismatch(f"{view.operators[outer].name} does not multiply by {x.name}")
+            raise Mismatch(f"{view.name(outer)} does not multiply by {x.name}")
         covered.append(outer)
         inner = True
     else:  # 0.5 * x first
@@ -42,13 +54,13 @@ def match_gelu(view: GraphView, erf: int, options: LoweringOptions) -> Match:
         halved, constant = view.split_scalar(half)
         require_value(constant, 0.5)
         if halved.name != x.name:
-            raise Mismatch(f"{view.operators[half].name} halves {halved.name}, expected {x.name}")
+            raise Mismatch(f"{view.name(half)} halves {halved.name}, expected {x.name}")
         covered.append(half)
         inner = False
     if options.runtime == "onnxruntime":
         if inner or not divides:
             raise Mismatch("onnxruntime fuses only x / sqrt(2) with 0.5 applied last or to x")
-        biased = _bias(view, x, covered)
+        biased = _with_bias(view, "bias_gelu", x, covered, "BiasGelu")
         if biased is not None:
             return biased
     return fused(
@@ -57,39 +69,163 @@ def match_gelu(view: GraphView, erf: int, options: LoweringOptions) -> Match:
 
 
 def _argument(view: GraphView, erf: int) -> tuple[Tensor, int, bool]:
-    """x, the operator that scales it for the Erf, and whether it divides by sqrt(2)."""
+    """Return x, the operator that scales it for the Erf, and whether it divides by sqrt(2)."""
     scaled = view.source(view.operand(erf, 0), "Div", "Mul")
     divides = view.operators[scaled].op_type == "Div"
     x, constant = view.split_scalar(scaled)
-    if divides and view.operand(scaled, 1).name != constant.name:
-        raise Mismatch(f"{view.operators[scaled].name} divides a constant by {x.name}")
-    require_value(constant, math.sqrt(2.0) if divides else math.sqrt(0.5))
+    if divides and not view.reads(scaled, 1, constant):
+        raise Mismatch(f"{view.name(scaled)} divides a constant by {x.name}")
+    if divides:
+        expected = math.sqrt(2.0)
+    else:
+        expected = math.sqrt(0.5)
+    require_value(constant, expected)
     return x, scaled, divides
 
 
-def _bias(view: GraphView, x: Tensor, covered: list[int]) -> Match | None:
-    """The same GELU with the bias addition that makes ``x``, or None where there is none to take along."""
-    add = view.made_by(x, "Add")
-    if add is None:
+def _with_bias(view: GraphView, name: str, x: Tensor, covered: list[int], biased_type: str) -> Match | None:
+    """Return the GELU of ``covered`` with the bias addition that makes ``x``; None where there is none."""
+    added = view.added_bias(x)
+    if added is None:
         return None
-    first = view.operand(add, 0)
-    second = view.operand(add, 1)
-    for source, bias in ((first, second), (second, first)):
-        if (
-            bias.is_weight
-            and len(bias.shape) == 1
-            and bias.shape[0] == x.shape[-1]
-            and source.shape == x.shape
-        ):
-            try:
-                return fused(
-                    view,
-                    "bias_gelu",
-                    [add, *covered],
-                    op_type="BiasGelu",
-                    domain="com.microsoft",
-                    inputs=(source, bias),
-                )
-            except Mismatch:  # the sum is read elsewhere: GELU alone
-                return None
+    add, source, bias = added
+    try:
+        return fused(
+            view,
+            name,
+            [add, *covered],
+            op_type=biased_type,
+            domain="com.microsoft",
+            inputs=(source, bias),
+        )
+    except Mismatch:  # the sum is read elsewhere: GELU alone
+        return None
+
+
+_KAPPA = 0.044715
+_BETA = math.sqrt(2.0 / math.pi)
+
+
+def match_tanh_gelu(view: GraphView, tanh: int, options: LoweringOptions) -> Match:
+    """Return the GELU around the Tanh at index ``tanh``."""
+    x, polynomial, form = _polynomial(view, view.operand(tanh, 0))
+    plus = view.reader(view.result(tanh), "Add")
+    require_value(view.split_scalar(plus)[1], 1.0)
+    tail, half_first = _tail(view, x, plus)
+    covered = [*polynomial, tanh, plus, *tail]
+    if options.runtime == "onnxruntime":
+        if not half_first or form == "cube":
+            raise Mismatch("onnxruntime fuses only 0.5 * x first, with Pow or the factored polynomial")
+        if view.result(max(covered)).name in view.outputs:
+            raise Mismatch("onnxruntime does not fuse a GELU whose result is an output of the graph")
+        biased = _with_bias(view, "fast_gelu", x, covered, "FastGelu")
+        if biased is not None:
+            return biased
+        return fused(view, "fast_gelu", covered, op_type="FastGelu", domain="com.microsoft", inputs=(x,))
+    if form == "factored" or (form == "pow" and half_first):
+        raise Mismatch("this form is python arithmetic in transformers: eager mode launches each operator")
+    return fused(
+        view,
+        "gelu_tanh",
+        covered,
+        op_type="Gelu",
+        version=20,
+        inputs=(x,),
+        attributes={"approximate": "tanh"},
+    )
+
+
+def _tail(view: GraphView, x: Tensor, plus: int) -> tuple[list[int], bool]:
+    """Return the multiplications after 1 + tanh, and whether 0.5 * x is made first."""
+    product = view.reader(view.result(plus), "Mul")
+    factor = view.other(product, view.result(plus))
+    half = view.made_by(factor, "Mul")
+    if factor.name != x.name and half is not None:
+        halved, constant = view.split_scalar(half)
+        require_value(constant, 0.5)
+        if halved.name != x.name:
+            raise Mismatch(f"{view.name(half)} halves {halved.name}, expected {x.name}")
+        return [half, product], True
+    last = view.reader(view.result(product), "Mul")
+    rest = view.other(last, view.result(product))
+    constant = factor
+    other = rest
+    if factor.name == x.name:
+        constant = rest
+        other = factor
+    require_value(constant, 0.5)
+    if other.name != x.name:
+        raise Mismatch(f"{view.name(last)} multiplies by {other.name}, expected {x.name}")
+    return [product, last], False
+
+
+def _polynomial(view: GraphView, argument: Tensor) -> tuple[Tensor, list[int], str]:
+    """Return x, the operators of sqrt(2/pi) (x + 0.044715 x^3), and how it is written: pow, cube or factored."""
+    outer = view.source(argument, "Mul")
+    if not _has_scalar(view, outer):
+        return _factored(view, outer)
+    total, beta = view.split_scalar(outer)
+    require_value(beta, _BETA)
+    add = view.source(total, "Add")
+    for x, term in view.either_order(add):
+        scaled = view.made_by(term, "Mul")
+        if scaled is None or not _has_scalar(view, scaled):
+            continue
+        cube, kappa = view.split_scalar(scaled)
+        power = view.made_by(cube, "Pow", "Mul")
+        if power is None:
+            continue
+        members = _cube(view, power, x)
+        if members is None:
+            continue
+        require_value(kappa, _KAPPA)
+        if view.operators[power].op_type == "Pow":
+            form = "pow"
+        else:
+            form = "cube"
+        return x, [outer, add, scaled, *members], form
+    raise Mismatch(f"{view.name(add)} does not add x and 0.044715 x^3")
+
+
+def _has_scalar(view: GraphView, index: int) -> bool:
+    first, second = view.either_order(index)[0]
+    return is_scalar(first) or is_scalar(second)
+
+
+def _cube(view: GraphView, power: int, x: Tensor) -> list[int] | None:
+    """Return the operators that make x^3 at index ``power``, None when it is something else."""
+    if view.operators[power].op_type == "Pow":
+        if not view.reads(power, 0, x):
+            return None
+        require_value(view.operand(power, 1), 3.0)
+        return [power]
+    for operand, squared in view.either_order(power):
+        square = view.made_by(squared, "Mul")
+        if operand.name != x.name or square is None:
+            continue
+        if not view.reads(square, 0, x):
+            continue
+        if view.reads(square, 1, x):
+            return [power, square]
     return None
+
+
+def _factored(view: GraphView, outer: int) -> tuple[Tensor, list[int], str]:
+    """Return sqrt(2/pi) x * (1 + 0.044715 x x)."""
+    for scaled_value, bracket_value in view.either_order(outer):
+        scaled = view.made_by(scaled_value, "Mul")
+        bracket = view.made_by(bracket_value, "Add")
+        if scaled is None or bracket is None:
+            continue
+        x, beta = view.split_scalar(scaled)
+        require_value(beta, _BETA)
+        term, one = view.split_scalar(bracket)
+        require_value(one, 1.0)
+        square = view.source(term, "Mul")
+        kappa_x = view.source(view.other(square, x), "Mul")
+        base, kappa = view.split_scalar(kappa_x)
+        require_value(kappa, _KAPPA)
+        if base.name != x.name:
+            raise Mismatch(f"{view.name(kappa_x)} scales {base.name}, expected {x.name}")
+        return x, [outer, scaled, bracket, square, kappa_x], "factored"
+    raise Mismatch(f"{view.name(outer)} is no product of sqrt(2/pi) x and 1 + 0.044715 x x")

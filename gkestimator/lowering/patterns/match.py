@@ -24,13 +24,13 @@ _NO_ATTRIBUTES: Mapping[str, Attribute] = {}
 
 @frozen
 class Match:
-    """A group of operators that the runtime launches as one call.
+    """Hold a group of operators that the runtime launches as one call.
 
     ``name`` is the pattern's. ``operator`` stands for the whole group: its key selects the lowering rule, its
-    inputs and outputs are the group's. ``covered`` are the replaced operators' indices, ascending; the call
-    runs at ``position``, the last of them, when everything it reads exists and nothing has read what it
-    writes. ``also_reads`` are inputs that the operator has no place for (a second mask); they only keep their
-    storage alive.
+    inputs and outputs are the group's. ``covered`` are the replaced operators' indices, ascending; the call runs at
+    ``position``, the last of them, when everything it reads exists and nothing has read what it writes.
+    ``also_reads`` are inputs that the operator has no place for (a second mask); they only keep their storage
+    alive.
     """
 
     name: str
@@ -40,26 +40,27 @@ class Match:
 
     @property
     def op_type(self) -> str:
-        """What the step is called."""
+        """Return what the step is called."""
         return self.operator.op_type
 
     @property
     def position(self) -> int:
-        """Index of the operator in whose place the call runs."""
+        """Return the index of the operator in whose place the call runs."""
         return self.covered[-1]
 
     @property
     def reads(self) -> tuple[Value, ...]:
-        """The inputs from outside the group."""
-        return (*(v for v in self.operator.inputs if v is not None), *self.also_reads)
+        """Return the inputs from outside the group."""
+        inputs = [value for value in self.operator.inputs if value is not None]
+        return (*inputs, *self.also_reads)
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
-        """The group's results."""
+        """Return the group's results."""
         return tuple(v for v in self.operator.outputs if isinstance(v, Tensor))
 
     def lower(self, options: LoweringOptions) -> Lowered:
-        """The kernels of the group. Raises UnsupportedOperatorError when its operator has no rule."""
+        """Return the kernels of the group. Raises UnsupportedOperatorError when its operator has no rule."""
         if self.operator.key not in LOWERINGS:
             named = f"{self.operator.domain}.{self.op_type}".lstrip(".")
             raise UnsupportedOperatorError(
@@ -75,7 +76,7 @@ def _shared(items: tuple[tuple[str, Attribute], ...]) -> Mapping[str, Attribute]
 
 
 def _interned(attributes: Mapping[str, Attribute] | None) -> Mapping[str, Attribute]:
-    """Equal attributes as one object: the lowering's memory finds an operator's attributes by identity."""
+    """Return equal attributes as one object: the lowering's memory finds an operator's attributes by identity."""
     if not attributes:
         return _NO_ATTRIBUTES
     if all(isinstance(value, (int, float, str)) for value in attributes.values()):
@@ -95,11 +96,11 @@ def fused(
     attributes: Mapping[str, Attribute] | None = None,
     also_reads: tuple[Value, ...] = (),
 ) -> Match:
-    """The match that replaces ``covered`` by one operator, whose outputs are those of the last covered
+    """Return the match that replaces ``covered`` by one operator, whose outputs are those of the last covered
     operator.
 
-    Raises Mismatch when a result inside the group is read outside of it or is an output of the graph (it has
-    to be written to memory, so the runtime cannot fuse), or when the group straddles the edge of a loop.
+    Raises Mismatch when a result inside the group is read outside of it or is an output of the graph (it has to be
+    written to memory, so the runtime cannot fuse), or when the group straddles the edge of a loop.
     """
     indices = tuple(sorted(set(covered)))
     members = frozenset(indices)
@@ -117,7 +118,7 @@ def fused(
                 raise Mismatch(f"{value.name} is an output of the graph too")
             for reader in view.consumers.get(value.name, ()):
                 if reader not in members:
-                    raise Mismatch(f"{value.name} is read by {view.operators[reader].name} too")
+                    raise Mismatch(f"{value.name} is read by {view.name(reader)} too")
     for value in (*inputs, *also_reads):
         if value is not None and view.producer.get(value.name, -1) in members:
             raise Mismatch(f"{value.name} is made inside the group")

@@ -9,6 +9,21 @@ onnxruntime (LayerNormFusion, SimplifiedLayerNormFusion, verified on its CPU pro
 LayerNorm needs the last axis, Pow, a Div by the root, scale and shift; RMSNorm needs Pow, a Div (by the root,
 or of 1 by the root) and a scale. A Reciprocal is not recognised. LayerNorm without shift becomes RMSNorm of
 (x - mean).
+
+Residual addition and LayerNorm in one kernel: Add, LayerNormalization -> SkipLayerNormalization.
+
+onnxruntime only (SkipLayerNormFusion, verified on its CPU provider, same pass for CUDA): both operands of
+rank 3 and of one shape, the sum read by nothing else (so pre-norm transformers keep both operators). A bias
+added to one operand just before joins in. It also needs the shapes known by ONNX Runtime's own inference,
+which a bound graph cannot tell.
+
+GroupNorm as exporters write it: Reshape to (N, groups, rest), InstanceNormalization, Reshape back[, Mul,
+Add].
+
+torch: F.group_norm, one call. onnxruntime runs the pieces (its GroupNorm comes from a separate offline tool).
+
+Reciprocal square root: Sqrt, Reciprocal, or 1 / Sqrt. torch.rsqrt is one kernel; onnxruntime has no such
+operator.
 """
 
 from __future__ import annotations
@@ -16,22 +31,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gkestimator.core.graph import Attribute, Tensor
-from gkestimator.lowering.patterns.match import Match, fused
+from gkestimator.core.graph import Attribute, Operator, Tensor
+from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
 from gkestimator.lowering.patterns.view import (
     GraphView,
     Mismatch,
+    is_per_channel,
     reduced_axes,
     require_trailing,
     require_value,
     scalar_value,
 )
-from gkestimator.operators.registry import LoweringOptions
+from gkestimator.operators.builders import elementwise_kernel, input_at, output_at
+from gkestimator.operators.registry import Lowered, LoweringOptions, Shape, lowering_rule
 
 
 @dataclass(slots=True)
 class _Core:
-    """d / sqrt(mean(d^2) + eps): the operators, d, the result, and what tells the exporters' forms apart."""
+    """Hold d / sqrt(mean(d^2) + eps): the operators, d, the result, and what tells the exporters' forms apart."""
 
     covered: list[int]
     centred: Tensor
@@ -43,7 +60,7 @@ class _Core:
 
 
 def match_layer_norm(view: GraphView, root: int, options: LoweringOptions) -> Match:
-    """The LayerNorm around the Sqrt at index ``root``."""
+    """Return the LayerNorm around the Sqrt at index ``root``."""
     core = _core(view, root)
     centred, casts = view.past_casts(core.centred)
     subtract = view.source(centred, "Sub")
@@ -52,10 +69,12 @@ def match_layer_norm(view: GraphView, root: int, options: LoweringOptions) -> Ma
     mean = view.source(mean_value, "ReduceMean")
     x, mean_casts = view.common_source(view.operand(mean, 0), x)
     rank = len(x.shape)
-    if require_trailing(reduced_axes(view, mean), rank, view.operators[mean].name) != core.axis:
-        raise Mismatch(f"{view.operators[mean].name} and the variance are over different axes")
+    axis = require_trailing(reduced_axes(view, mean), rank, view.name(mean))
+    if axis != core.axis:
+        raise Mismatch(f"{view.name(mean)} and the variance are over different axes")
     covered = [*core.covered, *casts, subtract, mean, *mean_casts]
-    tail, scale, shift = _affine(view, core.result, x.shape[core.axis :])
+    extent = x.shape[core.axis :]
+    tail, scale, shift = _affine(view, core.result, extent)
     covered += tail
     if options.runtime == "onnxruntime":
         if not (core.power and core.divides):
@@ -77,14 +96,15 @@ def match_layer_norm(view: GraphView, root: int, options: LoweringOptions) -> Ma
 
 
 def match_rms_norm(view: GraphView, root: int, options: LoweringOptions) -> Match:
-    """The RMSNorm around the Sqrt at index ``root``."""
+    """Return the RMSNorm around the Sqrt at index ``root``."""
     core = _core(view, root)
     if options.runtime != "onnxruntime":
         raise Mismatch("RMSNorm is python arithmetic in transformers: eager mode launches each operator")
     if not (core.power and core.divides):
         raise Mismatch("onnxruntime fuses only Pow for the square and a Div by the root")
     x = core.centred
-    tail, scale, _ = _affine(view, core.result, x.shape[core.axis :], shifted=False)
+    extent = x.shape[core.axis :]
+    tail, scale, _ = _affine(view, core.result, extent, shifted=False)
     if scale is None or core.axis != len(x.shape) - 1:
         raise Mismatch("onnxruntime fuses RMSNorm only with a scale and over the last axis")
     return fused(
@@ -107,17 +127,18 @@ def _core(view: GraphView, root: int) -> _Core:
     base = view.operand(square, 0)
     if power:
         require_value(view.operand(square, 1), 2.0)
-    elif view.operand(square, 1).name != base.name:
-        raise Mismatch(f"{view.operators[square].name} multiplies two tensors, expected a square")
+    elif not view.reads(square, 1, base):
+        raise Mismatch(f"{view.name(square)} multiplies two tensors, expected a square")
     rank = len(base.shape)
-    axis = require_trailing(reduced_axes(view, mean), rank, view.operators[mean].name)
+    axis = require_trailing(reduced_axes(view, mean), rank, view.name(mean))
     rooted, root_casts = view.through_casts(view.result(root))
     covered = [add, mean, square, root, *root_casts]
     last = view.reader(rooted, "Div", "Reciprocal")
     covered.append(last)
     divides = view.operators[last].op_type == "Div"
     if divides:
-        inverts = view.operand(last, 1).name == rooted.name and view.operand(last, 0).elements == 1
+        numerator = view.operand(last, 0)
+        inverts = view.reads(last, 1, rooted) and numerator.elements == 1
     else:
         inverts = True
     if inverts:
@@ -143,9 +164,9 @@ def _core(view: GraphView, root: int) -> _Core:
 
 
 def _affine(
-    view: GraphView, value: Tensor, extent: tuple[int, ...], *, shifted: bool = True
+    view: GraphView, value: Tensor, extent: Shape, *, shifted: bool = True
 ) -> tuple[list[int], Tensor | None, Tensor | None]:
-    """An optional scale and shift over ``extent`` that follow: their operators, the scale, the shift."""
+    """Return an optional scale and shift over ``extent`` that follow: their operators, the scale, the shift."""
     passed, casts = view.through_casts(value)
     scaling = view.optional_reader(passed, "Mul")
     if scaling is None:
@@ -165,8 +186,115 @@ def _affine(
     return covered, scale, None
 
 
-def _is_parameter(tensor: Tensor, extent: tuple[int, ...]) -> bool:
-    """A weight of the normalised extent (leading ones allowed)."""
+def _is_parameter(tensor: Tensor, extent: Shape) -> bool:
+    """Return a weight of the normalised extent (leading ones allowed)."""
     return (
         tensor.is_weight and tensor.shape[-len(extent) :] == extent and tensor.elements == math.prod(extent)
     )
+
+
+def match_skip_layer_norm(view: GraphView, norm: int, options: LoweringOptions) -> Match:
+    """Return the SkipLayerNormalization that ends at the LayerNormalization at index ``norm``."""
+    op = view.operators[norm]
+    add = view.source(view.operand(norm, 0), "Add")
+    first = view.operand(add, 0)
+    second = view.operand(add, 1)
+    alike = len(first.shape) == 3 and first.shape == second.shape
+    if not alike or first.is_weight or second.is_weight:
+        raise Mismatch(
+            f"{view.name(add)} adds {list(first.shape)} and {list(second.shape)}, "
+            "expected one shape of rank 3"
+        )
+    if op.attributes.get("axis", -1) not in (-1, 2):
+        raise Mismatch(f"{op.name} normalises from axis {op.attributes.get('axis')}, expected the last")
+    if any(v is not None for v in op.outputs[1:]):
+        raise Mismatch(f"{op.name} gives mean or deviation too")
+    # The bias (input 2) may be left out.
+    gamma, beta = (*op.inputs[1:3], None, None)[:2]
+    attributes = {"epsilon": op.attributes.get("epsilon", 1e-5)}
+    for summand, rest in view.either_order(add):
+        added = view.added_bias(summand)
+        if added is None:
+            continue
+        biased, source, bias = added
+        try:
+            return fused(
+                view,
+                "skip_layer_norm",
+                (biased, add, norm),
+                op_type="SkipLayerNormalization",
+                domain="com.microsoft",
+                inputs=(source, rest, gamma, beta, bias),
+                attributes=attributes,
+            )
+        except Mismatch:  # the biased sum is read elsewhere: it stays an operator of its own
+            continue
+    return fused(
+        view,
+        "skip_layer_norm",
+        (add, norm),
+        op_type="SkipLayerNormalization",
+        domain="com.microsoft",
+        inputs=(first, second, gamma, beta),
+        attributes=attributes,
+    )
+
+
+def match_group_norm(view: GraphView, norm: int, options: LoweringOptions) -> Match:
+    """Return the GroupNorm around the InstanceNormalization at index ``norm``."""
+    before = view.source(view.operand(norm, 0), "Reshape")
+    x = view.operand(before, 0)
+    grouped = view.operand(norm, 0)
+    grouping = len(x.shape) >= 3 and len(grouped.shape) == 3
+    if not grouping or grouped.shape[0] != x.shape[0]:
+        raise Mismatch(f"{view.name(before)} makes {list(grouped.shape)} of {list(x.shape)}, expected groups")
+    channels = x.shape[1]
+    groups = grouped.shape[1]
+    if groups < 1 or channels % groups:
+        raise Mismatch(f"{view.name(norm)}: {channels} channels do not divide into {groups} groups")
+    after = view.reader(view.result(norm), "Reshape")
+    if view.result(after).shape != x.shape:
+        raise Mismatch(f"{view.name(after)} does not restore the shape {list(x.shape)}")
+    covered = [before, norm, after]
+    # The instance normalisation's own scale and shift (one per group) serve where no affine follows.
+    scale = view.operand(norm, 1)
+    shift = view.operand(norm, 2)
+    scaling = view.optional_reader(view.result(after), "Mul")
+    if scaling is not None and is_per_channel(
+        view.other(scaling, view.result(after)), channels, len(x.shape)
+    ):
+        adding = view.optional_reader(view.result(scaling), "Add")
+        if adding is not None:
+            added = view.other(adding, view.result(scaling))
+            if is_per_channel(added, channels, len(x.shape)):
+                scale = view.other(scaling, view.result(after))
+                shift = added
+                covered += [scaling, adding]
+    return fused(
+        view,
+        "group_norm",
+        covered,
+        op_type="GroupNormalization",
+        version=21,
+        inputs=(x, scale, shift),
+        attributes={"num_groups": groups, "epsilon": view.operators[norm].attributes.get("epsilon", 1e-5)},
+    )
+
+
+def match_rsqrt(view: GraphView, root: int, options: LoweringOptions) -> Match:
+    """Return the reciprocal root that starts at the Sqrt at index ``root``."""
+    last = view.reader(view.result(root), "Reciprocal", "Div")
+    if view.operators[last].op_type == "Div":
+        if not view.reads(last, 1, view.result(root)) or view.operand(last, 0).value is None:
+            raise Mismatch(f"{view.name(last)} does not divide 1 by the root")
+        require_value(view.operand(last, 0), 1.0)
+    return fused(
+        view, "rsqrt", (root, last), op_type="Rsqrt", domain=FUSED_DOMAIN, inputs=(view.operand(root, 0),)
+    )
+
+
+@lowering_rule("Rsqrt", domain=FUSED_DOMAIN, kind="elementwise", autocast="fp32")
+def lower_rsqrt(op: Operator, options: LoweringOptions) -> Lowered:
+    """Return two FLOPs per element: a root and a division."""
+    kernel = elementwise_kernel("rsqrt", (input_at(op, 0),), (output_at(op),), flops_per_element=2)
+    return Lowered(kernels=(kernel,), host_calls=1)

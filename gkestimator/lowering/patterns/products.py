@@ -1,13 +1,32 @@
-"""What surrounds a matrix product: scalar factors and transpositions of its operands."""
+"""What surrounds a matrix product: scalar factors and transpositions of its operands.
+
+A product with a weight matrix and the addition of a one-dimensional bias: MatMul, Add.
+
+torch: F.linear with bias is one addmm, the bias added in the GEMM's epilogue, for inputs of any rank.
+onnxruntime (MatMulAddFusion, verified on its CPU provider, same pass for CUDA): Gemm where the input is a
+matrix. For a higher rank it fuses only where every dimension is a number in the file; a file with a symbolic
+batch, the case this assumes, keeps the MatMul and the Add.
+
+Scalar factors and transpositions around a MatMul: onnxruntime's FusedMatMul.
+
+onnxruntime only (MatMulScaleFusion, MatmulTransposeFusion, verified on its CPU provider, same passes for
+CUDA): a Mul or Div by a one-element constant before either operand or after the product, and a Transpose of
+an operand's last two dimensions, become attributes of the product. cuBLAS reads transposed operands and
+scales for nothing.
+"""
 
 from __future__ import annotations
 
-from gkestimator.core.graph import Tensor
-from gkestimator.lowering.patterns.view import GraphView, is_scalar
+from gkestimator.core.graph import Operator, Tensor
+from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
+from gkestimator.lowering.patterns.view import GraphView, Mismatch, is_scalar
+from gkestimator.operators.builders import input_at, output_at
+from gkestimator.operators.matmul import matmul_kernels, matmul_shape
+from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
 
 
 def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, list[int], int]:
-    """The operand before factors and transpositions that only this product reads, those, and whether it is
+    """Return the operand before factors and transpositions that only this product reads, those, and whether it is
     flipped.
     """
     members: list[int] = []
@@ -20,7 +39,8 @@ def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, list[int], int
         if op.op_type == "Transpose":
             rank = len(value.shape)
             swapped = (*range(rank - 2), rank - 1, rank - 2)
-            if rank < 2 or op.attributes.get("perm", tuple(reversed(range(rank)))) != swapped:
+            reverse = tuple(range(rank - 1, -1, -1))
+            if rank < 2 or op.attributes.get("perm", reverse) != swapped:
                 break
             flipped ^= 1
         elif not scales(view, index, value):
@@ -34,8 +54,8 @@ def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, list[int], int
 
 
 def flattened_transpose(view: GraphView, value: Tensor) -> tuple[Tensor, list[int]]:
-    """The (B, H, S, D) behind ``value`` (B, H, D, S), where Reshape to (B*H, S, D), Transpose and Reshape back
-    lie between, as torch.onnx.export(dynamo=True) turns the keys; ``value`` itself and no operators otherwise.
+    """Return the (B, H, S, D) behind ``value`` (B, H, D, S), where Reshape to (B*H, S, D), Transpose and Reshape
+    back lie between, as torch.onnx.export(dynamo=True) turns the keys; ``value`` itself and no operators otherwise.
     """
     members: list[int] = []
     at = value
@@ -61,7 +81,7 @@ def flattened_transpose(view: GraphView, value: Tensor) -> tuple[Tensor, list[in
 
 
 def scales(view: GraphView, index: int, value: Tensor) -> bool:
-    """True where a Mul or Div changes nothing but the magnitude."""
+    """Return True where a Mul or Div changes nothing but the magnitude."""
     op = view.operators[index]
     first = view.operand(index, 0)
     second = view.operand(index, 1)
@@ -73,10 +93,70 @@ def scales(view: GraphView, index: int, value: Tensor) -> bool:
 
 
 def scaling_after(view: GraphView, value: Tensor) -> int | None:
-    """The Mul or Div by a one-element constant that alone reads the product ``value``."""
+    """Return the Mul or Div by a one-element constant that alone reads the product ``value``."""
     index = view.optional_reader(value, "Mul", "Div")
     if index is None or not scales(view, index, view.result(index)):
         return None
-    if view.operators[index].op_type == "Div" and view.operand(index, 0).name != value.name:
+    divides = view.operators[index].op_type == "Div"
+    if divides and not view.reads(index, 0, value):
         return None
     return index
+
+
+def match_linear(view: GraphView, product: int, options: LoweringOptions) -> Match:
+    """Return the linear layer that starts at the MatMul at index ``product``."""
+    x = view.operand(product, 0)
+    weight = view.operand(product, 1)
+    if not weight.is_weight or len(weight.shape) != 2:
+        raise Mismatch(f"{view.name(product)} multiplies by {weight.name}, expected a weight matrix")
+    adding = view.reader(view.result(product), "Add")
+    bias = view.other(adding, view.result(product))
+    if not bias.is_weight or bias.shape != weight.shape[1:]:
+        raise Mismatch(f"{view.name(adding)} adds {bias.name} {list(bias.shape)}, expected a bias")
+    if options.runtime == "onnxruntime":
+        if len(x.shape) != 2:
+            raise Mismatch(
+                "onnxruntime makes a Gemm of a matrix product with a symbolic batch only at rank 2"
+            )
+        return fused(view, "gemm", (product, adding), op_type="Gemm", version=13, inputs=(x, weight, bias))
+    return fused(
+        view, "linear", (product, adding), op_type="Linear", domain=FUSED_DOMAIN, inputs=(x, weight, bias)
+    )
+
+
+@lowering_rule("Linear", domain=FUSED_DOMAIN, kind="gemm", autocast="half")
+def lower_linear(op: Operator, options: LoweringOptions) -> Lowered:
+    """Return x (..., K) times W (K, N) plus bias (N): one GEMM, 2 M N K FLOPs and an addition per result."""
+    x = input_at(op, 0)
+    weight = input_at(op, 1)
+    bias = input_at(op, 2)
+    result = output_at(op)
+    shape = matmul_shape(x.shape, weight.shape)
+    kernels = matmul_kernels(shape, (x, weight, bias), result, options, epilogue_flops=result.elements)
+    return Lowered(kernels=kernels, host_calls=len(kernels))
+
+
+def match_scaled_matmul(view: GraphView, product: int, options: LoweringOptions) -> Match:
+    """Return the FusedMatMul around the MatMul at index ``product``."""
+    covered = [product]
+    operands: list[Tensor] = []
+    transposed: list[int] = []
+    for position in (0, 1):
+        value, members, flipped = bare_operand(view, view.operand(product, position))
+        covered += members
+        operands.append(value)
+        transposed.append(flipped)
+    following = scaling_after(view, view.result(product))
+    if following is not None:
+        covered.append(following)
+    if len(covered) == 1:
+        raise Mismatch(f"{view.name(product)} has no constant factor and no transposed operand")
+    return fused(
+        view,
+        "fused_matmul",
+        covered,
+        op_type="FusedMatMul",
+        domain="com.microsoft",
+        inputs=tuple(operands),
+        attributes={"transA": transposed[0], "transB": transposed[1], "alpha": 1.0},
+    )

@@ -25,7 +25,7 @@ _QOPERATOR = {
 
 
 def match_quantised(view: GraphView, index: int, options: LoweringOptions) -> Match:
-    """The quantised operator around the Conv, MatMul, Gemm, Add or Mul at ``index``."""
+    """Return the quantised operator around the Conv, MatMul, Gemm, Add or Mul at ``index``."""
     op = view.operators[index]
     domain, op_type, version = _QOPERATOR[op.op_type]
     covered = [index]
@@ -75,14 +75,16 @@ def match_quantised(view: GraphView, index: int, options: LoweringOptions) -> Ma
 
 
 def _stored(view: GraphView, weight: Tensor) -> Tensor:
-    """The weight as it lies in memory: binding folds its DequantizeLinear away, the bytes of its storage tell."""
+    """Return the weight as it lies in memory: binding folds its DequantizeLinear away, the bytes of its storage
+    tell.
+    """
     if view.weights.get(weight.storage) != weight.elements:
         raise Mismatch(f"{weight.name} is stored in more or fewer than 8 bits, expected a quantised weight")
     return replace(weight, dtype=DType.INT8)
 
 
 def _require_clipping(view: GraphView, quantise: int) -> None:
-    """Quantising clips at zero like a Relu only where the zero point is the lowest number of the type."""
+    """Raise Mismatch unless quantising clips at zero like a Relu: the zero point is the lowest number of the type."""
     zero_point = view.operators[quantise].inputs[2:3]
     if not zero_point or zero_point[0] is None:
         return  # the default: zero, of an unsigned type
@@ -99,8 +101,8 @@ def _require_clipping(view: GraphView, quantise: int) -> None:
 
 
 def _three(view: GraphView, index: int) -> list[Value | None]:
-    """Value, scale and zero point of a QuantizeLinear or DequantizeLinear."""
+    """Return value, scale and zero point of a QuantizeLinear or DequantizeLinear."""
     inputs: list[Value | None] = list(view.operators[index].inputs[:3])
     if len(inputs) < 2 or not isinstance(inputs[0], Tensor):
-        raise Mismatch(f"{view.operators[index].name} has {len(inputs)} inputs, expected a value and a scale")
+        raise Mismatch(f"{view.name(index)} has {len(inputs)} inputs, expected a value and a scale")
     return inputs + [None] * (3 - len(inputs))

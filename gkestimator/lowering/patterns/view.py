@@ -13,6 +13,8 @@ from weakref import WeakKeyDictionary
 
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
 from gkestimator.core.records import frozen
+from gkestimator.operators.builders import optional_input
+from gkestimator.operators.registry import Shape
 
 Key = tuple[str, str]
 
@@ -21,13 +23,15 @@ _VIEWS: WeakKeyDictionary[object, GraphView] = WeakKeyDictionary()
 
 
 class Mismatch(Exception):  # noqa: N818  (an answer, not an error)
-    """A pattern does not apply here; the text says why. Never leaves the package."""
+    """Say that a pattern does not apply here, and why. Never leaves the package."""
 
 
 @frozen
 class GraphView:
-    """Edges of a graph. ``consumers`` lists each reading operator once, in execution order; ``weights`` are the bytes
-    that each storage of weights has.
+    """Hold the edges of a graph.
+
+    ``consumers`` lists each reading operator once, in execution order; ``weights`` are the bytes that each storage
+    of weights has.
     """
 
     operators: tuple[Operator, ...]
@@ -39,7 +43,7 @@ class GraphView:
 
     @classmethod
     def of(cls, graph: OperatorGraph) -> GraphView:
-        """The edges of ``graph``; those of an earlier graph of the same structure where there is one."""
+        """Return the edges of ``graph``; those of an earlier graph of the same structure where there is one."""
         if graph.structure is None:
             return cls._of(graph)
         known = _VIEWS.get(graph.structure)
@@ -76,16 +80,23 @@ class GraphView:
             weights=graph.weights,
         )
 
+    def name(self, index: int) -> str:
+        """Return the name of an operator."""
+        return self.operators[index].name
+
     def result(self, index: int) -> Tensor:
-        """Output 0 of an operator."""
+        """Return output 0 of an operator."""
         op = self.operators[index]
-        value = op.outputs[0] if op.outputs else None
+        if op.outputs:
+            value = op.outputs[0]
+        else:
+            value = None
         if not isinstance(value, Tensor):
             raise Mismatch(f"{op.name} has no tensor as its output 0")
         return value
 
     def operand(self, index: int, position: int) -> Tensor:
-        """Input ``position`` of an operator."""
+        """Return input ``position`` of an operator."""
         op = self.operators[index]
         if position < len(op.inputs):
             value = op.inputs[position]
@@ -95,18 +106,35 @@ class GraphView:
             raise Mismatch(f"{op.name} has no tensor as its input {position}")
         return value
 
+    def added_bias(self, value: Tensor) -> tuple[int, Tensor, Tensor] | None:
+        """Return the Add that makes ``value`` of a tensor of its shape and a one-dimensional weight, and those two.
+
+        None where nothing does.
+        """
+        add = self.made_by(value, "Add")
+        if add is None:
+            return None
+        for source, bias in self.either_order(add):
+            if source.shape != value.shape:
+                continue
+            if bias.is_weight and bias.shape == value.shape[-1:]:
+                return add, source, bias
+        return None
+
     def made_by(self, value: Value | None, *op_types: str, domain: str = "") -> int | None:
-        """Index of the operator that makes ``value`` if it is one of ``op_types``, else None."""
-        index = None if value is None else self.producer.get(value.name)
+        """Return the index of the operator that makes ``value`` if it is one of ``op_types``, else None."""
+        if value is None:
+            return None
+        index = self.producer.get(value.name)
         if index is None:
             return None
         op = self.operators[index]
-        if op.domain == domain and op.op_type in op_types:
-            return index
-        return None
+        if op.domain != domain or op.op_type not in op_types:
+            return None
+        return index
 
     def source(self, value: Value | None, *op_types: str) -> int:
-        """Like :meth:`made_by`, but anything else is a mismatch."""
+        """Return what :meth:`made_by` does; anything else is a mismatch."""
         index = self.made_by(value, *op_types)
         if index is None:
             raise Mismatch(
@@ -115,14 +143,14 @@ class GraphView:
         return index
 
     def sole_reader(self, value: Value) -> int | None:
-        """The operator that reads ``value``, None when several do or it is an output of the graph."""
+        """Return the operator that reads ``value``, None when several do or it is an output of the graph."""
         readers = self.consumers.get(value.name, ())
         if len(readers) == 1 and value.name not in self.outputs:
             return readers[0]
         return None
 
     def reader(self, value: Value, *op_types: str) -> int:
-        """The sole reader of ``value``, which must be one of ``op_types``."""
+        """Return the sole reader of ``value``, which must be one of ``op_types``."""
         index = self.sole_reader(value)
         if index is None:
             raise Mismatch(f"{value.name} is read by several operators or leaves the graph")
@@ -134,7 +162,7 @@ class GraphView:
         return index
 
     def optional_reader(self, value: Value, *op_types: str) -> int | None:
-        """The sole reader of ``value`` if it is one of ``op_types``, else None."""
+        """Return the sole reader of ``value`` if it is one of ``op_types``, else None."""
         index = self.sole_reader(value)
         if index is None:
             return None
@@ -143,18 +171,25 @@ class GraphView:
             return index
         return None
 
-    def other(self, index: int, value: Value) -> Tensor:
-        """The operand of a two-input operator that is not ``value`` (``value`` itself where it is both)."""
+    def reads(self, index: int, position: int, value: Value) -> bool:
+        """Return True when input ``position`` of an operator is ``value``."""
+        return self.operand(index, position).name == value.name
+
+    def either_order(self, index: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Return the operands of a two-input operator, and the two the other way round."""
         first = self.operand(index, 0)
         second = self.operand(index, 1)
-        if first.name == value.name:
-            return second
-        if second.name == value.name:
-            return first
+        return (first, second), (second, first)
+
+    def other(self, index: int, value: Value) -> Tensor:
+        """Return the operand of a two-input operator that is not ``value`` (``value`` itself where it is both)."""
+        for operand, other in self.either_order(index):
+            if operand.name == value.name:
+                return other
         raise Mismatch(f"{self.operators[index].name} does not read {value.name}")
 
     def past_casts(self, value: Tensor) -> tuple[Tensor, list[int]]:
-        """``value`` before conversions between floating-point types (and copies), with those operators."""
+        """Return ``value`` before conversions between floating-point types (and copies), with those operators."""
         passed: list[int] = []
         while True:
             index = self.made_by(value, "Cast", "CastLike", "Identity")
@@ -167,7 +202,7 @@ class GraphView:
             value = before
 
     def through_casts(self, value: Tensor) -> tuple[Tensor, list[int]]:
-        """``value`` after conversions between floating types that alone read it, with those operators."""
+        """Return ``value`` after conversions between floating types that alone read it, with those operators."""
         passed: list[int] = []
         while True:
             index = self.optional_reader(value, "Cast", "CastLike", "Identity")
@@ -182,7 +217,7 @@ class GraphView:
             value = after
 
     def common_source(self, first: Tensor, second: Tensor) -> tuple[Tensor, list[int]]:
-        """The tensor that both are, up to conversions between floating types, with those conversions."""
+        """Return the tensor that both are, up to conversions between floating types, with those conversions."""
         steps: dict[str, int] = {first.name: 0}
         _, passed = self.past_casts(first)
         for count, index in enumerate(passed, start=1):
@@ -194,20 +229,20 @@ class GraphView:
         raise Mismatch(f"{first.name} and {second.name} are different tensors, expected one")
 
     def split_scalar(self, index: int) -> tuple[Tensor, Tensor]:
-        """Operands of a two-input operator as (tensor, one-element constant)."""
-        first = self.operand(index, 0)
-        second = self.operand(index, 1)
-        if is_scalar(second):
-            return first, second
-        if is_scalar(first):
-            return second, first
+        """Return the operands of a two-input operator as (tensor, one-element constant)."""
+        for operand, scalar in self.either_order(index):
+            if is_scalar(scalar):
+                return operand, scalar
         raise Mismatch(f"{self.operators[index].name} has no one-element constant operand")
 
     def _maker(self, value: Value | None) -> str:
-        index = None if value is None else self.producer.get(value.name)
+        index = None
+        if value is not None:
+            index = self.producer.get(value.name)
         if index is None:
             return "no operator"
-        return f"{self.operators[index].op_type} {self.operators[index].name}"
+        op = self.operators[index]
+        return f"{op.op_type} {op.name}"
 
 
 def _named(value: Value | None) -> str:
@@ -217,16 +252,15 @@ def _named(value: Value | None) -> str:
 
 
 def is_scalar(tensor: Tensor) -> bool:
-    """True for a one-element constant, its value known or not (a weight kept outside the file)."""
+    """Return True for a one-element constant, its value known or not (a weight kept outside the file)."""
     return tensor.elements == 1 and (tensor.is_weight or tensor.value is not None)
 
 
 def require_value(tensor: Tensor, expected: float, *, tolerance: float = 2e-3) -> None:
-    """Mismatch unless the constant is ``expected`` within a relative ``tolerance`` (half precision rounds by
+    """Raise Mismatch unless the constant is ``expected`` within a relative ``tolerance`` (half precision rounds by
     1e-3).
 
-    A constant whose value lies outside the file passes: only patterns whose structure is unambiguous ask
-    this.
+    A constant whose value lies outside the file passes: only patterns whose structure is unambiguous ask this.
     """
     if tensor.value is None:
         if is_scalar(tensor):
@@ -234,20 +268,41 @@ def require_value(tensor: Tensor, expected: float, *, tolerance: float = 2e-3) -
         raise Mismatch(f"{tensor.name} is no constant, expected {expected:g}")
     if tensor.value.size != 1:
         raise Mismatch(f"{tensor.name} has {tensor.value.size} elements, expected the constant {expected:g}")
-    found = float(tensor.value.reshape(-1)[0])
-    if not math.isclose(found, expected, rel_tol=tolerance):
-        raise Mismatch(f"{tensor.name} is {found:g}, expected {expected:g}")
+    value = float(tensor.value.item())
+    if not math.isclose(value, expected, rel_tol=tolerance):
+        raise Mismatch(f"{tensor.name} is {value:g}, expected {expected:g}")
+
+
+def is_per_channel(tensor: Tensor, channels: int, rank: int) -> bool:
+    """Return True for a weight of shape (1, C, 1, ...) or (C, 1, ...): a number per channel of ``rank`` dimensions."""
+    shape = tensor.shape
+    if not tensor.is_weight or tensor.elements != channels:
+        return False
+    if rank < 2 or len(shape) not in (rank - 1, rank):
+        return False
+    return shape[1 - rank] == channels
+
+
+def require_last_axis(op: Operator, rank: int) -> None:
+    """Raise Mismatch unless a Softmax over ``rank`` dimensions runs along the last of them."""
+    if op.version >= 13:
+        default = -1
+    else:
+        default = 1
+    axis = op.attributes.get("axis", default)
+    if not isinstance(axis, int) or axis % max(1, rank) != rank - 1:
+        raise Mismatch(f"{op.name} runs along axis {axis}, expected the last")
 
 
 def scalar_value(tensor: Tensor) -> float | None:
-    """The value of a one-element constant, None where it is not known."""
+    """Return the value of a one-element constant, None where it is not known."""
     if tensor.value is None or tensor.value.size != 1:
         return None
-    return float(tensor.value.reshape(-1)[0])
+    return float(tensor.value.item())
 
 
-def reduced_axes(view: GraphView, index: int) -> tuple[int, ...]:
-    """The axes of a reduction that keeps dimensions, as non-negative numbers in order; else a mismatch."""
+def reduced_axes(view: GraphView, index: int) -> Shape:
+    """Return the axes of a reduction that keeps dimensions, as non-negative numbers in order; else a mismatch."""
     op = view.operators[index]
     rank = len(view.operand(index, 0).shape)
     if rank == 0:
@@ -255,17 +310,19 @@ def reduced_axes(view: GraphView, index: int) -> tuple[int, ...]:
     if op.attributes.get("keepdims", 1) != 1:
         raise Mismatch(f"{op.name} drops the reduced dimensions, expected them kept")
     axes: object = op.attributes.get("axes")
-    if axes is None and len(op.inputs) > 1 and isinstance(op.inputs[1], Tensor):
-        if op.inputs[1].value is None:
+    named = optional_input(op, 1)
+    if axes is None and named is not None:
+        if named.value is None:
             raise Mismatch(f"{op.name} has axes that are not constant")
-        axes = tuple(int(a) for a in op.inputs[1].value.reshape(-1))
+        axes = tuple(named.value.reshape(-1).tolist())
     if not isinstance(axes, tuple) or not axes:
         raise Mismatch(f"{op.name} reduces over all axes, expected the last ones")
     return tuple(sorted(int(a) % rank for a in axes))
 
 
-def require_trailing(axes: tuple[int, ...], rank: int, name: str) -> int:
-    """The first of ``axes`` if they are the last ones of ``rank``; else a mismatch."""
-    if axes != tuple(range(rank - len(axes), rank)):
+def require_trailing(axes: Shape, rank: int, name: str) -> int:
+    """Return the first of ``axes`` if they are the last ones of ``rank``; else a mismatch."""
+    first = rank - len(axes)
+    if axes != tuple(range(first, rank)):
         raise Mismatch(f"{name} reduces over axes {list(axes)} of {rank}, expected the last ones")
     return axes[0]

@@ -18,7 +18,7 @@ from gkestimator.onnx_io.fragment_models import element_type
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.names import free_names
 from gkestimator.onnx_io.reading.tensors import declared_type, value_kind
-from gkestimator.operators.shapes.registry import DeclaredType
+from gkestimator.operators.registry import DeclaredType
 
 # What a name that is no UTF-8 text, or a field of an absurd size, ends in.
 MALFORMED = (TypeError, AttributeError, UnicodeError, ValueError)

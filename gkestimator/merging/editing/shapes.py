@@ -18,7 +18,7 @@ from gkestimator.onnx_io.binding.dims import choose_batch, name_dims
 from gkestimator.onnx_io.model import Model
 from gkestimator.onnx_io.reading.convert import convert_model
 from gkestimator.onnx_io.reading.program import InputSpec
-from gkestimator.operators.shapes.registry import DeclaredType, TensorType, ValueType
+from gkestimator.operators.registry import DeclaredType, TensorType, ValueType
 
 _MEASURING = frozenset({"Shape", "Size", "SequenceLength"})
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)

@@ -27,7 +27,7 @@ from gkestimator.merging.editing import (
     graph_of,
 )
 from gkestimator.merging.options import MergeOptions
-from gkestimator.operators.precision import stored_bytes
+from gkestimator.operators.registry import stored_bytes
 
 
 @frozen

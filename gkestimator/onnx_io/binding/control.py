@@ -25,7 +25,7 @@ from gkestimator.onnx_io.binding.loops import expand_loop
 from gkestimator.onnx_io.binding.scans import expand_scan
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import Node
-from gkestimator.operators.shapes.registry import SequenceType, TensorType
+from gkestimator.operators.registry import SequenceType, TensorType
 
 if TYPE_CHECKING:
     from gkestimator.onnx_io.binding.walk import Binder

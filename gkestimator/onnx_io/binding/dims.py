@@ -9,7 +9,7 @@ from gkestimator.core.errors import LimitError, UnboundDimensionError, UsageErro
 from gkestimator.core.records import frozen
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import InputSpec
-from gkestimator.operators.shapes.registry import DeclaredType
+from gkestimator.operators.registry import DeclaredType
 
 _BATCH_NAMES = frozenset(
     {

@@ -12,7 +12,7 @@ from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.onnx_io.binding.facts import Fact, check_type
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import Block, Node
-from gkestimator.operators.shapes.registry import TensorType
+from gkestimator.operators.registry import TensorType
 
 if TYPE_CHECKING:
     from gkestimator.onnx_io.binding.walk import Binder

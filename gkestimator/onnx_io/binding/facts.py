@@ -13,7 +13,7 @@ import numpy as np
 
 from gkestimator.core.errors import LimitError, ShapeError
 from gkestimator.onnx_io.reading import limits
-from gkestimator.operators.shapes.registry import SequenceType, TensorType, ValueType
+from gkestimator.operators.registry import SequenceType, TensorType, ValueType
 
 Known: TypeAlias = "np.ndarray | tuple[np.ndarray, ...] | None"
 

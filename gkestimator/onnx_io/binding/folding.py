@@ -16,8 +16,8 @@ import numpy as np
 
 from gkestimator.onnx_io.binding.folding_layout import LAYOUT
 from gkestimator.onnx_io.binding.folding_types import numpy_of
-from gkestimator.operators.shapes.layout import slice_of_shape
-from gkestimator.operators.shapes.registry import SequenceType, TensorType, ValueType
+from gkestimator.operators.registry import SequenceType, TensorType, ValueType
+from gkestimator.operators.sequences import slice_of_shape
 
 Attributes: TypeAlias = Mapping[str, Any]
 Values: TypeAlias = Sequence[Any]

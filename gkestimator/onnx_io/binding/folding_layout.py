@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.operators.shapes.registry import SequenceType, TensorType, ValueType
+from gkestimator.operators.registry import SequenceType, TensorType, ValueType
 
 Attributes = Mapping[str, Any]
 Types = Sequence["ValueType | None"]

@@ -19,7 +19,7 @@ from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import Node
 from gkestimator.onnx_io.reading.schemas import infer_by_schema, known_to_onnx
 from gkestimator.operators.records import OPERATORS, is_built_in
-from gkestimator.operators.shapes.registry import (
+from gkestimator.operators.registry import (
     SHAPE_RULES,
     DeclaredType,
     SequenceType,

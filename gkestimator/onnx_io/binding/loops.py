@@ -27,7 +27,7 @@ from gkestimator.onnx_io.binding.expansion import (
 from gkestimator.onnx_io.binding.facts import Fact
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import Block, Node
-from gkestimator.operators.shapes.registry import TensorType
+from gkestimator.operators.registry import TensorType
 
 if TYPE_CHECKING:
     from gkestimator.onnx_io.binding.walk import Binder

@@ -19,7 +19,7 @@ from gkestimator.core.errors import ModelError
 from gkestimator.core.graph import Tensor, Value
 from gkestimator.onnx_io.binding.facts import Fact
 from gkestimator.onnx_io.reading.program import Node
-from gkestimator.operators.shapes.registry import SequenceType, TensorType, ValueType
+from gkestimator.operators.registry import SequenceType, TensorType, ValueType
 
 _BAKED = frozenset({("", "Reshape"), ("", "Expand")})
 _Key = tuple[int, str]

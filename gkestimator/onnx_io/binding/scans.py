@@ -18,7 +18,7 @@ from gkestimator.onnx_io.binding.expansion import (
 )
 from gkestimator.onnx_io.binding.facts import check_type
 from gkestimator.onnx_io.reading.program import Node
-from gkestimator.operators.shapes.registry import TensorType
+from gkestimator.operators.registry import TensorType
 
 if TYPE_CHECKING:
     from gkestimator.onnx_io.binding.walk import Binder

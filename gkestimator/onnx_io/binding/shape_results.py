@@ -10,7 +10,7 @@ import numpy as np
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ShapeError
 from gkestimator.operators.records import rule_location
-from gkestimator.operators.shapes.registry import SequenceType, TensorType, ValueType
+from gkestimator.operators.registry import SequenceType, TensorType, ValueType
 
 
 def checked_types(rule: Callable[..., Any], result: object, outputs: int) -> Sequence[ValueType | None]:

@@ -16,7 +16,7 @@ from gkestimator.onnx_io.binding.rebatch import Rebatcher, Reference
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import Node, Program
 from gkestimator.operators.records import traits_of
-from gkestimator.operators.shapes.registry import DeclaredType, SequenceType, TensorType
+from gkestimator.operators.registry import DeclaredType, SequenceType, TensorType
 
 # WEIGHT: depends on no input at all. FOLDED: a known value made from the inputs' shapes; it changes with the
 # batch size, so it is no weight, though no operator writes it.

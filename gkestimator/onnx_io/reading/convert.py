@@ -22,7 +22,7 @@ from gkestimator.onnx_io.reading.tensors import (
     sparse_constant,
     value_kind,
 )
-from gkestimator.operators.shapes.registry import DeclaredType
+from gkestimator.operators.registry import DeclaredType
 
 _NO_ATTRIBUTES: Mapping[str, onnx.AttributeProto] = {}
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gkestimator.operators.shapes.registry import DeclaredType, TensorType
+from gkestimator.operators.registry import DeclaredType, TensorType
 
 OMITTED = -1
 

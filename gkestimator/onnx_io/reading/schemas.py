@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import defs, helper, numpy_helper, shape_inference
+from onnx import checker, defs, helper, numpy_helper, shape_inference
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ShapeError
 from gkestimator.onnx_io.reading.tensors import declared_type, value_kind
-from gkestimator.operators.shapes.registry import SequenceType, ShapeContext, TensorType, ValueType
+from gkestimator.operators.registry import SequenceType, ShapeContext, TensorType, ValueType
 
 _NUMBERS = {
     DType(name.lower()): number
@@ -62,8 +62,8 @@ def infer_by_schema(context: ShapeContext) -> Sequence[ValueType | None] | None:
     opset = [helper.make_opsetid(context.domain, context.version)]
     try:
         found = shape_inference.infer_node_outputs(schema, node, types, values, opset_imports=opset)
-    except (shape_inference.InferenceError, RuntimeError, ValueError) as e:
-        raise ShapeError(f"onnx: {e}") from e
+    except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError) as e:
+        raise ShapeError(f"onnx: {' '.join(str(e).split())}") from e
     outputs: list[ValueType | None] = []
     for index in range(context.outputs):
         proto = found.get(f"o{index}")

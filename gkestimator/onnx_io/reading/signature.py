@@ -14,7 +14,7 @@ from gkestimator.onnx_io.binding.dims import choose_batch, name_dims
 from gkestimator.onnx_io.reading.file import read_proto
 from gkestimator.onnx_io.reading.program import InputSpec
 from gkestimator.onnx_io.reading.tensors import declared_type, value_kind
-from gkestimator.operators.shapes.registry import DeclaredType
+from gkestimator.operators.registry import DeclaredType
 
 
 @frozen

@@ -13,7 +13,7 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import LimitError, ModelError
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import Constant
-from gkestimator.operators.shapes.registry import DeclaredType, TensorType
+from gkestimator.operators.registry import DeclaredType, TensorType
 
 _DTYPES: dict[int, DType] = {
     number: DType(name.lower())

@@ -14,11 +14,8 @@ from gkestimator.operators.builders import (
 )
 from gkestimator.operators.elementwise import FLOPS
 from gkestimator.operators.matmul import matmul_kernels
-from gkestimator.operators.microsoft.attention import MS
 from gkestimator.operators.quantise import DEQUANTIZE_FLOPS
-from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
-
-__all__: list[str] = []
+from gkestimator.operators.registry import MS, Lowered, LoweringOptions, launched, lowering_rule
 
 _ACTIVATIONS = {
     "relu": FLOPS["Relu"][1],
@@ -31,14 +28,18 @@ _ACTIVATIONS = {
 
 @lowering_rule("MoE", "QMoE", domain=MS, kind="mixture_of_experts")
 def experts(op: Operator, options: LoweringOptions) -> Lowered:
-    """Router softmax, each row through its ``k`` experts (two or, gated, three grouped products), weighted sum.
+    """Return router softmax, each row through its ``k`` experts (two or, gated, three grouped products), weighted
+    sum.
 
-    All experts' weights are read: which ones a batch needs is data. Widths follow from the number of weights, so that
-    packed and transposed layouts count alike; a first product that holds the gate as well (``swiglu_fusion``) is as
-    wide as its weights say. QMoE dequantises every weight once (2 FLOPs) on its way into the product.
+    All experts' weights are read: which ones a batch needs is data. Widths follow from the number of weights, so
+    that packed and transposed layouts count alike; a first product that holds the gate as well (``swiglu_fusion``)
+    is as wide as its weights say. QMoE dequantises every weight once (2 FLOPs) on its way into the product.
     """
     quantised = op.op_type == "QMoE"
-    places = (2, 5, 8) if quantised else (2, 4, 6)
+    if quantised:
+        places = (2, 5, 8)
+    else:
+        places = (2, 4, 6)
     extras = 2 if quantised else 1  # scales and bias, or the bias, behind each weight
     source = input_at(op, 0)
     router = input_at(op, 1)
@@ -48,7 +49,10 @@ def experts(op: Operator, options: LoweringOptions) -> Lowered:
     third = optional_input(op, places[2])
     chosen = op.attributes.get("k", 1)
     bits = op.attributes.get("expert_weight_bits", 4)
-    k = chosen if isinstance(chosen, int) else 1
+    if isinstance(chosen, int):
+        k = chosen
+    else:
+        k = 1
     if quantised and isinstance(bits, int) and bits in (2, 4, 8):
         packed = 8 // bits
     else:
@@ -100,4 +104,4 @@ def experts(op: Operator, options: LoweringOptions) -> Lowered:
     summed = scratch("rows", hidden)
     kernels.extend(product(narrow, places[1], second, summed, hidden, inner))
     kernels.append(elementwise_kernel("weighted_sum", (summed, router), (result,), flops_per_element=2 * k))
-    return Lowered(kernels=tuple(kernels), host_calls=1)
+    return launched(*kernels)

@@ -11,7 +11,7 @@ from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.graph import Attribute, Operator, Tensor
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.lowering import LOWERINGS, LoweringOptions
-from gkestimator.operators.shapes.registry import SHAPE_RULES
+from gkestimator.operators.registry import SHAPE_RULES
 
 OPTIONS = LoweringOptions(
     runtime="onnxruntime", dtype="fp32", matmul_precision=Precision.FP32, conv_precision=Precision.FP32
@@ -22,7 +22,7 @@ MS = "com.microsoft"
 # GPU kernel and no exporter emits it. Each refuses a model by name; a rule added must leave this list.
 REFUSED = frozenset(
     [
-        ("ai.onnx.preview.training", "Gradient"), (MS, "BitmaskBiasDropout"), (MS, "BitmaskDropout"),
+        (MS, "BitmaskBiasDropout"), (MS, "BitmaskDropout"),
         (MS, "LongformerAttention"), (MS, "MatMulInteger16"), (MS, "MulInteger"), (MS, "NGramRepeatBlock"),
         (MS, "QOrderedLongformerAttention"), (MS, "ReduceSumInteger"), (MS, "SparseAttention"),
         (MS, "SparseToDenseMatMul"), (MS, "TorchEmbedding"), (MS, "UnfoldTensor"),

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from gkestimator.core.graph import Tensor
 from gkestimator.lowering.patterns.match import Match, fused
-from gkestimator.lowering.patterns.view import GraphView, Mismatch
+from gkestimator.lowering.patterns.view import GraphView, Mismatch, is_per_channel
 from gkestimator.operators.registry import LoweringOptions
 
 
 def match_conv_folding(view: GraphView, conv: int, options: LoweringOptions) -> Match:
-    """The convolution at index ``conv`` with everything that folds into its weights."""
+    """Return the convolution at index ``conv`` with everything that folds into its weights."""
     op = view.operators[conv]
     weight = view.operand(conv, 1)
     if not weight.is_weight or not weight.shape:
         raise Mismatch(f"{op.name} has computed weights, expected constants")
-    channels = weight.shape[0]
     if len(op.inputs) > 2:
         bias = op.inputs[2]
     else:
@@ -33,21 +32,12 @@ def match_conv_folding(view: GraphView, conv: int, options: LoweringOptions) -> 
     while True:
         index = view.optional_reader(value, "BatchNormalization", "Mul", "Add")
         if index is None:
-            break
-        follower = view.operators[index]
-        if follower.op_type == "BatchNormalization":
-            shift = view.operand(index, 2)
-            if view.operand(index, 0).name != value.name or not all(
-                isinstance(v, Tensor) and v.is_weight for v in follower.inputs[1:]
-            ):
-                break
-            if any(v is not None for v in follower.outputs[1:]):
-                break
+            shift = None
         else:
-            shift = view.other(index, value)
-            if not _per_channel(shift, channels, len(value.shape)):
-                break
-        if bias is None and follower.op_type != "Mul":
+            shift = _folded_shift(view, index, value, weight.shape[0])
+        if index is None or shift is None:
+            break
+        if bias is None and view.operators[index].op_type != "Mul":
             bias = shift
         covered.append(index)
         value = view.result(index)
@@ -64,9 +54,17 @@ def match_conv_folding(view: GraphView, conv: int, options: LoweringOptions) -> 
     )
 
 
-def _per_channel(tensor: Tensor, channels: int, rank: int) -> bool:
-    """A weight of shape (1, C, 1, ...) or (C, 1, ...): one number per output channel."""
-    shape = tensor.shape
-    if not tensor.is_weight or not shape or tensor.elements != channels or len(shape) not in (rank - 1, rank):
-        return False
-    return shape[1 - rank] == channels
+def _folded_shift(view: GraphView, index: int, value: Tensor, channels: int) -> Tensor | None:
+    """Return the shift (or factor) per channel that an operator applies to ``value``; None where it does not fold."""
+    op = view.operators[index]
+    if op.op_type != "BatchNormalization":
+        operand = view.other(index, value)
+        if is_per_channel(operand, channels, len(value.shape)):
+            return operand
+        return None
+    constant = all(isinstance(v, Tensor) and v.is_weight for v in op.inputs[1:])
+    if not view.reads(index, 0, value) or not constant:
+        return None
+    if any(v is not None for v in op.outputs[1:]):
+        return None
+    return view.operand(index, 2)

@@ -1,0 +1,157 @@
+"""x * sigmoid(x) (SiLU, Swish) and x * sigmoid(1.702 x) (QuickGELU).
+
+torch: F.silu is one kernel. QuickGELU is python arithmetic (CLIP's QuickGELUActivation): no match.
+onnxruntime (QuickGeluFusion, verified on its CPU provider, same pass for CUDA): both become QuickGelu, any
+alpha. A gate on another tensor (squeeze and excitation) is two operators in both.
+
+HardSwish x * clip(x + 3, 0, 6) / 6, and x * HardSigmoid(x), which is the same.
+
+torch: F.hardswish, one kernel. onnxruntime fuses neither (verified on its CPU provider).
+
+Mish: x * tanh(softplus(x)).
+
+torch: F.mish, one kernel. onnxruntime fuses nothing here (verified on its CPU provider).
+
+Relu followed by Clip from zero: onnxruntime keeps the Clip alone (FuseReluClip: provider-independent,
+verified).
+"""
+
+from __future__ import annotations
+
+from gkestimator.core.graph import Tensor
+from gkestimator.lowering.patterns.match import Match, fused
+from gkestimator.lowering.patterns.view import GraphView, Mismatch, require_value, scalar_value
+from gkestimator.operators.builders import optional_input
+from gkestimator.operators.registry import LoweringOptions
+
+
+def match_sigmoid_gate(view: GraphView, sigmoid: int, options: LoweringOptions) -> Match:
+    """Return the SiLU or QuickGELU around the Sigmoid at index ``sigmoid``."""
+    argument = view.operand(sigmoid, 0)
+    gated = view.reader(view.result(sigmoid), "Mul")
+    x = view.other(gated, view.result(sigmoid))
+    if x.name == argument.name:
+        if options.runtime == "onnxruntime":
+            return _quick_gelu(view, [sigmoid, gated], x, 1.0)
+        return fused(
+            view,
+            "silu",
+            [sigmoid, gated],
+            op_type="Swish",
+            version=24,
+            inputs=(x,),
+            attributes={"alpha": 1.0},
+        )
+    scaled = view.made_by(argument, "Mul")
+    if scaled is None:
+        raise Mismatch(f"the sigmoid of {argument.name} gates another tensor, {x.name}")
+    base, constant = view.split_scalar(scaled)
+    if base.name != x.name:
+        raise Mismatch(f"the sigmoid of {base.name} gates another tensor, {x.name}")
+    if options.runtime != "onnxruntime":
+        raise Mismatch("x * sigmoid(alpha x) is python arithmetic: eager mode launches each operator")
+    alpha = scalar_value(constant)
+    if alpha is None:
+        raise Mismatch(f"{constant.name} has no known value, expected a constant alpha")
+    return _quick_gelu(view, [scaled, sigmoid, gated], x, alpha)
+
+
+def _quick_gelu(view: GraphView, covered: list[int], x: Tensor, alpha: float) -> Match:
+    return fused(
+        view,
+        "quick_gelu",
+        covered,
+        op_type="QuickGelu",
+        domain="com.microsoft",
+        inputs=(x,),
+        attributes={"alpha": alpha},
+    )
+
+
+def match_hard_sigmoid_swish(view: GraphView, gate: int, options: LoweringOptions) -> Match:
+    """Return x * HardSigmoid(x) with slope 1/6 around the HardSigmoid at index ``gate``."""
+    op = view.operators[gate]
+    alpha = op.attributes.get("alpha", 0.2)
+    beta = op.attributes.get("beta", 0.5)
+    sixth = isinstance(alpha, float) and abs(alpha - 1 / 6) <= 1e-4
+    if not sixth or beta != 0.5:
+        raise Mismatch(f"{op.name} has slope {alpha} and offset {beta}, expected 1/6 and 0.5")
+    product = view.reader(view.result(gate), "Mul")
+    x = view.operand(gate, 0)
+    if view.other(product, view.result(gate)).name != x.name:
+        raise Mismatch(f"{op.name} gates another tensor than {x.name}")
+    return fused(view, "hard_swish", [gate, product], op_type="HardSwish", version=14, inputs=(x,))
+
+
+def match_clip_swish(view: GraphView, clip: int, options: LoweringOptions) -> Match:
+    """Return x * clip(x + 3, 0, 6) / 6 (or times 1/6, before or after the product) around the Clip at index
+    ``clip``.
+    """
+    _bounds(view, clip)
+    shift = view.source(view.operand(clip, 0), "Add")
+    x, three = view.split_scalar(shift)
+    require_value(three, 3.0)
+    first = view.reader(view.result(clip), "Mul", "Div")
+    second = view.reader(view.result(first), "Mul", "Div")
+    seen_x = False
+    for index, value in ((first, view.result(clip)), (second, view.result(first))):
+        rest = view.other(index, value)
+        op = view.operators[index]
+        if rest.name == x.name and op.op_type == "Mul":
+            seen_x = True
+        elif op.op_type == "Div" and view.reads(index, 0, value):
+            require_value(rest, 6.0)
+        else:
+            require_value(rest, 1 / 6)
+    if not seen_x:
+        raise Mismatch(f"{view.name(second)} does not multiply by {x.name}")
+    return fused(
+        view, "hard_swish", [shift, clip, first, second], op_type="HardSwish", version=14, inputs=(x,)
+    )
+
+
+def _bounds(view: GraphView, clip: int) -> None:
+    op = view.operators[clip]
+    bounds: list[object] = []
+    for position, name in ((1, "min"), (2, "max")):
+        bound = optional_input(op, position)
+        if bound is None:
+            bounds.append(op.attributes.get(name))
+        else:
+            bounds.append(scalar_value(bound))
+    if bounds != [0.0, 6.0]:
+        raise Mismatch(f"{op.name} clips to {bounds[0]}..{bounds[1]}, expected 0..6")
+
+
+def match_mish(view: GraphView, softplus: int, options: LoweringOptions) -> Match:
+    """Return the Mish that starts at the Softplus at index ``softplus``."""
+    x = view.operand(softplus, 0)
+    tanh = view.reader(view.result(softplus), "Tanh")
+    product = view.reader(view.result(tanh), "Mul")
+    if view.other(product, view.result(tanh)).name != x.name:
+        raise Mismatch(f"{view.name(product)} does not multiply by {x.name}")
+    return fused(view, "mish", [softplus, tanh, product], op_type="Mish", version=18, inputs=(x,))
+
+
+def match_relu_clip(view: GraphView, relu: int, options: LoweringOptions) -> Match:
+    """Return the Clip that swallows the Relu at index ``relu``."""
+    clip = view.reader(view.result(relu), "Clip")
+    op = view.operators[clip]
+    if "min" in op.attributes:
+        lower = op.attributes["min"]
+    else:
+        if len(op.inputs) > 1 and op.inputs[1] is not None:
+            lower = scalar_value(view.operand(clip, 1))
+        else:
+            lower = None
+    if not isinstance(lower, (int, float)):
+        raise Mismatch(f"{op.name} has no constant lower bound")
+    return fused(
+        view,
+        "relu_clip",
+        (relu, clip),
+        op_type="Clip",
+        version=op.version,
+        inputs=(view.operand(relu, 0), *op.inputs[1:]),
+        attributes=op.attributes,
+    )

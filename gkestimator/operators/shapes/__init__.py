@@ -1,1 +1,0 @@
-"""Hold the shape rules, one file per family."""
