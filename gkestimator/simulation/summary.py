@@ -6,9 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gkestimator.documents import PlacementPlan
 from gkestimator.documents.simulation import (
     QUANTILES_PCT,
@@ -21,6 +18,7 @@ from gkestimator.documents.simulation import (
     StageTimes,
     TimelineModel,
 )
+from gkestimator.simulation.arrays import Ints
 from gkestimator.simulation.histogram import quantile_ms
 from gkestimator.simulation.result import STAGES, Result
 from gkestimator.simulation.system import System
@@ -62,7 +60,7 @@ def summarise(
     )
 
 
-def _latencies(histogram: NDArray[np.int64], total_ms: float, count: int) -> dict[str, Any]:
+def _latencies(histogram: Ints, total_ms: float, count: int) -> dict[str, Any]:
     """Mean, percentiles and quantiles of response times; all None without any."""
     found: dict[str, Any] = {"latency_mean_ms": total_ms / count if count else None}
     found |= {f"latency_{name}_ms": quantile_ms(histogram, q) for name, q in _PERCENTILES.items()}

@@ -5,10 +5,8 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gkestimator.core.records import frozen
+from gkestimator.simulation.arrays import Floats
 
 
 @frozen
@@ -17,7 +15,7 @@ class Chunk:
     ``times_ms``: for each source, in order, ascending times."""
 
     end_ms: float
-    times_ms: tuple[NDArray[np.float64], ...]
+    times_ms: tuple[Floats, ...]
 
 
 class Arrivals(abc.ABC):

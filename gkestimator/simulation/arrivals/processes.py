@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
+from gkestimator.simulation.arrays import Floats
 from gkestimator.simulation.arrivals.rates import Block, Bursts, Profile, bent
 
 PROCESSES = ("poisson", "mmpp", "constant")
-Floats = NDArray[np.float64]
 # Requests drawn at a time. The times depend on it in the last digit, so it is fixed, whatever the chunks.
 _BLOCK = 4096
 # The seed's third child (0 to 2 are the simulator's own) is the arrivals'; its children are the sources.

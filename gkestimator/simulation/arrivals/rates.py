@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
+from gkestimator.simulation.arrays import Floats
 
-Floats = NDArray[np.float64]
 # Ascending times in ms, and the time up to which all are known: those that follow come then or later.
 Block = tuple[Floats, float]
 # Sojourns drawn at a time. The times depend on it in the last digit, so it is fixed.

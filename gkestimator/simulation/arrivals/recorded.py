@@ -8,16 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.core.records import frozen
+from gkestimator.simulation.arrays import Ints
 from gkestimator.simulation.arrivals.scaling import copied, strided
 from gkestimator.simulation.arrivals.spool import Piece, Spool
 from gkestimator.simulation.traces.reading import Trace
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 _MINUTE = 60.0
 _MAX_PER_MINUTE = 20_000_000
 

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.core.records import frozen
+from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.arrivals.base import Chunk
 from gkestimator.simulation.arrivals.processes import generator
 from gkestimator.simulation.arrivals.rates import Block
@@ -167,7 +167,7 @@ def replay_lengths(
     rate_rps: float | None = None,
     seed: int = 0,
     until_ms: float | None = None,
-) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+) -> Iterator[tuple[Floats, Ints]]:
     """All requests of a trace with lengths as one source: blocks of (times in ms, ascending; lengths in tokens).
 
     ``rate_rps``: mean rate that they are scaled to (None: as recorded); a copy has its request's length. ``until_ms``:
@@ -194,7 +194,7 @@ def replay_lengths(
     end = length_ms if until_ms is None else until_ms
     _check_span(path, recorded, speed, end, loop=how.loop)
 
-    def blocks() -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+    def blocks() -> Iterator[tuple[Floats, Ints]]:
         for times, lengths, known in _rounds(recorded, 0, scale / speed, how.loop, generator(seed, 0, 2)):
             times = times * (1e3 / speed)
             stop = int(np.searchsorted(times, end, side="left"))
@@ -226,7 +226,7 @@ def _check_span(path: Path, recorded: Recorded, speed: float, until_ms: float, *
 
 def _rounds(
     recorded: Recorded, source: int, factor: float, loop: bool, draw: np.random.Generator
-) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64] | None, float]]:
+) -> Iterator[tuple[Floats, Ints | None, float]]:
     """The source's requests, in seconds from the start of the replay, round after round where it is a loop: times,
     lengths, and up to when all are known."""
     number = 0

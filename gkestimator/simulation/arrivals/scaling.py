@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.arrivals.spool import Piece
 
-Floats = NDArray[np.float64]
 MAX_FACTOR = 1e6
 _OUT = 65_536
 
@@ -52,7 +51,7 @@ def copied(
 
 def _multiplied(
     times: Floats,
-    lengths: NDArray[np.int64] | None,
+    lengths: Ints | None,
     following: Floats,
     factor: float,
     draw: np.random.Generator,
@@ -72,9 +71,7 @@ def _multiplied(
     return found, None if lengths is None else lengths[origin]
 
 
-def _with_next(
-    pieces: Iterator[Piece], end_s: float
-) -> Iterator[tuple[Floats, NDArray[np.int64] | None, Floats]]:
+def _with_next(pieces: Iterator[Piece], end_s: float) -> Iterator[tuple[Floats, Ints | None, Floats]]:
     """Each piece with the time of the request after each; the last of a piece goes to the next, where that is known."""
     times = np.empty(0)
     lengths = None

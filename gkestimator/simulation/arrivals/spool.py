@@ -6,12 +6,10 @@ import tempfile
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import OutputError
+from gkestimator.simulation.arrays import Floats, Ints
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 # Ascending times in seconds and, where they are kept, lengths in tokens.
 Piece = tuple[Floats, Ints | None]
 _FLUSH = 8192

@@ -6,13 +6,12 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import UsageError
+from gkestimator.simulation.arrays import Floats
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.arrivals.rates import Block
 
-Floats = NDArray[np.float64]
 CHUNK_REQUESTS = 262_144
 # A chunk holds all requests of one time; a trace in which more have one is no trace.
 MAX_AT_ONCE = 2**24

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.columns import EngineState
 from gkestimator.simulation.options import Options
-from gkestimator.simulation.result import CountedRequests, Counts, Floats, Result
+from gkestimator.simulation.result import CountedRequests, Result
 from gkestimator.simulation.system import System
 
 
@@ -15,9 +16,9 @@ def result_of(
     system: System,
     options: Options,
     s: EngineState,
-    source_arrived: Counts,
-    source_rejected: Counts,
-    kept: list[tuple[Counts, Floats]],
+    source_arrived: Ints,
+    source_rejected: Ints,
+    kept: list[tuple[Ints, Floats]],
 ) -> Result:
     """What was counted so far; nothing of it is shared with the state."""
     done, by_end, on_time = (s.x[:, k].copy() for k in (c.X_DONE, c.X_BY_END, c.X_ON_TIME))
@@ -66,7 +67,7 @@ def result_of(
     )
 
 
-def _requests(kept: list[tuple[Counts, Floats]]) -> CountedRequests:
+def _requests(kept: list[tuple[Ints, Floats]]) -> CountedRequests:
     whole = np.concatenate([part for part, _ in kept] or [np.zeros((0, c.K_END), np.int64)])
     real = np.concatenate([part for _, part in kept] or [np.zeros((0, c.KF_END))])
     return CountedRequests(

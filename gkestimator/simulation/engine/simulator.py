@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gkestimator.core.errors import UsageError
+from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.building import (
@@ -35,7 +36,7 @@ from gkestimator.simulation.engine.checking import (
 from gkestimator.simulation.engine.pools import Draws, count_windows, fit_pools, with_needs
 from gkestimator.simulation.engine.results import result_of
 from gkestimator.simulation.options import Options
-from gkestimator.simulation.result import Counts, Floats, Result
+from gkestimator.simulation.result import Result
 from gkestimator.simulation.system import SimGpu, SimReplica, System
 
 
@@ -68,7 +69,7 @@ class Simulator:
         self._admit = [source.admit for source in system.sources]
         self._source_arrived = np.zeros(len(system.sources), np.int64)
         self._source_rejected = np.zeros(len(system.sources), np.int64)
-        self._kept: list[tuple[Counts, Floats]] = []
+        self._kept: list[tuple[Ints, Floats]] = []
         self._partitions: dict[int, tuple[int, int]] = {}  # server, GPU
         self._curve_rows: dict[tuple[object, ...], int] = {}
         for source in system.sources:
@@ -147,7 +148,7 @@ class Simulator:
         """From now on requests of ``source`` are let in with chance ``admit``."""
         self._admit[source] = admit
 
-    def outstanding(self) -> Counts:
+    def outstanding(self) -> Ints:
         """Requests that each replica (in order of index) was given and whose service has not ended by ``now_ms``:
         those of the batch under construction for it, on the network, being copied, queued or running."""
         s = self._s

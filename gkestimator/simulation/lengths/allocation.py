@@ -40,13 +40,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
+from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.lengths.runtimes import Ladder
 
-Floats = NDArray[np.float64]
 # Requests per SLO period below which nothing is carried, and part of the demand (or cost) below which two sums are
 # equal: differences of float sums, not demand.
 _NOTHING = 1e-9
@@ -100,10 +99,10 @@ def even(runtimes: int, gpus: int) -> tuple[int, ...]:
 class _Front:
     """States after some runtimes, in order of instances used: cost, carried on, and how each was reached."""
 
-    used: NDArray[np.int64]
+    used: Ints
     cost: Floats
     carried: Floats
-    before: NDArray[np.int64]  # position in the front before
+    before: Ints  # position in the front before
 
 
 def allocate(ladder: Ladder, demand: Sequence[float], gpus: int) -> Allocation:
@@ -146,14 +145,14 @@ def _slack(asked: Floats) -> float:
     return _NOTHING + _EQUAL * float(asked.sum())
 
 
-def _cost(taken: Floats, instances: NDArray[np.int64], latency_ms: float) -> Floats:
+def _cost(taken: Floats, instances: Ints, latency_ms: float) -> Floats:
     each = taken / np.maximum(instances, 1)  # nothing is taken where there is none
     found: Floats = taken * latency_ms * (1 + each / 2)
     return found
 
 
 def _least_late(ladder: Ladder, asked: Floats, gpus: int) -> tuple[int, ...]:
-    """Counts that leave the least late. What is carried on matters by its amount alone, so the least amount for each
+    """Ints that leave the least late. What is carried on matters by its amount alone, so the least amount for each
     number of instances used is all that need be kept."""
     carried = np.concatenate(([0.0], np.full(gpus, math.inf)))  # by instances used
     chosen = []

@@ -20,13 +20,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gkestimator.core.compiled import compiled
-
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
+from gkestimator.simulation.arrays import Floats, Ints
 
 SCHEMES = ("arlo", "least-padding", "least-load", "earliest")
 ARLO, LEAST_PADDING, LEAST_LOAD, EARLIEST = range(4)
@@ -50,7 +45,7 @@ def _before(one: int, other: int, free_ms: Floats) -> bool:
 
 
 @compiled
-def _sink(heap: Counts, size: int, free_ms: Floats) -> None:
+def _sink(heap: Ints, size: int, free_ms: Floats) -> None:
     """Put the head of ``heap`` where it belongs, after it got more to do."""
     at, item = 0, heap[0]
     while True:
@@ -67,7 +62,7 @@ def _sink(heap: Counts, size: int, free_ms: Floats) -> None:
 
 
 @compiled
-def push(heap: Counts, size: int, instance: int, free_ms: Floats) -> None:
+def push(heap: Ints, size: int, instance: int, free_ms: Floats) -> None:
     """Add ``instance`` to a ``heap`` of ``size``."""
     at = size
     while at > 0:
@@ -80,7 +75,7 @@ def push(heap: Counts, size: int, instance: int, free_ms: Floats) -> None:
 
 
 @compiled
-def take_head(heap: Counts, size: int, free_ms: Floats) -> int:
+def take_head(heap: Ints, size: int, free_ms: Floats) -> int:
     """Remove and return the head of a ``heap`` of ``size`` (at least 1)."""
     head = int(heap[0])
     heap[0] = heap[size - 1]
@@ -92,7 +87,7 @@ def take_head(heap: Counts, size: int, free_ms: Floats) -> int:
 @compiled
 def dispatch(
     times_ms: Floats,
-    shortest: Counts,
+    shortest: Ints,
     scheme: int,
     threshold: float,
     decay: float,
@@ -100,11 +95,11 @@ def dispatch(
     congested: int,
     latency_ms: Floats,
     capacity: Floats,
-    heaps: Counts,
-    sizes: Counts,
+    heaps: Ints,
+    sizes: Ints,
     free_ms: Floats,
     response_ms: Floats,
-    level_of: Counts,
+    level_of: Ints,
 ) -> None:
     """Send each request to an instance, in order. ``times_ms`` ascending and ``shortest`` (level of the shortest
     runtime that takes it), by request; ``latency_ms`` and ``capacity``, by level; ``heaps`` (levels, instances) and

@@ -10,15 +10,13 @@ from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.core.records import frozen
+from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.replay import Replay, replay_lengths
 
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
 # Children 0 to 3 of the seed are the simulator's and the arrivals'.
 _SPAWN = 4
 _LONGEST = 1_000_000
@@ -31,7 +29,7 @@ class LengthChunk:
 
     end_ms: float
     times_ms: Floats
-    lengths: Counts
+    lengths: Ints
 
 
 class LengthRequests(abc.ABC):
@@ -47,7 +45,7 @@ class Lengths:
     """A distribution of lengths: ``values`` (tokens, ascending) and ``below``, the chance of each or a shorter one
     (ascending, the last 1)."""
 
-    values: Counts
+    values: Ints
     below: Floats
 
     @classmethod
@@ -85,9 +83,9 @@ class Lengths:
         below[-1] = 1.0
         return cls(values=values, below=below)
 
-    def at(self, chances: Floats) -> Counts:
+    def at(self, chances: Floats) -> Ints:
         """The quantiles at ``chances`` (0 to 1)."""
-        found: Counts = self.values[np.searchsorted(self.below, chances, side="left")]
+        found: Ints = self.values[np.searchsorted(self.below, chances, side="left")]
         return found
 
     def shares(self, longest: Sequence[int]) -> Floats:
@@ -138,7 +136,7 @@ class RequestsInMemory(LengthRequests):
     """Requests that are in memory. Raises UsageError: lists of unlike lengths, times that do not ascend from 0 on,
     lengths below 1."""
 
-    def __init__(self, times_ms: Sequence[float] | Floats, lengths: Sequence[int] | Counts) -> None:
+    def __init__(self, times_ms: Sequence[float] | Floats, lengths: Sequence[int] | Ints) -> None:
         self._times = np.asarray(times_ms, np.float64)
         self._lengths = np.asarray(lengths, np.int64)
         if self._times.shape != self._lengths.shape or self._times.ndim != 1:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
+from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.histogram import BINS, bin_edges_ms, quantile_ms
 from gkestimator.simulation.lengths.allocation import allocate, even
 from gkestimator.simulation.lengths.dispatch import CONGESTED, SCHEMES, dispatch
@@ -19,8 +19,6 @@ from gkestimator.simulation.lengths.fleet import InstanceFleet
 from gkestimator.simulation.lengths.requests import LengthRequests
 from gkestimator.simulation.lengths.runtimes import Ladder
 
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
 _PERCENTILE = 0.98
 
 
@@ -153,9 +151,9 @@ class Served:
     requests: int
     on_time: int
     sum_ms: float
-    histogram: Counts
-    asked: Counts
-    served: Counts
+    histogram: Ints
+    asked: Ints
+    served: Ints
     tokens: int
     padded_tokens: int
     gpu_ms: float
@@ -243,7 +241,7 @@ class _Run:
         self.next_period = options.reallocation.period_ms if options.reallocation else inf
         self.next_check = options.autoscaling.check_ms if options.autoscaling else inf
 
-    def advance(self, times: Floats, lengths: Counts, end_ms: float) -> None:
+    def advance(self, times: Floats, lengths: Ints, end_ms: float) -> None:
         shortest = np.searchsorted(np.asarray(self.ladder.lengths), lengths, side="left")
         if len(lengths) and int(shortest.max()) == len(self.ladder.runtimes):
             raise UsageError(
@@ -260,7 +258,7 @@ class _Run:
             self._decide(stop)
         self._dispatch(times[begin:], lengths[begin:], shortest[begin:])
 
-    def _dispatch(self, times: Floats, lengths: Counts, shortest: Counts) -> None:
+    def _dispatch(self, times: Floats, lengths: Ints, shortest: Ints) -> None:
         count = len(times)
         if count == 0:
             return

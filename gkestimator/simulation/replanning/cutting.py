@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gkestimator.simulation.arrays import Floats
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 
 
@@ -14,13 +14,13 @@ class Cutter:
 
     def __init__(self, arrivals: Arrivals, until_ms: float) -> None:
         self._chunks = iter(arrivals.chunks(until_ms))
-        self._held: tuple[NDArray[np.float64], ...] = (np.empty(0),) * arrivals.sources
+        self._held: tuple[Floats, ...] = (np.empty(0),) * arrivals.sources
         self._held_to = 0.0
 
     def take(self, end_ms: float) -> Chunk:
         """What comes from the end of the last one taken up to ``end_ms``, not included; nothing beyond the end of
         the arrivals."""
-        parts: list[list[NDArray[np.float64]]] = [[] for _ in self._held]
+        parts: list[list[Floats]] = [[] for _ in self._held]
         while True:
             rest = []
             for times, found in zip(self._held, parts, strict=True):

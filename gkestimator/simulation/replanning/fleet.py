@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gkestimator.documents import Replica
+from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.engine.simulator import Simulator
-from gkestimator.simulation.result import Counts, Floats
 from gkestimator.simulation.system import SimGpu, SimReplica, System
 
 
@@ -173,7 +173,7 @@ class ProcessFleet:
 
     def settle(self) -> None:
         """Memory of what is done by now is free."""
-        left: Counts = self.simulator.outstanding()
+        left: Ints = self.simulator.outstanding()
         for process in self.processes:
             for index in [i for i in process.holds if left[i] == 0 and (process.ends or i != process.index)]:
                 del process.holds[index]

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacedGpu, Replica
+from gkestimator.simulation.arrays import Floats
 
 
 def process_key(replica: Replica) -> Hashable:
@@ -92,7 +92,7 @@ def _common(key: Callable[[Replica], Hashable], some: Sequence[Replica], others:
     return (Counter(key(r) for r in some) & Counter(key(r) for r in others)).total()
 
 
-def assign(profit: NDArray[np.float64]) -> list[int | None]:
+def assign(profit: Floats) -> list[int | None]:
     """For each row a column of its own (None where the columns are too few), so that the ``profit`` (rows,
     columns; 0 or more) of all together is the most. Ties by order, the same each time.
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.records import frozen
 from gkestimator.core.versions import record_version
+from gkestimator.simulation.arrays import Floats
 from gkestimator.simulation.histogram import quantile_ms
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.change import Counted
@@ -277,7 +277,7 @@ def _timeline(result: Result, spans: Mapping[str, Sequence[Span]], options: Opti
     windows = math.ceil(options.duration_ms / options.window_ms)
     starts = np.arange(windows) * options.window_ms
     ends = np.minimum(starts + options.window_ms, options.duration_ms)
-    gpus: NDArray[np.float64] = np.zeros(windows)
+    gpus: Floats = np.zeros(windows)
     for parts in spans.values():
         for a, b in parts:
             gpus += np.clip(np.minimum(ends, b) - np.maximum(starts, a), 0.0, None)

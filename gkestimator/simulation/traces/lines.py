@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import DocumentError
+from gkestimator.simulation.arrays import Bytes, Ints
 
 _READ = 2**20
 # A line of the Azure Functions format of 2019 has 1,444 columns: about 10 KB where every minute is busy.
@@ -34,12 +34,12 @@ class RowBlock:
     """
 
     data: bytes
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    lines: NDArray[np.int64]
+    starts: Ints
+    ends: Ints
+    lines: Ints
 
     @property
-    def codes(self) -> NDArray[np.uint8]:
+    def codes(self) -> Bytes:
         """``data`` as numbers."""
         return np.frombuffer(self.data, np.uint8)
 

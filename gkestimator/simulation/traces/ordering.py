@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gkestimator.core.errors import OutputError
+from gkestimator.simulation.arrays import Floats, Ints
 
 _RUN = 2_000_000
 _ROW = np.dtype([("time", "f8"), ("stream", "i8")])
-Pair = tuple[NDArray[np.float64], NDArray[np.int64]]
+Pair = tuple[Floats, Ints]
 
 
 def in_order(blocks: Iterator[Pair], *, run: int = _RUN) -> Iterator[Pair]:

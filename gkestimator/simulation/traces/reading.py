@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import DocumentError
+from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.traces.formats import Format, detected, format_named, minutes
 from gkestimator.simulation.traces.lines import INNER_COMMA, Lines, RowBlock, quoted
 from gkestimator.simulation.traces.ordering import in_order
@@ -27,16 +27,16 @@ class Rows:
     """Consecutive requests. ``times_s`` ascend, from block to block too. ``streams``: the number of each request's
     stream, by first appearance (0 where the format knows none). ``lengths`` in tokens (None: not recorded)."""
 
-    times_s: NDArray[np.float64]
-    streams: NDArray[np.int64]
-    lengths: NDArray[np.int64] | None
+    times_s: Floats
+    streams: Ints
+    lengths: Ints | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Counts:
     """Consecutive streams: ``counts[i, m]`` requests of the i-th in minute m from the start."""
 
-    counts: NDArray[np.int64]
+    counts: Ints
 
 
 class Trace:
@@ -104,7 +104,7 @@ class Trace:
     def _started(self) -> Iterator[Rows]:
         """Requests by their starts."""
 
-        def starts() -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+        def starts() -> Iterator[tuple[Floats, Ints]]:
             for block in self._lines.blocks():
                 ends = decimals(self.path, block, self._place[self.form.time], self.form.time)
                 took = decimals(self.path, block, self._place[self.form.duration], self.form.duration)
@@ -116,7 +116,7 @@ class Trace:
                 shift = max(-float(times[0]), 0.0)
             yield Rows(times_s=times + shift, streams=streams, lengths=None)
 
-    def _ascending(self, block: RowBlock, times: NDArray[np.float64], last: float) -> None:
+    def _ascending(self, block: RowBlock, times: Floats, last: float) -> None:
         back = np.flatnonzero(np.diff(times, prepend=last) < 0)
         if len(back):
             row = int(back[0])
@@ -130,7 +130,7 @@ class Trace:
                 f"than {before}, expected rows in order of time (sort the file)"
             )
 
-    def _streams(self, block: RowBlock) -> NDArray[np.int64]:
+    def _streams(self, block: RowBlock) -> Ints:
         columns = [self._place[k] for k in self.form.keys if k in self._place]
         if not columns:
             return np.zeros(len(block.lines), np.int64)
@@ -166,7 +166,7 @@ class Trace:
                     numbers[key] = len(numbers)
         return np.array([numbers[k] for k in keys], np.int64)
 
-    def _lengths(self, block: RowBlock) -> NDArray[np.int64] | None:
+    def _lengths(self, block: RowBlock) -> Ints | None:
         if not self.has_lengths:
             return None
         column = self._place[self.form.length]

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gkestimator.core.errors import DocumentError
+from gkestimator.simulation.arrays import Bytes, Flags, Floats, Ints
 from gkestimator.simulation.traces.lines import RowBlock, quoted
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 _DIGITS = 15
 # No two parts can take the same characters: else a field of 65,000 digits would be tried in every cut, for minutes.
 _DECIMAL = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
@@ -98,7 +97,7 @@ def instants(path: Path, block: RowBlock, column: int, name: str) -> Ints:
     return found
 
 
-def _digits(block: RowBlock, starts: Ints, ends: Ints, odd: NDArray[np.bool_], *, points: bool) -> Floats:
+def _digits(block: RowBlock, starts: Ints, ends: Ints, odd: Flags, *, points: bool) -> Floats:
     """The values of fields of at most 15 digits, with a decimal point where ``points``; ``odd`` becomes False there."""
     codes = block.codes
     found = np.zeros(len(starts))
@@ -124,7 +123,7 @@ def _digits(block: RowBlock, starts: Ints, ends: Ints, odd: NDArray[np.bool_], *
     return found
 
 
-def _instant_digits(chars: NDArray[np.uint8], zone: int, nanos: int) -> tuple[NDArray[np.bool_], Ints]:
+def _instant_digits(chars: Bytes, zone: int, nanos: int) -> tuple[Flags, Ints]:
     """Which rows of ``chars`` have the usual form, and their nanoseconds since 1970."""
     base = chars.shape[1] - zone
     digits = chars[:, :base] - np.uint8(48)
@@ -171,7 +170,7 @@ def _one_by_one(
     block: RowBlock,
     column: int,
     name: str,
-    odd: NDArray[np.bool_],
+    odd: Flags,
     found: Floats,
     convert: Callable[[str], float],
     expected: str,
