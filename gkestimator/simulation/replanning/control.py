@@ -11,10 +11,10 @@ from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, Workload
 from gkestimator.simulation.arrivals.base import Arrivals
+from gkestimator.simulation.arrivals.streams import Cutter
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.change import Change, Counted, LoadingPace, planned_replicas
-from gkestimator.simulation.replanning.cutting import Cutter
 from gkestimator.simulation.replanning.fleet import GpuUse, ModelProcess, ProcessFleet
 from gkestimator.simulation.replanning.settings import Replanning
 from gkestimator.simulation.replanning.triggers import make_trigger
