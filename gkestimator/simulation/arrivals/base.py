@@ -1,4 +1,4 @@
-"""What every arrival process gives: the times at which requests come, in chunks, never all in memory."""
+"""Say what every arrival process gives: the times at which requests come, in chunks, never all in memory."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ from gkestimator.simulation.arrays import Floats
 
 @frozen
 class Chunk:
-    """All requests that come from the end of the chunk before (0 for the first) up to ``end_ms``, not included.
-    ``times_ms``: for each source, in order, ascending times."""
+    """Hold all requests that come from the end of the chunk before (0 for the first) up to ``end_ms``, not included.
+
+    ``times_ms``: for each source, in order, ascending times.
+    """
 
     end_ms: float
     times_ms: tuple[Floats, ...]
 
 
 class Arrivals(abc.ABC):
-    """A source of chunks. ``sources``: how many streams it has."""
+    """Give chunks of requests. ``sources``: how many streams there are."""
 
     sources: int
 
     @abc.abstractmethod
     def chunks(self, until_ms: float) -> Iterator[Chunk]:
-        """Chunks up to ``until_ms``: the last one's end. Called again it gives the same. A chunk holds at most
-        about a million requests."""
+        """Yield chunks up to ``until_ms``, the last one's end; called again, the same.
+
+        A chunk holds at most about a million requests.
+        """

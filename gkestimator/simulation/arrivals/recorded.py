@@ -13,7 +13,7 @@ from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.core.records import frozen
 from gkestimator.simulation.arrays import Ints
 from gkestimator.simulation.arrivals.scaling import copied, strided
-from gkestimator.simulation.arrivals.spool import Piece, Spool
+from gkestimator.simulation.arrivals.spool import Piece, Spool, sliced
 from gkestimator.simulation.traces.reading import Trace
 
 _MINUTE = 60.0
@@ -107,9 +107,7 @@ class _Requests(Recorded):
                 lanes = by_stream[rows.streams[low:high]]
             else:
                 lanes = rows.streams[low:high] % count
-            lengths_here = None
-            if rows.lengths is not None:
-                lengths_here = rows.lengths[low:high]
+            lengths_here = sliced(rows.lengths, slice(low, high))
             self._spool.add(lanes, rows.times_s[low:high] - start_s, lengths_here)
             if high < len(rows.times_s):
                 break
@@ -244,7 +242,7 @@ def _shares(streams: int, sources: int) -> list[_Share]:
 def _period(
     path: Path, spool: Spool, total: int, last_s: float, start_s: float, duration_s: float | None
 ) -> float:
-    """Return how long the used part lasts: as asked, or to its last request and a mean gap where the trace ends before."""
+    """Return how long the used part lasts: as asked, or to the trace's last request and a mean gap."""
     if duration_s is not None and last_s >= start_s + duration_s:
         return duration_s
     extent = spool.last_s - spool.first_s
