@@ -1,4 +1,4 @@
-"""When a policy runs again, and what a change of plan costs."""
+"""Hold when a policy runs again, and what a change of plan costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FROM_ZERO = ("load_ms", "background_from_ms", "background_to_ms", "decision_ms"
 
 @frozen
 class Replanning:
-    """When the policy runs again and how the new plan takes over. Times in ms, rates in requests per second.
+    """Hold when the policy runs again and how the new plan takes over. Times in ms, rates in requests per second.
 
     Arrivals are counted over each ``control_ms``; nothing else is observed. ``usher``: the policy runs again once a
     model's rate (of the last ``control_ms``) has moved by ``threshold_rps`` since the last plan, for the rates of
@@ -71,8 +71,10 @@ class Replanning:
 
 
 def replanning_from(kind: str, options: Mapping[str, Any]) -> Replanning:
-    """The settings of ``kind`` with ``options`` by the names of the fields of :class:`Replanning`. Raises UsageError
-    for another name, or a value that is not a number."""
+    """Return the settings of ``kind`` with ``options`` by the names of the fields of :class:`Replanning`.
+
+    Raises UsageError for another name, or a value that is not a number.
+    """
     known = [f.name for f in fields(Replanning) if f.name != "kind"]
     for name, value in options.items():
         if name not in known:
