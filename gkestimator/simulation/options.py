@@ -19,7 +19,7 @@ ASSIGNMENTS = ("auto", "names", "streams", "requests")
 RATES = ("plan", "trace")
 SCALINGS = ("copies", "time")
 INTERFERENCES = ("none", "gpulet", "igniter", "contention")
-_WORDS: Mapping[str, Sequence[str]] = {
+OPTION_WORDS: Mapping[str, Sequence[str]] = {
     "routing": ROUTINGS,
     "service": SERVICES,
     "copy": COPIES,
@@ -70,7 +70,7 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_fields(self, _WORDS)
+        check_fields(self, OPTION_WORDS)
         if not 0 <= self.warmup_ms < self.duration_ms:
             raise UsageError(
                 f"warm-up of {self.warmup_ms / 1e3:g} s, expected less than the duration, {self.duration_ms / 1e3:g} s"
