@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from statistics import fmean
+from typing import Any
 
 from gkestimator.core.records import frozen
 from gkestimator.simulation.comparing.results import Row
@@ -81,18 +83,16 @@ def panels_of(rows: Sequence[Row], columns: Sequence[str]) -> tuple[Panel, ...]:
         axes.append(("slo_scale", "rate_scale"))
     panels = []
     for (x, other), column in itertools.product(axes, columns):
-        groups: dict[tuple[tuple[str, str], ...], list[Row]] = defaultdict(list)
+        names = ["workload", "cluster", other]
+        if column not in PLANNED:
+            names.append("arrivals")
+        groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
         for row in rows:
-            where = [
-                ("workload", row.workload),
-                ("cluster", row.cluster),
-                (other, f"{getattr(row, other):g}"),
-            ]
-            if column not in PLANNED:
-                where.append(("arrivals", row.arrivals))
-            groups[tuple(where)].append(row)
+            groups[attrgetter(*names)(row)].append(row)
         for coordinates, members in groups.items():
-            panels.append(_panel(members, dict(coordinates), x, MEASURES[column]))
+            where = dict(zip(names, coordinates, strict=True))
+            where[other] = f"{where[other]:g}"
+            panels.append(_panel(members, where, x, MEASURES[column]))
     return tuple(panels)
 
 
