@@ -28,11 +28,11 @@ def admitted_parts(
 ) -> dict[str, float]:
     """Return, by model, the part (0 to 1) of its requests that is let in.
 
-    ``none``: all that some replica can serve. ``plan``: what the plan's replicas are to serve (``goodput_rps``) of
-    the rate that it was asked. ``expected``: the rate at which most requests are expected on time
-    (:func:`gkestimator.placement.expected.expect`); a model that is not served wholly is then not held at the
-    edge of what its replicas can do, where queues grow without end. ``objectives`` (ms) by model; ``curve_of`` gives a
-    replica's rows.
+    ``none``: all that some replica can serve. ``plan``: what the plan's replicas are to serve
+    (``goodput_rps``) of the rate that it was asked. ``expected``: the rate at which most requests are
+    expected on time (:func:`gkestimator.placement.expected.expect`); a model that is not served wholly is
+    then not held at the edge of what its replicas can do, where queues grow without end. ``objectives`` (ms)
+    by model; ``curve_of`` gives a replica's rows.
 
     Raises UsageError for another admission, or where the table lacks what ``expected`` needs.
     """

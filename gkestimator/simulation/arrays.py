@@ -16,8 +16,8 @@ Flags: TypeAlias = NDArray[np.bool_]
 def generator_of(seed: int, *key: int) -> np.random.Generator:
     """Return the generator of one part of a run.
 
-    ``key`` names the part among the seed's children: the simulator's own are 0 to 2, each other part has a number of
-    its own, so that what one draws never depends on what another drew.
+    ``key`` names the part among the seed's children: the simulator's own are 0 to 2, each other part has a
+    number of its own, so that what one draws never depends on what another drew.
     """
     sequence = np.random.SeedSequence(seed, spawn_key=key)
     return np.random.Generator(np.random.PCG64(sequence))

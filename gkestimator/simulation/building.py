@@ -38,18 +38,19 @@ def build_system(
 ) -> System:
     """Return the system that ``plan`` describes, its replicas as fast as ``rows`` say.
 
-    Models are in the order of ``plan.workload.names()``, sources are its models, then its applications, GPUs and
-    replicas in the order of the plan; so two plans for one workload differ in GPUs and replicas alone. A replica
-    runs by the rows of its model, GPU type, runtime, dtype, dims and SM share at all batch sizes up to its own.
+    Models are in the order of ``plan.workload.names()``, sources are its models, then its applications, GPUs
+    and replicas in the order of the plan; so two plans for one workload differ in GPUs and replicas alone. A
+    replica runs by the rows of its model, GPU type, runtime, dtype, dims and SM share at all batch sizes up
+    to its own.
 
-    ``interference`` None: replicas do not slow each other down; a model of it is asked for GPUs alone on which
-    two replicas may run at once, or (``joined``) for all: replicas of a later plan may join what runs. ``max_wait_ms``
-    None: each replica's of the plan. ``admission``: see
-    :func:`gkestimator.simulation.admission.admitted_parts`; an application's least stage counts. ``copy`` is that
-    of :class:`gkestimator.simulation.options.Options`. ``table`` is what messages call the rows.
+    ``interference`` None: replicas do not slow each other down; a model of it is asked for GPUs alone on
+    which two replicas may run at once, or (``joined``) for all: replicas of a later plan may join what runs.
+    ``max_wait_ms`` None: each replica's of the plan. ``admission``: see
+    :func:`gkestimator.simulation.admission.admitted_parts`; an application's least stage counts. ``copy`` is
+    that of :class:`gkestimator.simulation.options.Options`. ``table`` is what messages call the rows.
 
-    Raises DocumentError (the plan lacks something), TableError (no row for a replica, two rows, a null column),
-    UsageError.
+    Raises DocumentError (the plan lacks something), TableError (no row for a replica, two rows, a null
+    column), UsageError.
     """
     if max_wait_ms is not None and not 0 <= max_wait_ms < math.inf:
         raise UsageError(f"wait of {max_wait_ms:g} ms, expected a finite number of at least 0")
@@ -209,9 +210,9 @@ def _lacking_notes(law: str, columns: Sequence[str]) -> list[str]:
 def _dealt(replicas: Sequence[SimReplica]) -> tuple[SimReplica, ...]:
     """Return ``replicas`` with the requests that their batches usually hold.
 
-    These are the first, and those that come while it waits, at most the full batch, the model's rate being what its
-    replicas are to serve together. A router that counted every batch as a full one would give replicas whose batches
-    time out too few requests, and the others too many.
+    These are the first, and those that come while it waits, at most the full batch, the model's rate being
+    what its replicas are to serve together. A router that counted every batch as a full one would give
+    replicas whose batches time out too few requests, and the others too many.
     """
     served: dict[int, float] = defaultdict(float)
     for replica in replicas:

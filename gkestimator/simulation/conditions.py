@@ -49,7 +49,8 @@ def system_builder(
 ) -> Callable[[PlacementPlan], System]:
     """Return what builds the system of a plan; interference and network are read here, once for all plans.
 
-    ``specs``: the GPU types that replicas may slow each other down on. Raises UsageError, DocumentError or SpecError.
+    ``specs``: the GPU types that replicas may slow each other down on. Raises UsageError, DocumentError or
+    SpecError.
     """
     law = interference_between(options.interference, coefficients, specs)
     wired = None

@@ -1,4 +1,4 @@
-"""Histograms of times with bins that grow: constant memory, percentiles to half a percent."""
+"""Keep histograms of times with bins that grow: constant memory, percentiles to half a percent."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ BINS = 2 + math.ceil(math.log(HIGHEST_MS / LOWEST_MS) / math.log(RATIO))
 
 
 def bin_edges_ms() -> Floats:
-    """The BINS + 1 edges: 0, LOWEST_MS, ..., HIGHEST_MS or just above, infinity."""
+    """Return the BINS + 1 edges: 0, LOWEST_MS, ..., HIGHEST_MS or just above, infinity."""
     inner = LOWEST_MS * RATIO ** np.arange(BINS - 1)
     return np.concatenate(([0.0], inner, [math.inf]))
 
 
 def quantile_ms(counts: Ints, q: float) -> float | None:
-    """The ``q`` quantile (0 to 1) of the times counted in ``counts`` (BINS of them); None of no times. Within a bin
-    geometrically between its edges; in the last bin HIGHEST_MS."""
+    """Return the ``q`` quantile (0 to 1) of the times counted in ``counts`` (BINS of them); None of no times.
+
+    Within a bin geometrically between its edges; in the last bin HIGHEST_MS.
+    """
     total = int(counts.sum())
     if total == 0:
         return None

@@ -1,4 +1,4 @@
-"""The network between clients and replicas: how long a batch takes by its size."""
+"""Describe the network between clients and replicas: how long a batch takes by its size."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ _MAX_POINTS = 1000
 
 @frozen
 class Network:
-    """Delay of one transfer. Either ``points`` (bytes, ms), ascending in both, linear between and, beyond the
-    last, along its last piece (below the first: its delay), or ``base_ms`` + bytes / ``bytes_per_s`` (None:
-    without limit). ``source`` says where the figures are from."""
+    """Hold the delay of one transfer.
+
+    Either ``points`` (bytes, ms), ascending in both, linear between and, beyond the last, along its last
+    piece (below the first: its delay), or ``base_ms`` + bytes / ``bytes_per_s`` (None: without limit).
+    ``source`` says where the figures are from.
+    """
 
     source: str
     points: tuple[tuple[float, float], ...] = ()
@@ -27,7 +30,7 @@ class Network:
     bytes_per_s: float | None = None
 
     def delay_ms(self, size_bytes: float) -> float:
-        """Delay in ms of ``size_bytes`` (0 or more) sent one way."""
+        """Return the delay in ms of ``size_bytes`` (0 or more) sent one way."""
         if not self.points:
             return self.base_ms + (0.0 if self.bytes_per_s is None else 1e3 * size_bytes / self.bytes_per_s)
         if size_bytes <= self.points[0][0]:
@@ -41,8 +44,10 @@ class Network:
 
 
 def read_network(path: Path | str) -> Network:
-    """The network in the TOML file at ``path`` (``examples/network.toml`` says every field). Raises SpecError or
-    DocumentError naming the field."""
+    """Return the network in the TOML file at ``path`` (``examples/network.toml`` says every field).
+
+    Raises SpecError or DocumentError naming the field.
+    """
     path = Path(path)
     fields = Fields(
         parse_spec(path, read_spec_text(path, what=_WHAT), what=_WHAT), where=str(path), what=f"a {_WHAT}"

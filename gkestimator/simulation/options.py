@@ -44,18 +44,19 @@ def check_fields(record: object, words: Mapping[str, Sequence[str]], prefix: str
 class Options:
     """Hold how long is simulated, and by which rules.
 
-    ``duration_ms`` of arrivals are simulated and all that came are served to the end; requests that come before
-    ``warmup_ms`` are served and not counted.
+    ``duration_ms`` of arrivals are simulated and all that came are served to the end; requests that come
+    before ``warmup_ms`` are served and not counted.
 
     ``routing``: which replica the next batch of a model is for. ``service``: ``deterministic`` (the curve's
-    latency), ``exponential`` (that mean), ``interval`` (the curve times one lognormal factor for each model and
-    run, by the replica's sigmas: the estimate is wrong in one way, not anew for each batch). ``copy``: moving
-    inputs and outputs is not counted, added to the service, or done by the GPU's copy engine (one batch at a time,
-    in order) before the service, beside other batches' compute. ``interference``: a kind of INTERFERENCES;
-    the replicas' features and GPUs' terms are that kind's. ``drop``: ``late`` drops requests, the earliest first,
-    that could not be answered within their model's SLO any more when their batch is about to be served (by its
-    latency alone on the GPU, as estimated). ``window_ms`` of the timeline. ``keep_requests``:
-    the result has every request. ``seed``: one seed, one result, the same with and without numba.
+    latency), ``exponential`` (that mean), ``interval`` (the curve times one lognormal factor for each model
+    and run, by the replica's sigmas: the estimate is wrong in one way, not anew for each batch). ``copy``:
+    moving inputs and outputs is not counted, added to the service, or done by the GPU's copy engine (one
+    batch at a time, in order) before the service, beside other batches' compute. ``interference``: a kind of
+    INTERFERENCES; the replicas' features and GPUs' terms are that kind's. ``drop``: ``late`` drops requests,
+    the earliest first, that could not be answered within their model's SLO any more when their batch is about
+    to be served (by its latency alone on the GPU, as estimated). ``window_ms`` of the timeline.
+    ``keep_requests``: the result has every request. ``seed``: one seed, one result, the same with and without
+    numba.
     """
 
     duration_ms: float

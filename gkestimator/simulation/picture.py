@@ -31,9 +31,9 @@ _HUES = ("#e15759", "#7a5195", "#4e79a7", "#59a14f", "#ff9da7", "#9c755f")
 def draw(report: SimulationReport, form: str) -> bytes:
     """Return the picture of ``report`` as ``png``, ``svg`` or ``pdf``.
 
-    Left: each model's mean latency by stage, its median and 99th percentile and its SLO. Right: the share of requests
-    answered within a multiple of the SLO, and the share on time by time of arrival. The same report gives the same
-    bytes.
+    Left: each model's mean latency by stage, its median and 99th percentile and its SLO. Right: the share of
+    requests answered within a multiple of the SLO, and the share on time by time of arrival. The same report
+    gives the same bytes.
     """
     check_drawable()
     # The worst served first: they are what a reader looks for, and what is drawn where not all can be.

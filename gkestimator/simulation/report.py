@@ -98,8 +98,8 @@ def simulation_csv(report: SimulationReport) -> str:
 def simulation_text(report: SimulationReport) -> str:
     """Return the report at 100 columns.
 
-    It says what every model and application got, where the models' time went, the GPUs, totals beside the plan's,
-    and notes.
+    It says what every model and application got, where the models' time went, the GPUs, totals beside the
+    plan's, and notes.
     """
     lines = [*_settings(report), ""]
     lines += text_table(_service_columns(report.models))
@@ -194,7 +194,8 @@ def _exact(value: float | None) -> str:
 def simulation_words(report: SimulationReport) -> list[str]:
     """Return the lines that close a run, on stderr.
 
-    They hold the plan's promise against what was simulated, and say which models miss their objective and why.
+    They hold the plan's promise against what was simulated, and say which models miss their objective and
+    why.
     """
     if not report.totals.arrived_rps:
         return [f"No request came in {report.settings.duration_s:g} s: there is nothing to say of the plan."]

@@ -1,4 +1,4 @@
-"""What a simulation counted."""
+"""Hold what a simulation counted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ STAGES = ("router", "network", "queue", "gpu", "total")
 
 @dataclass(frozen=True, kw_only=True)
 class CountedRequests:
-    """Every counted request to a model, in order of completion; arrays of one length. ``source``, ``model``,
-    ``replica``: indices. Times in ms: ``arrived`` (at the model's router), then the stages."""
+    """Hold every counted request to a model, in order of completion; arrays of one length.
+
+    ``source``, ``model``, ``replica``: indices. Times in ms: ``arrived`` (at the model's router), then the
+    stages.
+    """
 
     source: Ints
     model: Ints
@@ -29,28 +32,30 @@ class CountedRequests:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Ints of the requests that came between ``from_ms`` and ``until_ms`` (the end of arrivals). M models, S
-    sources, R replicas, G GPUs (in the order of the system and of later additions), W windows.
+    """Hold counts of the requests that came between ``from_ms`` and ``until_ms`` (the end of arrivals).
+
+    M models, S sources, R replicas, G GPUs (in the order of the system and of later additions), W windows.
 
     By model (requests of applications' stages included): ``arrived`` at the router, ``done``, ``done_by_end``
-    (every answer given from ``from_ms`` to ``until_ms``, those to requests from before ``from_ms`` included: the
-    throughput), ``on_time`` (within the model's SLO), ``sums_ms`` (M, stages), ``wait_sums_ms`` (arrival to start of
-    service: router, network there, queue), ``histograms`` (M, stages, BINS), ``batches`` (whose first request
-    counts), ``batches_full``, ``batches_timed_out``, ``dropped`` (requests that were not served because they would
-    have been late: not done, in no batch).
+    (every answer given from ``from_ms`` to ``until_ms``, those to requests from before ``from_ms`` included:
+    the throughput), ``on_time`` (within the model's SLO), ``sums_ms`` (M, stages), ``wait_sums_ms`` (arrival
+    to start of service: router, network there, queue), ``histograms`` (M, stages, BINS), ``batches`` (whose
+    first request counts), ``batches_full``, ``batches_timed_out``, ``dropped`` (requests that were not served
+    because they would have been late: not done, in no batch).
 
-    By source: ``source_arrived`` (all that came), ``source_rejected`` (turned away), ``source_dropped`` (once each, at
-    the first stage's request that is dropped; no later stage of it starts), ``source_done``,
+    By source: ``source_arrived`` (all that came), ``source_rejected`` (turned away), ``source_dropped`` (once
+    each, at the first stage's request that is dropped; no later stage of it starts), ``source_done``,
     ``source_done_by_end``, ``source_on_time``, ``source_sums_ms`` and ``source_histograms`` (S, BINS) of the
     whole response.
 
     By window of ``window_ms`` from 0 (warm-up included), by time of arrival: ``arrived_by_window`` (M, W),
-    ``on_time_by_window``, ``done_by_window``, ``wait_by_window_ms`` (sum over the done of arrival to start of service).
+    ``on_time_by_window``, ``done_by_window``, ``wait_by_window_ms`` (sum over the done of arrival to start of
+    service).
 
     By replica, between ``from_ms`` and ``until_ms``: ``busy_ms``; over all: ``replica_batches``,
-    ``replica_requests``, ``last_done_ms`` (0 where it ran nothing). By GPU, between ``from_ms`` and ``until_ms``:
-    ``gpu_busy_ms`` (at least one replica runs), ``gpu_creq_ms`` (integral of the running replicas' Creq, percent
-    times ms; nan where one's Creq is unknown). ``end_ms``: when the last was done.
+    ``replica_requests``, ``last_done_ms`` (0 where it ran nothing). By GPU, between ``from_ms`` and
+    ``until_ms``: ``gpu_busy_ms`` (at least one replica runs), ``gpu_creq_ms`` (integral of the running
+    replicas' Creq, percent times ms; nan where one's Creq is unknown). ``end_ms``: when the last was done.
     """
 
     from_ms: float

@@ -68,9 +68,9 @@ def simulate_plan(
 ) -> Simulated:
     """Serve ``plan`` by ``rows`` under ``arrivals``.
 
-    The arrivals' streams are in the order of the plan's workload (models, then applications), already at the scaled
-    rate. ``options.interference`` names the interference model, ``coefficients`` its file. ``arrivals_name`` and
-    ``rate_scale`` are written into the report's settings alone. For the rest see
+    The arrivals' streams are in the order of the plan's workload (models, then applications), already at the
+    scaled rate. ``options.interference`` names the interference model, ``coefficients`` its file.
+    ``arrivals_name`` and ``rate_scale`` are written into the report's settings alone. For the rest see
     :func:`gkestimator.simulation.building.build_system`. Raises its errors.
     """
     specs = _known_types(plan, conditions.get("gpu_specs", ()))
@@ -145,8 +145,8 @@ class FileRun(SimulateOptions):
     """Hold how files are simulated, and whether the result has every request.
 
     ``arrivals``: a process (``poisson``, ``mmpp``, ``constant``) at the rates of the plan's workload times
-    ``rate_scale``, the file of rate profiles, or that of a trace, replayed for ``duration_s`` (None: 60; a trace to
-    its end), of which the first ``warmup_s`` are not counted. ``bursts`` of ``mmpp``:
+    ``rate_scale``, the file of rate profiles, or that of a trace, replayed for ``duration_s`` (None: 60; a
+    trace to its end), of which the first ``warmup_s`` are not counted. ``bursts`` of ``mmpp``:
     :meth:`gkestimator.simulation.arrivals.rates.Bursts.of`.
     """
 
@@ -283,8 +283,8 @@ def simulate_files(
 ) -> Simulated:
     """Serve the plan in the JSON file ``plan`` by the requirement ``tables`` (CSV, JSON, Parquet).
 
-    ``progress`` is told what is done, how much of it, and of how much. Raises DocumentError and TableError for what is
-    wrong with a file, UsageError for the rest.
+    ``progress`` is told what is done, how much of it, and of how much. Raises DocumentError and TableError
+    for what is wrong with a file, UsageError for the rest.
     """
     placed = read_plan(Path(plan))
     prepared = run.prepared(placed)
@@ -314,8 +314,9 @@ def replan_files(
 ) -> ReplanReport:
     """Serve the plan in the JSON file ``plan``, and let ``policy`` (None: the plan's) run again meanwhile.
 
-    It plans as ``replanning`` says, on the GPUs of the ``cluster`` file (YAML), for the plan's objective by its measure
-    of compute. Raises what :func:`simulate_files` raises, and UsageError for requests that were asked to be kept.
+    It plans as ``replanning`` says, on the GPUs of the ``cluster`` file (YAML), for the plan's objective by
+    its measure of compute. Raises what :func:`simulate_files` raises, and UsageError for requests that were
+    asked to be kept.
     """
     from gkestimator.simulation.replanning.running import simulate_replanned
 

@@ -101,7 +101,8 @@ def _latencies(histogram: Ints, total_ms: float, count: int) -> dict[str, Any]:
 def _throughput(by_end: int, on_time: int, seconds: float) -> float:
     """Return answers a second: those given by the end of the arrivals.
 
-    Those given after it but on time count too, or a system that keeps up would seem to do less than its goodput.
+    Those given after it but on time count too, or a system that keeps up would seem to do less than its
+    goodput.
     """
     return max(by_end, on_time) / seconds
 

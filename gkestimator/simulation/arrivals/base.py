@@ -11,7 +11,8 @@ from gkestimator.simulation.arrays import Floats
 
 @frozen
 class Chunk:
-    """Hold all requests that come from the end of the chunk before (0 for the first) up to ``end_ms``, not included.
+    """Hold all requests that come from the end of the chunk before (0 for the first) up to ``end_ms``, not
+    included.
 
     ``times_ms``: for each source, in order, ascending times.
     """

@@ -28,14 +28,14 @@ def make_arrivals(
 ) -> Arrivals:
     """Return arrivals for the sources ``names`` with mean rates ``rates_rps`` (in the system's order).
 
-    ``kind``: one of PROCESSES (see :class:`ArrivalProcess`), else the path of a trace, replayed as ``replay`` says
-    (:class:`~gkestimator.simulation.arrivals.replay.Replay`; gives a ``ReplayedArrivals``), or of rate profiles
-    (:func:`~gkestimator.simulation.arrivals.profiles.read_profiles`), which are Poisson. ``rate_scale`` multiplies
-    every rate. ``bursts``: the states of ``mmpp``. ``profiles``: sources whose rate varies in time, in place of their
-    mean rate (``poisson`` and ``constant``).
+    ``kind``: one of PROCESSES (see :class:`ArrivalProcess`), else the path of a trace, replayed as ``replay``
+    says (:class:`~gkestimator.simulation.arrivals.replay.Replay`; gives a ``ReplayedArrivals``), or of rate
+    profiles (:func:`~gkestimator.simulation.arrivals.profiles.read_profiles`), which are Poisson.
+    ``rate_scale`` multiplies every rate. ``bursts``: the states of ``mmpp``. ``profiles``: sources whose rate
+    varies in time, in place of their mean rate (``poisson`` and ``constant``).
 
-    Raises UsageError: lists of unlike lengths, a negative rate, a scale not above 0, a profile for an unknown source;
-    DocumentError: a trace that is malformed or has too little.
+    Raises UsageError: lists of unlike lengths, a negative rate, a scale not above 0, a profile for an unknown
+    source; DocumentError: a trace that is malformed or has too little.
     """
     _check(rates_rps, names, seed, rate_scale)
     profiles = dict(profiles or {})

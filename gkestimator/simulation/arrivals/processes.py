@@ -28,13 +28,13 @@ def generator(seed: int, source: int, part: int = 0) -> np.random.Generator:
 class ArrivalProcess:
     """Draw one source's stream.
 
-    ``kind``: ``poisson``; ``mmpp``: Poisson whose rate jumps between the states of ``bursts``, in the mean ``rate``;
-    ``constant``: evenly spaced, the first at a random part of the first interval (so that sources of one rate do not
-    come in step). ``rate``: requests per second, or a profile (``poisson`` and ``constant``; spacing is even in
-    requests expected then).
+    ``kind``: ``poisson``; ``mmpp``: Poisson whose rate jumps between the states of ``bursts``, in the mean
+    ``rate``; ``constant``: evenly spaced, the first at a random part of the first interval (so that sources
+    of one rate do not come in step). ``rate``: requests per second, or a profile (``poisson`` and
+    ``constant``; spacing is even in requests expected then).
 
-    The same ``seed`` and ``source`` (number) give the same times; sources and seeds are independent. Raises UsageError:
-    an unknown kind, a rate that is negative or not finite, a profile with ``mmpp``.
+    The same ``seed`` and ``source`` (number) give the same times; sources and seeds are independent. Raises
+    UsageError: an unknown kind, a rate that is negative or not finite, a profile with ``mmpp``.
     """
 
     kind: str

@@ -1,7 +1,7 @@
 """Read rates over time from a small CSV.
 
-Its columns are ``time_s,model,rate_rps`` (each rate holds until the model's next time) or ``time_s,model,ramp_rps``
-(straight lines between the points).
+Its columns are ``time_s,model,rate_rps`` (each rate holds until the model's next time) or
+``time_s,model,ramp_rps`` (straight lines between the points).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def has_profiles(path: Path) -> bool:
 def read_profiles(path: Path, names: Collection[str]) -> dict[str, Profile]:
     """Return the profile of each model in the file.
 
-    Raises DocumentError, naming the line: a model that is not in ``names``, times of a model that do not ascend, a
-    wrong number, more than a million points, none.
+    Raises DocumentError, naming the line: a model that is not in ``names``, times of a model that do not
+    ascend, a wrong number, more than a million points, none.
     """
     lines = Lines(path)
     header = lines.header

@@ -1,8 +1,8 @@
 """Bend a stream of rate 1 to rates that vary in time: profiles, or drawn ones (Markov-modulated).
 
-A Poisson process of varying rate ``r(t)`` is one of rate 1 seen on another clock: its times are ``L^-1(E)``, with ``E``
-the times of the process of rate 1 and ``L`` the integral of ``r`` (Lewis and Shedler, 1979). The same clock bends
-evenly spaced requests.
+A Poisson process of varying rate ``r(t)`` is one of rate 1 seen on another clock: its times are ``L^-1(E)``,
+with ``E`` the times of the process of rate 1 and ``L`` the integral of ``r`` (Lewis and Shedler, 1979). The
+same clock bends evenly spaced requests.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _SOJOURNS = 1024
 class Segments:
     """Hold a stretch of rate, piecewise linear, in arrays of one length.
 
-    ``units``: requests expected up to the beginning of each segment; ``start_ms``; ``rate`` there (requests per ms) and
-    its ``slope`` (per ms squared); ``end_units`` and ``end_ms`` of the stretch (infinite when the last rate holds for
-    ever).
+    ``units``: requests expected up to the beginning of each segment; ``start_ms``; ``rate`` there (requests
+    per ms) and its ``slope`` (per ms squared); ``end_units`` and ``end_ms`` of the stretch (infinite when the
+    last rate holds for ever).
     """
 
     units: Floats
@@ -43,8 +43,8 @@ class Segments:
 class Profile:
     """Hold a rate over time: ``rates_rps[i]`` at ``times_s[i]``.
 
-    ``ramp`` False: it holds until the next time; True: it goes to the next on a straight line. Before the first time
-    nothing comes; after the last time the last rate holds.
+    ``ramp`` False: it holds until the next time; True: it goes to the next on a straight line. Before the
+    first time nothing comes; after the last time the last rate holds.
 
     Raises UsageError: no points, lengths that differ, times that do not ascend, negative or infinite figures.
     """
@@ -96,13 +96,14 @@ class Profile:
 class Bursts:
     """Hold the states of a Markov-modulated Poisson process.
 
-    ``factors`` are their rates relative to each other, ``sojourns_s`` the means of the exponential times spent in them;
-    the next state is any other, all alike. The first is drawn by the share of time that each has in the long run, so
-    the process is stationary from the start.
+    ``factors`` are their rates relative to each other, ``sojourns_s`` the means of the exponential times
+    spent in them; the next state is any other, all alike. The first is drawn by the share of time that each
+    has in the long run, so the process is stationary from the start.
 
-    The long-run mean is the rate that is asked for, whatever the factors: the shares of time are in proportion to the
-    sojourns (each state is entered equally often), and the factors are divided by their mean over these shares. The
-    default is calm for 8 s at half the rate, then a burst of 2 s at three times the rate.
+    The long-run mean is the rate that is asked for, whatever the factors: the shares of time are in
+    proportion to the sojourns (each state is entered equally often), and the factors are divided by their
+    mean over these shares. The default is calm for 8 s at half the rate, then a burst of 2 s at three times
+    the rate.
 
     Raises UsageError: fewer than two states, lengths that differ, no factor above 0, sojourns not above 0.
     """
@@ -126,8 +127,8 @@ class Bursts:
     def of(cls, *, factor: float, share: float, burst_s: float) -> Bursts:
         """Return two states: calm, and bursts of ``burst_s`` seconds in the mean.
 
-        Bursts come at ``factor`` times the mean rate, for ``share`` of the time. Raises UsageError where they alone
-        would exceed the mean rate (factor x share above 1).
+        Bursts come at ``factor`` times the mean rate, for ``share`` of the time. Raises UsageError where they
+        alone would exceed the mean rate (factor x share above 1).
         """
         if not (0 < share < 1 and factor > 1 and factor * share <= 1 and burst_s > 0):
             raise UsageError(
@@ -177,7 +178,8 @@ class Bursts:
 
 
 def bent(units: Iterator[Floats], stretches: Iterator[Segments]) -> Iterator[Block]:
-    """Yield the times in ms at which a process of rate 1 with times ``units`` fires on the clock of ``stretches``.
+    """Yield the times in ms at which a process of rate 1 with times ``units`` fires on the clock of
+    ``stretches``.
 
     ``units`` are ascending blocks. It ends where the stretches do.
     """

@@ -24,8 +24,8 @@ _PART = 2**20  # requests of a minute that are drawn at a time
 class Recorded(abc.ABC):
     """Hold the part of a trace that is used.
 
-    ``counts``: requests of each source; ``period_s``: how long the part lasts, from its start; ``first_s``: when its
-    first request comes (where counts per minute are recorded: its minute begins).
+    ``counts``: requests of each source; ``period_s``: how long the part lasts, from its start; ``first_s``:
+    when its first request comes (where counts per minute are recorded: its minute begins).
     """
 
     counts: Ints

@@ -26,20 +26,22 @@ __all__ = ["ASSIGNMENTS", "RATES", "SCALINGS", "Recording", "Replay", "ReplayedA
 class Replay:
     """Hold how a trace is replayed.
 
-    ``form``: its format (None: known by its columns). ``start_s`` and ``duration_s``: the part of it that is used
-    (None: to its end), seconds from its first request (formats that count seconds or minutes: from their 0). ``loop``:
-    begin again at its end; else a simulation that lasts longer is refused, and one that ends before the first request.
+    ``form``: its format (None: known by its columns). ``start_s`` and ``duration_s``: the part of it that is
+    used (None: to its end), seconds from its first request (formats that count seconds or minutes: from their
+    0). ``loop``: begin again at its end; else a simulation that lasts longer is refused, and one that ends
+    before the first request.
 
     ``assign``: which source a request is for. ``names``: the one that the plain CSV's column ``model`` names.
-    ``streams``: the streams (functions, models and log types) in order of first appearance, round robin over the
-    sources, as in USHER (Shubha et al., OSDI 2024; our reading); with fewer streams than sources, source i has stream
-    i mod streams, and the requests of a stream go to its sources in turn. ``requests``: all requests in turn, as
-    those of a trace without streams always do. ``auto``: names where there is such a column, else streams.
+    ``streams``: the streams (functions, models and log types) in order of first appearance, round robin over
+    the sources, as in USHER (Shubha et al., OSDI 2024; our reading); with fewer streams than sources, source
+    i has stream i mod streams, and the requests of a stream go to its sources in turn. ``requests``: all
+    requests in turn, as those of a trace without streams always do. ``auto``: names where there is such a
+    column, else streams.
 
-    ``rates``: ``plan``: each source's requests are scaled so that their mean over the used part is the source's rate;
-    ``trace``: as recorded. Either times the rate scale. ``scaling``: ``copies`` or ``time``
-    (:mod:`gkestimator.simulation.arrivals.scaling`). With ``time`` one factor speeds up all, so that the rates of all
-    together are right, and what is left for a single source is done by copies.
+    ``rates``: ``plan``: each source's requests are scaled so that their mean over the used part is the
+    source's rate; ``trace``: as recorded. Either times the rate scale. ``scaling``: ``copies`` or ``time``
+    (:mod:`gkestimator.simulation.arrivals.scaling`). With ``time`` one factor speeds up all, so that the
+    rates of all together are right, and what is left for a single source is done by copies.
     """
 
     form: str | None = None
@@ -63,9 +65,9 @@ class Replay:
 class Recording:
     """Hold what a trace has for one source.
 
-    ``requests``, their ``mean_rps`` over the used part, ``gap_cv``: standard deviation over mean of the times between
-    them (1: Poisson; more: bursts; None: fewer than three requests, or times are known to the minute alone), and the
-    ``factor`` by which ``copies`` multiplies them.
+    ``requests``, their ``mean_rps`` over the used part, ``gap_cv``: standard deviation over mean of the times
+    between them (1: Poisson; more: bursts; None: fewer than three requests, or times are known to the minute
+    alone), and the ``factor`` by which ``copies`` multiplies them.
     """
 
     name: str
@@ -78,11 +80,11 @@ class Recording:
 class ReplayedArrivals(Streams):
     """Replay the trace at ``path`` as arrivals of ``names`` with mean rates ``rates_rps``.
 
-    The part that is used is read once, here: what is wrong in it is said before anything is simulated. ``length_ms``:
-    how long one round lasts.
+    The part that is used is read once, here: what is wrong in it is said before anything is simulated.
+    ``length_ms``: how long one round lasts.
 
-    Raises DocumentError: the trace is malformed, has no requests in the used part, none for a source with a rate, or
-    too few to know a rate by; UsageError: a factor above 1e6.
+    Raises DocumentError: the trace is malformed, has no requests in the used part, none for a source with a
+    rate, or too few to know a rate by; UsageError: a factor above 1e6.
     """
 
     def __init__(
@@ -136,7 +138,8 @@ class ReplayedArrivals(Streams):
     def chunks(self, until_ms: float) -> Iterator[Chunk]:
         """Yield chunks as :class:`Arrivals` says.
 
-        Raises DocumentError where the trace is shorter and does not begin again, or has nothing before ``until_ms``.
+        Raises DocumentError where the trace is shorter and does not begin again, or has nothing before
+        ``until_ms``.
         """
         _check_span(self.path, self._recorded, self._speed, until_ms, loop=self.replay.loop)
         return super().chunks(until_ms)
@@ -176,9 +179,9 @@ def replay_lengths(
 ) -> Iterator[tuple[Floats, Ints]]:
     """Return all requests of a trace with lengths as one source.
 
-    They are blocks of (times in ms, ascending; lengths in tokens). ``rate_rps``: mean rate that they are scaled to
-    (None: as recorded); a copy has its request's length. ``until_ms``: where to stop (None: one round). Raises
-    DocumentError as :class:`ReplayedArrivals` does, and for a format without lengths.
+    They are blocks of (times in ms, ascending; lengths in tokens). ``rate_rps``: mean rate that they are
+    scaled to (None: as recorded); a copy has its request's length. ``until_ms``: where to stop (None: one
+    round). Raises DocumentError as :class:`ReplayedArrivals` does, and for a format without lengths.
     """
     how = replay or Replay()
     recorded = record(

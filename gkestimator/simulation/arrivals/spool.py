@@ -27,8 +27,8 @@ def sliced(lengths: Ints | None, part: slice | Ints) -> Ints | None:
 class Spool:
     """Keep ``lanes`` sequences of requests.
 
-    ``counts``: how many are in each; ``first_s`` and ``last_s`` of all (nan: none). It takes 8 bytes a request (16 with
-    lengths), beyond 16 MiB in a temporary file that is gone with the object.
+    ``counts``: how many are in each; ``first_s`` and ``last_s`` of all (nan: none). It takes 8 bytes a
+    request (16 with lengths), beyond 16 MiB in a temporary file that is gone with the object.
     """
 
     def __init__(self, lanes: int, *, lengths: bool = False) -> None:

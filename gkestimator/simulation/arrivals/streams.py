@@ -20,8 +20,8 @@ MAX_AT_ONCE = 2**24
 class Streams(Arrivals):
     """Hold independent streams, one for each source.
 
-    ``openers[i]()`` gives source i's blocks from the start, anew at each call. ``rate_rps``: that of all streams
-    together (the peak, where it varies), by which chunks are made so long.
+    ``openers[i]()`` gives source i's blocks from the start, anew at each call. ``rate_rps``: that of all
+    streams together (the peak, where it varies), by which chunks are made so long.
     """
 
     def __init__(self, openers: Sequence[Callable[[], Iterator[Block]]], *, rate_rps: float) -> None:
@@ -34,8 +34,8 @@ class Streams(Arrivals):
     def chunks(self, until_ms: float) -> Iterator[Chunk]:
         """Yield chunks as :class:`Arrivals` says.
 
-        A chunk ends at a multiple of the time that ``CHUNK_REQUESTS`` take at that rate, or before, where more than
-        twice as many are known. Raises UsageError where more than MAX_AT_ONCE come at one time.
+        A chunk ends at a multiple of the time that ``CHUNK_REQUESTS`` take at that rate, or before, where
+        more than twice as many are known. Raises UsageError where more than MAX_AT_ONCE come at one time.
         """
         streams = [_Stream(opener()) for opener in self._openers]
         end = 0.0
@@ -75,9 +75,11 @@ class _Stream:
 
 
 def _read(streams: Sequence[_Stream], begin_ms: float, target_ms: float) -> float:
-    """Read streams, the one that is known least far first, until all are known up to ``target_ms`` or there is enough.
+    """Read streams, the one that is known least far first, until all are known up to ``target_ms`` or there
+    is enough.
 
-    Returns how far they are known, past ``begin_ms``. Raises UsageError: that takes more than MAX_AT_ONCE requests.
+    Returns how far they are known, past ``begin_ms``. Raises UsageError: that takes more than MAX_AT_ONCE
+    requests.
     """
     queue = [(s.known_ms, i) for i, s in enumerate(streams)]
     heapq.heapify(queue)

@@ -20,8 +20,8 @@ from gkestimator.tables import write_bytes
 def run_on_ray(jobs: Sequence[CellJob]) -> Iterator[tuple[CellJob, Cells]]:
     """Yield each of ``jobs`` with its cells, as they are finished.
 
-    Files that jobs read are sent along: nodes need not share a file system. Raises UsageError where Ray or a cluster is
-    missing.
+    Files that jobs read are sent along: nodes need not share a file system. Raises UsageError where Ray or a
+    cluster is missing.
     """
     with connected() as ray:
         files = {path: ray.put(path.read_bytes()) for path in _files(jobs)}

@@ -27,8 +27,8 @@ process that died), ``reason`` or ``plan`` and ``simulation``; ``decision_ms``: 
 def compute(job: CellJob) -> Cells:
     """Return the cells of ``job``.
 
-    What a policy or the simulator refuses, and a defect of either, is an answer of its cells: one policy must not end
-    the comparison of the others.
+    What a policy or the simulator refuses, and a defect of either, is an answer of its cells: one policy must
+    not end the comparison of the others.
     """
     rows: Sequence[Requirement] = ()
     try:

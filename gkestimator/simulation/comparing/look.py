@@ -90,7 +90,8 @@ def label_ends(axes: Any, ends: Mapping[str, float], policies: Sequence[str]) ->
 def spread(places: Sequence[float], room: float) -> list[float]:
     """Return ``places`` (0 to 1) moved as little as keeps them ``room`` apart, in their order.
 
-    They stay within 0 and 1 as far as they fit. Pools of neighbours are centred on the mean of what they want.
+    They stay within 0 and 1 as far as they fit. Pools of neighbours are centred on the mean of what they
+    want.
     """
     order = sorted(range(len(places)), key=lambda i: (places[i], i))
     pools: list[list[int]] = []

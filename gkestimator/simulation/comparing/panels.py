@@ -43,8 +43,8 @@ PLANNED = frozenset({"gpus_used", "cost_per_hour"})
 class Panel:
     """Hold policies (in the spec's order) over ``x`` (``rate_scale`` or ``slo_scale``).
 
-    ``where``: the coordinates that all its rows share, by name. ``values[policy][i]`` at ``xs[i]``: mean over the
-    seeds; None where a cell has none.
+    ``where``: the coordinates that all its rows share, by name. ``values[policy][i]`` at ``xs[i]``: mean over
+    the seeds; None where a cell has none.
     """
 
     where: Mapping[str, str]
@@ -70,10 +70,11 @@ class Panel:
 
 
 def panels_of(rows: Sequence[Row], columns: Sequence[str]) -> tuple[Panel, ...]:
-    """Return a panel for each of ``columns`` and each combination of workload, cluster, arrivals and the other scale.
+    """Return a panel for each of ``columns`` and each combination of workload, cluster, arrivals and the
+    other scale.
 
-    On the axis is the load, or the objective where the load is one and the objectives are several (both, one after the
-    other, where both are several). What the plan decides stands once, without arrivals.
+    On the axis is the load, or the objective where the load is one and the objectives are several (both, one
+    after the other, where both are several). What the plan decides stands once, without arrivals.
     """
     objectives = {r.slo_scale for r in rows}
     axes = []

@@ -19,13 +19,14 @@ from gkestimator.simulation.summary import mean_of
 class Row:
     """Hold one cell. ``status``: ``ok``, ``refused`` (``reason`` says why) or ``failed``.
 
-    By the workload and the plan: ``asked_rps``, ``promised_rps`` (plain goodput), ``expected_rps`` (with filling,
-    queueing, interference and intervals, by formulas), ``gpus_used``, ``cost_per_hour`` (USD), ``decision_ms`` (on
-    the machine that computed the cell; the only column that differs between runs). Simulated: ``arrived_rps``,
-    ``goodput_rps`` (requests to models answered within their SLO), ``rejected_pct`` and ``dropped_pct`` (of those that
-    arrived: turned away at the door, let in and given up as too late), ``on_time_pct`` (of the clients' requests that
-    arrived, those turned away included), ``least_on_time_pct`` (of the model worst off), ``latency_p50_ms``,
-    ``latency_p99_ms``, ``batch_mean``, ``cuti_pct``. Null: unknown, or there was none.
+    By the workload and the plan: ``asked_rps``, ``promised_rps`` (plain goodput), ``expected_rps`` (with
+    filling, queueing, interference and intervals, by formulas), ``gpus_used``, ``cost_per_hour`` (USD),
+    ``decision_ms`` (on the machine that computed the cell; the only column that differs between runs).
+    Simulated: ``arrived_rps``, ``goodput_rps`` (requests to models answered within their SLO),
+    ``rejected_pct`` and ``dropped_pct`` (of those that arrived: turned away at the door, let in and given up
+    as too late), ``on_time_pct`` (of the clients' requests that arrived, those turned away included),
+    ``least_on_time_pct`` (of the model worst off), ``latency_p50_ms``, ``latency_p99_ms``, ``batch_mean``,
+    ``cuti_pct``. Null: unknown, or there was none.
     """
 
     workload: str

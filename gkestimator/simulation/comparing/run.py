@@ -41,9 +41,9 @@ def run_comparison(
 ) -> Compared:
     """Compute the cells of ``spec`` that ``folder`` does not hold yet, and read them all.
 
-    ``engine``: ``local`` (``processes`` of this machine) or ``ray``. Each cell is kept as soon as its job is done, so
-    that a run that is cut off goes on where it was. Raises UsageError (engine), TableError (a table cannot be read:
-    no cell could be had), OutputError (the folder).
+    ``engine``: ``local`` (``processes`` of this machine) or ``ray``. Each cell is kept as soon as its job is
+    done, so that a run that is cut off goes on where it was. Raises UsageError (engine), TableError (a table
+    cannot be read: no cell could be had), OutputError (the folder).
     """
     check_known("engine", engine, ENGINES)
     if processes < 1:

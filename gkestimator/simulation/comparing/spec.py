@@ -45,8 +45,8 @@ Asked = TypeVar("Asked", ModelLoad, Application)
 class PolicyEntry:
     """Hold a policy with its options, under the label that tables and pictures show.
 
-    ``creq`` None: the policy's own. ``program``: the hash of a third party's code, None for ours, whose version is
-    gkestimator's.
+    ``creq`` None: the policy's own. ``program``: the hash of a third party's code, None for ours, whose
+    version is gkestimator's.
     """
 
     label: str
@@ -68,8 +68,8 @@ class Named:
 class ComparisonSpec:
     """Hold everything that a comparison is made of.
 
-    Every combination of ``policies``, ``workloads``, ``clusters``, ``slo_scale``, ``rate_scale``, ``arrivals`` and
-    ``seeds`` is one cell; ``settings`` hold for all of them.
+    Every combination of ``policies``, ``workloads``, ``clusters``, ``slo_scale``, ``rate_scale``,
+    ``arrivals`` and ``seeds`` is one cell; ``settings`` hold for all of them.
     """
 
     path: Path
@@ -110,8 +110,8 @@ class ComparisonSpec:
 def read_spec(path: Path) -> ComparisonSpec:
     """Return the comparison in the YAML file at ``path``; files in it are looked for beside it.
 
-    Raises DocumentError or UsageError naming the field: unknown, missing, empty, twice, a policy or file that is not
-    there, more than MAX_CELLS cells.
+    Raises DocumentError or UsageError naming the field: unknown, missing, empty, twice, a policy or file that
+    is not there, more than MAX_CELLS cells.
     """
     fields = load_yaml(path, what="a comparison")
     fields.whole("schema_version", 1, low=1, high=1)

@@ -83,7 +83,8 @@ def resume(s: c.EngineState) -> None:
 
 @part
 def settle(s: c.EngineState, batch: int, server: int, answered: int, now: float) -> None:
-    """Do what an event brings about at once: a batch is at its replica, a server has something new, one is answered.
+    """Do what an event brings about at once: a batch is at its replica, a server has something new, one is
+    answered.
 
     Each is -1 where the event does not bring it about.
     """
@@ -183,12 +184,14 @@ def _run(s: c.EngineState, until_ms: float, resume_only: bool) -> int:
 
 @entry
 def run(sources: str) -> Callable[[c.EngineState, float, bool], int]:
-    """run(state, until_ms, resume_only) -> code: events before ``until_ms`` (``resume_only``: those alone that end
-    a wait for a model's first replica). Returns DONE, or what must be had before it can go on: called again, it goes on
-    where it was.
+    """Run events: run(state, until_ms, resume_only) -> code, those before ``until_ms`` (``resume_only``:
+    those alone that end a wait for a model's first replica).
 
-    An event is followed by what it brings about at once, in this order: a batch is at its replica, a server starts the
-    next batch, answers reach clients, requests that these ask for are routed. Only then comes the next event.
+    Returns DONE, or what must be had before it can go on: called again, it goes on where it was.
+
+    An event is followed by what it brings about at once, in this order: a batch is at its replica, a server
+    starts the next batch, answers reach clients, requests that these ask for are routed. Only then comes the
+    next event.
     """
 
     def enter(s: c.EngineState, until_ms: float, resume_only: bool) -> int:

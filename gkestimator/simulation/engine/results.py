@@ -1,4 +1,4 @@
-"""The result, from what the engine counted."""
+"""Make the result from what the engine counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def result_of(
     source_rejected: Ints,
     kept: list[tuple[Ints, Floats]],
 ) -> Result:
-    """What was counted so far; nothing of it is shared with the state."""
+    """Return what was counted so far; nothing of it is shared with the state."""
     done, by_end, on_time = (s.x[:, k].copy() for k in (c.X_DONE, c.X_BY_END, c.X_ON_TIME))
     dropped = s.x[:, c.X_DROPPED].copy()
     sums = s.xf[:, c.XF_SUM].copy()

@@ -241,8 +241,8 @@ def next_of_source(s: c.EngineState, x: int) -> tuple[float, int]:
 def form(s: c.EngineState, x: int, now: float) -> int:
     """Do what :func:`next_of_source` foretold for a source whose model is streamed.
 
-    A batch is opened, or leaves with all that came meanwhile. Requests within a batch are no events. Returns the batch
-    that is at its replica, or -1.
+    A batch is opened, or leaves with all that came meanwhile. Requests within a batch are no events. Returns
+    the batch that is at its replica, or -1.
     """
     m = s.x[x, c.X_MODEL]
     at = s.x[x, c.X_AT]

@@ -1,9 +1,9 @@
-"""Arlo's Runtime Scheduler: how many instances of each runtime, for the lengths that came.
+"""Allocate by Arlo's Runtime Scheduler: how many instances of each runtime, for the lengths that came.
 
-The program (Tan et al., ICPP 2024, section on the Runtime Scheduler, equations 1 to 7), in our reading. Runtimes
-i = 1..I in order of length with latency t_i; Q_i: requests whose shortest runtime is i that come in one SLO period,
-as the mean of the last period; M_i = floor(SLO / t_i): requests that one instance answers within the SLO; G GPUs, one
-instance each.
+The program (Tan et al., ICPP 2024, section on the Runtime Scheduler, equations 1 to 7), in our reading.
+Runtimes i = 1..I in order of length with latency t_i; Q_i: requests whose shortest runtime is i that come in
+one SLO period, as the mean of the last period; M_i = floor(SLO / t_i): requests that one instance answers
+within the SLO; G GPUs, one instance each.
 
     (1)  minimise  sum over i of C_i L_i(B_i)
     (2)  R_i = max(0, Q_i + R_(i-1) - M_i N_i), R_0 = 0    what i cannot take goes on to the next longer runtime
@@ -13,23 +13,27 @@ instance each.
     (6)  N_I >= 1                                          the longest runtime is always there: it takes any request
     (7)  N_i a whole number, 0 or more
 
-L_i(B) is the mean latency of the requests of an instance that is given B of them in an SLO period in the mean. The
-paper measures it; we take them to come at once (a burst), their number to be Poisson, and to be answered one after the
-other. A request then finds B others in the mean, half of them before it: L_i(B) = t_i (1 + B / 2).
+L_i(B) is the mean latency of the requests of an instance that is given B of them in an SLO period in the
+mean. The paper measures it; we take them to come at once (a burst), their number to be Poisson, and to be
+answered one after the other. A request then finds B others in the mean, half of them before it: L_i(B) = t_i
+(1 + B / 2).
 
-Two readings of ours where the text is silent. The longest runtime has nothing above it: what it cannot take within the
-SLO (R_I > 0) it takes late, with L_I as it stands. Of two allocations the one that leaves less late is better whatever
-its mean latency; so there is always an answer, and where all demand fits the answer is that of (1).
+Two readings of ours where the text is silent. The longest runtime has nothing above it: what it cannot take
+within the SLO (R_I > 0) it takes late, with L_I as it stands. Of two allocations the one that leaves less
+late is better whatever its mean latency; so there is always an answer, and where all demand fits the answer
+is that of (1).
 
-The max and the quotient make it non-linear. Given what was carried on, the rest of the program depends on nothing else
-but the instances left; and what follows costs no less, and leaves no less late, where more is carried on. So dynamic
-programming over (runtime, instances used) that keeps every pair (cost, carried) which no other beats in both is exact.
+The max and the quotient make it non-linear. Given what was carried on, the rest of the program depends on
+nothing else but the instances left; and what follows costs no less, and leaves no less late, where more is
+carried on. So dynamic programming over (runtime, instances used) that keeps every pair (cost, carried) which
+no other beats in both is exact.
 
-Few pairs are kept, for two bounds. Above: an allocation that leaves the least late (a dynamic program with one number
-per state), improved by moving single instances. Below, of what follows a state with n instances used and R carried:
-with every later request at its own runtime and instances divisible, Cauchy's inequality gives
+Few pairs are kept, for two bounds. Above: an allocation that leaves the least late (a dynamic program with
+one number per state), improved by moving single instances. Below, of what follows a state with n instances
+used and R carried: with every later request at its own runtime and instances divisible, Cauchy's inequality
+gives
 
-    (R sqrt(t_(i+1)) + sum over j > i of Q_j sqrt(t_j))^2 / (2 (G - n)) + R t_(i+1) + sum of Q_j t_j
+(R sqrt(t_(i+1)) + sum over j > i of Q_j sqrt(t_j))^2 / (2 (G - n)) + R t_(i+1) + sum of Q_j t_j
 
 (t_j the least latency from runtime j on, so that carrying further is never cheaper).
 """
@@ -54,9 +58,11 @@ _EQUAL = 1e-12
 
 @frozen
 class Allocation:
-    """``counts``: instances of each runtime. ``late``: requests per SLO period beyond what the longest runtime takes in
-    time (R_I). ``cost_ms``: sum of C_i L_i(B_i) (equation 1). ``taken``: requests per SLO period that each runtime
-    takes (C_i)."""
+    """Hold ``counts``: instances of each runtime.
+
+    ``late``: requests per SLO period beyond what the longest runtime takes in time (R_I). ``cost_ms``: sum of
+    C_i L_i(B_i) (equation 1). ``taken``: requests per SLO period that each runtime takes (C_i).
+    """
 
     counts: tuple[int, ...]
     late: float
@@ -65,7 +71,9 @@ class Allocation:
 
 
 def assess(ladder: Ladder, demand: Sequence[float], counts: Sequence[int]) -> Allocation:
-    """What the program says of ``counts`` instances under ``demand`` (requests per SLO period, by shortest runtime)."""
+    """Return what the program says of ``counts`` instances under ``demand`` (requests per SLO period, by
+    shortest runtime).
+    """
     carried = 0.0
     cost = 0.0
     taken = []
@@ -91,13 +99,13 @@ def _beyond(asked: float, capacity: float) -> float:
 
 
 def even(runtimes: int, gpus: int) -> tuple[int, ...]:
-    """``gpus`` instances spread evenly over ``runtimes``, the longer ones first where they do not divide."""
+    """Return ``gpus`` instances spread evenly over ``runtimes``, the longer ones first where they do not divide."""
     return tuple((gpus + i) // runtimes for i in range(runtimes))
 
 
 @frozen
 class _Front:
-    """States after some runtimes, in order of instances used: cost, carried on, and how each was reached."""
+    """Hold states after some runtimes, in order of instances used: cost, carried on, and how each was reached."""
 
     used: Ints
     cost: Floats
@@ -106,8 +114,11 @@ class _Front:
 
 
 def allocate(ladder: Ladder, demand: Sequence[float], gpus: int) -> Allocation:
-    """The best counts for ``gpus`` instances under ``demand`` (module's docstring). Of equals the one that the search
-    meets first: the same input gives the same answer. Raises UsageError: no GPU, negative or not finite demand."""
+    """Return the best counts for ``gpus`` instances under ``demand`` (module's docstring).
+
+    Of equals the one that the search meets first: the same input gives the same answer. Raises UsageError: no
+    GPU, negative or not finite demand.
+    """
     asked = np.asarray(demand, dtype=np.float64)
     if gpus < 1:
         raise UsageError(f"{gpus} GPUs: expected at least 1")
@@ -152,8 +163,11 @@ def _cost(taken: Floats, instances: Ints, latency_ms: float) -> Floats:
 
 
 def _least_late(ladder: Ladder, asked: Floats, gpus: int) -> tuple[int, ...]:
-    """Ints that leave the least late. What is carried on matters by its amount alone, so the least amount for each
-    number of instances used is all that need be kept."""
+    """Return counts that leave the least late.
+
+    What is carried on matters by its amount alone, so the least amount for each number of instances used is
+    all that need be kept.
+    """
     carried = np.concatenate(([0.0], np.full(gpus, math.inf)))  # by instances used
     chosen = []
     used = np.arange(gpus + 1)[:, None]
@@ -176,7 +190,7 @@ def _least_late(ladder: Ladder, asked: Floats, gpus: int) -> tuple[int, ...]:
 
 
 def _improved(ladder: Ladder, asked: Floats, counts: Sequence[int]) -> Allocation:
-    """``counts`` improved instance by instance until no move of one helps."""
+    """Return ``counts`` improved instance by instance until no move of one helps."""
     demand = [float(q) for q in asked]
     slack = _slack(asked)
     found = assess(ladder, demand, counts)
@@ -201,7 +215,9 @@ def _improved(ladder: Ladder, asked: Floats, counts: Sequence[int]) -> Allocatio
 
 
 def _step(ladder: Ladder, asked: Floats, i: int, before: _Front, gpus: int, known: Allocation) -> _Front:
-    """All ways to give runtime ``i`` 0 or more instances that no other way beats and that may end below ``known``."""
+    """Return all ways to give runtime ``i`` 0 or more instances that no other way beats and that may end
+    below ``known``.
+    """
     capacity = ladder.capacities[i]
     latency_ms = ladder.latencies_ms[i]
     least = np.minimum.accumulate(ladder.latencies_ms[:i:-1])[::-1]  # of the runtimes after i

@@ -15,8 +15,8 @@ _ROOM = 16
 class InstanceFleet:
     """Hold instances by level (runtime, shortest first), one GPU each.
 
-    They are in the arrays that :func:`gkestimator.simulation.lengths.dispatch.dispatch` takes: ``heaps``, ``sizes``,
-    ``free_ms``.
+    They are in the arrays that :func:`gkestimator.simulation.lengths.dispatch.dispatch` takes: ``heaps``,
+    ``sizes``, ``free_ms``.
 
     ``counts``: instances of each level, loading ones included. ``gpus``: GPUs held now.
     """

@@ -29,8 +29,9 @@ _WIDTH = 1.2
 def draw_lengths(run: LengthsRun, form: str) -> bytes:
     """Return the picture of ``run`` as ``png``, ``svg`` or ``pdf``.
 
-    Top: the 98th percentile of the requests that came in each window, on a logarithmic scale. Below: requests a second;
-    GPUs where their number changes, else the first scheme's instances by runtime. The same run gives the same bytes.
+    Top: the 98th percentile of the requests that came in each window, on a logarithmic scale. Below: requests
+    a second; GPUs where their number changes, else the first scheme's instances by runtime. The same run
+    gives the same bytes.
     """
     check_drawable()
     spec = run.spec

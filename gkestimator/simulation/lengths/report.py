@@ -57,9 +57,9 @@ def _rows(run: LengthsRun) -> list[dict[str, Any]]:
 def _row(run: LengthsRun, scheme: str, served: Served) -> dict[str, Any]:
     """Return what is said of a scheme.
 
-    ``arrived_rps``: all that came; all is answered, some of it maybe long after the end. ``padding``: tokens computed
-    over tokens asked for. ``gpus_mean``: GPU time over the time simulated; cost from it. Null: no request was counted,
-    or the price is not known.
+    ``arrived_rps``: all that came; all is answered, some of it maybe long after the end. ``padding``: tokens
+    computed over tokens asked for. ``gpus_mean``: GPU time over the time simulated; cost from it. Null: no
+    request was counted, or the price is not known.
     """
     spec = run.spec
     counted_s = (spec.duration_ms - spec.warmup_ms) / 1e3

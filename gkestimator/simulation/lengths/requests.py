@@ -24,7 +24,8 @@ _LONGEST = 1_000_000
 
 @frozen
 class LengthChunk:
-    """Hold all requests that come from the end of the chunk before (0 for the first) up to ``end_ms``, not included.
+    """Hold all requests that come from the end of the chunk before (0 for the first) up to ``end_ms``, not
+    included.
 
     They are ascending times and each request's length in tokens (at least 1).
     """
@@ -56,9 +57,10 @@ class Lengths:
     def lognormal(cls, *, median: float, quantile: float, value: float, maximum: int) -> Lengths:
         """Return lengths by two quantiles: ``median``, and ``value`` at ``quantile`` (above 0.5).
 
-        The logarithm is normal with mean ln(median) and deviation ln(value / median) / z, z the standard normal's
-        quantile; rounded up to whole tokens, so that both quantiles hold as they stand. Longer ones than ``maximum``
-        are cut to it. Raises UsageError: not 1 <= median < value <= maximum, or a quantile not between 0.5 and 1.
+        The logarithm is normal with mean ln(median) and deviation ln(value / median) / z, z the standard
+        normal's quantile; rounded up to whole tokens, so that both quantiles hold as they stand. Longer ones
+        than ``maximum`` are cut to it. Raises UsageError: not 1 <= median < value <= maximum, or a quantile
+        not between 0.5 and 1.
         """
         if not (0.5 < quantile < 1 and 1 <= median < value <= maximum <= _LONGEST):
             raise UsageError(
@@ -74,8 +76,8 @@ class Lengths:
     def listed(cls, lengths: Sequence[int], weights: Sequence[float]) -> Lengths:
         """Return ``lengths`` (ascending) with chances in proportion to ``weights``.
 
-        Raises UsageError: lists of unlike or no length, lengths that do not ascend from 1 on, a negative weight or none
-        above 0.
+        Raises UsageError: lists of unlike or no length, lengths that do not ascend from 1 on, a negative
+        weight or none above 0.
         """
         values = np.asarray(lengths, np.int64)
         chances = np.asarray(weights, np.float64)
@@ -114,8 +116,9 @@ class Lengths:
 class Drawn(LengthRequests):
     """Give times of ``arrivals`` lengths that are drawn from ``lengths``.
 
-    Where the arrivals have several sources, source k of K asks for the lengths between the quantiles k / K and
-    (k + 1) / K: all together they have the distribution, and a burst of one moves the mix. One ``seed``, one stream.
+    Where the arrivals have several sources, source k of K asks for the lengths between the quantiles k / K
+    and (k + 1) / K: all together they have the distribution, and a burst of one moves the mix. One ``seed``,
+    one stream.
     """
 
     def __init__(self, arrivals: Arrivals, lengths: Lengths, *, seed: int) -> None:
@@ -168,8 +171,9 @@ class RequestsInMemory(LengthRequests):
 class ReplayedRequests(LengthRequests):
     """Replay a trace with lengths (:func:`gkestimator.simulation.arrivals.replay.replay_lengths`).
 
-    ``rate_rps``: the mean rate it is scaled to (None: as recorded). ``longest``: what the longest runtime takes; with
-    ``truncate`` longer requests are cut to it, without they are an error (DocumentError naming the trace).
+    ``rate_rps``: the mean rate it is scaled to (None: as recorded). ``longest``: what the longest runtime
+    takes; with ``truncate`` longer requests are cut to it, without they are an error (DocumentError naming
+    the trace).
     """
 
     def __init__(

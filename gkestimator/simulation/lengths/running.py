@@ -1,4 +1,4 @@
-"""From files to a report: what ``gkest lengths`` does, for programs too."""
+"""Simulate from files to a report: what ``gkest lengths`` does, for programs too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 
 @dataclass(frozen=True, kw_only=True)
 class LengthsRun:
-    """What every scheme came to. ``ladder``: all runtimes. ``price_per_hour``: USD of one GPU, None where unknown."""
+    """Hold what every scheme came to.
+
+    ``ladder``: all runtimes. ``price_per_hour``: USD of one GPU, None where unknown.
+    """
 
     spec: LengthsSpec
     ladder: Ladder
@@ -38,8 +41,10 @@ def simulate_lengths_files(
     rate_scale: float = 1.0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> LengthsRun:
-    """``spec`` with the runtimes that ``tables`` (requirement tables) know. ``seed`` None: the spec's. Raises
-    TableError, DocumentError and UsageError for what is wrong with a file."""
+    """Run ``spec`` with the runtimes that ``tables`` (requirement tables) know.
+
+    ``seed`` None: the spec's. Raises TableError, DocumentError and UsageError for what is wrong with a file.
+    """
     if not tables:
         raise UsageError("no requirement table is named: expected at least one")
     rows = [
@@ -60,7 +65,7 @@ def simulate_lengths(
     table: str = "table",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> LengthsRun:
-    """Every scheme of ``spec`` on the same requests. Raises as :func:`simulate_lengths_files`."""
+    """Run every scheme of ``spec`` on the same requests. Raises as :func:`simulate_lengths_files`."""
     if not 0 < rate_scale < float("inf"):
         raise UsageError(f"rate scale: found {rate_scale:g}, expected a finite factor above 0")
     runtimes = runtimes_of(
@@ -117,7 +122,7 @@ def simulate_lengths(
 
 
 def requests_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> LengthRequests:
-    """The requests that ``spec`` describes."""
+    """Return the requests that ``spec`` describes."""
     given = spec.arrivals
     if isinstance(given, TraceArrivals):
         if given.rate_rps is None and rate_scale != 1:
@@ -145,7 +150,7 @@ def requests_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> LengthR
 
 
 def start_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> tuple[int, ...]:
-    """Instances of each runtime at the beginning."""
+    """Return the instances of each runtime at the beginning."""
     if isinstance(spec.start, tuple):
         if len(spec.start) != len(ladder.runtimes):
             raise UsageError(

@@ -31,8 +31,8 @@ class Runtime:
 class Ladder:
     """Hold the runtimes of one model, shortest first, and the SLO that its requests are held to.
 
-    ``capacities``: requests that one instance answers within the SLO, one after the other: floor(SLO / latency),
-    at least 1 (Arlo's M_i).
+    ``capacities``: requests that one instance answers within the SLO, one after the other: floor(SLO /
+    latency), at least 1 (Arlo's M_i).
     """
 
     runtimes: tuple[Runtime, ...]
@@ -50,7 +50,10 @@ class Ladder:
 
     @property
     def capacities(self) -> tuple[int, ...]:
-        """Return the requests within the SLO of one instance of each runtime. A latency that divides it counts whole."""
+        """Return the requests within the SLO of one instance of each runtime.
+
+        A latency that divides it counts whole.
+        """
         return tuple(math.floor(self.slo_ms / r.latency_ms * (1 + 1e-12)) for r in self.runtimes)
 
     def largest(self) -> Ladder:
@@ -61,8 +64,8 @@ class Ladder:
 def ladder_of(runtimes: Iterable[Runtime], slo_ms: float) -> Ladder:
     """Return ``runtimes`` in order of length under an SLO.
 
-    Raises UsageError: none, a length twice or below 1, a latency that is not a positive number, or a runtime that
-    answers no request within the SLO, or more than a billion.
+    Raises UsageError: none, a length twice or below 1, a latency that is not a positive number, or a runtime
+    that answers no request within the SLO, or more than a billion.
     """
     ascending = sorted(runtimes, key=lambda r: r.length)
     if not ascending:
@@ -102,12 +105,12 @@ def runtimes_of(
 ) -> list[Runtime]:
     """Return the runtimes of ``model`` on ``gpu`` that ``rows`` of a requirement table know.
 
-    These are rows at batch 1 and 100 % of the SMs whose ``dims`` give ``dimension`` (None: the one dimension they
-    have). ``lengths`` None: all.
+    These are rows at batch 1 and 100 % of the SMs whose ``dims`` give ``dimension`` (None: the one dimension
+    they have). ``lengths`` None: all.
 
-    ``runtime`` and ``dtype`` keep the rows that name them; ``table`` is what messages call the rows. Raises TableError:
-    no such rows, a length that is missing or answered by two rows, a row without a latency, other dimensions that
-    differ.
+    ``runtime`` and ``dtype`` keep the rows that name them; ``table`` is what messages call the rows. Raises
+    TableError: no such rows, a length that is missing or answered by two rows, a row without a latency, other
+    dimensions that differ.
     """
     catalogue = gpu_catalogue()
     gpu = catalogue.canonical(gpu)  # a GPU that only the table knows keeps its name
@@ -139,7 +142,10 @@ def runtimes_of(
 
 
 def _by_length(rows: Sequence[Requirement], dimension: str | None, what: str) -> dict[int, Requirement]:
-    """Return ``rows`` by their length. Raises TableError where it is missing, or where rows differ in something else."""
+    """Return ``rows`` by their length.
+
+    Raises TableError where it is missing, or where rows differ in something else.
+    """
     by_length: dict[int, Requirement] = {}
     first_others = None
     for row in rows:

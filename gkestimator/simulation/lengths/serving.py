@@ -1,4 +1,4 @@
-"""Requests with lengths served by a ladder of runtimes: dispatch, re-allocation, autoscaling."""
+"""Serve requests with lengths by a ladder of runtimes: dispatch, re-allocation, autoscaling."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ _PERCENTILE = 0.98
 
 @frozen
 class Dispatching:
-    """Who serves a request (:mod:`gkestimator.simulation.lengths.dispatch`). Defaults: the paper's, lambda 0.85,
-    alpha 0.9, L 6."""
+    """Hold who serves a request (:mod:`gkestimator.simulation.lengths.dispatch`).
+
+    Defaults: the paper's, lambda 0.85, alpha 0.9, L 6.
+    """
 
     scheme: str = "arlo"
     threshold: float = 0.85
@@ -48,10 +50,12 @@ class Dispatching:
 
 @frozen
 class Reallocation:
-    """The Runtime Scheduler: every ``period_ms`` (the paper's 120 s) the program is solved for the lengths of the
-    period, and instances are replaced ``at_once`` at a time, each out of service until it has answered what it was
-    given and for ``load_ms`` more; the next ones follow when these are in service. (The paper replaces in small
-    batches; how many and how long are ours.)"""
+    """Hold how the Runtime Scheduler runs: every ``period_ms`` (the paper's 120 s) the program is solved for
+    the lengths of the period, and instances are replaced ``at_once`` at a time, each out of service until it
+    has answered what it was given and for ``load_ms`` more; the next ones follow when these are in service.
+
+    (The paper replaces in small batches; how many and how long are ours.)
+    """
 
     period_ms: float = 120_000.0
     at_once: int = 2
@@ -66,12 +70,16 @@ class Reallocation:
 
 @frozen
 class Autoscaling:
-    """A GPU more when the 98th percentile of the responses of the last ``check_ms`` is at ``high_pct`` percent of the
-    SLO or above, checked every ``check_ms``, and not while one is still starting; a GPU less when that of the last
-    ``low_window_ms`` is below ``low_pct`` percent and nothing was added or taken for as long. Never under ``least`` or
-    over ``most`` GPUs. A new GPU takes ``start_ms`` and loading before it serves. The runtime that gets an instance
-    more (less) is the one with fewest (most) of them beside what the program says for the new number of GPUs and the
-    lengths of the last period. (95 %, 50 % and 60 s are the paper's; the rest is our reading.)"""
+    """Hold when GPUs are added and taken: a GPU more when the 98th percentile of the responses of the last
+    ``check_ms`` is at ``high_pct`` percent of the SLO or above, checked every ``check_ms``, and not while one
+    is still starting; a GPU less when that of the last ``low_window_ms`` is below ``low_pct`` percent and
+    nothing was added or taken for as long.
+
+    Never under ``least`` or over ``most`` GPUs. A new GPU takes ``start_ms`` and loading before it serves.
+    The runtime that gets an instance more (less) is the one with fewest (most) of them beside what the
+    program says for the new number of GPUs and the lengths of the last period. (95 %, 50 % and 60 s are the
+    paper's; the rest is our reading.)
+    """
 
     least: int = 1
     most: int = 10_000
@@ -95,9 +103,12 @@ class Autoscaling:
 
 @frozen
 class ServeOptions:
-    """``gpus`` at the start, spread over the runtimes by ``start`` (None: evenly). Requests that come before
-    ``warmup_ms`` are served and not counted. ``reallocation`` or ``autoscaling`` None: not done. ``window_ms`` of the
-    timeline. ``keep``: every counted response is kept."""
+    """Hold how requests are served: ``gpus`` at the start, spread over the runtimes by ``start`` (None:
+    evenly).
+
+    Requests that come before ``warmup_ms`` are served and not counted. ``reallocation`` or ``autoscaling``
+    None: not done. ``window_ms`` of the timeline. ``keep``: every counted response is kept.
+    """
 
     gpus: int
     duration_ms: float
@@ -131,8 +142,9 @@ class ServeOptions:
 
 @frozen
 class TimeWindow:
-    """Requests that came in one stretch of time: how many, how many in time, their 98th percentile (None of none); at
-    its end the GPUs held and the instances of each runtime (loading ones included)."""
+    """Hold the requests that came in one stretch of time: how many, how many in time, their 98th percentile
+    (None of none); at its end the GPUs held and the instances of each runtime (loading ones included).
+    """
 
     end_ms: float
     requests: int
@@ -144,9 +156,12 @@ class TimeWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """What came of the counted requests. By runtime: ``asked`` (requests whose shortest runtime it is), ``served``.
-    ``tokens`` asked for and ``padded_tokens`` computed. ``gpu_ms``: GPU time held up to the end of arrivals.
-    ``replaced``, ``added``, ``removed``: instances and GPUs. ``responses_ms`` in order of arrival where kept."""
+    """Hold what came of the counted requests.
+
+    By runtime: ``asked`` (requests whose shortest runtime it is), ``served``. ``tokens`` asked for and
+    ``padded_tokens`` computed. ``gpu_ms``: GPU time held up to the end of arrivals. ``replaced``, ``added``,
+    ``removed``: instances and GPUs. ``responses_ms`` in order of arrival where kept.
+    """
 
     requests: int
     on_time: int
@@ -165,13 +180,13 @@ class Served:
 
     @property
     def mean_ms(self) -> float | None:
-        """Mean response; None of no requests."""
+        """Return the mean response; None of no requests."""
         if self.requests:
             return self.sum_ms / self.requests
         return None
 
     def quantile_ms(self, q: float) -> float | None:
-        """The ``q`` quantile (0 to 1) of the responses: exact where they were kept, else to half a percent."""
+        """Return the ``q`` quantile (0 to 1) of the responses: exact where they were kept, else to half a percent."""
         if self.responses_ms is not None and len(self.responses_ms):
             return float(np.quantile(self.responses_ms, q))
         return quantile_ms(self.histogram, q)
@@ -184,8 +199,11 @@ def serve(
     *,
     progress: Callable[[float], None] | None = None,
 ) -> Served:
-    """``requests`` served by instances of ``ladder``'s runtimes. ``progress`` is told how far it is (ms). Raises
-    UsageError: a request longer than the longest runtime, a start that does not fit the ladder."""
+    """Serve ``requests`` by instances of ``ladder``'s runtimes.
+
+    ``progress`` is told how far it is (ms). Raises UsageError: a request longer than the longest runtime, a
+    start that does not fit the ladder.
+    """
     run = _Run(ladder, options)
     for chunk in requests.chunks(options.duration_ms):
         run.advance(chunk.times_ms, chunk.lengths, chunk.end_ms)
@@ -201,7 +219,7 @@ def _joined(parts: list[Floats]) -> Floats:
 
 
 def _quantile(parts: list[Floats]) -> float | None:
-    """The 98th percentile of all ``parts``; None of nothing."""
+    """Return the 98th percentile of all ``parts``; None of nothing."""
     found = _joined(parts)
     if len(found):
         return float(np.quantile(found, _PERCENTILE))
@@ -209,7 +227,7 @@ def _quantile(parts: list[Floats]) -> float | None:
 
 
 class _Run:
-    """One run that goes on chunk by chunk, stopping at the times at which something is decided."""
+    """Hold one run that goes on chunk by chunk, stopping at the times at which something is decided."""
 
     def __init__(self, ladder: Ladder, options: ServeOptions) -> None:
         levels = len(ladder.runtimes)
@@ -305,7 +323,9 @@ class _Run:
         return self.ladder.slo_ms * (1 + 1e-9)
 
     def _decide(self, now: float) -> None:
-        """What is due at ``now``: loaded instances first, then a GPU more or less, then the runtimes' program."""
+        """Decide what is due at ``now``: loaded instances first, then a GPU more or less, then the runtimes'
+        program.
+        """
         self.fleet.activate(now)
         if now == self.next_window:
             self._close_window(now)
@@ -332,8 +352,9 @@ class _Run:
         return np.asarray(self.period_counts * per_slo, np.float64)
 
     def _replace(self, now: float, given: Reallocation) -> None:
-        """Replace up to ``at_once`` instances on the way to the target: from the runtime with most too many to the one
-        with most too few."""
+        """Replace up to ``at_once`` instances on the way to the target: from the runtime with most too many
+        to the one with most too few.
+        """
         assert self.target is not None
         for _ in range(given.at_once):
             over = [n - t for n, t in zip(self.fleet.counts, self.target, strict=True)]
@@ -366,7 +387,7 @@ class _Run:
         return _quantile(parts)
 
     def _beside(self, now: float, gpus: int) -> list[int]:
-        """Instances of each runtime beyond what the program says for ``gpus``."""
+        """Return the instances of each runtime beyond what the program says for ``gpus``."""
         if self.demand is None:
             demand = self._measured(now)
         else:
@@ -398,7 +419,7 @@ class _Run:
         self.removed += 1
 
     def _moved(self, level: int, by: int, now: float) -> None:
-        """A re-allocation on its way leaves the added (taken) instance as it is."""
+        """Let a re-allocation on its way leave the added (taken) instance as it is."""
         self.scaled_ms = now
         if self.target is not None:
             self.target = tuple(max(0, t + by * (i == level)) for i, t in enumerate(self.target))
@@ -418,7 +439,7 @@ class _Run:
         self.window = []
 
     def finish(self) -> Served:
-        """What was counted; all that came is answered (every response is known when it is dispatched)."""
+        """Return what was counted; all that came is answered (every response is known when it is dispatched)."""
         duration = self.options.duration_ms
         if not self.windows or self.windows[-1].end_ms < duration:
             self._close_window(duration)

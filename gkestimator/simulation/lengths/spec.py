@@ -1,4 +1,4 @@
-"""The file of ``gkest lengths`` (YAML): model, GPUs, requests, schedulers."""
+"""Read the file of ``gkest lengths`` (YAML): model, GPUs, requests, schedulers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ _MAX_STATES = 10_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnArrivals:
-    """Arrivals of a process at ``rate_rps`` in the mean, as ``streams`` independent streams of equal rate that divide
-    the distribution of ``lengths`` between them (1: the mix of lengths does not move with bursts)."""
+    """Hold arrivals of a process at ``rate_rps`` in the mean, as ``streams`` independent streams of equal
+    rate that divide the distribution of ``lengths`` between them (1: the mix of lengths does not move with
+    bursts).
+    """
 
     kind: str
     rate_rps: float
@@ -46,8 +48,10 @@ class DrawnArrivals:
 
 @frozen
 class TraceArrivals:
-    """The requests of a trace with lengths; ``rate_rps`` None: as recorded. ``truncate``: longer requests than the
-    longest runtime takes are cut to it."""
+    """Hold the requests of a trace with lengths; ``rate_rps`` None: as recorded.
+
+    ``truncate``: longer requests than the longest runtime takes are cut to it.
+    """
 
     path: Path
     replay: Replay
@@ -57,8 +61,11 @@ class TraceArrivals:
 
 @dataclass(frozen=True, kw_only=True)
 class LengthsSpec:
-    """What is served and how. ``lengths`` None: every length the table knows. ``start``: instances of each runtime at
-    the beginning, ``even`` or ``expected`` (the program's answer for the distribution and the mean rate)."""
+    """Hold what is served and how.
+
+    ``lengths`` None: every length the table knows. ``start``: instances of each runtime at the beginning,
+    ``even`` or ``expected`` (the program's answer for the distribution and the mean rate).
+    """
 
     path: Path
     model: str
@@ -82,7 +89,7 @@ class LengthsSpec:
 
 
 def read_lengths_spec(path: Path) -> LengthsSpec:
-    """The file at ``path``. Raises DocumentError naming the field."""
+    """Return the file at ``path``. Raises DocumentError naming the field."""
     fields = load_yaml(path, what="a lengths spec")
     fields.whole("schema_version", 1, low=1, high=1)
     lengths = fields.items("lengths", None, limit=1000)
@@ -171,7 +178,10 @@ def _schemes(fields: Fields) -> tuple[str, ...]:
 
 
 def _part(fields: Fields, name: str, make: Callable[[Fields], Any]) -> Any:
-    """What ``make`` makes of the mapping ``name``; None where there is none. Its errors name the field."""
+    """Return what ``make`` makes of the mapping ``name``; None where there is none.
+
+    Its errors name the field.
+    """
     if not fields.has(name):
         fields.take(name, None, null=True)
         return None

@@ -24,8 +24,8 @@ _ALL = ""
 class LoadingPace:
     """Hold how long loads take.
 
-    ``each_ms``: one after the other on a GPU, or (``together_ms``) all in one time, and then everything is switched at
-    once; ``gpu_start_ms`` more on a GPU that was not in use.
+    ``each_ms``: one after the other on a GPU, or (``together_ms``) all in one time, and then everything is
+    switched at once; ``gpu_start_ms`` more on a GPU that was not in use.
     """
 
     each_ms: float = 0.0
@@ -55,8 +55,8 @@ class _Step:
 class Counted:
     """Count what a change did.
 
-    Replicas run on as they were, run on with other settings, were loaded, or ended; ``moves``: loads of models that
-    lost as many replicas elsewhere.
+    Replicas run on as they were, run on with other settings, were loaded, or ended; ``moves``: loads of
+    models that lost as many replicas elsewhere.
     """
 
     kept: int = 0
@@ -70,8 +70,8 @@ class Counted:
 def planned_replicas(plan: PlacementPlan, system: System) -> list[tuple[str, Replica, SimReplica]]:
     """Return the replicas of ``plan``, each with its GPU's id and what the simulator is told of it.
 
-    A model's requests are dealt by throughput (all that counts of the weights is their proportion, and goodput is
-    assigned in that one), so that a replica that stays is told nothing new.
+    A model's requests are dealt by throughput (all that counts of the weights is their proportion, and
+    goodput is assigned in that one), so that a replica that stays is told nothing new.
     """
     simulated = iter(system.replicas)
     planned = []
@@ -85,12 +85,14 @@ def planned_replicas(plan: PlacementPlan, system: System) -> list[tuple[str, Rep
 
 
 class Change:
-    """Change what runs towards ``plan`` with the fewest loads; ``system`` is what the simulator is told of it.
+    """Change what runs towards ``plan`` with the fewest loads; ``system`` is what the simulator is told of
+    it.
 
-    A GPU with room for both loads at once, beside what runs. On one without, what is to leave it is told to end
-    first, what is to need less goes on with its new settings, and the load waits until that memory is free. All
-    else goes on as before until the new replicas of the model (of all models, where ``pace`` switches at once) are
-    ready. ``pool``: by type, the GPUs there are (None: they are rented, under ids of their own).
+    A GPU with room for both loads at once, beside what runs. On one without, what is to leave it is told to
+    end first, what is to need less goes on with its new settings, and the load waits until that memory is
+    free. All else goes on as before until the new replicas of the model (of all models, where ``pace``
+    switches at once) are ready. ``pool``: by type, the GPUs there are (None: they are rented, under ids of
+    their own).
     """
 
     def __init__(

@@ -28,10 +28,12 @@ _SPAWN_KEY = 5
 
 @frozen
 class PolicyDecision:
-    """Hold that the policy was asked again at ``time_ms`` because of ``reason``, for ``rates_rps`` (by source).
+    """Hold that the policy was asked again at ``time_ms`` because of ``reason``, for ``rates_rps`` (by
+    source).
 
-    ``plan`` None: it could not answer (``failed`` says why) and the running plan stays. ``counted``: what the change
-    did; ``ready_ms``: when the last replica of the new plan served and the last old one was told to end.
+    ``plan`` None: it could not answer (``failed`` says why) and the running plan stays. ``counted``: what the
+    change did; ``ready_ms``: when the last replica of the new plan served and the last old one was told to
+    end.
     """
 
     time_ms: float
@@ -73,10 +75,11 @@ def control(
 ) -> Replanned:
     """Serve ``arrivals`` by ``plan``, which is loaded at the start, and by later plans.
 
-    The arrivals' streams are in the order of the plan's workload: models, then applications. ``place`` gives a plan for
-    the rates that were counted. ``build`` says what the simulator is told of a plan. ``pool``: ids of the GPUs of a fixed cluster by type; None:
-    GPUs are rented. One change at a time: while one is under way nothing is decided. ``progress`` is told the
-    simulated time. Raises UsageError: a plan uses more GPUs than ``pool`` has.
+    The arrivals' streams are in the order of the plan's workload: models, then applications. ``place`` gives
+    a plan for the rates that were counted. ``build`` says what the simulator is told of a plan. ``pool``: ids
+    of the GPUs of a fixed cluster by type; None: GPUs are rented. One change at a time: while one is under
+    way nothing is decided. ``progress`` is told the simulated time. Raises UsageError: a plan uses more GPUs
+    than ``pool`` has.
     """
     fleet, system = _start(plan, build(plan), options, simulator)
     trigger = make_trigger(settings, plan.workload)

@@ -16,9 +16,10 @@ from gkestimator.simulation.system import SimGpu, SimReplica, System
 class ModelProcess:
     """Hold a model that is loaded on a GPU.
 
-    ``asked`` and ``runs``: as the plan has it and as the simulator does; ``index``: its replica in the simulator that takes batches now (those of earlier settings may have some left).
-    ``holds``: memory in percent of the GPU (None: unknown) by replica of the simulator that is not done yet.
-    ``ends``: it gets no more batches.
+    ``asked`` and ``runs``: as the plan has it and as the simulator does; ``index``: its replica in the
+    simulator that takes batches now (those of earlier settings may have some left). ``holds``: memory in
+    percent of the GPU (None: unknown) by replica of the simulator that is not done yet. ``ends``: it gets no
+    more batches.
     """
 
     name: str
@@ -41,8 +42,8 @@ class ModelProcess:
 class GpuUse:
     """Hold a GPU from the start of the first load until its last batch is done.
 
-    ``released_ms`` is when its last process was told to end (None: it runs), ``replicas`` those in the simulator that
-    ran on it.
+    ``released_ms`` is when its last process was told to end (None: it runs), ``replicas`` those in the
+    simulator that ran on it.
     """
 
     gpu: str
@@ -160,8 +161,8 @@ class ProcessFleet:
     def set(self, process: ModelProcess, asked: Replica, runs: SimReplica, server: int) -> None:
         """Let ``process`` go on as ``asked``.
 
-        Batches are opened by the new settings from now on, those that it was given are served by the old ones, one at
-        a time as ever (one server).
+        Batches are opened by the new settings from now on, those that it was given are served by the old
+        ones, one at a time as ever (one server).
         """
         new = replace(runs, id=process.runs.id, gpu=process.runs.gpu, partition=server)
         process.asked = asked

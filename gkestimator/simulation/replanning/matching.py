@@ -15,7 +15,8 @@ from gkestimator.simulation.arrays import Floats
 def process_key(replica: Replica) -> Hashable:
     """Return what stays loaded: a model as its runtime holds it, confined to its share of the SMs.
 
-    Batch size, turns and time-outs are settings that a running process takes over without a load (our reading).
+    Batch size, turns and time-outs are settings that a running process takes over without a load (our
+    reading).
     """
     return replica.model, replica.runtime, replica.dtype, replica.dims, replica.sm_share_pct
 
@@ -35,7 +36,8 @@ class Content:
 
 
 def match_gpus(running: Sequence[Content], planned: Sequence[PlacedGpu]) -> dict[str, str | None]:
-    """Return, by id of a planned GPU, the id of the running one (of its type) that it becomes; None without one.
+    """Return, by id of a planned GPU, the id of the running one (of its type) that it becomes; None without
+    one.
 
     Of all assignments, one with the fewest loads, and among those with the fewest changes of settings; a
     GPU that is in use before one that is free (the GPUs that are used cost), then in order.
@@ -106,12 +108,13 @@ def _common(key: Callable[[Replica], Hashable], some: Sequence[Replica], others:
 
 
 def assign(profit: Floats) -> list[int | None]:
-    """Return for each row a column of its own (None where the columns are too few), for the most profit together.
+    """Return for each row a column of its own (None where the columns are too few), for the most profit
+    together.
 
     ``profit`` is (rows, columns), 0 or more. Ties go by order, the same each time.
 
-    Shortest augmenting paths with potentials (Kuhn 1955, Munkres 1957; in the form of Jonker and Volgenant 1987):
-    rows^2 times columns steps.
+    Shortest augmenting paths with potentials (Kuhn 1955, Munkres 1957; in the form of Jonker and Volgenant
+    1987): rows^2 times columns steps.
     """
     rows, columns = profit.shape
     if rows > columns:
@@ -159,8 +162,8 @@ def assign(profit: Floats) -> list[int | None]:
 def pair_replicas(running: Sequence[Replica], planned: Sequence[Replica]) -> Mapping[int, int]:
     """Return, on one GPU, by index of a planned replica that of the running one that it goes on as.
 
-    Those left out must be loaded, and running ones left out end. As many as can be are matched, with equal settings
-    where that is possible, else in order of batch size.
+    Those left out must be loaded, and running ones left out end. As many as can be are matched, with equal
+    settings where that is possible, else in order of batch size.
     """
     # The last of a list is taken first: the smallest batch, of equals the first.
     by_batch = sorted(range(len(running)), key=lambda i: (-running[i].batch_size, -i))

@@ -22,9 +22,10 @@ _LEAST_WAIT_MS = 0.1  # shorter ones are drawn at the foot of the logarithmic ax
 def draw_replanned(reports: Mapping[str, ReplanReport], form: str, *, title: str = "") -> bytes:
     """Return the picture of ``reports`` (by label, of one workload) as ``png``, ``svg`` or ``pdf``.
 
-    The rate is drawn of the first. Above: requests answered on time, by time of arrival, and all that arrived; between: GPUs in use, with
-    the re-plans of the first run; below: the mean wait until service by window, on a logarithmic axis. The same
-    reports give the same bytes. Raises UsageError: no matplotlib, no report or more than four.
+    The rate is drawn of the first. Above: requests answered on time, by time of arrival, and all that
+    arrived; between: GPUs in use, with the re-plans of the first run; below: the mean wait until service by
+    window, on a logarithmic axis. The same reports give the same bytes. Raises UsageError: no matplotlib, no
+    report or more than four.
     """
     if not 1 <= len(reports) <= len(_LOOKS):
         raise UsageError(f"picture of re-planning: found {len(reports)} runs, expected 1 to {len(_LOOKS)}")

@@ -30,16 +30,17 @@ _TOTAL = STAGES.index("total")
 class ReplanTotals:
     """Hold what became of the requests of clients (an application's is one) that came while counted.
 
-    ``arrived`` of them, ``rejected`` at the door, ``done``, ``on_time``, ``dropped`` (too late to be served, with that
-    option), ``unanswered`` (a plan left them without a replica to the end). ``goodput_rps``: requests to models answered within their SLO, by the second; ``wait_mean_ms``: arrival at the
-    router to start of service, ``latency_*`` per request to a model.
+    ``arrived`` of them, ``rejected`` at the door, ``done``, ``on_time``, ``dropped`` (too late to be served,
+    with that option), ``unanswered`` (a plan left them without a replica to the end). ``goodput_rps``:
+    requests to models answered within their SLO, by the second; ``wait_mean_ms``: arrival at the router to
+    start of service, ``latency_*`` per request to a model.
 
     A GPU counts from the start of its first load until its last batch is done, up to the end of the arrivals:
     ``gpus_mean``, ``gpus_peak``, ``gpu_hours``, ``cost`` in USD (null where a price is unknown). ``changes``:
     decisions that were carried out; ``failed``: that the policy could not answer. Replicas over all changes:
-    ``kept`` as they were, ``reset`` (other settings, no load), ``loads``, of these ``moves`` (the model lost a
-    replica elsewhere), ``ends``, of these ``retired_first`` because memory did not allow old and new together.
-    ``memory_peak_pct``: the most that any GPU held at any time (null: unknown).
+    ``kept`` as they were, ``reset`` (other settings, no load), ``loads``, of these ``moves`` (the model lost
+    a replica elsewhere), ``ends``, of these ``retired_first`` because memory did not allow old and new
+    together. ``memory_peak_pct``: the most that any GPU held at any time (null: unknown).
     """
 
     arrived: int
@@ -92,8 +93,9 @@ class ReplanModel:
 class ReplanDecision:
     """Hold that the policy was asked again.
 
-    ``rates_rps`` by source, as counted (gpulet's: their moving average); ``gpus``, ``goodput_rps`` of the new plan
-    (null: it ``failed``); what the change did; ``ready_s``: when it was complete (null: nothing was changed).
+    ``rates_rps`` by source, as counted (gpulet's: their moving average); ``gpus``, ``goodput_rps`` of the new
+    plan (null: it ``failed``); what the change did; ``ready_s``: when it was complete (null: nothing was
+    changed).
     """
 
     time_s: float
@@ -115,8 +117,8 @@ class ReplanDecision:
 class ReplanTimeline:
     """Hold figures by window of ``window_s`` from the start (warm-up included), all models together.
 
-    By time of arrival at a router: requests that ``arrived``, those answered within the model's SLO, the mean wait until service in ms of
-    those that were served (null where none was); ``gpus``: mean number in use.
+    By time of arrival at a router: requests that ``arrived``, those answered within the model's SLO, the mean
+    wait until service in ms of those that were served (null where none was); ``gpus``: mean number in use.
     """
 
     window_s: float

@@ -41,17 +41,18 @@ def simulate_replanned(
     progress: Progress | None = None,
     **conditions: Unpack[Conditions],
 ) -> ReplanReport:
-    """Serve ``arrivals``, beginning with ``start``, and let ``policy`` (None: the plan's) run again meanwhile.
+    """Serve ``arrivals``, beginning with ``start``, and let ``policy`` (None: the plan's) run again
+    meanwhile.
 
-    ``start`` is a plan, or a workload for which the policy plans first. The arrivals' streams are in the order of the
-    workload: models, then applications. The policy plans as ``replanning`` says on the GPUs of ``cluster``;
-    ``replanning`` None: the first plan serves to the end.
+    ``start`` is a plan, or a workload for which the policy plans first. The arrivals' streams are in the
+    order of the workload: models, then applications. The policy plans as ``replanning`` says on the GPUs of
+    ``cluster``; ``replanning`` None: the first plan serves to the end.
 
     ``objective``, ``creq``, ``runtime``, ``dtype``, ``dims`` and ``policy_options`` as in
     :func:`gkestimator.placement.scheduling.schedule`; the rest as in
-    :func:`gkestimator.simulation.running.simulate_plan`. The network, interference and time-outs hold for all plans.
-    Raises UsageError: no policy, a plan that uses GPUs that the cluster does not have; and the errors of the policy
-    for the first plan (later ones are part of the report), of tables and files.
+    :func:`gkestimator.simulation.running.simulate_plan`. The network, interference and time-outs hold for all
+    plans. Raises UsageError: no policy, a plan that uses GPUs that the cluster does not have; and the errors
+    of the policy for the first plan (later ones are part of the report), of tables and files.
     """
     if policy is None and isinstance(start, PlacementPlan):
         policy = start.policy

@@ -19,11 +19,12 @@ from gkestimator.simulation.traces.lines import quoted
 class Format:
     """Hold how a format is known and read.
 
-    ``columns`` must be there, ``optional`` may, others may not; in any order. ``time``: the column of times, as
-    ``clock`` says: ``seconds``, ``instants`` (dates), ``ends`` (seconds at which requests ended; less the column
-    ``duration`` they are the arrivals) or ``minutes`` (columns 1, 2, ... are counts per minute). ``keys``: columns that
-    together name a request's stream. ``length``: the column of the request's length in tokens. ``names``: a key that is
-    the name of a model of the workload. ``source``: where the data and its description are.
+    ``columns`` must be there, ``optional`` may, others may not; in any order. ``time``: the column of times,
+    as ``clock`` says: ``seconds``, ``instants`` (dates), ``ends`` (seconds at which requests ended; less the
+    column ``duration`` they are the arrivals) or ``minutes`` (columns 1, 2, ... are counts per minute).
+    ``keys``: columns that together name a request's stream. ``length``: the column of the request's length in
+    tokens. ``names``: a key that is the name of a model of the workload. ``source``: where the data and its
+    description are.
     """
 
     name: str

@@ -64,9 +64,9 @@ class RowBlock:
 class Lines:
     """Read the file at ``path`` (plain or gzip), a CSV with a header: ``header``, then :meth:`blocks`, once.
 
-    Raises DocumentError (one line that names the file and the line): not a regular file, unreadable, empty, NUL bytes,
-    a line of more than MAX_LINE bytes, a line break or a wrong quote inside a field, a row with another number of
-    fields than the header, a broken gzip file or one that grows more than 200-fold.
+    Raises DocumentError (one line that names the file and the line): not a regular file, unreadable, empty,
+    NUL bytes, a line of more than MAX_LINE bytes, a line break or a wrong quote inside a field, a row with
+    another number of fields than the header, a broken gzip file or one that grows more than 200-fold.
     """
 
     def __init__(self, path: Path) -> None:

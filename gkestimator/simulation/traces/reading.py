@@ -26,8 +26,8 @@ _MAX_COUNT = 10**9
 class Rows:
     """Hold consecutive requests. ``times_s`` ascend, from block to block too.
 
-    ``streams``: the number of each request's stream, by first appearance (0 where the format knows none). ``lengths``
-    in tokens (None: not recorded).
+    ``streams``: the number of each request's stream, by first appearance (0 where the format knows none).
+    ``lengths`` in tokens (None: not recorded).
     """
 
     times_s: Floats
@@ -45,8 +45,9 @@ class Counts:
 class Trace:
     """Read the trace in the file at ``path``, of format ``form`` (None: known by its columns).
 
-    ``keyed``: its rows name streams; ``has_lengths``: they say how long requests are; ``known``: the only streams that
-    there may be (None, the default: any). Raises DocumentError: a file or a header that is wrong.
+    ``keyed``: its rows name streams; ``has_lengths``: they say how long requests are; ``known``: the only
+    streams that there may be (None, the default: any). Raises DocumentError: a file or a header that is
+    wrong.
     """
 
     def __init__(self, path: Path, *, form: str | None = None) -> None:
@@ -73,9 +74,9 @@ class Trace:
     def rows(self) -> Iterator[Rows]:
         """Yield the requests in order of time, once.
 
-        Formats that record when requests ended are put in order by their starts on disk (:func:`in_order`), and moved
-        where one would start before 0. Raises DocumentError: not in order, a wrong field, more than MAX_STREAMS
-        streams, per-minute counts.
+        Formats that record when requests ended are put in order by their starts on disk (:func:`in_order`),
+        and moved where one would start before 0. Raises DocumentError: not in order, a wrong field, more than
+        MAX_STREAMS streams, per-minute counts.
         """
         if self.form.clock == "minutes":
             raise DocumentError(f"{self.path}: found counts per minute, expected single requests")

@@ -1,8 +1,8 @@
 """Turn columns of a block into arrays: numbers and points in time, digit by digit for all rows at once.
 
-What has the usual form is converted with whole-array arithmetic that is exact (up to 15 digits and a power of ten are
-floats without error, and their quotient is rounded once), so the figures are those of Python's ``float``; every other
-field goes through Python one by one, and what is wrong there is named with its line.
+What has the usual form is converted with whole-array arithmetic that is exact (up to 15 digits and a power of
+ten are floats without error, and their quotient is rounded once), so the figures are those of Python's
+``float``; every other field goes through Python one by one, and what is wrong there is named with its line.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def whole_numbers(block: RowBlock, columns: Sequence[int], name: str) -> Ints:
 def instants(block: RowBlock, column: int, name: str) -> Ints:
     """Return points in time in nanoseconds since 1970.
 
-    They are written as ``2023-11-16 18:17:03.9799600``, with ``T`` for the space, and ``Z`` or an offset behind;
-    without one they are UTC. Raises DocumentError naming the line.
+    They are written as ``2023-11-16 18:17:03.9799600``, with ``T`` for the space, and ``Z`` or an offset
+    behind; without one they are UTC. Raises DocumentError naming the line.
     """
     starts = block.starts[:, column]
     lengths = np.minimum(block.ends[:, column] - starts, _LONG)
