@@ -105,7 +105,7 @@ def drawing(**settings: Any) -> Iterator[Any]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    changed = {name.replace("_", "."): value for name, value in settings.items()}
+    changed: Any = {name.replace("_", "."): value for name, value in settings.items()}
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "gkestimator", **changed}):
         yield Figure
 

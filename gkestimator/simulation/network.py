@@ -57,8 +57,10 @@ def read_network(path: Path | str) -> Network:
     by_points = fields.has("points")
     by_line = fields.has("base_ms") or fields.has("bytes_per_s")
     if by_points == by_line:
-        found = "both points and a line" if by_points else "neither points nor base_ms nor bytes_per_s"
-        raise DocumentError(f"{path}: found {found}, expected one of the two forms")
+        problem = "neither points nor base_ms nor bytes_per_s"
+        if by_points:
+            problem = "both points and a line"
+        raise DocumentError(f"{path}: found {problem}, expected one of the two forms")
     if by_points:
         points = tuple(_point(entry) for entry in fields.objects("points", what="a point", limit=_MAX_POINTS))
         fields.finish()
@@ -71,16 +73,16 @@ def read_network(path: Path | str) -> Network:
                     f"{before[1]:g} ms, expected more bytes and no less time"
                 )
         return Network(source=source, points=points)
-    found_line = Network(
+    network = Network(
         source=source,
         base_ms=fields.number("base_ms", 0.0, high=1e6),
         bytes_per_s=fields.number("bytes_per_s", None, above=True),
     )
     fields.finish()
-    return found_line
+    return network
 
 
 def _point(fields: Fields) -> tuple[float, float]:
-    found = fields.number("bytes"), fields.number("ms", high=1e6)
+    point = fields.number("bytes"), fields.number("ms", high=1e6)
     fields.finish()
-    return found
+    return point

@@ -16,7 +16,7 @@ from gkestimator.documents.simulation import SimulationReport, SimulationSetting
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.reporting.simulated import first_of
 from gkestimator.simulation.arrivals.base import Arrivals
-from gkestimator.simulation.arrivals.making import make_arrivals
+from gkestimator.simulation.arrivals.making import make_arrivals, sources_of
 from gkestimator.simulation.arrivals.processes import PROCESSES
 from gkestimator.simulation.arrivals.rates import Bursts
 from gkestimator.simulation.arrivals.replay import Replay, ReplayedArrivals
@@ -187,7 +187,7 @@ class FileRun(SimulateOptions):
             )
         if seconds is not None or self.arrivals in PROCESSES:
             self._options(seconds or _SECONDS)  # wrong in no time; a trace takes a while to read
-        sources = [*plan.workload.models, *plan.workload.applications]
+        sources = sources_of(plan.workload)
         arrivals = make_arrivals(
             self.arrivals,
             [s.rate_rps for s in sources],

@@ -7,12 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gkestimator.core.errors import UsageError
+from gkestimator.documents import Application, ModelLoad, Workload
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.processes import PROCESSES, ArrivalProcess
 from gkestimator.simulation.arrivals.profiles import has_profiles, read_profiles
 from gkestimator.simulation.arrivals.rates import Bursts, Profile
 from gkestimator.simulation.arrivals.replay import Replay, ReplayedArrivals
 from gkestimator.simulation.arrivals.streams import Streams
+
+
+def sources_of(workload: Workload) -> tuple[ModelLoad | Application, ...]:
+    """Return what requests come for, in the order of arrivals' streams: models by themselves, then applications."""
+    return (*workload.models, *workload.applications)
 
 
 def make_arrivals(

@@ -11,7 +11,7 @@ from gkestimator.core.records import frozen
 from gkestimator.documents import Workload
 from gkestimator.documents.checking import Fields
 from gkestimator.simulation.arrivals.base import Arrivals
-from gkestimator.simulation.arrivals.making import make_arrivals
+from gkestimator.simulation.arrivals.making import make_arrivals, sources_of
 from gkestimator.simulation.arrivals.processes import PROCESSES
 from gkestimator.simulation.arrivals.rates import Bursts
 from gkestimator.simulation.arrivals.replay import ASSIGNMENTS, SCALINGS, Replay
@@ -101,7 +101,7 @@ def made(entry: ArrivalsEntry, workload: Workload, seed: int) -> Arrivals:
 
     Raises what :func:`gkestimator.simulation.arrivals.making.make_arrivals` raises.
     """
-    sources = [*workload.models, *workload.applications]
+    sources = sources_of(workload)
     bursts = replay = None
     if entry.trace is not None:
         replay = Replay(**entry.options)

@@ -107,7 +107,7 @@ def _columns(values: Mapping[str, Any], fields_of: Mapping[str, str]) -> dict[st
 
 def _part(totals: Mapping[str, Any], name: str) -> float | None:
     if totals.get("arrived_rps"):
-        return 100 * totals[name] / totals["arrived_rps"]
+        return float(100 * totals[name] / totals["arrived_rps"])
     return None
 
 

@@ -14,8 +14,8 @@ from gkestimator.simulation.engine.columns import EngineState
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the Python function behind a compiled one: a few calls are not worth compiling it for."""
-    found: Callable[..., Any] = getattr(function, "py_func", function)
-    return found
+    plain: Callable[..., Any] = getattr(function, "py_func", function)
+    return plain
 
 
 def make_available(s: EngineState, replicas: list[int]) -> None:
@@ -82,8 +82,8 @@ def fill_streams(s: EngineState) -> None:
     from gkestimator.simulation.engine.routing import next_of_source
 
     s.z[c.Z_STREAMS] = len(s.x)
-    found = sorted((*_plain(next_of_source)(s, x), x) for x in range(len(s.x)))
-    for at, (time, key, x) in enumerate(found):
+    events = sorted((*_plain(next_of_source)(s, x), x) for x in range(len(s.x)))
+    for at, (time, key, x) in enumerate(events):
         s.stream_times[at], s.stream_keys[at], s.stream_what[at] = time, key, x
 
 

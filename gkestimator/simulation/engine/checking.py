@@ -29,17 +29,17 @@ def check_source(source: SimSource, models: int) -> None:
     """Raise UsageError naming the source and the stage that cannot be."""
     for k, stage in enumerate(source.stages):
         if not 0 <= stage.model < models:
-            found = f"model {stage.model}"
+            problem = f"model {stage.model}"
             expected = f"one of {models} models"
         elif not 0 <= stage.fan_out <= _MOST_FEATURE:
-            found = f"fan_out {stage.fan_out}"
+            problem = f"fan_out {stage.fan_out}"
             expected = f"0 to {_MOST_FEATURE:g}"
         elif not all(0 <= a < len(source.stages) for a in stage.after):
-            found = f"after {stage.after}"
+            problem = f"after {stage.after}"
             expected = f"some of {len(source.stages)} stages"
         else:
             continue
-        raise UsageError(f"source {source.name!r}, stage {k}: found {found}, expected {expected}")
+        raise UsageError(f"source {source.name!r}, stage {k}: found {problem}, expected {expected}")
 
 
 def check_gpu(gpu: SimGpu) -> None:

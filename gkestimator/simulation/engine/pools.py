@@ -32,9 +32,9 @@ class Draws:
     def take(self, s: EngineState, count: int) -> Floats:
         """Take ``count`` of the uniforms, outside of the kernel."""
         at = int(s.z[c.Z_UNIFORM])
-        found = s.uniforms[at : at + count]
-        s.z[c.Z_UNIFORM] += len(found)
-        return np.concatenate((found, self._draw(count - len(found))))
+        taken = s.uniforms[at : at + count]
+        s.z[c.Z_UNIFORM] += len(taken)
+        return np.concatenate((taken, self._draw(count - len(taken))))
 
 
 def with_needs(s: EngineState, most_asked: int) -> EngineState:
@@ -109,5 +109,5 @@ def count_windows(s: EngineState, m: int, times: Floats) -> None:
     last = int(s.z[c.Z_WINDOWS]) - 1
     at = np.minimum(times / window, last + 1).astype(np.int64)
     at -= at * window > times
-    found = np.bincount(np.minimum(at, last))
-    s.windows[m, 0, : len(found)] += found
+    counts = np.bincount(np.minimum(at, last))
+    s.windows[m, 0, : len(counts)] += counts

@@ -157,15 +157,15 @@ class Simulator:
         running.
         """
         s = self._s
-        found = s.r[:, c.R_GIVEN].copy()
+        requests = s.r[:, c.R_GIVEN].copy()
         for model in s.m:
             if model[c.M_OPEN] >= 0:
                 source = s.x[model[c.M_SOURCE]]
-                found[model[c.M_OPEN]] += source[c.X_STOP] - source[c.X_AT]
+                requests[model[c.M_OPEN]] += source[c.X_STOP] - source[c.X_AT]
             elif model[c.M_BATCH] >= 0:
                 batch = s.b[model[c.M_BATCH]]
-                found[batch[c.B_REPLICA]] += batch[c.B_SIZE]
-        return found
+                requests[batch[c.B_REPLICA]] += batch[c.B_SIZE]
+        return requests
 
     def progress(self) -> Result:
         """Return what was counted so far (arrays copied)."""

@@ -158,8 +158,8 @@ def _slack(asked: Floats) -> float:
 
 def _cost(taken: Floats, instances: Ints, latency_ms: float) -> Floats:
     each = taken / np.maximum(instances, 1)  # nothing is taken where there is none
-    found: Floats = taken * latency_ms * (1 + each / 2)
-    return found
+    cost: Floats = taken * latency_ms * (1 + each / 2)
+    return cost
 
 
 def _least_late(ladder: Ladder, asked: Floats, gpus: int) -> tuple[int, ...]:
@@ -193,25 +193,25 @@ def _improved(ladder: Ladder, asked: Floats, counts: Sequence[int]) -> Allocatio
     """Return ``counts`` improved instance by instance until no move of one helps."""
     demand = [float(q) for q in asked]
     slack = _slack(asked)
-    found = assess(ladder, demand, counts)
+    current = assess(ladder, demand, counts)
     while True:
-        best = found
-        for source, some in enumerate(found.counts):
-            if some <= (source == len(found.counts) - 1):
+        best = current
+        for source, some in enumerate(current.counts):
+            if some <= (source == len(current.counts) - 1):
                 continue
-            for target in range(len(found.counts)):
+            for target in range(len(current.counts)):
                 if target == source:
                     continue
-                moved = list(found.counts)
+                moved = list(current.counts)
                 moved[source] -= 1
                 moved[target] += 1
                 other = assess(ladder, demand, moved)
                 less = other.late < best.late - slack
                 if less or (other.late <= best.late + slack and other.cost_ms < best.cost_ms * (1 - _EQUAL)):
                     best = other
-        if best is found:
-            return found
-        found = best
+        if best is current:
+            return current
+        current = best
 
 
 def _step(ladder: Ladder, asked: Floats, i: int, before: _Front, gpus: int, known: Allocation) -> _Front:

@@ -114,7 +114,7 @@ def runtimes_of(
     """
     catalogue = gpu_catalogue()
     gpu = catalogue.canonical(gpu)  # a GPU that only the table knows keeps its name
-    wanted = (model, gpu, 1, 100)
+    wanted = (model, gpu, 1, 100.0)
     usable = []
     for row in rows:
         at = (row.model, catalogue.canonical(row.gpu), row.batch_size or 1, row.sm_share_pct)

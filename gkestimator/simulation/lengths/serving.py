@@ -18,6 +18,7 @@ from gkestimator.simulation.lengths.dispatch import CONGESTED, SCHEMES, dispatch
 from gkestimator.simulation.lengths.fleet import InstanceFleet
 from gkestimator.simulation.lengths.requests import LengthRequests
 from gkestimator.simulation.lengths.runtimes import Ladder
+from gkestimator.simulation.options import check_fields
 
 _PERCENTILE = 0.98
 
@@ -36,11 +37,7 @@ class Dispatching:
     congested: str = "ideal"
 
     def __post_init__(self) -> None:
-        for name, known in (("scheme", SCHEMES), ("congested", CONGESTED)):
-            if getattr(self, name) not in known:
-                raise UsageError(
-                    f"{name} {getattr(self, name)!r} is not known, expected one of {', '.join(known)}"
-                )
+        check_fields(self, {"scheme": SCHEMES, "congested": CONGESTED})
         if not (self.threshold > 0 and 0 < self.decay <= 1 and self.levels >= 1):
             raise UsageError(
                 f"dispatching: found threshold {self.threshold:g}, decay {self.decay:g} and {self.levels} levels, "
@@ -213,16 +210,14 @@ def serve(
 
 
 def _joined(parts: list[Floats]) -> Floats:
-    if parts:
-        return np.concatenate(parts)
-    return np.empty(0)
+    return np.concatenate([np.empty(0), *parts])
 
 
 def _quantile(parts: list[Floats]) -> float | None:
     """Return the 98th percentile of all ``parts``; None of nothing."""
-    found = _joined(parts)
-    if len(found):
-        return float(np.quantile(found, _PERCENTILE))
+    responses = _joined(parts)
+    if len(responses):
+        return float(np.quantile(responses, _PERCENTILE))
     return None
 
 
@@ -280,18 +275,18 @@ class _Run:
         count = len(times)
         if count == 0:
             return
-        given = self.options.dispatching
+        rules = self.options.dispatching
         fleet = self.fleet
         responses = np.empty(count)
         level_of = np.empty(count, np.int64)
         dispatch(
             times,
             shortest,
-            SCHEMES.index(given.scheme),
-            given.threshold,
-            given.decay,
-            given.levels,
-            CONGESTED.index(given.congested),
+            SCHEMES.index(rules.scheme),
+            rules.threshold,
+            rules.decay,
+            rules.levels,
+            CONGESTED.index(rules.congested),
             self.latency,
             self.capacity,
             fleet.heaps,
@@ -334,8 +329,8 @@ class _Run:
         if scaling is not None and now == self.next_check:
             self._scale(now, scaling)
             self.next_check += scaling.check_ms
-        given = self.options.reallocation
-        if given is None:
+        reallocation = self.options.reallocation
+        if reallocation is None:
             return
         if now == self.next_period:
             if self.period_counts.any():  # a period without requests says nothing
@@ -343,43 +338,44 @@ class _Run:
                 self.target = allocate(self.ladder, self.demand.tolist(), self.fleet.gpus).counts
             self.period_counts[:] = 0
             self.period_start = now
-            self.next_period += given.period_ms
+            self.next_period += reallocation.period_ms
         if self.target is not None and self.fleet.loading == 0:
-            self._replace(now, given)
+            self._replace(now, reallocation)
 
     def _measured(self, now: float) -> Floats:
         per_slo = self.ladder.slo_ms / (now - self.period_start)
         return np.asarray(self.period_counts * per_slo, np.float64)
 
-    def _replace(self, now: float, given: Reallocation) -> None:
+    def _replace(self, now: float, reallocation: Reallocation) -> None:
         """Replace up to ``at_once`` instances on the way to the target: from the runtime with most too many
         to the one with most too few.
         """
         assert self.target is not None
-        for _ in range(given.at_once):
+        for _ in range(reallocation.at_once):
             over = [n - t for n, t in zip(self.fleet.counts, self.target, strict=True)]
             able = [i for i, more in enumerate(over) if more > 0 and self.fleet.spare(i)]
             if not able:
                 break
-            source = max(able, key=lambda i: over[i])
-            self.fleet.replace(source, min(range(len(over)), key=lambda i: over[i]), now, given.load_ms)
+            source = max(able, key=over.__getitem__)
+            target = over.index(min(over))
+            self.fleet.replace(source, target, now, reallocation.load_ms)
             self.replaced += 1
         if list(self.target) == self.fleet.counts:
             self.target = None
 
-    def _scale(self, now: float, given: Autoscaling) -> None:
-        while self.recent and self.recent[0][0].max() <= now - given.low_window_ms:
+    def _scale(self, now: float, scaling: Autoscaling) -> None:
+        while self.recent and self.recent[0][0].max() <= now - scaling.low_window_ms:
             self.recent.popleft()
         slo = self.ladder.slo_ms
         gpus = self.fleet.gpus
-        high = self._percentile(now - given.check_ms, now)
-        if high is not None and high >= given.high_pct / 100 * slo:
-            if gpus < given.most and now >= self.started_ms:
-                self._grow(now, given)
+        high = self._percentile(now - scaling.check_ms, now)
+        if high is not None and high >= scaling.high_pct / 100 * slo:
+            if gpus < scaling.most and now >= self.started_ms:
+                self._grow(now, scaling)
             return  # also with all GPUs there may be: none is taken away from a burst
-        low = self._percentile(now - given.low_window_ms, now)
-        quiet = now - self.scaled_ms >= given.low_window_ms
-        if low is not None and low < given.low_pct / 100 * slo and quiet and gpus > given.least:
+        low = self._percentile(now - scaling.low_window_ms, now)
+        quiet = now - self.scaled_ms >= scaling.low_window_ms
+        if low is not None and low < scaling.low_pct / 100 * slo and quiet and gpus > scaling.least:
             self._shrink(now)
 
     def _percentile(self, after_ms: float, now: float) -> float | None:
@@ -388,22 +384,20 @@ class _Run:
 
     def _beside(self, now: float, gpus: int) -> list[int]:
         """Return the instances of each runtime beyond what the program says for ``gpus``."""
-        if self.demand is None:
+        demand = self.demand
+        if demand is None:
             demand = self._measured(now)
-        else:
-            demand = self.demand
-        known = bool(demand.any())
-        if known:
+        best = even(len(demand), gpus)
+        if demand.any():
             best = allocate(self.ladder, demand.tolist(), gpus).counts
-        else:
-            best = even(len(demand), gpus)
         return [n - t for n, t in zip(self.fleet.counts, best, strict=True)]
 
-    def _grow(self, now: float, given: Autoscaling) -> None:
+    def _grow(self, now: float, scaling: Autoscaling) -> None:
         over = self._beside(now, self.fleet.gpus + 1)
-        level = min(range(len(over)), key=lambda i: over[i])
-        load = self.options.reallocation.load_ms if self.options.reallocation else 0.0
-        self.started_ms = now + given.start_ms + load
+        level = over.index(min(over))
+        self.started_ms = now + scaling.start_ms
+        if self.options.reallocation is not None:
+            self.started_ms += self.options.reallocation.load_ms
         self.fleet.grow(level, now, self.started_ms)
         self._moved(level, 1, now)
         self.added += 1
@@ -413,7 +407,7 @@ class _Run:
         able = [i for i in range(len(over)) if self.fleet.spare(i)]
         if not able:
             return
-        level = max(able, key=lambda i: over[i])
+        level = max(able, key=over.__getitem__)
         self.fleet.shrink(level, now)
         self._moved(level, -1, now)
         self.removed += 1
@@ -425,13 +419,13 @@ class _Run:
             self.target = tuple(max(0, t + by * (i == level)) for i, t in enumerate(self.target))
 
     def _close_window(self, end_ms: float) -> None:
-        found = _joined(self.window)
+        responses = _joined(self.window)
         self.windows.append(
             TimeWindow(
                 end_ms=end_ms,
-                requests=len(found),
-                on_time=int(np.count_nonzero(found <= self._slo)),
-                p98_ms=_quantile([found]),
+                requests=len(responses),
+                on_time=int(np.count_nonzero(responses <= self._slo)),
+                p98_ms=_quantile([responses]),
                 gpus=self.fleet.gpus,
                 counts=tuple(self.fleet.counts),
             )

@@ -111,7 +111,7 @@ def read_lengths_spec(path: Path) -> LengthsSpec:
     window = fields.number("window_s", 10.0, above=True, high=_MAX_S)
     if duration / window > _MAX_WINDOWS:
         raise fields.fail("window_s", f"found {window:g}, expected at most {_MAX_WINDOWS:,} windows")
-    found = LengthsSpec(
+    spec = LengthsSpec(
         path=path,
         model=fields.name("model"),
         gpu=fields.text("gpu", limit=100),
@@ -133,8 +133,8 @@ def read_lengths_spec(path: Path) -> LengthsSpec:
         autoscaling=_part(fields, "autoscaling", _autoscaling),
     )
     fields.finish()
-    _bounded(fields, found)
-    return found
+    _bounded(fields, spec)
+    return spec
 
 
 def _bounded(fields: Fields, spec: LengthsSpec) -> None:
@@ -168,13 +168,13 @@ def _wholes(fields: Fields, name: str, values: list[Any], low: int) -> tuple[int
 
 
 def _schemes(fields: Fields) -> tuple[str, ...]:
-    found = fields.items("schemes", list(DEFAULT_SCHEMES), limit=len(ALL_SCHEMES))
-    for scheme in found:
+    schemes = fields.items("schemes", list(DEFAULT_SCHEMES), limit=len(ALL_SCHEMES))
+    for scheme in schemes:
         if scheme not in ALL_SCHEMES:
             raise fields.fail("schemes", f"found {str(scheme)[:40]!r}, expected of {', '.join(ALL_SCHEMES)}")
-    if not found or len(set(found)) < len(found):
+    if not schemes or len(set(schemes)) < len(schemes):
         raise fields.fail("schemes", "expected at least one scheme, each once")
-    return tuple(found)
+    return tuple(schemes)
 
 
 def _part(fields: Fields, name: str, make: Callable[[Fields], Any]) -> Any:
@@ -187,13 +187,13 @@ def _part(fields: Fields, name: str, make: Callable[[Fields], Any]) -> Any:
         return None
     inner = fields.object(name, what=f"the settings of {name}")
     try:
-        found = make(inner)
+        settings = make(inner)
     except GkestimatorError as e:
         if str(e).startswith(inner.where):
             raise
         raise fields.fail(name, str(e)) from e
     inner.finish()
-    return found
+    return settings
 
 
 def _dispatching(fields: Fields) -> Dispatching:
@@ -210,7 +210,7 @@ def _reallocation(fields: Fields) -> Reallocation | None:
         if fields.has("runtime_scheduler"):
             raise fields.fail("reallocate", "found false beside runtime_scheduler, expected one of them")
         return None
-    found: Reallocation | None = _part(
+    reallocation: Reallocation | None = _part(
         fields,
         "runtime_scheduler",
         lambda inner: Reallocation(
@@ -219,7 +219,7 @@ def _reallocation(fields: Fields) -> Reallocation | None:
             load_ms=1e3 * inner.number("load_s", 1.0, high=_MAX_S),
         ),
     )
-    return found or Reallocation()
+    return reallocation or Reallocation()
 
 
 def _autoscaling(fields: Fields) -> Autoscaling:
@@ -242,18 +242,18 @@ def _arrivals(fields: Fields, path: Path) -> DrawnArrivals | TraceArrivals:
                 raise fields.fail(
                     "request_lengths", "found beside a trace, which has its own: expected one of them"
                 )
-            found: DrawnArrivals | TraceArrivals = _trace(inner, path)
+            arrivals: DrawnArrivals | TraceArrivals = _trace(inner, path)
         else:
             lengths = _part(fields, "request_lengths", _lengths)
             if lengths is None:
                 raise fields.fail("request_lengths", "found nothing, expected a distribution (or a trace)")
-            found = _drawn(inner, lengths)
+            arrivals = _drawn(inner, lengths)
     except GkestimatorError as e:
         if str(e).startswith(fields.where):
             raise
         raise fields.fail("arrivals", str(e)) from e
     inner.finish()
-    return found
+    return arrivals
 
 
 def _trace(inner: Fields, path: Path) -> TraceArrivals:
@@ -296,17 +296,17 @@ def _drawn(inner: Fields, lengths: Lengths) -> DrawnArrivals:
 
 
 def _flag(fields: Fields, name: str, default: bool = False) -> bool:
-    found = fields.take(name, default)
-    if not isinstance(found, bool):
-        raise fields.fail(name, f"found {str(found)[:40]!r}, expected true or false")
-    return found
+    flag = fields.take(name, default)
+    if not isinstance(flag, bool):
+        raise fields.fail(name, f"found {str(flag)[:40]!r}, expected true or false")
+    return flag
 
 
 def _numbers(fields: Fields, name: str) -> list[float]:
-    found = fields.items(name, limit=1000)
-    if any(isinstance(v, bool) or not isinstance(v, (int, float)) or not 0 <= v <= 1e9 for v in found):
+    numbers = fields.items(name, limit=1000)
+    if any(isinstance(v, bool) or not isinstance(v, (int, float)) or not 0 <= v <= 1e9 for v in numbers):
         raise fields.fail(name, "expected a list of numbers of at least 0")
-    return [float(v) for v in found]
+    return [float(v) for v in numbers]
 
 
 def _lengths(fields: Fields) -> Lengths:

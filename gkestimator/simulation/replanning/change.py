@@ -144,7 +144,7 @@ class Change:
                 self._waiting.discard(gpu)
                 self._load(gpu)
         now = fleet.simulator.now_ms
-        changing = [*self._steps, *self._ends]
+        changing: list[_Step | ModelProcess] = [*self._steps, *self._ends]
         for group in dict.fromkeys(self._group(c.asked.model) for c in changing):
             steps = [s for s in self._steps if self._group(s.asked.model) == group]
             if all(self._is_ready(step, now) for step in steps):

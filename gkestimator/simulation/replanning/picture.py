@@ -11,7 +11,6 @@ from gkestimator.core.errors import UsageError
 from gkestimator.placement.picture import check_drawable
 from gkestimator.reporting.simulated import drawing
 from gkestimator.reporting.style import GREY, INK, saved
-from gkestimator.simulation.arrays import Floats
 from gkestimator.simulation.replanning.report import ReplanReport
 
 # Three that the colour-blind tell apart too, and grey; dashes beside, for prints without colour.
@@ -61,7 +60,7 @@ def draw_replanned(reports: Mapping[str, ReplanReport], form: str, *, title: str
         return saved(figure, form)
 
 
-def _edges(report: ReplanReport) -> Floats:
+def _edges(report: ReplanReport) -> Any:
     """Return the ends of the timeline's windows in seconds, and 0 before them."""
     time = report.timeline
     edges = np.arange(len(time.gpus) + 1) * time.window_s

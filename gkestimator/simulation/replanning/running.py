@@ -13,6 +13,7 @@ from gkestimator.placement.building import build_problem
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
 from gkestimator.simulation.arrivals.base import Arrivals
+from gkestimator.simulation.arrivals.making import sources_of
 from gkestimator.simulation.conditions import Conditions, Progress, check_streams, system_builder
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.control import control
@@ -85,8 +86,7 @@ def simulate_replanned(
     prices |= {e.spec.name: e.price_per_hour for e in cluster.elastic}
     if isinstance(start, Workload):
         start = plan_for(start)
-    streams = len(start.workload.models) + len(start.workload.applications)
-    check_streams(arrivals, streams, arrivals_name, "the workload")
+    check_streams(arrivals, len(sources_of(start.workload)), arrivals_name, "the workload")
     pool = None
     if cluster.gpus:
         pool = {g.spec.name: [f"{g.spec.name}-{i}" for i in range(g.count)] for g in cluster.gpus}

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 from gkestimator.documents import Workload
 from gkestimator.placement.papers.gpulet.lets import ewma
+from gkestimator.simulation.arrivals.making import sources_of
 from gkestimator.simulation.replanning.settings import Replanning
 
 
 def source_rates_rps(workload: Workload) -> tuple[float, ...]:
     """Return the rate of each source: models asked for by themselves, then applications, in the workload's order."""
-    return tuple(source.rate_rps for source in (*workload.models, *workload.applications))
+    return tuple(source.rate_rps for source in sources_of(workload))
 
 
 def with_rates(workload: Workload, rates_rps: Sequence[float]) -> Workload:

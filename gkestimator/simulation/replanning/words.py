@@ -21,7 +21,7 @@ from gkestimator.tables.units import number_text
 _MOST_DECISIONS = 40
 
 
-def _figure(value: float | None) -> str:
+def _figure(value: int | float | None) -> str:
     if isinstance(value, int):
         return count_text(value)
     return number_text(value, digits=4)
