@@ -125,11 +125,8 @@ def allocate(ladder: Ladder, demand: Sequence[float], gpus: int) -> Allocation:
     if asked.shape != (len(ladder.runtimes),) or not np.all(np.isfinite(asked)) or np.any(asked < 0):
         raise UsageError(f"demand {list(demand)}: expected a number of at least 0 for each runtime")
     known = _improved(ladder, asked, _least_late(ladder, asked, gpus))
-    fronts = [
-        _Front(
-            used=np.zeros(1, np.int64), cost=np.zeros(1), carried=np.zeros(1), before=np.zeros(1, np.int64)
-        )
-    ]
+    nothing = np.zeros(1, np.int64)
+    fronts = [_Front(used=nothing, cost=np.zeros(1), carried=np.zeros(1), before=nothing)]
     for i in range(len(ladder.runtimes) - 1):
         fronts.append(_step(ladder, asked, i, fronts[-1], gpus, known))
     before = fronts[-1]
@@ -138,12 +135,9 @@ def allocate(ladder: Ladder, demand: Sequence[float], gpus: int) -> Allocation:
     late = np.maximum(0.0, total - ladder.capacities[-1] * instances)
     cost = before.cost + _cost(total, instances, ladder.runtimes[-1].latency_ms)
     cost[late > known.late + _slack(asked)] = math.inf
-    if len(cost):
-        at = int(np.argmin(cost))
-    else:
-        at = -1
-    if at < 0 or not cost[at] < known.cost_ms:
+    if not np.any(cost < known.cost_ms):
         return known
+    at = int(np.argmin(cost))
     counts = [int(instances[at])]
     for later, front in zip(reversed(fronts), reversed(fronts[:-1]), strict=False):
         previous = int(later.before[at])
@@ -206,8 +200,10 @@ def _improved(ladder: Ladder, asked: Floats, counts: Sequence[int]) -> Allocatio
                 moved[source] -= 1
                 moved[target] += 1
                 other = assess(ladder, demand, moved)
-                less = other.late < best.late - slack
-                if less or (other.late <= best.late + slack and other.cost_ms < best.cost_ms * (1 - _EQUAL)):
+                less_late = other.late < best.late - slack
+                as_late = other.late <= best.late + slack
+                cheaper = other.cost_ms < best.cost_ms * (1 - _EQUAL)
+                if less_late or (as_late and cheaper):
                     best = other
         if best is current:
             return current
@@ -232,9 +228,9 @@ def _step(ladder: Ladder, asked: Floats, i: int, before: _Front, gpus: int, know
         carried = total - capacity * instances
         carried[carried <= _NOTHING] = 0.0
         cost = before.cost[:end] + _cost(total - carried, instances, latency_ms)
-        follows = (
-            (carried * math.sqrt(least[0]) + roots) ** 2 / (2 * (gpus - used)) + carried * least[0] + alone
-        )
+        # The bound of the module's docstring on what the later runtimes cost.
+        divided = (carried * math.sqrt(least[0]) + roots) ** 2 / (2 * (gpus - used))
+        follows = divided + carried * least[0] + alone
         room = (gpus - used) * max(ladder.capacities[i + 1 :])
         able = cost + follows <= known.cost_ms * (1 + _EQUAL)
         able &= carried + float(asked[i + 1 :].sum()) - room <= most_late
@@ -243,17 +239,15 @@ def _step(ladder: Ladder, asked: Floats, i: int, before: _Front, gpus: int, know
             continue
         order = at[np.lexsort((cost[at], carried[at]))]
         lowest = np.minimum.accumulate(cost[order])
-        kept = order[np.concatenate(([True], cost[order][1:] < lowest[:-1]))]
+        cheaper = cost[order][1:] < lowest[:-1]
+        kept = order[np.concatenate(([True], cheaper))]
         parts.append(
             _Front(used=np.full(len(kept), used), cost=cost[kept], carried=carried[kept], before=kept)
         )
-    if not parts:
-        return _Front(
-            used=np.zeros(0, np.int64), cost=np.zeros(0), carried=np.zeros(0), before=np.zeros(0, np.int64)
-        )
+    empty = np.zeros(0, np.int64)
     return _Front(
-        used=np.concatenate([p.used for p in parts]),
-        cost=np.concatenate([p.cost for p in parts]),
-        carried=np.concatenate([p.carried for p in parts]),
-        before=np.concatenate([p.before for p in parts]),
+        used=np.concatenate([empty, *(p.used for p in parts)]),
+        cost=np.concatenate([np.zeros(0), *(p.cost for p in parts)]),
+        carried=np.concatenate([np.zeros(0), *(p.carried for p in parts)]),
+        before=np.concatenate([empty, *(p.before for p in parts)]),
     )
