@@ -19,6 +19,7 @@ from gkestimator.simulation.lengths.fleet import InstanceFleet
 from gkestimator.simulation.lengths.requests import LengthRequests
 from gkestimator.simulation.lengths.runtimes import Ladder
 from gkestimator.simulation.options import check_fields
+from gkestimator.simulation.summary import mean_of
 
 _PERCENTILE = 0.98
 
@@ -50,7 +51,6 @@ class Reallocation:
     """Hold how the Runtime Scheduler runs: every ``period_ms`` (the paper's 120 s) the program is solved for
     the lengths of the period, and instances are replaced ``at_once`` at a time, each out of service until it
     has answered what it was given and for ``load_ms`` more; the next ones follow when these are in service.
-
     (The paper replaces in small batches; how many and how long are ours.)
     """
 
@@ -67,15 +67,14 @@ class Reallocation:
 
 @frozen
 class Autoscaling:
-    """Hold when GPUs are added and taken: a GPU more when the 98th percentile of the responses of the last
-    ``check_ms`` is at ``high_pct`` percent of the SLO or above, checked every ``check_ms``, and not while one
-    is still starting; a GPU less when that of the last ``low_window_ms`` is below ``low_pct`` percent and
-    nothing was added or taken for as long.
+    """Hold when GPUs are added and taken.
 
-    Never under ``least`` or over ``most`` GPUs. A new GPU takes ``start_ms`` and loading before it serves.
-    The runtime that gets an instance more (less) is the one with fewest (most) of them beside what the
-    program says for the new number of GPUs and the lengths of the last period. (95 %, 50 % and 60 s are the
-    paper's; the rest is our reading.)
+    A GPU more when the 98th percentile of the responses of the last ``check_ms`` is at ``high_pct`` percent of the SLO
+    or above, checked every ``check_ms``, and not while one is still starting; a GPU less when that of the last
+    ``low_window_ms`` is below ``low_pct`` percent and nothing was added or taken for as long. Never under ``least`` or
+    over ``most`` GPUs. A new GPU takes ``start_ms`` and loading before it serves. The runtime that gets an instance more
+    (less) has the fewest (most) beside what the program says for the new number of GPUs and the last period's lengths.
+    (95 %, 50 % and 60 s are the paper's; the rest is our reading.)
     """
 
     least: int = 1
@@ -100,11 +99,11 @@ class Autoscaling:
 
 @frozen
 class ServeOptions:
-    """Hold how requests are served: ``gpus`` at the start, spread over the runtimes by ``start`` (None:
-    evenly).
+    """Hold how requests are served.
 
-    Requests that come before ``warmup_ms`` are served and not counted. ``reallocation`` or ``autoscaling``
-    None: not done. ``window_ms`` of the timeline. ``keep``: every counted response is kept.
+    ``gpus`` at the start, spread over the runtimes by ``start`` (None: evenly). Requests that come before ``warmup_ms``
+    are served and not counted. ``reallocation`` or ``autoscaling`` None: not done. ``window_ms`` of the timeline.
+    ``keep``: every counted response is kept.
     """
 
     gpus: int
@@ -178,9 +177,7 @@ class Served:
     @property
     def mean_ms(self) -> float | None:
         """Return the mean response; None of no requests."""
-        if self.requests:
-            return self.sum_ms / self.requests
-        return None
+        return mean_of(self.sum_ms, self.requests)
 
     def quantile_ms(self, q: float) -> float | None:
         """Return the ``q`` quantile (0 to 1) of the responses: exact where they were kept, else to half a percent."""
@@ -249,10 +246,9 @@ class _Run:
         self.histogram = np.zeros(BINS, np.int64)
         self.on_time = self.tokens = self.padded = self.replaced = self.added = self.removed = 0
         self.sum_ms = 0.0
-        inf = math.inf
         self.next_window = options.window_ms
-        self.next_period = options.reallocation.period_ms if options.reallocation else inf
-        self.next_check = options.autoscaling.check_ms if options.autoscaling else inf
+        self.next_period = options.reallocation.period_ms if options.reallocation else math.inf
+        self.next_check = options.autoscaling.check_ms if options.autoscaling else math.inf
 
     def advance(self, times: Floats, lengths: Ints, end_ms: float) -> None:
         shortest = np.searchsorted(np.asarray(self.ladder.lengths), lengths, side="left")
@@ -379,8 +375,7 @@ class _Run:
             self._shrink(now)
 
     def _percentile(self, after_ms: float, now: float) -> float | None:
-        parts = [r[(e > after_ms) & (e <= now)] for e, r in self.recent]
-        return _quantile(parts)
+        return _quantile([r[(e > after_ms) & (e <= now)] for e, r in self.recent])
 
     def _beside(self, now: float, gpus: int) -> list[int]:
         """Return the instances of each runtime beyond what the program says for ``gpus``."""
