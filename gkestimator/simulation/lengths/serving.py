@@ -72,9 +72,9 @@ class Autoscaling:
     A GPU more when the 98th percentile of the responses of the last ``check_ms`` is at ``high_pct`` percent of the SLO
     or above, checked every ``check_ms``, and not while one is still starting; a GPU less when that of the last
     ``low_window_ms`` is below ``low_pct`` percent and nothing was added or taken for as long. Never under ``least`` or
-    over ``most`` GPUs. A new GPU takes ``start_ms`` and loading before it serves. The runtime that gets an instance more
-    (less) has the fewest (most) beside what the program says for the new number of GPUs and the last period's lengths.
-    (95 %, 50 % and 60 s are the paper's; the rest is our reading.)
+    over ``most`` GPUs. A new GPU takes ``start_ms`` and loading before it serves. The runtime that gets an
+    instance more (less) has the fewest (most) beside what the program says for the new number of GPUs and the
+    last period's lengths. (95 %, 50 % and 60 s are the paper's; the rest is our reading.)
     """
 
     least: int = 1
