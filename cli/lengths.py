@@ -45,13 +45,14 @@ def command(
     the command or a file was wrong.
     """
     from gkestimator.core.outputs import by_suffix, refuse_overwriting
+    from gkestimator.reporting.simulated import REPORT_SUFFIXES
     from gkestimator.simulation.lengths.picture import PICTURE_SUFFIXES, check_drawable, draw_lengths
-    from gkestimator.simulation.lengths.report import LENGTHS_SUFFIXES, lengths_words, render_lengths
+    from gkestimator.simulation.lengths.report import lengths_words, render_lengths
     from gkestimator.simulation.lengths.running import simulate_lengths_files
     from gkestimator.simulation.lengths.spec import read_lengths_spec
 
     refuse_overwriting({"-o": output, "--plot": plot}, (spec, *tables))
-    form = form or ("table" if output is None else by_suffix("-o", output, LENGTHS_SUFFIXES))
+    form = form or ("table" if output is None else by_suffix("-o", output, REPORT_SUFFIXES))
     shape = None if plot is None else by_suffix("--plot", plot, PICTURE_SUFFIXES)
     if plot is not None:
         check_drawable()

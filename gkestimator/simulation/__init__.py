@@ -1,1 +1,1 @@
-"""Serving simulated: a plan under arrivals, request by request; policies compared on common ground."""
+"""Simulate serving: a plan under arrivals, request by request; policies compared on common ground."""

@@ -1,8 +1,8 @@
-"""Which part of the requests is let in at the door."""
+"""Decide which part of the requests is let in at the door."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from gkestimator.core.errors import UsageError
@@ -10,8 +10,8 @@ from gkestimator.documents import PlacementPlan, Replica
 from gkestimator.placement.expected import expect
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Gpu, PlacementModel, Problem
-from gkestimator.simulation.options import ADMISSIONS
-from gkestimator.tables import Requirement
+from gkestimator.simulation.curves import CurveOf, CurvePoint
+from gkestimator.simulation.options import ADMISSIONS, check_known
 from gkestimator.tables.candidate import Candidate
 
 __all__ = ["ADMISSIONS", "admitted_parts"]
@@ -24,19 +24,19 @@ def admitted_parts(
     plan: PlacementPlan,
     admission: str,
     objectives: Mapping[str, float],
-    curves: Mapping[str, Sequence[tuple[Requirement, float]]],
+    curve_of: CurveOf,
 ) -> dict[str, float]:
-    """By model: the part (0 to 1) of its requests that is let in.
+    """Return, by model, the part (0 to 1) of its requests that is let in.
 
-    ``none``: all that some replica can serve. ``plan``: what the plan's replicas are to serve (``goodput_rps``) of
-    the rate that it was asked. ``expected``: the rate at which most requests are expected on time
-    (:func:`gkestimator.placement.expected.expect`); a model that is not served wholly is then not held at the
-    edge of what its replicas can do, where queues grow without end. ``objectives`` by model, ``curves`` by
-    replica: rows and latencies (ms), ascending in batch. Raises UsageError for another admission, or where the table
-    lacks what ``expected`` needs.
+    ``none``: all that some replica can serve. ``plan``: what the plan's replicas are to serve
+    (``goodput_rps``) of the rate that it was asked. ``expected``: the rate at which most requests are
+    expected on time (:func:`gkestimator.placement.expected.expect`); a model that is not served wholly is
+    then not held at the edge of what its replicas can do, where queues grow without end. ``objectives`` (ms)
+    by model; ``curve_of`` gives a replica's rows.
+
+    Raises UsageError for another admission, or where the table lacks what ``expected`` needs.
     """
-    if admission not in ADMISSIONS:
-        raise UsageError(f"admission {admission!r} is not known, expected one of {', '.join(ADMISSIONS)}")
+    check_known("admission", admission, ADMISSIONS)
     served = dict.fromkeys(plan.workload.names(), 0.0)
     placed = set()
     for gpu in plan.gpus:
@@ -47,7 +47,7 @@ def admitted_parts(
         return {name: float(name in placed) for name in served}
     asked = plan.workload.model_rates_rps()
     if admission == "expected":
-        served = _expected(plan, asked, objectives, curves)
+        served = _expected(plan, asked, objectives, curve_of)
     parts = {name: rate / asked[name] for name, rate in served.items()}
     return {name: 1.0 if part >= 1 - _ALL else part for name, part in parts.items()}
 
@@ -56,51 +56,60 @@ def _expected(
     plan: PlacementPlan,
     asked: Mapping[str, float],
     objectives: Mapping[str, float],
-    curves: Mapping[str, Sequence[tuple[Requirement, float]]],
+    curve_of: CurveOf,
 ) -> dict[str, float]:
-    """The rate of each model that is let in for the most requests on time: placement's own figure, of the plan's
-    replicas and the table's rows."""
+    """Return the rate of each model that is let in for the most requests on time.
+
+    It is placement's own figure, of the plan's replicas and the table's rows.
+    """
     made: dict[int, Candidate] = {}
     candidates: dict[str, dict[int, Candidate]] = {name: {} for name in asked}
     placed = []
     for gpu in plan.gpus:
-        for r in gpu.replicas:
-            for row, latency in curves[r.id]:
-                if id(row) not in made:
-                    made[id(row)] = _candidate(row, latency, gpu.type, r)
-                candidates[r.model][id(row)] = made[id(row)]
+        for replica in gpu.replicas:
+            for point in curve_of(replica, gpu):
+                # Replicas that share rows must share candidates too: placement tells these apart by identity.
+                candidate = made.setdefault(id(point.row), _candidate(point, gpu.type, replica))
+                candidates[replica.model][id(point.row)] = candidate
             placed.append(
                 Placed(
                     gpu=Gpu(id=gpu.id, type=gpu.type),
-                    model=r.model,
-                    candidate=made[id(curves[r.id][-1][0])],
-                    partition=r.partition,
-                    duty_cycle_ms=r.duty_cycle_ms,
+                    model=replica.model,
+                    candidate=candidate,
+                    partition=replica.partition,
+                    duty_cycle_ms=replica.duty_cycle_ms,
                 )
             )
-    models = tuple(
-        PlacementModel(
-            name=name, rate_rps=rate, slo_ms=objectives[name], candidates=tuple(candidates[name].values())
-        )
-        for name, rate in asked.items()
-    )
-    found = expect(Problem(models=models, specs={}, prices={}, workload=plan.workload), placed)
-    for name, rate in found.admitted_rps.items():
-        if rate is None:
+    models = []
+    for name, rate in asked.items():
+        choices = tuple(candidates[name].values())
+        model = PlacementModel(name=name, rate_rps=rate, slo_ms=objectives[name], candidates=choices)
+        models.append(model)
+    problem = Problem(models=tuple(models), specs={}, prices={}, workload=plan.workload)
+    admitted = {}
+    for name, admitted_rps in expect(problem, placed).admitted_rps.items():
+        if admitted_rps is None:
             raise UsageError(
                 f"admission expected: the table has no sm_util_mean_pct for {name} or a neighbour, which it needs; "
                 "expected a number, or --admission plan"
             )
-    return {name: rate or 0.0 for name, rate in found.admitted_rps.items()}
+        admitted[name] = admitted_rps
+    return admitted
 
 
-def _candidate(row: Requirement, latency_ms: float, gpu: str, replica: Replica) -> Candidate:
-    batch = row.batch_size or 1
+def _candidate(point: CurvePoint, gpu: str, replica: Replica) -> Candidate:
+    row = point.row
+    creq = None
+    if point.batch == replica.batch_size:
+        creq = replica.creq_pct
+    throughput = row.throughput_rps or 1e3 * point.batch / point.latency_ms
+    if row.gpu != gpu:
+        row = replace(row, gpu=gpu)
     return Candidate(
-        row=row if row.gpu == gpu else replace(row, gpu=gpu),
-        latency_ms=latency_ms,
-        throughput_rps=row.throughput_rps or 1e3 * batch / latency_ms,
-        creq_pct=replica.creq_pct if batch == replica.batch_size else None,
+        row=row,
+        latency_ms=point.latency_ms,
+        throughput_rps=throughput,
+        creq_pct=creq,
         memory_pct=None,
         memory_bytes=None,
     )

@@ -1,4 +1,4 @@
-"""The network between clients and replicas: how long a batch takes by its size."""
+"""Describe the network between clients and replicas: how long a batch takes by its size."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ _MAX_POINTS = 1000
 
 @frozen
 class Network:
-    """Delay of one transfer. Either ``points`` (bytes, ms), ascending in both, linear between and, beyond the
-    last, along its last piece (below the first: its delay), or ``base_ms`` + bytes / ``bytes_per_s`` (None:
-    without limit). ``source`` says where the figures are from."""
+    """Hold the delay of one transfer.
+
+    Either ``points`` (bytes, ms), ascending in both, linear between and, beyond the last, along its last
+    piece (below the first: its delay), or ``base_ms`` + bytes / ``bytes_per_s`` (None: without limit).
+    ``source`` says where the figures are from.
+    """
 
     source: str
     points: tuple[tuple[float, float], ...] = ()
@@ -27,7 +30,7 @@ class Network:
     bytes_per_s: float | None = None
 
     def delay_ms(self, size_bytes: float) -> float:
-        """Delay in ms of ``size_bytes`` (0 or more) sent one way."""
+        """Return the delay in ms of ``size_bytes`` (0 or more) sent one way."""
         if not self.points:
             return self.base_ms + (0.0 if self.bytes_per_s is None else 1e3 * size_bytes / self.bytes_per_s)
         if size_bytes <= self.points[0][0]:
@@ -41,8 +44,10 @@ class Network:
 
 
 def read_network(path: Path | str) -> Network:
-    """The network in the TOML file at ``path`` (``examples/network.toml`` says every field). Raises SpecError or
-    DocumentError naming the field."""
+    """Return the network in the TOML file at ``path`` (``examples/network.toml`` says every field).
+
+    Raises SpecError or DocumentError naming the field.
+    """
     path = Path(path)
     fields = Fields(
         parse_spec(path, read_spec_text(path, what=_WHAT), what=_WHAT), where=str(path), what=f"a {_WHAT}"
@@ -52,8 +57,10 @@ def read_network(path: Path | str) -> Network:
     by_points = fields.has("points")
     by_line = fields.has("base_ms") or fields.has("bytes_per_s")
     if by_points == by_line:
-        found = "both points and a line" if by_points else "neither points nor base_ms nor bytes_per_s"
-        raise DocumentError(f"{path}: found {found}, expected one of the two forms")
+        problem = "neither points nor base_ms nor bytes_per_s"
+        if by_points:
+            problem = "both points and a line"
+        raise DocumentError(f"{path}: found {problem}, expected one of the two forms")
     if by_points:
         points = tuple(_point(entry) for entry in fields.objects("points", what="a point", limit=_MAX_POINTS))
         fields.finish()
@@ -66,16 +73,16 @@ def read_network(path: Path | str) -> Network:
                     f"{before[1]:g} ms, expected more bytes and no less time"
                 )
         return Network(source=source, points=points)
-    found_line = Network(
+    network = Network(
         source=source,
         base_ms=fields.number("base_ms", 0.0, high=1e6),
         bytes_per_s=fields.number("bytes_per_s", None, above=True),
     )
     fields.finish()
-    return found_line
+    return network
 
 
 def _point(fields: Fields) -> tuple[float, float]:
-    found = fields.number("bytes"), fields.number("ms", high=1e6)
+    point = fields.number("bytes"), fields.number("ms", high=1e6)
     fields.finish()
-    return found
+    return point

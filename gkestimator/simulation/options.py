@@ -1,8 +1,9 @@
-"""How a simulation is run."""
+"""Hold how a simulation is run, and the words that its options know."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
@@ -18,22 +19,44 @@ ASSIGNMENTS = ("auto", "names", "streams", "requests")
 RATES = ("plan", "trace")
 SCALINGS = ("copies", "time")
 INTERFERENCES = ("none", "gpulet", "igniter", "contention")
+OPTION_WORDS: Mapping[str, Sequence[str]] = {
+    "routing": ROUTINGS,
+    "service": SERVICES,
+    "copy": COPIES,
+    "interference": INTERFERENCES,
+    "drop": DROPS,
+}
+
+
+def check_known(what: str, value: object, known: Sequence[str]) -> None:
+    """Raise UsageError where ``value`` is none of ``known``."""
+    if value not in known:
+        raise UsageError(f"{what} {value!r} is not known, expected one of {', '.join(known)}")
+
+
+def check_fields(record: object, words: Mapping[str, Sequence[str]], prefix: str = "") -> None:
+    """Raise UsageError for the first field of ``record`` whose value is none of its ``words``."""
+    for name, known in words.items():
+        check_known(f"{prefix}{name}", getattr(record, name), known)
 
 
 @frozen
 class Options:
-    """``duration_ms`` of arrivals are simulated and all that came are served to the end; requests that come
+    """Hold how long is simulated, and by which rules.
+
+    ``duration_ms`` of arrivals are simulated and all that came are served to the end; requests that come
     before ``warmup_ms`` are served and not counted.
 
     ``routing``: which replica the next batch of a model is for. ``service``: ``deterministic`` (the curve's
-    latency), ``exponential`` (that mean), ``interval`` (the curve times one lognormal factor for each model and
-    run, by the replica's sigmas: the estimate is wrong in one way, not anew for each batch). ``copy``: moving
-    inputs and outputs is not counted, added to the service, or done by the GPU's copy engine (one batch at a time,
-    in order) before the service, beside other batches' compute. ``interference``: a kind of INTERFERENCES;
-    the replicas' features and GPUs' terms are that kind's. ``drop``: ``late`` drops requests, the earliest first,
-    that could not be answered within their model's SLO any more when their batch is about to be served (by its
-    latency alone on the GPU, as estimated). ``window_ms`` of the timeline. ``keep_requests``:
-    the result has every request. ``seed``: one seed, one result, the same with and without numba.
+    latency), ``exponential`` (that mean), ``interval`` (the curve times one lognormal factor for each model
+    and run, by the replica's sigmas: the estimate is wrong in one way, not anew for each batch). ``copy``:
+    moving inputs and outputs is not counted, added to the service, or done by the GPU's copy engine (one
+    batch at a time, in order) before the service, beside other batches' compute. ``interference``: a kind of
+    INTERFERENCES; the replicas' features and GPUs' terms are that kind's. ``drop``: ``late`` drops requests,
+    the earliest first, that could not be answered within their model's SLO any more when their batch is about
+    to be served (by its latency alone on the GPU, as estimated). ``window_ms`` of the timeline.
+    ``keep_requests``: the result has every request. ``seed``: one seed, one result, the same with and without
+    numba.
     """
 
     duration_ms: float
@@ -48,17 +71,7 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("routing", ROUTINGS),
-            ("service", SERVICES),
-            ("copy", COPIES),
-            ("interference", INTERFERENCES),
-            ("drop", DROPS),
-        ):
-            if getattr(self, name) not in known:
-                raise UsageError(
-                    f"{name} {getattr(self, name)!r} is not known, expected one of {', '.join(known)}"
-                )
+        check_fields(self, OPTION_WORDS)
         if not 0 <= self.warmup_ms < self.duration_ms:
             raise UsageError(
                 f"warm-up of {self.warmup_ms / 1e3:g} s, expected less than the duration, {self.duration_ms / 1e3:g} s"

@@ -1,4 +1,4 @@
-"""The picture of a simulation: where the latency comes from, how it is spread, and how it goes over time."""
+"""Draw a simulation: where the latency comes from, how it is spread, and how it goes over time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from gkestimator.documents.simulation import QUANTILES_PCT, SimulatedModel, SimulationReport
 from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable
-from gkestimator.reporting.style import BLUE, GREY, INK, STYLE, saved
-from gkestimator.simulation.report import STAGE_NAMES
+from gkestimator.reporting.simulated import drawing, plural, title_of
+from gkestimator.reporting.style import BLUE, GREY, INK, saved
 from gkestimator.tables.layout import clipped, printable
 
 __all__ = ["PICTURE_SUFFIXES", "check_drawable", "draw"]
@@ -19,102 +19,106 @@ _STAGE_HUES = {"router": "#f5dca8", "network": "#a9bfb5", "queue": "#d9a05b", "g
 _STAGE_WORDS = {"router": "filling at the router", "network": "network", "queue": "queue", "gpu": "GPU"}
 _MOST_BARS = 30
 _FEWEST = 6  # room for as many bars, so that one model's does not fill the page
-# Lines that can be told apart; the models with the least on time get a colour and a name, the others are grey.
-_NAMED = 6
+_SMALL = 6.5  # size of words inside a panel
+# One model far beyond its objective must not flatten the others: so many times the largest SLO are shown.
+_MOST_SLOS = 4
+_BEYOND = 1.06
+_LOG_TICKS = tuple(digit * 10.0**power for power in range(-3, 3) for digit in (1, 2, 5))
+# The models with the least on time get a colour and a name, the others are grey: more lines cannot be told apart.
 _HUES = ("#e15759", "#7a5195", "#4e79a7", "#59a14f", "#ff9da7", "#9c755f")
 
 
 def draw(report: SimulationReport, form: str) -> bytes:
-    """The picture of ``report`` as ``png``, ``svg`` or ``pdf``. Left: each model's mean latency by stage, its median
-    and 99th percentile and its SLO. Right: the share of requests answered within a multiple of the SLO, and the
-    share on time by time of arrival. The same report gives the same bytes."""
-    check_drawable()
-    import matplotlib
-    from matplotlib.figure import Figure
+    """Return the picture of ``report`` as ``png``, ``svg`` or ``pdf``.
 
+    Left: each model's mean latency by stage, its median and 99th percentile and its SLO. Right: the share of
+    requests answered within a multiple of the SLO, and the share on time by time of arrival. The same report
+    gives the same bytes.
+    """
+    check_drawable()
     # The worst served first: they are what a reader looks for, and what is drawn where not all can be.
-    models = sorted(report.models, key=lambda m: 101.0 if m.on_time_pct is None else m.on_time_pct)
+    models = sorted(report.models, key=_on_time_pct)
     bars = models[:_MOST_BARS]
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "gkestimator"}):
+    with drawing() as new_figure:
         height = max(4.6, 1.6 + 0.27 * len(bars))
-        figure = Figure(figsize=(10.5, height), layout="constrained")
-        layout: Any = figure.get_layout_engine()
-        layout.set(w_pad=0.1)  # names at the left edge would be cut
-        panels: Any = figure.subplot_mosaic([["bars", "spread"], ["bars", "time"]], width_ratios=[1.15, 1])
-        _bars(panels["bars"], bars, len(models))
-        _spread(panels["spread"], models)
-        _over_time(panels["time"], report, models)
-        figure.suptitle(_title(report), x=0.01, ha="left", fontsize=9)
+        figure = new_figure(figsize=(10.5, height), layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.1)  # names at the left edge would be cut
+        panels = figure.subplot_mosaic([["bars", "spread"], ["bars", "time"]], width_ratios=[1.15, 1])
+        _draw_bars(panels["bars"], bars, len(models))
+        _draw_spread(panels["spread"], models)
+        _draw_over_time(panels["time"], report, models)
+        title_of(figure, _title(report), size=9)
         return saved(figure, form)
+
+
+def _on_time_pct(model: SimulatedModel) -> float:
+    """Return the share on time; a model that nothing came for stands behind all others."""
+    if model.on_time_pct is None:
+        return 101.0
+    return model.on_time_pct
 
 
 def _name(text: str, limit: int = 22) -> str:
     return clipped(printable(text), limit).replace("$", r"\$")
 
 
-def _bars(axes: Any, models: Sequence[SimulatedModel], there: int) -> None:
+def _draw_bars(axes: Any, models: Sequence[SimulatedModel], total: int) -> None:
+    """Draw a bar of stages for each of ``models``, with its percentiles and its SLO."""
+    _stack_stages(axes, models)
+    _mark_percentile(axes, [m.latency_p50_ms for m in models], "o", "median")
+    _mark_percentile(axes, [m.latency_p99_ms for m in models], "D", "99th percentile")
     rows = range(len(models))
-    left = [0.0] * len(models)
-    for stage in STAGE_NAMES:
-        means = [getattr(m, stage).mean_ms or 0.0 for m in models]
-        if not any(means):
-            continue
-        axes.barh(
-            rows, means, left=left, height=0.62, color=_STAGE_HUES[stage], label=_STAGE_WORDS[stage], zorder=2
-        )
-        left = [a + b for a, b in zip(left, means, strict=True)]
-    for values, marker, label in (
-        ([m.latency_p50_ms for m in models], "o", "median"),
-        ([m.latency_p99_ms for m in models], "D", "99th percentile"),
-    ):
-        at = [(v, i) for i, v in enumerate(values) if v is not None]
-        axes.plot(
-            [v for v, _ in at],
-            [i for _, i in at],
-            marker,
-            color="white",
-            markeredgecolor=INK,
-            markersize=4,
-            markeredgewidth=0.9,
-            linestyle="none",
-            label=label,
-            zorder=4,
-        )
-    axes.vlines(
-        [m.slo_ms for m in models],
-        [i - 0.42 for i in rows],
-        [i + 0.42 for i in rows],
-        color=INK,
-        linewidth=1.4,
-        label="SLO",
-        zorder=3,
-    )
-    # One model far beyond its objective must not flatten the others.
-    longest = sorted(max(m.slo_ms, m.latency_p99_ms or 0.0) for m in models) or [1.0]
-    top = min(longest[-1], 4 * max(m.slo_ms for m in models) if models else 1.0)
-    axes.set_xlim(0, 1.06 * top)
-    for i, m in enumerate(models):
-        if m.latency_p99_ms is not None and m.latency_p99_ms > 1.06 * top:
-            axes.text(1.05 * top, i, f"p99 {m.latency_p99_ms:,.0f} ▸", ha="right", va="center", fontsize=6.5)
-        elif m.latency_mean_ms is None:
-            axes.text(0.01 * top, i, "nothing answered", va="center", fontsize=6.5, color=INK)
-    axes.set_yticks(list(rows), [f"{_name(m.model)}  {_percent(m.on_time_pct)}" for m in models], fontsize=7)
+    slos = [m.slo_ms for m in models]
+    low = [i - 0.42 for i in rows]
+    high = [i + 0.42 for i in rows]
+    axes.vlines(slos, low, high, color=INK, linewidth=1.4, label="SLO", zorder=3)
+    _limit_bars(axes, models)
+    names = [f"{_name(m.model)}  {_percent(m.on_time_pct)}" for m in models]
+    axes.set_yticks(list(rows), names, fontsize=7)
     axes.set_ylim(max(len(models), _FEWEST) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("latency (ms)")
-    if there == len(models):
-        cut = ""
-    else:
-        cut = f"; the {len(models)} worst of {there:,} models"
+    cut = ""
+    if total > len(models):
+        cut = f"; the {len(models)} worst of {total:,} models"
     axes.set_title(f"Mean latency by stage, and percent on time{cut}", loc="left")
-    axes.legend(
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.1 if len(models) < 12 else -0.06),
-        ncols=4,
-        fontsize=7,
-        handlelength=1.2,
-        columnspacing=1.2,
-    )
+    below = -0.06
+    if len(models) < 12:
+        below = -0.1
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, below), "ncols": 4}
+    axes.legend(**place, fontsize=7, handlelength=1.2, columnspacing=1.2)
+
+
+def _stack_stages(axes: Any, models: Sequence[SimulatedModel]) -> None:
+    left = [0.0] * len(models)
+    for stage, hue in _STAGE_HUES.items():
+        means = [getattr(m, stage).mean_ms or 0.0 for m in models]
+        if not any(means):
+            continue
+        words = _STAGE_WORDS[stage]
+        axes.barh(range(len(models)), means, left=left, height=0.62, color=hue, label=words, zorder=2)
+        left = [a + b for a, b in zip(left, means, strict=True)]
+
+
+def _mark_percentile(axes: Any, values: Sequence[float | None], marker: str, label: str) -> None:
+    rows = [i for i, value in enumerate(values) if value is not None]
+    known = [value for value in values if value is not None]
+    look = {"color": "white", "markeredgecolor": INK, "markersize": 4, "markeredgewidth": 0.9}
+    axes.plot(known, rows, marker, linestyle="none", label=label, zorder=4, **look)
+
+
+def _limit_bars(axes: Any, models: Sequence[SimulatedModel]) -> None:
+    """End the axis where all but far outliers end, and say what lies beyond it."""
+    longest = max([max(m.slo_ms, m.latency_p99_ms or 0.0) for m in models], default=1.0)
+    largest_slo = max([m.slo_ms for m in models], default=1.0)
+    top = min(longest, _MOST_SLOS * largest_slo)
+    axes.set_xlim(0, _BEYOND * top)
+    for i, m in enumerate(models):
+        if m.latency_p99_ms is not None and m.latency_p99_ms > _BEYOND * top:
+            text = f"p99 {m.latency_p99_ms:,.0f} ▸"
+            axes.text(1.05 * top, i, text, ha="right", va="center", fontsize=_SMALL)
+        elif m.latency_mean_ms is None:
+            axes.text(0.01 * top, i, "nothing answered", va="center", fontsize=_SMALL, color=INK)
 
 
 def _percent(value: float | None) -> str:
@@ -123,80 +127,77 @@ def _percent(value: float | None) -> str:
     return f"{int(10 * value) / 10:g} %"
 
 
-def _look(models: Sequence[SimulatedModel]) -> dict[str, str]:
-    return {m.model: _HUES[i] for i, m in enumerate(models[:_NAMED])}
+def _line_look(number: int, named_width: float, other_width: float) -> dict[str, Any]:
+    """Return how the line of the ``number``-th worst model looks: its own hue, or grey behind those."""
+    if number < len(_HUES):
+        return {"color": _HUES[number], "linewidth": named_width, "zorder": 3}
+    return {"color": GREY, "linewidth": other_width, "zorder": 2}
 
 
-def _spread(axes: Any, models: Sequence[SimulatedModel]) -> None:
-    look = _look(models)
-    most = 1.0
-    for m in reversed(models):
+def _draw_spread(axes: Any, models: Sequence[SimulatedModel]) -> None:
+    """Draw the share of the requests that each model answered within a multiple of its SLO."""
+    furthest = 1.0
+    for number, m in reversed(list(enumerate(models))):
         if m.latency_quantiles_ms is None:
             continue
         # Of all that came: what was refused or dropped is never answered.
+        never = 0.0
         if m.arrived_rps:
             never = (m.rejected_rps + m.dropped_rps) / m.arrived_rps
-        else:
-            never = 0.0
-        x = [v / m.slo_ms for v in m.latency_quantiles_ms]
-        y = [q * (1 - never) for q in QUANTILES_PCT]
-        hue = look.get(m.model)
-        axes.plot(
-            x,
-            y,
-            color=hue or GREY,
-            linewidth=1.5 if hue else 0.8,
-            zorder=3 if hue else 2,
-            label=_name(m.model) if hue else None,
-        )
-        most = max(most, x[-1])
+        multiples = [v / m.slo_ms for v in m.latency_quantiles_ms]
+        answered = [q * (1 - never) for q in QUANTILES_PCT]
+        name = None
+        if number < len(_HUES):
+            name = _name(m.model)
+        axes.plot(multiples, answered, label=name, **_line_look(number, 1.5, 0.8))
+        furthest = max(furthest, multiples[-1])
     axes.axvline(1, color=INK, linewidth=1.0)
     axes.text(1, 101, "SLO", ha="center", va="bottom", fontsize=7)
     axes.set_xscale("log")
-    least = min((m.latency_quantiles_ms[1] / m.slo_ms for m in models if m.latency_quantiles_ms), default=0.1)
-    axes.set_xlim(max(least * 0.8, 1e-3), max(1.5, min(most * 1.1, 100.0)))
-    low, high = axes.get_xlim()
-    ticks = [t for t in (m * 10.0**e for e in range(-3, 3) for m in (1, 2, 5)) if low <= t <= high]
+    starts = [m.latency_quantiles_ms[1] / m.slo_ms for m in models if m.latency_quantiles_ms]
+    low = max(min(starts, default=0.1) * 0.8, 1e-3)
+    high = max(1.5, min(furthest * 1.1, 100.0))
+    axes.set_xlim(low, high)
+    ticks = [t for t in _LOG_TICKS if low <= t <= high]
     axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
     axes.minorticks_off()
     axes.set_ylim(0, 104)
     axes.set_ylabel("% of requests")
     axes.set_xlabel("latency as a multiple of the SLO")
     axes.set_title("Answered within", loc="left")
-    if look:
+    if models:
         handles, labels = axes.get_legend_handles_labels()
-        axes.legend(handles[::-1], labels[::-1], fontsize=6.5, loc="upper left", handlelength=1.2)
+        axes.legend(handles[::-1], labels[::-1], fontsize=_SMALL, loc="upper left", handlelength=1.2)
 
 
-def _over_time(axes: Any, report: SimulationReport, models: Sequence[SimulatedModel]) -> None:
-    look = _look(models)
-    window = report.settings.window_s
-    by_name = {t.model: t for t in report.timeline}
+def _draw_over_time(axes: Any, report: SimulationReport, models: Sequence[SimulatedModel]) -> None:
+    """Draw each model's share on time by the time of arrival."""
+    settings = report.settings
+    timelines = {t.model: t for t in report.timeline}
     least = 100.0
-    for m in reversed(models):
-        found = by_name[m.model]
-        middle = []
-        share = []
-        for i, (came, kept) in enumerate(zip(found.arrived, found.on_time, strict=True)):
-            middle.append((i + 0.5) * window)
-            share.append(100 * kept / came if came else math.nan)
-        hue = look.get(m.model)
-        axes.plot(middle, share, color=hue or GREY, linewidth=1.3 if hue else 0.7, zorder=3 if hue else 2)
-        least = min([least, *(v for v in share if not math.isnan(v))])
-    if report.settings.warmup_s:
-        axes.axvspan(0, report.settings.warmup_s, color="#f2f2f2", zorder=0)
-        if report.settings.warmup_s > 0.12 * report.settings.duration_s:
-            axes.text(
-                report.settings.warmup_s / 2,
-                0.03,
-                "warm-up",
-                ha="center",
-                fontsize=6.5,
-                color=INK,
-                transform=axes.get_xaxis_transform(),
-            )
-    axes.set_xlim(0, report.settings.duration_s)
-    axes.set_ylim(0 if least < 80 else 10 * math.floor((least - 5) / 10), 104 if least < 80 else 101)
+    for number, m in reversed(list(enumerate(models))):
+        timeline = timelines[m.model]
+        middles = []
+        shares = []
+        for i, (came, in_time) in enumerate(zip(timeline.arrived, timeline.on_time, strict=True)):
+            middles.append((i + 0.5) * settings.window_s)
+            share = math.nan
+            if came:
+                share = 100 * in_time / came
+                least = min(least, share)
+            shares.append(share)
+        axes.plot(middles, shares, **_line_look(number, 1.3, 0.7))
+    warmup = settings.warmup_s
+    if warmup:
+        axes.axvspan(0, warmup, color="#f2f2f2", zorder=0)
+    if warmup > 0.12 * settings.duration_s:
+        where = axes.get_xaxis_transform()
+        axes.text(warmup / 2, 0.03, "warm-up", ha="center", fontsize=_SMALL, color=INK, transform=where)
+    axes.set_xlim(0, settings.duration_s)
+    if least < 80:
+        axes.set_ylim(0, 104)
+    else:
+        axes.set_ylim(10 * math.floor((least - 5) / 10), 101)
     axes.set_xlabel("time of arrival (s)")
     axes.set_ylabel("% on time")
     axes.set_title("On time of those let in, over time", loc="left")
@@ -206,11 +207,8 @@ def _title(report: SimulationReport) -> str:
     t = report.totals
     s = report.settings
     arrivals = _name(s.arrivals.rpartition("/")[2], 48)
-    words = [
-        f"Plan of {s.policy}, arrivals {arrivals}, {s.duration_s:g} s: on time {t.goodput_rps:,.6g} req/s",
-        f"promised {t.promised_goodput_rps:,.6g}",
-    ]
+    title = f"Plan of {s.policy}, arrivals {arrivals}, {s.duration_s:g} s: on time {t.goodput_rps:,.6g} req/s"
+    title += f", promised {t.promised_goodput_rps:,.6g}"
     if t.expected_goodput_rps is not None:
-        words.append(f"expected {t.expected_goodput_rps:,.6g}")
-    words.append(f"{t.gpus_used:,} GPU{'s' * (t.gpus_used != 1)}")
-    return ", ".join(words)
+        title += f", expected {t.expected_goodput_rps:,.6g}"
+    return f"{title}, {t.gpus_used:,} {plural(t.gpus_used, 'GPU')}"

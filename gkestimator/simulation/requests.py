@@ -1,4 +1,4 @@
-"""Every request of a simulation as a table: CSV or Parquet."""
+"""Write every request of a simulation as a table: CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REQUEST_SUFFIXES = {".csv": "csv", ".parquet": "parquet"}
 
 
 def check_writable(form: str) -> None:
-    """Raises UsageError where ``form`` is ``parquet`` and pyarrow (extra ``parquet``) is missing."""
+    """Raise UsageError where ``form`` is ``parquet`` and pyarrow (extra ``parquet``) is missing."""
     if form == "parquet":
         try:
             import pyarrow  # noqa: F401
@@ -23,10 +23,12 @@ def check_writable(form: str) -> None:
 
 
 def render_requests(system: System, result: Result, form: str) -> bytes:
-    """The counted requests to models in order of completion, one row each, as ``csv`` or ``parquet``: ``source``,
-    ``model``, ``replica``, ``gpu`` (names), ``batch`` (size), ``arrived_ms`` (at the model's router), ``router_ms``,
-    ``network_ms``, ``queue_ms``, ``gpu_ms``, ``total_ms``, ``on_time``. Raises UsageError: the simulation did not
-    keep them (``Options.keep_requests``), or pyarrow is missing."""
+    """Return the counted requests to models in order of completion, one row each, as ``csv`` or ``parquet``:
+    ``source``, ``model``, ``replica``, ``gpu`` (names), ``batch`` (size), ``arrived_ms`` (at the model's
+    router), ``router_ms``, ``network_ms``, ``queue_ms``, ``gpu_ms``, ``total_ms``, ``on_time``.
+
+    Raises UsageError: the simulation did not keep them (``Options.keep_requests``), or pyarrow is missing.
+    """
     import pandas
 
     kept = result.requests

@@ -1,13 +1,10 @@
-"""From what a simulation counted to its report."""
+"""Turn what a simulation counted into its report."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.documents import PlacementPlan
 from gkestimator.documents.simulation import (
@@ -21,6 +18,7 @@ from gkestimator.documents.simulation import (
     StageTimes,
     TimelineModel,
 )
+from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.histogram import quantile_ms
 from gkestimator.simulation.result import STAGES, Result
 from gkestimator.simulation.system import System
@@ -36,7 +34,7 @@ def summarise(
     settings: SimulationSettings,
     notes: Sequence[str] = (),
 ) -> SimulationReport:
-    """The report of ``result``, had from simulating ``system``, which was built from ``plan``."""
+    """Return the report of ``result``, had from simulating ``system``, which was built from ``plan``."""
     seconds = (result.until_ms - result.from_ms) / 1e3
     models = _models(plan, system, result, settings.rate_scale, seconds)
     gpus = _gpus(plan, result)
@@ -46,41 +44,67 @@ def summarise(
         models=models,
         applications=_applications(system, result, settings.rate_scale, seconds),
         gpus=gpus,
-        timeline=tuple(
-            TimelineModel(
-                model=m.name,
-                arrived=tuple(int(n) for n in result.arrived_by_window[i]),
-                on_time=tuple(int(n) for n in result.on_time_by_window[i]),
-                wait_mean_ms=tuple(
-                    float(total) / int(n) if n else None
-                    for total, n in zip(result.wait_by_window_ms[i], result.done_by_window[i], strict=True)
-                ),
-            )
-            for i, m in enumerate(system.models)
-        ),
+        timeline=_timeline(system, result),
         notes=tuple(notes),
     )
 
 
-def _latencies(histogram: NDArray[np.int64], total_ms: float, count: int) -> dict[str, Any]:
-    """Mean, percentiles and quantiles of response times; all None without any."""
-    found: dict[str, Any] = {"latency_mean_ms": total_ms / count if count else None}
-    found |= {f"latency_{name}_ms": quantile_ms(histogram, q) for name, q in _PERCENTILES.items()}
+def _timeline(system: System, result: Result) -> tuple[TimelineModel, ...]:
+    timeline = []
+    for i, model in enumerate(system.models):
+        of_model = TimelineModel(
+            model=model.name,
+            arrived=tuple(result.arrived_by_window[i].tolist()),
+            on_time=tuple(result.on_time_by_window[i].tolist()),
+            wait_mean_ms=window_means(result.wait_by_window_ms[i], result.done_by_window[i]),
+        )
+        timeline.append(of_model)
+    return tuple(timeline)
+
+
+def window_means(totals: Floats, counts: Ints) -> tuple[float | None, ...]:
+    """Return the mean of each window; None of nothing."""
+    return tuple(map(mean_of, totals.tolist(), counts.tolist()))
+
+
+def mean_of(total: float, count: int) -> float | None:
+    """Return the mean of ``count`` things that sum to ``total``; None of nothing."""
+    if count:
+        return total / count
+    return None
+
+
+def percent_of(part: int, whole: int) -> float | None:
+    """Return the share of ``whole`` in percent; None of nothing."""
+    return mean_of(100 * part, whole)
+
+
+def rejected_by_model(system: System, result: Result) -> list[int]:
+    """Return how many requests were turned away at each model's own door."""
+    rejected = [0] * len(system.models)
+    for source, count in zip(system.sources, result.source_rejected.tolist(), strict=True):
+        if not source.application:
+            rejected[source.stages[0].model] += count
+    return rejected
+
+
+def _latencies(histogram: Ints, total_ms: float, count: int) -> dict[str, Any]:
+    """Return mean, percentiles and quantiles of response times by field; all None without any."""
+    latencies: dict[str, Any] = {"latency_mean_ms": mean_of(total_ms, count)}
+    for name, q in _PERCENTILES.items():
+        latencies[f"latency_{name}_ms"] = quantile_ms(histogram, q)
     quantiles = [quantile_ms(histogram, q / 100) for q in QUANTILES_PCT]
-    found["latency_quantiles_ms"] = tuple(q for q in quantiles if q is not None) or None
-    return found
+    known = tuple(q for q in quantiles if q is not None)
+    return latencies | {"latency_quantiles_ms": known or None}
 
 
 def _throughput(by_end: int, on_time: int, seconds: float) -> float:
-    """Answers a second: those given by the end of the arrivals. Those given after it but on time count too, or a
-    system that keeps up would seem to do less than its goodput."""
+    """Return answers a second: those given by the end of the arrivals.
+
+    Those given after it but on time count too, or a system that keeps up would seem to do less than its
+    goodput.
+    """
     return max(by_end, on_time) / seconds
-
-
-def _pct(part: int, whole: int) -> float | None:
-    if whole:
-        return 100 * part / whole
-    return None
 
 
 def _models(
@@ -99,26 +123,21 @@ def _models(
     for i, replica in enumerate(system.replicas):
         ran[replica.model] += int(result.replica_batches[i])
         served[replica.model] += int(result.replica_requests[i])
-    rejected = [0] * len(system.models)
-    for s, source in enumerate(system.sources):
-        if not source.application:
-            rejected[source.stages[0].model] += int(result.source_rejected[s])
-    found = []
+    rejected = rejected_by_model(system, result)
+    models = []
     for m, model in enumerate(system.models):
         done = int(result.done[m])
         on_time = int(result.on_time[m])
         batches = int(result.batches[m])
         arrived = int(result.arrived[m]) + rejected[m]
-        stages: dict[str, Any] = {
-            name: StageTimes(
-                mean_ms=float(result.sums_ms[m, i]) / done if done else None,
+        stages: dict[str, Any] = {}
+        for i, name in enumerate(STAGES[:_TOTAL]):
+            stages[name] = StageTimes(
+                mean_ms=mean_of(float(result.sums_ms[m, i]), done),
                 p50_ms=quantile_ms(result.histograms[m, i], 0.5),
                 p99_ms=quantile_ms(result.histograms[m, i], 0.99),
             )
-            for i, name in enumerate(STAGES)
-            if i != _TOTAL
-        }
-        found.append(
+        models.append(
             SimulatedModel(
                 model=model.name,
                 slo_ms=model.slo_ms,
@@ -130,23 +149,23 @@ def _models(
                 dropped_rps=int(result.dropped[m]) / seconds,
                 goodput_rps=on_time / seconds,
                 throughput_rps=_throughput(int(result.done_by_end[m]), on_time, seconds),
-                on_time_pct=_pct(on_time, arrived),
-                wait_mean_ms=float(result.wait_sums_ms[m]) / done if done else None,
+                on_time_pct=percent_of(on_time, arrived),
+                wait_mean_ms=mean_of(float(result.wait_sums_ms[m]), done),
                 **_latencies(result.histograms[m, _TOTAL], float(result.sums_ms[m, _TOTAL]), done),
                 **stages,
                 batches=batches,
-                batch_mean=served[m] / ran[m] if ran[m] else None,
-                batches_full_pct=_pct(int(result.batches_full[m]), batches),
-                batches_timed_out_pct=_pct(int(result.batches_timed_out[m]), batches),
+                batch_mean=mean_of(served[m], ran[m]),
+                batches_full_pct=percent_of(int(result.batches_full[m]), batches),
+                batches_timed_out_pct=percent_of(int(result.batches_timed_out[m]), batches),
             )
         )
-    return tuple(found)
+    return tuple(models)
 
 
 def _applications(
     system: System, result: Result, scale: float, seconds: float
 ) -> tuple[SimulatedApplication, ...]:
-    found = []
+    applications = []
     for s, source in enumerate(system.sources):
         if not source.application:
             continue
@@ -154,7 +173,7 @@ def _applications(
         rejected = int(result.source_rejected[s])
         done = int(result.source_done[s])
         on_time = int(result.source_on_time[s])
-        found.append(
+        applications.append(
             SimulatedApplication(
                 application=source.name,
                 slo_ms=source.slo_ms,
@@ -164,19 +183,19 @@ def _applications(
                 dropped_rps=int(result.source_dropped[s]) / seconds,
                 goodput_rps=on_time / seconds,
                 throughput_rps=_throughput(int(result.source_done_by_end[s]), on_time, seconds),
-                on_time_pct=_pct(on_time, arrived),
+                on_time_pct=percent_of(on_time, arrived),
                 **_latencies(result.source_histograms[s], float(result.source_sums_ms[s]), done),
             )
         )
-    return tuple(found)
+    return tuple(applications)
 
 
 def _gpus(plan: PlacementPlan, result: Result) -> tuple[SimulatedGpu, ...]:
     span = result.until_ms - result.from_ms
-    found = []
+    gpus = []
     for g, gpu in enumerate(plan.gpus):
         cuti = float(result.gpu_creq_ms[g]) / span
-        found.append(
+        gpus.append(
             SimulatedGpu(
                 id=gpu.id,
                 type=gpu.type,
@@ -185,14 +204,14 @@ def _gpus(plan: PlacementPlan, result: Result) -> tuple[SimulatedGpu, ...]:
                 muti_pct=gpu.muti_pct,
             )
         )
-    return tuple(found)
+    return tuple(gpus)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [v for v in values if v is not None]
-    if known and len(known) == len(values):
-        return sum(known) / len(known)
-    return None
+    if len(known) < len(values):
+        return None
+    return mean_of(sum(known), len(known))
 
 
 def _totals(
@@ -215,7 +234,7 @@ def _totals(
         arrived_rps=arrived / seconds,
         rejected_rps=rejected / seconds,
         dropped_rps=int(result.source_dropped.sum()) / seconds,
-        on_time_pct=_pct(int(result.source_on_time.sum()), arrived),
+        on_time_pct=percent_of(int(result.source_on_time.sum()), arrived),
         **_latencies(
             result.source_histograms.sum(axis=0),
             float(result.source_sums_ms.sum()),

@@ -1,4 +1,4 @@
-"""What is simulated, in numbers alone: sources of requests, models, replicas, GPUs."""
+"""Describe what is simulated, in numbers alone: sources of requests, models, replicas, GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gkestimator.interference.base import TERMS
 
 @frozen
 class SimModel:
-    """``slo_ms``: what a request to the model (alone, or as a stage of an application) is held to."""
+    """Hold a model. ``slo_ms``: what a request to the model (alone, or as a stage of an application) is held to."""
 
     name: str
     slo_ms: float
@@ -16,9 +16,12 @@ class SimModel:
 
 @frozen
 class SimStage:
-    """One stage of a source: ``model`` (index) is asked ``fan_out`` times for each execution of each stage that it
-    follows (``after``: indices into the source's stages; the request itself where empty), once all of them are
-    done. A fractional fan-out is rounded up or down at random."""
+    """Hold one stage of a source: ``model`` (index) is asked ``fan_out`` times for each execution of each
+    stage that it follows (``after``: indices into the source's stages; the request itself where empty), once
+    all of them are done.
+
+    A fractional fan-out is rounded up or down at random.
+    """
 
     model: int
     after: tuple[int, ...] = ()
@@ -27,10 +30,12 @@ class SimStage:
 
 @frozen
 class SimSource:
-    """A stream of requests: a model asked for by itself (``application`` False, one stage) or an application.
+    """Hold a stream of requests: a model asked for by itself (``application`` False, one stage) or an
+    application.
 
-    ``rate_rps`` is what the workload says; ``admit``: chance (0 to 1) that a request is let in at the door, the
-    others are turned away at once."""
+    ``rate_rps`` is what the workload says; ``admit``: chance (0 to 1) that a request is let in at the door,
+    the others are turned away at once.
+    """
 
     name: str
     application: bool
@@ -42,7 +47,10 @@ class SimSource:
 
 @frozen
 class SimGpu:
-    """One GPU. ``price_per_hour`` in USD, None where unknown. ``terms``: what the interference model keeps of it."""
+    """Hold one GPU. ``price_per_hour`` in USD, None where unknown.
+
+    ``terms``: what the interference model keeps of it.
+    """
 
     id: str
     type: str
@@ -52,19 +60,20 @@ class SimGpu:
 
 @frozen
 class SimReplica:
-    """One replica of ``model`` on ``gpu`` (indices into the system).
+    """Hold one replica of ``model`` on ``gpu`` (indices into the system).
 
     ``weight``: the part of its model's requests that is meant for it (requests per second; above 0).
-    ``deal``: requests that a batch for it usually holds, by which round robin counts what it was dealt (None: the
-    full batch; a replica with a duty cycle is dealt single requests).
-    ``max_wait_ms``: a batch leaves the router after that, full or not. ``partition``: replicas with one number
-    share a server that runs one batch at a time (numbers are of the whole system; None: a server of its own).
-    ``duty_cycle_ms``: it may start at ``turn_offset_ms + k duty_cycle_ms`` alone, with what waits then, at most a
-    batch (None: whenever the server is free). Curves are at ``batches`` (ascending), linear between and constant
-    beyond: ``latencies_ms`` of a batch alone on the GPU, at its SM share; ``copies_ms`` (None: not counted);
-    ``request_ms`` and ``response_ms``, the network's delays (None: none); ``features``, by batch size, what the
-    interference model asks. ``sigma_below`` and ``sigma_above``: deviations of the logarithm of true over estimated
-    latency (:func:`gkestimator.placement.queueing.interval_sigmas`). ``creq_pct`` and ``memory_pct`` as packed.
+    ``deal``: requests that a batch for it usually holds, by which round robin counts what it was dealt (None:
+    the full batch; a replica with a duty cycle is dealt single requests). ``max_wait_ms``: a batch leaves the
+    router after that, full or not. ``partition``: replicas with one number share a server that runs one batch
+    at a time (numbers are of the whole system; None: a server of its own). ``duty_cycle_ms``: it may start at
+    ``turn_offset_ms + k duty_cycle_ms`` alone, with what waits then, at most a batch (None: whenever the
+    server is free). Curves are at ``batches`` (ascending), linear between and constant beyond:
+    ``latencies_ms`` of a batch alone on the GPU, at its SM share; ``copies_ms`` (None: not counted);
+    ``request_ms`` and ``response_ms``, the network's delays (None: none); ``features``, by batch size, what
+    the interference model asks. ``sigma_below`` and ``sigma_above``: deviations of the logarithm of true over
+    estimated latency (:func:`gkestimator.placement.queueing.interval_sigmas`). ``creq_pct`` and
+    ``memory_pct`` as packed.
     """
 
     id: str
@@ -92,7 +101,10 @@ class SimReplica:
 
 @frozen
 class System:
-    """Everything that is simulated. ``notes`` say what a reader must know (assumptions, columns that are null)."""
+    """Hold everything that is simulated.
+
+    ``notes`` say what a reader must know (assumptions, columns that are null).
+    """
 
     sources: tuple[SimSource, ...]
     models: tuple[SimModel, ...]

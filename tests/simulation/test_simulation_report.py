@@ -13,10 +13,10 @@ from _plans import chain, plan, replica, row, simulated
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.documents import PlacementPlan
 from gkestimator.documents.simulation import QUANTILES_PCT
+from gkestimator.reporting.simulated import share_text
 from gkestimator.simulation.picture import draw
 from gkestimator.simulation.report import (
     render_simulation,
-    share_text,
     simulation_csv,
     simulation_text,
     simulation_words,

@@ -1,1 +1,1 @@
-"""Arrival processes: when requests come, in chunks."""
+"""Say when requests come: arrival processes, in chunks."""

@@ -1,17 +1,24 @@
-"""Arrivals by name: a process that is drawn, or the file of a trace or of rate profiles."""
+"""Make arrivals by name: a process that is drawn, or the file of a trace or of rate profiles."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gkestimator.core.errors import UsageError
+from gkestimator.documents import Application, ModelLoad, Workload
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.processes import PROCESSES, ArrivalProcess
 from gkestimator.simulation.arrivals.profiles import has_profiles, read_profiles
 from gkestimator.simulation.arrivals.rates import Bursts, Profile
 from gkestimator.simulation.arrivals.replay import Replay, ReplayedArrivals
 from gkestimator.simulation.arrivals.streams import Streams
+
+
+def sources_of(workload: Workload) -> tuple[ModelLoad | Application, ...]:
+    """Return what requests come for, in the order of arrivals' streams: models by themselves, then applications."""
+    return (*workload.models, *workload.applications)
 
 
 def make_arrivals(
@@ -25,49 +32,52 @@ def make_arrivals(
     profiles: Mapping[str, Profile] | None = None,
     replay: Replay | None = None,
 ) -> Arrivals:
-    """Arrivals for the sources ``names`` with mean rates ``rates_rps`` (in the system's order).
+    """Return arrivals for the sources ``names`` with mean rates ``rates_rps`` (in the system's order).
 
-    ``kind``: one of PROCESSES (see :class:`ArrivalProcess`), else the path of a trace, replayed as ``replay`` says
-    (:class:`~gkestimator.simulation.arrivals.replay.Replay`; gives a ``ReplayedArrivals``), or of rate profiles
-    (:func:`~gkestimator.simulation.arrivals.profiles.read_profiles`), which are Poisson. ``rate_scale`` multiplies
-    every rate. ``bursts``: the states of ``mmpp``. ``profiles``: sources whose rate varies in time, in place of their
-    mean rate (``poisson`` and ``constant``).
+    ``kind``: one of PROCESSES (see :class:`ArrivalProcess`), else the path of a trace, replayed as ``replay``
+    says (:class:`~gkestimator.simulation.arrivals.replay.Replay`; gives a ``ReplayedArrivals``), or of rate
+    profiles (:func:`~gkestimator.simulation.arrivals.profiles.read_profiles`), which are Poisson.
+    ``rate_scale`` multiplies every rate. ``bursts``: the states of ``mmpp``. ``profiles``: sources whose rate
+    varies in time, in place of their mean rate (``poisson`` and ``constant``).
 
-    Raises UsageError: lists of unlike lengths, a negative rate, a scale not above 0, a profile for an unknown source;
-    DocumentError: a trace that is malformed or has too little.
+    Raises UsageError: lists of unlike lengths, a negative rate, a scale not above 0, a profile for an unknown
+    source; DocumentError: a trace that is malformed or has too little.
     """
-    if len(rates_rps) != len(names):
-        raise UsageError(f"arrivals: found {len(rates_rps)} rates and {len(names)} names, expected as many")
-    for name, rate in zip(names, rates_rps, strict=True):
-        if not 0 <= rate < float("inf"):
-            raise UsageError(f"rate of {name!r}: found {rate:g} req/s, expected at least 0")
-    if seed < 0:
-        raise UsageError(f"seed of arrivals: found {seed}, expected at least 0")
-    if not 0 < rate_scale < float("inf"):
-        raise UsageError(f"rate scale: found {rate_scale:g}, expected a finite factor above 0")
+    _check(rates_rps, names, seed, rate_scale)
+    profiles = dict(profiles or {})
     if kind not in PROCESSES:
         path = _trace_path(kind)
-        found = read_profiles(path, names) if has_profiles(path) else None
-        if found is None:
+        if not has_profiles(path):
             return ReplayedArrivals(
                 path, names, rates_rps, replay=replay or Replay(), seed=seed, rate_scale=rate_scale
             )
         kind = "poisson"
-        profiles = {**found, **(profiles or {})}
-    unknown = sorted(set(profiles or {}) - set(names))
+        profiles = read_profiles(path, names) | profiles
+    unknown = sorted(set(profiles) - set(names))
     if unknown:
         raise UsageError(f"rate profile for {unknown[0]!r}, expected one of {', '.join(names)}")
-    processes = [
-        ArrivalProcess(
-            kind=str(kind),
-            rate=profiles[name].scaled(rate_scale) if profiles and name in profiles else rate * rate_scale,
-            source=number,
-            seed=seed,
-            bursts=bursts or Bursts(),
+    processes = []
+    for number, (name, mean_rps) in enumerate(zip(names, rates_rps, strict=True)):
+        rate: float | Profile = mean_rps * rate_scale
+        if name in profiles:
+            rate = profiles[name].scaled(rate_scale)
+        process = ArrivalProcess(
+            kind=str(kind), rate=rate, source=number, seed=seed, bursts=bursts or Bursts()
         )
-        for number, (name, rate) in enumerate(zip(names, rates_rps, strict=True))
-    ]
+        processes.append(process)
     return Streams([p.blocks for p in processes], rate_rps=sum(p.peak_rps for p in processes))
+
+
+def _check(rates_rps: Sequence[float], names: Sequence[str], seed: int, rate_scale: float) -> None:
+    if len(rates_rps) != len(names):
+        raise UsageError(f"arrivals: found {len(rates_rps)} rates and {len(names)} names, expected as many")
+    for name, rate in zip(names, rates_rps, strict=True):
+        if not 0 <= rate < math.inf:
+            raise UsageError(f"rate of {name!r}: found {rate:g} req/s, expected at least 0")
+    if seed < 0:
+        raise UsageError(f"seed of arrivals: found {seed}, expected at least 0")
+    if not 0 < rate_scale < math.inf:
+        raise UsageError(f"rate scale: found {rate_scale:g}, expected a finite factor above 0")
 
 
 def _trace_path(kind: str | Path) -> Path:

@@ -1,4 +1,4 @@
-"""Arrivals that are drawn: Poisson, Markov-modulated Poisson, evenly spaced; at one rate or along a profile."""
+"""Draw arrivals: Poisson, Markov-modulated Poisson, evenly spaced; at one rate or along a profile."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
+from gkestimator.simulation.arrays import Floats, generator_of
 from gkestimator.simulation.arrivals.rates import Block, Bursts, Profile, bent
 
 PROCESSES = ("poisson", "mmpp", "constant")
-Floats = NDArray[np.float64]
 # Requests drawn at a time. The times depend on it in the last digit, so it is fixed, whatever the chunks.
 _BLOCK = 4096
 # The seed's third child (0 to 2 are the simulator's own) is the arrivals'; its children are the sources.
@@ -21,21 +20,21 @@ _SPAWN = 3
 
 
 def generator(seed: int, source: int, part: int = 0) -> np.random.Generator:
-    """The generator of ``part`` (0: requests, 1: states of the rate, 2: replays) of source number ``source``."""
-    return np.random.Generator(
-        np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_SPAWN, source, part)))
-    )
+    """Return the generator of ``part`` (0: requests, 1: states of the rate, 2: replays) of source number ``source``."""
+    return generator_of(seed, _SPAWN, source, part)
 
 
 @frozen
 class ArrivalProcess:
-    """One source's stream. ``kind``: ``poisson``; ``mmpp``: Poisson whose rate jumps between the states of ``bursts``,
-    in the mean ``rate``; ``constant``: evenly spaced, the first at a random part of the first interval (so that sources
-    of one rate do not come in step). ``rate``: requests per second, or a profile (``poisson`` and ``constant``; spacing
-    is even in requests expected then).
+    """Draw one source's stream.
 
-    The same ``seed`` and ``source`` (number) give the same times; sources and seeds are independent. Raises UsageError:
-    an unknown kind, a rate that is negative or not finite, a profile with ``mmpp``.
+    ``kind``: ``poisson``; ``mmpp``: Poisson whose rate jumps between the states of ``bursts``, in the mean
+    ``rate``; ``constant``: evenly spaced, the first at a random part of the first interval (so that sources
+    of one rate do not come in step). ``rate``: requests per second, or a profile (``poisson`` and
+    ``constant``; spacing is even in requests expected then).
+
+    The same ``seed`` and ``source`` (number) give the same times; sources and seeds are independent. Raises
+    UsageError: an unknown kind, a rate that is negative or not finite, a profile with ``mmpp``.
     """
 
     kind: str
@@ -55,17 +54,21 @@ class ArrivalProcess:
 
     @property
     def peak_rps(self) -> float:
-        """The highest rate at any time, requests per second."""
+        """Return the highest rate at any time, requests per second."""
         if isinstance(self.rate, Profile):
             return self.rate.peak_rps
-        return self.rate * (max(self.bursts.relative) if self.kind == "mmpp" else 1.0)
+        if self.kind == "mmpp":
+            return self.rate * max(self.bursts.relative)
+        return self.rate
 
     def blocks(self) -> Iterator[Block]:
-        """The stream from its start, block by block."""
+        """Yield the stream from its start, block by block."""
         if self.peak_rps == 0:
             return
         draw = generator(self.seed, self.source)
-        units = _even(draw) if self.kind == "constant" else _random(draw)
+        units = _random(draw)
+        if self.kind == "constant":
+            units = _even(draw)
         if isinstance(self.rate, Profile):
             yield from bent(units, iter([self.rate.segments()]))
         elif self.kind == "mmpp":
@@ -79,7 +82,7 @@ class ArrivalProcess:
 
 
 def _random(draw: np.random.Generator) -> Iterator[Floats]:
-    """Times of a Poisson process of rate 1."""
+    """Yield times of a Poisson process of rate 1."""
     last = 0.0
     while True:
         times = draw.standard_exponential(_BLOCK)
@@ -90,7 +93,7 @@ def _random(draw: np.random.Generator) -> Iterator[Floats]:
 
 
 def _even(draw: np.random.Generator) -> Iterator[Floats]:
-    """Times one apart, the first at random before 1."""
+    """Yield times one apart, the first at random before 1."""
     phase = draw.random()
     first = 0
     while True:

@@ -1,5 +1,8 @@
-"""Rates over time from a small CSV: ``time_s,model,rate_rps`` (each rate holds until the model's next time) or
-``time_s,model,ramp_rps`` (straight lines between the points)."""
+"""Read rates over time from a small CSV.
+
+Its columns are ``time_s,model,rate_rps`` (each rate holds until the model's next time) or
+``time_s,model,ramp_rps`` (straight lines between the points).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 
 from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.simulation.arrivals.rates import Profile
-from gkestimator.simulation.traces.lines import Lines, quoted
+from gkestimator.simulation.traces.lines import Lines
 from gkestimator.simulation.traces.values import decimals
 
 _MAX_POINTS = 1_000_000
@@ -17,13 +20,16 @@ _RAMPS = {"time_s", "model", "ramp_rps"}
 
 
 def has_profiles(path: Path) -> bool:
-    """Whether the file's columns are those of rate profiles. Raises DocumentError where it cannot be read."""
+    """Say whether the file's columns are those of rate profiles. Raises DocumentError where it cannot be read."""
     return set(Lines(path).header) in (_STEPS, _RAMPS)
 
 
 def read_profiles(path: Path, names: Collection[str]) -> dict[str, Profile]:
-    """The profile of each model in the file. Raises DocumentError, naming the line: a model that is not in ``names``,
-    times of a model that do not ascend, a wrong number, more than a million points, none."""
+    """Return the profile of each model in the file.
+
+    Raises DocumentError, naming the line: a model that is not in ``names``, times of a model that do not
+    ascend, a wrong number, more than a million points, none.
+    """
     lines = Lines(path)
     header = lines.header
     if set(header) not in (_STEPS, _RAMPS) or len(header) != 3:
@@ -35,33 +41,29 @@ def read_profiles(path: Path, names: Collection[str]) -> dict[str, Profile]:
     points: dict[str, tuple[list[float], list[float]]] = {}
     total = 0
     for block in lines.blocks():
-        times = decimals(path, block, header.index("time_s"), "time_s")
-        rates = decimals(path, block, header.index(column), column)
+        times = decimals(block, header.index("time_s"), "time_s")
+        rates = decimals(block, header.index(column), column)
         total += len(times)
         if total > _MAX_POINTS:
-            raise DocumentError(
-                f"{path}: line {block.lines[0]}: found more than {_MAX_POINTS:,} points, expected fewer"
-            )
+            raise block.error(0, f"found more than {_MAX_POINTS:,} points, expected fewer")
         for row, (time, rate) in enumerate(zip(times.tolist(), rates.tolist(), strict=True)):
             name = block.text(row, header.index("model"))
             if name not in names:
-                raise DocumentError(
-                    f"{path}: line {block.lines[row]}: model: found {quoted(name)}, expected one of {', '.join(names)}"
+                raise block.wrong(row, header.index("model"), "model", f"one of {', '.join(names)}")
+            times_s, rates_rps = points.setdefault(name, ([], []))
+            if times_s and time <= times_s[-1]:
+                problem = (
+                    f"time_s: found {time:g}, expected more than {times_s[-1]:g}, the time before of {name}"
                 )
-            at, what = points.setdefault(name, ([], []))
-            if at and time <= at[-1]:
-                raise DocumentError(
-                    f"{path}: line {block.lines[row]}: time_s: found {time:g}, expected more than {at[-1]:g}, the time "
-                    f"before of {name}"
-                )
-            at.append(time)
-            what.append(rate)
+                raise block.error(row, problem)
+            times_s.append(time)
+            rates_rps.append(rate)
     if not points:
         raise DocumentError(f"{path}: found no points below the header, expected at least one")
-    try:
-        return {
-            name: Profile(times_s=tuple(at), rates_rps=tuple(what), ramp=ramp)
-            for name, (at, what) in points.items()
-        }
-    except UsageError as e:
-        raise DocumentError(f"{path}: {e}") from e
+    profiles = {}
+    for name, (times_s, rates_rps) in points.items():
+        try:
+            profiles[name] = Profile(times_s=tuple(times_s), rates_rps=tuple(rates_rps), ramp=ramp)
+        except UsageError as e:
+            raise DocumentError(f"{path}: {e}") from e
+    return profiles

@@ -1,4 +1,4 @@
-"""What a trace holds for each source: single requests in a spool, or counts per minute."""
+"""Keep what a trace holds for each source: single requests in a spool, or counts per minute."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.core.records import frozen
+from gkestimator.simulation.arrays import Ints
 from gkestimator.simulation.arrivals.scaling import copied, strided
-from gkestimator.simulation.arrivals.spool import Piece, Spool
+from gkestimator.simulation.arrivals.spool import Piece, Spool, sliced
 from gkestimator.simulation.traces.reading import Trace
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 _MINUTE = 60.0
 _MAX_PER_MINUTE = 20_000_000
+_PART = 2**20  # requests of a minute that are drawn at a time
 
 
 class Recorded(abc.ABC):
-    """``counts``: requests of each source; ``period_s``: how long the used part lasts, from its start; ``first_s``:
-    when its first request comes (where counts per minute are recorded: its minute begins)."""
+    """Hold the part of a trace that is used.
+
+    ``counts``: requests of each source; ``period_s``: how long the part lasts, from its start; ``first_s``:
+    when its first request comes (where counts per minute are recorded: its minute begins).
+    """
 
     counts: Ints
     period_s: float
@@ -32,16 +34,16 @@ class Recorded(abc.ABC):
 
     @abc.abstractmethod
     def scaled(self, source: int, factor: float, draw: np.random.Generator) -> Iterator[Piece]:
-        """One round of the source's requests, seconds from the start, ``factor`` times as many."""
+        """Yield one round of the source's requests, seconds from the start, ``factor`` times as many."""
 
     @abc.abstractmethod
     def gap_cv(self, source: int) -> float | None:
-        """Standard deviation over mean of the times between the source's requests (None: not known)."""
+        """Return standard deviation over mean of the times between the source's requests (None: not known)."""
 
 
 @frozen
 class _Share:
-    """Of lane ``lane`` every ``step``-th request from ``first`` on."""
+    """Hold a source's part of a lane: every ``step``-th request from number ``first`` on."""
 
     lane: int
     first: int
@@ -87,43 +89,45 @@ class _Requests(Recorded):
     ) -> None:
         count = len(names)
         self._spool = Spool(count, lengths=lengths)
-        end = math.inf if duration_s is None else start_s + duration_s
-        index = {name: i for i, name in enumerate(names)}
+        end = math.inf
+        if duration_s is not None:
+            end = start_s + duration_s
+        sources = {name: i for i, name in enumerate(names)}
         in_turn = assign == "requests" or not trace.keyed
         dealt = 0
         last = math.nan
         for rows in trace.rows():
-            low, high = (int(i) for i in np.searchsorted(rows.times_s, (start_s, end), side="left"))
+            low, high = np.searchsorted(rows.times_s, (start_s, end), side="left").tolist()
             last = float(rows.times_s[-1])
             if in_turn:
-                lane = (dealt + np.arange(high - low)) % count
+                lanes = (dealt + np.arange(high - low)) % count
                 dealt += high - low
             elif assign == "names":
-                lane = np.array([index[name] for name in trace.streams])[rows.streams[low:high]]
+                by_stream = np.array([sources[name] for name in trace.streams])
+                lanes = by_stream[rows.streams[low:high]]
             else:
-                lane = rows.streams[low:high] % count
-            self._spool.add(
-                lane,
-                rows.times_s[low:high] - start_s,
-                None if rows.lengths is None else rows.lengths[low:high],
-            )
+                lanes = rows.streams[low:high] % count
+            lengths_here = sliced(rows.lengths, slice(low, high))
+            self._spool.add(lanes, rows.times_s[low:high] - start_s, lengths_here)
             if high < len(rows.times_s):
                 break
         total = int(self._spool.counts.sum())
         if total == 0:
+            known = ""
+            if math.isfinite(last):
+                known = f" (the last comes at {last:g} s)"
             raise DocumentError(
-                f"{trace.path}: found no request from {start_s:g} s to {end:g} s"
-                + (f" (the last comes at {last:g} s)" if math.isfinite(last) else "")
-                + ", expected at least one"
+                f"{trace.path}: found no request from {start_s:g} s to {end:g} s{known}, expected at least one"
             )
-        if in_turn or assign == "names":
-            streams = count
-        else:
+        streams = count
+        if not in_turn and assign != "names":
             streams = min(len(trace.streams), count)
         self._shares = _shares(streams, count)
-        self.counts = np.array(
-            [len(range(s.first, int(self._spool.counts[s.lane]), s.step)) for s in self._shares], np.int64
-        )
+        counts = []
+        for share in self._shares:
+            lane_count = int(self._spool.counts[share.lane])
+            counts.append(len(range(share.first, lane_count, share.step)))
+        self.counts = np.array(counts, np.int64)
         self.period_s = _period(trace.path, self._spool, total, last, start_s, duration_s)
         self.first_s = self._spool.first_s
 
@@ -131,26 +135,29 @@ class _Requests(Recorded):
         return copied(self._pieces(source), factor, self.period_s, draw)
 
     def gap_cv(self, source: int) -> float | None:
-        # About the mean gap, which the ends tell: sums of squares of deviations lose no digits.
         count = int(self.counts[source])
         if count < 3:
             return None
         first = last = math.nan
         for times, _ in self._pieces(source):
             if len(times):
-                first = float(times[0]) if math.isnan(first) else first
+                if math.isnan(first):
+                    first = float(times[0])
                 last = float(times[-1])
         mean = (last - first) / (count - 1)
         if mean == 0:
             return None
+        # About the mean gap, which the ends tell: sums of squares of deviations lose no digits.
         squares = 0.0
         before = first
         for times, _ in self._pieces(source):
             if len(times):
-                squares += float(((np.diff(times, prepend=before) - mean) ** 2).sum())
+                gaps = np.diff(times, prepend=before)
+                squares += float(((gaps - mean) ** 2).sum())
                 before = float(times[-1])
         # The first gap of all was taken as 0.
-        return math.sqrt(max(squares - mean**2, 0.0) / (count - 1)) / mean
+        squares = max(squares - mean**2, 0.0)
+        return math.sqrt(squares / (count - 1)) / mean
 
     def _pieces(self, source: int) -> Iterator[Piece]:
         share = self._shares[source]
@@ -161,7 +168,7 @@ class _Requests(Recorded):
 
 
 class _Minutes(Recorded):
-    """Requests are spread at random over their minute: of more is nothing known."""
+    """Spread the requests of each minute at random over it: of more is nothing known."""
 
     def __init__(self, trace: Trace, count: int, start_s: float, duration_s: float | None) -> None:
         for what, seconds in (("start", start_s), ("duration", duration_s or 0.0)):
@@ -170,9 +177,8 @@ class _Minutes(Recorded):
                     f"{trace.path}: counts per minute with a {what} of {seconds:g} s, expected whole minutes"
                 )
         first = int(start_s / _MINUTE)
-        if duration_s is None:
-            until = None
-        else:
+        until = None
+        if duration_s is not None:
             until = first + int(duration_s / _MINUTE)
         lanes: Ints | None = None
         streams = 0
@@ -186,13 +192,15 @@ class _Minutes(Recorded):
             raise DocumentError(
                 f"{trace.path}: found no request from minute {first + 1} on, expected at least one"
             )
-        shares = _shares(min(streams, count), count)
-        self._minutes = np.array(
-            [lanes[s.lane] // s.step + (lanes[s.lane] % s.step > s.first) for s in shares], np.int64
-        )
-        if self._minutes.max() > _MAX_PER_MINUTE:
+        minutes = []
+        for share in _shares(min(streams, count), count):
+            lane = lanes[share.lane]
+            minutes.append(lane // share.step + (lane % share.step > share.first))
+        self._minutes = np.array(minutes, np.int64)
+        most = self._minutes.max()
+        if most > _MAX_PER_MINUTE:
             raise DocumentError(
-                f"{trace.path}: found {self._minutes.max():,} requests to one model in a minute, expected at most "
+                f"{trace.path}: found {most:,} requests to one model in a minute, expected at most "
                 f"{_MAX_PER_MINUTE:,}"
             )
         self.counts = self._minutes.sum(axis=1)
@@ -203,17 +211,18 @@ class _Minutes(Recorded):
         whole = int(factor)
         for minute, count in enumerate(self._minutes[source]):
             # Places in the minute are independent, so copies and thinning may be done on the count.
-            scaled = int(count) * whole + (int(draw.binomial(count, factor - whole)) if factor > whole else 0)
-            left = scaled
+            left = int(count) * whole
+            if factor > whole:
+                left += int(draw.binomial(count, factor - whole))
             # Drawn part of the minute by part: the later of uniform places depend on no other. One part is the rule.
-            parts = max(math.ceil(scaled / 2**20), 1)
+            parts = max(math.ceil(left / _PART), 1)
             for part in range(parts):
-                if part == parts - 1:
-                    here = left
-                else:
+                here = left
+                if part < parts - 1:
                     here = int(draw.binomial(left, 1 / (parts - part)))
                 left -= here
-                times = np.sort(draw.random(here)) * (_MINUTE / parts) + part * (_MINUTE / parts)
+                span = _MINUTE / parts
+                times = np.sort(draw.random(here)) * span + part * span
                 yield minute * _MINUTE + times, None
 
     def gap_cv(self, source: int) -> float | None:
@@ -221,17 +230,19 @@ class _Minutes(Recorded):
 
 
 def _shares(streams: int, sources: int) -> list[_Share]:
-    """Source i has stream i mod ``streams``; where several have one, they are dealt its requests in turn."""
-    return [
-        _Share(lane=i % streams, first=i // streams, step=len(range(i % streams, sources, streams)))
-        for i in range(sources)
-    ]
+    """Give source i stream i mod ``streams``; where several have one, they are dealt its requests in turn."""
+    shares = []
+    for source in range(sources):
+        first, lane = divmod(source, streams)
+        takers = len(range(lane, sources, streams))
+        shares.append(_Share(lane=lane, first=first, step=takers))
+    return shares
 
 
 def _period(
     path: Path, spool: Spool, total: int, last_s: float, start_s: float, duration_s: float | None
 ) -> float:
-    """How long the used part lasts: as asked, or (where the trace ends before) to its last request and a mean gap."""
+    """Return how long the used part lasts: as asked, or to the trace's last request and a mean gap."""
     if duration_s is not None and last_s >= start_s + duration_s:
         return duration_s
     extent = spool.last_s - spool.first_s

@@ -1,4 +1,4 @@
-"""More or fewer requests of the same shape.
+"""Make more or fewer requests of the same shape.
 
 Two ways, because none keeps everything:
 
@@ -15,29 +15,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gkestimator.simulation.arrivals.spool import Piece
+from gkestimator.simulation.arrays import Floats, Ints
+from gkestimator.simulation.arrivals.spool import Piece, sliced
 
-Floats = NDArray[np.float64]
 MAX_FACTOR = 1e6
 _OUT = 65_536
 
 
 def strided(pieces: Iterator[Piece], first: int, step: int) -> Iterator[Piece]:
-    """Every ``step``-th request from number ``first`` on: what one of ``step`` models gets that are dealt in turn."""
+    """Yield every ``step``-th request from number ``first`` on: the part of one of ``step`` models dealt in turn."""
     before = 0
     for times, lengths in pieces:
         part = slice((first - before) % step, None, step)
         before += len(times)
-        yield times[part], None if lengths is None else lengths[part]
+        yield times[part], sliced(lengths, part)
 
 
 def copied(
     pieces: Iterator[Piece], factor: float, end_s: float, draw: np.random.Generator
 ) -> Iterator[Piece]:
-    """``pieces`` with ``factor`` times as many requests, as said above; the last gap ends at ``end_s``. Factor 1
-    changes nothing and draws nothing."""
+    """Yield ``pieces`` with ``factor`` times as many requests, as said above; the last gap ends at ``end_s``.
+
+    Factor 1 changes nothing and draws nothing.
+    """
     if factor == 1:
         yield from pieces
         return
@@ -45,14 +46,12 @@ def copied(
     for times, lengths, following in _with_next(pieces, end_s):
         for start in range(0, len(times), size):
             part = slice(start, start + size)
-            yield _multiplied(
-                times[part], None if lengths is None else lengths[part], following[part], factor, draw
-            )
+            yield _multiplied(times[part], sliced(lengths, part), following[part], factor, draw)
 
 
 def _multiplied(
     times: Floats,
-    lengths: NDArray[np.int64] | None,
+    lengths: Ints | None,
     following: Floats,
     factor: float,
     draw: np.random.Generator,
@@ -60,22 +59,20 @@ def _multiplied(
     whole = int(factor)
     counts = whole + (draw.random(len(times)) < factor - whole)
     origin = np.repeat(np.arange(len(times)), counts)
-    found = times[origin]
+    copies = times[origin]
     if whole:
         more = np.ones(len(origin), bool)
         more[np.cumsum(counts) - counts] = False
         gaps = (following - times)[origin[more]]
-        found[more] += draw.random(len(gaps)) * gaps
-        order = np.argsort(found, kind="stable")
-        found = found[order]
+        copies[more] += draw.random(len(gaps)) * gaps
+        order = np.argsort(copies, kind="stable")
+        copies = copies[order]
         origin = origin[order]
-    return found, None if lengths is None else lengths[origin]
+    return copies, sliced(lengths, origin)
 
 
-def _with_next(
-    pieces: Iterator[Piece], end_s: float
-) -> Iterator[tuple[Floats, NDArray[np.int64] | None, Floats]]:
-    """Each piece with the time of the request after each; the last of a piece goes to the next, where that is known."""
+def _with_next(pieces: Iterator[Piece], end_s: float) -> Iterator[tuple[Floats, Ints | None, Floats]]:
+    """Yield each piece with the time of the request after each; its last goes to the next, where that is known."""
     times = np.empty(0)
     lengths = None
     for more, more_lengths in pieces:
@@ -87,8 +84,8 @@ def _with_next(
                 lengths = more_lengths
             else:
                 lengths = np.concatenate([lengths, more_lengths])
-        yield times[:-1], None if lengths is None else lengths[:-1], times[1:]
+        yield times[:-1], sliced(lengths, slice(-1)), times[1:]
         times = times[-1:]
-        lengths = None if lengths is None else lengths[-1:]
+        lengths = sliced(lengths, slice(-1, None))
     if len(times):
         yield times, lengths, np.maximum(end_s, times)

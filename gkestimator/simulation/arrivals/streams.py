@@ -1,4 +1,4 @@
-"""Streams of blocks side by side, cut into chunks; chunks cut at given times."""
+"""Cut streams of blocks side by side into chunks, and chunks anew at the times at which somebody looks."""
 
 from __future__ import annotations
 
@@ -6,33 +6,36 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import UsageError
+from gkestimator.simulation.arrays import Floats, ascend_from_zero
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.arrivals.rates import Block
 
-Floats = NDArray[np.float64]
 CHUNK_REQUESTS = 262_144
 # A chunk holds all requests of one time; a trace in which more have one is no trace.
 MAX_AT_ONCE = 2**24
 
 
 class Streams(Arrivals):
-    """Independent streams, one for each source. ``openers[i]()`` gives source i's blocks from the start, anew at each
-    call. ``rate_rps``: that of all streams together (the peak, where it varies), by which chunks are made so long."""
+    """Hold independent streams, one for each source.
+
+    ``openers[i]()`` gives source i's blocks from the start, anew at each call. ``rate_rps``: that of all
+    streams together (the peak, where it varies), by which chunks are made so long.
+    """
 
     def __init__(self, openers: Sequence[Callable[[], Iterator[Block]]], *, rate_rps: float) -> None:
         self._openers = tuple(openers)
         self.sources = len(self._openers)
+        self.span_ms = np.inf
         if rate_rps > 0:
             self.span_ms = CHUNK_REQUESTS / rate_rps * 1e3
-        else:
-            self.span_ms = np.inf
 
     def chunks(self, until_ms: float) -> Iterator[Chunk]:
-        """As in :class:`Arrivals`. A chunk ends at a multiple of the time that ``CHUNK_REQUESTS`` take at that rate, or
-        before, where more than twice as many are known. Raises UsageError where more than MAX_AT_ONCE come at one time.
+        """Yield chunks as :class:`Arrivals` says.
+
+        A chunk ends at a multiple of the time that ``CHUNK_REQUESTS`` take at that rate, or before, where
+        more than twice as many are known. Raises UsageError where more than MAX_AT_ONCE come at one time.
         """
         streams = [_Stream(opener()) for opener in self._openers]
         end = 0.0
@@ -44,7 +47,7 @@ class Streams(Arrivals):
 
 
 class _Stream:
-    """Blocks that are read as far as is asked for."""
+    """Read blocks as far as is asked for."""
 
     def __init__(self, blocks: Iterator[Block]) -> None:
         self.blocks = blocks
@@ -52,7 +55,7 @@ class _Stream:
         self.known_ms = 0.0
 
     def read(self) -> int:
-        """Read one block more; how many requests were held before."""
+        """Read one block more; return how many requests the last one held."""
         block = next(self.blocks, None)
         held = len(self.parts[-1])
         if block is None:
@@ -63,11 +66,8 @@ class _Stream:
         return held
 
     def before(self, end_ms: float) -> Floats:
-        """The times not given yet that are before ``end_ms``."""
-        if len(self.parts) > 1:
-            times = np.concatenate(self.parts)
-        else:
-            times = self.parts[0]
+        """Return the times not given yet that are before ``end_ms``."""
+        times = np.concatenate(self.parts)
         split = int(np.searchsorted(times, end_ms, side="left"))
         # A copy: a view would keep the whole block.
         self.parts = [times[split:].copy()]
@@ -75,8 +75,12 @@ class _Stream:
 
 
 def _read(streams: Sequence[_Stream], begin_ms: float, target_ms: float) -> float:
-    """Read, the stream that is known least far first, until all are known up to ``target_ms`` or there is enough; how
-    far they are known, past ``begin_ms``. Raises UsageError: that takes more than MAX_AT_ONCE requests."""
+    """Read streams, the one that is known least far first, until all are known up to ``target_ms`` or there
+    is enough.
+
+    Returns how far they are known, past ``begin_ms``. Raises UsageError: that takes more than MAX_AT_ONCE
+    requests.
+    """
     queue = [(s.known_ms, i) for i, s in enumerate(streams)]
     heapq.heapify(queue)
     held = 0
@@ -95,39 +99,48 @@ def _read(streams: Sequence[_Stream], begin_ms: float, target_ms: float) -> floa
 
 
 class TimesInMemory(Arrivals):
-    """Times that are in memory: ``times_ms[i]`` of source i, ascending, at least 0. Raises UsageError else."""
+    """Hold times in memory: ``times_ms[i]`` of source i, ascending, at least 0. Raises UsageError else."""
 
     def __init__(self, times_ms: Sequence[Iterable[float]]) -> None:
         self._times = tuple(np.asarray(list(t), np.float64) for t in times_ms)
         self.sources = len(self._times)
         for i, times in enumerate(self._times):
-            if not (np.isfinite(times).all() and (times >= 0).all() and (np.diff(times) >= 0).all()):
+            if not ascend_from_zero(times):
                 raise UsageError(f"times of source {i}: expected finite ascending times of at least 0 ms")
 
     def chunks(self, until_ms: float) -> Iterator[Chunk]:
-        """As in :class:`Arrivals`; all in one chunk."""
-        yield Chunk(
-            end_ms=until_ms,
-            times_ms=tuple(t[: np.searchsorted(t, until_ms, side="left")] for t in self._times),
-        )
+        """Yield one chunk with all."""
+        times = tuple(t[: np.searchsorted(t, until_ms, side="left")] for t in self._times)
+        yield Chunk(end_ms=until_ms, times_ms=times)
 
 
-def sliced(arrivals: Arrivals, until_ms: float, every_ms: float) -> Iterator[Chunk]:
-    """The chunks of ``arrivals`` up to ``until_ms``, cut so that one ends at each multiple of ``every_ms`` too. The
-    requests are the same. Raises UsageError where ``every_ms`` is not above 0."""
-    if not every_ms > 0:
-        raise UsageError(f"cut every {every_ms:g} ms, expected above 0")
-    number = 1
-    for chunk in arrivals.chunks(until_ms):
-        begin = [0] * len(chunk.times_ms)
+class Cutter:
+    """Cut the chunks of ``arrivals`` up to ``until_ms`` anew: :meth:`take` gives what comes up to any time.
+
+    One chunk of the arrivals is in memory at a time, beside what is taken.
+    """
+
+    def __init__(self, arrivals: Arrivals, until_ms: float) -> None:
+        self._chunks = iter(arrivals.chunks(until_ms))
+        self._held = Chunk(end_ms=0.0, times_ms=(np.empty(0),) * arrivals.sources)
+
+    def take(self, end_ms: float) -> Chunk:
+        """Return what comes from the end of the last one taken up to ``end_ms``, not included.
+
+        Beyond the end of the arrivals nothing comes.
+        """
+        parts: list[list[Floats]] = [[] for _ in self._held.times_ms]
         while True:
-            end = min(number * every_ms, chunk.end_ms)
-            split = [int(np.searchsorted(t, end, side="left")) for t in chunk.times_ms]
-            yield Chunk(
-                end_ms=end,
-                times_ms=tuple(t[a:b] for t, a, b in zip(chunk.times_ms, begin, split, strict=True)),
-            )
-            begin = split
-            number += number * every_ms <= end
-            if end >= chunk.end_ms:
+            rest = []
+            for times, taken in zip(self._held.times_ms, parts, strict=True):
+                cut = int(np.searchsorted(times, end_ms, side="left"))
+                taken.append(times[:cut])
+                rest.append(times[cut:])
+            self._held = Chunk(end_ms=self._held.end_ms, times_ms=tuple(rest))
+            if self._held.end_ms >= end_ms:
                 break
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                break
+            self._held = chunk
+        return Chunk(end_ms=end_ms, times_ms=tuple(np.concatenate(p) for p in parts))

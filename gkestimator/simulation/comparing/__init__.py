@@ -1,1 +1,1 @@
-"""Policies x workloads x clusters x SLO scales in one table."""
+"""Compare policies x workloads x clusters x SLO scales in one table."""

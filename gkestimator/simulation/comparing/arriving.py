@@ -1,4 +1,4 @@
-"""Arrivals of a comparison: a process or a trace with its options, read strictly, and made for a workload."""
+"""Read the arrivals of a comparison strictly, processes and traces with their options, and make them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
-from gkestimator.documents import Application, ModelLoad, Workload
+from gkestimator.documents import Workload
 from gkestimator.documents.checking import Fields
 from gkestimator.simulation.arrivals.base import Arrivals
-from gkestimator.simulation.arrivals.making import make_arrivals
+from gkestimator.simulation.arrivals.making import make_arrivals, sources_of
 from gkestimator.simulation.arrivals.processes import PROCESSES
 from gkestimator.simulation.arrivals.rates import Bursts
 from gkestimator.simulation.arrivals.replay import ASSIGNMENTS, SCALINGS, Replay
@@ -24,8 +24,10 @@ _BURST = ("burst_factor", "burst_share", "burst_s")
 
 @frozen
 class ArrivalsEntry:
-    """A process (``kind``) or a trace (``trace``, its file). ``options``: the fields of a ``Replay``, or the three
-    of ``Bursts.of`` for ``mmpp``, as given."""
+    """Hold a process (``kind``) or a trace (``trace``, its file).
+
+    ``options``: the fields of a ``Replay``, or the three of ``Bursts.of`` for ``mmpp``, as they stand.
+    """
 
     label: str
     kind: str | None
@@ -34,25 +36,29 @@ class ArrivalsEntry:
 
 
 def read_arrivals(fields: Fields, here: Path) -> tuple[ArrivalsEntry, ...]:
-    """The field ``arrivals``: names of processes, or mappings. Raises DocumentError naming the field."""
-    found = []
+    """Return the field ``arrivals``: names of processes, or mappings. Raises DocumentError naming the field."""
+    read = []
     for number, entry in enumerate(fields.items("arrivals", ["poisson"], limit=MANY)):
         where = f"{fields.where}: arrivals[{number}]"
-        part = Fields({"kind": entry} if isinstance(entry, str) else entry, where=where, what="arrivals")
+        if isinstance(entry, str):
+            entry = {"kind": entry}
+        part = Fields(entry, where=where, what="arrivals")
         trace = file_of(part, "trace", here)
         kind = choice_of(part, "kind", None, PROCESSES)
         if (trace is None) == (kind is None):
             raise part.fail("kind", f"expected either a trace or a kind ({', '.join(PROCESSES)})")
-        label = label_of(part, str(kind) if trace is None else trace.stem[:60])
+        options = {}
+        name = str(kind)
+        if trace is not None:
+            name = trace.stem[:60]
+        label = label_of(part, name)
         if trace is not None:
             options = _replay(part)
         elif kind == "mmpp":
             options = _bursts(part)
-        else:
-            options = {}
         part.finish()
-        found.append(ArrivalsEntry(label=label, kind=kind, trace=trace, options=options))
-    return distinct(fields, "arrivals", found)
+        read.append(ArrivalsEntry(label=label, kind=kind, trace=trace, options=options))
+    return distinct(fields, "arrivals", read)
 
 
 def _replay(part: Fields) -> dict[str, Any]:
@@ -70,16 +76,17 @@ def _replay(part: Fields) -> dict[str, Any]:
 
 
 def _bursts(part: Fields) -> dict[str, Any]:
-    given = {name: value for name in _BURST if (value := part.number(name, None, null=True)) is not None}
-    if given and len(given) < len(_BURST):
-        raise part.fail(
-            next(n for n in _BURST if n not in given), f"expected all of {', '.join(_BURST)}, or none"
-        )
+    options = {name: part.number(name, None, null=True) for name in _BURST}
+    missing = [name for name, value in options.items() if value is None]
+    if len(missing) == len(_BURST):
+        return {}
+    if missing:
+        raise part.fail(missing[0], f"expected all of {', '.join(_BURST)}, or none")
     try:
-        _states(given)
+        _states(options)
     except UsageError as e:
         raise part.fail(_BURST[0], str(e)) from e
-    return given
+    return options
 
 
 def _states(options: Mapping[str, Any]) -> Bursts | None:
@@ -90,14 +97,21 @@ def _states(options: Mapping[str, Any]) -> Bursts | None:
 
 
 def made(entry: ArrivalsEntry, workload: Workload, seed: int) -> Arrivals:
-    """The arrivals of ``entry`` at the rates of ``workload`` (models, then applications). Raises what
-    :func:`gkestimator.simulation.arrivals.making.make_arrivals` raises."""
-    sources: tuple[ModelLoad | Application, ...] = (*workload.models, *workload.applications)
+    """Return the arrivals of ``entry`` at the rates of ``workload`` (models, then applications).
+
+    Raises what :func:`gkestimator.simulation.arrivals.making.make_arrivals` raises.
+    """
+    sources = sources_of(workload)
+    bursts = replay = None
+    if entry.trace is not None:
+        replay = Replay(**entry.options)
+    elif entry.kind == "mmpp":
+        bursts = _states(entry.options)
     return make_arrivals(
         entry.trace or str(entry.kind),
         [s.rate_rps for s in sources],
         [s.name for s in sources],
         seed=seed,
-        bursts=_states(entry.options) if entry.kind == "mmpp" else None,
-        replay=None if entry.trace is None else Replay(**entry.options),
+        bursts=bursts,
+        replay=replay,
     )

@@ -1,4 +1,4 @@
-"""One job computed: the policy places, every cell of the plan is simulated."""
+"""Compute one job: the policy places, every cell of the plan is simulated."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ process that died), ``reason`` or ``plan`` and ``simulation``; ``decision_ms``: 
 
 
 def compute(job: CellJob) -> Cells:
-    """The cells of ``job``. What a policy or the simulator refuses, and a defect of either, is an answer of its cells:
-    one policy must not end the comparison of the others."""
+    """Return the cells of ``job``.
+
+    What a policy or the simulator refuses, and a defect of either, is an answer of its cells: one policy must
+    not end the comparison of the others.
+    """
     rows: Sequence[Requirement] = ()
     try:
         rows = rows_of_tables(job.tables, frozenset(job.workload.names()))
@@ -35,15 +38,15 @@ def compute(job: CellJob) -> Cells:
         answer = _answer(e)
         return {cell.key: answer for cell in job.cells}
     placed = {"plan": _plan(plan), "decision_ms": decision_ms}
-    found = {}
+    results: dict[str, Mapping[str, Any]] = {}
     for cell in job.cells:
         try:
             report = _simulated(job, cell, plan, rows)
         except Exception as e:  # noqa: BLE001  (it is counted and shown)
-            found[cell.key] = {**_answer(e), **placed}
+            results[cell.key] = {**_answer(e), **placed}
         else:
-            found[cell.key] = {"status": "ok", **placed, "simulation": _simulation(report)}
-    return found
+            results[cell.key] = {"status": "ok", **placed, "simulation": _simulation(report)}
+    return results
 
 
 def lost_cells(job: CellJob, reason: str) -> Cells:
@@ -54,15 +57,14 @@ def lost_cells(job: CellJob, reason: str) -> Cells:
 def _answer(error: Exception) -> dict[str, str]:
     if isinstance(error, GkestimatorError) and not isinstance(error, PolicyError):
         return {"status": "refused", "reason": one_line(error)}
+    kind = f"{type(error).__name__}: "
     if isinstance(error, PolicyError):
         kind = ""
-    else:
-        kind = f"{type(error).__name__}: "
     return {"status": "failed", "reason": one_line(f"{kind}{error}")}
 
 
 def _placed(job: CellJob, rows: Sequence[Requirement]) -> tuple[PlacementPlan, float]:
-    """The policy's plan, and the milliseconds that it took."""
+    """Return the policy's plan, and the milliseconds that it took."""
     policy = make_policy(job.policy.name, **job.policy.options)
     problem = build_problem(
         rows,
@@ -83,7 +85,7 @@ def _placed(job: CellJob, rows: Sequence[Requirement]) -> tuple[PlacementPlan, f
 
 @lru_cache(maxsize=8)
 def rows_of_tables(tables: tuple[Path, ...], names: frozenset[str]) -> tuple[Requirement, ...]:
-    """Rows of the models ``names``; kept, for the next job of this process asks for the same. Raises TableError."""
+    """Return the rows of the models ``names``; the next job of this process asks for the same. Raises TableError."""
     return tuple(r for t in tables for r in read_table(t, REQUIREMENTS, where={"model": names}))
 
 
@@ -91,7 +93,7 @@ def _simulated(
     job: CellJob, cell: Cell, plan: PlacementPlan, rows: Sequence[Requirement]
 ) -> SimulationReport:
     from gkestimator.simulation.comparing.arriving import made
-    from gkestimator.simulation.options import Options
+    from gkestimator.simulation.options import OPTION_WORDS, Options
     from gkestimator.simulation.running import simulate_plan
 
     settings = job.settings
@@ -99,11 +101,7 @@ def _simulated(
     options = Options(
         duration_ms=1e3 * settings["duration_s"],
         warmup_ms=1e3 * settings["warmup_s"],
-        routing=settings["routing"],
-        service=settings["service"],
-        copy=settings["copy"],
-        interference=settings["interference"],
-        drop=settings["drop"],
+        **{name: settings[name] for name in OPTION_WORDS},
         seed=cell.seed,
     )
     return simulate_plan(
@@ -122,17 +120,18 @@ def _simulated(
 
 
 def _plan(plan: PlacementPlan) -> dict[str, Any]:
+    asked_rps = sum(m.rate_rps for m in plan.workload.models)
+    asked_rps += sum(sum(a.rates_rps().values()) for a in plan.workload.applications)
     return {
         **dataclasses.asdict(plan.totals),
-        "asked_rps": sum(m.rate_rps for m in plan.workload.models)
-        + sum(r for a in plan.workload.applications for r in a.rates_rps().values()),
+        "asked_rps": asked_rps,
         "unserved": {u.model: {"rate_rps": u.rate_rps, "reason": u.reason} for u in plan.unserved},
         "notes": list(plan.notes),
     }
 
 
 def _simulation(report: SimulationReport) -> dict[str, Any]:
-    """What the tables and pictures of a comparison need; the timeline would be most of the file."""
+    """Return what the tables and pictures of a comparison need; the timeline would be most of the file."""
     return {
         "totals": dataclasses.asdict(report.totals),
         "models": [dataclasses.asdict(m) for m in report.models],

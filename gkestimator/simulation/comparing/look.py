@@ -1,4 +1,4 @@
-"""How the policies of a comparison are told apart: colours, dashes and labels."""
+"""Tell the policies of a comparison apart: colours, dashes and labels."""
 
 from __future__ import annotations
 
@@ -19,19 +19,33 @@ _COLOURS = (
     "#a3753b",
 )
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (2, 1)), (0, (6, 1.5, 1, 1.5)), (0, (1, 1)))
+_SHARED = "#444444"
+_LEADER = {"arrowstyle": "-", "linewidth": 0.4, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
 _ROOM = 0.062  # of the height of a panel: the least distance of two labels
 _MANY = 4  # labels from one point, at most
 _ALIKE = 0.004  # of the height: lines that end so close are one to the eye
 
 
-def look(number: int) -> tuple[str, Any]:
-    """Colour and dashes of the ``number``-th policy."""
-    return _COLOURS[number % len(_COLOURS)], _DASHES[number % len(_DASHES)]
+def colour_of(number: int) -> str:
+    """Return the colour of the ``number``-th policy."""
+    return _COLOURS[number % len(_COLOURS)]
 
 
-def labelled(axes: Any, ends: Mapping[str, float], policies: Sequence[str]) -> None:
-    """The names in ``ends`` beside their last values, moved apart where they would cover each other; more than
-    four that end alike share one label."""
+def line_look(number: int) -> dict[str, Any]:
+    """Return how the line of the ``number``-th policy looks; the first is bold and on top."""
+    return {
+        "color": colour_of(number),
+        "linestyle": _DASHES[number % len(_DASHES)],
+        "linewidth": 1.2 if number else 2.0,
+        "zorder": 10 - number * 0.1,
+    }
+
+
+def label_ends(axes: Any, ends: Mapping[str, float], policies: Sequence[str]) -> None:
+    """Write the names in ``ends`` beside their last values, moved apart where they would cover each other.
+
+    More than four that end alike share one label.
+    """
     low, high = axes.get_ylim()
     groups: list[tuple[float, list[str]]] = []
     for policy, value in sorted(ends.items(), key=lambda e: e[1]):
@@ -43,15 +57,21 @@ def labelled(axes: Any, ends: Mapping[str, float], policies: Sequence[str]) -> N
     lines: list[tuple[float, list[str]]] = []
     for at, names in groups:
         names.sort(key=policies.index)
-        lines += [(at, names)] if len(names) > _MANY else [(at, [n]) for n in names]
+        if len(names) > _MANY:
+            lines.append((at, names))
+        else:
+            lines += [(at, [name]) for name in names]
     places = spread([at for at, _ in lines], _ROOM)
     for (at, names), place in zip(lines, places, strict=True):
         number = policies.index(names[0])
-        colour = look(number)[0] if len(names) == 1 else "#444444"
-        if len(names) == 1:
-            text = names[0]
-        else:
-            text = _together(names, len(policies))
+        text = names[0]
+        colour = colour_of(number)
+        if len(names) == len(policies) > 1:
+            text = "all alike"
+        elif len(names) > 1:
+            text = f"{names[0]} + {len(names) - 1} alike"
+        if len(names) > 1:
+            colour = _SHARED
         axes.annotate(
             text,
             xy=(1.0, at),
@@ -61,28 +81,18 @@ def labelled(axes: Any, ends: Mapping[str, float], policies: Sequence[str]) -> N
             color=colour,
             fontsize=6.8,
             va="center",
-            fontweight="bold" if number == 0 else "normal",
-            arrowprops={
-                "arrowstyle": "-",
-                "color": colour,
-                "linewidth": 0.4,
-                "shrinkA": 0,
-                "shrinkB": 0,
-                "relpos": (0, 0.5),
-            },
+            fontweight="normal" if number else "bold",
+            arrowprops=_LEADER | {"color": colour},
             annotation_clip=False,
         )
 
 
-def _together(names: Sequence[str], policies: int) -> str:
-    if len(names) == policies:
-        return "all alike"
-    return f"{names[0]} + {len(names) - 1} alike"
-
-
 def spread(places: Sequence[float], room: float) -> list[float]:
-    """``places`` (0 to 1) moved as little as keeps them ``room`` apart, in their order, within 0 and 1 as far as they
-    fit: pools of neighbours are centred on the mean of what they want."""
+    """Return ``places`` (0 to 1) moved as little as keeps them ``room`` apart, in their order.
+
+    They stay within 0 and 1 as far as they fit. Pools of neighbours are centred on the mean of what they
+    want.
+    """
     order = sorted(range(len(places)), key=lambda i: (places[i], i))
     pools: list[list[int]] = []
     starts: list[float] = []
@@ -95,11 +105,11 @@ def spread(places: Sequence[float], room: float) -> list[float]:
             pools[-1] += last
             wanted = [places[k] - room * n for n, k in enumerate(pools[-1])]
             starts[-1] = _within(sum(wanted) / len(wanted), room * (len(wanted) - 1))
-    found = [0.0] * len(places)
+    moved = [0.0] * len(places)
     for pool, start in zip(pools, starts, strict=True):
         for n, k in enumerate(pool):
-            found[k] = start + room * n
-    return found
+            moved[k] = start + room * n
+    return moved
 
 
 def _within(start: float, length: float) -> float:

@@ -1,9 +1,13 @@
-"""Rows of a comparison as panels: one measure of every policy over load or objective, seeds averaged."""
+"""Arrange rows of a comparison in panels: one measure of every policy over load or objective, seeds averaged."""
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from statistics import fmean
+from typing import Any
 
 from gkestimator.core.records import frozen
 from gkestimator.simulation.comparing.results import Row
@@ -11,7 +15,7 @@ from gkestimator.simulation.comparing.results import Row
 
 @frozen
 class Measure:
-    """A column of the rows. ``best``: 1 the largest is best, -1 the smallest, 0 neither."""
+    """Hold a column of the rows. ``best``: 1 the largest is best, -1 the smallest, 0 neither."""
 
     column: str
     title: str
@@ -37,8 +41,11 @@ PLANNED = frozenset({"gpus_used", "cost_per_hour"})
 
 @frozen
 class Panel:
-    """Policies (in the spec's order) over ``x`` (``rate_scale`` or ``slo_scale``). ``where``: the coordinates that all
-    its rows share, by name. ``values[policy][i]`` at ``xs[i]``: mean over the seeds; None where a cell has none."""
+    """Hold policies (in the spec's order) over ``x`` (``rate_scale`` or ``slo_scale``).
+
+    ``where``: the coordinates that all its rows share, by name. ``values[policy][i]`` at ``xs[i]``: mean over
+    the seeds; None where a cell has none.
+    """
 
     where: Mapping[str, str]
     x: str
@@ -46,50 +53,63 @@ class Panel:
     measure: Measure
     values: Mapping[str, tuple[float | None, ...]]
 
+    @property
+    def column(self) -> str:
+        """Return the column of the rows that is shown."""
+        return self.measure.column
+
     def best(self, at: int) -> tuple[str, ...]:
-        """The policies whose value at ``xs[at]`` is best (to 0.05 %); none where the measure has no best."""
-        sign = self.measure.best
-        found = {p: sign * v[at] for p, v in self.values.items() if v[at] is not None and sign}  # type: ignore[operator]
-        top = max(found.values(), default=None)
-        if top is None:
-            return ()
-        return tuple(p for p, v in found.items() if v >= top - 5e-4 * abs(top))
+        """Return the policies whose value at ``xs[at]`` is best (to 0.05 %); none where the measure has no best."""
+        known: dict[str, float] = {}
+        for policy, values in self.values.items():
+            value = values[at]
+            if value is not None and self.measure.best:
+                known[policy] = self.measure.best * value
+        top = max(known.values(), default=0.0)
+        return tuple(policy for policy, value in known.items() if value >= top - 5e-4 * abs(top))
 
 
 def panels_of(rows: Sequence[Row], columns: Sequence[str]) -> tuple[Panel, ...]:
-    """A panel for each of ``columns`` and each combination of workload, cluster, arrivals and the scale that is not on
-    the axis. On the axis: the load, or the objective where the load is one and the objectives are several (both, one
-    after the other, where both are several). What the plan decides stands once, without arrivals."""
-    loads = sorted({r.rate_scale for r in rows})
-    objectives = sorted({r.slo_scale for r in rows})
-    if len(loads) > 1 or len(objectives) == 1:
-        axes = [("rate_scale", "slo_scale")]
-    else:
-        axes = []
-    axes += [("slo_scale", "rate_scale")] if len(objectives) > 1 else []
-    found = []
-    for x, other in axes:
-        for column in columns:
-            groups: dict[tuple[str, str, str | None, float], list[Row]] = {}
-            for row in rows:
-                arrivals = None if column in PLANNED else row.arrivals
-                groups.setdefault((row.workload, row.cluster, arrivals, getattr(row, other)), []).append(row)
-            for (workload, cluster, came, fixed), here in groups.items():
-                where = {"workload": workload, "cluster": cluster, other: f"{fixed:g}"}
-                if came is not None:
-                    where["arrivals"] = came
-                found.append(_panel(here, where, x, MEASURES[column]))
-    return tuple(found)
+    """Return a panel for each of ``columns`` and each combination of workload, cluster, arrivals and the
+    other scale.
+
+    On the axis is the load, or the objective where the load is one and the objectives are several (both, one
+    after the other, where both are several). What the plan decides stands once, without arrivals.
+    """
+    objectives = {r.slo_scale for r in rows}
+    axes = []
+    if len({r.rate_scale for r in rows}) > 1 or len(objectives) == 1:
+        axes.append(("rate_scale", "slo_scale"))
+    if len(objectives) > 1:
+        axes.append(("slo_scale", "rate_scale"))
+    panels = []
+    for (x, other), column in itertools.product(axes, columns):
+        names = ["workload", "cluster", other]
+        if column not in PLANNED:
+            names.append("arrivals")
+        groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+        for row in rows:
+            groups[attrgetter(*names)(row)].append(row)
+        for coordinates, members in groups.items():
+            where = dict(zip(names, coordinates, strict=True))
+            where[other] = f"{where[other]:g}"
+            panels.append(_panel(members, where, x, MEASURES[column]))
+    return tuple(panels)
 
 
 def _panel(rows: Sequence[Row], where: Mapping[str, str], x: str, measure: Measure) -> Panel:
-    xs = sorted({getattr(r, x) for r in rows})
-    policies = dict.fromkeys(r.policy for r in rows)
+    cells: dict[tuple[str, float], list[float | None]] = defaultdict(list)
+    for row in rows:
+        cells[row.policy, getattr(row, x)].append(getattr(row, measure.column))
+    xs = sorted({at for _, at in cells})
     values = {}
-    for policy in policies:
-        line: list[float | None] = []
-        for at in xs:
-            cells = [getattr(r, measure.column) for r in rows if r.policy == policy and getattr(r, x) == at]
-            line.append(None if not cells or None in cells else fmean(cells))
-        values[policy] = tuple(line)
+    for policy in dict.fromkeys(row.policy for row in rows):
+        values[policy] = tuple(_mean(cells[policy, at]) for at in xs)
     return Panel(where=where, x=x, xs=tuple(xs), measure=measure, values=values)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    return fmean(known)

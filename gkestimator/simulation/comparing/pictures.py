@@ -1,15 +1,18 @@
-"""A comparison as pictures: measures against load or objective, and the distribution of latencies."""
+"""Draw a comparison: measures against load or objective, and the distribution of latencies."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gkestimator.reporting.simulated import drawing, title_of
+from gkestimator.reporting.style import saved
 from gkestimator.simulation.comparing.latencies import latency_picture
-from gkestimator.simulation.comparing.look import labelled, look
-from gkestimator.simulation.comparing.panels import MEASURES, PLANNED, Panel, panels_of
+from gkestimator.simulation.comparing.look import colour_of, label_ends, line_look
+from gkestimator.simulation.comparing.panels import PLANNED, Panel, panels_of
 from gkestimator.simulation.comparing.results import Row
 from gkestimator.simulation.comparing.run import Compared
 
@@ -20,155 +23,146 @@ _AXIS = {
     "rate_scale": "load (times the workload's rates)",
     "slo_scale": "SLO (times the workload's objectives)",
 }
+_NAMES = {"rate_scale": "load", "slo_scale": "slo"}
+_OTHER = {"rate_scale": "slo_scale", "slo_scale": "rate_scale"}
 
 
-def draw_pictures(rows: Sequence[Row], found: Compared) -> tuple[dict[str, bytes], str | None]:
-    """Pictures by file name: for each workload and cluster the measures over load (and over objective), and the
-    latencies' distribution at the load nearest to 1. Without matplotlib none, and why."""
+def draw_pictures(rows: Sequence[Row], compared: Compared) -> tuple[dict[str, bytes], str | None]:
+    """Return pictures by file name; without matplotlib none, and why.
+
+    They are, for each workload and cluster, the measures over load (and over objective), and the latencies'
+    distribution at the load nearest to 1.
+    """
     try:
-        import matplotlib
+        import matplotlib  # noqa: F401
     except ImportError:
         return {}, "no pictures: matplotlib is missing; pip install 'gkestimator[plot]'"
-    from gkestimator.reporting.style import STYLE, saved
-
     pictures = {}
-    with matplotlib.rc_context(STYLE | {"svg.hashsalt": "gkest", "svg.fonttype": "path"}):
-        groups: dict[tuple[str, str, str, str], list[Panel]] = {}
-        for panel in panels_of(rows, _COLUMNS):
-            other = "slo_scale" if panel.x == "rate_scale" else "rate_scale"
-            key = (panel.where["workload"], panel.where["cluster"], panel.x, panel.where[other])
-            groups.setdefault(key, []).append(panel)
-        several = len({(x, fixed) for _, _, x, fixed in groups}) > 1
-        for (workload, cluster, x, fixed), panels in groups.items():
-            by = "load" if x == "rate_scale" else "slo"
-            name = f"{workload}-{cluster}-by-{by}" + (f"-at-{fixed}" if several else "")
-            if any(len(p.xs) > 1 for p in panels):
-                asked = _asked(rows, panels[0]) if x == "rate_scale" else {}
-                pictures[_file(name)] = saved(_over(panels, f"{workload} on {cluster}", asked), _FORM)
-        for workload, cluster in dict.fromkeys((r.workload, r.cluster) for r in rows):
-            here = [
-                (j, c, r)
-                for j, c, r in found.cells
-                if (j.labels["workload"], j.labels["cluster"]) == (workload, cluster)
-            ]
-            if any(r.get("simulation") for _, _, r in here):
-                figure = latency_picture(here, f"{workload} on {cluster}")
-                pictures[_file(f"{workload}-{cluster}-latency")] = saved(figure, _FORM)
+    with drawing(svg_hashsalt="gkest", svg_fonttype="path"):
+        for name, figure in [*_measure_figures(rows), *_latency_figures(rows, compared)]:
+            file = re.sub(r"[^A-Za-z0-9_.-]", "-", name)
+            pictures[f"{file}.{_FORM}"] = saved(figure, _FORM)
     return pictures, None
 
 
-def _file(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", name) + "." + _FORM
+def _measure_figures(rows: Sequence[Row]) -> Iterator[tuple[str, Any]]:
+    groups: dict[tuple[str, str, str, str], list[Panel]] = defaultdict(list)
+    for panel in panels_of(rows, _COLUMNS):
+        other = _OTHER[panel.x]
+        groups[panel.where["workload"], panel.where["cluster"], panel.x, panel.where[other]].append(panel)
+    several = len({(x, fixed) for _, _, x, fixed in groups}) > 1
+    for (workload, cluster, x, fixed), panels in groups.items():
+        if all(len(panel.xs) == 1 for panel in panels):
+            continue
+        name = f"{workload}-{cluster}-by-{_NAMES[x]}"
+        if several:
+            name += f"-at-{fixed}"
+        asked = {}
+        if x == "rate_scale":
+            asked = _asked(rows, panels[0])
+        yield name, _over(panels, f"{workload} on {cluster}", asked)
+
+
+def _latency_figures(rows: Sequence[Row], compared: Compared) -> Iterator[tuple[str, Any]]:
+    for workload, cluster in dict.fromkeys((r.workload, r.cluster) for r in rows):
+        cells = []
+        for job, cell, result in compared.cells:
+            if (job.labels["workload"], job.labels["cluster"]) == (workload, cluster):
+                cells.append((job, cell, result))
+        if any(result.get("simulation") for _, _, result in cells):
+            yield f"{workload}-{cluster}-latency", latency_picture(cells, f"{workload} on {cluster}")
 
 
 def _asked(rows: Sequence[Row], panel: Panel) -> dict[float, float]:
-    """Requests per second that the workload asks for, by load."""
-    return {
-        r.rate_scale: r.asked_rps
-        for r in rows
-        if r.asked_rps is not None
-        and (r.workload, f"{r.slo_scale:g}") == (panel.where["workload"], panel.where["slo_scale"])
-    }
+    """Return the requests per second that the workload asks for, by load."""
+    asked = {}
+    for row in rows:
+        same = (row.workload, f"{row.slo_scale:g}") == (panel.where["workload"], panel.where["slo_scale"])
+        if same and row.asked_rps is not None:
+            asked[row.rate_scale] = row.asked_rps
+    return asked
 
 
 def _over(panels: Sequence[Panel], title: str, asked: Mapping[float, float]) -> Any:
-    """What was served in a row of panels for each measure, a column for each kind of arrivals; below, what the plans
-    decide."""
+    """Return a figure of what was served and, below, of what the plans decide.
+
+    It has a row of panels for each measure, and a column for each kind of arrivals.
+    """
     from matplotlib.figure import Figure
 
     arrivals = list(dict.fromkeys(p.where["arrivals"] for p in panels if "arrivals" in p.where))
-    planned = [p for p in panels if p.measure.column in PLANNED and any(v is not None for v in _all(p))]
+    planned = [p for p in panels if p.column in PLANNED and _known(p)]
     rows = len(_SERVED) + bool(planned)
     columns = max(len(arrivals), len(planned))
     figure = Figure(figsize=(3.9 * columns, 2.5 * rows + 0.4), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat:
         axes.set_visible(False)
+    placed = [(panel, grid[-1][i]) for i, panel in enumerate(planned)]
     for panel in panels:
-        if panel.measure.column in PLANNED:
-            if panel not in planned:
-                continue
-            axes = grid[-1][planned.index(panel)]
-        else:
-            axes = grid[_SERVED.index(panel.measure.column)][arrivals.index(panel.where["arrivals"])]
+        if panel.column in _SERVED:
+            row = grid[_SERVED.index(panel.column)]
+            placed.append((panel, row[arrivals.index(panel.where["arrivals"])]))
+    for panel, axes in placed:
         axes.set_visible(True)
-        _lines(axes, panel, asked if panel.measure.column == "goodput_rps" else {})
+        if panel.column == "goodput_rps":
+            _draw_asked(axes, panel.xs, asked)
+        _draw_lines(axes, panel)
     for row in grid[: len(_SERVED)]:
-        shown = row[: len(arrivals)]
-        low = min(a.get_ylim()[0] for a in shown)
-        high = max(a.get_ylim()[1] for a in shown)
-        for axes in shown:
-            axes.set_ylim(low, high)
-    for panel, axes in _placed(panels, grid, arrivals, planned):
-        ends = {p: line[-1] for p, line in panel.values.items() if line[-1] is not None}
-        labelled(axes, ends, list(panel.values))
-    figure.suptitle(title, x=0.01, ha="left", fontsize=9.5)
+        _equal_heights(row[: len(arrivals)])
+    for panel, axes in placed:
+        ends = {policy: line[-1] for policy, line in panel.values.items() if line[-1] is not None}
+        label_ends(axes, ends, list(panel.values))
+    title_of(figure, title)
     return figure
 
 
-def _placed(
-    panels: Sequence[Panel], grid: Any, arrivals: Sequence[str], planned: Sequence[Panel]
-) -> list[tuple[Panel, Any]]:
-    found = [(p, grid[-1][i]) for i, p in enumerate(planned)]
-    found += [
-        (p, grid[_SERVED.index(p.measure.column)][arrivals.index(p.where["arrivals"])])
-        for p in panels
-        if p.measure.column in _SERVED
-    ]
-    return found
+def _equal_heights(row: Any) -> None:
+    """Give the panels of a row the widest of their ranges."""
+    limits = [axes.get_ylim() for axes in row]
+    low = min(bottom for bottom, _ in limits)
+    high = max(top for _, top in limits)
+    for axes in row:
+        axes.set_ylim(low, high)
 
 
-def _all(panel: Panel) -> list[float | None]:
-    return [v for line in panel.values.values() for v in line]
+def _known(panel: Panel) -> list[float]:
+    return [value for line in panel.values.values() for value in line if value is not None]
 
 
-def _lines(axes: Any, panel: Panel, asked: Mapping[float, float]) -> None:
-    if asked:
-        xs = [x for x in panel.xs if x in asked]
-        axes.plot(xs, [asked[x] for x in xs], color="#999999", linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
-        axes.annotate(
-            "asked",
-            xy=(xs[-1], asked[xs[-1]]),
-            xytext=(-3, -1),
-            textcoords="offset points",
-            ha="right",
-            va="bottom",
-            fontsize=6.5,
-            color="#777777",
-        )
+def _draw_asked(axes: Any, xs: Sequence[float], asked: Mapping[float, float]) -> None:
+    """Draw the requests per second that the workload asks for."""
+    loads = [x for x in xs if x in asked]
+    if not loads:
+        return
+    rates = [asked[x] for x in loads]
+    axes.plot(loads, rates, color="#999999", linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+    place = {"xytext": (-3, -1), "textcoords": "offset points", "ha": "right", "va": "bottom"}
+    axes.annotate("asked", xy=(loads[-1], rates[-1]), fontsize=6.5, color="#777777", **place)
+
+
+def _draw_lines(axes: Any, panel: Panel) -> None:
+    """Draw a line for each policy, and the axes."""
     for number, (policy, line) in enumerate(panel.values.items()):
-        known = [(x, v) for x, v in zip(panel.xs, line, strict=True) if v is not None]
-        if not known:
+        points = [(x, value) for x, value in zip(panel.xs, line, strict=True) if value is not None]
+        if not points:
             continue
-        colour, dash = look(number)
-        first = number == 0
-        axes.plot(
-            *zip(*known, strict=True),
-            color=colour,
-            linestyle=dash,
-            linewidth=2.0 if first else 1.2,
-            marker="o",
-            markersize=3.2 if first else 2.4,
-            zorder=10 - number * 0.1,
-        )
+        size = 2.4 if number else 3.2
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=size, **line_look(number))
         if line[-1] is None:  # its label has no place beside the panel
-            axes.annotate(
-                policy,
-                xy=known[-1],
-                xytext=(4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=6.5,
-                color=colour,
-            )
-    if panel.measure.column.endswith("_pct"):
-        least = min((v for v in _all(panel) if v is not None), default=0.0)
-        axes.set_ylim(0 if least < 50 else 10 * math.floor(least / 10 - 0.5), 101.5)
+            place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+            axes.annotate(policy, xy=points[-1], fontsize=6.5, color=colour_of(number), **place)
+    if panel.column.endswith("_pct"):
+        least = min(_known(panel), default=0.0)
+        bottom = 0.0
+        if least >= 50:
+            bottom = 10 * math.floor(least / 10 - 0.5)
+        axes.set_ylim(bottom, 101.5)
     else:
         axes.set_ylim(bottom=0)
     axes.set_xlim(right=panel.xs[-1])
     axes.set_xticks(panel.xs, [f"{x:g}" for x in panel.xs])
     axes.set_xlabel(_AXIS[panel.x])
-    axes.set_ylabel(MEASURES[panel.measure.column].title.replace(", ", ",\n", 1))
+    axes.set_ylabel(panel.measure.title.replace(", ", ",\n", 1))
     if "arrivals" in panel.where:
         axes.set_title(f"arrivals: {panel.where['arrivals']}", loc="left")

@@ -1,9 +1,9 @@
-"""Parts of a comparison's YAML that several fields share."""
+"""Read the parts of a comparison's YAML that several fields share."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,15 +16,15 @@ T = TypeVar("T")
 
 
 def file_of(fields: Fields, name: str, here: Path) -> Path | None:
-    """The file that field ``name`` names, looked for beside ``here``; None where there is none."""
+    """Return the file that field ``name`` names, looked for beside ``here``; None where there is none."""
     text = fields.text(name, None, limit=4096, null=True)
     if text is None:
         return None
-    return found_of(fields, name, here, text)
+    return existing_file(fields, name, here, text)
 
 
-def found_of(fields: Fields, name: str, here: Path, text: str) -> Path:
-    """``text`` as a file beside ``here``. Raises DocumentError where it is not there."""
+def existing_file(fields: Fields, name: str, here: Path, text: str) -> Path:
+    """Return ``text`` as a file beside ``here``. Raises DocumentError where it is not there."""
     path = here / text
     try:
         there = path.is_file()
@@ -35,21 +35,21 @@ def found_of(fields: Fields, name: str, here: Path, text: str) -> Path:
     return path
 
 
-def distinct(fields: Fields, name: str, found: Sequence[T]) -> tuple[T, ...]:
-    """``found``, at least one, no label (or value) twice."""
-    if not found:
+def distinct(fields: Fields, name: str, entries: Sequence[T]) -> tuple[T, ...]:
+    """Return ``entries``, at least one. Raises DocumentError where a label (or value) stands twice."""
+    if not entries:
         raise fields.fail(name, "found none, expected at least one")
     seen = set()
-    for entry in found:
+    for entry in entries:
         label = getattr(entry, "label", entry)
         if label in seen:
             raise fields.fail(name, f"{label} stands twice; give one of them another label")
         seen.add(label)
-    return tuple(found)
+    return tuple(entries)
 
 
 def label_of(fields: Fields, default: str) -> str:
-    """The field ``label``: what tables and names of files show."""
+    """Return the field ``label``: what tables and names of files show."""
     label = fields.text("label", default, limit=60)
     if not _LABEL.fullmatch(label):
         raise fields.fail("label", f"found {label!r}, expected letters, digits and _ . + @ -")
@@ -57,8 +57,19 @@ def label_of(fields: Fields, default: str) -> str:
 
 
 def choice_of(fields: Fields, name: str, default: str | None, known: Sequence[str]) -> Any:
-    """One of ``known``, or ``default`` where the field is missing."""
-    found = fields.text(name, default, null=True)
-    if found is not None and found not in known:
-        raise fields.fail(name, f"found {found!r}, expected one of {', '.join(known)}")
-    return found
+    """Return one of ``known``, or ``default`` where the field is missing."""
+    word = fields.text(name, default, null=True)
+    if word is not None and word not in known:
+        raise fields.fail(name, f"found {word!r}, expected one of {', '.join(known)}")
+    return word
+
+
+def with_files(value: Any, files: Mapping[Path, Any]) -> Any:
+    """Return ``value`` with what ``files`` has in place of every path in it; tuples, lists and mappings alike."""
+    if isinstance(value, Path):
+        return files[value]
+    if isinstance(value, (list, tuple)):
+        return type(value)(with_files(v, files) for v in value)
+    if isinstance(value, Mapping):
+        return {name: with_files(v, files) for name, v in value.items()}
+    return value

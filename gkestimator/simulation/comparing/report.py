@@ -1,11 +1,13 @@
-"""A comparison for people: tables, the words that close a run, and the files of the folder."""
+"""Report a comparison to people: tables, the words that close a run, and the files of the folder."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 from gkestimator.core.records import frozen
+from gkestimator.reporting.simulated import FigureColumn, figure_columns, name_column, plural
 from gkestimator.simulation.comparing.latencies import nearest
 from gkestimator.simulation.comparing.panels import Panel, panels_of
 from gkestimator.simulation.comparing.pictures import draw_pictures
@@ -20,68 +22,7 @@ _AXIS = {"rate_scale": "load", "slo_scale": "SLO"}
 _MANY = 5
 
 
-@frozen
-class Report:
-    """``text`` for a terminal; ``words`` close the run; ``whole``: every cell has a result."""
-
-    text: str
-    words: tuple[str, ...]
-    whole: bool
-
-
-def write_report(spec: ComparisonSpec, found: Compared, folder: Path) -> Report:
-    """Write results.csv, results.json, report.md and (with matplotlib) the pictures into ``folder``. Raises
-    OutputError."""
-    rows = rows_of(found)
-    columns = ["on_time_pct", "least_on_time_pct", "latency_p99_ms", "gpus_used"]
-    if any(r.cost_per_hour is not None for r in rows):
-        columns.append("cost_per_hour")
-    panels = panels_of(rows, columns)
-    write_bytes(folder / "results.csv", results_csv(rows).encode())
-    write_bytes(folder / "results.json", results_json(rows).encode())
-    pictures, missing = draw_pictures(rows, found)
-    for name, data in pictures.items():
-        write_bytes(folder / name, data)
-    write_bytes(folder / "report.md", _markdown(spec, panels, rows, list(pictures)).encode())
-    main = [p for p in panels if p.measure.column == "on_time_pct"]
-    text = "\n\n".join("\n".join([_title(p), "", *text_table(_columns(p))]) for p in main) + "\n"
-    return Report(text=text, words=_words(rows, found, folder, missing), whole=not _bad(rows))
-
-
-def _title(panel: Panel) -> str:
-    where = " · ".join(
-        f"{_AXIS[name]} x {value}" if name in _AXIS else f"{name} {value}"
-        for name, value in panel.where.items()
-    )
-    return f"{panel.measure.title}, by {_AXIS[panel.x]} · {where}"
-
-
-def panel_table(panel: Panel) -> list[str]:
-    """``panel`` as lines of Markdown: policies by scale, the best in bold."""
-    return markdown_table(_columns(panel, bold=True))
-
-
-def _at_one_load(rows: Sequence[Row]) -> list[str]:
-    """Every cell at the load and the objective nearest to the workload's own, with all its figures."""
-    if not rows:
-        return []
-    rate, slo = nearest([(r.rate_scale, r.slo_scale) for r in rows])
-    lines = []
-    groups: dict[tuple[str, str, str, int], list[Row]] = {}
-    for row in rows:
-        if (row.rate_scale, row.slo_scale) == (rate, slo):
-            groups.setdefault((row.workload, row.cluster, row.arrivals, row.seed), []).append(row)
-    for (workload, cluster, arrivals, seed), here in groups.items():
-        lines += [
-            "",
-            f"## load x {rate:g} · SLO x {slo:g} · workload {workload} · cluster {cluster} · arrivals {arrivals} · "
-            f"seed {seed}",
-            "",
-            *markdown_table(
-                [TextColumn(heading="policy", cells=[r.policy for r in here], right=False), *_whole(here)]
-            ),
-        ]
-    return lines
+_SETTINGS = ("duration_s", "warmup_s", "service", "interference", "admission", "drop", "routing", "copy")
 
 
 def _count(value: float | None) -> str:
@@ -90,79 +31,133 @@ def _count(value: float | None) -> str:
     return f"{value:g}"
 
 
-def _whole(here: Sequence[Row]) -> list[TextColumn]:
-    figures = (
-        ("promised req/s", "promised_rps", number_text),
-        ("expected", "expected_rps", number_text),
-        ("simulated", "goodput_rps", number_text),
-        ("on time %", "on_time_pct", _share),
-        ("worst model %", "least_on_time_pct", _share),
-        ("rejected %", "rejected_pct", percent_text),
-        ("dropped %", "dropped_pct", percent_text),
-        ("p50 ms", "latency_p50_ms", number_text),
-        ("p99 ms", "latency_p99_ms", number_text),
-        ("batch", "batch_mean", number_text),
-        ("GPUs", "gpus_used", _count),
-        ("USD/h", "cost_per_hour", number_text),
-        ("decision ms", "decision_ms", number_text),
-    )
-    return [
-        TextColumn(heading=heading, cells=[text(getattr(r, column)) for r in here])
-        for heading, column, text in figures
-    ]
-
-
-def _columns(panel: Panel, *, bold: bool = False) -> list[TextColumn]:
-    policies = list(panel.values)
-    columns = [TextColumn(heading="policy", cells=policies, right=False, shrink=10)]
-    for at, x in enumerate(panel.xs):
-        best = panel.best(at) if bold else ()
-        cells = []
-        for policy in policies:
-            value = panel.values[policy][at]
-            text = _text(panel, value)
-            cells.append(f"**{text}**" if policy in best else text)
-        columns.append(TextColumn(heading=f"x {x:g}", cells=cells))
-    return columns
-
-
-def _text(panel: Panel, value: float | None) -> str:
-    if value is None or panel.measure.column.endswith("_pct"):
-        return _share(value)
-    if panel.measure.column == "gpus_used":
-        return f"{value:g}"
-    return number_text(value)
-
-
 def _share(value: float | None) -> str:
-    """A percentage; what is not all of it is not rounded up to 100."""
+    """Return a percentage; what is not all of it is not rounded up to 100."""
     if value is None or not 99 <= value < 100:
         return percent_text(value)
     return f"{min(value, 99.99):.2f}"
 
 
+_FIGURES: tuple[FigureColumn, ...] = (
+    ("promised req/s", "promised_rps", number_text),
+    ("expected", "expected_rps", number_text),
+    ("simulated", "goodput_rps", number_text),
+    ("on time %", "on_time_pct", _share),
+    ("worst model %", "least_on_time_pct", _share),
+    ("rejected %", "rejected_pct", percent_text),
+    ("dropped %", "dropped_pct", percent_text),
+    ("p50 ms", "latency_p50_ms", number_text),
+    ("p99 ms", "latency_p99_ms", number_text),
+    ("batch", "batch_mean", number_text),
+    ("GPUs", "gpus_used", _count),
+    ("USD/h", "cost_per_hour", number_text),
+    ("decision ms", "decision_ms", number_text),
+)
+
+
+@frozen
+class Report:
+    """Hold ``text`` for a terminal; ``words`` close the run; ``whole``: every cell has a result."""
+
+    text: str
+    words: tuple[str, ...]
+    whole: bool
+
+
+def write_report(spec: ComparisonSpec, compared: Compared, folder: Path) -> Report:
+    """Write results.csv, results.json, report.md and (with matplotlib) the pictures into ``folder``. Raises
+    OutputError."""
+    rows = rows_of(compared)
+    columns = ["on_time_pct", "least_on_time_pct", "latency_p99_ms", "gpus_used"]
+    if any(r.cost_per_hour is not None for r in rows):
+        columns.append("cost_per_hour")
+    panels = panels_of(rows, columns)
+    write_bytes(folder / "results.csv", results_csv(rows).encode())
+    write_bytes(folder / "results.json", results_json(rows).encode())
+    pictures, missing = draw_pictures(rows, compared)
+    for name, data in pictures.items():
+        write_bytes(folder / name, data)
+    write_bytes(folder / "report.md", _markdown(spec, panels, rows, list(pictures)).encode())
+    tables = []
+    for panel in panels:
+        if panel.column == "on_time_pct":
+            tables.append("\n".join([_title(panel), "", *text_table(_columns(panel))]))
+    text = "\n\n".join(tables) + "\n"
+    return Report(text=text, words=_words(rows, compared, folder, missing), whole=not _bad(rows))
+
+
+def _title(panel: Panel) -> str:
+    parts = [f"{panel.measure.title}, by {_AXIS[panel.x]}"]
+    for name, value in panel.where.items():
+        if name in _AXIS:
+            parts.append(f"{_AXIS[name]} x {value}")
+        else:
+            parts.append(f"{name} {value}")
+    return " · ".join(parts)
+
+
+def panel_table(panel: Panel) -> list[str]:
+    """Return ``panel`` as lines of Markdown: policies by scale, the best in bold."""
+    return markdown_table(_columns(panel, bold=True))
+
+
+def _at_one_load(rows: Sequence[Row]) -> list[str]:
+    """Return every cell at the load and the objective nearest to the workload's own, with all its figures."""
+    if not rows:
+        return []
+    rate, slo = nearest([(r.rate_scale, r.slo_scale) for r in rows])
+    lines = []
+    groups: dict[tuple[str, str, str, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        if (row.rate_scale, row.slo_scale) == (rate, slo):
+            groups[row.workload, row.cluster, row.arrivals, row.seed].append(row)
+    for (workload, cluster, arrivals, seed), members in groups.items():
+        policies = name_column("policy", [row.policy for row in members])
+        lines += [
+            "",
+            f"## load x {rate:g} · SLO x {slo:g} · workload {workload} · cluster {cluster} · arrivals {arrivals} · "
+            f"seed {seed}",
+            "",
+            *markdown_table([policies, *figure_columns(members, _FIGURES)]),
+        ]
+    return lines
+
+
+def _columns(panel: Panel, *, bold: bool = False) -> list[TextColumn]:
+    policies = list(panel.values)
+    columns = [name_column("policy", policies)]
+    for at, x in enumerate(panel.xs):
+        best = panel.best(at)
+        cells = []
+        for policy in policies:
+            text = _text(panel, panel.values[policy][at])
+            if bold and policy in best:
+                text = f"**{text}**"
+            cells.append(text)
+        columns.append(TextColumn(heading=f"x {x:g}", cells=cells))
+    return columns
+
+
+def _text(panel: Panel, value: float | None) -> str:
+    if value is None or panel.column.endswith("_pct"):
+        return _share(value)
+    if panel.column == "gpus_used":
+        return f"{value:g}"
+    return number_text(value)
+
+
 def _markdown(
     spec: ComparisonSpec, panels: Sequence[Panel], rows: Sequence[Row], pictures: Sequence[str]
 ) -> str:
-    settings = spec.settings
-    said = ", ".join(
-        f"{name.replace('_', ' ')} {settings[name]}"
-        for name in (
-            "duration_s",
-            "warmup_s",
-            "service",
-            "interference",
-            "admission",
-            "drop",
-            "routing",
-            "copy",
-        )
-    )
+    settings = ", ".join(f"{name.replace('_', ' ')} {spec.settings[name]}" for name in _SETTINGS)
+    means = ""
+    if len(spec.seeds) > 1:
+        means = " (means)"
     lines = [
         f"# Comparison {spec.path.stem}",
         "",
-        f"{len(rows):,} {_cells(len(rows))}. {said}. Seeds: {', '.join(str(s) for s in spec.seeds)}"
-        f"{' (means)' if len(spec.seeds) > 1 else ''}. Loads multiply the rates of the workload, SLO scales its "
+        f"{len(rows):,} {plural(len(rows), 'cell')}. {settings}. Seeds: {', '.join(map(str, spec.seeds))}{means}. "
+        "Loads multiply the rates of the workload, SLO scales its "
         "objectives; a policy places each load anew. Bold: best to 0.05 %. A dash: refused, failed or none.",
     ]
     for picture in pictures:
@@ -182,21 +177,19 @@ def _bad(rows: Sequence[Row]) -> list[Row]:
 
 
 def _reasons(bad: Sequence[Row]) -> list[str]:
-    groups: dict[tuple[str, str, str], int] = {}
-    for row in bad:
-        key = (row.policy, row.status, row.reason or "")
-        groups[key] = groups.get(key, 0) + 1
-    return [
-        f"{policy} {status} in {n:,} {_cells(n)}: {reason}" for (policy, status, reason), n in groups.items()
-    ]
+    groups = Counter((row.policy, row.status, row.reason or "") for row in bad)
+    lines = []
+    for (policy, status, reason), count in groups.items():
+        lines.append(f"{policy} {status} in {count:,} {plural(count, 'cell')}: {reason}")
+    return lines
 
 
-def _words(rows: Sequence[Row], found: Compared, folder: Path, missing: str | None) -> tuple[str, ...]:
-    kept = len(rows) - found.computed
-    there = f", {kept:,} kept" if kept else ""
-    words = [
-        f"gkest: {len(rows):,} {_cells(len(rows))}, {found.computed:,} computed now{there}; {folder}/report.md"
-    ]
+def _words(rows: Sequence[Row], compared: Compared, folder: Path, missing: str | None) -> tuple[str, ...]:
+    there = ""
+    if len(rows) > compared.computed:
+        there = f", {len(rows) - compared.computed:,} kept"
+    total = f"{len(rows):,} {plural(len(rows), 'cell')}"
+    words = [f"gkest: {total}, {compared.computed:,} computed now{there}; {folder}/report.md"]
     if missing:
         words.append(f"gkest: note: {missing}")
     reasons = _reasons(_bad(rows))
@@ -204,7 +197,3 @@ def _words(rows: Sequence[Row], found: Compared, folder: Path, missing: str | No
     if len(reasons) > _MANY:
         words.append(f"gkest: error: and {len(reasons) - _MANY:,} more reasons in report.md")
     return tuple(words)
-
-
-def _cells(count: int) -> str:
-    return "cell" if count == 1 else "cells"

@@ -1,8 +1,8 @@
-"""A comparison worked off: what is missing is computed, what is there is kept."""
+"""Work a comparison off: compute what is missing, keep what is there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,18 @@ from gkestimator.jobs.store import Store
 from gkestimator.simulation.comparing.cells import Cell, CellJob, jobs
 from gkestimator.simulation.comparing.compute import Cells, compute, lost_cells, rows_of_tables
 from gkestimator.simulation.comparing.spec import ComparisonSpec
+from gkestimator.simulation.conditions import Progress
+from gkestimator.simulation.options import check_known
 
 ENGINES = ("local", "ray")
 
 
 @frozen
 class Compared:
-    """Every cell of the comparison with its job and its result, in the spec's order. ``computed`` of them now, the
-    others were there."""
+    """Hold every cell of the comparison with its job and its result, in the spec's order.
+
+    ``computed`` of them were computed now, the others were there.
+    """
 
     cells: tuple[tuple[CellJob, Cell, dict[str, Any]], ...]
     computed: int
@@ -33,45 +37,49 @@ def run_comparison(
     *,
     engine: str = "local",
     processes: int = 1,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress = lambda what, done, total: None,
 ) -> Compared:
     """Compute the cells of ``spec`` that ``folder`` does not hold yet, and read them all.
 
-    ``engine``: ``local`` (``processes`` of this machine) or ``ray``. Each cell is kept as soon as its job is done, so
-    that a run that is cut off goes on where it was. Raises UsageError (engine), TableError (a table cannot be read:
-    no cell could be had), OutputError (the folder)."""
-    if engine not in ENGINES:
-        raise UsageError(f"engine {engine!r} is not known, expected one of {', '.join(ENGINES)}")
+    ``engine``: ``local`` (``processes`` of this machine) or ``ray``. Each cell is kept as soon as its job is
+    done, so that a run that is cut off goes on where it was. Raises UsageError (engine), TableError (a table
+    cannot be read: no cell could be had), OutputError (the folder).
+    """
+    check_known("engine", engine, ENGINES)
     if processes < 1:
         raise UsageError(f"processes: found {processes}, expected at least 1")
     store = Store(folder)
-    whole = tuple(jobs(spec, __version__))
-    total = sum(len(j.cells) for j in whole)
-    there = store.finished(cell.key for job in whole for cell in job.cells)
-    missing = [
-        replace(job, cells=cells)
-        for job in whole
-        if (cells := tuple(c for c in job.cells if c.key not in there))
-    ]
+    every = list(jobs(spec, __version__))
+    whole = [(job, cell) for job in every for cell in job.cells]
+    there = store.finished(cell.key for _, cell in whole)
+    missing = _missing(every, there)
     for names in {frozenset(job.workload.names()) for job in missing}:
         rows_of_tables(spec.tables, names)
-    done = total - sum(len(j.cells) for j in missing)
-    if progress is not None:
-        progress("cells", done, total)
-    for job, found in _worked(missing, engine, processes):
-        for key, computed in found.items():
-            store.write(key, computed)
+    computed = sum(len(job.cells) for job in missing)
+    done = len(whole) - computed
+    progress("cells", done, len(whole))
+    for job, results in _worked(missing, engine, processes):
+        for key, result in results.items():
+            store.write(key, result)
         done += len(job.cells)
-        if progress is not None:
-            progress(f"{job.labels['policy']} at {job.labels['rate_scale']:g}", done, total)
-    results = []
-    for job in whole:
-        for cell in job.cells:
-            result = store.read(cell.key)
-            if result is None:
-                raise UsageError(f"{folder}: cell {cell.key} is gone; was it removed meanwhile?")
-            results.append((job, cell, result))
-    return Compared(cells=tuple(results), computed=sum(len(j.cells) for j in missing))
+        progress(f"{job.labels['policy']} at {job.labels['rate_scale']:g}", done, len(whole))
+    cells = []
+    for job, cell in whole:
+        stored = store.read(cell.key)
+        if stored is None:
+            raise UsageError(f"{folder}: cell {cell.key} is gone; was it removed meanwhile?")
+        cells.append((job, cell, stored))
+    return Compared(cells=tuple(cells), computed=computed)
+
+
+def _missing(every: Sequence[CellJob], there: Collection[str]) -> list[CellJob]:
+    """Return the jobs that have cells to compute, with these alone."""
+    missing = []
+    for job in every:
+        cells = tuple(cell for cell in job.cells if cell.key not in there)
+        if cells:
+            missing.append(replace(job, cells=cells))
+    return missing
 
 
 def _worked(missing: Sequence[CellJob], engine: str, processes: int) -> Iterator[tuple[CellJob, Cells]]:

@@ -1,10 +1,11 @@
-"""What is to be compared: the YAML of ``gkest compare``, read strictly, and every file that it names."""
+"""Read what is to be compared: the YAML of ``gkest compare``, strictly, and every file that it names."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 from gkestimator.core.errors import DocumentError, GkestimatorError, UsageError
 from gkestimator.core.records import frozen
-from gkestimator.documents import Cluster, Workload, read_cluster, read_workload
+from gkestimator.documents import Application, Cluster, ModelLoad, Workload, read_cluster, read_workload
 from gkestimator.documents.checking import Fields, load_yaml
 from gkestimator.documents.cluster import cluster_from
 from gkestimator.documents.workload import workload_from
@@ -22,7 +23,14 @@ from gkestimator.placement.building import OBJECTIVES
 from gkestimator.placement.registry import POLICIES, make_policy, policy_names
 from gkestimator.simulation.admission import ADMISSIONS
 from gkestimator.simulation.comparing.arriving import ArrivalsEntry, read_arrivals
-from gkestimator.simulation.comparing.reading import MANY, choice_of, distinct, file_of, found_of, label_of
+from gkestimator.simulation.comparing.reading import (
+    MANY,
+    choice_of,
+    distinct,
+    existing_file,
+    file_of,
+    label_of,
+)
 from gkestimator.simulation.options import COPIES, DROPS, INTERFERENCES, ROUTINGS, SERVICES
 from gkestimator.tables.candidate import CREQ_COLUMNS
 
@@ -30,12 +38,16 @@ __all__ = ["ArrivalsEntry", "ComparisonSpec", "Named", "PolicyEntry", "read_spec
 
 MAX_CELLS = 100_000
 T = TypeVar("T")
+Asked = TypeVar("Asked", ModelLoad, Application)
 
 
 @frozen
 class PolicyEntry:
-    """A policy with its options, under the label that tables and pictures show. ``creq`` None: the policy's own.
-    ``program``: the hash of a third party's code, None for ours, whose version is gkestimator's."""
+    """Hold a policy with its options, under the label that tables and pictures show.
+
+    ``creq`` None: the policy's own. ``program``: the hash of a third party's code, None for ours, whose
+    version is gkestimator's.
+    """
 
     label: str
     name: str
@@ -46,7 +58,7 @@ class PolicyEntry:
 
 @frozen
 class Named:
-    """A workload or a cluster under its label."""
+    """Hold a workload or a cluster under its label."""
 
     label: str
     value: Any
@@ -54,8 +66,11 @@ class Named:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonSpec:
-    """Everything that a comparison is made of. Every combination of ``policies``, ``workloads``, ``clusters``,
-    ``slo_scale``, ``rate_scale``, ``arrivals`` and ``seeds`` is one cell; ``settings`` hold for all of them."""
+    """Hold everything that a comparison is made of.
+
+    Every combination of ``policies``, ``workloads``, ``clusters``, ``slo_scale``, ``rate_scale``,
+    ``arrivals`` and ``seeds`` is one cell; ``settings`` hold for all of them.
+    """
 
     path: Path
     tables: tuple[Path, ...]
@@ -70,7 +85,7 @@ class ComparisonSpec:
 
     @property
     def cells(self) -> int:
-        """How many combinations there are."""
+        """Return how many combinations there are."""
         parts: tuple[Sequence[object], ...] = (
             self.policies,
             self.workloads,
@@ -80,30 +95,29 @@ class ComparisonSpec:
             self.arrivals,
             self.seeds,
         )
-        found = 1
-        for part in parts:
-            found *= len(part)
-        return found
+        return math.prod(len(part) for part in parts)
 
     @cached_property
     def digests(self) -> Mapping[Path, str]:
-        """SHA-256 of every file that cells are computed from."""
-        files = [*self.tables, *(a.trace for a in self.arrivals if a.trace is not None)]
-        files += [p for name in ("coefficients", "network") if (p := self.settings[name]) is not None]
-        files += [p for entry in self.policies if (p := entry.options.get("coefficients")) is not None]
-        files += list(self.settings["gpu_specs"])
-        return {path: _digest(path) for path in dict.fromkeys(files)}
+        """Return the SHA-256 of every file that cells are computed from."""
+        files = [*self.tables, *self.settings["gpu_specs"]]
+        files += [self.settings["coefficients"], self.settings["network"]]
+        files += [entry.trace for entry in self.arrivals]
+        files += [entry.options.get("coefficients") for entry in self.policies]
+        return {path: _digest(path) for path in dict.fromkeys(files) if path is not None}
 
 
 def read_spec(path: Path) -> ComparisonSpec:
-    """The comparison in the YAML file at ``path``; files in it are looked for beside it. Raises DocumentError or
-    UsageError naming the field: unknown, missing, empty, twice, a policy or file that is not there, more than
-    MAX_CELLS cells."""
+    """Return the comparison in the YAML file at ``path``; files in it are looked for beside it.
+
+    Raises DocumentError or UsageError naming the field: unknown, missing, empty, twice, a policy or file that
+    is not there, more than MAX_CELLS cells.
+    """
     fields = load_yaml(path, what="a comparison")
     fields.whole("schema_version", 1, low=1, high=1)
     here = path.parent
     gpu_specs = tuple(_files(fields, "gpu_specs", here, []))
-    found = ComparisonSpec(
+    spec = ComparisonSpec(
         path=path,
         tables=tuple(_files(fields, "tables", here)),
         policies=_each(fields, "policies", lambda f, n: _policy(f, n, here)),
@@ -116,9 +130,9 @@ def read_spec(path: Path) -> ComparisonSpec:
         settings=_settings(fields, here) | {"gpu_specs": gpu_specs},
     )
     fields.finish()
-    if found.cells > MAX_CELLS:
-        raise DocumentError(f"{path}: asks for {found.cells:,} cells, expected at most {MAX_CELLS:,}")
-    return found
+    if spec.cells > MAX_CELLS:
+        raise DocumentError(f"{path}: asks for {spec.cells:,} cells, expected at most {MAX_CELLS:,}")
+    return spec
 
 
 def _digest(path: Path) -> str:
@@ -130,25 +144,24 @@ def _digest(path: Path) -> str:
 
 
 def _files(fields: Fields, name: str, here: Path, default: Any = ...) -> list[Path]:
-    found = fields.items(name, default, limit=MANY)
-    if not found and default is ...:
+    names = fields.items(name, default, limit=MANY)
+    if not names and default is ...:
         raise fields.fail(name, "found none, expected at least one file")
-    if not all(isinstance(t, str) for t in found):
+    if not all(isinstance(text, str) for text in names):
         raise fields.fail(name, "found something else, expected names of files")
-    return list(dict.fromkeys(found_of(fields, name, here, t) for t in found))
+    return list(dict.fromkeys(existing_file(fields, name, here, text) for text in names))
 
 
 def _each(fields: Fields, name: str, read: Callable[[Fields, int], T]) -> tuple[T, ...]:
-    entries = fields.items(name, limit=MANY)
-    found = []
-    for number, entry in enumerate(entries):
-        where = f"{fields.where}: {name}[{number}]"
+    """Return what ``read`` makes of each entry of the list ``name``; a text alone names a policy or a file."""
+    entries = []
+    for number, entry in enumerate(fields.items(name, limit=MANY)):
         if isinstance(entry, str):
-            entry = {"name": entry} if name == "policies" else {"file": entry}
-        part = Fields(entry, where=where, what=f"an entry of {name}")
-        found.append(read(part, number))
+            entry = {("name" if name == "policies" else "file"): entry}
+        part = Fields(entry, where=f"{fields.where}: {name}[{number}]", what=f"an entry of {name}")
+        entries.append(read(part, number))
         part.finish()
-    return distinct(fields, name, found)
+    return distinct(fields, name, entries)
 
 
 def _policy(fields: Fields, number: int, here: Path) -> PolicyEntry:
@@ -156,15 +169,17 @@ def _policy(fields: Fields, number: int, here: Path) -> PolicyEntry:
     if name not in policy_names():
         raise fields.fail("name", f"found {name!r}, expected one of {', '.join(policy_names())}")
     creq = choice_of(fields, "creq", None, tuple(CREQ_COLUMNS))
-    given = fields.take("options", {}, null=True) or {}
-    if not isinstance(given, Mapping) or not all(isinstance(k, str) for k in given):
+    entries = fields.take("options", {}, null=True) or {}
+    if not isinstance(entries, Mapping) or not all(isinstance(key, str) for key in entries):
         raise fields.fail("options", "found something else, expected names and values")
     options = {}
-    for key, value in given.items():
+    for key, value in entries.items():
         if value is None or isinstance(value, (list, dict)):
             raise fields.fail("options", f"{key}: found {value!r}, expected a number, a text, true or false")
         key = key.replace("-", "_")
-        options[key] = found_of(fields, "options", here, value) if key == "coefficients" else value
+        if key == "coefficients":
+            value = existing_file(fields, "options", here, value)
+        options[key] = value
     try:
         policy = make_policy(name, **options)
     except GkestimatorError as e:
@@ -179,7 +194,7 @@ def _policy(fields: Fields, number: int, here: Path) -> PolicyEntry:
 
 
 def _program(policy: type) -> str | None:
-    """The hash of the file that a third party's policy is written in: its author changes it and compares again."""
+    """Return the hash of the file that a third party's policy is in: its author changes it and compares again."""
     try:
         file = inspect.getsourcefile(policy)
     except TypeError:
@@ -206,31 +221,33 @@ def _cluster(fields: Fields, number: int, here: Path, gpu_specs: Sequence[Path])
 
 
 def _rest(fields: Fields, *names: str) -> Fields:
-    inline = {n: v for n in names if (v := fields.take(n, None, null=True)) is not None}
-    if not inline:
+    """Return the fields ``names``, written in place of a file. Raises DocumentError without any."""
+    inline = {name: fields.take(name, None, null=True) for name in names}
+    known = {name: value for name, value in inline.items() if value is not None}
+    if not known:
         raise fields.fail(names[0], f"found neither file nor {' nor '.join(names)}")
-    return Fields(inline, where=fields.where, what=fields.what)
+    return Fields(known, where=fields.where, what=fields.what)
 
 
 def _numbers(fields: Fields, name: str, *, high: float) -> tuple[float, ...]:
-    found = []
+    numbers = []
     for value in fields.items(name, [1.0], limit=MANY):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= high:
             raise fields.fail(name, f"found {value!r}, expected numbers above 0 and at most {high:g}")
-        found.append(float(value))
-    return distinct(fields, name, found)
+        numbers.append(float(value))
+    return distinct(fields, name, numbers)
 
 
 def _seeds(fields: Fields) -> tuple[int, ...]:
-    found = fields.items("seeds", [0], limit=10_000)
-    for value in found:
+    seeds = fields.items("seeds", [0], limit=10_000)
+    for value in seeds:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
             raise fields.fail("seeds", f"found {value!r}, expected whole numbers from 0")
-    return distinct(fields, "seeds", found)
+    return distinct(fields, "seeds", seeds)
 
 
 def _settings(fields: Fields, here: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "duration_s": fields.number("duration_s", 60.0, above=True, high=1e7),
         "warmup_s": fields.number("warmup_s", 0.0, high=1e7),
         "objective": choice_of(fields, "objective", None, OBJECTIVES),
@@ -245,31 +262,28 @@ def _settings(fields: Fields, here: Path) -> dict[str, Any]:
         "network": file_of(fields, "network", here),
     }
     for name in ("runtime", "dtype", "dims"):
-        found[name] = fields.text(name, None, limit=1000, null=True)
-    if found["warmup_s"] >= found["duration_s"]:
-        raise fields.fail("warmup_s", f"found {found['warmup_s']:g}, expected less than duration_s")
-    return found
+        settings[name] = fields.text(name, None, limit=1000, null=True)
+    if settings["warmup_s"] >= settings["duration_s"]:
+        raise fields.fail("warmup_s", f"found {settings['warmup_s']:g}, expected less than duration_s")
+    return settings
 
 
 def scaled(workload: Workload, *, rate: float, slo: float) -> Workload:
-    """``workload`` with every rate times ``rate`` and every objective times ``slo``."""
+    """Return ``workload`` with every rate times ``rate`` and every objective times ``slo``."""
+
+    def of(asked: Asked) -> Asked:
+        return dataclasses.replace(asked, rate_rps=asked.rate_rps * rate, slo_ms=asked.slo_ms * slo)
+
     return Workload(
-        models=tuple(
-            dataclasses.replace(m, rate_rps=m.rate_rps * rate, slo_ms=m.slo_ms * slo) for m in workload.models
-        ),
-        applications=tuple(
-            dataclasses.replace(a, rate_rps=a.rate_rps * rate, slo_ms=a.slo_ms * slo)
-            for a in workload.applications
-        ),
+        models=tuple(map(of, workload.models)), applications=tuple(map(of, workload.applications))
     )
 
 
 def cluster_document(cluster: Cluster) -> dict[str, Any]:
-    """What of ``cluster`` decides a result."""
-    return {
-        "gpus": [{"spec": dataclasses.asdict(g.spec), "count": g.count} for g in cluster.gpus],
-        "elastic": [
-            {"spec": dataclasses.asdict(e.spec), "price_per_hour": e.price_per_hour, "limit": e.limit}
-            for e in cluster.elastic
-        ],
-    }
+    """Return what of ``cluster`` decides a result."""
+    gpus = [{"spec": dataclasses.asdict(g.spec), "count": g.count} for g in cluster.gpus]
+    elastic = []
+    for rented in cluster.elastic:
+        spec = dataclasses.asdict(rented.spec)
+        elastic.append({"spec": spec, "price_per_hour": rented.price_per_hour, "limit": rented.limit})
+    return {"gpus": gpus, "elastic": elastic}

@@ -1,1 +1,1 @@
-"""The event loop."""
+"""Run the event loop."""

@@ -1,15 +1,16 @@
-"""Rows for the engine's arrays from the description of a system."""
+"""Make rows of the engine's arrays from the description of a system."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from gkestimator.interference.base import FEATURES, TERMS
 from gkestimator.simulation.engine import columns as c
-from gkestimator.simulation.engine.columns import EngineState, Floats
+from gkestimator.simulation.engine.columns import EngineState, Floats, Ints
 from gkestimator.simulation.histogram import BINS, bin_edges_ms
 from gkestimator.simulation.options import INTERFERENCES, Options
 from gkestimator.simulation.result import STAGES
@@ -19,14 +20,14 @@ Curve = tuple[float, ...] | None
 
 
 def _at_sizes(batches: tuple[int, ...], values: Curve, sizes: Floats) -> Floats:
-    """``values`` at ``batches``, linear between and constant beyond, at ``sizes``; 0 where there is no curve."""
+    """Return the curve of ``values`` at ``batches``, constant beyond, at ``sizes``; 0 where there is no curve."""
     if values is None:
         return np.zeros(len(sizes))
     return np.interp(sizes, batches, values)
 
 
 def curves_of(replica: SimReplica) -> Floats:
-    """Rows for batches of 0, 1, ..., a full batch."""
+    """Return rows for batches of 0, 1, ..., a full batch."""
     sizes = np.arange(replica.batch_size + 1, dtype=float)
     rows = np.zeros((len(sizes), c.C_FEATURES + FEATURES))
     rows[:, c.C_LATENCY] = _at_sizes(replica.batches, replica.latencies_ms, sizes)
@@ -41,7 +42,7 @@ def curves_of(replica: SimReplica) -> Floats:
 
 
 def most_asked(source: SimSource) -> int:
-    """Requests to models that one request of ``source`` can become at most."""
+    """Return how many requests to models one request of ``source`` can become at most."""
     asked: list[int] = []
     left = dict(enumerate(source.stages))
     most: dict[int, int] = {}
@@ -57,7 +58,7 @@ def most_asked(source: SimSource) -> int:
 
 
 def curve_key(replica: SimReplica) -> tuple[object, ...]:
-    """Replicas with one key share their rows of the curves."""
+    """Return a key: replicas that have it in common share their rows of the curves."""
     return (
         replica.batch_size,
         replica.batches,
@@ -72,7 +73,7 @@ def curve_key(replica: SimReplica) -> tuple[object, ...]:
 def rows_of(
     replica: SimReplica, *, server: int, curve: int, available_ms: float
 ) -> tuple[list[int], list[float]]:
-    """The replica's integers and floats, before anything was dealt to it."""
+    """Return the replica's integers and floats, before anything was dealt to it."""
     turns = replica.duty_cycle_ms is not None
     ints = [0] * c.R_END
     ints[c.R_MODEL] = replica.model
@@ -88,7 +89,12 @@ def rows_of(
     floats = [0.0] * c.RF_END
     floats[c.RF_WAIT] = replica.max_wait_ms
     floats[c.RF_WEIGHT] = replica.weight
-    floats[c.RF_DEAL] = 1 if turns else replica.batch_size if replica.deal is None else replica.deal
+    deal = replica.deal
+    if turns:
+        deal = 1
+    elif deal is None:
+        deal = replica.batch_size
+    floats[c.RF_DEAL] = deal
     floats[c.RF_KEY] = floats[c.RF_DEAL] / replica.weight
     floats[c.RF_CYCLE] = replica.duty_cycle_ms or 0.0
     floats[c.RF_OFFSET] = replica.turn_offset_ms
@@ -100,34 +106,44 @@ def rows_of(
 
 
 def with_rows(array: np.ndarray, rows: Sequence[Sequence[float]] | np.ndarray) -> np.ndarray:
-    """``array`` with ``rows`` below."""
+    """Return ``array`` with ``rows`` below."""
     if len(rows) == 0:
         return array
     return np.concatenate((array, np.asarray(rows, array.dtype)))
 
 
+def _whole(*shape: int) -> Ints:
+    return np.zeros(shape, np.int64)
+
+
+def _real(*shape: int) -> Floats:
+    return np.zeros(shape)
+
+
+def _is_plain(source: SimSource) -> bool:
+    """Say whether each request of ``source`` is one request to one model."""
+    return not source.application and len(source.stages) == 1 and source.stages[0].fan_out == 1.0
+
+
 def _sole(system: System) -> list[bool]:
-    """Whether each source alone feeds its model, request for request, and is held to the model's SLO."""
-    asked = [0] * len(system.models)
+    """Say whether each source alone feeds its model, request for request, and is held to the model's SLO."""
+    asked = Counter(stage.model for source in system.sources for stage in source.stages)
+    sole = []
     for source in system.sources:
-        for stage in source.stages:
-            asked[stage.model] += 1
-    return [
-        not s.application
-        and len(s.stages) == 1
-        and s.stages[0].fan_out == 1.0
-        and asked[s.stages[0].model] == 1
-        and s.slo_ms == system.models[s.stages[0].model].slo_ms
-        for s in system.sources
-    ]
+        alone = _is_plain(source) and asked[source.stages[0].model] == 1
+        sole.append(alone and source.slo_ms == system.models[source.stages[0].model].slo_ms)
+    return sole
 
 
 def first_state(system: System, options: Options) -> EngineState:
-    """The state before anything comes, without GPUs and replicas. Pools are empty; the first call asks for room."""
+    """Return the state before anything comes, without GPUs and replicas.
+
+    Pools are empty; the first call of the loop asks for room.
+    """
     models = len(system.models)
     sources = len(system.sources)
     windows = max(1, math.ceil(options.duration_ms / options.window_ms))
-    z = np.zeros(c.Z_END, np.int64)
+    z = _whole(c.Z_END)
     z[[c.Z_ITEM, c.Z_BATCH, c.Z_JOB, c.Z_ASKED]] = -1
     z[c.Z_LEAST_LOAD] = options.routing == "least-load"
     z[c.Z_EXPONENTIAL] = options.service == "exponential"
@@ -136,20 +152,24 @@ def first_state(system: System, options: Options) -> EngineState:
     z[c.Z_LAW] = INTERFERENCES.index(options.interference)
     z[c.Z_KEEP] = options.keep_requests
     z[c.Z_WINDOWS] = windows
-    f = np.zeros(c.F_END)
+    f = _real(c.F_END)
     f[[c.F_FROM, c.F_UNTIL, c.F_WINDOW]] = options.warmup_ms, options.duration_ms, options.window_ms
-    m = np.zeros((models, c.M_END), np.int64)
-    mf = np.zeros((models, c.MF_END))
+    m = _whole(models, c.M_END)
+    mf = _real(models, c.MF_END)
     m[:, [c.M_OPEN, c.M_BATCH, c.M_HEAD, c.M_TAIL]] = -1
     mf[:, c.MF_SLO] = [model.slo_ms for model in system.models]
-    x = np.zeros((sources, c.X_END), np.int64)
-    xf = np.zeros((sources, c.XF_END))
+    x = _whole(sources, c.X_END)
+    xf = _real(sources, c.XF_END)
     t: list[list[int]] = []
     tf: list[float] = []
     afters: list[int] = []
     for k, (source, sole) in enumerate(zip(system.sources, _sole(system), strict=True)):
-        plain = not source.application and len(source.stages) == 1 and source.stages[0].fan_out == 1.0
-        x[k, c.X_KIND] = c.STREAM if sole else c.PLAIN if plain else c.JOB
+        kind = c.JOB
+        if sole:
+            kind = c.STREAM
+        elif _is_plain(source):
+            kind = c.PLAIN
+        x[k, c.X_KIND] = kind
         x[k, c.X_MODEL] = source.stages[0].model if source.stages else -1
         x[k, c.X_SOLE] = sole
         x[k, c.X_STAGE], x[k, c.X_STAGES] = len(t), len(source.stages)
@@ -165,41 +185,41 @@ def first_state(system: System, options: Options) -> EngineState:
     return EngineState(
         z=z,
         f=f,
-        event_times=np.zeros(0),
-        event_keys=np.zeros(0, np.int64),
-        event_what=np.zeros(0, np.int64),
+        event_times=_real(0),
+        event_keys=_whole(0),
+        event_what=_whole(0),
         stream_times=np.full(max(1, sources), math.inf),
-        stream_keys=np.zeros(max(1, sources), np.int64),
-        stream_what=np.zeros(max(1, sources), np.int64),
-        arrivals=np.zeros(0),
+        stream_keys=_whole(max(1, sources)),
+        stream_what=_whole(max(1, sources)),
+        arrivals=_real(0),
         m=m,
         mf=mf,
-        targets=np.zeros(0, np.int64),
-        r=np.zeros((0, c.R_END), np.int64),
-        rf=np.zeros((0, c.RF_END)),
-        curves=np.zeros((0, c.C_FEATURES + FEATURES)),
-        v=np.zeros((0, c.V_END), np.int64),
-        g=np.zeros((0, c.G_END), np.int64),
-        gf=np.zeros((0, c.GF_TERMS + TERMS)),
-        b=np.zeros((0, c.B_END), np.int64),
-        bf=np.zeros((0, c.BF_END)),
-        i=np.zeros((0, c.I_END), np.int64),
-        if_=np.zeros((0, c.IF_END)),
+        targets=_whole(0),
+        r=_whole(0, c.R_END),
+        rf=_real(0, c.RF_END),
+        curves=_real(0, c.C_FEATURES + FEATURES),
+        v=_whole(0, c.V_END),
+        g=_whole(0, c.G_END),
+        gf=_real(0, c.GF_TERMS + TERMS),
+        b=_whole(0, c.B_END),
+        bf=_real(0, c.BF_END),
+        i=_whole(0, c.I_END),
+        if_=_real(0, c.IF_END),
         x=x,
         xf=xf,
         t=np.array(t, np.int64).reshape(-1, c.T_END),
         tf=np.array(tf, float),
         afters=np.array(afters, np.int64),
-        j=np.zeros((0, c.J_STAGES + 2 * most_stages), np.int64),
-        jf=np.zeros(0),
-        draws=np.zeros(0),
-        uniforms=np.zeros(0),
+        j=_whole(0, c.J_STAGES + 2 * most_stages),
+        jf=_real(0),
+        draws=_real(0),
+        uniforms=_real(0),
         edges=bin_edges_ms(),
-        histograms=np.zeros((models, len(STAGES), BINS), np.int64),
-        source_histograms=np.zeros((sources, BINS), np.int64),
-        features=np.zeros((2, FEATURES)),
-        windows=np.zeros((models, 3, windows), np.int64),
-        window_waits=np.zeros((models, windows)),
-        kept=np.zeros((0, c.K_END), np.int64),
-        kept_floats=np.zeros((0, c.KF_END)),
+        histograms=_whole(models, len(STAGES), BINS),
+        source_histograms=_whole(sources, BINS),
+        features=_real(2, FEATURES),
+        windows=_whole(models, 3, windows),
+        window_waits=_real(models, windows),
+        kept=_whole(0, c.K_END),
+        kept_floats=_real(0, c.KF_END),
     )

@@ -1,4 +1,4 @@
-"""What is done to the engine's arrays between the calls of the event loop: replicas that come, sources set up."""
+"""Change the engine's arrays between the calls of the event loop: replicas that come, sources set up."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from gkestimator.simulation.engine.columns import EngineState
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The Python function behind a compiled one: a few calls are not worth compiling it for."""
-    found: Callable[..., Any] = getattr(function, "py_func", function)
-    return found
+    """Return the Python function behind a compiled one: a few calls are not worth compiling it for."""
+    plain: Callable[..., Any] = getattr(function, "py_func", function)
+    return plain
 
 
 def make_available(s: EngineState, replicas: list[int]) -> None:
-    """``replicas``, new, may serve from now on: one after the other takes its place in the round robin, where it does
-    not catch up on what its model's others were dealt before (as ``routing.available``)."""
+    """Let ``replicas``, new, serve from now on: one after the other takes its place in the round robin, where
+    it does not catch up on what its model's others were dealt before (as ``routing.available``).
+    """
     old = np.flatnonzero((s.r[:, c.R_AVAILABLE] == 1) & (s.r[:, c.R_RETIRED] == 0))
     least = np.full(len(s.m), math.inf)
     np.minimum.at(least, s.r[old, c.R_MODEL], s.rf[old, c.RF_DEALT] / s.rf[old, c.RF_WEIGHT])
@@ -35,7 +36,7 @@ def make_available(s: EngineState, replicas: list[int]) -> None:
 
 
 def expect_available(s: EngineState, r: int) -> None:
-    """Replica ``r`` is available later: an event."""
+    """Push the event that replica ``r`` is available."""
     from gkestimator.simulation.engine.heaps import push_event
 
     order = int(s.z[c.Z_ORDER])
@@ -44,8 +45,9 @@ def expect_available(s: EngineState, r: int) -> None:
 
 
 def unstream(s: EngineState, m: int) -> None:
-    """Model ``m`` has a replica that takes turns now, so its requests come one by one: its batch under construction, if
-    any, is made one of requests that came (all of the arrivals at hand)."""
+    """Let requests of model ``m`` come one by one, since a replica of it takes turns now: its batch under
+    construction, if any, is made one of requests that came (all of the arrivals at hand).
+    """
     from gkestimator.simulation.engine.heaps import push_event
     from gkestimator.simulation.engine.routing import take_item
     from gkestimator.simulation.engine.serving import take_batch
@@ -76,17 +78,17 @@ def unstream(s: EngineState, m: int) -> None:
 
 
 def fill_streams(s: EngineState) -> None:
-    """The heap of sources, made anew (a sorted list is a heap)."""
+    """Make the heap of sources anew (a sorted list is a heap)."""
     from gkestimator.simulation.engine.routing import next_of_source
 
     s.z[c.Z_STREAMS] = len(s.x)
-    found = sorted((*_plain(next_of_source)(s, x), x) for x in range(len(s.x)))
-    for at, (time, key, x) in enumerate(found):
+    events = sorted((*_plain(next_of_source)(s, x), x) for x in range(len(s.x)))
+    for at, (time, key, x) in enumerate(events):
         s.stream_times[at], s.stream_keys[at], s.stream_what[at] = time, key, x
 
 
 def resumes(s: EngineState) -> bool:
-    """Whether requests waited that a replica was there, which is now."""
+    """Say whether requests waited that a replica was there, which is now."""
     waits = (s.m[:, c.M_HEAD] >= 0) & (s.m[:, c.M_TARGETS] > 0)
     return bool(
         waits.any() or (s.stream_keys[0] >> c.KIND_SHIFT == c.RESUME and s.stream_times[0] < math.inf)

@@ -1,4 +1,4 @@
-"""What the event loop takes for granted, looked at before: it would go on for ever, or count nonsense."""
+"""Check what the event loop takes for granted: it would go on for ever, or count nonsense."""
 
 from __future__ import annotations
 
@@ -26,31 +26,32 @@ def _finite(values: tuple[float, ...], count: int) -> bool:
 
 
 def check_source(source: SimSource, models: int) -> None:
-    """Raises UsageError naming the source and the stage that cannot be."""
+    """Raise UsageError naming the source and the stage that cannot be."""
     for k, stage in enumerate(source.stages):
         if not 0 <= stage.model < models:
-            found = f"model {stage.model}"
+            problem = f"model {stage.model}"
             expected = f"one of {models} models"
         elif not 0 <= stage.fan_out <= _MOST_FEATURE:
-            found = f"fan_out {stage.fan_out}"
+            problem = f"fan_out {stage.fan_out}"
             expected = f"0 to {_MOST_FEATURE:g}"
         elif not all(0 <= a < len(source.stages) for a in stage.after):
-            found = f"after {stage.after}"
+            problem = f"after {stage.after}"
             expected = f"some of {len(source.stages)} stages"
         else:
             continue
-        raise UsageError(f"source {source.name!r}, stage {k}: found {found}, expected {expected}")
+        raise UsageError(f"source {source.name!r}, stage {k}: found {problem}, expected {expected}")
 
 
 def check_gpu(gpu: SimGpu) -> None:
-    """Raises UsageError where the interference model's numbers are no numbers."""
+    """Raise UsageError where the interference model's numbers are no numbers."""
     if not _finite(gpu.terms, TERMS):
         raise UsageError(f"GPU {gpu.id!r}: terms are {gpu.terms!r}, expected {TERMS} finite numbers")
 
 
 def check_room(largest: int, most_asked: int, curve_rows: int) -> None:
-    """Raises UsageError where batches of up to ``largest`` requests, each of which asks for up to ``most_asked`` more,
-    or curves of ``curve_rows`` sizes would need more memory than there may be."""
+    """Raise UsageError where batches of up to ``largest`` requests, each of which asks for up to
+    ``most_asked`` more, or curves of ``curve_rows`` sizes would need more memory than there may be.
+    """
     if largest * (1 + most_asked) > _MOST_AT_ONCE:
         raise UsageError(
             f"a batch of {largest:,} requests, each of which may become {most_asked:,}, asks for "
@@ -64,7 +65,7 @@ def check_room(largest: int, most_asked: int, curve_rows: int) -> None:
 
 
 def check_replica(replica: SimReplica, models: int, gpus: int) -> None:
-    """Raises UsageError naming the replica and the field that is not as it must be."""
+    """Raise UsageError naming the replica and the field that is not as it must be."""
 
     def need(field: str, right: bool, expected: str) -> None:
         if not right:
@@ -99,8 +100,9 @@ def check_replica(replica: SimReplica, models: int, gpus: int) -> None:
 
 
 def check_chunk(chunk: Chunk, sources: int, now_ms: float) -> None:
-    """Raises UsageError where the times are not those of ``sources`` sources, ascending, from ``now_ms`` up to the
-    chunk's end."""
+    """Raise UsageError where the times are not those of ``sources`` sources, ascending, from ``now_ms`` up to
+    the chunk's end.
+    """
     if len(chunk.times_ms) != sources:
         raise UsageError(f"arrivals of {len(chunk.times_ms)} sources, expected {sources}")
     for k, times in enumerate(chunk.times_ms):

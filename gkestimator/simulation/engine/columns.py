@@ -1,7 +1,8 @@
-"""Where everything stands in the engine's arrays: one row for each model, replica, server, GPU, batch, request.
+"""Say where everything stands in the engine's arrays: one row for each model, replica, server, GPU, batch,
+request.
 
-Compiled code knows neither objects nor dictionaries, so each kind of thing is a row of integers and a row of floats;
-these are the columns. A link to another row is its number, -1 where there is none.
+Compiled code knows neither objects nor dictionaries, so each kind of thing is a row of integers and a row of
+floats; these are the columns. A link to another row is its number, -1 where there is none.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ KF_ARRIVED, KF_ROUTER, KF_NETWORK, KF_QUEUE, KF_GPU, KF_END = range(6)
 
 
 class EngineState(NamedTuple):
-    """All that the kernel reads and writes."""
+    """Hold all that the kernel reads and writes."""
 
     z: Ints
     f: Floats

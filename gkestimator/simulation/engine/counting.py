@@ -1,4 +1,4 @@
-"""What is counted of requests and batches, when they are done."""
+"""Count what is known of requests and batches, when they are done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ LAST_BIN = BINS - 1
 
 @part
 def bin_of(time: float, edges: c.Floats) -> int:
-    """Bin of ``time`` in the histograms. The logarithm guesses, the edges decide, so every machine counts alike."""
+    """Return the bin of ``time`` in the histograms.
+
+    The logarithm guesses, the edges decide, so every machine counts alike.
+    """
     if time < LOWEST_MS:
         return 0
     at = min(int((math.log(time) - LOG_LOWEST) * BIN_PER_LOG) + 1, LAST_BIN)
@@ -28,7 +31,7 @@ def bin_of(time: float, edges: c.Floats) -> int:
 
 @part
 def window_of(s: c.EngineState, time: float) -> int:
-    """The timeline's window that ``time`` lies in."""
+    """Return the timeline's window that ``time`` lies in."""
     # Less than all windows before it is made whole: the last answers may come after any number of them.
     at = int(min(time / s.f[c.F_WINDOW], float(s.z[c.Z_WINDOWS])))
     if at * s.f[c.F_WINDOW] > time:
@@ -38,7 +41,7 @@ def window_of(s: c.EngineState, time: float) -> int:
 
 @part
 def count_answered(s: c.EngineState, b: int, now: float) -> None:
-    """Every request of batch ``b``, whose answer reaches the clients at ``now``."""
+    """Count every request of batch ``b``, whose answer reaches the clients at ``now``."""
     s.f[c.F_LAST] = max(s.f[c.F_LAST], now)
     r = s.b[b, c.B_REPLICA]
     m = s.r[r, c.R_MODEL]
@@ -114,7 +117,7 @@ def count_answered(s: c.EngineState, b: int, now: float) -> None:
 
 @part
 def count_source(s: c.EngineState, x: int, arrived: float, now: float) -> None:
-    """All stages of a request of source ``x`` are done."""
+    """Count a request of source ``x`` all of whose stages are done."""
     if s.f[c.F_FROM] <= now <= s.f[c.F_UNTIL]:
         s.x[x, c.X_BY_END] += 1
     if arrived < s.f[c.F_FROM]:

@@ -1,4 +1,4 @@
-"""Requests that would be late are dropped, where that is asked for."""
+"""Drop requests that would be late, where that is asked for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gkestimator.simulation.engine.part import part
 
 @part
 def release_job(s: c.EngineState, j: int) -> None:
-    """Job ``j`` is over; its row may be used again."""
+    """End job ``j``; its row may be used again."""
     s.j[j, c.J_OPEN] = s.z[c.Z_JOB]
     s.z[c.Z_JOB] = j
     s.z[c.Z_JOBS] += 1
@@ -16,8 +16,11 @@ def release_job(s: c.EngineState, j: int) -> None:
 
 @part
 def drop(s: c.EngineState, i: int, m: int) -> None:
-    """Request ``i`` to model ``m`` is given up. If it is of an application's, that is dropped as a whole: no later
-    stage of it starts, what is under way goes on."""
+    """Drop request ``i`` to model ``m``.
+
+    If it is of an application's, that is dropped as a whole: no later stage of it starts, what is under way
+    goes on.
+    """
     x = s.i[i, c.I_SOURCE]
     j = s.i[i, c.I_JOB]
     if s.if_[i, c.IF_ORIGIN] >= s.f[c.F_FROM]:
@@ -41,8 +44,9 @@ def drop(s: c.EngineState, i: int, m: int) -> None:
 
 @part
 def is_late(s: c.EngineState, r: int, i: int, size: int, now: float) -> bool:
-    """Whether request ``i`` would be answered late if a batch of ``size`` that it is in began to be served now on
-    replica ``r``, ran alone on its GPU, and took as long as estimated."""
+    """Say whether request ``i`` would be answered late if a batch of ``size`` that it is in began to be
+    served now on replica ``r``, ran alone on its GPU, and took as long as estimated.
+    """
     at = s.r[r, c.R_CURVE] + size
     work = s.curves[at, c.C_LATENCY]
     if s.z[c.Z_COPY] == 1 or (s.z[c.Z_COPY] == 2 and s.r[r, c.R_TURNS] == 1):
@@ -53,8 +57,9 @@ def is_late(s: c.EngineState, r: int, i: int, size: int, now: float) -> bool:
 
 @part
 def drop_late(s: c.EngineState, b: int, now: float) -> None:
-    """Of batch ``b``, about to be served, the earliest request is dropped while it would be late: the fewer are left,
-    the sooner they are served, so the rest may be on time."""
+    """Drop the earliest request of batch ``b``, about to be served, while it would be late: the fewer are
+    left, the sooner they are served, so the rest may be on time.
+    """
     r = s.b[b, c.B_REPLICA]
     while s.b[b, c.B_SIZE] > 0:
         i = s.b[b, c.B_HEAD]
@@ -68,8 +73,11 @@ def drop_late(s: c.EngineState, b: int, now: float) -> None:
 
 @part
 def drop_waiting(s: c.EngineState, r: int, now: float) -> None:
-    """At a turn of replica ``r``: of all that wait for it, the earliest is dropped while it would be late. (Of the
-    batch that it would take alone, a backlog would go batch by batch, turn by turn, and never be caught up with.)"""
+    """Drop the earliest of all that wait for replica ``r``, at its turn, while it would be late.
+
+    (Of the batch that it would take alone, a backlog would go batch by batch, turn by turn, and never be
+    caught up with.)
+    """
     while s.r[r, c.R_WAITING] > 0:
         i = s.r[r, c.R_HEAD]
         if not is_late(s, r, i, min(s.r[r, c.R_SIZE], s.r[r, c.R_WAITING]), now):

@@ -1,4 +1,4 @@
-"""Heaps in arrays: of events, of sources, of a model's replicas."""
+"""Keep heaps in arrays: of events, of sources, of a model's replicas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gkestimator.simulation.engine.part import part
 
 @part
 def push_event(s: c.EngineState, time: float, kind: int, order: int, what: int) -> None:
-    """An event at ``time``; ``order`` (of creation) decides among those of one time and kind."""
+    """Push an event at ``time``; ``order`` (of creation) decides among those of one time and kind."""
     times = s.event_times
     keys = s.event_keys
     whats = s.event_what
@@ -26,7 +26,7 @@ def push_event(s: c.EngineState, time: float, kind: int, order: int, what: int) 
 
 @part
 def pop_event(s: c.EngineState) -> None:
-    """The first event is taken off (read it before)."""
+    """Take the first event off (read it before)."""
     times = s.event_times
     keys = s.event_keys
     whats = s.event_what
@@ -54,7 +54,7 @@ def pop_event(s: c.EngineState) -> None:
 
 @part
 def sink_source(s: c.EngineState, at: int, time: float, key: int, what: int) -> None:
-    """Source ``what`` with its next event, put at place ``at`` of the heap of sources or below."""
+    """Put source ``what`` with its next event at place ``at`` of the heap of sources or below."""
     times = s.stream_times
     keys = s.stream_keys
     whats = s.stream_what
@@ -77,13 +77,15 @@ def sink_source(s: c.EngineState, at: int, time: float, key: int, what: int) -> 
 
 @part
 def _before(rf: c.Floats, a: int, b: int) -> bool:
-    """Whether the round robin chooses replica ``a`` before ``b``."""
+    """Say whether the round robin chooses replica ``a`` before ``b``."""
     return rf[a, c.RF_KEY] < rf[b, c.RF_KEY] or (rf[a, c.RF_KEY] == rf[b, c.RF_KEY] and a < b)
 
 
 @part
 def sink_target(targets: c.Ints, rf: c.Floats, first: int, count: int, at: int) -> None:
-    """The replica at place ``at`` of the heap targets[first : first + count], whose key grew, to where it belongs."""
+    """Sink the replica at place ``at`` of the heap targets[first : first + count], whose key grew, to where
+    it belongs.
+    """
     r = targets[first + at]
     while True:
         low = 2 * at + 1
@@ -100,7 +102,7 @@ def sink_target(targets: c.Ints, rf: c.Floats, first: int, count: int, at: int) 
 
 @part
 def lift_target(targets: c.Ints, rf: c.Floats, first: int, at: int) -> None:
-    """The replica at place ``at``, which is new there, up to where it belongs."""
+    """Lift the replica at place ``at``, which is new there, up to where it belongs."""
     r = targets[first + at]
     while at > 0:
         up = (at - 1) >> 1

@@ -1,4 +1,4 @@
-"""The event loop."""
+"""Run the event loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gkestimator.simulation.engine.stages import answer, begin_job
 
 @part
 def lacks(s: c.EngineState) -> int:
-    """What the next event might need and has not: DONE where nothing."""
+    """Return what the next event might need and has not: DONE where nothing."""
     z = s.z
     if (
         z[c.Z_ITEMS] < z[c.Z_ITEMS_NEED]
@@ -44,7 +44,7 @@ def lacks(s: c.EngineState) -> int:
 
 @part
 def come(s: c.EngineState, x: int, now: float) -> None:
-    """A request of source ``x``, whose model is not streamed."""
+    """Take in a request of source ``x``, whose model is not streamed."""
     arrived = s.arrivals[s.x[x, c.X_AT]]
     s.x[x, c.X_AT] += 1
     if s.x[x, c.X_KIND] == c.JOB:
@@ -55,13 +55,13 @@ def come(s: c.EngineState, x: int, now: float) -> None:
 
 @part
 def is_over(s: c.EngineState, b: int, order: int, now: float) -> bool:
-    """Whether batch ``b``'s service ends now. It does not where its company changed, and with it its end."""
+    """Say whether batch ``b``'s service ends now. It does not where its company changed, and with it its end."""
     return bool(s.b[b, c.B_STATE] == c.RUNNING and s.b[b, c.B_ORDER] == order and s.bf[b, c.BF_ENDS] == now)
 
 
 @part
 def answer_later(s: c.EngineState, b: int, now: float) -> bool:
-    """Whether the answers of ``b`` take time to reach the clients; then that is an event."""
+    """Say whether the answers of ``b`` take time to reach the clients; then that is an event."""
     r = s.b[b, c.B_REPLICA]
     if s.r[r, c.R_RESPONSE_DELAY] == 0:
         return False
@@ -73,7 +73,7 @@ def answer_later(s: c.EngineState, b: int, now: float) -> bool:
 
 @part
 def resume(s: c.EngineState) -> None:
-    """Requests that waited until their model had a replica are asked again."""
+    """Ask again requests that waited until their model had a replica."""
     for m in range(len(s.m)):
         if s.m[m, c.M_HEAD] >= 0 and s.m[m, c.M_TARGETS] > 0:
             ask(s, s.m[m, c.M_HEAD])
@@ -82,8 +82,52 @@ def resume(s: c.EngineState) -> None:
 
 
 @part
+def settle(s: c.EngineState, batch: int, server: int, answered: int, now: float) -> None:
+    """Do what an event brings about at once: a batch is at its replica, a server has something new, one is
+    answered.
+
+    Each is -1 where the event does not bring it about.
+    """
+    if batch >= 0:
+        server = reach(s, batch, now)
+    if server >= 0:
+        serve(s, server, now)
+    if answered >= 0:
+        answer(s, answered, now)
+
+
+@part
+def handle(s: c.EngineState, kind: int, what: int, order: int, now: float) -> tuple[int, int, int]:
+    """Handle an event of the heap. Returns the batch, server and answered batch that :func:`settle` takes."""
+    batch = int(np.int64(-1))  # as in _run
+    server = batch
+    answered = batch
+    if kind == c.END:
+        if is_over(s, what, order, now):
+            server = ended(s, what, now)
+            if not answer_later(s, what, now):
+                answered = what
+    elif kind == c.REACH:
+        about = what & 3
+        number = what >> 2
+        if about == c.AT_REPLICA:
+            batch = number
+        elif about == c.COPIED:
+            server = copied(s, number, now)
+        elif about == c.ANSWER:
+            answered = number
+        else:
+            server = available(s, number)
+    elif kind == c.TURN:
+        server = turn(s, what)
+    else:
+        batch = time_out(s, what, order, now)
+    return batch, server, answered
+
+
+@part
 def _run(s: c.EngineState, until_ms: float, resume_only: bool) -> int:
-    """See ``run``."""
+    """Run as ``run`` says."""
     mask = (1 << c.KIND_SHIFT) - 1
     now = s.f[c.F_NOW]
     none = int(np.int64(-1))  # not a literal: numba would compile what takes it once more for that
@@ -94,15 +138,10 @@ def _run(s: c.EngineState, until_ms: float, resume_only: bool) -> int:
         s.z[c.Z_KIND] = c.RESUME
         resume(s)
     while True:
-        if batch >= 0:
-            server = reach(s, batch, now)
-            batch = none
-        if server >= 0:
-            serve(s, server, now)
-            server = none
-        if answered >= 0:
-            answer(s, answered, now)
-            answered = none
+        settle(s, batch, server, answered, now)
+        batch = none
+        server = none
+        answered = none
         lack = lacks(s)
         if lack != c.DONE:
             return lack
@@ -140,36 +179,19 @@ def _run(s: c.EngineState, until_ms: float, resume_only: bool) -> int:
             continue
         what = s.event_what[0]
         pop_event(s)
-        if kind == c.END:
-            if is_over(s, what, key & mask, now):
-                server = ended(s, what, now)
-                if not answer_later(s, what, now):
-                    answered = what
-        elif kind == c.REACH:
-            about = what & 3
-            one = what >> 2
-            if about == c.AT_REPLICA:
-                batch = one
-            elif about == c.COPIED:
-                server = copied(s, one, now)
-            elif about == c.ANSWER:
-                answered = one
-            else:
-                server = available(s, one)
-        elif kind == c.TURN:
-            server = turn(s, what)
-        else:
-            batch = time_out(s, what, key & mask, now)
+        batch, server, answered = handle(s, kind, what, key & mask, now)
 
 
 @entry
 def run(sources: str) -> Callable[[c.EngineState, float, bool], int]:
-    """run(state, until_ms, resume_only) -> code: events before ``until_ms`` (``resume_only``: those alone that end
-    a wait for a model's first replica). Returns DONE, or what must be had before it can go on: called again, it goes on
-    where it was.
+    """Run events: run(state, until_ms, resume_only) -> code, those before ``until_ms`` (``resume_only``:
+    those alone that end a wait for a model's first replica).
 
-    An event is followed by what it brings about at once, in this order: a batch is at its replica, a server starts the
-    next batch, answers reach clients, requests that these ask for are routed. Only then comes the next event.
+    Returns DONE, or what must be had before it can go on: called again, it goes on where it was.
+
+    An event is followed by what it brings about at once, in this order: a batch is at its replica, a server
+    starts the next batch, answers reach clients, requests that these ask for are routed. Only then comes the
+    next event.
     """
 
     def enter(s: c.EngineState, until_ms: float, resume_only: bool) -> int:

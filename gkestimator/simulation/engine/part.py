@@ -1,4 +1,4 @@
-"""How the event loop is compiled: one piece of machine code, made of parts."""
+"""Compile the event loop: one piece of machine code, made of parts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ WITHIN = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def part(function: F) -> F:
-    """A function that compiled code alone calls. (From Python: ``function.py_func``.)"""
+    """Compile a function that compiled code alone calls. (From Python: ``function.py_func``.)"""
     if not COMPILED:
         return function
     return _njit(function, **WITHIN)
 
 
 def entry(make: Callable[[str], F]) -> F:
-    """The function that ``make`` makes, which Python calls; its machine code is kept for the next process. numba keeps
-    code by the file of the function and by what its closure holds: ``make`` is given a digest of all the sources, which
-    the function must mention, so that new sources are compiled anew."""
+    """Compile the function that ``make`` makes, which Python calls; its machine code is kept for the next
+    process. numba keeps code by the file of the function and by what its closure holds: ``make`` is given a
+    digest of all the sources, which the function must mention, so that new sources are compiled anew.
+    """
     if not COMPILED:
         return make("")
     function = make(_sources())
@@ -40,7 +41,7 @@ def entry(make: Callable[[str], F]) -> F:
 
 
 def _tell_of(made: object) -> None:
-    """``tell_compiling`` when numba begins to compile ``made`` (not when it finds machine code of it)."""
+    """Call ``tell_compiling`` when numba begins to compile ``made`` (not when it finds machine code of it)."""
     from numba.core import event
 
     class Teller(event.Listener):
@@ -49,7 +50,7 @@ def _tell_of(made: object) -> None:
                 tell_compiling()
 
         def on_end(self, event: Any) -> None:
-            """Nothing is to be said."""
+            """Say nothing."""
 
     register: Any = event.register
     register("numba:compile", Teller())
@@ -67,7 +68,7 @@ def _njit(function: F, **options: Any) -> F:
 
 @cache
 def _sources() -> str:
-    """Of all files whose code is compiled into the loop."""
+    """Return a digest of all files whose code is compiled into the loop."""
     here = Path(__file__).parent
     files = [
         *sorted(here.glob("*.py")),

@@ -1,4 +1,4 @@
-"""Room for what is under way: made larger between the calls of the event loop."""
+"""Make room for what is under way between the calls of the event loop."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Array = TypeVar("Array", Ints, Floats)
 
 
 class Draws:
-    """Random numbers drawn ahead, for the kernel to take: the same ones as if each were drawn when it is needed."""
+    """Draw random numbers ahead, for the kernel to take: the same ones as if each were drawn when it is needed."""
 
     def __init__(self, draw: Callable[[int], Floats]) -> None:
         self._draw = draw
 
     def filled(self, ahead: Floats, z: Ints, place: int, need: int) -> Floats:
-        """``ahead`` from its next number (``z[place]``) on, and as many more as the kernel may want soon."""
+        """Return ``ahead`` from its next number (``z[place]``) on, and as many more as the kernel may want soon."""
         if len(ahead) - z[place] >= z[need]:
             return ahead
         left = ahead[z[place] :]
@@ -30,18 +30,20 @@ class Draws:
         return np.concatenate((left, self._draw(max(AT_ONCE, 4 * int(z[need])))))
 
     def take(self, s: EngineState, count: int) -> Floats:
-        """``count`` of the uniforms, outside of the kernel."""
+        """Take ``count`` of the uniforms, outside of the kernel."""
         at = int(s.z[c.Z_UNIFORM])
-        found = s.uniforms[at : at + count]
-        s.z[c.Z_UNIFORM] += len(found)
-        return np.concatenate((found, self._draw(count - len(found))))
+        taken = s.uniforms[at : at + count]
+        s.z[c.Z_UNIFORM] += len(taken)
+        return np.concatenate((taken, self._draw(count - len(taken))))
 
 
 def with_needs(s: EngineState, most_asked: int) -> EngineState:
-    """What one event may take at most, from the largest batch and the most that a request becomes (``most_asked``).
+    """Note what one event may take at most, from the largest batch and the most that a request becomes
+    (``most_asked``).
 
-    The answers of a full batch may each begin stages that ask for ``most_asked`` requests (they are routed one by one,
-    each after a look at the room); with interference a start puts the ends of all that run on its GPU anew.
+    The answers of a full batch may each begin stages that ask for ``most_asked`` requests (they are routed
+    one by one, each after a look at the room); with interference a start puts the ends of all that run on its
+    GPU anew.
     """
     largest = int(s.r[:, c.R_SIZE].max(initial=1))
     beside = 1
@@ -57,12 +59,12 @@ def with_needs(s: EngineState, most_asked: int) -> EngineState:
 
 
 def _more(array: Array, rows: int) -> Array:
-    """``array`` with ``rows`` rows of zeros below."""
+    """Return ``array`` with ``rows`` rows of zeros below."""
     return np.concatenate((array, np.zeros((rows, *array.shape[1:]), array.dtype)))
 
 
 def _more_free(array: Ints, rows: int, link: int, first_free: int) -> Ints:
-    """``array`` with ``rows`` free rows below, each linked to the next and the last to ``first_free``."""
+    """Return ``array`` with ``rows`` free rows below, each linked to the next and the last to ``first_free``."""
     below = np.zeros((rows, array.shape[1]), np.int64)
     below[:, link] = np.arange(len(array) + 1, len(array) + rows + 1)
     below[-1, link] = first_free
@@ -70,7 +72,7 @@ def _more_free(array: Ints, rows: int, link: int, first_free: int) -> Ints:
 
 
 def fit_pools(s: EngineState) -> EngineState:
-    """``s`` with room for one event at least; what is short is doubled."""
+    """Return ``s`` with room for one event at least; what is short is doubled."""
     z = s.z
     if z[c.Z_ITEMS] < z[c.Z_ITEMS_NEED]:
         more = max(len(s.i), int(z[c.Z_ITEMS_NEED]), 1024)
@@ -102,10 +104,10 @@ def fit_pools(s: EngineState) -> EngineState:
 
 
 def count_windows(s: EngineState, m: int, times: Floats) -> None:
-    """Requests to model ``m`` at ``times``, by window of the timeline."""
+    """Count requests to model ``m`` at ``times``, by window of the timeline."""
     window = float(s.f[c.F_WINDOW])
     last = int(s.z[c.Z_WINDOWS]) - 1
     at = np.minimum(times / window, last + 1).astype(np.int64)
     at -= at * window > times
-    found = np.bincount(np.minimum(at, last))
-    s.windows[m, 0, : len(found)] += found
+    counts = np.bincount(np.minimum(at, last))
+    s.windows[m, 0, : len(counts)] += counts

@@ -1,4 +1,4 @@
-"""The router: requests to models, batches under construction, the replica that the next one is for."""
+"""Route requests to models: batches under construction, the replica that the next one is for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gkestimator.simulation.engine.serving import take_batch
 
 @part
 def load_of(s: c.EngineState, r: int, now: float) -> int:
-    """Outstanding work of replica ``r`` (of its server, unless it takes turns), in ticks."""
+    """Return the outstanding work of replica ``r`` (of its server, unless it takes turns), in ticks."""
     if s.r[r, c.R_TURNS] == 1:
         return int(np.rint(c.TICKS * s.r[r, c.R_COMING] * s.rf[r, c.RF_CYCLE] / s.r[r, c.R_SIZE]))
     v = s.r[r, c.R_SERVER]
@@ -28,7 +28,7 @@ def load_of(s: c.EngineState, r: int, now: float) -> int:
 
 @part
 def choose(s: c.EngineState, m: int, now: float) -> int:
-    """The replica that model ``m``'s next batch is for, which is dealt it; -1 where the model has none."""
+    """Return the replica that model ``m``'s next batch is for, which is dealt it; -1 where the model has none."""
     first = s.m[m, c.M_FIRST]
     count = s.m[m, c.M_AVAILABLE]
     in_order = count > 0
@@ -36,44 +36,54 @@ def choose(s: c.EngineState, m: int, now: float) -> int:
         count = s.m[m, c.M_TARGETS]
     if count == 0:
         return -1
-    found = s.targets[first]
+    chosen = int(s.targets[first])
     if s.z[c.Z_LEAST_LOAD] == 1:
-        least = load_of(s, found, now)
-        dealt = s.rf[found, c.RF_DEALT] / s.rf[found, c.RF_WEIGHT]
-        for k in range(first + 1, first + count):
-            r = s.targets[k]
-            load = load_of(s, r, now)
-            if load > least:
-                continue
-            its = s.rf[r, c.RF_DEALT] / s.rf[r, c.RF_WEIGHT]
-            if load < least or its < dealt or (its == dealt and r < found):
-                found = r
-                least = load
-                dealt = its
+        chosen = least_loaded(s, first, count, now)
     elif not in_order:
         for k in range(first + 1, first + count):
             r = s.targets[k]
-            if s.rf[r, c.RF_KEY] < s.rf[found, c.RF_KEY] or (
-                s.rf[r, c.RF_KEY] == s.rf[found, c.RF_KEY] and r < found
-            ):
-                found = r
-    deal(s, found)
+            key = s.rf[r, c.RF_KEY]
+            best = s.rf[chosen, c.RF_KEY]
+            if key < best or (key == best and r < chosen):
+                chosen = int(r)
+    deal(s, chosen)
     if in_order and s.z[c.Z_LEAST_LOAD] == 0:
         sink_target(s.targets, s.rf, first, count, 0)
-    return int(found)
+    return chosen
+
+
+@part
+def least_loaded(s: c.EngineState, first: int, count: int, now: float) -> int:
+    """Return that of ``count`` targets with the least work; of equals the one that was dealt least, then the first."""
+    best = s.targets[first]
+    least = load_of(s, best, now)
+    dealt = s.rf[best, c.RF_DEALT] / s.rf[best, c.RF_WEIGHT]
+    for k in range(first + 1, first + count):
+        r = s.targets[k]
+        load = load_of(s, r, now)
+        if load > least:
+            continue
+        its = s.rf[r, c.RF_DEALT] / s.rf[r, c.RF_WEIGHT]
+        if load < least or its < dealt or (its == dealt and r < best):
+            best = r
+            least = load
+            dealt = its
+    return int(best)
 
 
 @part
 def deal(s: c.EngineState, r: int) -> None:
-    """Replica ``r`` is given a batch's worth of its model's requests."""
+    """Deal replica ``r`` a batch's worth of its model's requests."""
     s.rf[r, c.RF_DEALT] += s.rf[r, c.RF_DEAL]
     s.rf[r, c.RF_KEY] = (s.rf[r, c.RF_DEALT] + s.rf[r, c.RF_DEAL]) / s.rf[r, c.RF_WEIGHT]
 
 
 @part
 def available(s: c.EngineState, r: int) -> int:
-    """Replica ``r`` may serve from now on. It does not catch up on what its model's others were dealt before.
-    Returns its server."""
+    """Let replica ``r`` serve from now on. Returns its server.
+
+    It does not catch up on what its model's others were dealt before.
+    """
     s.r[r, c.R_AVAILABLE] = 1
     if s.r[r, c.R_RETIRED] == 0:
         m = s.r[r, c.R_MODEL]
@@ -98,7 +108,7 @@ def available(s: c.EngineState, r: int) -> int:
 
 @part
 def leave(s: c.EngineState, b: int, now: float) -> int:
-    """Batch ``b`` leaves the router for its replica. Returns it where it is there at once, else -1."""
+    """Let batch ``b`` leave the router for its replica. Returns it where it is there at once, else -1."""
     r = s.b[b, c.B_REPLICA]
     size = s.b[b, c.B_SIZE]
     at = s.r[r, c.R_CURVE] + size
@@ -119,7 +129,7 @@ def leave(s: c.EngineState, b: int, now: float) -> int:
 
 @part
 def take_item(s: c.EngineState, m: int, arrived: float, origin: float, x: int) -> int:
-    """A free request of source ``x`` to model ``m``."""
+    """Take a free request for source ``x`` to model ``m``."""
     i = s.z[c.Z_ITEM]
     s.z[c.Z_ITEM] = s.i[i, c.I_NEXT]
     s.z[c.Z_ITEMS] -= 1
@@ -134,7 +144,7 @@ def take_item(s: c.EngineState, m: int, arrived: float, origin: float, x: int) -
 
 @part
 def ask(s: c.EngineState, i: int) -> None:
-    """Request ``i`` is to be routed before the next event, after those that were asked before."""
+    """Ask for request ``i`` to be routed before the next event, after those that were asked for before."""
     if s.z[c.Z_ASKED] < 0:
         s.z[c.Z_ASKED] = i
     else:
@@ -144,8 +154,10 @@ def ask(s: c.EngineState, i: int) -> None:
 
 @part
 def route(s: c.EngineState, i: int, now: float) -> int:
-    """Request ``i`` comes to the router of its model (which is not streamed). Returns the batch that reached its
-    replica by that, or -1."""
+    """Bring request ``i`` to the router of its model (which is not streamed).
+
+    Returns the batch that reached its replica by that, or -1.
+    """
     m = s.i[i, c.I_MODEL]
     b = s.m[m, c.M_BATCH]
     if b < 0:
@@ -183,8 +195,10 @@ def route(s: c.EngineState, i: int, now: float) -> int:
 
 @part
 def time_out(s: c.EngineState, b: int, order: int, now: float) -> int:
-    """The time-out that was set as ``order``-th for batch ``b``: it leaves, unless it left before. Returns it where it
-    is at its replica at once, else -1."""
+    """Let batch ``b`` leave at the time-out that was set as ``order``-th, unless it left before.
+
+    Returns it where it is at its replica at once, else -1.
+    """
     if s.b[b, c.B_STATE] != c.OPEN or s.b[b, c.B_ORDER] != order:
         return -1
     s.m[s.r[s.b[b, c.B_REPLICA], c.R_MODEL], c.M_BATCH] = -1
@@ -194,7 +208,7 @@ def time_out(s: c.EngineState, b: int, order: int, now: float) -> int:
 
 @part
 def next_of_source(s: c.EngineState, x: int) -> tuple[float, int]:
-    """Time and key of the next event of source ``x``: a request, or what it does to a streamed model's batch."""
+    """Return time and key of the next event of source ``x``: a request, or what it does to a streamed model's batch."""
     at = s.x[x, c.X_AT]
     stop = s.x[x, c.X_STOP]
     arrival = (c.ARRIVAL << c.KIND_SHIFT) + x
@@ -225,8 +239,11 @@ def next_of_source(s: c.EngineState, x: int) -> tuple[float, int]:
 
 @part
 def form(s: c.EngineState, x: int, now: float) -> int:
-    """What :func:`next_of_source` foretold for a source whose model is streamed: a batch is opened, or leaves with all
-    that came meanwhile. Requests within a batch are no events. Returns the batch that is at its replica, or -1."""
+    """Do what :func:`next_of_source` foretold for a source whose model is streamed.
+
+    A batch is opened, or leaves with all that came meanwhile. Requests within a batch are no events. Returns
+    the batch that is at its replica, or -1.
+    """
     m = s.x[x, c.X_MODEL]
     at = s.x[x, c.X_AT]
     r = s.m[m, c.M_OPEN]

@@ -1,4 +1,4 @@
-"""Replicas, servers and GPUs: queues, turns, copies, service."""
+"""Serve on replicas, servers and GPUs: queues, turns, copies, service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gkestimator.simulation.engine.sharing import change_speeds
 
 @part
 def take_batch(s: c.EngineState, r: int) -> int:
-    """A free batch, for replica ``r``."""
+    """Take a free batch, for replica ``r``."""
     b = s.z[c.Z_BATCH]
     s.z[c.Z_BATCH] = s.b[b, c.B_NEXT]
     s.z[c.Z_BATCHES] -= 1
@@ -28,7 +28,7 @@ def take_batch(s: c.EngineState, r: int) -> int:
 
 @part
 def free_batch(s: c.EngineState, b: int) -> None:
-    """``b`` may be used again; its requests are gone before."""
+    """Free ``b``, which may be used again; its requests are gone before."""
     s.b[b, c.B_STATE] = c.FREE
     s.b[b, c.B_NEXT] = s.z[c.Z_BATCH]
     s.z[c.Z_BATCH] = b
@@ -37,7 +37,10 @@ def free_batch(s: c.EngineState, b: int) -> None:
 
 @part
 def reach(s: c.EngineState, b: int, now: float) -> int:
-    """Batch ``b`` is at its replica. Returns the server that has something new, -1 where none has."""
+    """Take note that batch ``b`` is at its replica.
+
+    Returns the server that has something new, -1 where none has.
+    """
     r = s.b[b, c.B_REPLICA]
     s.bf[b, c.BF_REACHED] = now
     if s.r[r, c.R_TURNS] == 1:
@@ -68,7 +71,7 @@ def reach(s: c.EngineState, b: int, now: float) -> int:
 
 @part
 def start_copy(s: c.EngineState, b: int, now: float) -> None:
-    """The GPU's copy engine takes ``b``."""
+    """Start the copy of ``b`` on the GPU's copy engine."""
     r = s.b[b, c.B_REPLICA]
     takes = s.curves[s.r[r, c.R_CURVE] + s.b[b, c.B_SIZE], c.C_COPY]
     order = s.z[c.Z_ORDER]
@@ -78,7 +81,10 @@ def start_copy(s: c.EngineState, b: int, now: float) -> None:
 
 @part
 def copied(s: c.EngineState, b: int, now: float) -> int:
-    """``b``, the first of its GPU's copies, is done; the next begins, ``b`` may be served. Returns its server."""
+    """End the copy of ``b``, the first of its GPU's; the next begins, ``b`` may be served.
+
+    Returns its server.
+    """
     g = s.r[s.b[b, c.B_REPLICA], c.R_GPU]
     following = s.b[b, c.B_NEXT]
     s.g[g, c.G_COPY_HEAD] = following
@@ -90,7 +96,7 @@ def copied(s: c.EngineState, b: int, now: float) -> int:
 
 @part
 def join_queue(s: c.EngineState, b: int) -> int:
-    """``b`` may be served from now on, after those before it. Returns its server."""
+    """Let ``b`` be served from now on, after those before it. Returns its server."""
     v = s.r[s.b[b, c.B_REPLICA], c.R_SERVER]
     if s.v[v, c.V_HEAD] < 0:
         s.v[v, c.V_HEAD] = b
@@ -102,8 +108,9 @@ def join_queue(s: c.EngineState, b: int) -> int:
 
 @part
 def expect_turn(s: c.EngineState, r: int, now: float) -> None:
-    """The first turn of ``r`` that is still to come goes on the heap: not before now and not before it is available;
-    later than the turn it took last; later than now where this moment's turns are over."""
+    """Put the first turn of ``r`` that is still to come on the heap: not before now and not before it is
+    available; later than the turn it took last; later than now where this moment's turns are over.
+    """
     offset = s.rf[r, c.RF_OFFSET]
     cycle = s.rf[r, c.RF_CYCLE]
     least = max(now, s.rf[r, c.RF_AVAILABLE])
@@ -123,7 +130,11 @@ def expect_turn(s: c.EngineState, r: int, now: float) -> None:
 
 @part
 def turn(s: c.EngineState, r: int) -> int:
-    """It is the turn of ``r``, and requests wait for it (turns of nothing are not on the heap). Returns its server."""
+    """Take note that it is the turn of ``r``, and requests wait for it (turns of nothing are not on the
+    heap).
+
+    Returns its server.
+    """
     v = s.r[r, c.R_SERVER]
     s.r[r, c.R_DUE] = 2
     s.r[r, c.R_NEXT_DUE] = -1
@@ -137,7 +148,9 @@ def turn(s: c.EngineState, r: int) -> int:
 
 @part
 def serve(s: c.EngineState, v: int, now: float) -> None:
-    """Where server ``v`` is free: the turn that is due longest, else the first batch whose replica is available."""
+    """Serve, where server ``v`` is free, the turn that is due longest, else the first batch whose replica is
+    available.
+    """
     while s.v[v, c.V_RUNNING] < 0:
         r = s.v[v, c.V_DUE]
         if r >= 0:
@@ -163,7 +176,7 @@ def serve(s: c.EngineState, v: int, now: float) -> None:
 
 @part
 def next_batch(s: c.EngineState, v: int, now: float) -> int:
-    """The first queued batch of server ``v`` whose replica is available, taken out of the queue; -1: there is none."""
+    """Take the first batch whose replica is available out of the queue of server ``v``; -1: there is none."""
     before = -1
     b = s.v[v, c.V_HEAD]
     while b >= 0 and s.rf[s.b[b, c.B_REPLICA], c.RF_AVAILABLE] > now:
@@ -185,7 +198,7 @@ def next_batch(s: c.EngineState, v: int, now: float) -> int:
 
 @part
 def gather(s: c.EngineState, r: int, now: float) -> int:
-    """The batch that ``r`` takes at a turn: of what waits, at most a full batch."""
+    """Return the batch that ``r`` takes at a turn: of what waits, at most a full batch."""
     b = take_batch(s, r)
     size = min(s.r[r, c.R_SIZE], s.r[r, c.R_WAITING])
     i = s.r[r, c.R_HEAD]
@@ -207,7 +220,7 @@ def gather(s: c.EngineState, r: int, now: float) -> int:
 
 @part
 def start(s: c.EngineState, b: int, now: float) -> None:
-    """Service of ``b`` begins."""
+    """Start the service of ``b``."""
     r = s.b[b, c.B_REPLICA]
     at = s.r[r, c.R_CURVE] + s.b[b, c.B_SIZE]
     work = s.curves[at, c.C_LATENCY] * s.rf[r, c.RF_FACTOR]
@@ -247,7 +260,7 @@ def start(s: c.EngineState, b: int, now: float) -> None:
 
 @part
 def ended(s: c.EngineState, b: int, now: float) -> int:
-    """Service of ``b`` is over: counted by replica and GPU. Returns its server, which is free."""
+    """End the service of ``b``: counted by replica and GPU. Returns its server, which is free."""
     r = s.b[b, c.B_REPLICA]
     m = s.r[r, c.R_MODEL]
     g = s.r[r, c.R_GPU]

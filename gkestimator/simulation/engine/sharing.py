@@ -1,4 +1,4 @@
-"""Batches that run beside each other on one GPU: their speeds, whenever one starts or ends."""
+"""Change the speeds of batches that run beside each other on one GPU, whenever one starts or ends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from gkestimator.simulation.engine.part import part
 
 @part
 def change_speeds(s: c.EngineState, g: int, now: float) -> None:
-    """Every batch that runs on GPU ``g`` goes on at the speed that its company allows. Where that changed its end is
-    put on the heap anew; the one before is passed over when it comes (it is not ``BF_ENDS``)."""
+    """Let every batch that runs on GPU ``g`` go on at the speed that its company allows.
+
+    Where that changed its end is put on the heap anew; the one before is passed over when it comes (it is not
+    ``BF_ENDS``).
+    """
     count = s.g[g, c.G_RUNNING]
     terms = s.gf[g, c.GF_TERMS : c.GF_TERMS + TERMS]
     together = s.features[0]

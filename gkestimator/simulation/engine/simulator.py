@@ -1,4 +1,4 @@
-"""The simulator: one run, chunk by chunk."""
+"""Simulate one run, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gkestimator.core.errors import UsageError
+from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.building import (
@@ -35,12 +36,12 @@ from gkestimator.simulation.engine.checking import (
 from gkestimator.simulation.engine.pools import Draws, count_windows, fit_pools, with_needs
 from gkestimator.simulation.engine.results import result_of
 from gkestimator.simulation.options import Options
-from gkestimator.simulation.result import Counts, Floats, Result
+from gkestimator.simulation.result import Result
 from gkestimator.simulation.system import SimGpu, SimReplica, System
 
 
 def simulate(system: System, arrivals: Arrivals, options: Options) -> Result:
-    """``system`` under ``arrivals``."""
+    """Simulate ``system`` under ``arrivals``."""
     simulator = Simulator(system, options)
     for chunk in arrivals.chunks(options.duration_ms):
         simulator.advance(chunk)
@@ -48,11 +49,11 @@ def simulate(system: System, arrivals: Arrivals, options: Options) -> Result:
 
 
 class Simulator:
-    """One run that goes on chunk by chunk; replicas may be added and retired between chunks.
+    """Hold one run that goes on chunk by chunk; replicas may be added and retired between chunks.
 
     What happens is said in docs/simulation.md. State is arrays alone (:mod:`.columns`), which the event loop
-    (:mod:`.loop`; compiled where numba is installed, with the same results) works on until the chunk's end or until it
-    needs room: pools are made larger here, between its calls.
+    (:mod:`.loop`; compiled where numba is installed, with the same results) works on until the chunk's end or
+    until it needs room: pools are made larger here, between its calls.
     """
 
     def __init__(self, system: System, options: Options) -> None:
@@ -68,7 +69,7 @@ class Simulator:
         self._admit = [source.admit for source in system.sources]
         self._source_arrived = np.zeros(len(system.sources), np.int64)
         self._source_rejected = np.zeros(len(system.sources), np.int64)
-        self._kept: list[tuple[Counts, Floats]] = []
+        self._kept: list[tuple[Ints, Floats]] = []
         self._partitions: dict[int, tuple[int, int]] = {}  # server, GPU
         self._curve_rows: dict[tuple[object, ...], int] = {}
         for source in system.sources:
@@ -90,8 +91,11 @@ class Simulator:
         *,
         gpus: Sequence[SimGpu] = (),
     ) -> list[int]:
-        """Add ``gpus``, then ``replicas``, which take batches and may start to serve from ``available_ms`` on; their
-        indices. The router chooses a replica that is not available yet only where its model has no other."""
+        """Add ``gpus``, then ``replicas``, which take batches and may start to serve from ``available_ms``
+        on; their indices.
+
+        The router chooses a replica that is not available yet only where its model has no other.
+        """
         s = self._s
         for new in gpus:
             check_gpu(new)
@@ -139,49 +143,51 @@ class Simulator:
         return added
 
     def retire(self, replicas: Sequence[int]) -> None:
-        """From now on no batch is opened for these; what they were given they serve to the end."""
+        """Open no batch for these from now on; what they were given they serve to the end."""
         self._s.r[list(replicas), c.R_RETIRED] = 1
         self._retarget([])
 
     def set_admission(self, source: int, admit: float) -> None:
-        """From now on requests of ``source`` are let in with chance ``admit``."""
+        """Let requests of ``source`` in with chance ``admit`` from now on."""
         self._admit[source] = admit
 
-    def outstanding(self) -> Counts:
-        """Requests that each replica (in order of index) was given and whose service has not ended by ``now_ms``:
-        those of the batch under construction for it, on the network, being copied, queued or running."""
+    def outstanding(self) -> Ints:
+        """Return the requests that each replica (in order of index) was given and whose service has not ended
+        by ``now_ms``: those of the batch under construction for it, on the network, being copied, queued or
+        running.
+        """
         s = self._s
-        found = s.r[:, c.R_GIVEN].copy()
+        requests = s.r[:, c.R_GIVEN].copy()
         for model in s.m:
             if model[c.M_OPEN] >= 0:
                 source = s.x[model[c.M_SOURCE]]
-                found[model[c.M_OPEN]] += source[c.X_STOP] - source[c.X_AT]
+                requests[model[c.M_OPEN]] += source[c.X_STOP] - source[c.X_AT]
             elif model[c.M_BATCH] >= 0:
                 batch = s.b[model[c.M_BATCH]]
-                found[batch[c.B_REPLICA]] += batch[c.B_SIZE]
-        return found
+                requests[batch[c.B_REPLICA]] += batch[c.B_SIZE]
+        return requests
 
     def progress(self) -> Result:
-        """What was counted so far (arrays copied)."""
+        """Return what was counted so far (arrays copied)."""
         self._flush()
         return result_of(
             self._system, self._options, self._s, self._source_arrived, self._source_rejected, self._kept
         )
 
     def finish(self) -> Result:
-        """Serve all that came; what was counted."""
+        """Serve all that came; return what was counted."""
         self._run(math.inf)
         return self.progress()
 
     def _factor(self, replica: SimReplica) -> float:
-        """By how much the replica's latencies are taken to be wrong in this run."""
+        """Return by how much the replica's latencies are taken to be wrong in this run."""
         if self._options.service != "interval":
             return 1.0
         z = float(self._normals[replica.model])
         return math.exp(z * (replica.sigma_above if z > 0 else replica.sigma_below))
 
     def _retarget(self, added: list[int]) -> None:
-        """The lists of replicas that may be chosen, made anew after ``added`` came or others were retired."""
+        """Make the lists of replicas that may be chosen anew after ``added`` came or others were retired."""
         s = self._s
         now = self.now_ms
         r = s.r
@@ -214,7 +220,7 @@ class Simulator:
             self._run(now, resume_only=True)
 
     def _fit(self) -> None:
-        """Room, draws and uniforms for one event at least."""
+        """Make room, draws and uniforms for one event at least."""
         self._s = with_needs(self._s, self._most_asked)
         self._s = fit_pools(self._s)
         self._s = self._s._replace(
@@ -223,7 +229,7 @@ class Simulator:
         )
 
     def _flush(self) -> None:
-        """Kept requests out of the kernel's buffer."""
+        """Take kept requests out of the kernel's buffer."""
         kept = int(self._s.z[c.Z_KEPT])
         if kept:
             self._kept.append((self._s.kept[:kept].copy(), self._s.kept_floats[:kept].copy()))
@@ -242,7 +248,7 @@ class Simulator:
             self._fit()
 
     def _take(self, chunk: Chunk) -> None:
-        """The chunk's requests, after those that wait from chunks before; turned away or let in; counted."""
+        """Take in the chunk's requests, after those that wait from chunks before: turned away or let in, counted."""
         s = self._s
         options = self._options
         check_chunk(chunk, len(s.x), self.now_ms)

@@ -1,4 +1,4 @@
-"""Applications: stages that follow others, each asked as often as it fans out."""
+"""Serve applications: stages that follow others, each asked as often as it fans out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gkestimator.simulation.engine.serving import free_batch
 
 @part
 def begin_job(s: c.EngineState, x: int, now: float) -> None:
-    """A request of source ``x``, an application, comes."""
+    """Begin a request of source ``x``, an application."""
     j = s.z[c.Z_JOB]
     s.z[c.Z_JOB] = s.j[j, c.J_OPEN]
     s.z[c.Z_JOBS] -= 1
@@ -32,7 +32,9 @@ def begin_job(s: c.EngineState, x: int, now: float) -> None:
 
 @part
 def times_asked(s: c.EngineState, j: int, stage: int) -> float:
-    """How often stage ``stage`` (of all sources') of job ``j`` is asked, before it is made whole; below 0: not yet."""
+    """Return how often stage ``stage`` (of all sources') of job ``j`` is asked, before it is made whole;
+    below 0: not yet.
+    """
     if s.t[stage, c.T_AFTERS] == 0:
         most = 1
     else:
@@ -48,7 +50,9 @@ def times_asked(s: c.EngineState, j: int, stage: int) -> float:
 
 @part
 def begin_stages(s: c.EngineState, j: int, now: float) -> None:
-    """Stages of job ``j`` whose predecessors are done, in order, until nothing more begins; then it may be done."""
+    """Begin stages of job ``j`` whose predecessors are done, in order, until nothing more begins; then it may
+    be done.
+    """
     x = s.j[j, c.J_SOURCE]
     first = s.x[x, c.X_STAGE]
     began = True
@@ -89,7 +93,7 @@ def begin_stages(s: c.EngineState, j: int, now: float) -> None:
 
 @part
 def answer(s: c.EngineState, b: int, now: float) -> None:
-    """The answers of batch ``b`` reach its clients: counted; stages that waited for them begin."""
+    """Bring the answers of batch ``b`` to its clients: counted; stages that waited for them begin."""
     count_answered(s, b, now)
     m = s.r[s.b[b, c.B_REPLICA], c.R_MODEL]
     if s.m[m, c.M_STREAMED] == 0:

@@ -1,1 +1,1 @@
-"""Requests with a length: Arlo's schedulers and its baselines."""
+"""Serve requests with a length: Arlo's schedulers and its baselines."""

@@ -1,9 +1,9 @@
-"""Arlo's Runtime Scheduler: how many instances of each runtime, for the lengths that came.
+"""Allocate by Arlo's Runtime Scheduler: how many instances of each runtime, for the lengths that came.
 
-The program (Tan et al., ICPP 2024, section on the Runtime Scheduler, equations 1 to 7), in our reading. Runtimes
-i = 1..I in order of length with latency t_i; Q_i: requests whose shortest runtime is i that come in one SLO period,
-as the mean of the last period; M_i = floor(SLO / t_i): requests that one instance answers within the SLO; G GPUs, one
-instance each.
+The program (Tan et al., ICPP 2024, section on the Runtime Scheduler, equations 1 to 7), in our reading.
+Runtimes i = 1..I in order of length with latency t_i; Q_i: requests whose shortest runtime is i that come in
+one SLO period, as the mean of the last period; M_i = floor(SLO / t_i): requests that one instance answers
+within the SLO; G GPUs, one instance each.
 
     (1)  minimise  sum over i of C_i L_i(B_i)
     (2)  R_i = max(0, Q_i + R_(i-1) - M_i N_i), R_0 = 0    what i cannot take goes on to the next longer runtime
@@ -13,23 +13,27 @@ instance each.
     (6)  N_I >= 1                                          the longest runtime is always there: it takes any request
     (7)  N_i a whole number, 0 or more
 
-L_i(B) is the mean latency of the requests of an instance that is given B of them in an SLO period in the mean. The
-paper measures it; we take them to come at once (a burst), their number to be Poisson, and to be answered one after the
-other. A request then finds B others in the mean, half of them before it: L_i(B) = t_i (1 + B / 2).
+L_i(B) is the mean latency of the requests of an instance that is given B of them in an SLO period in the
+mean. The paper measures it; we take them to come at once (a burst), their number to be Poisson, and to be
+answered one after the other. A request then finds B others in the mean, half of them before it: L_i(B) = t_i
+(1 + B / 2).
 
-Two readings of ours where the text is silent. The longest runtime has nothing above it: what it cannot take within the
-SLO (R_I > 0) it takes late, with L_I as it stands. Of two allocations the one that leaves less late is better whatever
-its mean latency; so there is always an answer, and where all demand fits the answer is that of (1).
+Two readings of ours where the text is silent. The longest runtime has nothing above it: what it cannot take
+within the SLO (R_I > 0) it takes late, with L_I as it stands. Of two allocations the one that leaves less
+late is better whatever its mean latency; so there is always an answer, and where all demand fits the answer
+is that of (1).
 
-The max and the quotient make it non-linear. Given what was carried on, the rest of the program depends on nothing else
-but the instances left; and what follows costs no less, and leaves no less late, where more is carried on. So dynamic
-programming over (runtime, instances used) that keeps every pair (cost, carried) which no other beats in both is exact.
+The max and the quotient make it non-linear. Given what was carried on, the rest of the program depends on
+nothing else but the instances left; and what follows costs no less, and leaves no less late, where more is
+carried on. So dynamic programming over (runtime, instances used) that keeps every pair (cost, carried) which
+no other beats in both is exact.
 
-Few pairs are kept, for two bounds. Above: an allocation that leaves the least late (a dynamic program with one number
-per state), improved by moving single instances. Below, of what follows a state with n instances used and R carried:
-with every later request at its own runtime and instances divisible, Cauchy's inequality gives
+Few pairs are kept, for two bounds. Above: an allocation that leaves the least late (a dynamic program with
+one number per state), improved by moving single instances. Below, of what follows a state with n instances
+used and R carried: with every later request at its own runtime and instances divisible, Cauchy's inequality
+gives
 
-    (R sqrt(t_(i+1)) + sum over j > i of Q_j sqrt(t_j))^2 / (2 (G - n)) + R t_(i+1) + sum of Q_j t_j
+(R sqrt(t_(i+1)) + sum over j > i of Q_j sqrt(t_j))^2 / (2 (G - n)) + R t_(i+1) + sum of Q_j t_j
 
 (t_j the least latency from runtime j on, so that carrying further is never cheaper).
 """
@@ -40,13 +44,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
+from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.lengths.runtimes import Ladder
 
-Floats = NDArray[np.float64]
 # Requests per SLO period below which nothing is carried, and part of the demand (or cost) below which two sums are
 # equal: differences of float sums, not demand.
 _NOTHING = 1e-9
@@ -55,9 +58,11 @@ _EQUAL = 1e-12
 
 @frozen
 class Allocation:
-    """``counts``: instances of each runtime. ``late``: requests per SLO period beyond what the longest runtime takes in
-    time (R_I). ``cost_ms``: sum of C_i L_i(B_i) (equation 1). ``taken``: requests per SLO period that each runtime
-    takes (C_i)."""
+    """Hold ``counts``: instances of each runtime.
+
+    ``late``: requests per SLO period beyond what the longest runtime takes in time (R_I). ``cost_ms``: sum of
+    C_i L_i(B_i) (equation 1). ``taken``: requests per SLO period that each runtime takes (C_i).
+    """
 
     counts: tuple[int, ...]
     late: float
@@ -66,7 +71,9 @@ class Allocation:
 
 
 def assess(ladder: Ladder, demand: Sequence[float], counts: Sequence[int]) -> Allocation:
-    """What the program says of ``counts`` instances under ``demand`` (requests per SLO period, by shortest runtime)."""
+    """Return what the program says of ``counts`` instances under ``demand`` (requests per SLO period, by
+    shortest runtime).
+    """
     carried = 0.0
     cost = 0.0
     taken = []
@@ -92,34 +99,34 @@ def _beyond(asked: float, capacity: float) -> float:
 
 
 def even(runtimes: int, gpus: int) -> tuple[int, ...]:
-    """``gpus`` instances spread evenly over ``runtimes``, the longer ones first where they do not divide."""
+    """Return ``gpus`` instances spread evenly over ``runtimes``, the longer ones first where they do not divide."""
     return tuple((gpus + i) // runtimes for i in range(runtimes))
 
 
 @frozen
 class _Front:
-    """States after some runtimes, in order of instances used: cost, carried on, and how each was reached."""
+    """Hold states after some runtimes, in order of instances used: cost, carried on, and how each was reached."""
 
-    used: NDArray[np.int64]
+    used: Ints
     cost: Floats
     carried: Floats
-    before: NDArray[np.int64]  # position in the front before
+    before: Ints  # position in the front before
 
 
 def allocate(ladder: Ladder, demand: Sequence[float], gpus: int) -> Allocation:
-    """The best counts for ``gpus`` instances under ``demand`` (module's docstring). Of equals the one that the search
-    meets first: the same input gives the same answer. Raises UsageError: no GPU, negative or not finite demand."""
+    """Return the best counts for ``gpus`` instances under ``demand`` (module's docstring).
+
+    Of equals the one that the search meets first: the same input gives the same answer. Raises UsageError: no
+    GPU, negative or not finite demand.
+    """
     asked = np.asarray(demand, dtype=np.float64)
     if gpus < 1:
         raise UsageError(f"{gpus} GPUs: expected at least 1")
     if asked.shape != (len(ladder.runtimes),) or not np.all(np.isfinite(asked)) or np.any(asked < 0):
         raise UsageError(f"demand {list(demand)}: expected a number of at least 0 for each runtime")
     known = _improved(ladder, asked, _least_late(ladder, asked, gpus))
-    fronts = [
-        _Front(
-            used=np.zeros(1, np.int64), cost=np.zeros(1), carried=np.zeros(1), before=np.zeros(1, np.int64)
-        )
-    ]
+    nothing = np.zeros(1, np.int64)
+    fronts = [_Front(used=nothing, cost=np.zeros(1), carried=np.zeros(1), before=nothing)]
     for i in range(len(ladder.runtimes) - 1):
         fronts.append(_step(ladder, asked, i, fronts[-1], gpus, known))
     before = fronts[-1]
@@ -128,12 +135,9 @@ def allocate(ladder: Ladder, demand: Sequence[float], gpus: int) -> Allocation:
     late = np.maximum(0.0, total - ladder.capacities[-1] * instances)
     cost = before.cost + _cost(total, instances, ladder.runtimes[-1].latency_ms)
     cost[late > known.late + _slack(asked)] = math.inf
-    if len(cost):
-        at = int(np.argmin(cost))
-    else:
-        at = -1
-    if at < 0 or not cost[at] < known.cost_ms:
+    if not np.any(cost < known.cost_ms):
         return known
+    at = int(np.argmin(cost))
     counts = [int(instances[at])]
     for later, front in zip(reversed(fronts), reversed(fronts[:-1]), strict=False):
         previous = int(later.before[at])
@@ -146,15 +150,18 @@ def _slack(asked: Floats) -> float:
     return _NOTHING + _EQUAL * float(asked.sum())
 
 
-def _cost(taken: Floats, instances: NDArray[np.int64], latency_ms: float) -> Floats:
+def _cost(taken: Floats, instances: Ints, latency_ms: float) -> Floats:
     each = taken / np.maximum(instances, 1)  # nothing is taken where there is none
-    found: Floats = taken * latency_ms * (1 + each / 2)
-    return found
+    cost: Floats = taken * latency_ms * (1 + each / 2)
+    return cost
 
 
 def _least_late(ladder: Ladder, asked: Floats, gpus: int) -> tuple[int, ...]:
-    """Counts that leave the least late. What is carried on matters by its amount alone, so the least amount for each
-    number of instances used is all that need be kept."""
+    """Return counts that leave the least late.
+
+    What is carried on matters by its amount alone, so the least amount for each number of instances used is
+    all that need be kept.
+    """
     carried = np.concatenate(([0.0], np.full(gpus, math.inf)))  # by instances used
     chosen = []
     used = np.arange(gpus + 1)[:, None]
@@ -177,32 +184,36 @@ def _least_late(ladder: Ladder, asked: Floats, gpus: int) -> tuple[int, ...]:
 
 
 def _improved(ladder: Ladder, asked: Floats, counts: Sequence[int]) -> Allocation:
-    """``counts`` improved instance by instance until no move of one helps."""
+    """Return ``counts`` improved instance by instance until no move of one helps."""
     demand = [float(q) for q in asked]
     slack = _slack(asked)
-    found = assess(ladder, demand, counts)
+    current = assess(ladder, demand, counts)
     while True:
-        best = found
-        for source, some in enumerate(found.counts):
-            if some <= (source == len(found.counts) - 1):
+        best = current
+        for source, some in enumerate(current.counts):
+            if some <= (source == len(current.counts) - 1):
                 continue
-            for target in range(len(found.counts)):
+            for target in range(len(current.counts)):
                 if target == source:
                     continue
-                moved = list(found.counts)
+                moved = list(current.counts)
                 moved[source] -= 1
                 moved[target] += 1
                 other = assess(ladder, demand, moved)
-                less = other.late < best.late - slack
-                if less or (other.late <= best.late + slack and other.cost_ms < best.cost_ms * (1 - _EQUAL)):
+                less_late = other.late < best.late - slack
+                as_late = other.late <= best.late + slack
+                cheaper = other.cost_ms < best.cost_ms * (1 - _EQUAL)
+                if less_late or (as_late and cheaper):
                     best = other
-        if best is found:
-            return found
-        found = best
+        if best is current:
+            return current
+        current = best
 
 
 def _step(ladder: Ladder, asked: Floats, i: int, before: _Front, gpus: int, known: Allocation) -> _Front:
-    """All ways to give runtime ``i`` 0 or more instances that no other way beats and that may end below ``known``."""
+    """Return all ways to give runtime ``i`` 0 or more instances that no other way beats and that may end
+    below ``known``.
+    """
     capacity = ladder.capacities[i]
     latency_ms = ladder.latencies_ms[i]
     least = np.minimum.accumulate(ladder.latencies_ms[:i:-1])[::-1]  # of the runtimes after i
@@ -217,9 +228,9 @@ def _step(ladder: Ladder, asked: Floats, i: int, before: _Front, gpus: int, know
         carried = total - capacity * instances
         carried[carried <= _NOTHING] = 0.0
         cost = before.cost[:end] + _cost(total - carried, instances, latency_ms)
-        follows = (
-            (carried * math.sqrt(least[0]) + roots) ** 2 / (2 * (gpus - used)) + carried * least[0] + alone
-        )
+        # The bound of the module's docstring on what the later runtimes cost.
+        divided = (carried * math.sqrt(least[0]) + roots) ** 2 / (2 * (gpus - used))
+        follows = divided + carried * least[0] + alone
         room = (gpus - used) * max(ladder.capacities[i + 1 :])
         able = cost + follows <= known.cost_ms * (1 + _EQUAL)
         able &= carried + float(asked[i + 1 :].sum()) - room <= most_late
@@ -228,17 +239,15 @@ def _step(ladder: Ladder, asked: Floats, i: int, before: _Front, gpus: int, know
             continue
         order = at[np.lexsort((cost[at], carried[at]))]
         lowest = np.minimum.accumulate(cost[order])
-        kept = order[np.concatenate(([True], cost[order][1:] < lowest[:-1]))]
+        cheaper = cost[order][1:] < lowest[:-1]
+        kept = order[np.concatenate(([True], cheaper))]
         parts.append(
             _Front(used=np.full(len(kept), used), cost=cost[kept], carried=carried[kept], before=kept)
         )
-    if not parts:
-        return _Front(
-            used=np.zeros(0, np.int64), cost=np.zeros(0), carried=np.zeros(0), before=np.zeros(0, np.int64)
-        )
+    empty = np.zeros(0, np.int64)
     return _Front(
-        used=np.concatenate([p.used for p in parts]),
-        cost=np.concatenate([p.cost for p in parts]),
-        carried=np.concatenate([p.carried for p in parts]),
-        before=np.concatenate([p.before for p in parts]),
+        used=np.concatenate([empty, *(p.used for p in parts)]),
+        cost=np.concatenate([np.zeros(0), *(p.cost for p in parts)]),
+        carried=np.concatenate([np.zeros(0), *(p.carried for p in parts)]),
+        before=np.concatenate([empty, *(p.before for p in parts)]),
     )

@@ -1,32 +1,30 @@
-"""Arlo's Request Scheduler and the simple ones, request by request; compiled.
+"""Dispatch by Arlo's Request Scheduler and the simple ones, request by request; compiled.
 
-Instances of one runtime form a level. An instance answers one request after the other, each in the runtime's latency,
-so it is described by one number: when it will be free. Its outstanding requests follow from that, and no event is
-needed for their ends. A level is a heap of its instances in service by (free, index); its head has the least to do.
+Instances of one runtime form a level. An instance answers one request after the other, each in the runtime's
+latency, so it is described by one number: when it will be free. Its outstanding requests follow from that,
+and no event is needed for their ends. A level is a heap of its instances in service by (free, index); its
+head has the least to do.
 
-**Arlo's algorithm 1** (``arlo``), in our reading: from the level of the shortest runtime that takes the request, at
-most ``levels`` levels (L) are looked at in order of length; levels without an instance in service are not there. The
-head of the k-th (k = 0, 1, ...) takes the request where its outstanding requests over its capacity (those that it
-answers within the SLO) are below ``threshold x decay^k`` (lambda, alpha): the further a request is padded, the
-emptier the level must be. If none is: the first level's head takes it (``congested``: ``ideal``), or the least loaded
-of the heads looked at (``least-load``); the text that we know does not say which.
+**Arlo's algorithm 1** (``arlo``), in our reading: from the level of the shortest runtime that takes the
+request, at most ``levels`` levels (L) are looked at in order of length; levels without an instance in service
+are not there. The head of the k-th (k = 0, 1, ...) takes the request where its outstanding requests over its
+capacity (those that it answers within the SLO) are below ``threshold x decay^k`` (lambda, alpha): the further
+a request is padded, the emptier the level must be. If none is: the first level's head takes it
+(``congested``: ``ideal``), or the least loaded of the heads looked at (``least-load``); the text that we know
+does not say which.
 
-``least-padding``: the head of the first level. ``least-load``: of the heads of all levels that take the request the
-one with the fewest outstanding requests, the shortest of equals. ``earliest``: the head that would answer first (no
-scheme of the paper: what a dispatcher does that knows all latencies and looks at nothing but the request at hand).
+``least-padding``: the head of the first level. ``least-load``: of the heads of all levels that take the
+request the one with the fewest outstanding requests, the shortest of equals. ``earliest``: the head that
+would answer first (no scheme of the paper: what a dispatcher does that knows all latencies and looks at
+nothing but the request at hand).
 """
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gkestimator.core.compiled import compiled
-
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
+from gkestimator.simulation.arrays import Floats, Ints
 
 SCHEMES = ("arlo", "least-padding", "least-load", "earliest")
 ARLO, LEAST_PADDING, LEAST_LOAD, EARLIEST = range(4)
@@ -37,8 +35,9 @@ _NOTHING = 1e-9
 
 @compiled
 def outstanding(free_ms: float, now_ms: float, latency_ms: float) -> float:
-    """Requests that an instance free at ``free_ms`` has not answered by ``now_ms``: until then it works without a
-    pause, ``latency_ms`` on each."""
+    """Return the requests that an instance free at ``free_ms`` has not answered by ``now_ms``: until then it
+    works without a pause, ``latency_ms`` on each.
+    """
     if free_ms <= now_ms:
         return 0.0
     return math.ceil((free_ms - now_ms) / latency_ms - _NOTHING)
@@ -50,7 +49,7 @@ def _before(one: int, other: int, free_ms: Floats) -> bool:
 
 
 @compiled
-def _sink(heap: Counts, size: int, free_ms: Floats) -> None:
+def _sink(heap: Ints, size: int, free_ms: Floats) -> None:
     """Put the head of ``heap`` where it belongs, after it got more to do."""
     at, item = 0, heap[0]
     while True:
@@ -67,7 +66,7 @@ def _sink(heap: Counts, size: int, free_ms: Floats) -> None:
 
 
 @compiled
-def push(heap: Counts, size: int, instance: int, free_ms: Floats) -> None:
+def push(heap: Ints, size: int, instance: int, free_ms: Floats) -> None:
     """Add ``instance`` to a ``heap`` of ``size``."""
     at = size
     while at > 0:
@@ -80,7 +79,7 @@ def push(heap: Counts, size: int, instance: int, free_ms: Floats) -> None:
 
 
 @compiled
-def take_head(heap: Counts, size: int, free_ms: Floats) -> int:
+def take_head(heap: Ints, size: int, free_ms: Floats) -> int:
     """Remove and return the head of a ``heap`` of ``size`` (at least 1)."""
     head = int(heap[0])
     heap[0] = heap[size - 1]
@@ -92,7 +91,7 @@ def take_head(heap: Counts, size: int, free_ms: Floats) -> int:
 @compiled
 def dispatch(
     times_ms: Floats,
-    shortest: Counts,
+    shortest: Ints,
     scheme: int,
     threshold: float,
     decay: float,
@@ -100,16 +99,19 @@ def dispatch(
     congested: int,
     latency_ms: Floats,
     capacity: Floats,
-    heaps: Counts,
-    sizes: Counts,
+    heaps: Ints,
+    sizes: Ints,
     free_ms: Floats,
     response_ms: Floats,
-    level_of: Counts,
+    level_of: Ints,
 ) -> None:
-    """Send each request to an instance, in order. ``times_ms`` ascending and ``shortest`` (level of the shortest
-    runtime that takes it), by request; ``latency_ms`` and ``capacity``, by level; ``heaps`` (levels, instances) and
-    ``sizes``: the instances in service; ``free_ms``, by instance. Filled: ``response_ms`` and ``level_of``, by request
-    (-1: no instance in service takes it)."""
+    """Send each request to an instance, in order.
+
+    ``times_ms`` ascending and ``shortest`` (level of the shortest runtime that takes it), by request;
+    ``latency_ms`` and ``capacity``, by level; ``heaps`` (levels, instances) and ``sizes``: the instances in
+    service; ``free_ms``, by instance. Filled: ``response_ms`` and ``level_of``, by request (-1: no instance
+    in service takes it).
+    """
     last = len(sizes)
     for request in range(len(times_ms)):
         now = times_ms[request]

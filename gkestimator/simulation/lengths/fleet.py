@@ -1,4 +1,4 @@
-"""The instances of a model's runtimes: in service, loading, going; and the GPUs under them."""
+"""Keep the instances of a model's runtimes: in service, loading, going; and the GPUs under them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ _ROOM = 16
 
 
 class InstanceFleet:
-    """Instances by level (runtime, shortest first), one GPU each, in the arrays that
-    :func:`gkestimator.simulation.lengths.dispatch.dispatch` takes: ``heaps``, ``sizes``, ``free_ms``.
+    """Hold instances by level (runtime, shortest first), one GPU each.
+
+    They are in the arrays that :func:`gkestimator.simulation.lengths.dispatch.dispatch` takes: ``heaps``,
+    ``sizes``, ``free_ms``.
 
     ``counts``: instances of each level, loading ones included. ``gpus``: GPUs held now.
     """
@@ -37,14 +39,14 @@ class InstanceFleet:
 
     @property
     def next_ms(self) -> float:
-        """When the next instance has loaded; infinite where none is loading."""
+        """Return when the next instance has loaded; infinite where none is loading."""
         if self._loading:
             return self._loading[0][0]
         return np.inf
 
     @property
     def loading(self) -> int:
-        """Instances that are not in service yet."""
+        """Return how many instances are not in service yet."""
         return len(self._loading)
 
     def activate(self, now_ms: float) -> None:
@@ -55,29 +57,32 @@ class InstanceFleet:
             self.sizes[level] += 1
 
     def grow(self, level: int, now_ms: float, available_ms: float) -> None:
-        """A GPU more from ``now_ms`` on, with an instance of ``level`` in service from ``available_ms`` on."""
+        """Add a GPU from ``now_ms`` on, with an instance of ``level`` in service from ``available_ms`` on."""
         self.gpus += 1
         self._begun.append(now_ms)
         self._add(level, available_ms)
 
     def shrink(self, level: int, now_ms: float) -> None:
-        """The least busy instance of ``level`` answers what it was given; then its GPU goes."""
+        """Let the least busy instance of ``level`` answer what it was given; then its GPU goes."""
         self._ended.append(max(now_ms, self._retire(level)))
         self.gpus -= 1
 
     def replace(self, source: int, target: int, now_ms: float, load_ms: float) -> None:
-        """The least busy instance of ``source`` answers what it was given, then loads ``target``'s runtime."""
+        """Let the least busy instance of ``source`` answer what it was given, then load ``target``'s runtime."""
         self._add(target, max(now_ms, self._retire(source)) + load_ms)
 
     def spare(self, level: int) -> bool:
-        """Whether an instance of ``level`` may go: one is in service, and of the longest runtime a second one, since it
-        alone takes any request."""
+        """Say whether an instance of ``level`` may go.
+
+        One must be in service, and of the longest runtime a second one, since it alone takes any request.
+        """
         return bool(self.sizes[level] > (level == len(self.counts) - 1))
 
     def gpu_ms(self, until_ms: float) -> float:
-        """GPU time held from 0 to ``until_ms``."""
-        ends = [min(e, until_ms) for e in self._ended] + [until_ms] * self.gpus
-        return sum(ends) - sum(min(b, until_ms) for b in self._begun)
+        """Return the GPU time held from 0 to ``until_ms``."""
+        ends = [min(end, until_ms) for end in self._ended] + [until_ms] * self.gpus
+        starts = [min(start, until_ms) for start in self._begun]
+        return sum(ends) - sum(starts)
 
     def _add(self, level: int, available_ms: float) -> None:
         if self._instances == len(self.free_ms):
@@ -90,7 +95,7 @@ class InstanceFleet:
         self.counts[level] += 1
 
     def _retire(self, level: int) -> float:
-        """Take the head of ``level`` out of service; when it will have answered all it was given."""
+        """Take the head of ``level`` out of service; return when it will have answered all it was given."""
         instance = take_head(self.heaps[level], int(self.sizes[level]), self.free_ms)
         self.sizes[level] -= 1
         self.counts[level] -= 1

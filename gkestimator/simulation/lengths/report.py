@@ -1,53 +1,86 @@
-"""What the schemes came to, for people and for programs."""
+"""Render what the schemes of a run came to, for people and for programs."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Sequence
+from operator import getitem
 from typing import Any
 
-from gkestimator.core.errors import UsageError
+from gkestimator.reporting.simulated import (
+    FigureColumn,
+    count_text,
+    csv_text,
+    figure_columns,
+    name_column,
+    rendered,
+    text_of,
+)
 from gkestimator.simulation.lengths.running import LengthsRun
 from gkestimator.simulation.lengths.serving import Served
-from gkestimator.tables.layout import TextColumn, printable, text_table
+from gkestimator.simulation.summary import mean_of, percent_of
+from gkestimator.tables.layout import TextColumn, text_table
 from gkestimator.tables.units import number_text, percent_text
 
-LENGTHS_FORMATS = ("table", "csv", "json")
-LENGTHS_SUFFIXES = {".json": "json", ".csv": "csv", ".txt": "table"}
+
+def _four_digits(value: float | None) -> str:
+    return number_text(value, digits=4)
+
+
+_FIGURES: tuple[FigureColumn, ...] = (
+    ("came/s", "arrived_rps", number_text),
+    ("in time %", "on_time_pct", _four_digits),
+    ("mean ms", "latency_mean_ms", number_text),
+    ("p50", "latency_p50_ms", number_text),
+    ("p98", "latency_p98_ms", number_text),
+    ("p99", "latency_p99_ms", number_text),
+    ("padding", "padding", number_text),
+    ("GPUs", "gpus_mean", number_text),
+)
+_COST: FigureColumn = ("USD/h", "cost_per_hour", number_text)
+# Shown where some scheme did any of it.
+_DONE: tuple[FigureColumn, ...] = (
+    ("replaced", "replaced", count_text),
+    ("added", "added", count_text),
+    ("removed", "removed", count_text),
+)
 
 
 def render_lengths(run: LengthsRun, form: str) -> bytes:
-    """``run`` as ``table``, ``csv`` (one row a scheme) or ``json``, UTF-8. Raises UsageError for another."""
-    makers = {"table": _text, "csv": _csv, "json": _json}
-    if form not in makers:
-        raise UsageError(f"format {form!r} is not known, expected one of {', '.join(LENGTHS_FORMATS)}")
-    return makers[form](run).encode()
+    """Return ``run`` as ``table``, ``csv`` (one row a scheme) or ``json``, UTF-8. Raises UsageError for another."""
+    return rendered(run, form, {"table": _text, "csv": _csv, "json": _json})
+
+
+def _rows(run: LengthsRun) -> list[dict[str, Any]]:
+    return [_row(run, scheme, served) for scheme, served in run.served.items()]
 
 
 def _row(run: LengthsRun, scheme: str, served: Served) -> dict[str, Any]:
-    """What is said of a scheme. ``arrived_rps``: all that came; all is answered, some of it maybe long
-    after the end. ``padding``: tokens computed over tokens asked for. ``gpus_mean``: GPU time over the
-    time simulated; cost from it. Null: no request was counted, or the price is not known."""
+    """Return what is said of a scheme.
+
+    ``arrived_rps``: all that came; all is answered, some of it maybe long after the end. ``padding``: tokens
+    computed over tokens asked for. ``gpus_mean``: GPU time over the time simulated; cost from it. Null: no
+    request was counted, or the price is not known.
+    """
     spec = run.spec
     counted_s = (spec.duration_ms - spec.warmup_ms) / 1e3
     gpus = served.gpu_ms / spec.duration_ms
-    price = run.price_per_hour
+    cost = None
+    if run.price_per_hour is not None:
+        cost = run.price_per_hour * gpus
     return {
         "scheme": scheme,
         "requests": served.requests,
         "arrived_rps": served.requests / counted_s,
         "goodput_rps": served.on_time / counted_s,
-        "on_time_pct": 100 * served.on_time / served.requests if served.requests else None,
+        "on_time_pct": percent_of(served.on_time, served.requests),
         "latency_mean_ms": served.mean_ms,
         "latency_p50_ms": served.quantile_ms(0.5),
         "latency_p98_ms": served.quantile_ms(0.98),
         "latency_p99_ms": served.quantile_ms(0.99),
-        "padding": served.padded_tokens / served.tokens if served.tokens else None,
+        "padding": mean_of(served.padded_tokens, served.tokens),
         "gpus_mean": gpus,
         "gpus_most": max(w.gpus for w in served.windows),
-        "cost_per_hour": None if price is None else price * gpus,
+        "cost_per_hour": cost,
         "replaced": served.replaced,
         "added": served.added,
         "removed": served.removed,
@@ -55,131 +88,106 @@ def _row(run: LengthsRun, scheme: str, served: Served) -> dict[str, Any]:
 
 
 def _json(run: LengthsRun) -> str:
-    lengths = run.ladder.lengths
+    spec = run.spec
+    ladder = run.ladder
+    runtimes = []
+    for runtime, capacity in zip(ladder.runtimes, ladder.capacities, strict=True):
+        runtimes.append({"length": runtime.length, "latency_ms": runtime.latency_ms, "capacity": capacity})
     schemes = []
     for scheme, served in run.served.items():
-        own = lengths[-1:] if scheme == "padding" else lengths
-        schemes.append(
-            _row(run, scheme, served)
-            | {
-                "runtimes": [
-                    {"length": n, "shortest_for": int(a), "served": int(s)}
-                    for n, a, s in zip(own, served.asked, served.served, strict=True)
-                ],
-                "windows": [
-                    {
-                        "end_s": w.end_ms / 1e3,
-                        "requests": w.requests,
-                        "on_time": w.on_time,
-                        "latency_p98_ms": w.p98_ms,
-                        "gpus": w.gpus,
-                        "instances": list(w.counts),
-                    }
-                    for w in served.windows
-                ],
-            }
-        )
+        parts = {"runtimes": _runtimes(run, served), "windows": _windows(served)}
+        schemes.append(_row(run, scheme, served) | parts)
     document = {
         "schema_version": 1,
-        "model": run.spec.model,
-        "gpu": run.spec.gpu,
-        "slo_ms": run.spec.slo_ms,
-        "seed": run.spec.seed,
-        "duration_s": run.spec.duration_ms / 1e3,
-        "warmup_s": run.spec.warmup_ms / 1e3,
-        "runtimes": [
-            {"length": r.length, "latency_ms": r.latency_ms, "capacity": c}
-            for r, c in zip(run.ladder.runtimes, run.ladder.capacities, strict=True)
-        ],
+        "model": spec.model,
+        "gpu": spec.gpu,
+        "slo_ms": spec.slo_ms,
+        "seed": spec.seed,
+        "duration_s": spec.duration_ms / 1e3,
+        "warmup_s": spec.warmup_ms / 1e3,
+        "runtimes": runtimes,
         "schemes": schemes,
         "notes": list(run.notes),
     }
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def _runtimes(run: LengthsRun, served: Served) -> list[dict[str, int]]:
+    """Return the requests of each runtime that the scheme has: padding has the longest alone."""
+    lengths = run.ladder.lengths[-len(served.asked) :]
+    counts = zip(lengths, served.asked.tolist(), served.served.tolist(), strict=True)
+    return [{"length": n, "shortest_for": asked, "served": done} for n, asked, done in counts]
+
+
+def _windows(served: Served) -> list[dict[str, Any]]:
+    windows = []
+    for window in served.windows:
+        figures = {
+            "end_s": window.end_ms / 1e3,
+            "requests": window.requests,
+            "on_time": window.on_time,
+            "latency_p98_ms": window.p98_ms,
+            "gpus": window.gpus,
+            "instances": list(window.counts),
+        }
+        windows.append(figures)
+    return windows
+
+
 def _csv(run: LengthsRun) -> str:
-    rows = [_row(run, scheme, served) for scheme, served in run.served.items()]
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(rows[0])
-    for row in rows:
-        writer.writerow(["" if v is None else v for v in row.values()])
-    return buffer.getvalue()
+    rows = _rows(run)
+    return csv_text(rows[0], [row.values() for row in rows])
 
 
 def _text(run: LengthsRun) -> str:
     spec = run.spec
-    ladder = run.ladder
-    rows = [_row(run, scheme, served) for scheme, served in run.served.items()]
+    latencies = [f"{r.length}: {number_text(r.latency_ms)}" for r in run.ladder.runtimes]
     lines = [
         f"{spec.model} on {spec.gpus:,} x {spec.gpu} · SLO {spec.slo_ms:g} ms · "
         f"{spec.duration_ms / 1e3:g} s · seed {spec.seed}",
         "",
-        *text_table(_columns(rows)),
+        *text_table(_scheme_columns(run)),
         "",
         "runtimes: instances at the end and share of the requests served (of those whose shortest it is)",
         "",
         *text_table(_runtime_columns(run)),
         "",
-        "latencies ms: " + ", ".join(f"{r.length}: {number_text(r.latency_ms)}" for r in ladder.runtimes),
+        f"latencies ms: {', '.join(latencies)}",
+        *(f"note: {note}" for note in run.notes),
     ]
-    lines += [f"note: {note}" for note in run.notes]
-    return "\n".join(printable(line) for line in lines) + "\n"
+    return text_of(lines)
 
 
-def _columns(rows: Sequence[dict[str, Any]]) -> list[TextColumn]:
-    def column(heading: str, name: str, text: Any) -> TextColumn:
-        return TextColumn(heading=heading, cells=[text(r[name]) for r in rows])
-
-    found = [
-        TextColumn(heading="scheme", cells=[r["scheme"] for r in rows], right=False),
-        column("came/s", "arrived_rps", number_text),
-        column("in time %", "on_time_pct", lambda v: number_text(v, digits=4)),
-        column("mean ms", "latency_mean_ms", number_text),
-        column("p50", "latency_p50_ms", number_text),
-        column("p98", "latency_p98_ms", number_text),
-        column("p99", "latency_p99_ms", number_text),
-        column("padding", "padding", number_text),
-        column("GPUs", "gpus_mean", number_text),
-    ]
-    if any(r["cost_per_hour"] is not None for r in rows):
-        found.append(column("USD/h", "cost_per_hour", number_text))
-    for heading, name in (("replaced", "replaced"), ("added", "added"), ("removed", "removed")):
-        if any(r[name] for r in rows):
-            found.append(column(heading, name, lambda v: f"{v:,}"))
-    return found
+def _scheme_columns(run: LengthsRun) -> list[TextColumn]:
+    rows = _rows(run)
+    figures = list(_FIGURES)
+    if run.price_per_hour is not None:
+        figures.append(_COST)
+    figures += [figure for figure in _DONE if any(row[figure[1]] for row in rows)]
+    schemes = name_column("scheme", list(run.served), shrink=None)
+    return [schemes, *figure_columns(rows, figures, getitem)]
 
 
 def _runtime_columns(run: LengthsRun) -> list[TextColumn]:
     lengths = run.ladder.lengths
-    found = [TextColumn(heading="length", cells=[f"{n:,}" for n in lengths])]
+    columns = [TextColumn(heading="length", cells=[count_text(n) for n in lengths])]
     for scheme, served in run.served.items():
-        total = served.requests
-        cells = []
-        for i in range(len(lengths)):
-            at = i - (len(lengths) - len(served.served))  # padding has the longest alone
-            if at < 0:
-                cells.append("")
-                continue
-            count = served.windows[-1].counts[at]
-            cells.append(f"{count:,}: {_share(served.served[at], total)} ({_share(served.asked[at], total)})")
-        found.append(TextColumn(heading=scheme, cells=cells))
-    return found
-
-
-def _share(part: int, total: int) -> str:
-    return percent_text(100 * float(part) / total if total else None)
+        cells = [""] * (len(lengths) - len(served.served))  # padding has the longest alone
+        for count, done, asked in zip(served.windows[-1].counts, served.served, served.asked, strict=True):
+            shares = [percent_text(percent_of(int(part), served.requests)) for part in (done, asked)]
+            cells.append(f"{count:,}: {shares[0]} ({shares[1]})")
+        columns.append(TextColumn(heading=scheme, cells=cells))
+    return columns
 
 
 def lengths_words(run: LengthsRun) -> list[str]:
-    """What closes a run, on stderr: who did best."""
-    rows = [_row(run, scheme, served) for scheme, served in run.served.items()]
-    counted = [r for r in rows if r["latency_p98_ms"] is not None]
+    """Return what closes a run, on stderr: who did best."""
+    counted = [row for row in _rows(run) if row["latency_p98_ms"] is not None]
     if not counted:
         return ["No request was counted."]
-    best = min(counted, key=lambda r: r["latency_p98_ms"])
+    best = min(counted, key=lambda row: row["latency_p98_ms"])
     return [
         f"Lowest 98th percentile: {best['scheme']}, {number_text(best['latency_p98_ms'])} ms "
-        f"({number_text(best['on_time_pct'], digits=4)} % within {run.spec.slo_ms:g} ms on "
+        f"({_four_digits(best['on_time_pct'])} % within {run.spec.slo_ms:g} ms on "
         f"{number_text(best['gpus_mean'])} GPUs)."
     ]

@@ -1,27 +1,30 @@
-"""From files to a report: what ``gkest lengths`` does, for programs too."""
+"""Simulate from files to a report: what ``gkest lengths`` does, for programs too."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.simulation.arrivals.making import make_arrivals
+from gkestimator.simulation.conditions import Progress, rows_of_models
 from gkestimator.simulation.lengths.allocation import allocate, even
-from gkestimator.simulation.lengths.dispatch import SCHEMES
 from gkestimator.simulation.lengths.requests import Drawn, LengthRequests, ReplayedRequests
 from gkestimator.simulation.lengths.runtimes import Ladder, ladder_of, runtimes_of
 from gkestimator.simulation.lengths.serving import Served, ServeOptions, serve
 from gkestimator.simulation.lengths.spec import LengthsSpec, TraceArrivals
-from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+from gkestimator.tables import Requirement
 
 
 @dataclass(frozen=True, kw_only=True)
 class LengthsRun:
-    """What every scheme came to. ``ladder``: all runtimes. ``price_per_hour``: USD of one GPU, None where unknown."""
+    """Hold what every scheme came to.
+
+    ``ladder``: all runtimes. ``price_per_hour``: USD of one GPU, None where unknown.
+    """
 
     spec: LengthsSpec
     ladder: Ladder
@@ -36,15 +39,13 @@ def simulate_lengths_files(
     *,
     seed: int | None = None,
     rate_scale: float = 1.0,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> LengthsRun:
-    """``spec`` with the runtimes that ``tables`` (requirement tables) know. ``seed`` None: the spec's. Raises
-    TableError, DocumentError and UsageError for what is wrong with a file."""
-    if not tables:
-        raise UsageError("no requirement table is named: expected at least one")
-    rows = [
-        row for t in tables for row in read_table(t, REQUIREMENTS, where={"model": frozenset([spec.model])})
-    ]
+    """Run ``spec`` with the runtimes that ``tables`` (requirement tables) know.
+
+    ``seed`` None: the spec's. Raises TableError, DocumentError and UsageError for what is wrong with a file.
+    """
+    rows = rows_of_models(tables, [spec.model])
     if seed is not None:
         spec = replace(spec, seed=seed)
     return simulate_lengths(
@@ -58,9 +59,9 @@ def simulate_lengths(
     *,
     rate_scale: float = 1.0,
     table: str = "table",
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> LengthsRun:
-    """Every scheme of ``spec`` on the same requests. Raises as :func:`simulate_lengths_files`."""
+    """Run every scheme of ``spec`` on the same requests. Raises as :func:`simulate_lengths_files`."""
     if not 0 < rate_scale < float("inf"):
         raise UsageError(f"rate scale: found {rate_scale:g}, expected a finite factor above 0")
     runtimes = runtimes_of(
@@ -91,22 +92,22 @@ def simulate_lengths(
     served = {}
     for number, scheme in enumerate(spec.schemes):
 
-        def told(done_ms: float, scheme: str = scheme, number: int = number) -> None:
+        def report_progress(done_ms: float, scheme: str = scheme, number: int = number) -> None:
             if progress is not None:
                 part = 100 * (number + done_ms / spec.duration_ms)
                 progress(scheme, int(part), 100 * len(spec.schemes))
 
-        mine = replace(
-            options,
-            dispatching=replace(spec.dispatching, scheme=scheme if scheme in SCHEMES else "least-padding"),
-        )
+        own_ladder = ladder
+        own_start = start
+        rule = scheme
         if scheme == "padding":
             # One runtime: nothing to allocate, and what a new GPU loads is clear.
-            served[scheme] = serve(
-                ladder.largest(), requests, replace(mine, start=(spec.gpus,)), progress=told
-            )
-        else:
-            served[scheme] = serve(ladder, requests, mine, progress=told)
+            own_ladder = ladder.largest()
+            own_start = (spec.gpus,)
+            rule = "least-padding"
+        dispatching = replace(spec.dispatching, scheme=rule)
+        own = replace(options, dispatching=dispatching, start=own_start)
+        served[scheme] = serve(own_ladder, requests, own, progress=report_progress)
     return LengthsRun(
         spec=spec,
         ladder=ladder,
@@ -117,35 +118,38 @@ def simulate_lengths(
 
 
 def requests_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> LengthRequests:
-    """The requests that ``spec`` describes."""
-    given = spec.arrivals
-    if isinstance(given, TraceArrivals):
-        if given.rate_rps is None and rate_scale != 1:
+    """Return the requests that ``spec`` describes."""
+    asked = spec.arrivals
+    if isinstance(asked, TraceArrivals):
+        rate_rps = asked.rate_rps
+        if rate_rps is not None:
+            rate_rps *= rate_scale
+        elif rate_scale != 1:
             raise UsageError(
                 "rate scale: expected arrivals with a rate_rps (the trace is replayed as recorded)"
             )
         return ReplayedRequests(
-            given.path,
-            replay=given.replay,
-            rate_rps=None if given.rate_rps is None else given.rate_rps * rate_scale,
+            asked.path,
+            replay=asked.replay,
+            rate_rps=rate_rps,
             seed=spec.seed,
             longest=ladder.lengths[-1],
-            truncate=given.truncate,
+            truncate=asked.truncate,
         )
-    given.lengths.shares(ladder.lengths)  # refuses lengths that no runtime takes
+    asked.lengths.shares(ladder.lengths)  # refuses lengths that no runtime takes
     arrivals = make_arrivals(
-        given.kind,
-        [given.rate_rps / given.streams] * given.streams,
-        [f"stream {k}" for k in range(given.streams)],
+        asked.kind,
+        [asked.rate_rps / asked.streams] * asked.streams,
+        [f"stream {number}" for number in range(asked.streams)],
         seed=spec.seed,
         rate_scale=rate_scale,
-        bursts=given.bursts,
+        bursts=asked.bursts,
     )
-    return Drawn(arrivals, given.lengths, seed=spec.seed)
+    return Drawn(arrivals, asked.lengths, seed=spec.seed)
 
 
 def start_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> tuple[int, ...]:
-    """Instances of each runtime at the beginning."""
+    """Return the instances of each runtime at the beginning."""
     if isinstance(spec.start, tuple):
         if len(spec.start) != len(ladder.runtimes):
             raise UsageError(

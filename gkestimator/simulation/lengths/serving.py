@@ -1,4 +1,4 @@
-"""Requests with lengths served by a ladder of runtimes: dispatch, re-allocation, autoscaling."""
+"""Serve requests with lengths by a ladder of runtimes: dispatch, re-allocation, autoscaling."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
+from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.histogram import BINS, bin_edges_ms, quantile_ms
 from gkestimator.simulation.lengths.allocation import allocate, even
 from gkestimator.simulation.lengths.dispatch import CONGESTED, SCHEMES, dispatch
 from gkestimator.simulation.lengths.fleet import InstanceFleet
 from gkestimator.simulation.lengths.requests import LengthRequests
 from gkestimator.simulation.lengths.runtimes import Ladder
+from gkestimator.simulation.options import check_fields
+from gkestimator.simulation.summary import mean_of
 
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
 _PERCENTILE = 0.98
 
 
 @frozen
 class Dispatching:
-    """Who serves a request (:mod:`gkestimator.simulation.lengths.dispatch`). Defaults: the paper's, lambda 0.85,
-    alpha 0.9, L 6."""
+    """Hold who serves a request (:mod:`gkestimator.simulation.lengths.dispatch`).
+
+    Defaults: the paper's, lambda 0.85, alpha 0.9, L 6.
+    """
 
     scheme: str = "arlo"
     threshold: float = 0.85
@@ -36,11 +38,7 @@ class Dispatching:
     congested: str = "ideal"
 
     def __post_init__(self) -> None:
-        for name, known in (("scheme", SCHEMES), ("congested", CONGESTED)):
-            if getattr(self, name) not in known:
-                raise UsageError(
-                    f"{name} {getattr(self, name)!r} is not known, expected one of {', '.join(known)}"
-                )
+        check_fields(self, {"scheme": SCHEMES, "congested": CONGESTED})
         if not (self.threshold > 0 and 0 < self.decay <= 1 and self.levels >= 1):
             raise UsageError(
                 f"dispatching: found threshold {self.threshold:g}, decay {self.decay:g} and {self.levels} levels, "
@@ -50,10 +48,11 @@ class Dispatching:
 
 @frozen
 class Reallocation:
-    """The Runtime Scheduler: every ``period_ms`` (the paper's 120 s) the program is solved for the lengths of the
-    period, and instances are replaced ``at_once`` at a time, each out of service until it has answered what it was
-    given and for ``load_ms`` more; the next ones follow when these are in service. (The paper replaces in small
-    batches; how many and how long are ours.)"""
+    """Hold how the Runtime Scheduler runs: every ``period_ms`` (the paper's 120 s) the program is solved for
+    the lengths of the period, and instances are replaced ``at_once`` at a time, each out of service until it
+    has answered what it was given and for ``load_ms`` more; the next ones follow when these are in service.
+    (The paper replaces in small batches; how many and how long are ours.)
+    """
 
     period_ms: float = 120_000.0
     at_once: int = 2
@@ -68,12 +67,15 @@ class Reallocation:
 
 @frozen
 class Autoscaling:
-    """A GPU more when the 98th percentile of the responses of the last ``check_ms`` is at ``high_pct`` percent of the
-    SLO or above, checked every ``check_ms``, and not while one is still starting; a GPU less when that of the last
+    """Hold when GPUs are added and taken.
+
+    A GPU more when the 98th percentile of the responses of the last ``check_ms`` is at ``high_pct`` percent of the SLO
+    or above, checked every ``check_ms``, and not while one is still starting; a GPU less when that of the last
     ``low_window_ms`` is below ``low_pct`` percent and nothing was added or taken for as long. Never under ``least`` or
-    over ``most`` GPUs. A new GPU takes ``start_ms`` and loading before it serves. The runtime that gets an instance
-    more (less) is the one with fewest (most) of them beside what the program says for the new number of GPUs and the
-    lengths of the last period. (95 %, 50 % and 60 s are the paper's; the rest is our reading.)"""
+    over ``most`` GPUs. A new GPU takes ``start_ms`` and loading before it serves. The runtime that gets an
+    instance more (less) has the fewest (most) beside what the program says for the new number of GPUs and the
+    last period's lengths. (95 %, 50 % and 60 s are the paper's; the rest is our reading.)
+    """
 
     least: int = 1
     most: int = 10_000
@@ -97,9 +99,12 @@ class Autoscaling:
 
 @frozen
 class ServeOptions:
-    """``gpus`` at the start, spread over the runtimes by ``start`` (None: evenly). Requests that come before
-    ``warmup_ms`` are served and not counted. ``reallocation`` or ``autoscaling`` None: not done. ``window_ms`` of the
-    timeline. ``keep``: every counted response is kept."""
+    """Hold how requests are served.
+
+    ``gpus`` at the start, spread over the runtimes by ``start`` (None: evenly). Requests that come before ``warmup_ms``
+    are served and not counted. ``reallocation`` or ``autoscaling`` None: not done. ``window_ms`` of the timeline.
+    ``keep``: every counted response is kept.
+    """
 
     gpus: int
     duration_ms: float
@@ -133,8 +138,9 @@ class ServeOptions:
 
 @frozen
 class TimeWindow:
-    """Requests that came in one stretch of time: how many, how many in time, their 98th percentile (None of none); at
-    its end the GPUs held and the instances of each runtime (loading ones included)."""
+    """Hold the requests that came in one stretch of time: how many, how many in time, their 98th percentile
+    (None of none); at its end the GPUs held and the instances of each runtime (loading ones included).
+    """
 
     end_ms: float
     requests: int
@@ -146,16 +152,19 @@ class TimeWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """What came of the counted requests. By runtime: ``asked`` (requests whose shortest runtime it is), ``served``.
-    ``tokens`` asked for and ``padded_tokens`` computed. ``gpu_ms``: GPU time held up to the end of arrivals.
-    ``replaced``, ``added``, ``removed``: instances and GPUs. ``responses_ms`` in order of arrival where kept."""
+    """Hold what came of the counted requests.
+
+    By runtime: ``asked`` (requests whose shortest runtime it is), ``served``. ``tokens`` asked for and
+    ``padded_tokens`` computed. ``gpu_ms``: GPU time held up to the end of arrivals. ``replaced``, ``added``,
+    ``removed``: instances and GPUs. ``responses_ms`` in order of arrival where kept.
+    """
 
     requests: int
     on_time: int
     sum_ms: float
-    histogram: Counts
-    asked: Counts
-    served: Counts
+    histogram: Ints
+    asked: Ints
+    served: Ints
     tokens: int
     padded_tokens: int
     gpu_ms: float
@@ -167,13 +176,11 @@ class Served:
 
     @property
     def mean_ms(self) -> float | None:
-        """Mean response; None of no requests."""
-        if self.requests:
-            return self.sum_ms / self.requests
-        return None
+        """Return the mean response; None of no requests."""
+        return mean_of(self.sum_ms, self.requests)
 
     def quantile_ms(self, q: float) -> float | None:
-        """The ``q`` quantile (0 to 1) of the responses: exact where they were kept, else to half a percent."""
+        """Return the ``q`` quantile (0 to 1) of the responses: exact where they were kept, else to half a percent."""
         if self.responses_ms is not None and len(self.responses_ms):
             return float(np.quantile(self.responses_ms, q))
         return quantile_ms(self.histogram, q)
@@ -186,8 +193,11 @@ def serve(
     *,
     progress: Callable[[float], None] | None = None,
 ) -> Served:
-    """``requests`` served by instances of ``ladder``'s runtimes. ``progress`` is told how far it is (ms). Raises
-    UsageError: a request longer than the longest runtime, a start that does not fit the ladder."""
+    """Serve ``requests`` by instances of ``ladder``'s runtimes.
+
+    ``progress`` is told how far it is (ms). Raises UsageError: a request longer than the longest runtime, a
+    start that does not fit the ladder.
+    """
     run = _Run(ladder, options)
     for chunk in requests.chunks(options.duration_ms):
         run.advance(chunk.times_ms, chunk.lengths, chunk.end_ms)
@@ -197,21 +207,19 @@ def serve(
 
 
 def _joined(parts: list[Floats]) -> Floats:
-    if parts:
-        return np.concatenate(parts)
-    return np.empty(0)
+    return np.concatenate([np.empty(0), *parts])
 
 
 def _quantile(parts: list[Floats]) -> float | None:
-    """The 98th percentile of all ``parts``; None of nothing."""
-    found = _joined(parts)
-    if len(found):
-        return float(np.quantile(found, _PERCENTILE))
+    """Return the 98th percentile of all ``parts``; None of nothing."""
+    responses = _joined(parts)
+    if len(responses):
+        return float(np.quantile(responses, _PERCENTILE))
     return None
 
 
 class _Run:
-    """One run that goes on chunk by chunk, stopping at the times at which something is decided."""
+    """Hold one run that goes on chunk by chunk, stopping at the times at which something is decided."""
 
     def __init__(self, ladder: Ladder, options: ServeOptions) -> None:
         levels = len(ladder.runtimes)
@@ -238,12 +246,11 @@ class _Run:
         self.histogram = np.zeros(BINS, np.int64)
         self.on_time = self.tokens = self.padded = self.replaced = self.added = self.removed = 0
         self.sum_ms = 0.0
-        inf = math.inf
         self.next_window = options.window_ms
-        self.next_period = options.reallocation.period_ms if options.reallocation else inf
-        self.next_check = options.autoscaling.check_ms if options.autoscaling else inf
+        self.next_period = options.reallocation.period_ms if options.reallocation else math.inf
+        self.next_check = options.autoscaling.check_ms if options.autoscaling else math.inf
 
-    def advance(self, times: Floats, lengths: Counts, end_ms: float) -> None:
+    def advance(self, times: Floats, lengths: Ints, end_ms: float) -> None:
         shortest = np.searchsorted(np.asarray(self.ladder.lengths), lengths, side="left")
         if len(lengths) and int(shortest.max()) == len(self.ladder.runtimes):
             raise UsageError(
@@ -260,22 +267,22 @@ class _Run:
             self._decide(stop)
         self._dispatch(times[begin:], lengths[begin:], shortest[begin:])
 
-    def _dispatch(self, times: Floats, lengths: Counts, shortest: Counts) -> None:
+    def _dispatch(self, times: Floats, lengths: Ints, shortest: Ints) -> None:
         count = len(times)
         if count == 0:
             return
-        given = self.options.dispatching
+        rules = self.options.dispatching
         fleet = self.fleet
         responses = np.empty(count)
         level_of = np.empty(count, np.int64)
         dispatch(
             times,
             shortest,
-            SCHEMES.index(given.scheme),
-            given.threshold,
-            given.decay,
-            given.levels,
-            CONGESTED.index(given.congested),
+            SCHEMES.index(rules.scheme),
+            rules.threshold,
+            rules.decay,
+            rules.levels,
+            CONGESTED.index(rules.congested),
             self.latency,
             self.capacity,
             fleet.heaps,
@@ -307,7 +314,9 @@ class _Run:
         return self.ladder.slo_ms * (1 + 1e-9)
 
     def _decide(self, now: float) -> None:
-        """What is due at ``now``: loaded instances first, then a GPU more or less, then the runtimes' program."""
+        """Decide what is due at ``now``: loaded instances first, then a GPU more or less, then the runtimes'
+        program.
+        """
         self.fleet.activate(now)
         if now == self.next_window:
             self._close_window(now)
@@ -316,8 +325,8 @@ class _Run:
         if scaling is not None and now == self.next_check:
             self._scale(now, scaling)
             self.next_check += scaling.check_ms
-        given = self.options.reallocation
-        if given is None:
+        reallocation = self.options.reallocation
+        if reallocation is None:
             return
         if now == self.next_period:
             if self.period_counts.any():  # a period without requests says nothing
@@ -325,66 +334,65 @@ class _Run:
                 self.target = allocate(self.ladder, self.demand.tolist(), self.fleet.gpus).counts
             self.period_counts[:] = 0
             self.period_start = now
-            self.next_period += given.period_ms
+            self.next_period += reallocation.period_ms
         if self.target is not None and self.fleet.loading == 0:
-            self._replace(now, given)
+            self._replace(now, reallocation)
 
     def _measured(self, now: float) -> Floats:
         per_slo = self.ladder.slo_ms / (now - self.period_start)
         return np.asarray(self.period_counts * per_slo, np.float64)
 
-    def _replace(self, now: float, given: Reallocation) -> None:
-        """Replace up to ``at_once`` instances on the way to the target: from the runtime with most too many to the one
-        with most too few."""
+    def _replace(self, now: float, reallocation: Reallocation) -> None:
+        """Replace up to ``at_once`` instances on the way to the target: from the runtime with most too many
+        to the one with most too few.
+        """
         assert self.target is not None
-        for _ in range(given.at_once):
+        for _ in range(reallocation.at_once):
             over = [n - t for n, t in zip(self.fleet.counts, self.target, strict=True)]
             able = [i for i, more in enumerate(over) if more > 0 and self.fleet.spare(i)]
             if not able:
                 break
-            source = max(able, key=lambda i: over[i])
-            self.fleet.replace(source, min(range(len(over)), key=lambda i: over[i]), now, given.load_ms)
+            source = max(able, key=over.__getitem__)
+            target = over.index(min(over))
+            self.fleet.replace(source, target, now, reallocation.load_ms)
             self.replaced += 1
         if list(self.target) == self.fleet.counts:
             self.target = None
 
-    def _scale(self, now: float, given: Autoscaling) -> None:
-        while self.recent and self.recent[0][0].max() <= now - given.low_window_ms:
+    def _scale(self, now: float, scaling: Autoscaling) -> None:
+        while self.recent and self.recent[0][0].max() <= now - scaling.low_window_ms:
             self.recent.popleft()
         slo = self.ladder.slo_ms
         gpus = self.fleet.gpus
-        high = self._percentile(now - given.check_ms, now)
-        if high is not None and high >= given.high_pct / 100 * slo:
-            if gpus < given.most and now >= self.started_ms:
-                self._grow(now, given)
+        high = self._percentile(now - scaling.check_ms, now)
+        if high is not None and high >= scaling.high_pct / 100 * slo:
+            if gpus < scaling.most and now >= self.started_ms:
+                self._grow(now, scaling)
             return  # also with all GPUs there may be: none is taken away from a burst
-        low = self._percentile(now - given.low_window_ms, now)
-        quiet = now - self.scaled_ms >= given.low_window_ms
-        if low is not None and low < given.low_pct / 100 * slo and quiet and gpus > given.least:
+        low = self._percentile(now - scaling.low_window_ms, now)
+        quiet = now - self.scaled_ms >= scaling.low_window_ms
+        if low is not None and low < scaling.low_pct / 100 * slo and quiet and gpus > scaling.least:
             self._shrink(now)
 
     def _percentile(self, after_ms: float, now: float) -> float | None:
-        parts = [r[(e > after_ms) & (e <= now)] for e, r in self.recent]
-        return _quantile(parts)
+        return _quantile([r[(e > after_ms) & (e <= now)] for e, r in self.recent])
 
     def _beside(self, now: float, gpus: int) -> list[int]:
-        """Instances of each runtime beyond what the program says for ``gpus``."""
-        if self.demand is None:
+        """Return the instances of each runtime beyond what the program says for ``gpus``."""
+        demand = self.demand
+        if demand is None:
             demand = self._measured(now)
-        else:
-            demand = self.demand
-        known = bool(demand.any())
-        if known:
+        best = even(len(demand), gpus)
+        if demand.any():
             best = allocate(self.ladder, demand.tolist(), gpus).counts
-        else:
-            best = even(len(demand), gpus)
         return [n - t for n, t in zip(self.fleet.counts, best, strict=True)]
 
-    def _grow(self, now: float, given: Autoscaling) -> None:
+    def _grow(self, now: float, scaling: Autoscaling) -> None:
         over = self._beside(now, self.fleet.gpus + 1)
-        level = min(range(len(over)), key=lambda i: over[i])
-        load = self.options.reallocation.load_ms if self.options.reallocation else 0.0
-        self.started_ms = now + given.start_ms + load
+        level = over.index(min(over))
+        self.started_ms = now + scaling.start_ms
+        if self.options.reallocation is not None:
+            self.started_ms += self.options.reallocation.load_ms
         self.fleet.grow(level, now, self.started_ms)
         self._moved(level, 1, now)
         self.added += 1
@@ -394,25 +402,25 @@ class _Run:
         able = [i for i in range(len(over)) if self.fleet.spare(i)]
         if not able:
             return
-        level = max(able, key=lambda i: over[i])
+        level = max(able, key=over.__getitem__)
         self.fleet.shrink(level, now)
         self._moved(level, -1, now)
         self.removed += 1
 
     def _moved(self, level: int, by: int, now: float) -> None:
-        """A re-allocation on its way leaves the added (taken) instance as it is."""
+        """Let a re-allocation on its way leave the added (taken) instance as it is."""
         self.scaled_ms = now
         if self.target is not None:
             self.target = tuple(max(0, t + by * (i == level)) for i, t in enumerate(self.target))
 
     def _close_window(self, end_ms: float) -> None:
-        found = _joined(self.window)
+        responses = _joined(self.window)
         self.windows.append(
             TimeWindow(
                 end_ms=end_ms,
-                requests=len(found),
-                on_time=int(np.count_nonzero(found <= self._slo)),
-                p98_ms=_quantile([found]),
+                requests=len(responses),
+                on_time=int(np.count_nonzero(responses <= self._slo)),
+                p98_ms=_quantile([responses]),
                 gpus=self.fleet.gpus,
                 counts=tuple(self.fleet.counts),
             )
@@ -420,7 +428,7 @@ class _Run:
         self.window = []
 
     def finish(self) -> Served:
-        """What was counted; all that came is answered (every response is known when it is dispatched)."""
+        """Return what was counted; all that came is answered (every response is known when it is dispatched)."""
         duration = self.options.duration_ms
         if not self.windows or self.windows[-1].end_ms < duration:
             self._close_window(duration)

@@ -1,4 +1,4 @@
-"""The file of ``gkest lengths`` (YAML): model, GPUs, requests, schedulers."""
+"""Read the file of ``gkest lengths`` (YAML): model, GPUs, requests, schedulers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ _MAX_STATES = 10_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnArrivals:
-    """Arrivals of a process at ``rate_rps`` in the mean, as ``streams`` independent streams of equal rate that divide
-    the distribution of ``lengths`` between them (1: the mix of lengths does not move with bursts)."""
+    """Hold arrivals of a process at ``rate_rps`` in the mean, as ``streams`` independent streams of equal
+    rate that divide the distribution of ``lengths`` between them (1: the mix of lengths does not move with
+    bursts).
+    """
 
     kind: str
     rate_rps: float
@@ -46,8 +48,10 @@ class DrawnArrivals:
 
 @frozen
 class TraceArrivals:
-    """The requests of a trace with lengths; ``rate_rps`` None: as recorded. ``truncate``: longer requests than the
-    longest runtime takes are cut to it."""
+    """Hold the requests of a trace with lengths; ``rate_rps`` None: as recorded.
+
+    ``truncate``: longer requests than the longest runtime takes are cut to it.
+    """
 
     path: Path
     replay: Replay
@@ -57,8 +61,11 @@ class TraceArrivals:
 
 @dataclass(frozen=True, kw_only=True)
 class LengthsSpec:
-    """What is served and how. ``lengths`` None: every length the table knows. ``start``: instances of each runtime at
-    the beginning, ``even`` or ``expected`` (the program's answer for the distribution and the mean rate)."""
+    """Hold what is served and how.
+
+    ``lengths`` None: every length the table knows. ``start``: instances of each runtime at the beginning,
+    ``even`` or ``expected`` (the program's answer for the distribution and the mean rate).
+    """
 
     path: Path
     model: str
@@ -82,7 +89,7 @@ class LengthsSpec:
 
 
 def read_lengths_spec(path: Path) -> LengthsSpec:
-    """The file at ``path``. Raises DocumentError naming the field."""
+    """Return the file at ``path``. Raises DocumentError naming the field."""
     fields = load_yaml(path, what="a lengths spec")
     fields.whole("schema_version", 1, low=1, high=1)
     lengths = fields.items("lengths", None, limit=1000)
@@ -104,7 +111,7 @@ def read_lengths_spec(path: Path) -> LengthsSpec:
     window = fields.number("window_s", 10.0, above=True, high=_MAX_S)
     if duration / window > _MAX_WINDOWS:
         raise fields.fail("window_s", f"found {window:g}, expected at most {_MAX_WINDOWS:,} windows")
-    found = LengthsSpec(
+    spec = LengthsSpec(
         path=path,
         model=fields.name("model"),
         gpu=fields.text("gpu", limit=100),
@@ -126,8 +133,8 @@ def read_lengths_spec(path: Path) -> LengthsSpec:
         autoscaling=_part(fields, "autoscaling", _autoscaling),
     )
     fields.finish()
-    _bounded(fields, found)
-    return found
+    _bounded(fields, spec)
+    return spec
 
 
 def _bounded(fields: Fields, spec: LengthsSpec) -> None:
@@ -161,29 +168,32 @@ def _wholes(fields: Fields, name: str, values: list[Any], low: int) -> tuple[int
 
 
 def _schemes(fields: Fields) -> tuple[str, ...]:
-    found = fields.items("schemes", list(DEFAULT_SCHEMES), limit=len(ALL_SCHEMES))
-    for scheme in found:
+    schemes = fields.items("schemes", list(DEFAULT_SCHEMES), limit=len(ALL_SCHEMES))
+    for scheme in schemes:
         if scheme not in ALL_SCHEMES:
             raise fields.fail("schemes", f"found {str(scheme)[:40]!r}, expected of {', '.join(ALL_SCHEMES)}")
-    if not found or len(set(found)) < len(found):
+    if not schemes or len(set(schemes)) < len(schemes):
         raise fields.fail("schemes", "expected at least one scheme, each once")
-    return tuple(found)
+    return tuple(schemes)
 
 
 def _part(fields: Fields, name: str, make: Callable[[Fields], Any]) -> Any:
-    """What ``make`` makes of the mapping ``name``; None where there is none. Its errors name the field."""
+    """Return what ``make`` makes of the mapping ``name``; None where there is none.
+
+    Its errors name the field.
+    """
     if not fields.has(name):
         fields.take(name, None, null=True)
         return None
     inner = fields.object(name, what=f"the settings of {name}")
     try:
-        found = make(inner)
+        settings = make(inner)
     except GkestimatorError as e:
         if str(e).startswith(inner.where):
             raise
         raise fields.fail(name, str(e)) from e
     inner.finish()
-    return found
+    return settings
 
 
 def _dispatching(fields: Fields) -> Dispatching:
@@ -200,7 +210,7 @@ def _reallocation(fields: Fields) -> Reallocation | None:
         if fields.has("runtime_scheduler"):
             raise fields.fail("reallocate", "found false beside runtime_scheduler, expected one of them")
         return None
-    found: Reallocation | None = _part(
+    reallocation: Reallocation | None = _part(
         fields,
         "runtime_scheduler",
         lambda inner: Reallocation(
@@ -209,7 +219,7 @@ def _reallocation(fields: Fields) -> Reallocation | None:
             load_ms=1e3 * inner.number("load_s", 1.0, high=_MAX_S),
         ),
     )
-    return found or Reallocation()
+    return reallocation or Reallocation()
 
 
 def _autoscaling(fields: Fields) -> Autoscaling:
@@ -232,18 +242,18 @@ def _arrivals(fields: Fields, path: Path) -> DrawnArrivals | TraceArrivals:
                 raise fields.fail(
                     "request_lengths", "found beside a trace, which has its own: expected one of them"
                 )
-            found: DrawnArrivals | TraceArrivals = _trace(inner, path)
+            arrivals: DrawnArrivals | TraceArrivals = _trace(inner, path)
         else:
             lengths = _part(fields, "request_lengths", _lengths)
             if lengths is None:
                 raise fields.fail("request_lengths", "found nothing, expected a distribution (or a trace)")
-            found = _drawn(inner, lengths)
+            arrivals = _drawn(inner, lengths)
     except GkestimatorError as e:
         if str(e).startswith(fields.where):
             raise
         raise fields.fail("arrivals", str(e)) from e
     inner.finish()
-    return found
+    return arrivals
 
 
 def _trace(inner: Fields, path: Path) -> TraceArrivals:
@@ -286,17 +296,17 @@ def _drawn(inner: Fields, lengths: Lengths) -> DrawnArrivals:
 
 
 def _flag(fields: Fields, name: str, default: bool = False) -> bool:
-    found = fields.take(name, default)
-    if not isinstance(found, bool):
-        raise fields.fail(name, f"found {str(found)[:40]!r}, expected true or false")
-    return found
+    flag = fields.take(name, default)
+    if not isinstance(flag, bool):
+        raise fields.fail(name, f"found {str(flag)[:40]!r}, expected true or false")
+    return flag
 
 
 def _numbers(fields: Fields, name: str) -> list[float]:
-    found = fields.items(name, limit=1000)
-    if any(isinstance(v, bool) or not isinstance(v, (int, float)) or not 0 <= v <= 1e9 for v in found):
+    numbers = fields.items(name, limit=1000)
+    if any(isinstance(v, bool) or not isinstance(v, (int, float)) or not 0 <= v <= 1e9 for v in numbers):
         raise fields.fail(name, "expected a list of numbers of at least 0")
-    return [float(v) for v in found]
+    return [float(v) for v in numbers]
 
 
 def _lengths(fields: Fields) -> Lengths:

@@ -1,1 +1,1 @@
-"""A policy that runs again while the simulation goes on."""
+"""Let a policy run again while the simulation goes on."""

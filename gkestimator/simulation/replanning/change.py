@@ -1,8 +1,9 @@
-"""One change of plan, from the decision until the last old replica is told to end."""
+"""Carry out one change of plan, from the decision until the last old replica is told to end."""
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,15 +22,18 @@ _ALL = ""
 
 @frozen
 class LoadingPace:
-    """How long loads take: ``each_ms`` one after the other on a GPU, or (``together_ms``) all in one time, and then
-    everything is switched at once; ``gpu_start_ms`` more on a GPU that was not in use."""
+    """Hold how long loads take.
+
+    ``each_ms``: one after the other on a GPU, or (``together_ms``) all in one time, and then everything is
+    switched at once; ``gpu_start_ms`` more on a GPU that was not in use.
+    """
 
     each_ms: float = 0.0
     together_ms: float | None = None
     gpu_start_ms: float = 0.0
 
     def ready_ms(self, start_ms: float, count: int) -> list[float]:
-        """When each of ``count`` loads on one GPU is done."""
+        """Return when each of ``count`` loads on one GPU is done."""
         if self.together_ms is not None:
             return [start_ms + self.together_ms] * count
         return [start_ms + self.each_ms * (k + 1) for k in range(count)]
@@ -37,7 +41,7 @@ class LoadingPace:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Step:
-    """A replica of the new plan: how it is to run, and the process that goes on as it (None: to be loaded)."""
+    """Hold a replica of the new plan: how it is to run, and the process that goes on as it (None: to be loaded)."""
 
     gpu: str
     asked: Replica
@@ -49,8 +53,11 @@ class _Step:
 
 @dataclass(slots=True, kw_only=True)
 class Counted:
-    """What a change did: replicas that run on as they were, that run on with other settings, that were loaded, and
-    that ended; ``moves``: loads of models that lost as many replicas elsewhere."""
+    """Count what a change did.
+
+    Replicas run on as they were, run on with other settings, were loaded, or ended; ``moves``: loads of
+    models that lost as many replicas elsewhere.
+    """
 
     kept: int = 0
     reset: int = 0
@@ -61,24 +68,31 @@ class Counted:
 
 
 def planned_replicas(plan: PlacementPlan, system: System) -> list[tuple[str, Replica, SimReplica]]:
-    """By GPU id, replicas of ``plan`` with what the simulator is told of each. A model's requests are dealt by
-    throughput (all that counts of the weights is their proportion, and goodput is assigned in that one), so that a
-    replica that stays is told nothing new."""
-    asked = [(g.id, r) for g in plan.gpus for r in g.replicas]
-    found = []
-    for (gpu, replica), runs in zip(asked, system.replicas, strict=True):
-        weight = runs.weight if replica.throughput_rps is None else replica.throughput_rps
-        found.append((gpu, replica, replace(runs, weight=weight)))
-    return found
+    """Return the replicas of ``plan``, each with its GPU's id and what the simulator is told of it.
+
+    A model's requests are dealt by throughput (all that counts of the weights is their proportion, and
+    goodput is assigned in that one), so that a replica that stays is told nothing new.
+    """
+    simulated = iter(system.replicas)
+    planned = []
+    for gpu in plan.gpus:
+        for replica in gpu.replicas:
+            runs = next(simulated)
+            if replica.throughput_rps is not None:
+                runs = replace(runs, weight=replica.throughput_rps)
+            planned.append((gpu.id, replica, runs))
+    return planned
 
 
 class Change:
-    """Towards ``plan`` (``system`` is what the simulator is told of it), with the fewest loads.
+    """Change what runs towards ``plan`` with the fewest loads; ``system`` is what the simulator is told of
+    it.
 
-    A GPU with room for both loads at once, beside what runs. On one without, what is to leave it is told to end
-    first, what is to need less goes on with its new settings, and the load waits until that memory is free. All
-    else goes on as before until the new replicas of the model (of all models, where ``pace`` switches at once) are
-    ready. ``pool``: by type, the GPUs there are (None: they are rented, under ids of their own).
+    A GPU with room for both loads at once, beside what runs. On one without, what is to leave it is told to
+    end first, what is to need less goes on with its new settings, and the load waits until that memory is
+    free. All else goes on as before until the new replicas of the model (of all models, where ``pace``
+    switches at once) are ready. ``pool``: by type, the GPUs there are (None: they are rented, under ids of
+    their own).
     """
 
     def __init__(
@@ -95,26 +109,29 @@ class Change:
         fleet.settle()
         self._busy = fleet.busy_gpus()
         names = _gpu_names(fleet, plan, pool)
-        self._gpus: dict[str, SimGpu] = {
-            names[sim.id]: replace(sim, id=names[sim.id]) for sim in system.gpus if sim.id in names
-        }
+        self._gpus: dict[str, SimGpu] = {}
+        for gpu in system.gpus:
+            if gpu.id in names:
+                name = names[gpu.id]
+                self._gpus[name] = replace(gpu, id=name)
         self._steps = _steps(fleet, planned_replicas(plan, system), names)
-        going = {id(s.process) for s in self._steps if s.process is not None}
-        self._ends = [p for p in fleet.running() if id(p) not in going]
+        staying = {id(step.process) for step in self._steps}
+        self._ends = [p for p in fleet.running() if id(p) not in staying]
         self._waiting: set[str] = set()
         self._count()
         self._start()
 
     @property
     def done(self) -> bool:
-        """Whether everything is as the plan has it (what ends may still serve its last batches)."""
+        """Say whether everything is as the plan has it (what ends may still serve its last batches)."""
         return not self._steps and not self._ends
 
     def next_ms(self) -> float:
-        """When :meth:`proceed` is to be called next."""
+        """Return when :meth:`proceed` is to be called next."""
         now = self._fleet.simulator.now_ms
-        times = [now + POLL_MS] if self._waiting else []
-        times += [s.ready_ms for s in self._steps if s.ready_ms is not None and s.ready_ms > now]
+        times = [s.ready_ms for s in self._steps if s.ready_ms is not None and s.ready_ms > now]
+        if self._waiting:
+            times.append(now + POLL_MS)
         return min(times, default=now)
 
     def proceed(self) -> None:
@@ -127,12 +144,9 @@ class Change:
                 self._waiting.discard(gpu)
                 self._load(gpu)
         now = fleet.simulator.now_ms
-        groups: dict[str, list[_Step]] = {}
-        for step in self._steps:
-            groups.setdefault(self._group(step.asked.model), []).append(step)
-        for process in self._ends:
-            groups.setdefault(self._group(process.asked.model), [])
-        for group, steps in groups.items():
+        changing: list[_Step | ModelProcess] = [*self._steps, *self._ends]
+        for group in dict.fromkeys(self._group(c.asked.model) for c in changing):
+            steps = [s for s in self._steps if self._group(s.asked.model) == group]
             if all(self._is_ready(step, now) for step in steps):
                 self._finish(group, steps)
 
@@ -152,9 +166,8 @@ class Change:
                 self._fleet.set(step.process, step.asked, step.runs, step.server)
         leaving = [p for p in self._ends if self._group(p.asked.model) == group]
         self._fleet.end([p for p in leaving if not p.ends])
-        self._ends = [p for p in self._ends if self._group(p.asked.model) != group]
-        finished = {id(s) for s in steps}
-        self._steps = [s for s in self._steps if id(s) not in finished]
+        self._ends = [p for p in self._ends if p not in leaving]
+        self._steps = [s for s in self._steps if s not in steps]
 
     def _start(self) -> None:
         loading = dict.fromkeys(s.gpu for s in self._steps)
@@ -169,20 +182,23 @@ class Change:
         self.proceed()
 
     def _fits(self, gpu: str) -> bool:
-        """Whether all that is on ``gpu`` and all that is to be there have room beside each other."""
-        here = [p for p in self._fleet.processes if p.gpu == gpu]
-        new = [s for s in self._steps if s.gpu == gpu]
-        if not self._passing(gpu) and not any(_differs(s) for s in new):
+        """Say whether all that is on ``gpu`` and all that is to be there have room beside each other."""
+        steps = [s for s in self._steps if s.gpu == gpu]
+        if not self._passing(gpu) and not any(_differs(s) for s in steps):
             return True  # nothing but what the plan has: whether that fits is the policy's to hold
-        later = {id(s.process): s.asked.mreq_pct for s in new if s.process is not None}
-        parts = [max_memory((p.memory_pct, later.get(id(p), 0.0))) for p in here]
-        total = memory_sum([*parts, *(s.asked.mreq_pct for s in new if s.process is None)])
+        later = {id(s.process): s.asked.mreq_pct for s in steps}
+        parts = [s.asked.mreq_pct for s in steps if s.process is None]
+        for process in self._on(gpu):
+            parts.append(max_memory((process.memory_pct, later.get(id(process), 0.0))))
+        total = memory_sum(parts)
         return total is not None and total <= FULL_PCT
 
+    def _on(self, gpu: str) -> list[ModelProcess]:
+        return [p for p in self._fleet.processes if p.gpu == gpu]
+
     def _passing(self, gpu: str) -> bool:
-        """Whether something on ``gpu`` holds memory that it is to give back."""
-        here = [p for p in self._fleet.processes if p.gpu == gpu]
-        return any(p.ends or p in self._ends or len(p.holds) > 1 for p in here)
+        """Say whether something on ``gpu`` holds memory that it is to give back."""
+        return any(p.ends or p in self._ends or len(p.holds) > 1 for p in self._on(gpu))
 
     def _make_room(self, gpu: str) -> None:
         leaving = [p for p in self._ends if p.gpu == gpu and not p.ends]
@@ -201,7 +217,9 @@ class Change:
         steps = [s for s in self._steps if s.gpu == gpu and s.process is None]
         if not steps:
             return
-        start = self._fleet.simulator.now_ms + (0.0 if gpu in self._busy else self._pace.gpu_start_ms)
+        start = self._fleet.simulator.now_ms
+        if gpu not in self._busy:
+            start += self._pace.gpu_start_ms
         ready = self._pace.ready_ms(start, len(steps))
         self._fleet.load(
             self._gpus[gpu],
@@ -235,68 +253,64 @@ def _differs(step: _Step) -> bool:
 def _gpu_names(
     fleet: ProcessFleet, plan: PlacementPlan, pool: Mapping[str, Sequence[str]] | None
 ) -> dict[str, str]:
-    """The GPU that each of the plan's becomes."""
+    """Return the GPU that each of the plan's becomes. Raises UsageError where the pool has too few."""
     types = {g.id: g.type for g in fleet.gpus}
     used = fleet.used_gpus()
-    there = [Content(id=g, type=types[g], replicas=tuple(p.asked for p in fleet.running(g))) for g in used]
     busy = fleet.busy_gpus()
-    for gpu_type in dict.fromkeys(g.type for g in plan.gpus):
-        count = sum(g.type == gpu_type for g in plan.gpus)
+    contents = []
+    for gpu in used:
+        replicas = tuple(process.asked for process in fleet.running(gpu))
+        contents.append(Content(id=gpu, type=types[gpu], replicas=replicas))
+    for gpu_type, count in Counter(g.type for g in plan.gpus).items():
         if pool is not None:
             free = [g for g in pool.get(gpu_type, ()) if g not in used]
             # One that has batches left is free too, after those that have none.
             names = sorted(free, key=lambda g: g in busy)
         else:
-            names = []
-            number = 0
-            while len(names) < count:
-                name = f"{gpu_type}-{number}"
-                if name not in busy and name not in used:
-                    names.append(name)
-                number += 1
-        there += [Content(id=name, type=gpu_type) for name in names]
-    found = {}
-    for planned, becomes in match_gpus(there, plan.gpus).items():
+            fresh = (f"{gpu_type}-{number}" for number in itertools.count())
+            unused = (name for name in fresh if name not in busy and name not in used)
+            names = list(itertools.islice(unused, count))
+        contents += [Content(id=name, type=gpu_type) for name in names]
+    names_of = {}
+    for planned, becomes in match_gpus(contents, plan.gpus).items():
         if becomes is None:
             raise UsageError(f"the new plan uses {planned}: expected no more GPUs of a type than there are")
-        found[planned] = becomes
-    return found
+        names_of[planned] = becomes
+    return names_of
 
 
 def _steps(
     fleet: ProcessFleet, planned: Sequence[tuple[str, Replica, SimReplica]], names: Mapping[str, str]
 ) -> list[_Step]:
-    """The replicas of the new plan with the processes that go on as them, and their servers."""
-    found: list[_Step] = []
+    """Return the replicas of the new plan with the processes that go on as them, and their servers."""
+    steps: list[_Step] = []
     for planned_gpu in dict.fromkeys(gpu for gpu, _, _ in planned):
-        here = [(asked, runs) for gpu, asked, runs in planned if gpu == planned_gpu]
+        replicas = [(asked, runs) for gpu, asked, runs in planned if gpu == planned_gpu]
         running = fleet.running(names[planned_gpu])
-        pairs = pair_replicas([p.asked for p in running], [asked for asked, _ in here])
-        steps = [
-            _Step(
-                gpu=names[planned_gpu],
-                asked=asked,
-                runs=runs,
-                server=-1,
-                process=running[pairs[k]] if k in pairs else None,
-            )
-            for k, (asked, runs) in enumerate(here)
-        ]
-        _give_servers(fleet, steps)
-        found += steps
-    return found
+        pairs = pair_replicas([p.asked for p in running], [asked for asked, _ in replicas])
+        on_gpu = []
+        for number, (asked, runs) in enumerate(replicas):
+            process = None
+            if number in pairs:
+                process = running[pairs[number]]
+            step = _Step(gpu=names[planned_gpu], asked=asked, runs=runs, server=-1, process=process)
+            on_gpu.append(step)
+        _give_servers(fleet, on_gpu)
+        steps += on_gpu
+    return steps
 
 
 def _give_servers(fleet: ProcessFleet, steps: Sequence[_Step]) -> None:
-    """Replicas that take turns share a server, the one of most of the processes that go on in it; what an old server
-    has left, the new turns wait for."""
-    groups: dict[object, list[_Step]] = {}
-    for number, step in enumerate(steps):
-        if step.runs.partition is None:
-            key = (number,)
-        else:
-            key = step.runs.partition
-        groups.setdefault(key, []).append(step)
+    """Let replicas that take turns share a server, the one of most of the processes that go on in it.
+
+    What an old server has left, the new turns wait for.
+    """
+    groups: dict[object, list[_Step]] = defaultdict(list)
+    for step in steps:
+        key: object = step.runs.partition
+        if key is None:
+            key = id(step)
+        groups[key].append(step)
     taken: set[int] = set()
     for group in groups.values():
         before = Counter(s.process.server for s in group if s.process is not None)

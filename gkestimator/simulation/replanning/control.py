@@ -1,4 +1,4 @@
-"""The controller: looks at the arrivals, asks the policy again, changes what runs; between chunks of the simulation."""
+"""Look at the arrivals, ask the policy again and change what runs, between chunks of the simulation."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import numpy as np
 from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, Workload
+from gkestimator.simulation.arrays import generator_of
 from gkestimator.simulation.arrivals.base import Arrivals
+from gkestimator.simulation.arrivals.streams import Cutter
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.change import Change, Counted, LoadingPace, planned_replicas
-from gkestimator.simulation.replanning.cutting import Cutter
 from gkestimator.simulation.replanning.fleet import GpuUse, ModelProcess, ProcessFleet
 from gkestimator.simulation.replanning.settings import Replanning
-from gkestimator.simulation.replanning.triggers import make_trigger
+from gkestimator.simulation.replanning.triggers import Trigger, make_trigger
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.system import System
 
@@ -27,10 +28,13 @@ _SPAWN_KEY = 5
 
 @frozen
 class PolicyDecision:
-    """The policy was asked again at ``time_ms`` because of ``reason``, for ``rates_rps`` (by source, as counted).
+    """Hold that the policy was asked again at ``time_ms`` because of ``reason``, for ``rates_rps`` (by
+    source).
 
-    ``plan`` None: it could not answer (``failed`` says why) and the running plan stays. ``counted``: what the change
-    did; ``ready_ms``: when the last replica of the new plan served and the last old one was told to end."""
+    ``plan`` None: it could not answer (``failed`` says why) and the running plan stays. ``counted``: what the
+    change did; ``ready_ms``: when the last replica of the new plan served and the last old one was told to
+    end.
+    """
 
     time_ms: float
     reason: str
@@ -43,9 +47,11 @@ class PolicyDecision:
 
 @frozen
 class Replanned:
-    """What came of a run that began with ``plan``. ``system`` has every GPU and replica that ever was, ``uses`` the
-    times in which GPUs were in use; ``peak_memory_pct`` by GPU: the most that it held at any time, changes included
-    (None: unknown)."""
+    """Hold what came of a run that began with ``plan``.
+
+    ``system`` has every GPU and replica that ever was, ``uses`` the times in which GPUs were in use;
+    ``peak_memory_pct`` by GPU: the most that it held at any time, changes included (None: unknown).
+    """
 
     plan: PlacementPlan
     system: System
@@ -65,52 +71,43 @@ def control(
     *,
     pool: Mapping[str, Sequence[str]] | None = None,
     simulator: Callable[[System, Options], Simulator] = Simulator,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = lambda now_ms: None,
 ) -> Replanned:
-    """Serve ``arrivals`` (streams in the order of the plan's workload: models, then applications) by ``plan``, which
-    is loaded at the start, and by the plans that ``place`` gives for the rates that were counted.
+    """Serve ``arrivals`` by ``plan``, which is loaded at the start, and by later plans.
 
-    ``build`` says what the simulator is told of a plan. ``pool``: ids of the GPUs of a fixed cluster by type; None:
-    GPUs are rented. One change at a time: while one is under way nothing is decided. ``progress`` is told the
-    simulated time. Raises UsageError: a plan uses more GPUs than ``pool`` has.
+    The arrivals' streams are in the order of the plan's workload: models, then applications. ``place`` gives
+    a plan for the rates that were counted. ``build`` says what the simulator is told of a plan. ``pool``: ids
+    of the GPUs of a fixed cluster by type; None: GPUs are rented. One change at a time: while one is under
+    way nothing is decided. ``progress`` is told the simulated time. Raises UsageError: a plan uses more GPUs
+    than ``pool`` has.
     """
     fleet, system = _start(plan, build(plan), options, simulator)
     trigger = make_trigger(settings, plan.workload)
     cutter = Cutter(arrivals, options.duration_ms)
-    draws = np.random.Generator(
-        np.random.PCG64(np.random.SeedSequence(options.seed, spawn_key=(_SPAWN_KEY,)))
-    )
+    draws = generator_of(options.seed, _SPAWN_KEY)
     decisions: list[PolicyDecision] = []
     change: Change | None = None
     pending: tuple[float, PlacementPlan] | None = None
     counts = np.zeros(arrivals.sources)
+    end_ms = options.duration_ms
     tick = settings.control_ms
     now = 0.0
-    while now < options.duration_ms or change is not None or pending is not None:
-        if now < options.duration_ms:
-            until = [options.duration_ms, tick]
-        else:
-            until = []
-        until += [change.next_ms()] if change is not None else []
-        until += [pending[0]] if pending is not None else []
-        chunk = cutter.take(min(until))
-        counts += [len(t) for t in chunk.times_ms]
+    idle = True
+    while now < end_ms or not idle:
+        chunk = cutter.take(_next_stop(now, end_ms, tick, change, pending))
+        counts += [len(times) for times in chunk.times_ms]
         fleet.simulator.advance(chunk)
         now = chunk.end_ms
         if now >= tick:
             trigger.observe((counts / settings.control_ms * 1e3).tolist())
             counts[:] = 0
             tick += settings.control_ms
-            if change is None and pending is None and now < options.duration_ms:
-                reason = trigger.due(now)
-                if reason is not None:
-                    decision = _decide(now, reason, trigger.rates_rps, trigger.asked(), place)
-                    trigger.planned(now)
-                    decisions.append(decision)
-                    if decision.plan is not None:
-                        pending = (now + settings.decision_ms, decision.plan)
-            if progress is not None:
-                progress(min(now, options.duration_ms))
+            if idle and now < end_ms:
+                made = _decide(now, trigger, place)
+                decisions += made
+                if made and made[0].plan is not None:
+                    pending = (now + settings.decision_ms, made[0].plan)
+            progress(min(now, end_ms))
         if change is not None:
             change.proceed()
         if pending is not None and now >= pending[0]:
@@ -119,14 +116,13 @@ def control(
             notes = tuple(dict.fromkeys((*system.notes, *target.notes)))
             system = replace(system, sources=target.sources, notes=notes)
             # What the new plan does not serve at all must not wait for a replica for ever.
-            for source in (i for i, asked in enumerate(target.sources) if asked.admit == 0):
-                fleet.simulator.set_admission(source, 0.0)
+            _set_admission(fleet, system, only_closed=True)
             pending = None
         if change is not None and change.done:
-            for source, asked in enumerate(system.sources):
-                fleet.simulator.set_admission(source, asked.admit)
+            _set_admission(fleet, system)
             decisions[-1] = replace(decisions[-1], counted=change.counted, ready_ms=now)
             change = None
+        idle = change is None and pending is None
     return Replanned(
         plan=plan,
         result=fleet.simulator.finish(),
@@ -137,50 +133,76 @@ def control(
     )
 
 
+def _next_stop(
+    now: float,
+    end_ms: float,
+    tick: float,
+    change: Change | None,
+    pending: tuple[float, PlacementPlan] | None,
+) -> float:
+    """Return when something is to be looked at next."""
+    stops = []
+    if now < end_ms:
+        stops = [end_ms, tick]
+    if change is not None:
+        stops.append(change.next_ms())
+    if pending is not None:
+        stops.append(pending[0])
+    return min(stops)
+
+
+def _set_admission(fleet: ProcessFleet, system: System, *, only_closed: bool = False) -> None:
+    """Let requests in as ``system`` says (``only_closed``: where it lets none in)."""
+    for number, source in enumerate(system.sources):
+        if source.admit == 0 or not only_closed:
+            fleet.simulator.set_admission(number, source.admit)
+
+
 def _start(
     plan: PlacementPlan, system: System, options: Options, simulator: Callable[[System, Options], Simulator]
 ) -> tuple[ProcessFleet, System]:
-    """The first plan's replicas, each with a server of its own or its partition's, ready at 0."""
+    """Return the first plan's replicas, each with a server of its own or its partition's, ready at 0."""
     planned = planned_replicas(plan, system)
-    first = 1 + max((r.partition for r in system.replicas if r.partition is not None), default=-1)
-    servers = [first + i if r.partition is None else r.partition for i, (_, _, r) in enumerate(planned)]
-    system = replace(
-        system,
-        replicas=tuple(
-            replace(runs, partition=server) for (_, _, runs), server in zip(planned, servers, strict=True)
-        ),
-    )
+    known = [r.partition for r in system.replicas if r.partition is not None]
+    first_free = 1 + max(known, default=-1)
+    replicas = []
+    for number, (_, _, runs) in enumerate(planned):
+        if runs.partition is None:
+            runs = replace(runs, partition=first_free + number)
+        replicas.append(runs)
+    system = replace(system, replicas=tuple(replicas))
     fleet = ProcessFleet(simulator(system, options), system)
-    for index, ((gpu, asked, _), runs) in enumerate(zip(planned, system.replicas, strict=True)):
+    for index, ((gpu, asked, _), runs) in enumerate(zip(planned, replicas, strict=True)):
         assert runs.partition is not None
-        fleet.adopt(
-            ModelProcess(
-                name=fleet.next_name(asked.model),
-                gpu=gpu,
-                asked=asked,
-                runs=runs,
-                index=index,
-                server=runs.partition,
-                ready_ms=0.0,
-            )
+        process = ModelProcess(
+            name=fleet.next_name(asked.model),
+            gpu=gpu,
+            asked=asked,
+            runs=runs,
+            index=index,
+            server=runs.partition,
+            ready_ms=0.0,
         )
+        fleet.adopt(process)
     return fleet, system
 
 
-def _decide(
-    now: float,
-    reason: str,
-    rates_rps: tuple[float, ...],
-    asked: Workload,
-    place: Callable[[Workload], PlacementPlan],
-) -> PolicyDecision:
+def _decide(now: float, trigger: Trigger, place: Callable[[Workload], PlacementPlan]) -> list[PolicyDecision]:
+    """Ask the policy for a plan where that is due.
+
+    Where it cannot answer, the plan that runs goes on: a controller must not stop serving.
+    """
+    reason = trigger.due(now)
+    if reason is None:
+        return []
+    rates_rps = trigger.rates_rps
+    plan = failed = None
     try:
-        plan = place(asked)
-    except GkestimatorError as e:  # the plan that runs goes on: a controller must not stop serving
-        return PolicyDecision(
-            time_ms=now, reason=reason, rates_rps=rates_rps, plan=None, failed=one_line(e, limit=300)
-        )
-    return PolicyDecision(time_ms=now, reason=reason, rates_rps=rates_rps, plan=plan)
+        plan = place(trigger.asked())
+    except GkestimatorError as e:
+        failed = one_line(e, limit=300)
+    trigger.planned(now)
+    return [PolicyDecision(time_ms=now, reason=reason, rates_rps=rates_rps, plan=plan, failed=failed)]
 
 
 def _pace(settings: Replanning, draws: np.random.Generator) -> LoadingPace:

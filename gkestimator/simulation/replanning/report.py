@@ -1,8 +1,9 @@
-"""What a run with re-planning found: totals, models, decisions, GPUs and waits over time."""
+"""Report a run with re-planning: totals, models, decisions, GPUs and waits over time."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections import defaultdict
@@ -10,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.records import frozen
 from gkestimator.core.versions import record_version
@@ -21,24 +21,27 @@ from gkestimator.simulation.replanning.control import PolicyDecision, Replanned
 from gkestimator.simulation.replanning.fleet import GpuUse, max_memory, memory_sum
 from gkestimator.simulation.replanning.settings import Replanning
 from gkestimator.simulation.result import STAGES, Result
+from gkestimator.simulation.summary import mean_of, percent_of, rejected_by_model, window_means
 
 _TOTAL = STAGES.index("total")
 
 
 @frozen
 class ReplanTotals:
-    """Requests of clients (an application's is one) that came while counted: ``arrived`` of them, ``rejected`` at
-    the door, ``done``, ``on_time``, ``dropped`` (too late to be served, with that option), ``unanswered`` (a plan left
-    them without a replica to the end).
-    ``goodput_rps``: requests to models answered within their SLO, by the second; ``wait_mean_ms``: arrival at the
-    router to start of service, ``latency_*`` per request to a model.
+    """Hold what became of the requests of clients (an application's is one) that came while counted.
+
+    ``arrived`` of them, ``rejected`` at the door, ``done``, ``on_time``, ``dropped`` (too late to be served,
+    with that option), ``unanswered`` (a plan left them without a replica to the end). ``goodput_rps``:
+    requests to models answered within their SLO, by the second; ``wait_mean_ms``: arrival at the router to
+    start of service, ``latency_*`` per request to a model.
 
     A GPU counts from the start of its first load until its last batch is done, up to the end of the arrivals:
     ``gpus_mean``, ``gpus_peak``, ``gpu_hours``, ``cost`` in USD (null where a price is unknown). ``changes``:
     decisions that were carried out; ``failed``: that the policy could not answer. Replicas over all changes:
-    ``kept`` as they were, ``reset`` (other settings, no load), ``loads``, of these ``moves`` (the model lost a
-    replica elsewhere), ``ends``, of these ``retired_first`` because memory did not allow old and new together.
-    ``memory_peak_pct``: the most that any GPU held at any time (null: unknown)."""
+    ``kept`` as they were, ``reset`` (other settings, no load), ``loads``, of these ``moves`` (the model lost
+    a replica elsewhere), ``ends``, of these ``retired_first`` because memory did not allow old and new
+    together. ``memory_peak_pct``: the most that any GPU held at any time (null: unknown).
+    """
 
     arrived: int
     rejected: int
@@ -69,8 +72,11 @@ class ReplanTotals:
 
 @frozen
 class ReplanModel:
-    """Requests to one model, stages of applications included; null where none was done. ``rejected``: at its own door
-    (an application's that is turned away stands with the totals), of those that ``arrived``."""
+    """Hold requests to one model, stages of applications included; null where none was done.
+
+    ``rejected``: at its own door (an application's that is turned away stands with the totals), of those that
+    ``arrived``.
+    """
 
     model: str
     slo_ms: float
@@ -85,9 +91,12 @@ class ReplanModel:
 
 @frozen
 class ReplanDecision:
-    """The policy was asked again. ``rates_rps`` by source, as counted (gpulet's: their
-    moving average); ``gpus``, ``goodput_rps`` of the new plan
-    (null: it ``failed``); what the change did; ``ready_s``: when it was complete (null: nothing was changed)."""
+    """Hold that the policy was asked again.
+
+    ``rates_rps`` by source, as counted (gpulet's: their moving average); ``gpus``, ``goodput_rps`` of the new
+    plan (null: it ``failed``); what the change did; ``ready_s``: when it was complete (null: nothing was
+    changed).
+    """
 
     time_s: float
     reason: str
@@ -106,9 +115,11 @@ class ReplanDecision:
 
 @frozen
 class ReplanTimeline:
-    """By window of ``window_s`` from the start (warm-up included), all models together, by time of arrival at a
-    router: requests that ``arrived``, those answered within the model's SLO, the mean wait until service in ms of
-    those that were served (null where none was); ``gpus``: mean number in use."""
+    """Hold figures by window of ``window_s`` from the start (warm-up included), all models together.
+
+    By time of arrival at a router: requests that ``arrived``, those answered within the model's SLO, the mean
+    wait until service in ms of those that were served (null where none was); ``gpus``: mean number in use.
+    """
 
     window_s: float
     arrived: tuple[int, ...]
@@ -119,7 +130,7 @@ class ReplanTimeline:
 
 @frozen
 class ReplanReport:
-    """What a run with re-planning found. ``replan``: the settings (null: the first plan served to the end)."""
+    """Hold what came of a run with re-planning. ``replan``: the settings (null: the first plan served to the end)."""
 
     policy: str
     arrivals: str
@@ -133,12 +144,12 @@ class ReplanReport:
 
 
 def replan_document(report: ReplanReport) -> dict[str, Any]:
-    """``report`` as the mapping that its JSON file holds."""
+    """Return ``report`` as the mapping that its JSON file holds."""
     return {"schema_version": record_version(ReplanReport), **dataclasses.asdict(report)}
 
 
 def replan_json(report: ReplanReport) -> str:
-    """``report`` as JSON text."""
+    """Return ``report`` as JSON text."""
     return json.dumps(replan_document(report), indent=1, allow_nan=False) + "\n"
 
 
@@ -152,11 +163,9 @@ def report_of(
     prices: Mapping[str, float | None],
     notes: Sequence[str] = (),
 ) -> ReplanReport:
-    """The report of ``run``. ``prices``: USD per hour by GPU type."""
+    """Return the report of ``run``. ``prices``: USD per hour by GPU type."""
     result = run.result
     names = [s.name for s in run.system.sources]
-    waited = float(result.wait_sums_ms.sum())
-    done = int(result.done.sum())
     histogram = result.histograms[:, _TOTAL].sum(axis=0)
     arrived = int(result.source_arrived.sum())
     on_time = int(result.source_on_time.sum())
@@ -174,9 +183,9 @@ def report_of(
         dropped=dropped,
         unanswered=arrived - rejected - dropped - answered,
         on_time=on_time,
-        on_time_pct=100 * on_time / arrived if arrived else None,
+        on_time_pct=percent_of(on_time, arrived),
         goodput_rps=float(result.on_time.sum()) / (result.until_ms - result.from_ms) * 1e3,
-        wait_mean_ms=waited / done if done else None,
+        wait_mean_ms=mean_of(float(result.wait_sums_ms.sum()), int(result.done.sum())),
         latency_p50_ms=quantile_ms(histogram, 0.5),
         latency_p99_ms=quantile_ms(histogram, 0.99),
         gpus_mean=sum(hours.values()) * 3.6e6 / options.duration_ms,
@@ -204,38 +213,42 @@ def report_of(
 
 def _models(run: Replanned) -> tuple[ReplanModel, ...]:
     result = run.result
-    rejected = [0] * len(run.system.models)
-    for s, source in enumerate(run.system.sources):
-        if not source.application:
-            rejected[source.stages[0].model] += int(result.source_rejected[s])
-    return tuple(
-        ReplanModel(
+    rejected = rejected_by_model(run.system, result)
+    models = []
+    for m, model in enumerate(run.system.models):
+        done = int(result.done[m])
+        histogram = result.histograms[m, _TOTAL]
+        of_model = ReplanModel(
             model=model.name,
             slo_ms=model.slo_ms,
             arrived=int(result.arrived[m]) + rejected[m],
             rejected=rejected[m],
-            done=int(result.done[m]),
+            done=done,
             on_time=int(result.on_time[m]),
-            wait_mean_ms=float(result.wait_sums_ms[m] / result.done[m]) if result.done[m] else None,
-            latency_p50_ms=quantile_ms(result.histograms[m, _TOTAL], 0.5),
-            latency_p99_ms=quantile_ms(result.histograms[m, _TOTAL], 0.99),
+            wait_mean_ms=mean_of(float(result.wait_sums_ms[m]), done),
+            latency_p50_ms=quantile_ms(histogram, 0.5),
+            latency_p99_ms=quantile_ms(histogram, 0.99),
         )
-        for m, model in enumerate(run.system.models)
-    )
+        models.append(of_model)
+    return tuple(models)
 
 
 def _decision(decision: PolicyDecision, names: Sequence[str]) -> ReplanDecision:
-    counted = decision.counted or Counted()
-    plan = decision.plan
+    gpus = goodput_rps = ready_s = None
+    if decision.plan is not None:
+        gpus = decision.plan.totals.gpus_used
+        goodput_rps = decision.plan.totals.goodput_rps
+    if decision.ready_ms is not None:
+        ready_s = decision.ready_ms / 1e3
     return ReplanDecision(
         time_s=decision.time_ms / 1e3,
         reason=decision.reason,
         rates_rps=dict(zip(names, decision.rates_rps, strict=True)),
         failed=decision.failed,
-        gpus=None if plan is None else plan.totals.gpus_used,
-        goodput_rps=None if plan is None else plan.totals.goodput_rps,
-        **dataclasses.asdict(counted),
-        ready_s=None if decision.ready_ms is None else decision.ready_ms / 1e3,
+        gpus=gpus,
+        goodput_rps=goodput_rps,
+        **dataclasses.asdict(decision.counted or Counted()),
+        ready_s=ready_s,
     )
 
 
@@ -243,28 +256,28 @@ Span = tuple[float, float]
 
 
 def _spans(uses: Sequence[GpuUse], result: Result, until_ms: float) -> dict[str, list[Span]]:
-    """By GPU the times in which it is in use, in order, none over another; up to ``until_ms``."""
-    found: dict[str, list[Span]] = defaultdict(list)
+    """Return, by GPU, the times in which it is in use, in order, none over another; up to ``until_ms``."""
+    spans: dict[str, list[Span]] = defaultdict(list)
     for use in uses:
         start = min(use.start_ms, until_ms)
         end = min(use.end_ms(result.last_done_ms, until_ms), until_ms)
-        parts = found[use.gpu]
-        if parts and start <= parts[-1][1]:  # used anew before its last batch was done
-            start = parts[-1][0]
-            end = max(end, parts[-1][1])
-            parts.pop()
-        parts.append((start, end))
-    return dict(found)
+        of_gpu = spans[use.gpu]
+        if of_gpu and start <= of_gpu[-1][1]:  # used anew before its last batch was done
+            start, before = of_gpu.pop()
+            end = max(end, before)
+        of_gpu.append((start, end))
+    return dict(spans)
 
 
 def _peak(spans: Iterable[Sequence[Span]]) -> int:
-    """The most GPUs in use at one time (one that is left at the moment when another is entered: not both)."""
-    steps = sorted(step for parts in spans for a, b in parts if b > a for step in ((a, 1), (b, -1)))
-    most = now = 0
-    for _, step in steps:
-        now += step
-        most = max(most, now)
-    return most
+    """Return the most GPUs in use at one time (one that is left at the moment when another is entered: not both)."""
+    steps = []
+    for of_gpu in spans:
+        for start, end in of_gpu:
+            if end > start:
+                steps += [(start, 1), (end, -1)]
+    counts = itertools.accumulate(step for _, step in sorted(steps))
+    return max(counts, default=0)
 
 
 def _cost(hours: float, price: float | None) -> float | None:
@@ -277,17 +290,16 @@ def _timeline(result: Result, spans: Mapping[str, Sequence[Span]], options: Opti
     windows = math.ceil(options.duration_ms / options.window_ms)
     starts = np.arange(windows) * options.window_ms
     ends = np.minimum(starts + options.window_ms, options.duration_ms)
-    gpus: NDArray[np.float64] = np.zeros(windows)
-    for parts in spans.values():
-        for a, b in parts:
-            gpus += np.clip(np.minimum(ends, b) - np.maximum(starts, a), 0.0, None)
-    arrived = result.arrived_by_window.sum(axis=0)
-    done = result.done_by_window.sum(axis=0)
-    waited = result.wait_by_window_ms.sum(axis=0)
+    used_ms = np.zeros(windows)
+    for of_gpu in spans.values():
+        for start, end in of_gpu:
+            overlap = np.minimum(ends, end) - np.maximum(starts, start)
+            used_ms += np.clip(overlap, 0.0, None)
+    waited_ms = result.wait_by_window_ms.sum(axis=0)
     return ReplanTimeline(
         window_s=options.window_ms / 1e3,
-        arrived=tuple(int(n) for n in arrived),
-        on_time=tuple(int(n) for n in result.on_time_by_window.sum(axis=0)),
-        wait_mean_ms=tuple(float(w) / int(n) if n else None for w, n in zip(waited, done, strict=True)),
-        gpus=tuple(float(g) for g in gpus / (ends - starts)),
+        arrived=tuple(result.arrived_by_window.sum(axis=0).tolist()),
+        on_time=tuple(result.on_time_by_window.sum(axis=0).tolist()),
+        wait_mean_ms=window_means(waited_ms, result.done_by_window.sum(axis=0)),
+        gpus=tuple((used_ms / (ends - starts)).tolist()),
     )

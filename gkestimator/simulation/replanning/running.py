@@ -1,27 +1,24 @@
-"""From a plan, rows, a cluster and arrivals to the report of a run in which the policy runs again."""
+"""Simulate a plan while the policy that made it runs again, on the GPUs of a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from gkestimator.core.errors import UsageError, one_line
 from gkestimator.documents import PlacementPlan, Workload
 from gkestimator.documents.cluster import Cluster
-from gkestimator.interference.registry import interference_between
 from gkestimator.placement.building import build_problem
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
 from gkestimator.simulation.arrivals.base import Arrivals
-from gkestimator.simulation.building import build_system
-from gkestimator.simulation.network import read_network
+from gkestimator.simulation.arrivals.making import sources_of
+from gkestimator.simulation.conditions import Conditions, Progress, check_streams, system_builder
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.control import control
 from gkestimator.simulation.replanning.report import ReplanReport, report_of
 from gkestimator.simulation.replanning.settings import Replanning
-from gkestimator.simulation.system import System
 from gkestimator.tables import Requirement
 
 
@@ -41,107 +38,88 @@ def simulate_replanned(
     dtype: str | None = None,
     dims: str | None = None,
     arrivals_name: str = "arrivals",
-    coefficients: Path | str | None = None,
-    network: Path | str | None = None,
-    max_wait_ms: float | None = None,
-    admission: str = "plan",
-    gpu_specs: Sequence[Path | str] = (),
-    table: str = "table",
     notes: Sequence[str] = (),
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
+    **conditions: Unpack[Conditions],
 ) -> ReplanReport:
-    """Serve ``arrivals`` (streams in the order of the workload: models, then applications), beginning with
-    ``start`` (a plan; or a workload, for which the policy plans first), and let ``policy`` (None: the plan's) run
-    again as ``replanning`` says on the GPUs of ``cluster``. ``replanning`` None: the first plan serves to the end.
+    """Serve ``arrivals``, beginning with ``start``, and let ``policy`` (None: the plan's) run again
+    meanwhile.
+
+    ``start`` is a plan, or a workload for which the policy plans first. The arrivals' streams are in the
+    order of the workload: models, then applications. The policy plans as ``replanning`` says on the GPUs of
+    ``cluster``; ``replanning`` None: the first plan serves to the end.
 
     ``objective``, ``creq``, ``runtime``, ``dtype``, ``dims`` and ``policy_options`` as in
     :func:`gkestimator.placement.scheduling.schedule`; the rest as in
-    :func:`gkestimator.simulation.running.simulate_plan`. The network, interference and time-outs hold for all plans.
-    Raises UsageError: no policy, a plan that uses GPUs that the cluster does not have; and the errors of the policy
-    for the first plan (later ones are part of the report), of tables and files.
+    :func:`gkestimator.simulation.running.simulate_plan`. The network, interference and time-outs hold for all
+    plans. Raises UsageError: no policy, a plan that uses GPUs that the cluster does not have; and the errors
+    of the policy for the first plan (later ones are part of the report), of tables and files.
     """
-    name = policy or (start.policy if isinstance(start, PlacementPlan) else None)
-    if name is None:
+    if policy is None and isinstance(start, PlacementPlan):
+        policy = start.policy
+    if policy is None:
         raise UsageError("re-planning: no policy is named, expected one")
-    chosen = make_policy(name, **(policy_options or {}))
-    kept = tuple(rows)
-    measure = creq or type(chosen).creq
+    chosen = make_policy(policy, **(policy_options or {}))
+    table_rows = tuple(rows)
 
     def plan_for(workload: Workload) -> PlacementPlan:
         problem = build_problem(
-            kept,
+            table_rows,
             workload,
             cluster,
             objective=objective,
-            creq=measure,
+            creq=creq or type(chosen).creq,
             seed=options.seed,
             runtime=runtime,
             dtype=dtype,
             dims=dims,
-            table=table,
+            table=conditions.get("table", "table"),
         )
         return place(chosen, problem)
 
-    law = interference_between(options.interference, coefficients, cluster.types)
-    wired = None if network is None else read_network(network)
+    def report_progress(now_ms: float) -> None:
+        if progress is not None:
+            progress("seconds simulated", int(now_ms / 1e3), round(options.duration_ms / 1e3))
+
+    build = system_builder(table_rows, options, cluster.types, joined=True, **conditions)
     prices = {g.spec.name: g.spec.price_per_hour_usd for g in cluster.gpus}
     prices |= {e.spec.name: e.price_per_hour for e in cluster.elastic}
-
-    def build(plan: PlacementPlan) -> System:
-        return build_system(
-            plan,
-            kept,
-            interference=law,
-            network=wired,
-            copy=options.copy,
-            max_wait_ms=max_wait_ms,
-            admission=admission,
-            joined=True,
-            gpu_specs=gpu_specs,
-            table=table,
-        )
-
-    first = plan_for(start) if isinstance(start, Workload) else start
-    streams = len(first.workload.models) + len(first.workload.applications)
-    if arrivals.sources != streams:
-        raise UsageError(
-            f"{arrivals_name}: found {arrivals.sources} streams, expected {streams}: one for each model and "
-            "application of the workload"
-        )
+    if isinstance(start, Workload):
+        start = plan_for(start)
+    check_streams(arrivals, len(sources_of(start.workload)), arrivals_name, "the workload")
     pool = None
     if cluster.gpus:
         pool = {g.spec.name: [f"{g.spec.name}-{i}" for i in range(g.count)] for g in cluster.gpus}
-    first = _on_cluster(first, cluster, pool)
+    start = _on_cluster(start, cluster, pool)
     run = control(
-        first,
+        start,
         plan_for,
         build,
         arrivals,
         options,
         replanning or _never(options),
         pool=pool,
-        progress=None
-        if progress is None
-        else lambda now: progress("seconds simulated", int(now / 1e3), round(options.duration_ms / 1e3)),
+        progress=report_progress,
     )
+    lines = [*run.system.notes, *notes, *_notes(replanning, start)]
     return report_of(
         run,
-        policy=name,
+        policy=policy,
         arrivals=arrivals_name,
         options=options,
         replan=replanning,
         prices=prices,
-        notes=[one_line(n, limit=2000) for n in (*run.system.notes, *notes, *_notes(replanning, first))],
+        notes=[one_line(line, limit=2000) for line in lines],
     )
 
 
 def _never(options: Options) -> Replanning:
-    """Settings under which the first plan serves to the end: the first period is longer than the run."""
+    """Return settings under which the first plan serves to the end: the first period is longer than the run."""
     return Replanning(kind="gpulet", control_ms=options.duration_ms, period_ms=2 * options.duration_ms)
 
 
 def _on_cluster(plan: PlacementPlan, cluster: Cluster, pool: Mapping[str, list[str]] | None) -> PlacementPlan:
-    """``plan`` on the cluster's GPUs: of other names those of their type, in order."""
+    """Return ``plan`` on the cluster's GPUs: those of other names become GPUs of their type, in order."""
     types = {spec.name for spec in cluster.types}
     free = {t: list(ids) for t, ids in (pool or {}).items()}
     own = {g.id for g in plan.gpus if g.id in free.get(g.type, ())}
@@ -166,14 +144,9 @@ def _on_cluster(plan: PlacementPlan, cluster: Cluster, pool: Mapping[str, list[s
     return replace(plan, gpus=tuple(gpus))
 
 
-def _notes(replanning: Replanning | None, plan: PlacementPlan) -> list[str]:
-    found = []
-    if replanning is not None:
-        found.append(
-            "the first plan is loaded before the start; each later one is for the rates that were counted"
-        )
-        if plan.workload.applications:
-            found.append(
-                "later plans split an application's SLO anew; a model's own on-time count goes by the first plan's"
-            )
-    return found
+def _notes(replanning: Replanning | None, plan: PlacementPlan) -> Iterator[str]:
+    if replanning is None:
+        return
+    yield "the first plan is loaded before the start; each later one is for the rates that were counted"
+    if plan.workload.applications:
+        yield "later plans split an application's SLO anew; a model's own on-time count goes by the first plan's"

@@ -1,4 +1,4 @@
-"""When a policy runs again, and what a change of plan costs."""
+"""Hold when a policy runs again, and what a change of plan costs."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ _FROM_ZERO = ("load_ms", "background_from_ms", "background_to_ms", "decision_ms"
 
 @frozen
 class Replanning:
-    """When the policy runs again and how the new plan takes over. Times in ms, rates in requests per second.
+    """Hold when the policy runs again and how the new plan takes over.
 
-    Arrivals are counted over each ``control_ms``; nothing else is observed. ``usher``: the policy runs again once a
-    model's rate (of the last ``control_ms``) has moved by ``threshold_rps`` since the last plan, for the rates of
-    that count; each model that is new on a GPU is loaded in ``load_ms``, one after the other on one GPU. ``gpulet``:
-    it runs every ``period_ms``, for the exponentially weighted moving average of the counts (``smoothing``: the
-    weight of the newest); the new partitioning is prepared beside the running one, in a time drawn evenly between
-    ``background_from_ms`` and ``background_to_ms`` for each change, and all is switched then.
+    Times in ms, rates in requests per second.
 
-    ``decision_ms``: how long the policy computes (the old plan serves on). ``gpu_start_ms``: until a GPU that was
-    not in use can load. ``headroom``: factor on the rates that the policy is given. ``floor_rps``: a source is
-    planned for as much at least, so that a model that nobody asked for lately keeps a replica.
+    Arrivals are counted over each ``control_ms``; nothing else is observed. ``usher``: the policy runs again
+    once a model's rate (of the last ``control_ms``) has moved by ``threshold_rps`` since the last plan, for
+    the rates of that count; each model that is new on a GPU is loaded in ``load_ms``, one after the other on
+    one GPU. ``gpulet``: it runs every ``period_ms``, for the exponentially weighted moving average of the
+    counts (``smoothing``: the weight of the newest); the new partitioning is prepared beside the running one,
+    in a time drawn evenly between ``background_from_ms`` and ``background_to_ms`` for each change, and all is
+    switched then.
 
-    Sources: USHER (Shubha et al., OSDI 2024: 0.5k req/s, 0.63 s) and gpulet (Choi et al., USENIX ATC 2022: 20 s,
-    10 to 15 s). The papers give no length of the count, no weight of the average and no order of loads on one GPU:
-    those are our reading. Raises UsageError: an unknown kind, or a number out of its range.
+    ``decision_ms``: how long the policy computes (the old plan serves on). ``gpu_start_ms``: until a GPU that
+    was not in use can load. ``headroom``: factor on the rates that the policy is given. ``floor_rps``: a
+    source is planned for as much at least, so that a model that nobody asked for lately keeps a replica.
+
+    Sources: USHER (Shubha et al., OSDI 2024: 0.5k req/s, 0.63 s) and gpulet (Choi et al., USENIX ATC 2022: 20
+    s, 10 to 15 s). The papers give no length of the count, no weight of the average and no order of loads on
+    one GPU: those are our reading. Raises UsageError: an unknown kind, or a number out of its range.
     """
 
     kind: str
@@ -71,8 +74,10 @@ class Replanning:
 
 
 def replanning_from(kind: str, options: Mapping[str, Any]) -> Replanning:
-    """The settings of ``kind`` with ``options`` by the names of the fields of :class:`Replanning`. Raises UsageError
-    for another name, or a value that is not a number."""
+    """Return the settings of ``kind`` with ``options`` by the names of the fields of :class:`Replanning`.
+
+    Raises UsageError for another name, or a value that is not a number.
+    """
     known = [f.name for f in fields(Replanning) if f.name != "kind"]
     for name, value in options.items():
         if name not in known:

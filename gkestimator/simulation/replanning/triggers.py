@@ -1,4 +1,4 @@
-"""When the policy runs again: what was counted, and the rates that it is asked to plan for."""
+"""Decide when the policy runs again, and for which rates, by what was counted."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ from dataclasses import replace
 
 from gkestimator.documents import Workload
 from gkestimator.placement.papers.gpulet.lets import ewma
+from gkestimator.simulation.arrivals.making import sources_of
 from gkestimator.simulation.replanning.settings import Replanning
 
 
 def source_rates_rps(workload: Workload) -> tuple[float, ...]:
-    """The rate of each source: models asked for by themselves, then applications, in the workload's order."""
-    return (*(m.rate_rps for m in workload.models), *(a.rate_rps for a in workload.applications))
+    """Return the rate of each source: models asked for by themselves, then applications, in the workload's order."""
+    return tuple(source.rate_rps for source in sources_of(workload))
 
 
 def with_rates(workload: Workload, rates_rps: Sequence[float]) -> Workload:
-    """``workload`` with ``rates_rps`` by source, in the order of :func:`source_rates_rps`."""
-    first = len(workload.models)
-    return Workload(
-        models=tuple(replace(m, rate_rps=r) for m, r in zip(workload.models, rates_rps[:first], strict=True)),
-        applications=tuple(
-            replace(a, rate_rps=r) for a, r in zip(workload.applications, rates_rps[first:], strict=True)
-        ),
-    )
+    """Return ``workload`` with ``rates_rps`` by source, in the order of :func:`source_rates_rps`."""
+    rates = iter(rates_rps)
+    models = tuple(replace(m, rate_rps=next(rates)) for m in workload.models)
+    applications = tuple(replace(a, rate_rps=next(rates)) for a in workload.applications)
+    return Workload(models=models, applications=applications)
 
 
 class Trigger(abc.ABC):
-    """Sees the arrivals of each count; says when the policy is to run again, and for which rates."""
+    """Observe the arrivals of each count; say when the policy is to run again, and for which rates."""
 
     def __init__(self, settings: Replanning, workload: Workload) -> None:
         self.settings = settings
@@ -37,25 +35,25 @@ class Trigger(abc.ABC):
 
     @abc.abstractmethod
     def observe(self, counted_rps: Sequence[float]) -> None:
-        """Requests a second of each source in the count that has just ended."""
+        """Take note of the requests a second of each source in the count that has just ended."""
 
     @abc.abstractmethod
     def due(self, now_ms: float) -> str | None:
-        """Why the policy is to run again now; None: it is not."""
+        """Return why the policy is to run again now; None: it is not."""
 
     @abc.abstractmethod
     def planned(self, now_ms: float) -> None:
-        """The policy has run for ``rates_rps``."""
+        """Take note that the policy has run for ``rates_rps``."""
 
     def asked(self) -> Workload:
-        """What the policy is to plan for: ``rates_rps``, at least the floor, times the headroom."""
+        """Return what the policy is to plan for: ``rates_rps``, at least the floor, times the headroom."""
         settings = self.settings
         rates = [max(r, settings.floor_rps) * settings.headroom for r in self.rates_rps]
         return with_rates(self._workload, rates)
 
 
 class RateTrigger(Trigger):
-    """USHER: a model's rate has moved by a threshold since the last plan."""
+    """Run the policy again once a model's rate has moved by a threshold since the last plan (USHER)."""
 
     def __init__(self, settings: Replanning, workload: Workload) -> None:
         super().__init__(settings, workload)
@@ -77,7 +75,7 @@ class RateTrigger(Trigger):
 
 
 class PeriodTrigger(Trigger):
-    """gpulet: every period, for the moving average of the rates."""
+    """Run the policy again every period, for the moving average of the rates (gpulet)."""
 
     def __init__(self, settings: Replanning, workload: Workload) -> None:
         super().__init__(settings, workload)
@@ -100,6 +98,6 @@ class PeriodTrigger(Trigger):
 
 
 def make_trigger(settings: Replanning, workload: Workload) -> Trigger:
-    """The trigger of ``settings``; the running plan is for the rates of ``workload``."""
+    """Return the trigger of ``settings``; the running plan is for the rates of ``workload``."""
     kinds: dict[str, type[Trigger]] = {"usher": RateTrigger, "gpulet": PeriodTrigger}
     return kinds[settings.kind](settings, workload)

@@ -1,63 +1,100 @@
-"""A run with re-planning for people: totals, decisions, models at 100 columns."""
+"""Render a run with re-planning for people: totals, decisions, models at 100 columns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from gkestimator.simulation.replanning.report import ReplanDecision, ReplanReport, replan_json
-from gkestimator.simulation.report import share_text
-from gkestimator.tables.layout import TextColumn, printable, text_table
+from gkestimator.reporting.simulated import (
+    FigureColumn,
+    count_text,
+    csv_text,
+    figure_columns,
+    name_column,
+    note_lines,
+    rendered,
+    share_text,
+    text_of,
+)
+from gkestimator.simulation.replanning.report import ReplanModel, ReplanReport, replan_json
+from gkestimator.simulation.summary import percent_of
+from gkestimator.tables.layout import TextColumn, text_table
 from gkestimator.tables.units import number_text
 
 _MOST_DECISIONS = 40
 
 
+def _figure(value: int | float | None) -> str:
+    if isinstance(value, int):
+        return count_text(value)
+    return number_text(value, digits=4)
+
+
+_TIME: FigureColumn = ("s", "time_s", _figure)
+_CHANGES: tuple[FigureColumn, ...] = (
+    ("GPUs", "gpus", _figure),
+    ("kept", "kept", _figure),
+    ("reset", "reset", _figure),
+    ("loads", "loads", _figure),
+    ("ends", "ends", _figure),
+    ("ready s", "ready_s", _figure),
+)
+_ASKED: tuple[FigureColumn, ...] = (
+    ("SLO ms", "slo_ms", number_text),
+    ("requests", "arrived", count_text),
+)
+_TIMES: tuple[FigureColumn, ...] = (
+    ("wait ms", "wait_mean_ms", number_text),
+    ("p50 ms", "latency_p50_ms", number_text),
+    ("p99 ms", "latency_p99_ms", number_text),
+)
+
+
 def render_replan(report: ReplanReport, form: str) -> bytes:
-    """``report`` as ``table`` or ``json``, UTF-8; ``csv`` has one row a window of its timeline."""
-    makers = {"table": replan_text, "json": replan_json, "csv": timeline_csv}
-    return makers[form](report).encode()
+    """Return ``report`` as ``table`` or ``json``, UTF-8; ``csv`` has one row a window of its timeline."""
+    return rendered(report, form, {"table": replan_text, "json": replan_json, "csv": timeline_csv})
 
 
 def timeline_csv(report: ReplanReport) -> str:
-    """One row a window: ``start_s, arrived, on_time, wait_mean_ms, gpus``; null is an empty cell."""
+    """Return one row a window: ``start_s, arrived, on_time, wait_mean_ms, gpus``; null is an empty cell."""
     time = report.timeline
-    lines = ["start_s,arrived,on_time,wait_mean_ms,gpus"]
-    rows = zip(time.arrived, time.on_time, time.wait_mean_ms, time.gpus, strict=True)
-    for i, (arrived, on_time, wait, gpus) in enumerate(rows):
-        lines.append(
-            f"{i * time.window_s!r},{arrived},{on_time},{'' if wait is None else repr(wait)},{gpus!r}"
-        )
-    return "\n".join(lines) + "\n"
+    starts = [i * time.window_s for i in range(len(time.gpus))]
+    rows = zip(starts, time.arrived, time.on_time, time.wait_mean_ms, time.gpus, strict=True)
+    return csv_text(["start_s", "arrived", "on_time", "wait_mean_ms", "gpus"], rows)
 
 
 def replan_text(report: ReplanReport) -> str:
-    """The report at 100 columns; of many decisions the first."""
+    """Return the report at 100 columns; of many decisions the first."""
     options = report.options
-    how = "no re-planning" if report.replan is None else f"re-planned as {report.replan.kind}"
+    how = "no re-planning"
+    if report.replan is not None:
+        how = f"re-planned as {report.replan.kind}"
+    seconds = number_text(options.duration_ms / 1e3)
     lines = [
-        f"policy {report.policy} · {how} · {report.arrivals} · {number_text(options.duration_ms / 1e3)} s "
-        f"· seed {options.seed}",
+        f"policy {report.policy} · {how} · {report.arrivals} · {seconds} s · seed {options.seed}",
         "",
         *_totals(report),
         "",
     ]
     shown = report.decisions[:_MOST_DECISIONS]
     if shown:
-        lines += [*text_table(_decision_columns(shown)), ""]
-    if len(report.decisions) > len(shown):
-        lines[-1:] = [f"and {len(report.decisions) - len(shown):,} more decisions", ""]
-    lines += text_table(_model_columns(report))
-    lines += [
-        f"at {number_text(d.time_s)} s the policy could not answer: {d.failed}" for d in shown if d.failed
-    ]
-    if report.notes:
-        lines += ["", *(f"note: {note}" for note in report.notes)]
-    return "\n".join(printable(line) for line in lines) + "\n"
+        reasons = name_column("why", [d.reason for d in shown], shrink=16)
+        times = figure_columns(shown, [_TIME])
+        lines += text_table([*times, reasons, *figure_columns(shown, _CHANGES)])
+        more = len(report.decisions) - len(shown)
+        if more:
+            lines.append(f"and {more:,} more decisions")
+        lines.append("")
+    lines += text_table(_model_columns(report.models))
+    for decision in shown:
+        if decision.failed:
+            time = number_text(decision.time_s)
+            lines.append(f"at {time} s the policy could not answer: {decision.failed}")
+    return text_of([*lines, *note_lines(report.notes)])
 
 
 def _totals(report: ReplanReport) -> list[str]:
     t = report.totals
-    cost = "cost unknown" if t.cost is None else f"{t.cost:,.2f} USD"
+    cost = "cost unknown"
+    if t.cost is not None:
+        cost = f"{t.cost:,.2f} USD"
     return [
         f"{t.arrived:,} requests: {share_text(t.on_time_pct)} % on time, {t.rejected:,} turned away, "
         f"{t.dropped:,} dropped, {t.unanswered:,} unanswered; goodput {number_text(t.goodput_rps, digits=4)} req/s",
@@ -70,34 +107,8 @@ def _totals(report: ReplanReport) -> list[str]:
     ]
 
 
-def _decision_columns(decisions: Sequence[ReplanDecision]) -> list[TextColumn]:
-    def texts(name: str) -> list[str]:
-        found = [getattr(d, name) for d in decisions]
-        return [f"{n:,}" if isinstance(n, int) else number_text(n, digits=4) for n in found]
-
-    return [
-        TextColumn(heading="s", cells=texts("time_s")),
-        TextColumn(heading="why", cells=[d.reason for d in decisions], right=False, shrink=16),
-        TextColumn(heading="GPUs", cells=texts("gpus")),
-        TextColumn(heading="kept", cells=texts("kept")),
-        TextColumn(heading="reset", cells=texts("reset")),
-        TextColumn(heading="loads", cells=texts("loads")),
-        TextColumn(heading="ends", cells=texts("ends")),
-        TextColumn(heading="ready s", cells=texts("ready_s")),
-    ]
-
-
-def _model_columns(report: ReplanReport) -> list[TextColumn]:
-    models = report.models
-    return [
-        TextColumn(heading="model", cells=[m.model for m in models], right=False, shrink=12),
-        TextColumn(heading="SLO ms", cells=[number_text(m.slo_ms) for m in models]),
-        TextColumn(heading="requests", cells=[f"{m.arrived:,}" for m in models]),
-        TextColumn(
-            heading="on time %",
-            cells=[share_text(100 * m.on_time / m.arrived if m.arrived else None) for m in models],
-        ),
-        TextColumn(heading="wait ms", cells=[number_text(m.wait_mean_ms) for m in models]),
-        TextColumn(heading="p50 ms", cells=[number_text(m.latency_p50_ms) for m in models]),
-        TextColumn(heading="p99 ms", cells=[number_text(m.latency_p99_ms) for m in models]),
-    ]
+def _model_columns(models: tuple[ReplanModel, ...]) -> list[TextColumn]:
+    names = name_column("model", [m.model for m in models], shrink=12)
+    shares = [share_text(percent_of(m.on_time, m.arrived)) for m in models]
+    on_time = TextColumn(heading="on time %", cells=shares)
+    return [names, *figure_columns(models, _ASKED), on_time, *figure_columns(models, _TIMES)]

@@ -1,1 +1,1 @@
-"""Readers of recorded traces, streamed."""
+"""Read recorded traces, streamed."""

@@ -1,23 +1,30 @@
-"""The formats of traces: how each is known by its columns. A new one is one entry here and, where its rows are not
-requests in order of time, a reader."""
+"""List the formats of traces: how each is known by its columns.
+
+A new one is one entry here and, where its rows are not requests in order of time, a reader.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from gkestimator.core.errors import DocumentError, UsageError
+from gkestimator.core.errors import DocumentError
 from gkestimator.core.records import frozen
+from gkestimator.simulation.options import check_known
 from gkestimator.simulation.traces.lines import quoted
 
 
 @frozen
 class Format:
-    """``columns`` must be there, ``optional`` may, others may not; in any order. ``time``: the column of times, as
-    ``clock`` says: ``seconds``, ``instants`` (dates), ``ends`` (seconds at which requests ended; less the column
-    ``duration`` they are the arrivals) or ``minutes`` (columns 1, 2, ... are counts per minute). ``keys``: columns that
-    together name a request's stream. ``length``: the column of the request's length in tokens. ``names``: a key that is
-    the name of a model of the workload. ``source``: where the data and its description are.
+    """Hold how a format is known and read.
+
+    ``columns`` must be there, ``optional`` may, others may not; in any order. ``time``: the column of times,
+    as ``clock`` says: ``seconds``, ``instants`` (dates), ``ends`` (seconds at which requests ended; less the
+    column ``duration`` they are the arrivals) or ``minutes`` (columns 1, 2, ... are counts per minute).
+    ``keys``: columns that together name a request's stream. ``length``: the column of the request's length in
+    tokens. ``names``: a key that is the name of a model of the workload. ``source``: where the data and its
+    description are.
     """
 
     name: str
@@ -33,7 +40,7 @@ class Format:
 
     @property
     def shown(self) -> str:
-        """The columns as a message says them."""
+        """Return the columns as a message says them."""
         if self.clock == "minutes":
             more = ",2,..."
         else:
@@ -100,48 +107,46 @@ FORMATS = (
 
 
 def format_named(name: str) -> Format:
-    """The format called ``name``. Raises UsageError for another."""
-    for form in FORMATS:
-        if form.name == name:
-            return form
-    raise UsageError(
-        f"trace format {name!r} is not known, expected one of {', '.join(f.name for f in FORMATS)}"
-    )
+    """Return the format called ``name``. Raises UsageError for another."""
+    formats = {form.name: form for form in FORMATS}
+    check_known("trace format", name, tuple(formats))
+    return formats[name]
 
 
 def detected(path: Path, header: Sequence[str], wanted: Format | None = None) -> Format:
-    """The format that ``header`` is of. Raises DocumentError: a column twice, missing or unknown."""
-    twice = sorted({name for name in header if list(header).count(name) > 1})
+    """Return the format that ``header`` is of. Raises DocumentError: a column twice, missing or unknown."""
+    where = f"{path}: line 1"
+    twice = sorted(name for name, count in Counter(header).items() if count > 1)
     if twice:
-        raise DocumentError(f"{path}: line 1: found column {twice[0]!r} twice, expected each once")
+        raise DocumentError(f"{where}: found column {twice[0]!r} twice, expected each once")
     nearest = wanted or max(FORMATS, key=lambda f: (len(set(f.columns) & set(header)), -len(f.columns)))
-    missing = [c for c in nearest.columns if c not in header]
-    if missing and wanted is None and len(missing) == len(nearest.columns):
-        known = "; or ".join(f.shown for f in FORMATS)
-        raise DocumentError(f"{path}: line 1: found columns {_listed(header)}, expected {known}")
+    missing = [column for column in nearest.columns if column not in header]
+    if wanted is None and len(missing) == len(nearest.columns):
+        known = "; or ".join(form.shown for form in FORMATS)
+        raise DocumentError(f"{where}: found columns {_listed(header)}, expected {known}")
     if missing:
         raise DocumentError(
-            f"{path}: line 1: column {missing[0]!r} of {nearest.name} is missing, found {_listed(header)}, expected "
+            f"{where}: column {missing[0]!r} of {nearest.name} is missing, found {_listed(header)}, expected "
             f"{nearest.shown}"
         )
     allowed = {*nearest.columns, *nearest.optional}
     if nearest.clock == "minutes":
         allowed.update(minutes(path, header))
-    unknown = [c for c in header if c not in allowed]
-    if unknown:
-        raise DocumentError(
-            f"{path}: line 1: column {quoted(unknown[0])} is not one of {nearest.name}, expected {nearest.shown}"
-        )
+    for column in header:
+        if column not in allowed:
+            raise DocumentError(
+                f"{where}: column {quoted(column)} is not one of {nearest.name}, expected {nearest.shown}"
+            )
     return nearest
 
 
 def minutes(path: Path, header: Sequence[str]) -> list[str]:
-    """The columns that are minutes: 1, 2, ... without a gap. Raises DocumentError else."""
+    """Return the columns that are minutes: 1, 2, ... without a gap. Raises DocumentError else."""
     numbers = sorted(int(c) for c in header if c.isascii() and c.isdigit() and len(c) <= 4 and c[0] != "0")
-    for expected, found in enumerate(numbers, 1):
-        if found != expected:
-            raise DocumentError(f"{path}: line 1: minute {expected} is missing before minute {found}")
-    return [str(n) for n in numbers]
+    for expected, number in enumerate(numbers, 1):
+        if number != expected:
+            raise DocumentError(f"{path}: line 1: minute {expected} is missing before minute {number}")
+    return [str(number) for number in numbers]
 
 
 def _listed(header: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""Any number of rows put in order of time with bounded memory: sorted runs on disk, then merged.
+"""Put any number of rows in order of time with bounded memory: sorted runs on disk, then merged.
 
-Two passes over the disk rather than a heap of what may still move: durations bound how far starts are out of order only
-where the file is in order of its ends, which nobody promises.
+Two passes over the disk rather than a heap of what may still move: durations bound how far starts are out of
+order only where the file is in order of its ends, which nobody promises.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gkestimator.core.errors import OutputError
+from gkestimator.simulation.arrays import Floats, Ints
 
 _RUN = 2_000_000
 _ROW = np.dtype([("time", "f8"), ("stream", "i8")])
-Pair = tuple[NDArray[np.float64], NDArray[np.int64]]
+Pair = tuple[Floats, Ints]
 
 
 def in_order(blocks: Iterator[Pair], *, run: int = _RUN) -> Iterator[Pair]:
-    """The rows of ``blocks`` (times, streams) by ascending time, those of one time in their first order. At most about
-    ``run`` rows are in memory; more go to a temporary file (16 bytes a row, gone at the end). Raises OutputError where
-    that cannot be written."""
+    """Yield the rows of ``blocks`` (times, streams) by ascending time, those of one time in their first
+    order.
+
+    At most about ``run`` rows are in memory; more go to a temporary file (16 bytes a row, gone at the end).
+    Raises OutputError where that cannot be written.
+    """
     parts: list[Pair] = []
     held = 0
     with tempfile.TemporaryFile() as disk:
@@ -73,7 +77,7 @@ def _put(disk: IO[bytes], rows: NDArray[np.void]) -> None:
 
 
 def _merged(disk: IO[bytes], bounds: list[int], size: int) -> Iterator[Pair]:
-    """The sorted runs between ``bounds`` (rows on ``disk``), ``size`` rows of each at a time."""
+    """Merge the sorted runs between ``bounds`` (rows on ``disk``), ``size`` rows of each at a time."""
     runs = list(pairwise(bounds))
     at = [start for start, _ in runs]
     held = [np.empty(0, _ROW) for _ in runs]

@@ -1,190 +1,162 @@
-"""Columns of a block as arrays: numbers and points in time, digit by digit for all rows at once.
+"""Turn columns of a block into arrays: numbers and points in time, digit by digit for all rows at once.
 
-What has the usual form is converted with whole-array arithmetic that is exact (up to 15 digits and a power of ten are
-floats without error, and their quotient is rounded once), so the figures are those of Python's ``float``; every other
-field goes through Python one by one, and what is wrong there is named with its line.
+What has the usual form is converted with whole-array arithmetic that is exact (up to 15 digits and a power of
+ten are floats without error, and their quotient is rounded once), so the figures are those of Python's
+``float``; every other field goes through Python one by one, and what is wrong there is named with its line.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Sequence
+from datetime import datetime
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gkestimator.core.errors import DocumentError
-from gkestimator.simulation.traces.lines import RowBlock, quoted
+from gkestimator.simulation.arrays import Bytes, Flags, Floats, Ints
+from gkestimator.simulation.traces.lines import RowBlock
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 _DIGITS = 15
+# Lengths from here on are one: no field so long has the usual form.
+_LONG = 63
 # No two parts can take the same characters: else a field of 65,000 digits would be tried in every cut, for minutes.
 _DECIMAL = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _WHOLE = re.compile(r" *[0-9]{1,15} *")
 _INSTANT = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-][0-9]{2}:[0-9]{2})?"
 )
+_DATE_DIGITS = (0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18)
+_DATE_SIGNS = {4: "-", 7: "-", 13: ":", 16: ":"}
+_POINT, _NINE, _ZERO = 46, 9, np.uint8(48)
+_ENDINGS = (b"", b"Z", b"+00:00")
 _MAX_SECONDS = 1e11
+_FIRST_YEAR, _BEYOND_YEAR = b"1970", b"2200"
 
 
-def decimals(path: Path, block: RowBlock, column: int, name: str) -> Floats:
-    """Numbers of at least 0 and at most 1e11 (seconds of 3,000 years). Raises DocumentError naming the line."""
-    odd = np.ones(len(block.lines), bool)
-    found = _digits(block, block.starts[:, column], block.ends[:, column], odd, points=True)
-
-    def number(text: str) -> float:
+def decimals(block: RowBlock, column: int, name: str) -> Floats:
+    """Return numbers of at least 0 and at most 1e11 (seconds of 3,000 years). Raises DocumentError naming the line."""
+    values, usual = _digits(block, block.starts[:, column], block.ends[:, column], points=True)
+    for row in np.flatnonzero(~usual):
+        text = block.text(int(row), column)
+        values[row] = np.nan
         if _DECIMAL.fullmatch(text.strip(" ")):
-            return float(text)
-        return np.nan
+            values[row] = float(text)
+        if not np.isfinite(values[row]):
+            raise block.wrong(int(row), column, name, "a number of at least 0")
+    large = np.flatnonzero(values > _MAX_SECONDS)
+    if len(large):
+        raise block.wrong(int(large[0]), column, name, f"at most {_MAX_SECONDS:g}")
+    return values
 
-    _one_by_one(path, block, column, name, odd, found, number, "a number of at least 0")
-    wrong = np.flatnonzero(~(found <= _MAX_SECONDS))
-    if len(wrong):
-        raise _refused(path, block, int(wrong[0]), column, name, f"at most {_MAX_SECONDS:g}")
-    return found
 
-
-def whole_numbers(path: Path, block: RowBlock, columns: NDArray[np.intp] | list[int], name: str) -> Ints:
-    """Whole numbers of at least 0 in ``columns``: (rows, columns). Raises DocumentError naming the line."""
+def whole_numbers(block: RowBlock, columns: Sequence[int], name: str) -> Ints:
+    """Return whole numbers of at least 0 in ``columns``: (rows, columns). Raises DocumentError naming the line."""
     starts = block.starts[:, columns]
     ends = block.ends[:, columns]
-    odd = np.ones(starts.size, bool)
-    found = _digits(block, starts.ravel(), ends.ravel(), odd, points=False)
-    width = starts.shape[1]
-    for at in np.flatnonzero(odd):
-        row = int(at) // width
-        column = int(columns[int(at) % width])
-        text = block.text(row, column)
+    values, usual = _digits(block, starts.ravel(), ends.ravel(), points=False)
+    for at in np.flatnonzero(~usual):
+        row, number = divmod(int(at), len(columns))
+        text = block.text(row, columns[number])
         if not _WHOLE.fullmatch(text):
-            raise _refused(path, block, row, column, name, "a whole number of at least 0")
-        found[at] = float(text)
-    return found.astype(np.int64).reshape(starts.shape)
+            raise block.wrong(row, columns[number], name, "a whole number of at least 0")
+        values[at] = float(text)
+    return values.astype(np.int64).reshape(starts.shape)
 
 
-def instants(path: Path, block: RowBlock, column: int, name: str) -> Ints:
-    """Points in time (``2023-11-16 18:17:03.9799600``, ``T`` for the space, ``Z`` or an offset behind; without one:
-    UTC) in nanoseconds since 1970. Raises DocumentError naming the line."""
-    codes = block.codes
+def instants(block: RowBlock, column: int, name: str) -> Ints:
+    """Return points in time in nanoseconds since 1970.
+
+    They are written as ``2023-11-16 18:17:03.9799600``, with ``T`` for the space, and ``Z`` or an offset
+    behind; without one they are UTC. Raises DocumentError naming the line.
+    """
     starts = block.starts[:, column]
-    ends = block.ends[:, column]
-    found = np.zeros(len(starts), np.int64)
-    odd = np.ones(len(starts), bool)
-    lengths = ends - starts
-    for length in np.flatnonzero(np.bincount(np.minimum(lengths, 64))):
+    lengths = np.minimum(block.ends[:, column] - starts, _LONG)
+    values = np.zeros(len(starts), np.int64)
+    usual = np.zeros(len(starts), bool)
+    for length in np.flatnonzero(np.bincount(lengths)):
+        if not 19 <= length <= 35:
+            continue
         rows = np.flatnonzero(lengths == length)
-        if not 19 <= length <= 35 or len(rows) == 0:
-            continue
-        chars = codes[starts[rows, None] + np.arange(length)]
-        if length >= 25 and chars[0, -6] == 43:
-            zone = 6
-        else:
-            zone = int(chars[0, -1] == 90)
-        nanos = int(length) - zone - 20
-        if nanos > 9 or nanos == 0:
-            continue
-        good, values = _instant_digits(chars, zone, max(nanos, 0))
-        found[rows[good]] = values[good]
-        odd[rows[good]] = False
-
-    for row in np.flatnonzero(odd):
+        chars = block.codes[starts[rows, None] + np.arange(length)]
+        for ending in _ENDINGS:
+            good, nanoseconds = _usual_instants(chars, ending)
+            values[rows[good]] = nanoseconds
+            usual[rows[good]] = True
+            if usual[rows].all():
+                break
+    for row in np.flatnonzero(~usual):
         try:
-            found[row] = _instant(block.text(int(row), column))
+            values[row] = _instant(block.text(int(row), column))
         except ValueError as e:
-            raise _refused(
-                path, block, int(row), column, name, "a time such as 2023-11-16 18:17:03.9799600"
-            ) from e
-    return found
+            expected = "a time such as 2023-11-16 18:17:03.9799600"
+            raise block.wrong(int(row), column, name, expected) from e
+    return values
 
 
-def _digits(block: RowBlock, starts: Ints, ends: Ints, odd: NDArray[np.bool_], *, points: bool) -> Floats:
-    """The values of fields of at most 15 digits, with a decimal point where ``points``; ``odd`` becomes False there."""
+def _digits(block: RowBlock, starts: Ints, ends: Ints, *, points: bool) -> tuple[Floats, Flags]:
+    """Return the values of fields of at most 15 digits, and which fields are such.
+
+    With ``points`` a field may have a decimal point.
+    """
     codes = block.codes
-    found = np.zeros(len(starts))
-    lengths = np.minimum(ends - starts, 63)
-    where = lengths
+    values = np.zeros(len(starts))
+    usual = np.zeros(len(starts), bool)
+    lengths = np.minimum(ends - starts, _LONG)
+    before_point = lengths
     if points:
-        dots = np.append(np.flatnonzero(codes == 46), len(codes))
-        dot = dots[np.searchsorted(dots, starts)]
-        where = np.where(dot < ends, np.minimum(dot - starts, 63), lengths)
-    forms = lengths * 64 + where
+        dots = np.append(np.flatnonzero(codes == _POINT), len(codes))
+        next_dot = dots[np.searchsorted(dots, starts)]
+        before_point = np.where(next_dot < ends, np.minimum(next_dot - starts, _LONG), lengths)
+    # Fields of one length with the point at one place are converted together.
+    forms = lengths * (_LONG + 1) + before_point
     for form in np.flatnonzero(np.bincount(forms, minlength=1)):
-        length, point = divmod(int(form), 64)
+        length, point = divmod(int(form), _LONG + 1)
         places = [p for p in range(length) if p != point]
         if not 0 < len(places) <= _DIGITS:
             continue
         rows = np.flatnonzero(forms == form)
-        digits = codes[starts[rows, None] + np.array(places)] - np.uint8(48)
-        good = (digits <= 9).all(axis=1)
+        digits = codes[starts[rows, None] + np.array(places)] - _ZERO
+        good = (digits <= _NINE).all(axis=1)
         weights = 10.0 ** np.arange(len(places) - 1, -1, -1)
-        values = digits.astype(np.float64) @ weights / 10.0 ** max(length - point - 1, 0)
-        found[rows[good]] = values[good]
-        odd[rows[good]] = False
-    return found
+        whole = digits.astype(np.float64) @ weights
+        shifted = whole / 10.0 ** max(length - point - 1, 0)
+        values[rows[good]] = shifted[good]
+        usual[rows[good]] = True
+    return values, usual
 
 
-def _instant_digits(chars: NDArray[np.uint8], zone: int, nanos: int) -> tuple[NDArray[np.bool_], Ints]:
-    """Which rows of ``chars`` have the usual form, and their nanoseconds since 1970."""
-    base = chars.shape[1] - zone
-    digits = chars[:, :base] - np.uint8(48)
-    numeric = [0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18, *range(20, 20 + nanos)]
-    good = (digits[:, numeric] <= 9).all(axis=1)
-    for place, char in ((4, "-"), (7, "-"), (13, ":"), (16, ":"), *([(19, ".")] if nanos else [])):
-        good &= chars[:, place] == ord(char)
+def _usual_instants(chars: Bytes, ending: bytes) -> tuple[Flags, Ints]:
+    """Return which rows of ``chars`` are times of the usual form with ``ending``, and their nanoseconds since 1970."""
+    base = chars.shape[1] - len(ending)
+    fraction = base - 20
+    good = (chars[:, base:] == np.frombuffer(ending, np.uint8)).all(axis=1)
+    if base < 19 or fraction == 0 or fraction > 9:
+        good[:] = False
+    if not good.any():
+        return good, np.zeros(0, np.int64)
+    numeric = [*_DATE_DIGITS, *range(20, base)]
+    good &= (chars[:, numeric] - _ZERO <= _NINE).all(axis=1)
+    for place, sign in _DATE_SIGNS.items():
+        good &= chars[:, place] == ord(sign)
+    if fraction > 0:
+        good &= chars[:, 19] == _POINT
     good &= (chars[:, 10] == ord(" ")) | (chars[:, 10] == ord("T"))
-    if zone:
-        ending = np.frombuffer(b"+00:00" if zone == 6 else b"Z", np.uint8)
-        good &= (chars[:, base:] == ending).all(axis=1)
-    weights = np.zeros((base, 6))
-    weights[[0, 1, 2, 3, 5, 6], 0] = 10.0 ** np.arange(5, -1, -1)  # year and month, YYYYMM
-    for part, place in enumerate((8, 11, 14, 17), 1):
-        weights[[place, place + 1], part] = (10, 1)
-    weights[20 : 20 + nanos, 5] = 10.0 ** np.arange(8, 8 - nanos, -1)
-    months, day, hour, minute, second, fraction = (digits.astype(np.float64) @ weights).astype(np.int64).T
-    year = months // 100
-    month = months % 100
-    good &= (hour < 24) & (minute < 60) & (second < 60) & (month >= 1) & (month <= 12) & (year >= 1970)
-    good &= year < 2200
-    number = np.where(good, (year - 1970) * 12 + month - 1, 0).astype("datetime64[M]")
-    first = number.astype("datetime64[D]")
-    good &= (day >= 1) & (day <= ((number + 1).astype("datetime64[D]") - first).astype(np.int64))
-    days = first.astype(np.int64) + day - 1
-    return good, ((days * 24 + hour) * 3600 + minute * 60 + second) * 10**9 + fraction
+    texts = np.ascontiguousarray(chars[:, :base]).view(f"S{base}").ravel()
+    good &= (texts >= _FIRST_YEAR) & (texts < _BEYOND_YEAR)
+    try:
+        return good, texts[good].astype("datetime64[ns]").astype(np.int64)
+    except ValueError:  # one of them is no date: they go one by one
+        return np.zeros(len(chars), bool), np.zeros(0, np.int64)
 
 
 def _instant(text: str) -> int:
-    from datetime import datetime
-
+    """Return one time in nanoseconds since 1970. Raises ValueError where it is none."""
     form = _INSTANT.fullmatch(text.strip())
     if form is None:
         raise ValueError
     date, hour, minute, second, fraction, zone = form.groups()
-    whole = datetime.fromisoformat(f"{date}T{hour}:{minute}:{second}{(zone or 'Z').replace('Z', '+00:00')}")
-    if not 1970 <= whole.year < 2200:
+    offset = (zone or "Z").replace("Z", "+00:00")
+    moment = datetime.fromisoformat(f"{date}T{hour}:{minute}:{second}{offset}")
+    if not int(_FIRST_YEAR) <= moment.year < int(_BEYOND_YEAR):
         raise ValueError
-    return int(whole.timestamp()) * 10**9 + int((fraction or "").ljust(9, "0"))
-
-
-def _one_by_one(
-    path: Path,
-    block: RowBlock,
-    column: int,
-    name: str,
-    odd: NDArray[np.bool_],
-    found: Floats,
-    convert: Callable[[str], float],
-    expected: str,
-) -> None:
-    for row in np.flatnonzero(odd):
-        try:
-            found[row] = convert(block.text(int(row), column))
-        except ValueError:
-            found[row] = np.nan
-        if not np.isfinite(found[row]):
-            raise _refused(path, block, int(row), column, name, expected)
-
-
-def _refused(path: Path, block: RowBlock, row: int, column: int, name: str, expected: str) -> DocumentError:
-    found = quoted(block.text(row, column))
-    return DocumentError(f"{path}: line {block.lines[row]}: {name}: found {found}, expected {expected}")
+    return int(moment.timestamp()) * 10**9 + int((fraction or "").ljust(9, "0"))

@@ -6,8 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gkestimator.core.errors import UsageError
@@ -16,7 +14,7 @@ from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.arrivals.processes import ArrivalProcess
 from gkestimator.simulation.arrivals.rates import Bursts, Profile
-from gkestimator.simulation.arrivals.streams import TimesInMemory, sliced
+from gkestimator.simulation.arrivals.streams import TimesInMemory
 
 
 def all_times(arrivals: Arrivals, until_ms: float) -> list[NDArray[np.float64]]:
@@ -170,24 +168,6 @@ def test_rate_scale() -> None:
     assert (len(single), len(double)) == (100, 200)
 
 
-@given(
-    st.lists(st.lists(st.floats(0, 1000), max_size=30).map(sorted), min_size=1, max_size=4),
-    st.floats(0.7, 700),
-)
-@settings(max_examples=40, deadline=None)
-def test_slices_hold_the_same_requests_and_end_at_every_cut(times: list[list[float]], every: float) -> None:
-    arrivals = TimesInMemory(times)
-    cut = list(sliced(arrivals, 1000.0, every))
-    for a, b in zip(joined(cut, 1000.0), all_times(arrivals, 1000.0), strict=True):
-        np.testing.assert_array_equal(a, b)
-    ends = {c.end_ms for c in cut}
-    wanted, number = set(), 1
-    while number * every < 1000.0:
-        wanted.add(number * every)
-        number += 1
-    assert ends == wanted | {1000.0}
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -207,7 +187,6 @@ def test_slices_hold_the_same_requests_and_end_at_every_cut(times: list[list[flo
         (lambda: Bursts(sojourns_s=(0.0, 1.0)), "above 0 s"),
         (lambda: Bursts.of(factor=6.0, share=0.2, burst_s=1.0), "product at most 1"),
         (lambda: TimesInMemory([[2.0, 1.0]]), "source 0"),
-        (lambda: list(sliced(TimesInMemory([[1.0]]), 10.0, 0.0)), "expected above 0"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(make: object, message: str) -> None:

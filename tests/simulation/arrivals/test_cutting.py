@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gkestimator.simulation.arrivals.making import make_arrivals
-from gkestimator.simulation.arrivals.streams import TimesInMemory
-from gkestimator.simulation.replanning.cutting import Cutter
+from gkestimator.simulation.arrivals.streams import Cutter, TimesInMemory
 
 
 def test_a_request_at_the_cut_comes_after_it() -> None:
