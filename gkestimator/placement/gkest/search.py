@@ -372,9 +372,7 @@ class Search(Moves):
             if state.value + exact.gain >= least and self._stays(change, exact, holds):
                 return
 
-    def _with_smaller(
-        self, p: GpuPattern, x: PatternMember, least: float, holds: Holds | None
-    ) -> GpuPattern:
+    def _with_smaller(self, p: GpuPattern, x: PatternMember, least: float, holds: Holds | None) -> GpuPattern:
         """Take ``x`` away from GPUs like ``p``, or give it a smaller batch; return what they hold then."""
         if x.turn >= 0:
             return p
