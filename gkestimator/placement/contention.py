@@ -96,9 +96,7 @@ def _factor(contests: Sequence[_Contest], busy: Sequence[float]) -> float:
     return factor
 
 
-def _contests(
-    here: Sequence[Placed], demands: Sequence[float | None], i: int
-) -> tuple[_Contest, ...] | None:
+def _contests(here: Sequence[Placed], demands: Sequence[float | None], i: int) -> tuple[_Contest, ...] | None:
     """Return what the ``i``-th replica contests with others: SMs, and DRAM bandwidth where its own use is known. None:
     it has neighbours, and an SM demand is unknown."""
     mine = here[i]
