@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
 
 from gkestimator.core.errors import UsageError
 from gkestimator.export.deployment import Deployment, Instance
@@ -25,7 +24,7 @@ class KaiExporter(PodExporter):
         "compute is held to "
         "it. Creq is bookkeeping, and so is planned-gpus."
     )
-    options: ClassVar[tuple[str, ...]] = ("image", "queue")
+    options = ("image", "queue")
     scheduler = "kai-scheduler"
 
     def __init__(self, *, image: str | None = None, queue: str | None = None) -> None:

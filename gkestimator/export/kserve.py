@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath
-from typing import ClassVar
 from urllib.parse import quote
 
 from gkestimator.core.errors import UsageError
@@ -27,7 +26,7 @@ class KServeExporter(Exporter):
         "puts on one GPU take one each. It holds the number of replicas and the batch size (its batcher "
         "waits at most maxLatency, ms)."
     )
-    options: ClassVar[tuple[str, ...]] = ("storage_uri",)
+    options = ("storage_uri",)
 
     def __init__(self, *, storage_uri: str | None = None) -> None:
         if storage_uri is not None and not _URI.fullmatch(storage_uri):

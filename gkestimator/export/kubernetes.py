@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import PurePosixPath
-from typing import Any, ClassVar
+from typing import Any
 
 from gkestimator.core.errors import UsageError, one_line
 from gkestimator.core.records import frozen
@@ -220,8 +220,8 @@ def deployment_object(
 class PodExporter(Exporter):
     """A target that is reached by what Pods ask for: ``deployments.yaml``, for ``kubectl apply -f``."""
 
-    options: ClassVar[tuple[str, ...]] = ("image",)
-    scheduler: ClassVar[str | None] = None
+    options = ("image",)
+    scheduler = None
 
     def __init__(self, *, image: str | None = None) -> None:
         if image is not None and not _IMAGE.fullmatch(image):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from gkestimator.documents.interference import ContentionWeights, read_interference
 from gkestimator.hardware.gpus import GpuSpec
@@ -36,9 +36,9 @@ class Contention(Interference):
     shared while both do.
     """
 
-    name: ClassVar[str] = "contention"
-    code: ClassVar[int] = CONTENTION
-    needs: ClassVar[tuple[str, ...]] = ("sm_util_mean_pct",)
+    name = "contention"
+    code = CONTENTION
+    needs = ("sm_util_mean_pct",)
 
     def __init__(self, weights: ContentionWeights | None = None) -> None:
         self._weights = weights

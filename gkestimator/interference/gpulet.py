@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from gkestimator.documents.interference import fitted_file
 from gkestimator.hardware.gpus import GpuSpec
@@ -24,9 +24,9 @@ class Gpulet(Interference):
     neighbours their terms are summed (our reading).
     """
 
-    name: ClassVar[str] = "gpulet"
-    code: ClassVar[int] = GPULET
-    needs: ClassVar[tuple[str, ...]] = ("l2_util_mean_pct", "dram_util_mean_pct")
+    name = "gpulet"
+    code = GPULET
+    needs = ("l2_util_mean_pct", "dram_util_mean_pct")
 
     def __init__(self, coefficients: GpuletCoefficients = DERIVED) -> None:
         self._coefficients = coefficients

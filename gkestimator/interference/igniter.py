@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from gkestimator.core.errors import UsageError
 from gkestimator.hardware.gpus import GpuSpec
@@ -30,9 +30,9 @@ class Igniter(Interference):
     of the highest (the paper's line would reach 0).
     """
 
-    name: ClassVar[str] = "igniter"
-    code: ClassVar[int] = IGNITER
-    needs: ClassVar[tuple[str, ...]] = ("l2_util_mean_pct",)
+    name = "igniter"
+    code = IGNITER
+    needs = ("l2_util_mean_pct",)
 
     def __init__(self, coefficients: IgniterCoefficients | None = None, gpus: Sequence[GpuSpec] = ()) -> None:
         """``gpus``: the types that replicas run on. Raises UsageError: the coefficients lack one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from gkestimator.core.errors import UsageError
 from gkestimator.hardware.gpus import GpuSpec
@@ -16,8 +16,8 @@ from gkestimator.tables import Requirement
 class NoInterference(Interference):
     """Factor 1, always."""
 
-    name: ClassVar[str] = "none"
-    code: ClassVar[int] = NONE
+    name = "none"
+    code = NONE
 
     @classmethod
     def made(cls, coefficients: Path | None, gpus: Sequence[GpuSpec]) -> Self:

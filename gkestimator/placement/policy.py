@@ -96,7 +96,7 @@ class Policy(abc.ABC):
 
 
 def checked_problem(policy: Policy, problem: Problem) -> Problem:
-    """``problem`` with the candidates that lack a column ``policy`` needs put apart as incomplete. Raises
+    """Return ``problem`` with the candidates that lack a column ``policy`` needs put apart as incomplete. Raises
     UsageError: the objective is none of the policy's, or a model is left without candidates, naming the column."""
     if problem.objective not in policy.objectives:
         what = f"does not know the objective {problem.objective}"
@@ -247,3 +247,11 @@ def compute_pct(here: Sequence[Placed]) -> float | None:
             creq *= placed.candidate.latency_ms / placed.duty_cycle_ms
         total += creq
     return total
+
+
+def check_flags(policy: str, **flags: object) -> None:
+    """Raise UsageError where one of ``flags`` is neither true nor false: any text may be given for an option."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            shown = name.replace("_", "-")
+            raise UsageError(f"policy {policy}: option {shown}: found {value!r}, expected true or false")

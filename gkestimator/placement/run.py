@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from gkestimator.core.errors import one_line
 from gkestimator.documents import PlacedGpu, PlacementPlan, PlanTotals, Replica, Unserved
 from gkestimator.placement.building import impossible
-from gkestimator.placement.expected import expect
-from gkestimator.placement.expected import assigned_rps, goodput_rps
+from gkestimator.placement.expected import assigned_rps, expect, goodput_rps
 from gkestimator.placement.policy import Placed, Placement, Policy, checked_problem, compute_pct, verify
 from gkestimator.placement.problem import Problem
 

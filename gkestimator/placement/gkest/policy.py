@@ -14,8 +14,7 @@ from gkestimator.placement.gkest.moves import narrow_rates, whole_gpu_rates
 from gkestimator.placement.gkest.rent import Renting
 from gkestimator.placement.gkest.search import Search
 from gkestimator.placement.gkest.state import GpuPattern, PlacementState
-from gkestimator.placement.options import check_flags
-from gkestimator.placement.policy import Placed, Placement, Policy
+from gkestimator.placement.policy import Placed, Placement, Policy, check_flags
 from gkestimator.placement.problem import Problem
 
 FAIRNESS = ("none", "maxmin", "weighted")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from typing import ClassVar
 
 from gkestimator.placement.integer import Deadline
 from gkestimator.placement.papers.milp import on_gpus, without_choice
@@ -27,11 +26,9 @@ class ExclusivePolicy(Policy):
     each type each model gets).
     """
 
-    name: ClassVar[str] = "exclusive"
-    summary: ClassVar[str] = (
-        "one model per GPU at its largest batch within the objective (Shepherd's setting)"
-    )
-    needs: ClassVar[tuple[str, ...]] = ("memory",)
+    name = "exclusive"
+    summary = "one model per GPU at its largest batch within the objective (Shepherd's setting)"
+    needs = ("memory",)
 
     def place(self, problem: Problem) -> Placement:
         """The placement; see the class."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 from gkestimator.core.errors import UsageError
 from gkestimator.placement.integer import Deadline
@@ -41,14 +40,14 @@ class MilpPolicy(Policy):
     reached, not by weights, which could change the goodput.
     """
 
-    name: ClassVar[str] = "milp"
-    summary: ClassVar[str] = (
+    name = "milp"
+    summary = (
         "the thesis' mixed-integer program: most goodput or least cost on whole GPUs, one batch size a model"
     )
-    creq: ClassVar[str] = "occupancy-max"
-    needs: ClassVar[tuple[str, ...]] = ("creq", "memory")
-    options: ClassVar[tuple[str, ...]] = ("time_limit_s",)
-    packs_by_creq: ClassVar[bool] = True
+    creq = "occupancy-max"
+    needs = ("creq", "memory")
+    options = ("time_limit_s",)
+    packs_by_creq = True
 
     def __init__(self, *, time_limit_s: float = 60.0) -> None:
         """``time_limit_s``: seconds for all solves together; the best plan found by then is the answer,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import ClassVar
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.policy import Placed, Placement, Policy
@@ -54,8 +53,8 @@ class NexusPolicy(Policy):
     the nodes that serve most are kept.
     """
 
-    name: ClassVar[str] = "nexus"
-    summary: ClassVar[str] = "squishy bin packing: whole GPUs, then models in turns (Nexus, SOSP 2019)"
+    name = "nexus"
+    summary = "squishy bin packing: whole GPUs, then models in turns (Nexus, SOSP 2019)"
 
     def place(self, problem: Problem) -> Placement:
         """See :class:`Policy`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import ClassVar
 
 from gkestimator.placement.patterns import ROOM_PCT
 from gkestimator.placement.policy import Placed, Placement, Policy
@@ -34,11 +33,9 @@ class SelfTuningPolicy(Policy):
     A model has one share on a GPU, as in GSLICE.
     """
 
-    name: ClassVar[str] = "selftuning"
-    summary: ClassVar[str] = (
-        "guided self-tuning of SM shares (GSLICE): no turns, batch sized to the objective"
-    )
-    needs: ClassVar[tuple[str, ...]] = ("memory",)
+    name = "selftuning"
+    summary = "guided self-tuning of SM shares (GSLICE): no turns, batch sized to the objective"
+    needs = ("memory",)
 
     def place(self, problem: Problem) -> Placement:
         """The placement; see the class."""

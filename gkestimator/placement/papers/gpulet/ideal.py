@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from gkestimator.core.errors import UsageError
 from gkestimator.interference.gpulet_law import read_coefficients
 from gkestimator.placement.integer import solver_of
-from gkestimator.placement.options import check_flags
 from gkestimator.placement.papers.gpulet.board import placed_in
 from gkestimator.placement.papers.gpulet.columns import Filled, fillings
 from gkestimator.placement.papers.gpulet.lets import sizes
 from gkestimator.placement.papers.gpulet.policy import interference_of, whole_only
-from gkestimator.placement.policy import Placement, Policy, PolicyError
+from gkestimator.placement.policy import Placement, Policy, PolicyError, check_flags
 from gkestimator.placement.problem import Problem
 
 _TOLERANCE = 1e-9
@@ -39,9 +38,9 @@ class GpuletIdealPolicy(Policy):
     is stated. Refuses problems with more ways than ``gpulet_columns`` allows.
     """
 
-    name: ClassVar[str] = "gpulet-ideal"
-    summary: ClassVar[str] = "the best that gpu-lets can do, by exhaustive search; small cases only"
-    options: ClassVar[tuple[str, ...]] = ("coefficients", "interference")
+    name = "gpulet-ideal"
+    summary = "the best that gpu-lets can do, by exhaustive search; small cases only"
+    options = ("coefficients", "interference")
 
     def __init__(self, *, coefficients: Path | str | None = None, interference: bool = True) -> None:
         check_flags(self.name, interference=interference)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 from gkestimator.core.errors import UsageError
 from gkestimator.interference.gpulet_law import DERIVED, GpuletCoefficients, read_coefficients
-from gkestimator.placement.options import check_flags
 from gkestimator.placement.papers.gpulet.board import Board, Fitted, Place
 from gkestimator.placement.papers.gpulet.lets import CLOSE, Asked, Let, affordable, knee, sizes
-from gkestimator.placement.policy import Placement, Policy
+from gkestimator.placement.policy import Placement, Policy, check_flags
 from gkestimator.placement.problem import PlacementModel, Problem
 
 _HALVINGS = 20
@@ -37,11 +35,9 @@ class GpuletPolicy(Policy):
     ``interference`` and ``temporal_sharing`` False leave out either.
     """
 
-    name: ClassVar[str] = "gpulet"
-    summary: ClassVar[str] = (
-        "gpu-lets: GPUs split in two, models in turns inside a part (Choi et al., ATC 2022)"
-    )
-    options: ClassVar[tuple[str, ...]] = ("coefficients", "interference", "temporal_sharing", "published")
+    name = "gpulet"
+    summary = "gpu-lets: GPUs split in two, models in turns inside a part (Choi et al., ATC 2022)"
+    options = ("coefficients", "interference", "temporal_sharing", "published")
 
     def __init__(
         self,

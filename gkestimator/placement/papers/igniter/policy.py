@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 from gkestimator.interference.igniter_coefficients import (
     IgniterCoefficients,
@@ -43,10 +43,10 @@ class IgniterPolicy(Policy):
       others' promises.
     """
 
-    name: ClassVar[str] = "igniter"
-    summary: ClassVar[str] = "iGniter: SM shares by an analytical model of interference, greedy placement"
-    needs: ClassVar[tuple[str, ...]] = ("memory",)
-    options: ClassVar[tuple[str, ...]] = ("coefficients",)
+    name = "igniter"
+    summary = "iGniter: SM shares by an analytical model of interference, greedy placement"
+    needs = ("memory",)
+    options = ("coefficients",)
 
     def __init__(self, *, coefficients: Path | str | None = None) -> None:
         """``coefficients``: a file of fitted coefficients. Without it the table's columns stand in where

@@ -26,15 +26,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
 
 from gkestimator.core.errors import UsageError
-from gkestimator.placement.options import check_flags
 from gkestimator.placement.papers.usher.configurations import BATCH_SIZES, UsherChoice, choices_of, considered
 from gkestimator.placement.papers.usher.grouping import MAX_ROUNDS, ModelGroup, group
 from gkestimator.placement.papers.usher.packing import Garage, Packing, put, settled
 from gkestimator.placement.papers.usher.search import Step, search
-from gkestimator.placement.policy import Placed, Placement, Policy
+from gkestimator.placement.policy import Placed, Placement, Policy, check_flags
 from gkestimator.placement.problem import PlacementModel, Problem
 
 # One group of many models has more configurations than can be enumerated, pruned or not.
@@ -52,14 +50,12 @@ class UsherPolicy(Policy):
     placed in the workload's order.
     """
 
-    name: ClassVar[str] = "usher"
-    summary: ClassVar[str] = (
-        "USHER: balanced groups, best batch sizes and degrees, C-heavy and M-heavy in turn"
-    )
-    creq: ClassVar[str] = "occupancy-max"
-    needs: ClassVar[tuple[str, ...]] = ("creq", "memory")
-    options: ClassVar[tuple[str, ...]] = ("no_heavy", "no_division", "no_sort")
-    packs_by_creq: ClassVar[bool] = True
+    name = "usher"
+    summary = "USHER: balanced groups, best batch sizes and degrees, C-heavy and M-heavy in turn"
+    creq = "occupancy-max"
+    needs = ("creq", "memory")
+    options = ("no_heavy", "no_division", "no_sort")
+    packs_by_creq = True
 
     def __init__(self, *, no_heavy: bool = False, no_division: bool = False, no_sort: bool = False) -> None:
         check_flags(self.name, no_heavy=no_heavy, no_division=no_division, no_sort=no_sort)
