@@ -6,9 +6,9 @@ programs' solutions that differ only in which of them is which.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.problem import PlacementModel, Problem
@@ -87,17 +87,8 @@ def _replaces(other: Choice, choice: Choice) -> bool:
     return True
 
 
-@frozen
-class _Option:
-    """Hold what the ``number``-th choice takes of a GPU, percent."""
-
-    number: int
-    creq: float
-    memory: float
-
-    def fits(self, creq: float, memory: float) -> bool:
-        """Return whether there is room beside what is taken already."""
-        return creq + self.creq <= ROOM_PCT and memory + self.memory <= ROOM_PCT
+# The number of a choice and what it takes of a GPU: Creq and memory, percent. A plain tuple: the search looks at millions.
+_Option: TypeAlias = tuple[int, float, float]
 
 
 def maximal_patterns(choices: Sequence[Choice], gpu_type: str, *, limit: int) -> list[ReplicaPattern] | None:
@@ -122,15 +113,14 @@ def maximal_patterns(choices: Sequence[Choice], gpu_type: str, *, limit: int) ->
         full_creq = creq + more_creq
         full_memory = memory + more_memory
         if full_creq + any_creq <= ROOM_PCT and full_memory + any_memory <= ROOM_PCT:
-            left_out = itertools.chain.from_iterable(models[s] for s in skipped)
-            if any(option.fits(full_creq, full_memory) for option in left_out):
+            left_out = (option for s in skipped for option in models[s])
+            if any(full_creq + c <= ROOM_PCT and full_memory + m <= ROOM_PCT for _, c, m in left_out):
                 continue
         if not done:
             stack.append((depth + 1, members, (*skipped, depth), creq, memory))
-            for option in models[depth]:
-                if option.fits(creq, memory):
-                    with_it = (*members, option.number)
-                    stack.append((depth + 1, with_it, skipped, creq + option.creq, memory + option.memory))
+            for number, c, m in models[depth]:
+                if creq + c <= ROOM_PCT and memory + m <= ROOM_PCT:
+                    stack.append((depth + 1, (*members, number), skipped, creq + c, memory + m))
         elif members:
             patterns.append(ReplicaPattern(gpu_type=gpu_type, members=tuple(sorted(members))))
     return sorted(patterns, key=lambda p: p.members)
@@ -143,9 +133,8 @@ def _options(choices: Sequence[Choice], gpu_type: str) -> list[list[_Option]]:
     for number, choice in enumerate(choices):
         if gpu_type in choice.by_type:
             creq, memory = needs_pct(choice.by_type[gpu_type])
-            option = _Option(number=number, creq=creq, memory=memory)
-            by_model.setdefault(choice.model.name, []).append(option)
-    return sorted(by_model.values(), key=lambda m: (-min(o.creq + o.memory for o in m), m[0].number))
+            by_model.setdefault(choice.model.name, []).append((number, creq, memory))
+    return sorted(by_model.values(), key=lambda m: (-min(c + g for _, c, g in m), m[0][0]))
 
 
 def _still_to_come(
@@ -160,10 +149,12 @@ def _still_to_come(
     most = [(creq, memory)]
     least = [(least_creq, least_memory)]
     for model in reversed(models):
-        creq += max(option.creq for option in model)
-        memory += max(option.memory for option in model)
+        creqs = [c for _, c, _ in model]
+        memories = [m for _, _, m in model]
+        creq += max(creqs)
+        memory += max(memories)
         most.append((creq, memory))
-        least_creq = min(least_creq, *(option.creq for option in model))
-        least_memory = min(least_memory, *(option.memory for option in model))
+        least_creq = min(least_creq, *creqs)
+        least_memory = min(least_memory, *memories)
         least.append((least_creq, least_memory))
     return most[::-1], least[::-1]

@@ -67,9 +67,13 @@ _TURN_NODES = (_TURN_NODES + 1) / 2
 _TURN_WEIGHTS = _TURN_WEIGHTS / 2
 
 
+# The polynomial of Abramowitz and Stegun 7.1.26, the highest power first.
+_NORMAL_TAIL = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+
+
 @frozen
 class Server:
-    """``count`` replicas of one model that are alike: target batch, latencies by batch size (ascending, at
+    """Hold ``count`` replicas of one model that are alike: target batch, latencies by batch size (ascending, at
     least one), factor of the neighbours, and where they take turns the duty cycle and how much of it all turns
     together take (None: its own alone)."""
 
@@ -82,13 +86,13 @@ class Server:
     count: int = 1
 
     def latency_ms(self, batch: Array) -> Array:
-        """Latency at a (fractional) batch, slowed; below the smallest and above the largest of the table it is
+        """Return the latency at a (fractional) batch, slowed; below the smallest and above the largest of the table it is
         theirs."""
         return np.interp(batch, self.batches, self.latencies_ms) * self.slowdown
 
     @property
     def capacity_rps(self) -> float:
-        """Requests a second at the full batch."""
+        """Return the requests a second at the full batch."""
         latency = self.latencies_ms[-1] * self.slowdown
         if self.batches[-1] != self.batch_size:
             latency = float(self.latency_ms(np.array(float(self.batch_size))))
@@ -97,7 +101,7 @@ class Server:
 
 @frozen
 class OnTime:
-    """``rate_rps`` requests a second are answered on time out of ``admitted_rps``; ``max_wait_ms`` by server:
+    """Say that ``rate_rps`` requests a second are answered on time out of ``admitted_rps``; ``max_wait_ms`` by server:
     how long its batches may fill."""
 
     rate_rps: float
@@ -113,7 +117,7 @@ def on_time(
     sigma: float = 0.0,
     sigma_below: float | None = None,
 ) -> OnTime:
-    """Requests on time at ``servers`` of one model that is asked ``rate_rps`` times a second, each within
+    """Return the requests on time at ``servers`` of one model that is asked ``rate_rps`` times a second, each within
     ``slo_ms``.
 
     ``sigma``: standard deviation of the logarithm of true over estimated latency above the estimate (0: measured),
@@ -123,24 +127,54 @@ def on_time(
     if not servers or capacity <= 0 or rate_rps <= 0:
         return OnTime(rate_rps=0.0, admitted_rps=0.0, max_wait_ms=(0.0,) * len(servers))
     below = sigma if sigma_below is None else sigma_below
-    if sigma > 0 or below > 0:
-        factors = np.exp(_INTERVAL_POINTS * np.where(_INTERVAL_POINTS > 0, sigma, below))
-        points = _PAIRED_POINTS
-    else:
-        factors = np.ones(len(_FILL_POINTS))
-        points = _FILL_POINTS
-    parts = capacities / capacity
-    replicas = sum(s.count for s in servers)
+    judge = _Judge(servers, capacities / capacity, slo_ms, sigma, below)
+    # Batches smaller than the target may be faster a request than the full one: more than the capacity is served.
+    best = None
+    if rate_rps <= 1.6 * capacity:
+        best = judge.best_of(np.array([rate_rps]))
+        if best.rate_rps >= (1 - _HAIR) * rate_rps:
+            return best
+    loads = _LOADS[_LOADS * capacity < rate_rps]
+    if not len(loads):
+        loads = np.array([0.5 * min(rate_rps / capacity, 1.0)])
+    best = _better(best, judge.best_of(loads * capacity))
+    near = int(np.argmin(np.abs(loads - best.admitted_rps / capacity)))
+    low = loads[max(0, near - 1)]
+    high = min(1.0, rate_rps / capacity)
+    if near + 1 < len(loads):
+        high = loads[near + 1]
+    between = np.linspace(low, high, 10)[1:-1]
+    return _better(best, judge.best_of(between * capacity))
 
-    def best_of(rates: Array) -> OnTime:
+
+class _Judge:
+    """Work out what ``servers`` of one model answer on time; ``parts`` of its requests go to each."""
+
+    def __init__(
+        self, servers: Sequence[Server], parts: Array, slo_ms: float, sigma: float, below: float
+    ) -> None:
+        self._servers = list(zip(servers, parts, strict=True))
+        self._replicas = sum(s.count for s in servers)
+        self._slo_ms = slo_ms
+        if sigma > 0 or below > 0:
+            self._factors = np.exp(_INTERVAL_POINTS * np.where(_INTERVAL_POINTS > 0, sigma, below))
+            self._points = _PAIRED_POINTS
+        else:
+            self._factors = np.ones(len(_FILL_POINTS))
+            self._points = _FILL_POINTS
+
+    def best_of(self, rates: Array) -> OnTime:
+        """Return the admitted one of ``rates`` of which most is answered on time."""
         total = np.zeros(len(rates))
         waits = []
-        for server, part in zip(servers, parts, strict=True):
+        for server, part in self._servers:
             own = rates * (part / server.count)
             if server.duty_cycle_ms is not None:
-                chance, wait = _turns(server, own, replicas, slo_ms, factors)
+                chance, wait = _turns(server, own, self._replicas, self._slo_ms, self._factors)
             else:
-                chance, wait = _batches(server, rates, own, replicas, slo_ms, factors, points)
+                chance, wait = _batches(
+                    server, rates, own, self._replicas, self._slo_ms, self._factors, self._points
+                )
             total += chance * rates * part
             waits.append(wait)
         best = int(np.argmax(total))
@@ -150,29 +184,11 @@ def on_time(
             max_wait_ms=tuple(float(w[best]) for w in waits),
         )
 
-    # Batches smaller than the target may be faster a request than the full one: more than the capacity is served.
-    if rate_rps <= 1.6 * capacity:
-        found = best_of(np.array([rate_rps]))
-    else:
-        found = None
-    if found is not None and found.rate_rps >= (1 - _HAIR) * rate_rps:
-        return found
-    loads = _LOADS[_LOADS * capacity < rate_rps]
-    if not len(loads):
-        loads = np.array([0.5 * min(rate_rps / capacity, 1.0)])
-    found = _better(found, best_of(loads * capacity))
-    near = int(np.argmin(np.abs(loads - found.admitted_rps / capacity)))
-    if near + 1 < len(loads):
-        high = loads[near + 1]
-    else:
-        high = min(1.0, rate_rps / capacity)
-    return _better(found, best_of(np.linspace(loads[max(0, near - 1)], high, 10)[1:-1] * capacity))
 
-
-def _better(found: OnTime | None, other: OnTime) -> OnTime:
-    if found is None or other.rate_rps > found.rate_rps:
+def _better(best: OnTime | None, other: OnTime) -> OnTime:
+    if best is None or other.rate_rps > best.rate_rps:
         return other
-    return found
+    return best
 
 
 def _batches(
@@ -184,7 +200,7 @@ def _batches(
     factors: Array,
     points: Array,
 ) -> tuple[Array, Array]:
-    """(chance of being on time, best wait), each by admitted rate. Axes inside: rate, wait, point."""
+    """Return (chance of being on time, best wait), each by admitted rate. Axes inside: rate, wait, point."""
     most = server.batch_size - 1
     rate = model_rps[:, None] / 1e3  # per ms
     if most:
@@ -239,7 +255,7 @@ def _batches(
 def _turns(
     server: Server, own_rps: Array, replicas: int, slo_ms: float, factors: Array
 ) -> tuple[Array, Array]:
-    """As :func:`_batches`, for replicas that take turns. Axes inside: rate, factor, when in the cycle it
+    """Return the same as :func:`_batches`, for replicas that take turns. Axes inside: rate, factor, when in the cycle it
     arrives."""
     cycle = server.duty_cycle_ms or 0.0
     size = float(server.batch_size)
@@ -265,7 +281,7 @@ def _turns(
 
 
 def _spread_over(gap: Array, slack: Array, start: Array, decay: Array, flat: Array) -> Array:
-    """Chance that u + q <= slack, u uniform on [0, gap], P(q > t) = start for t <= flat, then start exp(-decay
+    """Return the chance that u + q <= slack, u uniform on [0, gap], P(q > t) = start for t <= flat, then start exp(-decay
     (t - flat))."""
     inside = np.maximum(slack, 0.0)
     falling = np.maximum(slack - flat, 0.0)
@@ -281,7 +297,7 @@ def _spread_over(gap: Array, slack: Array, start: Array, decay: Array, flat: Arr
 
 
 def _fill_moments(mean: Array, most: int) -> tuple[Array, Array, Array]:
-    """E[min(N, K)], E[M (M - 1)] with M = min(N, K + 1), and P(N >= K), for N ~ Poisson(mean), K = ``most`` >= 1.
+    """Return E[min(N, K)], E[M (M - 1)] with M = min(N, K + 1), and P(N >= K), for N ~ Poisson(mean), K = ``most`` >= 1.
 
     From E[N; N < c] = mean P(N < c - 1) and E[N (N - 1); N < c] = mean^2 P(N < c - 2)."""
     before, here, after = (_poisson_at_least(most + i, mean) for i in (-1, 0, 1))
@@ -291,7 +307,7 @@ def _fill_moments(mean: Array, most: int) -> tuple[Array, Array, Array]:
 
 
 def _poisson_at_least(count: float | Array, mean: Array) -> Array:
-    """P(N >= count) for N ~ Poisson(mean): small whole counts exactly, beyond by Wilson and Hilferty's cube root
+    """Return P(N >= count) for N ~ Poisson(mean): small whole counts exactly, beyond by Wilson and Hilferty's cube root
     (1931; within 0.001), which also takes counts between. 1 for counts of 0 or less."""
     if isinstance(count, int) and count <= _EXACT_COUNTS:
         if count <= 0:
@@ -306,17 +322,21 @@ def _poisson_at_least(count: float | Array, mean: Array) -> Array:
 
 
 def _normal_cdf(z: Array) -> Array:
-    """Phi(z) to 1.5e-7 (Abramowitz and Stegun 7.1.26)."""
+    """Return Phi(z) to 1.5e-7 (Abramowitz and Stegun 7.1.26)."""
     x = np.abs(z) / math.sqrt(2)
     t = 1.0 / (1.0 + 0.3275911 * x)
-    poly = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    poly = t * _NORMAL_TAIL[0]
+    for coefficient in _NORMAL_TAIL[1:]:
+        poly = t * (coefficient + poly)
     tail = 0.5 * poly * np.exp(-np.minimum(x * x, 700.0))
     return np.where(z >= 0, 1.0 - tail, tail)
 
 
 def interval_sigmas(estimate_ms: float, low_ms: float | None, high_ms: float | None) -> tuple[float, float]:
-    """Standard deviations of the logarithm (below, above the estimate) whose 5 and 95 % points are the
+    """Return standard deviations of the logarithm (below, above the estimate) whose 5 and 95 % points are the
     interval's ends; 0 without an interval, and on a side where it ends at the estimate."""
     if not low_ms or not high_ms or high_ms <= low_ms:
         return 0.0, 0.0
-    return max(0.0, math.log(estimate_ms / low_ms)) / _Z90, max(0.0, math.log(high_ms / estimate_ms)) / _Z90
+    below = max(0.0, math.log(estimate_ms / low_ms))
+    above = max(0.0, math.log(high_ms / estimate_ms))
+    return below / _Z90, above / _Z90
