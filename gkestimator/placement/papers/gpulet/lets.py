@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from gkestimator.core.records import frozen
 from gkestimator.interference.gpulet_law import GpuletCoefficients, Pressure
@@ -177,25 +178,13 @@ def fit(
     return None
 
 
-@frozen
-class _Turn:
-    """Run a model by ``candidate``, which takes ``late_ms`` beside the other gpu-let."""
+class _Turn(NamedTuple):
+    """Run a model by ``candidate``, which takes ``late_ms`` beside the other gpu-let. A plain tuple: thousands are
+    made for one gpu-let."""
 
-    candidate: Candidate
     late_ms: float
-
-    @property
-    def batch(self) -> int:
-        return self.candidate.batch_size
-
-
-@frozen
-class _Turns:
-    """Hold the turns of one cycle, which together take ``busy_ms``."""
-
-    turns: tuple[_Turn, ...]
-    busy_ms: float
-    headroom: float
+    batch: int
+    candidate: Candidate
 
 
 def _in_turns(
@@ -217,7 +206,7 @@ def _in_turns(
         own = []
         for c in a.model.on(gpu, sm_share_pct=size_pct):
             late = c.latency_ms * slow
-            own.append(_Turn(candidate=c, late_ms=late))
+            own.append(_Turn(late, c.batch_size, c))
             cycles |= {1e3 * c.batch_size / a.rate_rps, a.model.slo_ms - late}
         if not own:
             return None
@@ -225,20 +214,22 @@ def _in_turns(
         work += a.rate_rps * min(turn.late_ms / turn.batch for turn in own)
     if work > 1e3 * (1 + CLOSE):  # milliseconds in a second
         return None
-    best: _Turns | None = None
+    best: list[_Turn] = []
+    most = 0.0
     for cycle in sorted(d for d in cycles if d > 0):
         turns = _fastest(asked, options, cycle)
         if turns is None:
             break  # longer cycles need larger batches still
-        tried = _within(asked, turns, cycle, memory_pct)
-        if tried is not None and (best is None or tried.headroom > best.headroom * (1 + CLOSE)):
-            best = tried
-    if best is None:
+        headroom = _headroom(asked, turns, cycle, memory_pct)
+        if headroom > most * (1 + CLOSE):
+            best = turns
+            most = headroom
+    if not best:
         return None
     loads = []
-    for a, turn in zip(asked, best.turns, strict=True):
+    for a, turn in zip(asked, best, strict=True):
         loads.append(LetLoad(model=a.model, rate_rps=a.rate_rps, candidate=turn.candidate))
-    return Let(size_pct=size_pct, loads=tuple(loads), cycle_ms=best.busy_ms)
+    return Let(size_pct=size_pct, loads=tuple(loads), cycle_ms=sum(turn.late_ms for turn in best))
 
 
 def _fastest(asked: Sequence[Asked], options: Sequence[Sequence[_Turn]], cycle: float) -> list[_Turn] | None:
@@ -250,19 +241,20 @@ def _fastest(asked: Sequence[Asked], options: Sequence[Sequence[_Turn]], cycle: 
         enough = [turn for turn in own if turn.batch >= needed]
         if not enough:
             return None
-        turns.append(min(enough, key=lambda turn: (turn.late_ms, turn.batch)))
+        turns.append(min(enough, key=lambda turn: turn[:2]))
     return turns
 
 
-def _within(asked: Sequence[Asked], turns: Sequence[_Turn], cycle: float, memory_pct: float) -> _Turns | None:
-    """Return ``turns`` with their headroom; None: they fit neither the cycle nor the memory nor the objectives."""
+def _headroom(asked: Sequence[Asked], turns: Sequence[_Turn], cycle: float, memory_pct: float) -> float:
+    """Return how many times its rate ``turns`` serve of each model at least; 0 where they do not fit the cycle, the
+    memory or the objectives."""
     busy = sum(turn.late_ms for turn in turns)
     memory = sum(turn.candidate.memory_pct or 0.0 for turn in turns)
     if busy > cycle * (1 + CLOSE) or memory > memory_pct * (1 + CLOSE):
-        return None
+        return 0.0
     headroom = math.inf
     for a, turn in zip(asked, turns, strict=True):
         if busy + turn.late_ms > a.model.slo_ms:
-            return None
+            return 0.0
         headroom = min(headroom, 1e3 * turn.batch / busy / a.rate_rps)
-    return _Turns(turns=tuple(turns), busy_ms=busy, headroom=headroom)
+    return headroom
