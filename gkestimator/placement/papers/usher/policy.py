@@ -24,6 +24,7 @@ package). Our reading, where the texts leave it open:
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -43,7 +44,7 @@ _MOST_REPLICAS = 100_000
 
 
 class UsherPolicy(Policy):
-    """USHER: balanced groups, every batch size and replication degree, greedy packing.
+    """Form balanced groups, try every batch size and replication degree, greedy packing.
 
     ``no_heavy``: models are not interleaved by their kind; ``no_division``: one group of all models (above
     four models its search stops after 20,000 beginnings and says so); ``no_sort``: models of a group are
@@ -64,7 +65,7 @@ class UsherPolicy(Policy):
         self.no_sort = no_sort
 
     def place(self, problem: Problem) -> Placement:
-        """USHER's placement of ``problem``. Raises UsageError: no division, and more than 100 models."""
+        """Return USHER's placement of ``problem``. Raises UsageError: no division, and more than 100 models."""
         if self.no_division and len(problem.models) > _UNDIVIDED_MODELS:
             raise UsageError(
                 f"policy usher without division: found {len(problem.models)} models, expected at most "
@@ -78,11 +79,10 @@ class UsherPolicy(Policy):
         placed: list[Placed] = []
         reasons: dict[str, str] = {}
         notes: list[str] = []
-        for found in groups_of(problem.models, divide=not self.no_division):
+        for own in groups_of(problem.models, divide=not self.no_division):
+            names = own.names
             if self.no_sort:
-                names = sorted(found.names, key=lambda n: order[n])
-            else:
-                names = found.names
+                names = tuple(sorted(names, key=lambda n: order[n]))
             choices: list[tuple[UsherChoice, ...]] = []
             for name in names:
                 model = problem.by_name[name]
@@ -98,10 +98,7 @@ class UsherPolicy(Policy):
                     choices.append(mine)
                 else:
                     reasons[name] = _why_none(model, most)
-            if len(choices) > 2**MAX_ROUNDS:
-                limit = _UNDIVIDED_NODES
-            else:
-                limit = math.inf
+            limit = _UNDIVIDED_NODES if len(choices) > 2**MAX_ROUNDS else math.inf
             best = search(choices, packing, garage, rented=problem.elastic, most_nodes=limit)
             if best.cut:
                 notes.append(
@@ -113,16 +110,13 @@ class UsherPolicy(Policy):
 
 
 def groups_of(models: Sequence[PlacementModel], *, divide: bool = True) -> tuple[ModelGroup, ...]:
-    """The groups of ``models`` in the order in which they are placed; one group of all where ``divide`` is
+    """Return the groups of ``models`` in the order in which they are placed; one group of all where ``divide`` is
     false. Creq and Mreq of a model are means over its profiled batch sizes, infeasible ones included, each over
     those where it is known: a batch size whose Creq is null still has its Mreq."""
     singles = [_single(m) for m in models]
     if divide or not singles:
         return group(singles)
-    found = singles[0]
-    for other in singles[1:]:
-        found = found.joined(other)
-    return (found,)
+    return (functools.reduce(ModelGroup.joined, singles),)
 
 
 def _single(model: PlacementModel) -> ModelGroup:
@@ -153,23 +147,21 @@ def _carry_out(
         for t, _, _, count, start, _ in taken:
             candidate = choice.candidates[t]
             assert candidate is not None
-            placed += [
-                Placed(gpu=problem.gpu(problem.types[t], i), model=choice.name, candidate=candidate)
-                for i in range(start, start + count)
-            ]
+            for i in range(start, start + count):
+                gpu = problem.gpu(problem.types[t], i)
+                placed.append(Placed(gpu=gpu, model=choice.name, candidate=candidate))
     return Packing([], settled(packing), packing.opened)
 
 
 def garage_of(problem: Problem) -> Garage:
-    """The GPUs of ``problem`` by type."""
+    """Return the GPUs of ``problem`` by type."""
     limits = problem.pools
-    known = [problem.prices.get(t) for t in problem.types]
-    prices = tuple(p for p in known if p is not None)
-    if len(prices) < len(known):
-        return Garage(limits=limits, order=tuple(range(len(limits))), prices=(0.0,) * len(limits))
-    return Garage(
-        limits=limits, order=tuple(sorted(range(len(limits)), key=lambda t: (prices[t], t))), prices=prices
-    )
+    known = problem.known_prices
+    if known is None:
+        known = dict.fromkeys(problem.types, 0.0)
+    prices = tuple(known[t] for t in problem.types)
+    order = sorted(range(len(limits)), key=lambda t: (prices[t], t))
+    return Garage(limits=limits, order=tuple(order), prices=prices)
 
 
 def _why_none(model: PlacementModel, most: float) -> str:
