@@ -16,7 +16,7 @@ _PROPORTIONAL = ("contention is proportional sharing: a fit was no better on mod
 
 
 class Contention(Interference):
-    """A batch that asks a part d of a resource beside others that ask d' of it takes max(1, d + d') as long, for the
+    """Slow by proportional sharing: a batch that asks a part d of a resource beside others that ask d' of it takes max(1, d + d') as long, for the
     resource where that is most.
 
     Derivation: a resource that is asked for more than it has serves all in proportion (the law of
@@ -45,19 +45,19 @@ class Contention(Interference):
 
     @classmethod
     def made(cls, coefficients: Path | None, gpus: Sequence[GpuSpec]) -> Self:
-        """The file is one that ``gkest train --interference`` wrote; where the law without weights was as good there,
+        """Return the law; its file is one that ``gkest train --interference`` wrote; where the law without weights was as good there,
         it stays so."""
         if coefficients is None:
             return cls()
         file = read_interference(coefficients)
-        found = cls(file.contention)
-        found.notes = _PROPORTIONAL
+        law = cls(file.contention)
+        law.notes = _PROPORTIONAL
         if file.contention is not None:
-            found.notes = file.fit.elsewhere(spec.name for spec in gpus)
-        return found
+            law.notes = file.fit.elsewhere(spec.name for spec in gpus)
+        return law
 
     def features(self, row: Requirement) -> tuple[float, ...]:
-        """SM, DRAM and L2 demand (parts of 1), SM demand if not confined (else 0), 1 if confined, 1 where DRAM is
+        """Return SM, DRAM and L2 demand (parts of 1), SM demand if not confined (else 0), 1 if confined, 1 where DRAM is
         known, 1 where L2 is."""
         compute = min(known(self, row, "sm_util_mean_pct"), row.sm_share_pct, 100.0) / 100
         dram = row.dram_util_mean_pct
@@ -75,7 +75,7 @@ class Contention(Interference):
         )
 
     def terms(self, gpu: GpuSpec) -> tuple[float, ...]:
-        """1 with weights, then the six; zeros without."""
+        """Return 1 with weights, then the six; zeros without."""
         if self._weights is None:
             return (0.0,) * TERMS
         w = self._weights

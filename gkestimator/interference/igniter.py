@@ -21,7 +21,7 @@ from gkestimator.tables import Requirement
 
 
 class Igniter(Interference):
-    """Slowdown = t_gpu beside the neighbours / t_gpu alone, of iGniter's latency model
+    """Slow by t_gpu beside the neighbours / t_gpu alone, of iGniter's latency model
     (:mod:`gkestimator.interference.igniter_law`; F. Xu et al., IEEE TPDS 2023, section 3).
 
     Its terms add up over the neighbours: their number (scheduling delay of each kernel), their L2 utilisations, their
@@ -35,17 +35,17 @@ class Igniter(Interference):
     needs = ("l2_util_mean_pct",)
 
     def __init__(self, coefficients: IgniterCoefficients | None = None, gpus: Sequence[GpuSpec] = ()) -> None:
-        """``gpus``: the types that replicas run on. Raises UsageError: the coefficients lack one."""
+        """Take ``gpus``: the types that replicas run on. Raises UsageError: the coefficients lack one."""
         self._coefficients = coefficients
         self._terms = {spec.name: terms_of(spec, coefficients) for spec in gpus}
 
     @classmethod
     def made(cls, coefficients: Path | None, gpus: Sequence[GpuSpec]) -> Self:
-        """The file is the policy's (``examples/igniter-coefficients.toml``)."""
+        """Return the law; its file is the policy's (``examples/igniter-coefficients.toml``)."""
         return cls(None if coefficients is None else read_coefficients(coefficients), gpus)
 
     def features(self, row: Requirement) -> tuple[float, ...]:
-        """Parts of its time that it is active and that its kernels are scheduled, kernels over its time (1/ms),
+        """Return the parts of its time that it is active and that its kernels are scheduled, kernels over its time (1/ms),
         alpha_cache, L2 utilisation (0 to 1), power (W), 1 where power is unknown; zeros. Raises UsageError
         naming a column that is null, or a GPU type that the model was not made for."""
         if row.gpu not in self._terms:
@@ -77,16 +77,17 @@ class Igniter(Interference):
         )
 
     def terms(self, gpu: GpuSpec) -> tuple[float, ...]:
-        """alpha_sch, beta_sch (ms), F (MHz), P, p_idle (W), alpha_f (MHz/W), 1 where power counts; a zero."""
-        found: GpuTerms = self._terms.get(gpu.name) or terms_of(gpu, self._coefficients)
-        power = found.idle_power_w is not None and found.clock_mhz_per_w is not None
+        """Return alpha_sch, beta_sch (ms), F (MHz), P, p_idle (W), alpha_f (MHz/W), 1 where power counts; a zero."""
+        known: GpuTerms = self._terms.get(gpu.name) or terms_of(gpu, self._coefficients)
+        delayed = known.schedule_ms_per_model is not None
+        power = known.idle_power_w is not None and known.clock_mhz_per_w is not None
         return padded(
             TERMS,
-            found.schedule_ms_per_model or 0.0,
-            found.schedule_offset_ms or 0.0 if found.schedule_ms_per_model is not None else 0.0,
-            found.clock_mhz,
-            found.power_limit_w,
-            found.idle_power_w or 0.0,
-            found.clock_mhz_per_w or 0.0,
+            known.schedule_ms_per_model or 0.0,
+            (known.schedule_offset_ms or 0.0) if delayed else 0.0,
+            known.clock_mhz,
+            known.power_limit_w,
+            known.idle_power_w or 0.0,
+            known.clock_mhz_per_w or 0.0,
             float(power),
         )
