@@ -36,8 +36,8 @@ class KServeExporter(Exporter):
         self.storage_uri = storage_uri
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
-        """``inferenceservices.yaml``. Replicas that take turns on one GPU need no turns here: each has a GPU
-        of its own."""
+        """Return ``inferenceservices.yaml``. Replicas that take turns on one GPU need no turns here: each has
+        a GPU of its own."""
         objects = []
         for group in groups_of(deployment.instances):
             one = group.first
@@ -77,14 +77,14 @@ class KServeExporter(Exporter):
         return (ExportFile(path=PurePosixPath("inferenceservices.yaml"), text=text),)
 
     def messages(self, deployment: Deployment) -> tuple[str, ...]:
-        """What is still to be named, and how many GPUs this takes."""
-        found = []
+        """Return what is still to be named, and how many GPUs this takes."""
+        lines = []
         if self.storage_uri is None:
-            found.append(f"models are taken from {STORAGE_PLACEHOLDER}: name the place by --storage-uri")
+            lines.append(f"models are taken from {STORAGE_PLACEHOLDER}: name the place by --storage-uri")
         planned = {i.gpu_id for i in deployment.instances if i.gpu_id is not None}
         if planned and len(planned) < len(deployment.instances):
-            found.append(
+            lines.append(
                 f"its {len(deployment.instances)} replicas take a whole GPU each; the plan has them on "
                 f"{len(planned)}"
             )
-        return tuple(found)
+        return tuple(lines)

@@ -32,8 +32,8 @@ _PROPORTIONAL = "contention, proportional"
 
 @frozen
 class Fit:
-    """Hold what was fitted. ``gpulet`` may be the derived one; ``contention`` None: proportional sharing was at least as
-    good. ``notes``: for each law, in words, what was kept and why."""
+    """Hold what was fitted. ``gpulet`` may be the derived one; ``contention`` None: proportional sharing was
+    at least as good. ``notes``: for each law, in words, what was kept and why."""
 
     gpulet: GpuletWeights
     contention: ContentionWeights | None
@@ -43,16 +43,15 @@ class Fit:
 
 
 def fit_interference(found: Slowdowns) -> Fit:
-    """Fit gpulet's and our law to the measured slowdowns ``found``; return them with each law's error on models left
-    out.
+    """Fit gpulet's and our law to the measured slowdowns ``found``; return them with each law's error on
+    models left out.
 
-    Least squares of relative errors, (predicted - measured) / measured, with coefficients of at least 0. Errors:
-    each model in turn is left out with every group that it is in; the others are fitted; its groups are
-    predicted. A fit is kept where its median error there is below that of the law without it, and its 90th
-    percentile not above. gpulet's law, which is one of DRAM and L2 demand, is judged and fitted only where both are
-    known throughout; else it stays derived. Raises UsageError: fewer than LEAST_MODELS models; scipy is missing (extra
-    ``train``).
-    """
+    Least squares of relative errors, (predicted - measured) / measured, with coefficients of at least 0.
+    Errors: each model in turn is left out with every group that it is in; the others are fitted; its groups
+    are predicted. A fit is kept where its median error there is below that of the law without it, and its
+    90th percentile not above. gpulet's law, which is one of DRAM and L2 demand, is judged and fitted only
+    where both are known throughout; else it stays derived. Raises UsageError: fewer than LEAST_MODELS models;
+    scipy is missing (extra ``train``)."""
     if importlib.util.find_spec("scipy") is None:
         raise UsageError("fitting interference needs scipy: pip install 'gkestimator[train]'")
     models = sorted({name for m in found for name in m.models})
@@ -121,7 +120,8 @@ def _guesses(train: Slowdowns, test: Slowdowns, whole: bool) -> dict[str, Floats
 
 
 def _notes(fitted: str, plain: str, errors: Mapping[str, LawError]) -> list[str]:
-    """Return in words which form of a law is kept, and whether it is worth more than no interference at all."""
+    """Return in words which form of a law is kept, and whether it is worth more than no interference at
+    all."""
     law, other = (fitted, plain) if _better(errors[fitted], errors[plain]) else (plain, fitted)
     notes = [
         f"{law} is kept: off by {errors[law].median_pct:.1f} % (90th percentile {errors[law].p90_pct:.1f} %) on "
@@ -152,7 +152,7 @@ def _nonnegative(columns: Floats, target: Floats, measured: Floats) -> list[floa
     from scipy.optimize import nnls
 
     weights, _ = nnls(columns / measured[:, None], target / measured)
-    return np.asarray(weights, dtype=np.float64).tolist()
+    return [float(weight) for weight in weights]
 
 
 def _slowdowns(found: Slowdowns) -> Floats:
@@ -220,8 +220,8 @@ def _unseen(columns: Floats) -> list[str]:
 
 
 def fit_contention(found: Slowdowns) -> ContentionWeights:
-    """Return our law's six weights by non-negative least squares. A term that is 0 in every measurement is not known by
-    them; it keeps the weight of proportional sharing (excess 1, overlap 0)."""
+    """Return our law's six weights by non-negative least squares. A term that is 0 in every measurement is
+    not known by them; it keeps the weight of proportional sharing (excess 1, overlap 0)."""
     columns = _contention_columns(found)
     measured = _slowdowns(found)
     weights = _nonnegative(columns, measured - 1, measured)

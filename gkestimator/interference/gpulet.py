@@ -17,7 +17,8 @@ _DERIVED = ("gpulet's coefficients are the derived ones: a fit was no better on 
 
 
 class Gpulet(Interference):
-    """Slow by a linear law: max(1, constant + l2_own l2 + l2_other l2' + dram_own dram + dram_other dram'), ' of the neighbour.
+    """Slow by a linear law: max(1, constant + l2_own l2 + l2_other l2' + dram_own dram + dram_other dram'), '
+    of the neighbour.
 
     Source: Choi et al., USENIX ATC 2022; the terms and the default coefficients are those of
     :mod:`gkestimator.interference.gpulet_law`. The paper splits a GPU in two at most; with more
@@ -46,8 +47,8 @@ class Gpulet(Interference):
         return law
 
     def features(self, row: Requirement) -> tuple[float, ...]:
-        """Return what it adds to its own slowdown, to another's; zeros. Raises UsageError: a column that a coefficient
-        multiplies is null."""
+        """Return what it adds to its own slowdown, to another's; zeros. Raises UsageError: a column that a
+        coefficient multiplies is null."""
         for column in self._coefficients.columns:
             known(self, row, column)
         pressure = self._coefficients.pressure([alone_candidate(row)])

@@ -25,8 +25,9 @@ class Pressure:
 
 @frozen
 class GpuletCoefficients:
-    """Hold the coefficients of slowdown = max(1, constant + l2_own l2 + l2_other l2' + dram_own dram + dram_other dram'), with the
-    utilisations of the L2 cache and of DRAM bandwidth as parts of 1, ' of the other gpu-let.
+    """Hold the coefficients of slowdown = max(1, constant + l2_own l2 + l2_other l2' + dram_own dram +
+    dram_other dram'), with the utilisations of the L2 cache and of DRAM bandwidth as parts of 1, ' of the
+    other gpu-let.
 
     Source: Choi et al., USENIX ATC 2022 (interference model, fitted by linear regression on
     pairs).
@@ -77,9 +78,9 @@ DERIVED = GpuletCoefficients(
 
 
 def read_coefficients(path: Path) -> GpuletCoefficients:
-    """Return the coefficients in the YAML (or JSON) file at ``path``: the five names of :class:`GpuletCoefficients`, each
-    a number; or what ``gkest train --interference`` wrote (a file, or a bundle's folder). Raises DocumentError
-    naming the field."""
+    """Return the coefficients in the YAML (or JSON) file at ``path``: the five names of
+    :class:`GpuletCoefficients`, each a number; or what ``gkest train --interference`` wrote (a file, or a
+    bundle's folder). Raises DocumentError naming the field."""
     names = [f.name for f in fields(GpuletCoefficients)]
     fitted = fitted_file(path)
     if fitted is not None:

@@ -24,11 +24,10 @@ class Igniter(Interference):
     """Slow by t_gpu beside the neighbours / t_gpu alone, of iGniter's latency model
     (:mod:`gkestimator.interference.igniter_law`; F. Xu et al., IEEE TPDS 2023, section 3).
 
-    Its terms add up over the neighbours: their number (scheduling delay of each kernel), their L2 utilisations, their
-    powers. Without coefficients the table's columns stand for what they can, as in the policy: L2 contention
-    alone. Power counts where that of every batch that runs is known; a clock never falls below ``laws.LEAST_CLOCK``
-    of the highest (the paper's line would reach 0).
-    """
+    Its terms add up over the neighbours: their number (scheduling delay of each kernel), their L2
+    utilisations, their powers. Without coefficients the table's columns stand for what they can, as in the
+    policy: L2 contention alone. Power counts where that of every batch that runs is known; a clock never
+    falls below ``laws.LEAST_CLOCK`` of the highest (the paper's line would reach 0)."""
 
     name = "igniter"
     code = IGNITER
@@ -45,9 +44,9 @@ class Igniter(Interference):
         return cls(None if coefficients is None else read_coefficients(coefficients), gpus)
 
     def features(self, row: Requirement) -> tuple[float, ...]:
-        """Return the parts of its time that it is active and that its kernels are scheduled, kernels over its time (1/ms),
-        alpha_cache, L2 utilisation (0 to 1), power (W), 1 where power is unknown; zeros. Raises UsageError
-        naming a column that is null, or a GPU type that the model was not made for."""
+        """Return the parts of its time that it is active and that its kernels are scheduled, kernels over its
+        time (1/ms), alpha_cache, L2 utilisation (0 to 1), power (W), 1 where power is unknown; zeros. Raises
+        UsageError naming a column that is null, or a GPU type that the model was not made for."""
         if row.gpu not in self._terms:
             known = ", ".join(self._terms) or "none"
             raise UsageError(
@@ -77,7 +76,8 @@ class Igniter(Interference):
         )
 
     def terms(self, gpu: GpuSpec) -> tuple[float, ...]:
-        """Return alpha_sch, beta_sch (ms), F (MHz), P, p_idle (W), alpha_f (MHz/W), 1 where power counts; a zero."""
+        """Return alpha_sch, beta_sch (ms), F (MHz), P, p_idle (W), alpha_f (MHz/W), 1 where power counts; a
+        zero."""
         known: GpuTerms = self._terms.get(gpu.name) or terms_of(gpu, self._coefficients)
         delayed = known.schedule_ms_per_model is not None
         power = known.idle_power_w is not None and known.clock_mhz_per_w is not None

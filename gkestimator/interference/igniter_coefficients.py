@@ -37,8 +37,8 @@ class ModelCoefficients:
 
 @frozen
 class IgniterCoefficients:
-    """Hold ``gpus`` by type (figures that the file leaves out are None there), ``models`` by (model, GPU type);
-    ``source`` is the file."""
+    """Hold ``gpus`` by type (figures that the file leaves out are None there), ``models`` by (model, GPU
+    type); ``source`` is the file."""
 
     source: str
     gpus: Mapping[str, Mapping[str, float | None]]
@@ -46,8 +46,8 @@ class IgniterCoefficients:
 
 
 def read_coefficients(path: Path | str) -> IgniterCoefficients:
-    """Return the coefficients in the TOML or JSON (``*.json``) file at ``path``. Raises SpecError or DocumentError
-    naming the field. ``examples/igniter-coefficients.toml`` documents every field."""
+    """Return the coefficients in the TOML or JSON (``*.json``) file at ``path``. Raises SpecError or
+    DocumentError naming the field. ``examples/igniter-coefficients.toml`` documents every field."""
     path = Path(path)
     if path.suffix.casefold() == ".json":
         fields = load_json(path, what=f"a {_WHAT}")
@@ -139,8 +139,8 @@ def load_of(
     beside: bool,
     asker: str = "policy igniter",
 ) -> IgniterLoad:
-    """Return ``candidate`` in the model's terms. ``beside``: whether it may have neighbours. ``asker``: who needs what is
-    null, for the error.
+    """Return ``candidate`` in the model's terms. ``beside``: whether it may have neighbours. ``asker``: who
+    needs what is null, for the error.
 
     Without a model's own coefficients its L2 utilisation and power are the table's columns, k_sch n_k is
     part of the latency, and alpha_cache is its L2 utilisation: the part of its time that moves data through
@@ -199,7 +199,8 @@ def _l2_util(own: ModelCoefficients, candidate: Candidate, active: float) -> flo
 
 
 def _power_w(own: ModelCoefficients, candidate: Candidate, active: float, gpu: GpuTerms) -> float | None:
-    """Return what it adds to an idle GPU: by the fitted line, else the table's column; None: neither is known."""
+    """Return what it adds to an idle GPU: by the fitted line, else the table's column; None: neither is
+    known."""
     if own.power_w is not None:
         return linear(*own.power_w, candidate.batch_size, active)
     power = candidate.row.power_w

@@ -65,8 +65,8 @@ class IgniterLoad:
 
 
 def active_ms(k: tuple[float, float, float, float, float], batch_size: int, share: float) -> float:
-    """Return k_act of a fit: (k1 b^2 + k2 b + k3) / (r + k4) + k5, ``share`` r from 0 to 1. Infinite where the fit
-    has no value (r + k4 not above 0, or a time not above 0)."""
+    """Return k_act of a fit: (k1 b^2 + k2 b + k3) / (r + k4) + k5, ``share`` r from 0 to 1. Infinite where
+    the fit has no value (r + k4 not above 0, or a time not above 0)."""
     below = share + k[3]
     if below <= 0:
         return math.inf
@@ -75,13 +75,15 @@ def active_ms(k: tuple[float, float, float, float, float], batch_size: int, shar
 
 
 def linear(slope: float, offset: float, batch_size: int, active: float) -> float:
-    """Return a model's power or L2 utilisation: slope x b / k_act + offset (b / k_act in samples per ms), at least
+    """Return a model's power or L2 utilisation: slope x b / k_act + offset (b / k_act in samples per ms), at
+    least
     0."""
     return max(0.0, slope * batch_size / active + offset)
 
 
 def latency_ms(gpu: GpuTerms, loads: Sequence[IgniterLoad], which: int) -> float:
-    """Return t of ``loads[which]`` while all ``loads`` run on one GPU. Infinite where the clock would fall to 0."""
+    """Return t of ``loads[which]`` while all ``loads`` run on one GPU. Infinite where the clock would fall to
+    0."""
     load = loads[which]
     copied = (load.input_bytes or 0.0) + (load.output_bytes or 0.0)
     return 1e3 * copied / gpu.pcie_bytes_per_s + gpu_ms(gpu, loads, which)

@@ -1,7 +1,7 @@
 """The laws of interference as one function over numbers, which the engine compiles.
 
-Scalars and small arrays alone, nothing is allocated: the engine asks at every start and end of a batch. What the
-numbers mean stands where they are made: ``none.py``, ``gpulet.py``, ``igniter.py``, ``contention.py``.
+Scalars and small arrays alone, nothing is allocated: the engine asks at every start and end of a batch. What
+the numbers mean stands where they are made: ``none.py``, ``gpulet.py``, ``igniter.py``, ``contention.py``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def slowdown(
     count: int,
     terms: NDArray[np.float64],
 ) -> float:
-    """Return the factor (1 or more) on a batch with features ``own`` beside ``count`` others whose features sum to
-    ``others``, on a GPU with ``terms``. All three are arrays of FEATURES, FEATURES and TERMS numbers; ``code``
-    is an :class:`~gkestimator.interference.base.Interference`'s. An unknown code gives 1."""
+    """Return the factor (1 or more) on a batch with features ``own`` beside ``count`` others whose features
+    sum to ``others``, on a GPU with ``terms``. All three are arrays of FEATURES, FEATURES and TERMS numbers;
+    ``code`` is an :class:`~gkestimator.interference.base.Interference`'s. An unknown code gives 1."""
     if count <= 0:
         return 1.0
     factor = 1.0

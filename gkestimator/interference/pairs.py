@@ -31,9 +31,9 @@ _MOST_IN_GROUP = 16
 
 @frozen
 class MeasuredSlowdown:
-    """Hold one slowdown that was measured. ``own`` and ``others``: :class:`Contention`'s features of the model, and their
-    sums over those beside it (FEATURES numbers each); ``models`` of the group, its own first. ``known``: DRAM and L2
-    demand are, of all of them."""
+    """Hold one slowdown that was measured. ``own`` and ``others``: :class:`Contention`'s features of the
+    model, and their sums over those beside it (FEATURES numbers each); ``models`` of the group, its own
+    first. ``known``: DRAM and L2 demand are, of all of them."""
 
     group: str
     gpu: str
@@ -53,14 +53,13 @@ class _Side:
 def read_pairs(
     path: Path, tables: Sequence[Path] = (), *, gpu_specs: Sequence[Path | str] = ()
 ) -> tuple[MeasuredSlowdown, ...]:
-    """Return every slowdown in the co-location table at ``path`` (CSV, JSON, Parquet), or in what ``measure_gpu.py coloc``
-    writes (Parquet), in the order of the file. What models ask of the GPU alone is the file's where it has it, else
-    that of their row in the requirement ``tables``.
+    """Return every slowdown in the co-location table at ``path`` (CSV, JSON, Parquet), or in what
+    ``measure_gpu.py coloc`` writes (Parquet), in the order of the file. What models ask of the GPU alone is
+    the file's where it has it, else that of their row in the requirement ``tables``.
 
-    Raises TableError naming file, row and column: a broken table, a group of one or on two GPUs, models that took
-    turns, a latency of 0, times that are no slowdown, a share of 0, a model without its row, SM utilisation that is
-    null in both, a demand above the peak.
-    """
+    Raises TableError naming file, row and column: a broken table, a group of one or on two GPUs, models that
+    took turns, a latency of 0, times that are no slowdown, a share of 0, a model without its row, SM
+    utilisation that is null in both, a demand above the peak."""
     catalogue = gpu_catalogue(gpu_specs)
     sides = _coloc(path) if _is_coloc(path) else _ours(path)
     groups: dict[str, list[_Side]] = defaultdict(list)
@@ -98,8 +97,8 @@ def _is_coloc(path: Path) -> bool:
 
 
 def _coloc(path: Path) -> list[_Side]:
-    """Return the pairs in a part that ``measure_gpu.py coloc`` wrote: side A of a pair, then B. A pair of which one side broke
-    off is left out: nobody knows for how long the other had company."""
+    """Return the pairs in a part that ``measure_gpu.py coloc`` wrote: side A of a pair, then B. A pair of
+    which one side broke off is left out: nobody knows for how long the other had company."""
     pairs: list[list[tuple[str, Mapping[str, Any]]]] = []
     for number, row in enumerate(parquet_records(path), start=1):
         if row.get("kind") != "pair":
@@ -147,8 +146,8 @@ class _Rows:
                 self._rows[key].append(row)
 
     def of(self, side: _Side, gpu: str) -> Requirement:
-        """Return the row of ``side`` on ``gpu``, with the demands that the pair's own row has; DRAM and L2 demand are null
-        where nobody knows them. Raises TableError."""
+        """Return the row of ``side`` on ``gpu``, with the demands that the pair's own row has; DRAM and L2
+        demand are null where nobody knows them. Raises TableError."""
         run = side.run
         given = {name: getattr(run, name) for name in DEMANDS if getattr(run, name) is not None}
         if len(given) == len(DEMANDS) or (_NEEDED in given and not self.tables):

@@ -50,10 +50,9 @@ class InterferenceReport:
 def train_interference(
     pairs: Path, tables: Sequence[Path] = (), *, gpu_specs: Sequence[Path | str] = ()
 ) -> InterferenceReport:
-    """Fit the laws to the co-location table at ``pairs``; demands that it lacks are the requirement ``tables``'. The
-    same files give the same bytes. Raises TableError naming file, row and column; UsageError: too few models, a weight
-    that the file's reader would refuse, no scipy.
-    """
+    """Fit the laws to the co-location table at ``pairs``; demands that it lacks are the requirement
+    ``tables``'. The same files give the same bytes. Raises TableError naming file, row and column;
+    UsageError: too few models, a weight that the file's reader would refuse, no scipy."""
     pairs = Path(pairs)
     measured = read_pairs(pairs, [Path(t) for t in tables], gpu_specs=gpu_specs)
     fit = fit_interference(measured)
@@ -84,8 +83,8 @@ def train_interference(
 
 
 def coefficients_path(output: Path, *, bundle: bool, read: Sequence[Path] = ()) -> Path:
-    """Return where the coefficients go for ``-o output``: into the ``bundle``, or there. Raises UsageError: a suffix that is
-    not .yaml or .yml, a folder, or a file that is ``read``."""
+    """Return where the coefficients go for ``-o output``: into the ``bundle``, or there. Raises UsageError: a
+    suffix that is not .yaml or .yml, a folder, or a file that is ``read``."""
     if bundle:
         return output / FILE_NAME
     if output.suffix.lower() not in (".yaml", ".yml"):

@@ -191,7 +191,8 @@ def _check_complete(
 
 
 def _candidate(row: Requirement, spec: GpuSpec, column: str) -> Candidate | None:
-    """Return ``row`` with what it leaves out worked out; None: neither its latency nor its throughput is known."""
+    """Return ``row`` with what it leaves out worked out; None: neither its latency nor its throughput is
+    known."""
     latency = row.latency_ms
     throughput = row.throughput_rps
     batch = row.batch_size or 1
@@ -201,13 +202,7 @@ def _candidate(row: Requirement, spec: GpuSpec, column: str) -> Candidate | None
         throughput = 1e3 * batch / latency
     if not latency or not throughput or math.isinf(latency) or math.isinf(throughput):
         return None
-    size = row.mreq_bytes if row.mreq_bytes is not None else row.reserved_bytes
-    percent = row.mreq_pct
-    visible = spec.memory_visible_bytes
-    if percent is None and size is not None:
-        percent = 100 * size / visible
-    elif size is None and percent is not None:
-        size = math.ceil(percent / 100 * visible)
+    size, percent = _memory(row, spec.memory_visible_bytes)
     if row.gpu != spec.name:
         row = replace(row, gpu=spec.name)
     return Candidate(
@@ -218,6 +213,17 @@ def _candidate(row: Requirement, spec: GpuSpec, column: str) -> Candidate | None
         memory_pct=percent,
         memory_bytes=size,
     )
+
+
+def _memory(row: Requirement, visible: int) -> tuple[int | None, float | None]:
+    """Return the memory of ``row`` in bytes and in percent of what is ``visible``; None: unknown."""
+    size = row.mreq_bytes if row.mreq_bytes is not None else row.reserved_bytes
+    percent = row.mreq_pct
+    if percent is None and size is not None:
+        percent = 100 * size / visible
+    elif size is None and percent is not None:
+        size = math.ceil(percent / 100 * visible)
+    return size, percent
 
 
 def _two_rows(table: str, first: Requirement, second: Requirement) -> str:
@@ -231,8 +237,8 @@ def _two_rows(table: str, first: Requirement, second: Requirement) -> str:
 
 
 def impossible(problem: Problem) -> dict[str, str]:
-    """Return the models that no policy could serve on this cluster, whatever is free, with the reason: every candidate
-    is above the objective, or larger than the GPU's memory."""
+    """Return the models that no policy could serve on this cluster, whatever is free, with the reason: every
+    candidate is above the objective, or larger than the GPU's memory."""
     reasons = {}
     part_of = {s.model: a for a in problem.workload.applications for s in a.stages}
     for model in problem.models:

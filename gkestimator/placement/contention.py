@@ -17,15 +17,16 @@ _CLOSE = 1e-4
 
 @frozen
 class _Contest:
-    """Hold what a replica asks of one resource (percent), and what each of those that take it meanwhile asks."""
+    """Hold what a replica asks of one resource (percent), and what each of those that take it meanwhile
+    asks."""
 
     own: float
     takers: tuple[tuple[int, float], ...]
 
 
 def compute_demand_pct(placed: Placed) -> float | None:
-    """Return the percent of the GPU's SMs that a running replica occupies: its mean SM utilisation, where that is
-    unknown the measure it was packed by; at most the share it is confined to. None: unknown."""
+    """Return the percent of the GPU's SMs that a running replica occupies: its mean SM utilisation, where
+    that is unknown the measure it was packed by; at most the share it is confined to. None: unknown."""
     candidate = placed.candidate
     demand = candidate.row.sm_util_mean_pct
     if demand is None:
@@ -36,16 +37,16 @@ def compute_demand_pct(placed: Placed) -> float | None:
 
 
 def slowdowns(placed: Sequence[Placed], rates_rps: Sequence[float]) -> list[float | None]:
-    """Return the factor (1 or more) on each replica's latency while it serves ``rates_rps`` beside its neighbours;
-    None where it has neighbours and a demand is unknown.
+    """Return the factor (1 or more) on each replica's latency while it serves ``rates_rps`` beside its
+    neighbours; None where it has neighbours and a demand is unknown.
 
-    A running replica with demand d beside neighbours that run a part u_j of the time with demands d_j is slowed by
-    max(1, (d + sum u_j d_j) / 100), for SMs and, where the table has it, for DRAM bandwidth; the larger
-    counts. Replicas confined to shares of the SMs do not take SMs from each other; those of one partition
-    never run at once. Derivation: a resource asked for more than it has serves all in proportion; u_j itself
-    grows with the slowdown (fixed point). The simulator's law
-    (:class:`gkestimator.interference.contention.Contention`) is the same for one moment: who runs then has u_j = 1.
-    """
+    A running replica with demand d beside neighbours that run a part u_j of the time with demands d_j is
+    slowed by max(1, (d + sum u_j d_j) / 100), for SMs and, where the table has it, for DRAM bandwidth; the
+    larger counts. Replicas confined to shares of the SMs do not take SMs from each other; those of one
+    partition never run at once. Derivation: a resource asked for more than it has serves all in proportion;
+    u_j itself grows with the slowdown (fixed point). The simulator's law
+    (:class:`gkestimator.interference.contention.Contention`) is the same for one moment: who runs then has
+    u_j = 1."""
     result: list[float | None] = [1.0] * len(placed)
     by_gpu: dict[str, list[int]] = defaultdict(list)
     for i, p in enumerate(placed):
@@ -88,7 +89,8 @@ def _on_one_gpu(here: Sequence[Placed], rates: Sequence[float]) -> list[float | 
 
 
 def _factor(contests: Sequence[_Contest], busy: Sequence[float]) -> float:
-    """Return the slowdown by the resource where it is most, while each replica runs a part ``busy`` of the time."""
+    """Return the slowdown by the resource where it is most, while each replica runs a part ``busy`` of the
+    time."""
     factor = 1.0
     for contest in contests:
         asked = contest.own + sum(busy[j] * demand for j, demand in contest.takers)
@@ -97,8 +99,8 @@ def _factor(contests: Sequence[_Contest], busy: Sequence[float]) -> float:
 
 
 def _contests(here: Sequence[Placed], demands: Sequence[float | None], i: int) -> tuple[_Contest, ...] | None:
-    """Return what the ``i``-th replica contests with others: SMs, and DRAM bandwidth where its own use is known. None:
-    it has neighbours, and an SM demand is unknown."""
+    """Return what the ``i``-th replica contests with others: SMs, and DRAM bandwidth where its own use is
+    known. None: it has neighbours, and an SM demand is unknown."""
     mine = here[i]
     confined = mine.candidate.sm_share_pct < 100
     compute = []

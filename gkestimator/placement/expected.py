@@ -1,6 +1,6 @@
 """What a placement serves: its goodput as every policy is measured (rate, or throughput within the objective,
-whichever is less), and what it is expected to serve on time, batch filling, queueing, interference and the estimate's
-interval counted."""
+whichever is less), and what it is expected to serve on time, batch filling, queueing, interference and the
+estimate's interval counted."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gkestimator.tables.candidate import Candidate
 
 @frozen
 class Expected:
-    """Hold ``goodput_rps``: the sum of ``by_model``; None where a replica's slowdown is unknown (then ``notes`` say
-    why). ``admitted_rps`` by model: the rate that is let in for that. ``max_wait_ms`` by replica, in the order they
-    were given."""
+    """Hold ``goodput_rps``: the sum of ``by_model``; None where a replica's slowdown is unknown (then
+    ``notes`` say why). ``admitted_rps`` by model: the rate that is let in for that. ``max_wait_ms`` by
+    replica, in the order they were given."""
 
     goodput_rps: float | None
     by_model: Mapping[str, float | None]
@@ -30,7 +30,8 @@ class Expected:
 
 
 def capacities_rps(problem: Problem, placed: Sequence[Placed]) -> dict[str, float]:
-    """Return by model the throughput of its replicas whose latency (duty cycle included) is within the objective."""
+    """Return by model the throughput of its replicas whose latency (duty cycle included) is within the
+    objective."""
     capacities = dict.fromkeys((m.name for m in problem.models), 0.0)
     for p in placed:
         if _in_time(problem, p):
@@ -39,7 +40,8 @@ def capacities_rps(problem: Problem, placed: Sequence[Placed]) -> dict[str, floa
 
 
 def goodput_rps(problem: Problem, placed: Sequence[Placed]) -> dict[str, float]:
-    """Return min(rate, capacity) by model. Source: USHER, section 5 (goodput: requests answered within their SLO)."""
+    """Return min(rate, capacity) by model. Source: USHER, section 5 (goodput: requests answered within their
+    SLO)."""
     capacities = capacities_rps(problem, placed)
     return {m.name: min(m.rate_rps, capacities[m.name]) for m in problem.models}
 
@@ -79,31 +81,9 @@ def expect(problem: Problem, placed: Sequence[Placed]) -> Expected:
             by_model[model.name] = admitted[model.name] = None
             unknown.append(model.name)
             continue
-        # Replicas that are alike are one server with a count.
-        alike: dict[object, list[int]] = defaultdict(list)
-        for i in here:
-            p = placed[i]
-            alike[id(p.candidate), p.duty_cycle_ms, round(factors[i] or 1.0, 4), busy[i]].append(i)
-        servers = []
-        candidates = []
-        for numbers in alike.values():
-            p = placed[numbers[0]]
-            server = server_of(
-                model,
-                p.candidate,
-                slowdown=round(factors[numbers[0]] or 1.0, 4),
-                duty_cycle_ms=p.duty_cycle_ms,
-                cycle_busy_ms=busy[numbers[0]],
-                count=len(numbers),
-            )
-            servers.append(server)
-            candidates.append(p.candidate)
-        answer = model_on_time(model, servers, candidates)
+        answer = _of_model(model, placed, here, factors, busy, waits)
         by_model[model.name] = answer.rate_rps
         admitted[model.name] = answer.admitted_rps
-        for numbers, wait in zip(alike.values(), answer.max_wait_ms, strict=True):
-            for i in numbers:
-                waits[i] = wait
     notes: tuple[str, ...] = ()
     if unknown:
         models = ", ".join(unknown)
@@ -116,6 +96,43 @@ def expect(problem: Problem, placed: Sequence[Placed]) -> Expected:
         slowdown=tuple(factors),
         notes=notes,
     )
+
+
+def _of_model(
+    model: PlacementModel,
+    placed: Sequence[Placed],
+    here: Sequence[int],
+    factors: Sequence[float | None],
+    busy: Sequence[float | None],
+    waits: list[float | None],
+) -> OnTime:
+    """Return what the replicas of ``model``, whose numbers are ``here``, serve on time, and write down their
+    waits."""
+    # Replicas that are alike are one server with a count.
+    alike: dict[object, list[int]] = defaultdict(list)
+    for i in here:
+        p = placed[i]
+        alike[id(p.candidate), p.duty_cycle_ms, round(factors[i] or 1.0, 4), busy[i]].append(i)
+    servers = []
+    candidates = []
+    for numbers in alike.values():
+        first = numbers[0]
+        p = placed[first]
+        server = server_of(
+            model,
+            p.candidate,
+            slowdown=round(factors[first] or 1.0, 4),
+            duty_cycle_ms=p.duty_cycle_ms,
+            cycle_busy_ms=busy[first],
+            count=len(numbers),
+        )
+        servers.append(server)
+        candidates.append(p.candidate)
+    answer = model_on_time(model, servers, candidates)
+    for numbers, wait in zip(alike.values(), answer.max_wait_ms, strict=True):
+        for i in numbers:
+            waits[i] = wait
+    return answer
 
 
 def _busy_ms(placed: Sequence[Placed]) -> list[float | None]:
@@ -151,8 +168,9 @@ def server_of(
     cycle_busy_ms: float | None = None,
     count: int = 1,
 ) -> Server:
-    """Return ``count`` replicas of ``model`` by ``candidate``, with the latencies of smaller batches from the table.
-    ``cycle_busy_ms``: how much of the duty cycle all turns of its partition take (None: its own alone)."""
+    """Return ``count`` replicas of ``model`` by ``candidate``, with the latencies of smaller batches from the
+    table. ``cycle_busy_ms``: how much of the duty cycle all turns of its partition take (None: its own
+    alone)."""
     curve = {candidate.batch_size: candidate.latency_ms}
     for smaller in model.on(candidate.gpu, sm_share_pct=candidate.sm_share_pct):
         if smaller.batch_size < candidate.batch_size:

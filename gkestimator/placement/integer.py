@@ -27,7 +27,8 @@ SLACK = 1e-6
 
 
 class SolverError(GkestimatorError):
-    """Say that HiGHS gave up on a program for another reason than time: a defect of the program, not of its input."""
+    """Say that HiGHS gave up on a program for another reason than time: a defect of the program, not of its
+    input."""
 
 
 class Deadline:
@@ -91,9 +92,9 @@ class IntegerProgram:
         start: Sequence[float] | None = None,
         nodes: int | None = None,
     ) -> Solution | None:
-        """Return the best values of the columns. ``start``: values to begin from, kept when time runs out before
-        better ones are found. ``nodes``: a bound on the search that is the same on every machine. None: no
-        values hold the rows, or none were found in time. Raises SolverError."""
+        """Return the best values of the columns. ``start``: values to begin from, kept when time runs out
+        before better ones are found. ``nodes``: a bound on the search that is the same on every machine.
+        None: no values hold the rows, or none were found in time. Raises SolverError."""
         import highspy
 
         if not self.lower:
@@ -153,8 +154,8 @@ def linear_program(
     maximise: bool = False,
     integer: Sequence[bool] = (),
 ) -> highspy.HighsLp:
-    """Return a program in HiGHS' form. ``vectors`` are the matrix' rows (columns where ``by_row`` is false) as
-    (indices, coefficients); ``integer`` by column (none: all may be fractions)."""
+    """Return a program in HiGHS' form. ``vectors`` are the matrix' rows (columns where ``by_row`` is false)
+    as (indices, coefficients); ``integer`` by column (none: all may be fractions)."""
     import highspy
 
     lp = highspy.HighsLp()
@@ -184,8 +185,9 @@ def linear_program(
 
 
 def solver_of(model: highspy.HighsLp, **options: object) -> Any:
-    """Return HiGHS with ``model`` and ``options``, silent and on one thread; for programs that :class:`IntegerProgram` is not
-    made for (arrays at hand, duals asked for). Raises SolverError: HiGHS does not take an option, or the model."""
+    """Return HiGHS with ``model`` and ``options``, silent and on one thread; for programs that
+    :class:`IntegerProgram` is not made for (arrays at hand, duals asked for). Raises SolverError: HiGHS does
+    not take an option, or the model."""
     import highspy
 
     solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]

@@ -19,7 +19,8 @@ ROOM_PCT = 100 + 1e-9
 
 @frozen
 class Choice:
-    """Hold one way to run ``model`` on every GPU type: its candidate by type. A type it cannot run on is absent."""
+    """Hold one way to run ``model`` on every GPU type: its candidate by type. A type it cannot run on is
+    absent."""
 
     model: PlacementModel
     by_type: Mapping[str, Candidate]
@@ -39,8 +40,8 @@ class ReplicaPattern:
 
 
 def needs_pct(candidate: Candidate) -> tuple[float, float]:
-    """Return (Creq, memory) that a replica takes from a GPU's 100 %. One whose Creq is above 100 % fills a GPU by
-    itself and so takes all of both. The candidate must have both figures."""
+    """Return (Creq, memory) that a replica takes from a GPU's 100 %. One whose Creq is above 100 % fills a
+    GPU by itself and so takes all of both. The candidate must have both figures."""
     creq = candidate.creq_pct
     memory = candidate.memory_pct
     assert creq is not None and memory is not None
@@ -50,8 +51,8 @@ def needs_pct(candidate: Candidate) -> tuple[float, float]:
 
 
 def batch_choices(problem: Problem, model: PlacementModel) -> tuple[Choice, ...]:
-    """Return one choice for each batch size at which ``model`` keeps its objective on some GPU type, whole GPUs
-    (SM share 100 %) only, ascending.
+    """Return one choice for each batch size at which ``model`` keeps its objective on some GPU type, whole
+    GPUs (SM share 100 %) only, ascending.
 
     A batch size is left out where another runs on every type that it runs on, needs no more there and gives
     no less: in any plan it can be replaced, which changes neither the goodput nor a GPU.
@@ -87,19 +88,19 @@ def _replaces(other: Choice, choice: Choice) -> bool:
     return True
 
 
-# The number of a choice and what it takes of a GPU: Creq and memory, percent. A plain tuple: the search looks at millions.
+# The number of a choice and what it takes of a GPU: Creq and memory, percent. Plain: the search looks at millions.
 _Option: TypeAlias = tuple[int, float, float]
+_NOTHING = (0.0, 0.0)
 
 
 def maximal_patterns(choices: Sequence[Choice], gpu_type: str, *, limit: int) -> list[ReplicaPattern] | None:
-    """Return every pattern on ``gpu_type`` to which no replica of a further model can be added, in a fixed order.
-    Smaller patterns are not needed where a replica too many does no harm. None: the search would take
-    more than ``limit`` steps.
-    """
+    """Return every pattern on ``gpu_type`` to which no replica of a further model can be added, in a fixed
+    order. Smaller patterns are not needed where a replica too many does no harm. None: the search would take
+    more than ``limit`` steps."""
     models = _options(choices, gpu_type)
     most, least = _still_to_come(models)
     any_creq, any_memory = least[0]  # of all models, skipped ones among them
-    patterns: list[ReplicaPattern] = []
+    patterns: list[tuple[int, ...]] = []
     steps = 0
     stack: list[tuple[int, tuple[int, ...], tuple[int, ...], float, float]] = [(0, (), (), 0.0, 0.0)]
     while stack:
@@ -109,26 +110,35 @@ def maximal_patterns(choices: Sequence[Choice], gpu_type: str, *, limit: int) ->
             return None
         least_creq, least_memory = least[depth]
         done = creq + least_creq > ROOM_PCT or memory + least_memory > ROOM_PCT
-        more_creq, more_memory = (0.0, 0.0) if done else most[depth]
+        more_creq, more_memory = _NOTHING if done else most[depth]
         full_creq = creq + more_creq
         full_memory = memory + more_memory
         if full_creq + any_creq <= ROOM_PCT and full_memory + any_memory <= ROOM_PCT:
-            left_out = (option for s in skipped for option in models[s])
-            if any(full_creq + c <= ROOM_PCT and full_memory + m <= ROOM_PCT for _, c, m in left_out):
+            skipped_fits = _any_fits([models[s] for s in skipped], full_creq, full_memory)
+            if skipped_fits:
                 continue
-        if not done:
-            stack.append((depth + 1, members, (*skipped, depth), creq, memory))
-            for number, c, m in models[depth]:
-                if creq + c <= ROOM_PCT and memory + m <= ROOM_PCT:
-                    stack.append((depth + 1, (*members, number), skipped, creq + c, memory + m))
-        elif members:
-            patterns.append(ReplicaPattern(gpu_type=gpu_type, members=tuple(sorted(members))))
-    return sorted(patterns, key=lambda p: p.members)
+        if done:
+            patterns.append(tuple(sorted(members)))
+            continue
+        stack.append((depth + 1, members, (*skipped, depth), creq, memory))
+        for number, c, m in models[depth]:
+            if creq + c <= ROOM_PCT and memory + m <= ROOM_PCT:
+                stack.append((depth + 1, (*members, number), skipped, creq + c, memory + m))
+    return [ReplicaPattern(gpu_type=gpu_type, members=members) for members in sorted(filter(None, patterns))]
+
+
+def _any_fits(models: Sequence[Sequence[_Option]], creq: float, memory: float) -> bool:
+    """Return whether an option fits beside what is taken already."""
+    for model in models:
+        for _, c, m in model:
+            if creq + c <= ROOM_PCT and memory + m <= ROOM_PCT:
+                return True
+    return False
 
 
 def _options(choices: Sequence[Choice], gpu_type: str) -> list[list[_Option]]:
-    """Return the options of each model on ``gpu_type``, the hungriest model first: what is left over is small early, and
-    the search narrow."""
+    """Return the options of each model on ``gpu_type``, the hungriest model first: what is left over is small
+    early, and the search narrow."""
     by_model: dict[str, list[_Option]] = {}
     for number, choice in enumerate(choices):
         if gpu_type in choice.by_type:
@@ -140,10 +150,11 @@ def _options(choices: Sequence[Choice], gpu_type: str) -> list[list[_Option]]:
 def _still_to_come(
     models: Sequence[Sequence[_Option]],
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Return by model what those from it on take (Creq, memory): at most, all together; at least, one of them.
+    """Return by model what those from it on take (Creq, memory): at most, all together; at least, one of
+    them.
 
-    Where the first fits beside a model that was skipped, a pattern cannot become maximal any more; where not even the
-    second fits, it is done."""
+    Where the first fits beside a model that was skipped, a pattern cannot become maximal any more; where not
+    even the second fits, it is done."""
     creq = memory = 0.0
     least_creq = least_memory = math.inf
     most = [(creq, memory)]

@@ -65,9 +65,9 @@ class _Look:
 
 
 def draw(plan: PlacementPlan, form: str) -> bytes:
-    """Return the picture of ``plan`` as ``png``, ``svg`` or ``pdf``: the left bar of a pair is compute (Creq), the
-    right and paler one memory (Mreq), in percent of the GPU; GPUs with the same content stand once, with their
-    number. The same plan gives the same bytes. Raises UsageError without matplotlib."""
+    """Return the picture of ``plan`` as ``png``, ``svg`` or ``pdf``: the left bar of a pair is compute
+    (Creq), the right and paler one memory (Mreq), in percent of the GPU; GPUs with the same content stand
+    once, with their number. The same plan gives the same bytes. Raises UsageError without matplotlib."""
     pairs = _pairs(plan)
     drawn = pairs[: _PER_ROW * _MOST_ROWS]
     per_row = min(_PER_ROW, max(_FEWEST, len(drawn)))

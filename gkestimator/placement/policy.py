@@ -49,23 +49,23 @@ class Placed:
 
     @property
     def capacity_rps(self) -> float:
-        """Return the requests a second that it can serve: a batch every duty cycle where it takes turns, else the table's
-        throughput."""
+        """Return the requests a second that it can serve: a batch every duty cycle where it takes turns, else
+        the table's throughput."""
         if self.duty_cycle_ms is not None:
             return 1e3 * self.candidate.batch_size / self.duty_cycle_ms
         return self.candidate.throughput_rps
 
     @property
     def response_ms(self) -> float:
-        """Return the time from a full batch to its answer without neighbours: the latency, after at most one duty
-        cycle of waiting."""
+        """Return the time from a full batch to its answer without neighbours: the latency, after at most one
+        duty cycle of waiting."""
         return self.candidate.latency_ms + (self.duty_cycle_ms or 0.0)
 
 
 @frozen
 class Placement:
-    """Hold a policy's answer: its replicas, why models are not (wholly) served, what a reader must know, and how
-    far its own objective is at most from the best (percent; None: no bound)."""
+    """Hold a policy's answer: its replicas, why models are not (wholly) served, what a reader must know, and
+    how far its own objective is at most from the best (percent; None: no bound)."""
 
     placed: tuple[Placed, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -96,8 +96,9 @@ class Policy(abc.ABC):
 
 
 def checked_problem(policy: Policy, problem: Problem) -> Problem:
-    """Return ``problem`` with the candidates that lack a column ``policy`` needs put apart as incomplete. Raises
-    UsageError: the objective is none of the policy's, or a model is left without candidates, naming the column."""
+    """Return ``problem`` with the candidates that lack a column ``policy`` needs put apart as incomplete.
+    Raises UsageError: the objective is none of the policy's, or a model is left without candidates, naming
+    the column."""
     if problem.objective not in policy.objectives:
         what = f"does not know the objective {problem.objective}"
         if problem.objective == "cost":
@@ -142,10 +143,9 @@ def _column(need: str, problem: Problem) -> str:
 def verify(policy: Policy, problem: Problem, placement: Placement) -> None:
     """Refuse an answer that does not stand. Raises PolicyError naming policy, GPU and replica.
 
-    Held: GPUs and candidates are the problem's; no latency above the objective (the duty cycle included); memory,
-    the SM shares of confined partitions, and time within a partition are within 100 %; Creq too where the
-    policy says so; no more rented GPUs than the offer's limit.
-    """
+    Held: GPUs and candidates are the problem's; no latency above the objective (the duty cycle included);
+    memory, the SM shares of confined partitions, and time within a partition are within 100 %; Creq too where
+    the policy says so; no more rented GPUs than the offer's limit."""
     judge = _Judge(policy, problem)
     by_gpu: dict[str, list[Placed]] = defaultdict(list)
     for placed in placement.placed:
@@ -211,8 +211,8 @@ class _Judge:
             raise self.fault(gpu, f"SM shares sum to {confined:.6g} %")
 
     def _share_pct(self, gpu: str, group: Sequence[Placed]) -> float:
-        """Return the share of the SMs of one partition. Raises PolicyError: it has no single one, no single duty cycle,
-        or more to do in a cycle than there is time."""
+        """Return the share of the SMs of one partition. Raises PolicyError: it has no single one, no single
+        duty cycle, or more to do in a cycle than there is time."""
         name = f"partition {group[0].partition}"
         cycle = group[0].duty_cycle_ms
         cycles = {p.duty_cycle_ms for p in group}
@@ -236,8 +236,8 @@ def partitions(here: Sequence[Placed]) -> list[list[Placed]]:
 
 
 def compute_pct(here: Sequence[Placed]) -> float | None:
-    """Return Creq of the replicas of one GPU together: their sum, those that take turns with the part of the duty
-    cycle that they run. None where one is unknown."""
+    """Return Creq of the replicas of one GPU together: their sum, those that take turns with the part of the
+    duty cycle that they run. None where one is unknown."""
     total = 0.0
     for placed in here:
         creq = placed.candidate.creq_pct
@@ -250,7 +250,8 @@ def compute_pct(here: Sequence[Placed]) -> float | None:
 
 
 def check_flags(policy: str, **flags: object) -> None:
-    """Raise UsageError where one of ``flags`` is neither true nor false: any text may be given for an option."""
+    """Raise UsageError where one of ``flags`` is neither true nor false: any text may be given for an
+    option."""
     for name, value in flags.items():
         if not isinstance(value, bool):
             shown = name.replace("_", "-")

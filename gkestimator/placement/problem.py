@@ -1,4 +1,5 @@
-"""The placement problem that every policy answers: models with their rates, objectives and table rows; GPUs."""
+"""The placement problem that every policy answers: models with their rates, objectives and table rows;
+GPUs."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ class PlacementModel:
     ``candidates`` are its rows on the cluster's GPU types at every batch size and SM share, sorted by (GPU
     type in the problem's order, share, batch size). A candidate whose latency is above the objective is still
     here: what is feasible is for the policy to say. ``incomplete`` are rows that cannot be placed, because a
-    column that the policy needs is null there (:func:`~gkestimator.placement.policy.checked_problem` puts them
-    apart); what else they say was measured."""
+    column that the policy needs is null there (:func:`~gkestimator.placement.policy.checked_problem` puts
+    them apart); what else they say was measured."""
 
     name: str
     rate_rps: float
@@ -30,7 +31,8 @@ class PlacementModel:
     incomplete: tuple[Candidate, ...] = ()
 
     def on(self, gpu: str, *, sm_share_pct: float | None = 100.0) -> tuple[Candidate, ...]:
-        """Return the candidates on GPU type ``gpu`` at one SM share (None: at every), by ascending share and batch size."""
+        """Return the candidates on GPU type ``gpu`` at one SM share (None: at every), by ascending share and
+        batch size."""
         on_type = [c for c in self.candidates if c.gpu == gpu]
         return tuple(c for c in on_type if sm_share_pct in (None, c.sm_share_pct))
 
@@ -100,8 +102,8 @@ class Problem:
 
     @cached_property
     def limits(self) -> Mapping[str, int | None]:
-        """Return the number of GPUs of each type that may be used: those of a fixed cluster, or the most that may be rented (None: any
-        number)."""
+        """Return the number of GPUs of each type that may be used: those of a fixed cluster, or the most that
+        may be rented (None: any number)."""
         if self.elastic:
             return {o.type: o.limit for o in self.offers}
         return self.counts
@@ -118,7 +120,8 @@ class Problem:
 
     @cached_property
     def known_prices(self) -> Mapping[str, float] | None:
-        """Return the price of every type (USD per hour); None where one is unknown, so that costs say nothing."""
+        """Return the price of every type (USD per hour); None where one is unknown, so that costs say
+        nothing."""
         known: dict[str, float] = {}
         for gpu_type in self.types:
             price = self.prices.get(gpu_type)

@@ -26,8 +26,8 @@ Layout = list[tuple[str, tuple[int, ...]]]
 
 @frozen
 class Form:
-    """Hold a program in one of the forms. ``served``: w by choice; ``used``: the columns that count the GPUs of
-    each type; ``layout`` reads a solution as GPUs with the choices on each."""
+    """Hold a program in one of the forms. ``served``: w by choice; ``used``: the columns that count the GPUs
+    of each type; ``layout`` reads a solution as GPUs with the choices on each."""
 
     program: IntegerProgram
     choices: Sequence[Choice]
@@ -40,8 +40,8 @@ class Form:
 
 @frozen
 class Answer:
-    """Hold ``gpus``: the choices on each GPU that is used, needless replicas left out. ``gap_pct``: how far what
-    the problem asks for is at most from its best (None: no bound was found). ``notes``: what ran out of
+    """Hold ``gpus``: the choices on each GPU that is used, needless replicas left out. ``gap_pct``: how far
+    what the problem asks for is at most from its best (None: no bound was found). ``notes``: what ran out of
     time."""
 
     gpus: Layout
@@ -50,8 +50,8 @@ class Answer:
 
 
 class _Service:
-    """Build a program with w and y (by choice) and the rule that each model runs at one batch size; further columns are
-    replicas of a choice (:meth:`replica`), which serve its model."""
+    """Build a program with w and y (by choice) and the rule that each model runs at one batch size; further
+    columns are replicas of a choice (:meth:`replica`), which serve its model."""
 
     def __init__(self, problem: Problem, choices: Sequence[Choice]) -> None:
         self.choices = choices
@@ -97,8 +97,8 @@ class _Service:
 
 
 def _reachable(problem: Problem, choices: Sequence[Choice]) -> dict[str, float]:
-    """Return what of each model's rate (requests a second) the GPUs could serve at most, one replica on each. The
-    parts w are of this: parts of a rate a thousand times larger than that would be lost among the
+    """Return what of each model's rate (requests a second) the GPUs could serve at most, one replica on each.
+    The parts w are of this: parts of a rate a thousand times larger than that would be lost among the
     solver's tolerances."""
     pools = dict(zip(problem.types, problem.pools, strict=True))
     most: dict[str, float] = {}
@@ -148,8 +148,8 @@ def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence
 
 
 def slot_form(problem: Problem, choices: Sequence[Choice], slots: Mapping[str, int]) -> Form:
-    """Return the program as the thesis writes it: x[choice, GPU] in {0, 1}, on ``slots`` GPUs of each type; equal
-    GPUs are filled in order (u[g] >= u[g + 1]), which forbids their empty permutations."""
+    """Return the program as the thesis writes it: x[choice, GPU] in {0, 1}, on ``slots`` GPUs of each type;
+    equal GPUs are filled in order (u[g] >= u[g + 1]), which forbids their empty permutations."""
     service = _Service(problem, choices)
     program = service.program
     used: dict[str, list[int]] = {}
@@ -187,7 +187,8 @@ def slot_form(problem: Problem, choices: Sequence[Choice], slots: Mapping[str, i
 
 
 def _useful(form: Form, values: Sequence[float]) -> tuple[Layout, float]:
-    """Return the layout of ``values`` without replicas that serve nothing, and its goodput (requests a second)."""
+    """Return the layout of ``values`` without replicas that serve nothing, and its goodput (requests a
+    second)."""
     choices = form.choices
     capacity: dict[int, float] = {}
     layout: Layout = []
@@ -212,10 +213,9 @@ def _useful(form: Form, values: Sequence[float]) -> tuple[Layout, float]:
 
 
 def serve(problem: Problem, form: Form, *, deadline: Deadline) -> Answer | None:
-    """Return the best answer, one thing after the other, each solve bound to what the solves before it reached:
-    goodput; then, for rented GPUs, their cost and their number; for GPUs that are there, their number
-    and (where all prices are known) their cost. None: time ran out before there was any.
-    """
+    """Return the best answer, one thing after the other, each solve bound to what the solves before it
+    reached: goodput; then, for rented GPUs, their cost and their number; for GPUs that are there, their
+    number and (where all prices are known) their cost. None: time ran out before there was any."""
     if not form.reachable:
         return Answer(gpus=[], gap_pct=0.0)
     return _Solving(problem, form, deadline).answer()
@@ -262,7 +262,8 @@ class _Solving:
         return able.issuperset(self.form.reachable)
 
     def _most_goodput(self) -> dict[int, float]:
-        """Look for the most goodput; return it as columns with their coefficients, parts of all that can be reached."""
+        """Look for the most goodput; return it as columns with their coefficients, parts of all that can be
+        reached."""
         rates = self.form.reachable
         total = sum(rates.values())
         goodput = {w: rates[self.form.choices[i].model.name] / total for i, w in self.form.served.items()}
@@ -339,8 +340,8 @@ def _thrift(problem: Problem, form: Form) -> list[tuple[str, dict[int, float]]]:
 
 
 def _gap_pct(solution: Solution) -> float | None:
-    """Return how far ``solution`` is at most from the best, percent of its bound, which the best does not pass; None:
-    no bound."""
+    """Return how far ``solution`` is at most from the best, percent of its bound, which the best does not
+    pass; None: no bound."""
     if not math.isfinite(solution.bound) or solution.bound <= 0:
         return None
     return 100 * abs(solution.objective - solution.bound) / solution.bound

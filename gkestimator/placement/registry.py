@@ -46,9 +46,9 @@ def _third_parties() -> Iterable[EntryPoint]:
 
 
 def policy_summaries() -> dict[str, str]:
-    """Return what each policy is, in a line, by name. Ours are read from the sources' class bodies: a help page
-    must not import every policy and its solver. Of third parties' it says whose they are: nothing
-    of theirs is loaded unless named."""
+    """Return what each policy is, in a line, by name. Ours are read from the sources' class bodies: a help
+    page must not import every policy and its solver. Of third parties' it says whose they are: nothing of
+    theirs is loaded unless named."""
     summaries = {}
     for name, (module, attribute) in POLICIES.items():
         source = files("gkestimator.placement").joinpath(f"{module.replace('.', '/')}.py")
@@ -61,7 +61,8 @@ def policy_summaries() -> dict[str, str]:
 
 
 def _summary(source: str, attribute: str) -> str:
-    """Return the text that class ``attribute`` of ``source`` assigns to ``summary``; empty where it assigns none."""
+    """Return the text that class ``attribute`` of ``source`` assigns to ``summary``; empty where it assigns
+    none."""
     for node in ast.parse(source).body:
         if not isinstance(node, ast.ClassDef) or node.name != attribute:
             continue
@@ -72,7 +73,8 @@ def _summary(source: str, attribute: str) -> str:
 
 
 def policy_class(name: str) -> type[Policy]:
-    """Return the class of policy ``name``. Raises UsageError: unknown, or a third party's that cannot be loaded."""
+    """Return the class of policy ``name``. Raises UsageError: unknown, or a third party's that cannot be
+    loaded."""
     kind: Any
     if name in POLICIES:
         module, attribute = POLICIES[name]
@@ -98,8 +100,8 @@ def _loaded(name: str) -> Any:
 
 
 def make_policy(name: str, **options: Any) -> Policy:
-    """Return policy ``name`` with ``options`` (those that are None are left out). Raises UsageError for an option it
-    does not have, or whose value it refuses (TypeError and ValueError of its constructor)."""
+    """Return policy ``name`` with ``options`` (those that are None are left out). Raises UsageError for an
+    option it does not have, or whose value it refuses (TypeError and ValueError of its constructor)."""
     kind = policy_class(name)
     options = {key: value for key, value in options.items() if value is not None}
     for key in options:
@@ -118,9 +120,9 @@ def make_policy(name: str, **options: Any) -> Policy:
 def policy_options(
     pairs: Iterable[str], given: Mapping[str, Any], *, option: str = "--option"
 ) -> dict[str, Any]:
-    """Return ``given`` (those that are None left out) and the ``NAME=VALUE`` of ``pairs``: whole numbers, finite
-    numbers, ``true``, ``false`` and, of the rest, texts. ``option`` is what messages call the pairs. Raises
-    UsageError for a pair of another form or a name that stands twice."""
+    """Return ``given`` (those that are None left out) and the ``NAME=VALUE`` of ``pairs``: whole numbers,
+    finite numbers, ``true``, ``false`` and, of the rest, texts. ``option`` is what messages call the pairs.
+    Raises UsageError for a pair of another form or a name that stands twice."""
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     for pair in pairs:
         name, equals, text = pair.partition("=")

@@ -33,8 +33,8 @@ _MANY = 5
 
 
 def render_plan(plan: PlacementPlan, form: str) -> bytes:
-    """Return ``plan`` as ``table``, ``csv`` (one row a replica) or ``json`` (the plan document), UTF-8. Raises
-    UsageError for another."""
+    """Return ``plan`` as ``table``, ``csv`` (one row a replica) or ``json`` (the plan document), UTF-8.
+    Raises UsageError for another."""
     makers = {"table": plan_text, "csv": plan_csv, "json": plan_json}
     if form not in makers:
         raise UsageError(f"format {form!r} is not known, expected one of {', '.join(PLAN_FORMATS)}")
@@ -42,8 +42,8 @@ def render_plan(plan: PlacementPlan, form: str) -> bytes:
 
 
 def plan_csv(plan: PlacementPlan) -> str:
-    """Return one row for each replica: ``gpu``, ``gpu_type``, then the fields of a replica as in the plan document.
-    Null is an empty cell, numbers stand in full."""
+    """Return one row for each replica: ``gpu``, ``gpu_type``, then the fields of a replica as in the plan
+    document. Null is an empty cell, numbers stand in full."""
     names = [f.name for f in dataclasses.fields(Replica)]
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
@@ -56,8 +56,8 @@ def plan_csv(plan: PlacementPlan) -> str:
 
 
 def plan_text(plan: PlacementPlan) -> str:
-    """Return the plan at 100 columns: the GPUs with their replicas (GPUs with the same content once, with their
-    number), what every model gets, totals, notes."""
+    """Return the plan at 100 columns: the GPUs with their replicas (GPUs with the same content once, with
+    their number), what every model gets, totals, notes."""
     lines = [f"policy {plan.policy} · objective {plan.objective} · Creq {plan.creq} · seed {plan.seed}", ""]
     lines += text_table(_gpu_columns(plan)) if plan.gpus else ["no GPU is used"]
     lines += ["", *text_table(_model_columns(plan)), "", _totals(plan)]
@@ -94,8 +94,8 @@ def plan_content(gpu: PlacedGpu) -> tuple[object, ...]:
 
 
 def _letters(gpu: PlacedGpu) -> dict[str | None, str]:
-    """Return a letter (a number, from the 27th on) for each partition of ``gpu``: their names are long and say no
-    more."""
+    """Return a letter (a number, from the 27th on) for each partition of ``gpu``: their names are long and
+    say no more."""
     letters: dict[str | None, str] = {}
     for replica in gpu.replicas:
         if replica.partition is not None and replica.partition not in letters:
@@ -150,7 +150,12 @@ def _gpu_columns(plan: PlacementPlan) -> list[TextColumn]:
         words(name, [getattr(r, name) for r in replicas], shrink=4) for name in ("runtime", "dtype", "dims")
     ]
     columns += varying(ways)
-    columns.append(counts("batch", [r.batch_size for r in replicas]))
+    return [*columns, *_replica_columns(rows)]
+
+
+def _replica_columns(rows: Sequence[_Row]) -> list[TextColumn]:
+    replicas = [row.replica for row in rows]
+    columns = [counts("batch", [r.batch_size for r in replicas])]
     if any(r.sm_share_pct < 100 for r in replicas):
         columns.append(figures("SM share", [r.sm_share_pct for r in replicas], "{:g}".format))
     if any(r.duty_cycle_ms is not None for r in replicas):
@@ -177,7 +182,7 @@ def _model_columns(plan: PlacementPlan) -> list[TextColumn]:
         for stage in application.stages:
             part_of[stage.model].append(application.name)
     # A stage's objective is known by its replicas alone: the workload has that of the whole application.
-    slo: dict[str, float] = {m.name: m.slo_ms for m in plan.workload.models if m.name not in part_of}
+    slo: dict[str, float | None] = {m.name: m.slo_ms for m in plan.workload.models if m.name not in part_of}
     slo |= {model: of_model[0].slo_ms for model, of_model in replicas.items()}
     columns = [words("model", asked, shrink=10)]
     if part_of:
@@ -215,8 +220,8 @@ def _totals(plan: PlacementPlan) -> str:
 
 
 def plan_words(plan: PlacementPlan, problem: Problem) -> list[str]:
-    """Return what closes a run, on stderr: what is served, on how many GPUs and at which cost; what is not and why;
-    how far to trust it."""
+    """Return what closes a run, on stderr: what is served, on how many GPUs and at which cost; what is not
+    and why; how far to trust it."""
     replicas = [r for gpu in plan.gpus for r in gpu.replicas]
     served = {r.model for r in replicas}
     lines = [_served_words(plan, problem, len(served), len(replicas))]

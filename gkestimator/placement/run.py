@@ -14,8 +14,8 @@ from gkestimator.placement.problem import Problem
 
 
 def place(policy: Policy, problem: Problem) -> PlacementPlan:
-    """Return the plan of ``policy`` for ``problem``. Raises UsageError where the policy cannot answer (a column it
-    needs is null), PolicyError where its answer does not stand."""
+    """Return the plan of ``policy`` for ``problem``. Raises UsageError where the policy cannot answer (a
+    column it needs is null), PolicyError where its answer does not stand."""
     usable = checked_problem(policy, problem)
     answer = policy.place(usable)
     verify(policy, usable, answer)
@@ -23,8 +23,8 @@ def place(policy: Policy, problem: Problem) -> PlacementPlan:
 
 
 def plan_of(policy: str, problem: Problem, answer: Placement) -> PlacementPlan:
-    """Return ``answer`` as a plan: GPUs in the cluster's order, replicas named ``<model>-<number>``, totals, and what
-    is not served."""
+    """Return ``answer`` as a plan: GPUs in the cluster's order, replicas named ``<model>-<number>``, totals,
+    and what is not served."""
     rates = assigned_rps(problem, answer.placed)
     expected = expect(problem, answer.placed)
     order = {g.id: i for i, g in enumerate(problem.gpus)}

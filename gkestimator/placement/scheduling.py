@@ -32,7 +32,8 @@ class UnservableError(UsageError):
 
 @frozen
 class Schedule:
-    """Hold ``plan``, the ``problem`` it answers, and why models could never be served (``unservable``, by name)."""
+    """Hold ``plan``, the ``problem`` it answers, and why models could never be served (``unservable``, by
+    name)."""
 
     plan: PlacementPlan
     problem: Problem
@@ -60,11 +61,10 @@ def schedule(
     ``tables`` (requirement tables: CSV, JSON, Parquet).
 
     ``creq`` None: the policy's own. ``objective`` None: cost for an elastic cluster, goodput for a fixed one.
-    ``options`` go to the policy's constructor. ``runtime``, ``dtype`` and ``dims`` keep the rows that name them.
-    A model that could never be served here raises UnservableError, or with ``allow_unserved`` stands in the plan's
-    ``unserved``. ``progress`` is called with (what comes next, steps done, steps). Raises DocumentError and
-    TableError for what is wrong with a file, UsageError for the rest.
-    """
+    ``options`` go to the policy's constructor. ``runtime``, ``dtype`` and ``dims`` keep the rows that name
+    them. A model that could never be served here raises UnservableError, or with ``allow_unserved`` stands in
+    the plan's ``unserved``. ``progress`` is called with (what comes next, steps done, steps). Raises
+    DocumentError and TableError for what is wrong with a file, UsageError for the rest."""
     # The policy first: its name and options are wrong in no time, a large table is read in seconds.
     chosen = make_policy(policy, **(options or {}))
     asked = read_workload(Path(workload))

@@ -1,4 +1,5 @@
-"""One end-to-end objective of an application, split over its models so that the load costs the least GPU time.
+"""One end-to-end objective of an application, split over its models so that the load costs the least GPU
+time.
 
 A stage of rate r that runs by candidate c (batch B, latency L, throughput T) in batches of m <= B takes
 
@@ -6,20 +7,19 @@ A stage of rate r that runs by candidate c (batch B, latency L, throughput T) in
 
 - filling: the first request of a batch waits for the other m - 1, which arrive at the model's whole rate r;
 - service: L, that of the full batch, which bounds a smaller one's;
-- queue: what 99 % of the batches wait at most for a replica. With n = ceil(r L / (0.9 m)) replicas the load is
-  rho = r L / (m n) <= 0.9; a batch of m exponential gaps dealt to n replicas in turn has ca2 = 1 / (m n),
-  service is deterministic, and Kingman's exponential tail P(wait > t) = rho exp(-2 (1 - rho) t / (ca2 L)) gives
-  t = ca2 L / (2 (1 - rho)) ln(rho / 0.01), or 0 where rho is below 0.01.
+- queue: what 99 % of the batches wait at most for a replica. With n = ceil(r L / (0.9 m)) replicas the load
+is rho = r L / (m n) <= 0.9; a batch of m exponential gaps dealt to n replicas in turn has ca2 = 1 / (m n),
+service is deterministic, and Kingman's exponential tail P(wait > t) = rho exp(-2 (1 - rho) t / (ca2 L)) gives
+t = ca2 L / (2 (1 - rho)) ln(rho / 0.01), or 0 where rho is below 0.01.
 
-Its cost is the GPU time that it takes: r L / m replicas are busy on average, each with the part of a GPU that it is
-packed by, max(Creq, Mreq) / 100, times the GPU type's price where all prices are known. Of all (c, m) those
-remain that no other beats in both. The split is the choice of one for each stage whose responses sum to at
-most the objective on every way through the stages: among those that cost at most 5 % more than the cheapest (a
-smaller gain is not worth slack that neighbours will need) the one whose longest way is shortest; exactly, as a
-mixed-integer program over the stages' latest finishing times (Nexus, SOSP 2019, solves a like problem over
-trees by dynamic programming over discretised budgets). What is left of the objective is spread in proportion.
-Source of the tail: Kingman 1961; the rest derived here.
-"""
+Its cost is the GPU time that it takes: r L / m replicas are busy on average, each with the part of a GPU that
+it is packed by, max(Creq, Mreq) / 100, times the GPU type's price where all prices are known. Of all (c, m)
+those remain that no other beats in both. The split is the choice of one for each stage whose responses sum to
+at most the objective on every way through the stages: among those that cost at most 5 % more than the
+cheapest (a smaller gain is not worth slack that neighbours will need) the one whose longest way is shortest;
+exactly, as a mixed-integer program over the stages' latest finishing times (Nexus, SOSP 2019, solves a like
+problem over trees by dynamic programming over discretised budgets). What is left of the objective is spread
+in proportion. Source of the tail: Kingman 1961; the rest derived here."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _MOST_STAGES = 100  # beyond, the cheapest split is taken as it is: the second p
 
 @frozen
 class StageChoice:
-    """Hold one way to run a stage: ``response_ms`` within which it answers, and ``cost``, GPU time per time (weighted by
-    price)."""
+    """Hold one way to run a stage: ``response_ms`` within which it answers, and ``cost``, GPU time per time
+    (weighted by price)."""
 
     response_ms: float
     cost: float
@@ -54,11 +54,11 @@ def stage_objectives(
     candidates: Mapping[str, Sequence[Candidate]],
     prices: Mapping[str, float | None] | None = None,
 ) -> tuple[tuple[ModelLoad, ...], list[str]]:
-    """Return every model of ``workload`` once, with the rate that reaches it and the objective it must keep, and notes.
+    """Return every model of ``workload`` once, with the rate that reaches it and the objective it must keep,
+    and notes.
 
-    A model asked for in several places is one load: rates add up, the smallest objective and the largest weight
-    hold. ``candidates`` by model, at least one each; ``prices`` by GPU type (USD per hour).
-    """
+    A model asked for in several places is one load: rates add up, the smallest objective and the largest
+    weight hold. ``candidates`` by model, at least one each; ``prices`` by GPU type (USD per hour)."""
     loads = {m.name: m for m in workload.models}
     total = workload.model_rates_rps()
     notes = []
@@ -89,13 +89,12 @@ def split_objective(
     *,
     filling_rps: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, float], str]:
-    """Return milliseconds for each stage, so that no way through the stages takes longer than the application's
-    objective, and how they were found, in words.
+    """Return milliseconds for each stage, so that no way through the stages takes longer than the
+    application's objective, and how they were found, in words.
 
-    The split is that of least cost, see the module. Where no choice of batches leaves room to fill and queue: in proportion to each
-    stage's fastest latency. ``filling_rps``: the rate at which a model's batches fill, where others ask for it
-    too (default: the application's own).
-    """
+    The split is that of least cost, see the module. Where no choice of batches leaves room to fill and queue:
+    in proportion to each stage's fastest latency. ``filling_rps``: the rate at which a model's batches fill,
+    where others ask for it too (default: the application's own)."""
     rates = application.rates_rps()
     filling = filling_rps or rates
     costs = _price_of(candidates, rates, prices)
@@ -117,7 +116,8 @@ def split_objective(
 def proportional_split(
     application: Application, candidates: Mapping[str, Sequence[Candidate]]
 ) -> dict[str, float]:
-    """Return milliseconds for each stage, in proportion to its fastest latency, on the longest way that it lies on."""
+    """Return milliseconds for each stage, in proportion to its fastest latency, on the longest way that it
+    lies on."""
     fastest = {s.model: min(c.latency_ms for c in candidates[s.model]) for s in application.stages}
     return _spread(application, fastest)
 
@@ -129,11 +129,11 @@ def choices(
     prices: Mapping[str, float] | None = None,
     filling_rps: float | None = None,
 ) -> tuple[StageChoice, ...]:
-    """Return the ways to serve ``rate_rps`` by ``candidates`` that none other beats in response and cost, fastest first.
+    """Return the ways to serve ``rate_rps`` by ``candidates`` that none other beats in response and cost,
+    fastest first.
 
-    ``prices``: weight of a GPU's time by type (default 1). ``filling_rps``: rate at which batches fill, at least
-    ``rate_rps``. Candidates that are larger than the GPU's memory are left out.
-    """
+    ``prices``: weight of a GPU's time by type (default 1). ``filling_rps``: rate at which batches fill, at
+    least ``rate_rps``. Candidates that are larger than the GPU's memory are left out."""
     fill = max(rate_rps, filling_rps or 0.0) / 1e3
     ways = []
     for c in candidates:
@@ -161,7 +161,8 @@ def choices(
 
 
 def _queue_ms(busy: float, size: int, latency_ms: float) -> float:
-    """Return what all but a hundredth of the batches wait at most; ``busy``: replicas that are busy on average."""
+    """Return what all but a hundredth of the batches wait at most; ``busy``: replicas that are busy on
+    average."""
     replicas = max(1, math.ceil(busy / _LOAD))
     load = busy / replicas
     if load <= _LATE:
@@ -174,8 +175,8 @@ def _price_of(
     names: Iterable[str],
     prices: Mapping[str, float | None] | None,
 ) -> dict[str, float]:
-    """Return the weight of an hour of each GPU type: its price; without every price an hour of one type is taken to be
-    worth an hour of another."""
+    """Return the weight of an hour of each GPU type: its price; without every price an hour of one type is
+    taken to be worth an hour of another."""
     weights: dict[str, float] = {}
     for name in names:
         for candidate in candidates[name]:
@@ -199,7 +200,8 @@ def _longest(application: Application, times: Mapping[str, float]) -> dict[str, 
 
 
 def _spread(application: Application, times: Mapping[str, float]) -> dict[str, float]:
-    """Return ``times`` stretched until the longest way of each stage takes the objective: on no way is the sum larger."""
+    """Return ``times`` stretched until the longest way of each stage takes the objective: on no way is the
+    sum larger."""
     longest = _longest(application, times)
     return {name: application.slo_ms * times[name] / longest[name] for name in times}
 
@@ -207,9 +209,9 @@ def _spread(application: Application, times: Mapping[str, float]) -> dict[str, f
 def cheapest_choices(
     application: Application, menus: Mapping[str, Sequence[StageChoice]]
 ) -> dict[str, int] | None:
-    """Return the index of the choice of each stage: of all splits within the objective whose cost is within ``_WORTH``
-    of the least, the one whose longest way is shortest (beyond ``_MOST_STAGES`` the cheapest as it is). None
-    where the search ends at its bound without any."""
+    """Return the index of the choice of each stage: of all splits within the objective whose cost is within
+    ``_WORTH`` of the least, the one whose longest way is shortest (beyond ``_MOST_STAGES`` the cheapest as it
+    is). None where the search ends at its bound without any."""
     program = IntegerProgram()
     # In the order of names: neither the file's order nor that of the rows may decide between equals.
     stages = sorted(application.stages, key=lambda s: s.model)
@@ -236,7 +238,9 @@ def cheapest_choices(
     if best is not None and len(stages) <= _MOST_STAGES:
         program.row(cost.items(), high=(1 + _WORTH) * best.objective + SLACK)
         best = program.solve({end: 1.0}, nodes=nodes, start=best.values) or best
-    if best is None:
-        return None
-    values = best.values
+    return None if best is None else _taken(chosen, best.values)
+
+
+def _taken(chosen: Mapping[str, Sequence[int]], values: Sequence[float]) -> dict[str, int]:
+    """Return the index of the column of each stage that is 1."""
     return {name: next(n for n, i in enumerate(columns) if values[i]) for name, columns in chosen.items()}

@@ -1,4 +1,5 @@
-"""One look for the pictures of reports: colours, matplotlib settings, and files that do not change from run to run."""
+"""One look for the pictures of reports: colours, matplotlib settings, and files that do not change from run
+to run."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ _METADATA: dict[str, dict[str, None]] = {
 
 
 def check_drawable() -> None:
-    """Raise UsageError without matplotlib (extra ``plot``): to be known before a result is computed, not after."""
+    """Raise UsageError without matplotlib (extra ``plot``): to be known before a result is computed, not
+    after."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as e:
@@ -61,11 +63,11 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def saved(figure: Any, form: str, *, dpi: int = 150) -> bytes:
-    """Return ``figure`` (matplotlib's) as ``png``, ``svg`` or ``pdf``; the same figure gives the same bytes (for SVG under
-    the setting ``svg.hashsalt``).
+    """Return ``figure`` (matplotlib's) as ``png``, ``svg`` or ``pdf``; the same figure gives the same bytes
+    (for SVG under the setting ``svg.hashsalt``).
 
-    Constrained layout solves for the places of the axes in an order that changes from run to run, so their last
-    digits do too, and SVG makes names of them: the places are rounded to 1e-5 of the figure."""
+    Constrained layout solves for the places of the axes in an order that changes from run to run, so their
+    last digits do too, and SVG makes names of them: the places are rounded to 1e-5 of the figure."""
     if figure.get_layout_engine() is not None:
         figure.draw_without_rendering()
         figure.set_layout_engine("none")

@@ -9,7 +9,8 @@ from gkestimator.tables.units import number_text, percent_text
 
 
 def words(heading: str, cells: Iterable[str], *, shrink: int | None = None) -> TextColumn:
-    """Return a column of texts, flush left. ``shrink``: width that it may be cut to where the table is too wide."""
+    """Return a column of texts, flush left. ``shrink``: width that it may be cut to where the table is too
+    wide."""
     return TextColumn(heading=heading, cells=list(cells), right=False, shrink=shrink)
 
 
@@ -42,13 +43,14 @@ def varying(columns: Iterable[TextColumn]) -> list[TextColumn]:
 
 
 def plural(count: int, word: str) -> str:
-    """Return ``count`` with ``word``, which takes an s unless there is one: ``1 replica``, ``1,200 replicas``."""
+    """Return ``count`` with ``word``, which takes an s unless there is one: ``1 replica``, ``1,200
+    replicas``."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
 def picture_text(text: str, limit: int | None = None) -> str:
-    """Return ``text`` (cut in the middle to ``limit`` characters) as matplotlib writes it: a dollar sign would begin a
-    formula."""
+    """Return ``text`` (cut in the middle to ``limit`` characters) as matplotlib writes it: a dollar sign
+    would begin a formula."""
     shown = printable(text)
     if limit is not None:
         shown = clipped(shown, limit)

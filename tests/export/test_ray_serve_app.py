@@ -59,7 +59,7 @@ def test_the_application_needs_nothing_of_gkestimator(app: Any) -> None:
 
 def test_a_batch_answers_each_sample_for_itself(app: Any, tmp_path: Path) -> None:
     path = serving.network(tmp_path / "m.onnx")
-    model = app.Model(path)
+    model = app.ServedModel(path)
     batch = images(5)
     samples = [model.sample({"image": one.tolist()}) for one in batch]
     answers = model.run(samples)
@@ -68,7 +68,7 @@ def test_a_batch_answers_each_sample_for_itself(app: Any, tmp_path: Path) -> Non
 
 def test_a_file_of_one_batch_size_is_filled_up(app: Any, tmp_path: Path) -> None:
     path = serving.network(tmp_path / "m.onnx", batch=4)
-    model = app.Model(path)
+    model = app.ServedModel(path)
     assert model.fixed_batch == 4
     batch = images(3)
     answers = model.run([model.sample({"image": one}) for one in batch])
@@ -78,7 +78,7 @@ def test_a_file_of_one_batch_size_is_filled_up(app: Any, tmp_path: Path) -> None
 
 def test_samples_of_several_shapes_are_answered_in_order(app: Any, tmp_path: Path) -> None:
     path = serving.network(tmp_path / "m.onnx", sides=None)
-    model = app.Model(path)
+    model = app.ServedModel(path)
     samples = [images(1, side=side)[0] for side in (8, 6, 8, 7)]
     answers = model.run([model.sample({"image": one}) for one in samples])
     for one, answer in zip(samples, answers, strict=True):
@@ -86,7 +86,7 @@ def test_samples_of_several_shapes_are_answered_in_order(app: Any, tmp_path: Pat
 
 
 def test_outputs_without_the_batch_are_left_out(app: Any, tmp_path: Path) -> None:
-    model = app.Model(serving.two_outputs(tmp_path / "m.onnx"))
+    model = app.ServedModel(serving.two_outputs(tmp_path / "m.onnx"))
     (answer, _) = model.run([model.sample({"x": [1, 2, 3, 4, 5, 6]}), model.sample({"x": [0] * 6})])
     assert {name: values.tolist() for name, values in answer.items()} == {"y": [1, 2, 3, 4, 5, 6]}
 
@@ -104,7 +104,7 @@ def test_outputs_without_the_batch_are_left_out(app: Any, tmp_path: Path) -> Non
     ],
 )
 def test_a_wrong_request_is_told_what_is_expected(app: Any, tmp_path: Path, given: Any, said: str) -> None:
-    model = app.Model(serving.network(tmp_path / "m.onnx"))
+    model = app.ServedModel(serving.network(tmp_path / "m.onnx"))
     with pytest.raises(app.BadRequestError, match=said):
         model.sample(given)
 

@@ -2,12 +2,11 @@
 compute and memory.
 
 Its optimum bounds what any placement without mixed confinement reaches, and says which model should have how
-much of which GPU type. Side by side, replicas that run parts u_i of the time with SM demands d_i and slowdowns
-f_i >= (d_i + sum_{j != i} u_j d_j) / 100 serve parts u_i / f_i of their capacities, so sum d_i u_i / f_i <=
-100: the pool's compute is never exceeded, whatever is placed beside what. (Derivation: 1 / f_i <= 100 / sum_j
-u_j d_j, as u_i <= 1.) The same holds of DRAM bandwidth, and of Creq where its sum is kept within 100 %, turns
-by the time that they take.
-"""
+much of which GPU type. Side by side, replicas that run parts u_i of the time with SM demands d_i and
+slowdowns f_i >= (d_i + sum_{j != i} u_j d_j) / 100 serve parts u_i / f_i of their capacities, so sum d_i u_i
+/ f_i <= 100: the pool's compute is never exceeded, whatever is placed beside what. (Derivation: 1 / f_i <=
+100 / sum_j u_j d_j, as u_i <= 1.) The same holds of DRAM bandwidth, and of Creq where its sum is kept within
+100 %, turns by the time that they take."""
 
 from __future__ import annotations
 
@@ -31,8 +30,9 @@ _NEAR = 1.3  # times the upper end of the latency's interval
 
 @frozen
 class Fluid:
-    """Hold the optimum of the relaxation. ``value``: worth served (or the cost per hour); ``share[m][t]``: GPUs of type
-    t for model m, by compute; ``gpus[t]``: GPUs of type t in use; ``price[t]``: worth of one GPU more of type t."""
+    """Hold the optimum of the relaxation. ``value``: worth served (or the cost per hour); ``share[m][t]``:
+    GPUs of type t for model m, by compute; ``gpus[t]``: GPUs of type t in use; ``price[t]``: worth of one GPU
+    more of type t."""
 
     value: float
     share: tuple[dict[int, float], ...]
@@ -41,9 +41,9 @@ class Fluid:
 
 
 def most_rps(menus: Menus, way: Way) -> float:
-    """Return a bound on the requests on time by one replica of ``way`` in any placement: the best of its batch sizes
-    and those below, back to back; where its latency is near the objective, what is on time of that when it is
-    pooled with a million others, so that a batch leaves at once and finds no queue."""
+    """Return a bound on the requests on time by one replica of ``way`` in any placement: the best of its
+    batch sizes and those below, back to back; where its latency is near the objective, what is on time of
+    that when it is pooled with a million others, so that a batch leaves at once and finds no queue."""
     model = menus.model(way.model)
     alone = menus.server(way.number, None)
     most = max(1e3 * b / t for b, t in zip(alone.batches, alone.latencies_ms, strict=True))
@@ -130,8 +130,8 @@ def fluid(
 def _columns(
     menus: Menus, ways: Sequence[Way], rates: Sequence[float], types: int
 ) -> list[tuple[Sequence[int], Sequence[float]]]:
-    """Return the program's columns as (rows, coefficients): replicas by way, requests by model, GPUs by type. The rows:
-    requests by model; compute, memory, Creq and DRAM bandwidth by type."""
+    """Return the program's columns as (rows, coefficients): replicas by way, requests by model, GPUs by type.
+    The rows: requests by model; compute, memory, Creq and DRAM bandwidth by type."""
     models = len(menus.of)
     columns: list[tuple[Sequence[int], Sequence[float]]] = []
     for way in ways:

@@ -1,4 +1,5 @@
-"""Ways to run a model that the `gkest` policy chooses from, and what one replica of each can serve on time."""
+"""Ways to run a model that the `gkest` policy chooses from, and what one replica of each can serve on
+time."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ WORK_FULL = 8
 
 @frozen
 class Way:
-    """Hold one candidate of one model, with what packing asks of it. ``demand_pct`` is the SM demand while it runs
-    (None: unknown, it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined."""
+    """Hold one candidate of one model, with what packing asks of it. ``demand_pct`` is the SM demand while it
+    runs (None: unknown, it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined."""
 
     number: int
     model: int
@@ -72,9 +73,9 @@ class Serves:
 
 
 class Menus:
-    """Hold every way of every model that can keep the objective and fits the GPU's memory, less those that another
-    way of the same share matches or betters in capacity, latency, SM demand and memory at once. Ways are
-    numbered; equal input, equal numbers.
+    """Hold every way of every model that can keep the objective and fits the GPU's memory, less those that
+    another way of the same share matches or betters in capacity, latency, SM demand and memory at once. Ways
+    are numbered; equal input, equal numbers.
 
     ``oversubscribe``: the sum of Creq on a GPU may pass 100 %. ``turns``: replicas may take turns. ``work``
     counts what the queueing model was asked."""
@@ -121,8 +122,8 @@ class Menus:
         return self._narrowest[m]
 
     def rate(self, way: Way) -> float:
-        """Return the requests a second that one replica without neighbours serves on time; roughly, where there are
-        many ways."""
+        """Return the requests a second that one replica without neighbours serves on time; roughly, where
+        there are many ways."""
         if len(self.ways) <= _MANY_WAYS:
             return self.serves(way.number, None, 1.0).rate_rps
         # half of the time is lost where the upper end of the latency reaches the objective, all where the latency does
@@ -145,9 +146,9 @@ class Menus:
         return server
 
     def serves(self, way: int, cycle_ms: float | None, slowdown: float, widest: int | None = None) -> Serves:
-        """Return what one of as many replicas as the model's rate needs can serve on time at ``slowdown``, however
-        much is asked for. ``widest``: the way of its model whose interval is the widest in use, and holds for
-        all."""
+        """Return what one of as many replicas as the model's rate needs can serve on time at ``slowdown``,
+        however much is asked for. ``widest``: the way of its model whose interval is the widest in use, and
+        holds for all."""
         if cycle_ms is not None:
             return self._in_turn(self.ways[way], cycle_ms, slowdown)
         at = bisect_right(_SLOWDOWNS, slowdown) - 1
@@ -165,7 +166,8 @@ class Menus:
         )
 
     def _in_turn(self, way: Way, cycle_ms: float, slowdown: float) -> Serves:
-        """Return the same, roughly: cycles are many, and what a try is worth is worked out before it is kept."""
+        """Return the same, roughly: cycles are many, and what a try is worth is worked out before it is
+        kept."""
         slack = self.model(way.model).slo_ms - way.latency_ms * slowdown
         again, once = _TURN_LOADS
         load = again if slack >= 2 * cycle_ms * slowdown else once
@@ -194,9 +196,9 @@ class Menus:
         return serves
 
     def best(self, m: int, t: int, need_rps: float, *, most_share: float, confined: bool) -> list[Way]:
-        """Return a few ways of ``m`` on type ``t`` worth trying where ``need_rps`` are wanted: the smallest that
-        serves them, the one that serves most, the one that asks least of the GPU for each request, and the one
-        between."""
+        """Return a few ways of ``m`` on type ``t`` worth trying where ``need_rps`` are wanted: the smallest
+        that serves them, the one that serves most, the one that asks least of the GPU for each request, and
+        the one between."""
         ways = self.of[m].get(t, ())
         if confined:
             ways = [w for w in ways if w.share_pct < 100 and w.share_pct <= most_share + 1e-9]
@@ -242,8 +244,8 @@ def _way(number: int, model: int, gpu_type: int, candidate: Candidate) -> Way:
 
 
 def _betters(a: Candidate, b: Candidate) -> bool:
-    """Return whether ``a`` is at least as good as ``b`` in all that a placement can feel, and the smaller batch or
-    better somewhere."""
+    """Return whether ``a`` is at least as good as ``b`` in all that a placement can feel, and the smaller
+    batch or better somewhere."""
     ours = _costs(a)
     theirs = _costs(b)
     if any(x > y for x, y in zip(ours, theirs, strict=True)):
@@ -252,7 +254,8 @@ def _betters(a: Candidate, b: Candidate) -> bool:
 
 
 def _costs(candidate: Candidate) -> tuple[float, ...]:
-    """Return what a placement can feel of ``candidate``, less being better; an unknown demand counts as all."""
+    """Return what a placement can feel of ``candidate``, less being better; an unknown demand counts as
+    all."""
     creq = _or_all(candidate.creq_pct)
     sm_util = candidate.row.sm_util_mean_pct
     return (

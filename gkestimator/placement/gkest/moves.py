@@ -30,9 +30,9 @@ _NARROW = 1.25
 
 
 def saturated(menus: Menus, m: int, t: int) -> tuple[float, GpuPattern] | None:
-    """Return the GPU of type ``t`` filled with replicas of model ``m`` alone that serves the most on time, and how
-    many requests a second that are; at a tie the fewest replicas, then the smallest batch. None: it has no way
-    on that type."""
+    """Return the GPU of type ``t`` filled with replicas of model ``m`` alone that serves the most on time,
+    and how many requests a second that are; at a tie the fewest replicas, then the smallest batch. None: it
+    has no way on that type."""
     best: tuple[float, GpuPattern] | None = None
     ways = sorted(
         menus.of[m].get(t, ()),
@@ -62,8 +62,9 @@ def _slowdown(menus: Menus, way: Way, copies: int) -> float:
 
 
 def whole_gpu_rates(menus: Menus) -> list[float]:
-    """Return what each way serves as part of its model's :func:`saturated` GPU, 0 for ways that are not in it.
-    Where objectives are tight this is nearer to what can be had than the rate of one replica without neighbours."""
+    """Return what each way serves as part of its model's :func:`saturated` GPU, 0 for ways that are not in
+    it. Where objectives are tight this is nearer to what can be had than the rate of one replica without
+    neighbours."""
     rates = [0.0] * len(menus.ways)
     for m, by_type in enumerate(menus.of):
         for t in by_type:
@@ -76,8 +77,9 @@ def whole_gpu_rates(menus: Menus) -> list[float]:
 
 
 def narrow_rates(menus: Menus) -> list[float] | None:
-    """Return what one replica of each way serves, 0 where its interval is not narrow; None where all are alike in
-    that. The widest interval in use holds for all replicas of a model, so narrow ones alone may serve more."""
+    """Return what one replica of each way serves, 0 where its interval is not narrow; None where all are
+    alike in that. The widest interval in use holds for all replicas of a model, so narrow ones alone may
+    serve more."""
     narrow = [way.width <= _NARROW * menus.narrowest(way.model) for way in menus.ways]
     if all(narrow):
         return None
@@ -85,8 +87,8 @@ def narrow_rates(menus: Menus) -> list[float] | None:
 
 
 class Moves(TurnMoves):
-    """Make changes of ``state``, all :func:`allowed`. ``wanted``: requests a second on time by model. ``narrow``:
-    only ways whose interval is narrow are added."""
+    """Make changes of ``state``, all :func:`allowed`. ``wanted``: requests a second on time by model.
+    ``narrow``: only ways whose interval is narrow are added."""
 
     def __init__(self, state: PlacementState, wanted: Sequence[float] | None) -> None:
         super().__init__(state, wanted)
@@ -95,8 +97,8 @@ class Moves(TurnMoves):
         self._full: dict[tuple[int, int], GpuPattern | None] = {}
 
     def places(self, m: int, wide: int) -> list[GpuPattern]:
-        """Return GPUs on which ``m`` is worth a try, of each type: an empty one, the fullest ``wide`` that seem to
-        have room, and the emptiest."""
+        """Return GPUs on which ``m`` is worth a try, of each type: an empty one, the fullest ``wide`` that
+        seem to have room, and the emptiest."""
         places: list[GpuPattern] = []
         counts = self.state.counts
         for t, ways in sorted(self.menus.of[m].items()):
@@ -134,8 +136,8 @@ class Moves(TurnMoves):
         return self._full[key]
 
     def _together(self, p: GpuPattern, m: int) -> Iterator[Change]:
-        """Yield changes to ``m`` beside the models of ``p``, one replica each, all at batches quick enough to share
-        the GPU."""
+        """Yield changes to ``m`` beside the models of ``p``, one replica each, all at batches quick enough to
+        share the GPU."""
         models = sorted({x[0] for x in self.state.content(p)} | {m})
         if not 2 <= len(models) <= 4:
             return
@@ -203,8 +205,8 @@ class Moves(TurnMoves):
                 yield from self.made(p, full.members)
 
     def around(self, p: GpuPattern) -> Iterator[Change]:
-        """Yield changes of one GPU like ``p``: replicas away, at another batch or share, elsewhere, in turns, all
-        confined or none."""
+        """Yield changes of one GPU like ``p``: replicas away, at another batch or share, elsewhere, in turns,
+        all confined or none."""
         for x in dict.fromkeys(p.members):
             others = without(p.members, x)
             yield from self.made(p, others)
@@ -229,8 +231,8 @@ class Moves(TurnMoves):
                     yield total((p, -1), (left, 1), (q, -1), (grown, 1))
 
     def _beside(self, way: Way) -> list[Way]:
-        """Return the other ways of its model on its GPU type: a step in batch at its share, or in share at its
-        batch."""
+        """Return the other ways of its model on its GPU type: a step in batch at its share, or in share at
+        its batch."""
         ways = self.menus.of[way.model][way.type]
         alike = self.ladder(way.model, way.type, way.share_pct)
         at = alike.index(way)
@@ -243,8 +245,8 @@ class Moves(TurnMoves):
         return [w for w in beside if w is not way]
 
     def _confined(self, p: GpuPattern, m: int | None = None) -> Iterator[Change]:
-        """Yield changes after which the models of ``p`` (and ``m``) have each an own share of the SMs by what it needs,
-        the least needy first; or all of them are unconfined."""
+        """Yield changes after which the models of ``p`` (and ``m``) have each an own share of the SMs by what
+        it needs, the least needy first; or all of them are unconfined."""
         needs = self.needs_on(p, growing=True)
         if m is not None:
             needs[m] = needs.get(m, 0.0) + self.lacks(m)
@@ -270,8 +272,8 @@ class Moves(TurnMoves):
             yield from self.made(p, members)
 
     def _shares(self, t: int, needs: dict[int, float], scale: float) -> list[PatternMember]:
-        """Return a replica of each model on a share of its own, as far as there are shares left: for ``scale`` of its
-        need, the last model with the most that is left."""
+        """Return a replica of each model on a share of its own, as far as there are shares left: for
+        ``scale`` of its need, the last model with the most that is left."""
         left = 100.0
         members: list[PatternMember] = []
         for m in sorted(needs, key=lambda m: (needs[m] / self._fastest(m, t), m)):

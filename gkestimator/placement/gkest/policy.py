@@ -1,5 +1,5 @@
-"""Our own policy: the most requests expected on time, no model starved for nothing, or the least cost at which
-every model is on time."""
+"""Our own policy: the most requests expected on time, no model starved for nothing, or the least cost at
+which every model is on time."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class GkestPolicy(Policy):
     the batch has filled, the replica's queue, the neighbours' slowdown and the estimate's interval.
 
     Steps: (1) each model's ways (batch size, SM share) that could matter; (2) the fluid relaxation, by HiGHS,
-    which says how much of which GPU type each model should have, and bounds the optimum (`gap_pct`); (3) whole
-    GPUs by it, the rest by best fit; (4) changes of one or two GPUs, and GPUs emptied and filled anew, each
-    kept only if the evaluator gains. Replicas of one model may differ in batch size, several may share a GPU,
-    and a model has no place in an order or group.
+    which says how much of which GPU type each model should have, and bounds the optimum (`gap_pct`); (3)
+    whole GPUs by it, the rest by best fit; (4) changes of one or two GPUs, and GPUs emptied and filled anew,
+    each kept only if the evaluator gains. Replicas of one model may differ in batch size, several may share a
+    GPU, and a model has no place in an order or group.
 
     The sum of Creq on a GPU stays within 100 %, turns counted by the time that they take; where models must
     share a GPU that each of them fills, they take turns in one partition or get shares of the SMs.
@@ -45,12 +45,11 @@ class GkestPolicy(Policy):
     smallest share of its rate that a model is served is raised, and the next smallest, as long as it is below
     a half and the total stays within ``fairness_loss_pct`` (default 0.5) of the most. ``attainment`` (default
     0.99): the part of each rate that must be on time where the objective is cost. ``effort`` (default 1)
-    scales the search. ``turns`` (default true): false for plans that go to schedulers without turns (HAMi, Ray
-    Serve). ``burst`` (default 1): plan for rates that are for a while so many times what the workload says
-    (:func:`with_headroom`). Within 0.03 % of equal worth, replicas run side by
-    side instead of in turns, and the fewest replicas are taken; at equal worth the smallest batch. Source:
-    ours; answers what Elvinger (ETH Zurich, 2024) found wrong with the others.
-    """
+    scales the search. ``turns`` (default true): false for plans that go to schedulers without turns (HAMi,
+    Ray Serve). ``burst`` (default 1): plan for rates that are for a while so many times what the workload
+    says (:func:`with_headroom`). Within 0.03 % of equal worth, replicas run side by side instead of in turns,
+    and the fewest replicas are taken; at equal worth the smallest batch. Source: ours; answers what Elvinger
+    (ETH Zurich, 2024) found wrong with the others."""
 
     name = "gkest"
     summary = "ours: most requests expected on time (filling, queueing, interference, interval), fair, or least cost"
@@ -92,8 +91,8 @@ class GkestPolicy(Policy):
         self.packs_by_creq = not oversubscribe  # type: ignore[misc]
 
     def place(self, problem: Problem) -> Placement:
-        """Return replicas; see :class:`Policy`. ``gap_pct`` is against the fluid relaxation's optimum, which no placement
-        without mixed confinement passes. With ``maxmin`` it includes what fairness gave up."""
+        """Return replicas; see :class:`Policy`. ``gap_pct`` is against the fluid relaxation's optimum, which
+        no placement without mixed confinement passes. With ``maxmin`` it includes what fairness gave up."""
         if self.burst > 1:
             return with_headroom(self._place, problem, self.burst)
         return self._place(problem)
@@ -187,15 +186,15 @@ def _placed(menus: Menus, counts: Mapping[GpuPattern, int]) -> tuple[Placed, ...
 
 
 def with_headroom(place: Callable[[Problem], Placement], problem: Problem, burst: float) -> Placement:
-    """Return what ``place`` answers for rates up to ``burst`` times those of ``problem``: GPUs that a plan for mean
-    rates would leave idle answer more than the mean.
+    """Return what ``place`` answers for rates up to ``burst`` times those of ``problem``: GPUs that a plan
+    for mean rates would leave idle answer more than the mean.
 
-    Where every rate must be met at the least cost, that is a plan for ``burst`` times the rates. On a fixed cluster
-    for goodput it is the plan for the largest of a few factors up to ``burst`` that costs at the rates themselves at
-    most 0.1 % of the requests expected on time (weighted), and of the smallest share of its rate that a model is
-    served; with the gap of the plan for the rates themselves. Derivation: ours. Expected goodput takes arrivals to be
-    Poisson and its most is reached by the fewest GPUs; arrivals that come in bursts wait there while GPUs stand idle.
-    """
+    Where every rate must be met at the least cost, that is a plan for ``burst`` times the rates. On a fixed
+    cluster for goodput it is the plan for the largest of a few factors up to ``burst`` that costs at the
+    rates themselves at most 0.1 % of the requests expected on time (weighted), and of the smallest share of
+    its rate that a model is served; with the gap of the plan for the rates themselves. Derivation: ours.
+    Expected goodput takes arrivals to be Poisson and its most is reached by the fewest GPUs; arrivals that
+    come in bursts wait there while GPUs stand idle."""
     if problem.elastic or problem.objective == "cost":
         return place(_scaled(problem, burst))
     plain = place(problem)
@@ -219,8 +218,8 @@ def _scaled(problem: Problem, factor: float) -> Problem:
 
 
 def _worth(problem: Problem, expected: Expected) -> tuple[float, float] | None:
-    """Return the requests on time, weighted, and the smallest share of its rate that a model is served; None where
-    unknown."""
+    """Return the requests on time, weighted, and the smallest share of its rate that a model is served; None
+    where unknown."""
     weighted = 0.0
     shares = []
     for model in problem.models:

@@ -36,16 +36,16 @@ _SQUEEZES = 8
 
 @frozen
 class RentReach:
-    """Say of one way, alone on as many GPUs as its model's rate needs, the largest share of requests on time, and how
-    many requests a second one replica may be asked for with the share that is aimed at."""
+    """Say of one way, alone on as many GPUs as its model's rate needs, the largest share of requests on time,
+    and how many requests a second one replica may be asked for with the share that is aimed at."""
 
     share: float
     rate_rps: float = 0.0
 
 
 def reach(menus: Menus, way: Way, aim: float) -> RentReach:
-    """Return how far ``way`` comes at a share on time of at least ``aim``; ``rate_rps`` is 0 where no load reaches
-    it."""
+    """Return how far ``way`` comes at a share on time of at least ``aim``; ``rate_rps`` is 0 where no load
+    reaches it."""
     model = menus.model(way.model)
     best = 0.0
     alone = menus.server(way.number, None)
@@ -62,8 +62,8 @@ def reach(menus: Menus, way: Way, aim: float) -> RentReach:
 
 @frozen
 class Cheapest:
-    """Say by which way a model is served at the least cost for each request, how many of its replicas a GPU of its own
-    holds, and how many GPUs may be had."""
+    """Say by which way a model is served at the least cost for each request, how many of its replicas a GPU
+    of its own holds, and how many GPUs may be had."""
 
     way: Way
     copies: int
@@ -75,8 +75,8 @@ class Cheapest:
 
 
 class Renting:
-    """Start with the fluid optimum's GPUs; add the cheapest that helps until every model is on time; then give
-    back, one by one, those whose replicas the others can take. ``gap_pct`` is against the fluid optimum
+    """Start with the fluid optimum's GPUs; add the cheapest that helps until every model is on time; then
+    give back, one by one, those whose replicas the others can take. ``gap_pct`` is against the fluid optimum
     (rounded up to whole GPUs where there is one type), None where that is too far off to say anything.
     ``notes`` say what could not be."""
 
@@ -93,8 +93,8 @@ class Renting:
         self.limits = problem.pools
 
     def _aim(self, m: int, attainment: float) -> float:
-        """Return the requests a second of ``m`` that are wanted on time, and keep the ways alone that come so far: one
-        that does not spoils it for the others."""
+        """Return the requests a second of ``m`` that are wanted on time, and keep the ways alone that come so
+        far: one that does not spoils it for the others."""
         menus = self.menus
         model = menus.model(m)
         ways = [w for by_type in menus.of[m].values() for w in by_type]
@@ -118,8 +118,8 @@ class Renting:
         return aim * model.rate_rps if able else 0.0
 
     def run(self) -> Change | None:
-        """Return GPUs by what they hold; None: the limits do not allow every model to be on time (then ``notes`` say
-        so)."""
+        """Return GPUs by what they hold; None: the limits do not allow every model to be on time (then
+        ``notes`` say so)."""
         aim = self._fluid(self.rates)
         if aim is not None:
             start = [min(math.ceil(n - 1e-6), limit) for n, limit in zip(aim.gpus, self.limits, strict=True)]
@@ -247,8 +247,8 @@ class Renting:
         state.commit({cheapest.full(): min(cheapest.room, max(1, needed))})
 
     def _dedicate(self, state: PlacementState, search: Search, m: int) -> None:
-        """Give ``m`` GPUs for itself alone, all by its cheapest way, in place of what it has: as :func:`reach` has
-        it."""
+        """Give ``m`` GPUs for itself alone, all by its cheapest way, in place of what it has: as
+        :func:`reach` has it."""
         before = state.saved()
         search.without_model(m)
         _drop_empty(state)
@@ -272,8 +272,8 @@ class Renting:
             _drop_empty(state)
 
     def _done_without(self, p: GpuPattern, state: PlacementState, search: Search) -> bool:
-        """Try to do with one GPU like ``p`` less, or with a cheaper one instead; return whether every model is still on
-        time."""
+        """Try to do with one GPU like ``p`` less, or with a cheaper one instead; return whether every model
+        is still on time."""
         before = state.saved()
         changes: list[Change] = [{p: -1}]
         used = self._used(state)
@@ -296,8 +296,8 @@ class Renting:
         return [i for i, price in enumerate(self.prices) if price < self.prices[t] * (1 - 1e-9)]
 
     def _squeezed(self, state: PlacementState) -> PlacementState:
-        """Return all models placed anew on a GPU less (the dearest first), or a cheaper one instead, as long as every
-        model is on time."""
+        """Return all models placed anew on a GPU less (the dearest first), or a cheaper one instead, as long
+        as every model is on time."""
         if sum(self._used(state)) > _FEW_GPUS:
             return state
         tries = _SQUEEZES
@@ -313,7 +313,8 @@ class Renting:
         return state
 
     def _with_less(self, used: list[int]) -> list[list[int]]:
-        """Return GPUs by type with one less than ``used``, or a cheaper one in its place; the cheapest first."""
+        """Return GPUs by type with one less than ``used``, or a cheaper one in its place; the cheapest
+        first."""
         options = []
         for t, count in enumerate(used):
             if not count:

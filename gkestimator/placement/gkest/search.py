@@ -1,7 +1,7 @@
 """Building a placement up from the fluid optimum, and improving it change by change.
 
-A change is looked at twice: by the quick estimate, which sorts out most, then by the evaluator that placements
-are judged by; only what gains there is kept. So errors of the estimate cost time, never quality.
+A change is looked at twice: by the quick estimate, which sorts out most, then by the evaluator that
+placements are judged by; only what gains there is kept. So errors of the estimate cost time, never quality.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class _Look(NamedTuple):
 
 
 class Search(Moves):
-    """Make moves on a :class:`PlacementState`. ``budget`` counts looks at changes; it is what ends a search (or a
-    worth of ``enough``), so that the clock decides nothing. ``wanted``: requests a second on time by model, where that
-    is less than its rate."""
+    """Make moves on a :class:`PlacementState`. ``budget`` counts looks at changes; it is what ends a search
+    (or a worth of ``enough``), so that the clock decides nothing. ``wanted``: requests a second on time by
+    model, where that is less than its rate."""
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class Search(Moves):
             self.fill(wide=wide)
 
     def spread(self) -> None:
-        """Put one replica alone on each GPU, always the one that serves the most requests still wanted; then fill
-        what room is left. Not on the budget."""
+        """Put one replica alone on each GPU, always the one that serves the most requests still wanted; then
+        fill what room is left. Not on the budget."""
         state = self.state
         left = list(self.wanted)
         free = {p.type: n for p, n in state.counts.items() if not p.members}
@@ -162,8 +162,8 @@ class Search(Moves):
             self.fill(wide=3)
 
     def _alone_options(self, types: Iterable[int]) -> list[tuple[float, int, int, int]]:
-        """Return (requests a second, minus its number, model, type) of the best unconfined way of each model on each of
-        the GPU ``types``."""
+        """Return (requests a second, minus its number, model, type) of the best unconfined way of each model
+        on each of the GPU ``types``."""
         options = []
         for m, by_type in enumerate(self.menus.of):
             for t, ways in sorted(by_type.items()):
@@ -198,8 +198,8 @@ class Search(Moves):
         return self.take_best(self.growth(m, self.places(m, wide)), looks=1 if self.many else 2)
 
     def take_best(self, changes: Iterable[Change], *, looks: int = 2) -> bool:
-        """Make the change that gains most, if one does; return whether. The ``looks`` best by the estimate are judged
-        by the evaluator."""
+        """Make the change that gains most, if one does; return whether. The ``looks`` best by the estimate
+        are judged by the evaluator."""
         state = self.state
         before = self.menus.work
         ranked = []
@@ -271,8 +271,8 @@ class Search(Moves):
         return any(self.short(m) > 1e-6 * w for m, w in enumerate(self.wanted) if self.menus.of[m])
 
     def _empty_some(self) -> bool:
-        """Take away all replicas of a random model, or all of one to three random GPUs; return False where nothing is
-        held."""
+        """Take away all replicas of a random model, or all of one to three random GPUs; return False where
+        nothing is held."""
         state = self.state
         held = []
         for p, count in sorted(state.counts.items()):
@@ -350,8 +350,8 @@ class Search(Moves):
         return False
 
     def tidy(self, holds: Holds | None = None) -> None:
-        """Take fewer replicas where that costs less than a hair (_HAIR of what the model is served, and of the
-        whole), and smaller batches wherever it costs nothing; ``holds`` must still hold."""
+        """Take fewer replicas where that costs less than a hair (_HAIR of what the model is served, and of
+        the whole), and smaller batches wherever it costs nothing; ``holds`` must still hold."""
         least = self.state.value * (1 - _HAIR)
         for p in sorted(self.state.counts):
             self._with_fewer(p, least, holds)
@@ -410,6 +410,6 @@ class Search(Moves):
 
 
 def _more_turns(change: Change) -> bool:
-    """Return whether more replicas take turns after ``change``: few schedulers can be told of them, so it has to be
-    worth it."""
+    """Return whether more replicas take turns after ``change``: few schedulers can be told of them, so it has
+    to be worth it."""
     return sum(n * sum(x.turn >= 0 for x in p.members) for p, n in change.items()) > 0

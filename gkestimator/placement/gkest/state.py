@@ -19,8 +19,8 @@ from gkestimator.placement.problem import Gpu
 
 
 class PatternMember(NamedTuple):
-    """Hold one replica: number of its way; the partition in which it takes turns (-1: none) and that partition's
-    cycle (0: none)."""
+    """Hold one replica: number of its way; the partition in which it takes turns (-1: none) and that
+    partition's cycle (0: none)."""
 
     way: int
     turn: int = -1
@@ -64,7 +64,8 @@ def pattern(gpu_type: int, members: Iterable[PatternMember]) -> GpuPattern:
 
 
 def groups_of(p: GpuPattern) -> list[list[PatternMember]]:
-    """Return the replicas of ``p`` by partition: those that take turns with each other together, others alone."""
+    """Return the replicas of ``p`` by partition: those that take turns with each other together, others
+    alone."""
     groups: dict[int, list[PatternMember]] = {}
     for i, x in enumerate(p.members):
         key = x.turn if x.turn >= 0 else -1 - i
@@ -73,8 +74,8 @@ def groups_of(p: GpuPattern) -> list[list[PatternMember]]:
 
 
 def allowed(menus: Menus, p: GpuPattern) -> bool:
-    """Return whether a GPU may hold ``p``: memory, SM shares and (unless ``menus.oversubscribe``) Creq within 100 %,
-    turns that fit their cycle and the objectives. Confined and unconfined replicas are not mixed, and
+    """Return whether a GPU may hold ``p``: memory, SM shares and (unless ``menus.oversubscribe``) Creq within
+    100 %, turns that fit their cycle and the objectives. Confined and unconfined replicas are not mixed, and
     neighbours whose SM demand is unknown are not placed side by side."""
     memory = confined = creq = 0.0
     loose = unknown = False
@@ -103,7 +104,8 @@ def allowed(menus: Menus, p: GpuPattern) -> bool:
 
 
 def _turns_fit(menus: Menus, group: Sequence[PatternMember]) -> bool:
-    """Return whether one share holds all of ``group``, its turns fit the cycle and its waits the objectives."""
+    """Return whether one share holds all of ``group``, its turns fit the cycle and its waits the
+    objectives."""
     cycle = group[0].cycle_ms
     ways = [menus.ways[x.way] for x in group]
     share = ways[0].share_pct
@@ -114,9 +116,9 @@ def _turns_fit(menus: Menus, group: Sequence[PatternMember]) -> bool:
 
 
 class PlacementState:
-    """Hold patterns with their counts, and by model: requests on time by the evaluator (``served``) and by the
-    quicker estimate that sorts out moves (``guess``). ``worth(m, rate)`` is what serving a model so much is
-    worth, ``value`` its sum."""
+    """Hold patterns with their counts, and by model: requests on time by the evaluator (``served``) and by
+    the quicker estimate that sorts out moves (``guess``). ``worth(m, rate)`` is what serving a model so much
+    is worth, ``value`` its sum."""
 
     def __init__(self, menus: Menus, counts: Change, worth: Callable[[int, float], float]) -> None:
         self.menus = menus
@@ -199,8 +201,8 @@ class PlacementState:
         return rate / capacity
 
     def _touched(self, capacity: Mapping[int, float]) -> dict[int, None]:
-        """Return the models of which a new ``capacity`` changes what is on time: their own, and those that run beside
-        one whose load changes."""
+        """Return the models of which a new ``capacity`` changes what is on time: their own, and those that
+        run beside one whose load changes."""
         touched: dict[int, None] = dict.fromkeys(capacity)
         for m, after in capacity.items():
             if abs(self._load(m, after) - self._load(m, self.capacity[m])) > 1e-9:

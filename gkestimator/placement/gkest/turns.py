@@ -40,7 +40,8 @@ class TurnMoves:
         self._ladders: dict[tuple[int, int, float], list[Way]] = {}
 
     def short(self, m: int) -> float:
-        """Return the requests a second of ``m`` that are wanted on time and are not (below 0: more than enough)."""
+        """Return the requests a second of ``m`` that are wanted on time and are not (below 0: more than
+        enough)."""
         return self.wanted[m] - self.state.served[m]
 
     def lacks(self, m: int) -> float:
@@ -80,8 +81,9 @@ class TurnMoves:
             yield {p: -count, q: count}
 
     def in_turns(self, p: GpuPattern, m: int | None = None) -> Iterator[Change]:
-        """Yield changes after which the models of ``p`` (and ``m``) take turns on the whole GPU; or only ``m`` and the
-        replica that asks most of it, beside the others. Or what takes turns goes back to running side by side."""
+        """Yield changes after which the models of ``p`` (and ``m``) take turns on the whole GPU; or only
+        ``m`` and the replica that asks most of it, beside the others. Or what takes turns goes back to
+        running side by side."""
         ways = self.ways
         if not self.menus.turns:
             return
@@ -101,7 +103,8 @@ class TurnMoves:
             yield from self._in_turns_with_largest(p, m, needs)
 
     def _in_turns_with_largest(self, p: GpuPattern, m: int, needs: Mapping[int, float]) -> Iterator[Change]:
-        """Yield changes after which ``m`` and the replica that asks most of ``p`` take turns beside the others."""
+        """Yield changes after which ``m`` and the replica that asks most of ``p`` take turns beside the
+        others."""
         ways = self.ways
         if len(p.members) < 2 or any(x.turn >= 0 for x in p.members):
             return
@@ -132,44 +135,48 @@ class TurnMoves:
     def _turns(
         self, t: int, needs: Mapping[int, float], m: int | None, share: float = 100.0
     ) -> Iterator[list[PatternMember]]:
-        """Yield partitions of ``share`` of a GPU of type ``t`` in which the models of ``needs`` (requests a second)
-        take turns: for a few cycles, each at the smallest batch that serves its need, or as much of it as the cycle
-        allows; ``m`` also with a part of its need."""
+        """Yield partitions of ``share`` of a GPU of type ``t`` in which the models of ``needs`` (requests a
+        second) take turns: for a few cycles, each at the smallest batch that serves its need, or as much of
+        it as the cycle allows; ``m`` also with a part of its need."""
         ladders = {x: self.ladder(x, t, share) for x in needs}
         if not all(ladders.values()):
             return
         objective = min(self.menus.model(x).slo_ms for x in needs)
-        quickest = math.fsum(min(w.latency_ms for w in ladder) for ladder in ladders.values())
+        quickest = math.fsum(_quickest_ms(ladder) for ladder in ladders.values())
         seen: set[tuple[int, ...]] = set()
         parts = _WHOLE if m is None else _WHOLE_OR_PART
         for cycle_part, part in itertools.product(_CYCLES, parts):
             cycle = cycle_part * objective
             if quickest > cycle:
                 continue
-            wanted = dict(needs)
-            for scale in _SCALES:
-                for x, need in needs.items():
-                    share_of_need = part if x == m else 1.0
-                    wanted[x] = scale * share_of_need * need * cycle / (1e3 * _TURN_LOAD)
-                chosen = self._within(cycle, ladders, wanted)
-                if chosen is None:
-                    continue
-                numbers = tuple(w.number for w in chosen)
-                if numbers not in seen:
-                    seen.add(numbers)
-                    cycle_ms = math.fsum(w.latency_ms for w in chosen)
-                    yield [PatternMember(number, 0, cycle_ms) for number in numbers]
-                break
+            parts_of = dict.fromkeys(needs, 1.0)
+            if m is not None:
+                parts_of[m] = part
+            tries = (self._within(cycle, ladders, needs, parts_of, scale) for scale in _SCALES)
+            chosen = next(filter(None, tries), None)
+            if chosen is None:
+                continue
+            numbers = tuple(w.number for w in chosen)
+            if numbers not in seen:
+                seen.add(numbers)
+                cycle_ms = math.fsum(w.latency_ms for w in chosen)
+                yield [PatternMember(number, 0, cycle_ms) for number in numbers]
 
     def _within(
-        self, cycle_ms: float, ladders: Mapping[int, Sequence[Way]], wanted: Mapping[int, float]
+        self,
+        cycle_ms: float,
+        ladders: Mapping[int, Sequence[Way]],
+        needs: Mapping[int, float],
+        parts: Mapping[int, float],
+        scale: float,
     ) -> list[Way] | None:
-        """Return for each model the smallest way of at least the ``wanted`` batch, or the largest that is in time;
-        None where they do not fit into the cycle."""
+        """Return for each model the smallest way that serves ``scale`` times its part of its need, or the
+        largest that is in time; None where they do not fit into the cycle."""
         chosen = []
         busy = 0.0
         for m, ladder in ladders.items():
-            way = _largest_needed(ladder, self.menus.model(m).slo_ms - cycle_ms, wanted[m])
+            batch = scale * parts[m] * needs[m] * cycle_ms / (1e3 * _TURN_LOAD)
+            way = _largest_needed(ladder, self.menus.model(m).slo_ms - cycle_ms, batch)
             if way is None or busy + way.latency_ms > cycle_ms:
                 return None
             busy += way.latency_ms
@@ -177,8 +184,8 @@ class TurnMoves:
         return chosen
 
     def side_by_side(self, p: GpuPattern) -> Iterator[Change]:
-        """Yield changes that put the models of ``p``, of which some take turns, side by side: each at the smallest
-        batch with capacity for what it is served, with some to spare."""
+        """Yield changes that put the models of ``p``, of which some take turns, side by side: each at the
+        smallest batch with capacity for what it is served, with some to spare."""
         served = {}
         for m, _, _ in self.state.content(p):
             own = sum(c for x, _, c in self.state.content(p) if x == m)
@@ -194,8 +201,8 @@ class TurnMoves:
                 yield from self.made(p, members)
 
     def as_one(self, p: GpuPattern) -> Iterator[Change]:
-        """Yield changes to one replica, from the smallest batch up, for the several that a model has side by side on
-        ``p``."""
+        """Yield changes to one replica, from the smallest batch up, for the several that a model has side by
+        side on ``p``."""
         ways = self.ways
         for m in sorted({x[0] for x in self.state.content(p)}):
             own = [x for x in p.members if ways[x.way].model == m]
@@ -203,6 +210,10 @@ class TurnMoves:
                 rest = [x for x in p.members if ways[x.way].model != m]
                 for way in self.ladder(m, p.type):
                     yield from self.made(p, [*rest, PatternMember(way.number)])
+
+
+def _quickest_ms(ladder: Sequence[Way]) -> float:
+    return min(way.latency_ms for way in ladder)
 
 
 def _largest_needed(ladder: Sequence[Way], within_ms: float, batch: float) -> Way | None:

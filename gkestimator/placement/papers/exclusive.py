@@ -76,7 +76,8 @@ def _choices(problem: Problem) -> list[Choice]:
 
 
 def _by_gain(problem: Problem, choices: list[Choice]) -> Layout:
-    """Return GPUs of the one type, each to the model that gains most by it (ties: in the workload's order)."""
+    """Return GPUs of the one type, each to the model that gains most by it (ties: in the workload's
+    order)."""
     gpu_type = problem.types[0]
     left = problem.limits[gpu_type]
     # (minus the gain of one more replica, number of the choice, rate that is not served yet)

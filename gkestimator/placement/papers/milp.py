@@ -26,8 +26,8 @@ _SLOT_VARIABLES = 500_000
 
 
 class MilpPolicy(Policy):
-    """Place for the most goodput, then the fewest GPUs; on rented GPUs every rate at the lowest cost, then on the
-    fewest GPUs.
+    """Place for the most goodput, then the fewest GPUs; on rented GPUs every rate at the lowest cost, then on
+    the fewest GPUs.
 
     P. Elvinger's program (master thesis 505, ETH Zurich 2024): one batch size per model, the sums of Creq
     and of Mreq on a GPU at most 100 %, at most one replica of a model per GPU, goodput at most rate and the

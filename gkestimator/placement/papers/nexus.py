@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -45,8 +46,9 @@ class NexusNode:
 
 
 class NexusPolicy(Policy):
-    """Pack whole GPUs, then models in turns. Source: Shen et al., "Nexus: A GPU Cluster Engine for Accelerating
-    DNN-Based Video Analysis", SOSP 2019, section 6.1, algorithm 1 (ScheduleSaturate, ScheduleResidue, MergeNodes).
+    """Pack whole GPUs, then models in turns. Source: Shen et al., "Nexus: A GPU Cluster Engine for
+    Accelerating DNN-Based Video Analysis", SOSP 2019, section 6.1, algorithm 1 (ScheduleSaturate,
+    ScheduleResidue, MergeNodes).
 
     A model whose batches come back to back answers within two latencies, so its batch is the largest with
     twice the latency within the objective; it gets as many whole GPUs as its rate fills. The rest of each
@@ -80,16 +82,20 @@ class NexusPolicy(Policy):
                 room[gpu] -= len(run)
                 if len(run) < len(nodes) or (models and not nodes):
                     room[gpu] = 0
-                for node in run:
-                    for session in node.sessions:
-                        left[session.model.name] -= session.rate_rps
-        reasons = {}
-        for m in problem.models:
-            if all(_largest_batch(m, gpu) is None for gpu in problem.types):
-                reasons[m.name] = (
-                    f"no batch has twice its latency within the SLO of {m.slo_ms:g} ms, as taking turns needs"
-                )
-        return Placement(placed=tuple(_placed(problem, used)), reasons=reasons)
+                for session in itertools.chain.from_iterable(node.sessions for node in run):
+                    left[session.model.name] -= session.rate_rps
+        return Placement(placed=tuple(_placed(problem, used)), reasons=_reasons(problem))
+
+
+def _reasons(problem: Problem) -> dict[str, str]:
+    """Return why models cannot take turns on any GPU type."""
+    reasons = {}
+    for m in problem.models:
+        if all(_largest_batch(m, gpu) is None for gpu in problem.types):
+            reasons[m.name] = (
+                f"no batch has twice its latency within the SLO of {m.slo_ms:g} ms, as taking turns needs"
+            )
+    return reasons
 
 
 def _most_goodput(nodes: list[NexusNode], room: float) -> list[NexusNode]:
@@ -101,7 +107,8 @@ def _most_goodput(nodes: list[NexusNode], room: float) -> list[NexusNode]:
 
 
 def _largest_batch(model: PlacementModel, gpu: str) -> Candidate | None:
-    """Return the candidate of the largest batch with twice its latency within the objective, that fits a GPU."""
+    """Return the candidate of the largest batch with twice its latency within the objective, that fits a
+    GPU."""
     twice = model.slo_ms * (1 + _CLOSE) / 2
     fitting = [c for c in _fitting(model, gpu) if c.latency_ms <= twice]
     return max(fitting, key=lambda c: c.batch_size, default=None)
@@ -112,7 +119,8 @@ def _fitting(model: PlacementModel, gpu: str) -> list[Candidate]:
 
 
 def _preferred(problem: Problem, model: PlacementModel, room: Mapping[str, float]) -> str | None:
-    """Return the GPU type with room that serves ``model`` at the lowest price for the rate; None where none can."""
+    """Return the GPU type with room that serves ``model`` at the lowest price for the rate; None where none
+    can."""
     best = None
     least = math.inf
     for gpu in problem.types:
@@ -151,8 +159,8 @@ def saturated(model: PlacementModel, rate_rps: float, gpu: str) -> tuple[list[Ne
 
 
 def residual_nodes(asked: list[_Asked], gpu: str) -> list[NexusNode]:
-    """Return (ScheduleResidue) each model's rest in a node of its own, then, the busiest first, merged into the node
-    that becomes the busiest. Models of which no batch answers in time have no node."""
+    """Return (ScheduleResidue) each model's rest in a node of its own, then, the busiest first, merged into
+    the node that becomes the busiest. Models of which no batch answers in time have no node."""
     alone = [node for model, rate in asked for node in _residual(model, rate, gpu)]
     nodes: list[NexusNode] = []
     for node in sorted(alone, key=lambda n: (-n.occupancy, n.sessions[0].model.name)):
@@ -196,7 +204,8 @@ def _residual(model: PlacementModel, rate: float, gpu: str) -> list[NexusNode]:
 
 
 def _merged(first: NexusNode, second: NexusNode, gpu: str) -> NexusNode | None:
-    """Return (MergeNodes) both in one: the shorter cycle, every batch as small as that allows; None where it does not fit."""
+    """Return (MergeNodes) both in one: the shorter cycle, every batch as small as that allows; None where it
+    does not fit."""
     cycle = min(first.cycle_ms, second.cycle_ms)
     sessions = []
     for session in (*first.sessions, *second.sessions):

@@ -27,8 +27,8 @@ class SelfTuningPolicy(Policy):
       model that does not keep up takes the next larger share if that is free, one that would keep up with
       the next smaller share gives the difference back; models that still lack add replicas on the GPU with
       the most free;
-    - rented GPUs, or the fewest of a fixed cluster: model by model, on the first GPUs in use with room, then on
-      new ones of the type that serves a request at the least cost.
+    - rented GPUs, or the fewest of a fixed cluster: model by model, on the first GPUs in use with room, then
+    on new ones of the type that serves a request at the least cost.
 
     A model has one share on a GPU, as in GSLICE.
     """
@@ -135,8 +135,8 @@ def _memory(candidate: Candidate) -> float:
 
 
 def _ladder(model: PlacementModel, gpu_type: str) -> tuple[Candidate, ...]:
-    """Return the candidate at each SM share, ascending; shares that bring no more throughput than a smaller one
-    are no step."""
+    """Return the candidate at each SM share, ascending; shares that bring no more throughput than a smaller
+    one are no step."""
     ladder: list[Candidate] = []
     for share in sorted({c.sm_share_pct for c in model.on(gpu_type, sm_share_pct=None)}):
         able = [c for c in model.feasible(gpu_type, sm_share_pct=share) if _memory(c) <= ROOM_PCT]
@@ -153,7 +153,8 @@ def _ladder(model: PlacementModel, gpu_type: str) -> tuple[Candidate, ...]:
 
 
 class _Tuning:
-    """Hold the replicas while their shares are tuned, and the ``capacity`` of each model (requests a second)."""
+    """Hold the replicas while their shares are tuned, and the ``capacity`` of each model (requests a
+    second)."""
 
     def __init__(self, problem: Problem, ladders: _Ladders) -> None:
         self.problem = problem
@@ -200,7 +201,8 @@ class _Tuning:
         self._steps()
 
     def _equal_shares(self) -> None:
-        """Put each model onto the next GPU in turn that has room, at the largest share that is no more than equal."""
+        """Put each model onto the next GPU in turn that has room, at the largest share that is no more than
+        equal."""
         models = self.problem.models
         count = len(self.hosts.gpus)
         equal = 100 / max(1, -(-len(models) // count))
@@ -215,8 +217,8 @@ class _Tuning:
                     break
 
     def _steps(self) -> None:
-        """Step up and down until no step changes anything. It ends: only a model that does not keep up steps up,
-        and whoever steps down still keeps up and never steps up again."""
+        """Step up and down until no step changes anything. It ends: only a model that does not keep up steps
+        up, and whoever steps down still keeps up and never steps up again."""
         changed = True
         while changed:
             changed = False
@@ -251,8 +253,8 @@ class _Tuning:
         return heap
 
     def _one_more(self, model: PlacementModel, looking: list[tuple[float, int]]) -> bool:
-        """Add a replica on a further GPU, the one with the most free share that can hold it; return whether there was
-        one. GPUs only fill up, so one that cannot is not asked again."""
+        """Add a replica on a further GPU, the one with the most free share that can hold it; return whether
+        there was one. GPUs only fill up, so one that cannot is not asked again."""
         while looking:
             free, host = heapq.heappop(looking)
             share = self.hosts.share[host]
@@ -266,7 +268,8 @@ class _Tuning:
         return False
 
     def _rung(self, model: PlacementModel, host: int, missing_rps: float) -> int | None:
-        """Return, of the shares that fit on ``host``, the smallest that serves what is missing, else the largest."""
+        """Return, of the shares that fit on ``host``, the smallest that serves what is missing, else the
+        largest."""
         largest = None
         for rung, candidate in enumerate(self._ladder(model, host)):
             if self.hosts.fits(host, candidate):
@@ -276,8 +279,8 @@ class _Tuning:
         return largest
 
     def pack(self) -> None:
-        """Place model by model: one replica after the other on the first GPU in use that can hold one, then on new GPUs
-        of the type that serves a request at the least cost."""
+        """Place model by model: one replica after the other on the first GPU in use that can hold one, then
+        on new GPUs of the type that serves a request at the least cost."""
         hosts = self.hosts
         in_use: list[int] = []
         unused: dict[str, list[int]] = {t: [] for t in self.problem.types}
@@ -288,22 +291,23 @@ class _Tuning:
             new: list[int] = []
             before = iter(in_use)
             while missing > model.rate_rps * (1 - _ENOUGH):
-                host_in_use = next(before, None)
-                host = self._new_host(model, unused, missing) if host_in_use is None else host_in_use
-                if host is None:
-                    break
-                if host_in_use is None:
-                    new.append(host)
-                rung = self._rung(model, host, missing)
+                gpu = next(before, None)
+                if gpu is None:
+                    gpu = self._new_host(model, unused, missing)
+                    if gpu is None:
+                        break
+                    new.append(gpu)
+                rung = self._rung(model, gpu, missing)
                 if rung is not None:
-                    self._add(model, host, rung)
+                    self._add(model, gpu, rung)
                     missing -= self.replicas[-1].candidate.throughput_rps
             in_use = [h for h in (*in_use, *new) if hosts.share[h] > 1e-9]
 
     def _new_host(
         self, model: PlacementModel, unused: dict[str, list[int]], missing_rps: float
     ) -> int | None:
-        """Return a GPU that nobody uses yet, of the type on which a served request costs least; None: there is none."""
+        """Return a GPU that nobody uses yet, of the type on which a served request costs least; None: there
+        is none."""
         # Where a price is unknown all count alike: the share of a GPU is the cost.
         prices = self.problem.known_prices or dict.fromkeys(self.problem.types, 1.0)
         ways = []

@@ -17,8 +17,8 @@ _ROUNDS = 6
 
 @frozen
 class Place:
-    """Name a gpu-let of ``size_pct`` on GPU number ``slot`` of the board (None: on the next unsplit one of type
-    ``gpu``), its first or second ``part``."""
+    """Name a gpu-let of ``size_pct`` on GPU number ``slot`` of the board (None: on the next unsplit one of
+    type ``gpu``), its first or second ``part``."""
 
     gpu: str
     size_pct: float
@@ -48,8 +48,8 @@ def settle(
     other: Let | None,
     coefficients: GpuletCoefficients | None,
 ) -> tuple[Let, Let | None] | None:
-    """Return ``asked`` in a gpu-let beside ``other``, which must go on serving all it serves, slowed down as it may
-    be; None where that does not fit."""
+    """Return ``asked`` in a gpu-let beside ``other``, which must go on serving all it serves, slowed down as
+    it may be; None where that does not fit."""
     mine: Let | None = None
     for _ in range(_ROUNDS):
         if other is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,8 @@ Whole = NDArray[np.int64]
 
 @frozen
 class Filled:
-    """Hold one GPU of type ``gpu`` with its one or two gpu-lets, and what it serves of each model of the problem
-    at most (in their order, no more than their rate)."""
+    """Hold one GPU of type ``gpu`` with its one or two gpu-lets, and what it serves of each model of the
+    problem at most (in their order, no more than their rate)."""
 
     gpu: str
     lets: tuple[Let, ...]
@@ -35,9 +35,9 @@ class Filled:
 
 @frozen
 class _Ways:
-    """Hold ways to fill a gpu-let of one size, an entry each: the candidate of each model (-1: not in it), what it
-    serves at no slowdown, memory, pressure from and on a neighbour, and the largest slowdown at which every
-    objective holds."""
+    """Hold ways to fill a gpu-let of one size, an entry each: the candidate of each model (-1: not in it),
+    what it serves at no slowdown, memory, pressure from and on a neighbour, and the largest slowdown at which
+    every objective holds."""
 
     size_pct: float
     chosen: Whole  # ways x models
@@ -57,7 +57,7 @@ class _Ways:
 
     def or_empty(self) -> _Ways:
         """Return these ways and, last, an empty gpu-let."""
-        longer = {}
+        longer: dict[str, Any] = {}
         for name, empty in _ARRAYS.items():
             column = getattr(self, name)
             longer[name] = np.concatenate([column, np.full_like(column, empty, shape=(1, *column.shape[1:]))])
@@ -79,9 +79,9 @@ _Split: TypeAlias = tuple[Array, tuple[tuple[_Ways, Whole], ...], Array]
 
 
 def fillings(problem: Problem, gpu: str, coefficients: GpuletCoefficients | None) -> list[Filled]:
-    """Return every undominated way to fill a GPU of type ``gpu``. Exact: for given batches the shortest cycle is the
-    sum of the latencies, and no other serves more of any model. Raises UsageError: more than MOST_WAYS ways
-    for a gpu-let, or MOST_PAIRS for a GPU."""
+    """Return every undominated way to fill a GPU of type ``gpu``. Exact: for given batches the shortest cycle
+    is the sum of the latencies, and no other serves more of any model. Raises UsageError: more than MOST_WAYS
+    ways for a gpu-let, or MOST_PAIRS for a GPU."""
     models = problem.models
     rates = np.array([m.rate_rps for m in models])
     shares = sizes(problem, gpu)
@@ -105,8 +105,8 @@ def fillings(problem: Problem, gpu: str, coefficients: GpuletCoefficients | None
 
 @frozen
 class _Limits:
-    """Say beyond what a way's figures make no difference beside any neighbour: memory and pressures (below it), and the
-    slowdown that it bears (above it)."""
+    """Say beyond what a way's figures make no difference beside any neighbour: memory and pressures (below
+    it), and the slowdown that it bears (above it)."""
 
     memory: float
     own: float
@@ -132,7 +132,8 @@ def _limits(ways: Sequence[_Ways], coefficients: GpuletCoefficients | None) -> _
 
 
 def _goods(ways: _Ways, rates: Array, limits: _Limits) -> Array:
-    """Return what makes one way at least as good as another beside every neighbour, more being better, a row each."""
+    """Return what makes one way at least as good as another beside every neighbour, more being better, a row
+    each."""
     return np.column_stack(
         [
             np.minimum(ways.served, rates * limits.slowdown),
@@ -214,8 +215,8 @@ def _options(model: PlacementModel, gpu: str, size: float) -> list[Candidate]:
 
 
 def best_of(goods: Array) -> Whole:
-    """Return the rows (n x k, finite, more is better in every column) that no other is at least as good as; of equal ones the
-    first. Ascending."""
+    """Return the rows (n x k, finite, more is better in every column) that no other is at least as good as;
+    of equal ones the first. Ascending."""
     if not len(goods):
         return np.empty(0, dtype=np.int64)
     scale = np.abs(goods).max(axis=0)
@@ -233,8 +234,8 @@ def best_of(goods: Array) -> Whole:
 
 
 def _pairs(first: _Ways, second: _Ways, rates: Array, coefficients: GpuletCoefficients | None) -> _Split:
-    """Return what two gpu-lets serve together (pairs x models), which ways they are, and their slowdowns (pairs x
-    2)."""
+    """Return what two gpu-lets serve together (pairs x models), which ways they are, and their slowdowns
+    (pairs x 2)."""
     if (len(first) + 1) * (len(second) + 1) > MOST_PAIRS:
         raise UsageError(
             f"policy gpulet-ideal searches exhaustively: found more than {MOST_PAIRS:,} ways to fill a GPU, its limit; "

@@ -27,15 +27,14 @@ _PROVEN_PCT = 1e-6
 
 
 class GpuletIdealPolicy(Policy):
-    """Find the exhaustive ideal that gpulet is compared with (Choi et al., USENIX ATC 2022, evaluation): the most
-    goodput over all splits of every GPU into at most two gpu-lets, all sets of models in each, all their
+    """Find the exhaustive ideal that gpulet is compared with (Choi et al., USENIX ATC 2022, evaluation): the
+    most goodput over all splits of every GPU into at most two gpu-lets, all sets of models in each, all their
     batches, and all ways to divide the rates; then the fewest GPUs (elastic: the lowest cost). Feasible is
     what gpulet calls feasible.
 
     Ways to fill one GPU are enumerated and those kept that no other is at least as good as; how often each is
-    used is an integer program (HiGHS), solved to optimality; where the rates cannot all be served, to a gap that
-    is stated. Refuses problems with more ways than ``gpulet_columns`` allows.
-    """
+    used is an integer program (HiGHS), solved to optimality; where the rates cannot all be served, to a gap
+    that is stated. Refuses problems with more ways than ``gpulet_columns`` allows."""
 
     name = "gpulet-ideal"
     summary = "the best that gpu-lets can do, by exhaustive search; small cases only"
@@ -49,8 +48,8 @@ class GpuletIdealPolicy(Policy):
         self._interference = interference
 
     def place(self, problem: Problem) -> Placement:
-        """Return replicas in gpu-lets; see :class:`Policy`. Raises UsageError: more ways than the limit, or coefficients for a column that
-        is null."""
+        """Return replicas in gpu-lets; see :class:`Policy`. Raises UsageError: more ways than the limit, or
+        coefficients for a column that is null."""
         coefficients, notes = interference_of(self.name, problem, self._given, self._interference)
         notes += whole_only({gpu: sizes(problem, gpu) for gpu in problem.types})
         columns = [f for gpu in problem.types for f in fillings(problem, gpu, coefficients)]
@@ -70,8 +69,8 @@ class GpuletIdealPolicy(Policy):
         return Placement(placed=tuple(placed), notes=tuple(notes), gap_pct=gap)
 
     def schedulable(self, problem: Problem) -> bool:
-        """Return whether gpu-lets can serve every rate: faster than :meth:`place` where they cannot, as fractions of
-        GPUs are tried first. Raises as :meth:`place`."""
+        """Return whether gpu-lets can serve every rate: faster than :meth:`place` where they cannot, as
+        fractions of GPUs are tried first. Raises as :meth:`place`."""
         coefficients, _ = interference_of(self.name, problem, self._given, self._interference)
         columns = [f for gpu in problem.types for f in fillings(problem, gpu, coefficients)]
         all_of_it = np.ones(len(problem.models))
@@ -83,8 +82,8 @@ class GpuletIdealPolicy(Policy):
 
 
 class _Program:
-    """Hold how many GPUs are filled in each way (integers, in the order of ``columns``), and what part of each
-    model's rate is served (0 to 1, after them)."""
+    """Hold how many GPUs are filled in each way (integers, in the order of ``columns``), and what part of
+    each model's rate is served (0 to 1, after them)."""
 
     def __init__(self, problem: Problem, columns: Sequence[Filled]) -> None:
         models = problem.models
@@ -116,7 +115,8 @@ class _Program:
         self.high.append(high)
 
     def cheapest(self, parts: NDArray[np.float64], *, whole: bool = True) -> NDArray[np.float64] | None:
-        """Return the lowest price at which at least ``parts`` of the rates are served; None where they cannot be."""
+        """Return the lowest price at which at least ``parts`` of the rates are served; None where they cannot
+        be."""
         lower = np.concatenate([np.zeros(self.ways), parts])
         solution = _solve(self.price, self, lower, self.ways if whole else 0)
         return None if solution is None else solution[0]
@@ -130,8 +130,8 @@ class _Program:
 
 
 def _choose(problem: Problem, columns: Sequence[Filled]) -> tuple[list[int], float]:
-    """Return how many GPUs are filled as each of ``columns`` says (all rates at the lowest price, else the most
-    goodput, then the lowest price for it), and the gap to the most goodput, percent."""
+    """Return how many GPUs are filled as each of ``columns`` says (all rates at the lowest price, else the
+    most goodput, then the lowest price for it), and the gap to the most goodput, percent."""
     program = _Program(problem, columns)
     gap = 0.0
     reachable = np.array([any(c.served_rps[i] > 0 for c in columns) for i in range(len(problem.models))])
@@ -151,8 +151,8 @@ def _choose(problem: Problem, columns: Sequence[Filled]) -> tuple[list[int], flo
 
 
 def _price(problem: Problem, gpu: str) -> float:
-    """Return the price of one GPU: on a fixed cluster its number counts first, its price (where known) only decides between
-    equals."""
+    """Return the price of one GPU: on a fixed cluster its number counts first, its price (where known) only
+    decides between equals."""
     price = problem.prices.get(gpu)
     if problem.elastic:
         return 0.0 if price is None else price
@@ -170,15 +170,15 @@ def _solve(
     *,
     nodes: int | None = None,
 ) -> tuple[NDArray[np.float64], float] | None:
-    """Return the values of the least cost, the first ``whole`` of them integers, and the gap to it in percent (0
-    unless ``nodes`` limits the search); None where HiGHS proves that there are none, or finds none in
+    """Return the values of the least cost, the first ``whole`` of them integers, and the gap to it in percent
+    (0 unless ``nodes`` limits the search); None where HiGHS proves that there are none, or finds none in
     ``nodes``. Raises PolicyError where it ends otherwise."""
     import highspy
 
     vectors = []
     for row in program.rows:
         here = np.flatnonzero(row)
-        vectors.append((here, row[here]))
+        vectors.append((here.tolist(), row[here].tolist()))
     lp = linear_program(
         cost=cost,
         lower=lower,

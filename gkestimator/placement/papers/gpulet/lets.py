@@ -36,8 +36,8 @@ class LetLoad:
 
 @frozen
 class Let:
-    """Hold a gpu-let of ``size_pct`` of the SMs. ``cycle_ms``: in which all its loads run once; None: one load
-    alone."""
+    """Hold a gpu-let of ``size_pct`` of the SMs. ``cycle_ms``: in which all its loads run once; None: one
+    load alone."""
 
     size_pct: float
     loads: tuple[LetLoad, ...]
@@ -61,8 +61,8 @@ class Let:
 
 
 def ewma(rates_rps: Sequence[float], alpha: float) -> float:
-    """Return the exponentially weighted moving average of successive rates, the last counting most: e = alpha r + (1 -
-    alpha) e, from the first rate on. Source: Choi et al., USENIX ATC 2022 (rates are tracked by it
+    """Return the exponentially weighted moving average of successive rates, the last counting most: e = alpha
+    r + (1 - alpha) e, from the first rate on. Source: Choi et al., USENIX ATC 2022 (rates are tracked by it
     before each placement). Raises ValueError: no rates, or alpha outside 0 (exclusive) to 1."""
     if not rates_rps or not 0 < alpha <= 1:
         raise ValueError(f"found {len(rates_rps)} rates and alpha {alpha}, expected some and 0 < alpha <= 1")
@@ -86,9 +86,9 @@ def affordable(
     coefficients: GpuletCoefficients | None = None,
     neighbour: Pressure | None = None,
 ) -> tuple[float, Candidate | None]:
-    """Return the highest rate that ``model`` sustains alone in a gpu-let of this size within its objective and
-    ``memory_pct``, beside ``neighbour``; and the batch that does (the smallest of several). 0 and None where
-    none does."""
+    """Return the highest rate that ``model`` sustains alone in a gpu-let of this size within its objective
+    and ``memory_pct``, beside ``neighbour``; and the batch that does (the smallest of several). 0 and None
+    where none does."""
     best: tuple[float, Candidate | None] = (0.0, None)
     for candidate in model.on(gpu, sm_share_pct=size_pct):
         slow = _slowdown([candidate], coefficients, neighbour)
@@ -102,9 +102,10 @@ def affordable(
 
 
 def knee(points: Sequence[tuple[float, float]]) -> float | None:
-    """Return the share at the knee of the curve of affordable rate against share (``points``, by ascending share):
-    where it bends down most, by the curvature of the circle through the point and its neighbours, both axes
-    scaled to 1, from (0, 0) on. The largest share where it nowhere bends; None where no rate is above 0.
+    """Return the share at the knee of the curve of affordable rate against share (``points``, by ascending
+    share): where it bends down most, by the curvature of the circle through the point and its neighbours,
+    both axes scaled to 1, from (0, 0) on. The largest share where it nowhere bends; None where no rate is
+    above 0.
 
     Source: Choi et al., USENIX ATC 2022 (MaxEfficientPartition: the knee of the rate curve is the
     point of highest curvature).
@@ -152,8 +153,8 @@ def fit(
     coefficients: GpuletCoefficients | None = None,
     neighbour: Pressure | None = None,
 ) -> Let | None:
-    """Return a gpu-let of this size that serves ``asked``, or None. One model may be served in part (at what it can
-    sustain); several are served wholly, by turns, or not at all."""
+    """Return a gpu-let of this size that serves ``asked``, or None. One model may be served in part (at what
+    it can sustain); several are served wholly, by turns, or not at all."""
     if len(asked) == 1:
         model = asked[0].model
         rate = asked[0].rate_rps
@@ -179,8 +180,8 @@ def fit(
 
 
 class _Turn(NamedTuple):
-    """Run a model by ``candidate``, which takes ``late_ms`` beside the other gpu-let. A plain tuple: thousands are
-    made for one gpu-let."""
+    """Run a model by ``candidate``, which takes ``late_ms`` beside the other gpu-let. A plain tuple:
+    thousands are made for one gpu-let."""
 
     late_ms: float
     batch: int
@@ -190,8 +191,8 @@ class _Turn(NamedTuple):
 def _in_turns(
     asked: Sequence[Asked], gpu: str, size_pct: float, slow: float, memory_pct: float
 ) -> Let | None:
-    """Return batches b and a cycle d with rate <= b / d, sum of latencies <= d, and d + latency <= objective for
-    each.
+    """Return batches b and a cycle d with rate <= b / d, sum of latencies <= d, and d + latency <= objective
+    for each.
 
     For given batches the longest cycle is the least of b / rate and objective - latency over the models; so
     only those values are tried as d, each with the fastest sufficient batches, which finds a solution
@@ -233,8 +234,8 @@ def _in_turns(
 
 
 def _fastest(asked: Sequence[Asked], options: Sequence[Sequence[_Turn]], cycle: float) -> list[_Turn] | None:
-    """Return for each model the fastest turn (then the smallest batch) that is enough in a cycle; None: a model has
-    none."""
+    """Return for each model the fastest turn (then the smallest batch) that is enough in a cycle; None: a
+    model has none."""
     turns = []
     for a, own in zip(asked, options, strict=True):
         needed = a.rate_rps * cycle / 1e3 * (1 - CLOSE)
@@ -246,8 +247,8 @@ def _fastest(asked: Sequence[Asked], options: Sequence[Sequence[_Turn]], cycle: 
 
 
 def _headroom(asked: Sequence[Asked], turns: Sequence[_Turn], cycle: float, memory_pct: float) -> float:
-    """Return how many times its rate ``turns`` serve of each model at least; 0 where they do not fit the cycle, the
-    memory or the objectives."""
+    """Return how many times its rate ``turns`` serve of each model at least; 0 where they do not fit the
+    cycle, the memory or the objectives."""
     busy = sum(turn.late_ms for turn in turns)
     memory = sum(turn.candidate.memory_pct or 0.0 for turn in turns)
     if busy > cycle * (1 + CLOSE) or memory > memory_pct * (1 + CLOSE):

@@ -19,8 +19,8 @@ _SMALLEST_PART = 1e-3
 
 
 class GpuletPolicy(Policy):
-    """Split GPUs in two, models in turns inside a part. Source: Choi et al., "Serving Heterogeneous Machine Learning Models on Multi-GPU Servers with
-    Spatio-Temporal Sharing", USENIX ATC 2022, algorithm 1.
+    """Split GPUs in two, models in turns inside a part. Source: Choi et al., "Serving Heterogeneous Machine
+    Learning Models on Multi-GPU Servers with Spatio-Temporal Sharing", USENIX ATC 2022, algorithm 1.
 
     Models by descending rate; each takes gpu-lets of size min(knee of its curve of affordable rate, smallest
     size that serves what is left) by best fit, from GPUs split in two at most, until its rate is served; the
@@ -59,7 +59,8 @@ class GpuletPolicy(Policy):
         self._published = published
 
     def place(self, problem: Problem) -> Placement:
-        """Return replicas in gpu-lets; see :class:`Policy`. Raises UsageError: coefficients were given for a column that is null."""
+        """Return replicas in gpu-lets; see :class:`Policy`. Raises UsageError: coefficients were given for a
+        column that is null."""
         coefficients, notes = interference_of(self.name, problem, self._given, self._interference)
         notes += whole_only({gpu: sizes(problem, gpu) for gpu in problem.types})
         order = sorted(problem.models, key=lambda m: (-m.rate_rps, m.name))
@@ -83,7 +84,8 @@ class GpuletPolicy(Policy):
 def interference_of(
     policy: str, problem: Problem, given: GpuletCoefficients | None, counted: bool
 ) -> tuple[GpuletCoefficients | None, list[str]]:
-    """Return the coefficients to count interference with (None: not counted), and what a reader must know of it."""
+    """Return the coefficients to count interference with (None: not counted), and what a reader must know of
+    it."""
     if not counted:
         return None, []
     coefficients = given or DERIVED
@@ -168,7 +170,8 @@ class _Filling:
             self._open.pop((slot, part), None)
 
     def _best_fit(self, model: PlacementModel, left: float, curves: _Curves) -> Fitted | None:
-        """Return the gpu-let where ``left`` of a model's rate fits best, merged with others where that is its rest."""
+        """Return the gpu-let where ``left`` of a model's rate fits best, merged with others where that is its
+        rest."""
         options: list[tuple[tuple[float, ...], Place]] = []
         rest = False
         for order, gpu in enumerate(self.problem.types):
@@ -201,8 +204,8 @@ class _Filling:
         return None
 
     def _what_is_left(self, model: PlacementModel, left: float, curves: _Curves) -> Fitted | None:
-        """Return (beyond the paper), as no free gpu-let is as large as it should be, the one that serves most, or part
-        of the rate by turns in another's."""
+        """Return (beyond the paper), as no free gpu-let is as large as it should be, the one that serves
+        most, or part of the rate by turns in another's."""
         whole = self._merged(model, left)
         if whole is not None:
             return whole
@@ -222,7 +225,8 @@ class _Filling:
         return self._part_by_turns(model, left)
 
     def _part_by_turns(self, model: PlacementModel, left: float) -> Fitted | None:
-        """Return the largest part of ``left`` that can be served by turns in another's gpu-let, by halving."""
+        """Return the largest part of ``left`` that can be served by turns in another's gpu-let, by
+        halving."""
         if self._merged(model, left * _SMALLEST_PART) is None:
             return None
         low = 0.0
@@ -249,8 +253,8 @@ class _Filling:
                 yield from (Place(gpu=gpu, size_pct=size) for size, rate in curves[gpu] if rate > 0)
 
     def _merged(self, model: PlacementModel, rate: float) -> Fitted | None:
-        """Return ``rate`` of ``model`` by turns in a gpu-let that has time left: in the smallest, of those in the
-        busiest."""
+        """Return ``rate`` of ``model`` by turns in a gpu-let that has time left: in the smallest, of those in
+        the busiest."""
         tried = []
         for (slot, part), (let, taken) in self._open.items():
             own = self._least_work(model, self.board.type_of(slot), let.size_pct)
@@ -272,8 +276,8 @@ class _Filling:
         return None
 
     def _least_work(self, model: PlacementModel, gpu: str, size: float) -> float | None:
-        """Return the seconds of a gpu-let for one request of ``model`` at its most efficient batch; None where it cannot run
-        there."""
+        """Return the seconds of a gpu-let for one request of ``model`` at its most efficient batch; None
+        where it cannot run there."""
         key = (model.name, gpu, size)
         if key not in self._work:
             here = model.feasible(gpu, sm_share_pct=size)
@@ -294,8 +298,8 @@ def _serves_all(let: Let, asked: Sequence[Asked]) -> bool:
 
 
 def unknown_utilisation(problem: Problem, coefficients: GpuletCoefficients) -> tuple[str, str] | None:
-    """Return the first model, and the column that is null in one of its rows, though ``coefficients`` multiply it;
-    None: all known."""
+    """Return the first model, and the column that is null in one of its rows, though ``coefficients``
+    multiply it; None: all known."""
     for model in problem.models:
         for column in coefficients.columns:
             if any(getattr(c.row, column) is None for c in model.candidates):

@@ -136,8 +136,8 @@ class _Profile:
         return max(1, math.ceil(batch - 1e-9))
 
     def ladder(self, rate_rps: float) -> tuple[Candidate, ...]:
-        """Return the candidates of the batch for ``rate_rps``, from the least share that serves it on; empty: none
-        does."""
+        """Return the candidates of the batch for ``rate_rps``, from the least share that serves it on; empty:
+        none does."""
         batches = sorted({c.batch_size for c in self.able})
         if not batches:
             return ()
@@ -152,8 +152,8 @@ class _Profile:
         return ()
 
     def split(self, rate_rps: float) -> tuple[int, tuple[Candidate, ...]]:
-        """Return the fewest replicas that serve ``rate_rps`` in even parts, and the ladder of each; (0, ()): none
-        do."""
+        """Return the fewest replicas that serve ``rate_rps`` in even parts, and the ladder of each; (0, ()):
+        none do."""
         for count in sorted({math.ceil(rate_rps / self.alone_rps(c) * _ENOUGH) for c in self.able}):
             ladder = self.ladder(rate_rps / count)
             if ladder:
@@ -297,8 +297,8 @@ class _Plan:
     def _least_growth(
         self, pool: _Pool, tenant: _Tenant, known: dict[object, _Tenants | None]
     ) -> tuple[int, _Tenants] | None:
-        """Return the GPU where ``tenant`` makes the shares of all on it grow least, else an unused one, and who runs
-        there then; None: there is none. ``known``: what :func:`_alloc` answered so far."""
+        """Return the GPU where ``tenant`` makes the shares of all on it grow least, else an unused one, and
+        who runs there then; None: there is none. ``known``: what :func:`_alloc` answered so far."""
         best: tuple[float, int, _Tenants] | None = None
         for case, here, number in pool.cases():
             if not here:  # the unused one, which comes last
@@ -314,8 +314,8 @@ class _Plan:
         return best and best[1:]
 
     def _best_effort(self, gpu_type: str) -> None:
-        """Serve what is left of each model by the way that serves most of it beside what is there, as long as there
-        is one."""
+        """Serve what is left of each model by the way that serves most of it beside what is there, as long as
+        there is one."""
         for model in self._problem.models:
             profile = self._profiles[model.name, gpu_type]
             known: dict[_Case, list[tuple[float, Candidate]]] = {}
@@ -350,8 +350,8 @@ class _Plan:
         return True
 
     def order(self) -> tuple[float, float, float]:
-        """Return a key, smaller being better: what is not served; of rented GPUs the cost per hour, then how many, else
-        the reverse. GPUs count alike where a price is unknown."""
+        """Return a key, smaller being better: what is not served; of rented GPUs the cost per hour, then how
+        many, else the reverse. GPUs count alike where a price is unknown."""
         prices = self._problem.known_prices or dict.fromkeys(self._pools, 1.0)
         number = float(sum(len(pool.gpus) for pool in self._pools.values()))
         cost = round(sum(prices[t] * len(pool.gpus) for t, pool in self._pools.items()), 9)
@@ -370,8 +370,8 @@ class _Plan:
 
 
 def _beside(profile: _Profile, here: _Tenants) -> list[tuple[float, Candidate]]:
-    """Return (requests a second, candidate) of the ways to run a model beside ``here`` without breaking a promise;
-    by share."""
+    """Return (requests a second, candidate) of the ways to run a model beside ``here`` without breaking a
+    promise; by share."""
     ways = []
     for c in profile.able:
         now = (*here, _Tenant(profile, (c,), 0, 0.0))

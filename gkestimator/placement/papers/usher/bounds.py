@@ -1,15 +1,16 @@
-"""Bounds of USHER's search: the most goodput that models can still reach, and the least that the GPUs for it cost.
+"""Bounds of USHER's search: the most goodput that models can still reach, and the least that the GPUs for it
+cost.
 
 Every bound holds for all packings, greedy or not: demands and room are summed as areas (percent of Creq, of
-Mreq, of GPUs weighted by what a GPU counts), as slots (a GPU holds at most one replica of a model, and so many
-of the smallest demand), and as slots for replicas above half a GPU (at most one of them on a GPU).
-"""
+Mreq, of GPUs weighted by what a GPU counts), as slots (a GPU holds at most one replica of a model, and so
+many of the smallest demand), and as slots for replicas above half a GPU (at most one of them on a GPU)."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.papers.usher.configurations import UsherChoice
@@ -22,9 +23,10 @@ _Room = tuple[float, float, float, float, float, float]
 
 @frozen
 class _Needs:
-    """Say of one choice that serves as much as it can: ``most`` that is, replicas that are ``enough``, replicas
-    that are placed for that at least (``count``), their weighted areas of Creq and Mreq; goodput per weighted
-    area and per replica; the least weighted demands of a replica and the least demands, on any type."""
+    """Say of one choice that serves as much as it can: ``most`` that is, replicas that are ``enough``,
+    replicas that are placed for that at least (``count``), their weighted areas of Creq and Mreq; goodput per
+    weighted area and per replica; the least weighted demands of a replica and the least demands, on any
+    type."""
 
     most: float
     enough: int
@@ -42,11 +44,11 @@ class _Needs:
 
 @frozen
 class Demand:
-    """Sum up models that are still to be placed with the choices that remain: the ``most`` they can serve, the least
-    demands of a replica, slots of a new GPU; the least weighted areas, ``replicas`` (of all, and of the model
-    with the most) and replicas above half a GPU with which each serves the most it can; and by model what
-    bounds goodput in scarce room: (goodput per area or per replica, most), the last two for models that are
-    always above half a GPU."""
+    """Sum up models that are still to be placed with the choices that remain: the ``most`` they can serve,
+    the least demands of a replica, slots of a new GPU; the least weighted areas, ``replicas`` (of all, and of
+    the model with the most) and replicas above half a GPU with which each serves the most it can; and by
+    model what bounds goodput in scarce room: (goodput per area or per replica, most), the last two for models
+    that are always above half a GPU."""
 
     most: float
     least_creq: float
@@ -67,9 +69,10 @@ class Demand:
 
 @frozen
 class _ModelSum:
-    """Say of one model, whatever of its choices is taken, the ``most`` it can serve, and what that takes at least: the
-    weighted areas, replicas (``count``), and whether they are above half a GPU; and of all its choices the best goodput
-    per area and per replica, and whether every one is above half a GPU."""
+    """Say of one model, whatever of its choices is taken, the ``most`` it can serve, and what that takes at
+    least: the weighted areas, replicas (``count``), and whether they are above half a GPU; and of all its
+    choices the best goodput per area and per replica, whether every one is above half a GPU, and the least
+    demands."""
 
     most: float
     count: int
@@ -82,6 +85,8 @@ class _ModelSum:
     per_mreq: float
     always_half_creq: bool
     always_half_mreq: bool
+    least_creq: float
+    least_mreq: float
 
     @classmethod
     def of(cls, needs: Sequence[_Needs]) -> _ModelSum:
@@ -89,6 +94,8 @@ class _ModelSum:
         most = max(n.most for n in needs)
         full = [n for n in needs if n.most >= most * (1 - 1e-12)]
         half = _HALF + EPSILON
+        least_creq = min(n.least_creq for n in needs)
+        least_mreq = min(n.least_mreq for n in needs)
         return cls(
             most=most,
             count=min(n.count for n in full),
@@ -99,8 +106,10 @@ class _ModelSum:
             rps=max(n.rps for n in needs),
             per_creq=max(n.per_creq for n in needs),
             per_mreq=max(n.per_mreq for n in needs),
-            always_half_creq=min(n.least_creq for n in needs) > half,
-            always_half_mreq=min(n.least_mreq for n in needs) > half,
+            always_half_creq=least_creq > half,
+            always_half_mreq=least_mreq > half,
+            least_creq=least_creq,
+            least_mreq=least_mreq,
         )
 
 
@@ -148,7 +157,8 @@ class Bounds:
         )
 
     def _unit(self, choice: UsherChoice, demand: Sequence[float]) -> tuple[float, list[float]]:
-        """Return the least weighted area of a replica, and that of a request by GPU type that it can run on."""
+        """Return the least weighted area of a replica, and that of a request by GPU type that it can run
+        on."""
         areas = []
         each = []
         for weight, percent, rps in zip(self.weights, demand, choice.rps, strict=True):
@@ -172,28 +182,31 @@ class Bounds:
 
     def demand(self, rest: Mapping[int, Sequence[UsherChoice]]) -> Demand:
         """Return what bounds the models of ``rest``."""
-        models = [[self.needs[id(c)] for c in choices] for choices in rest.values()]
-        every = [needs for own in models for needs in own]
-        low_c = min((n.least_creq for n in every), default=0.0)
-        low_m = min((n.least_mreq for n in every), default=0.0)
-        sums = [_ModelSum.of(needs) for needs in models]
+        sums = [self._sum_of(choices) for choices in rest.values()]
+        counts = [s.count for s in sums]
+        goods = tuple([(s.rps, s.most) for s in sums])
+        low_c = min((s.least_creq for s in sums), default=0.0)
+        low_m = min((s.least_mreq for s in sums), default=0.0)
         return Demand(
-            most=sum((s.most for s in sums), 0.0),
+            most=_total(s.most for s in sums),
             least_creq=low_c,
             least_mreq=low_m,
-            slots=_slots(100.0, 100.0, len(models), low_c, low_m),
-            creq=sum((s.creq for s in sums), 0.0),
-            mreq=sum((s.mreq for s in sums), 0.0),
-            replicas=sum((s.count for s in sums), 0.0),
-            single=max((s.count for s in sums), default=0.0),
-            half_creq=sum((s.count for s in sums if s.half_creq), 0.0),
-            half_mreq=sum((s.count for s in sums if s.half_mreq), 0.0),
-            by_creq=tuple(sorted(((s.per_creq, s.most) for s in sums), reverse=True)),
-            by_mreq=tuple(sorted(((s.per_mreq, s.most) for s in sums), reverse=True)),
-            by_replica=tuple((s.rps, s.most) for s in sums),
-            large_creq=tuple((s.rps, s.most) for s in sums if s.always_half_creq),
-            large_mreq=tuple((s.rps, s.most) for s in sums if s.always_half_mreq),
+            slots=_slots(100.0, 100.0, len(sums), low_c, low_m),
+            creq=_total(s.creq for s in sums),
+            mreq=_total(s.mreq for s in sums),
+            replicas=_total(counts),
+            single=max(counts, default=0.0),
+            half_creq=_total(s.count * s.half_creq for s in sums),
+            half_mreq=_total(s.count * s.half_mreq for s in sums),
+            by_creq=_best_first((s.per_creq, s.most) for s in sums),
+            by_mreq=_best_first((s.per_mreq, s.most) for s in sums),
+            by_replica=goods,
+            large_creq=tuple(compress(goods, [s.always_half_creq for s in sums])),
+            large_mreq=tuple(compress(goods, [s.always_half_mreq for s in sums])),
         )
+
+    def _sum_of(self, choices: Sequence[UsherChoice]) -> _ModelSum:
+        return _ModelSum.of([self.needs[id(c)] for c in choices])
 
     def usable(self, runs: Sequence[Run]) -> list[Run]:
         """Return the runs on which some choice of the group fits."""
@@ -211,7 +224,7 @@ class Bounds:
         if packing.room is None:
             packing.room = self._sum(packing.outside, self.all)
         inside = self._sum(packing.inside, demand)
-        return tuple(map(operator.add, packing.room, inside))  # type: ignore[return-value]
+        return tuple(map(operator.add, packing.room, inside))
 
     def _sum(self, runs: Sequence[Run], demand: Demand) -> _Room:
         low_c = demand.least_creq
@@ -260,8 +273,8 @@ class Bounds:
         choice: UsherChoice | None = None,
         number: int = 0,
     ) -> float:
-        """Return what the new GPUs count at least with which each model of ``demand`` serves the most it can (their
-        number, or cost where rented), with ``number`` replicas of ``choice`` besides."""
+        """Return what the new GPUs count at least with which each model of ``demand`` serves the most it can
+        (their number, or cost where rented), with ``number`` replicas of ``choice`` besides."""
         free_creq, free_mreq, free_slots, free_half_creq, free_half_mreq, gpus = room
         creq = demand.creq - free_creq
         mreq = demand.mreq - free_mreq
@@ -295,8 +308,17 @@ class Bounds:
         return max(new * lightest, area, 0.0)
 
 
+def _best_first(goods: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    return tuple(sorted(goods, reverse=True))
+
+
+def _total(values: Iterable[float]) -> float:
+    return sum(values, 0.0)
+
+
 def _best_per_area(choice: UsherChoice, weights: Sequence[float], demand: Sequence[float]) -> float:
-    """Return the most requests a second for a weighted area of ``demand``, infinite where it asks for none."""
+    """Return the most requests a second for a weighted area of ``demand``, infinite where it asks for
+    none."""
     best = 0.0
     for weight, percent, rps in zip(weights, demand, choice.rps, strict=True):
         if rps > 0:
@@ -315,8 +337,8 @@ def _least(pairs: set[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _slots(creq: float, mreq: float, size: float, low_c: float, low_m: float) -> float:
-    """Return the replicas that a GPU with so much room holds at most: one of each model, none smaller than the least
-    demands."""
+    """Return the replicas that a GPU with so much room holds at most: one of each model, none smaller than
+    the least demands."""
     slots = size
     if low_c * slots > creq:
         slots = (creq + 1e-6) // low_c
@@ -341,8 +363,8 @@ def _knapsack(goods: Sequence[tuple[float, float]], room: float) -> float:
 
 
 def _slotted(goods: Sequence[tuple[float, float]], slots: float) -> float:
-    """Return the most value of (value of a replica, most) goods with so many replicas: the last replica of a good may
-    be worth less than the others."""
+    """Return the most value of (value of a replica, most) goods with so many replicas: the last replica of a
+    good may be worth less than the others."""
     parts = []
     for rps, most in goods:
         whole = math.floor(most / rps)

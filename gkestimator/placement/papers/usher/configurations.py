@@ -47,8 +47,9 @@ class UsherChoice:
 
 
 def considered(model: PlacementModel) -> tuple[Candidate, ...]:
-    """Return the rows of ``model`` that USHER chooses from: the whole GPU, batch sizes 4 to 128; a model without any
-    of these: its rows at every batch size (our reading: such a model has no batch, or was exported with one)."""
+    """Return the rows of ``model`` that USHER chooses from: the whole GPU, batch sizes 4 to 128; a model
+    without any of these: its rows at every batch size (our reading: such a model has no batch, or was
+    exported with one)."""
     whole = tuple(c for c in model.candidates if c.sm_share_pct == 100)
     smallest, largest = BATCH_SIZES
     return tuple(c for c in whole if smallest <= c.batch_size <= largest) or whole
@@ -63,8 +64,8 @@ def choices_of(
     sort: bool = True,
     heavy: bool = True,
 ) -> tuple[UsherChoice, ...]:
-    """Return every batch size at which ``model`` (the ``number``-th of its group) keeps its objective on some type of
-    ``types``, ascending.
+    """Return every batch size at which ``model`` (the ``number``-th of its group) keeps its objective on some
+    type of ``types``, ascending.
 
     c = ceil(rate / throughput at the largest feasible batch); degrees are c x {1..6} up to ``most``, the
     number of GPUs; no degree, no choice: the model is not served. Our reading for several GPU types: each has
@@ -138,7 +139,8 @@ def _weight(creq: float, mreq: float) -> int:
 
 
 def _key(heavy: int, creq: float, mreq: float, name: str) -> tuple[float | str, ...]:
-    """Return the key for descending order of demand: of Creq, M-heavy models of Mreq; then of the other; then names."""
+    """Return the key for descending order of demand: of Creq, M-heavy models of Mreq; then of the other; then
+    names."""
     if heavy == M_HEAVY:
         return (-mreq, -creq, name)
     return (-creq, -mreq, name)
@@ -150,9 +152,8 @@ def then(
     """Return what remains of the choices of ``others`` once ``chosen`` is placed next, whose turn (C_HEAVY or
     M_HEAVY) it is; None where that cannot be the order.
 
-    C-heavy and M-heavy models take turns, a C-heavy one first, each in its order; when one kind is used up the
-    other follows, and those that are neither come last (our reading: they spoil no balance).
-    """
+    C-heavy and M-heavy models take turns, a C-heavy one first, each in its order; when one kind is used up
+    the other follows, and those that are neither come last (our reading: they spoil no balance)."""
     if chosen.heavy == turn:
         before: tuple[int, ...] = ()
     elif chosen.heavy == NEITHER:

@@ -1,14 +1,13 @@
 """USHER's groups: models whose demands balance each other, found by exact minimum-weight maximum matching.
 
-Source: USHER (Shubha, Shen, Iyer, OSDI 2024), grouping: D = |sum Creq - sum Mreq| of a group, groups double in
-size by matching until they hold up to four models. Derivation of the matching used here: with a = sum Creq -
-sum Mreq of a group, the weight of a pair is |a_i + a_j|, a convex function of the sum. Of two pairs among four
-values v1 <= v2 <= v3 <= v4, both sums of {v1+v4, v2+v3} lie between those of either other pairing; exchanging
-pairs so turns any matching into smallest with largest, whose sums are therefore majorised by those of every
-other matching: it has at once the least total and the least largest weight. That answers in prefix sums
-whether a partial matching can still be completed to a best one, and the matching that comes first by names is
-built pair by pair.
-"""
+Source: USHER (Shubha, Shen, Iyer, OSDI 2024), grouping: D = |sum Creq - sum Mreq| of a group, groups double
+in size by matching until they hold up to four models. Derivation of the matching used here: with a = sum Creq
+- sum Mreq of a group, the weight of a pair is |a_i + a_j|, a convex function of the sum. Of two pairs among
+four values v1 <= v2 <= v3 <= v4, both sums of {v1+v4, v2+v3} lie between those of either other pairing;
+exchanging pairs so turns any matching into smallest with largest, whose sums are therefore majorised by those
+of every other matching: it has at once the least total and the least largest weight. That answers in prefix
+sums whether a partial matching can still be completed to a best one, and the matching that comes first by
+names is built pair by pair."""
 
 from __future__ import annotations
 
@@ -31,7 +30,8 @@ _Flags = npt.NDArray[np.bool_]
 
 @frozen
 class ModelGroup:
-    """Hold models placed together: their names in order, and the sums of their mean Creq and mean Mreq in percent."""
+    """Hold models placed together: their names in order, and the sums of their mean Creq and mean Mreq in
+    percent."""
 
     names: tuple[str, ...]
     creq_pct: float
@@ -52,8 +52,8 @@ class ModelGroup:
 
 
 def group(models: Sequence[ModelGroup], *, rounds: int = MAX_ROUNDS) -> tuple[ModelGroup, ...]:
-    """Return the groups of ``models`` (each alone) after ``rounds`` of matching, in descending order of sum Creq +
-    sum Mreq, then by names."""
+    """Return the groups of ``models`` (each alone) after ``rounds`` of matching, in descending order of sum
+    Creq + sum Mreq, then by names."""
     groups = list(models)
     for _ in range(rounds):
         joined = []
@@ -66,8 +66,8 @@ def group(models: Sequence[ModelGroup], *, rounds: int = MAX_ROUNDS) -> tuple[Mo
 
 
 def match(balances: Sequence[float], names: Sequence[tuple[str, ...]]) -> list[tuple[int, int | None]]:
-    """Return the minimum-weight maximum matching on |a_i + a_j|: index pairs, (i, None) for the one left out of an
-    odd number.
+    """Return the minimum-weight maximum matching on |a_i + a_j|: index pairs, (i, None) for the one left out
+    of an odd number.
 
     Of all matchings whose total is within a relative 1e-9 of the least, those whose largest weight is the
     least (within the same), and of those the one whose sorted list of pairs, each a sorted tuple of names,
@@ -144,8 +144,8 @@ class _Matcher:
         return int(others[best]), [v for v, ok in zip(self.left, allowed[:, best], strict=True) if ok]
 
     def _allowed(self, i: int, others: npt.NDArray[Any], left: float | None) -> _Flags:
-        """Return whether a best matching pairs ``i`` with each of ``others`` (sorted by value) while a holder of
-        ``left`` is left out."""
+        """Return whether a best matching pairs ``i`` with each of ``others`` (sorted by value) while a holder
+        of ``left`` is left out."""
         drop = None
         if left is not None:
             holders = np.flatnonzero(self.a[others] == left)
@@ -156,25 +156,26 @@ class _Matcher:
         weight = np.abs(self.a[i] + self.a[kept])
         p = int(np.searchsorted(self.a[kept], self.a[i]))
         total = _completions(np.insert(self.a[kept], p, self.a[i]), p, self.limit, self.refused)
-        fits = (self.spent + weight + total <= self.budget) & (weight <= self.limit)
+        fits: _Flags = (self.spent + weight + total <= self.budget) & (weight <= self.limit)
         if drop is None:
             return fits
         return np.insert(fits, drop, False)
 
 
 def _weights(values: _Floats) -> _Floats:
-    """Return the weights of the best matching of an even number of sorted ``values``: smallest with largest."""
+    """Return the weights of the best matching of an even number of sorted ``values``: smallest with
+    largest."""
     half = len(values) // 2
     return np.abs(values[:half] + values[::-1][:half])
 
 
 def _completions(b: _Floats, p: int, limit: float, refused: float) -> _Floats:
-    """Return for each position q != p of the sorted, even ``b``: total weight of the best matching of the rest
-    without b[p] and b[q]; weights above ``limit`` count as ``refused``.
+    """Return for each position q != p of the sorted, even ``b``: total weight of the best matching of the
+    rest without b[p] and b[q]; weights above ``limit`` count as ``refused``.
 
     Without two values, the k-th smallest of the rest is b[k], b[k+1] or b[k+2], the k-th largest likewise;
-    where each begins depends on p and q alone, so that prefix sums over their combinations answer every q at once.
-    """
+    where each begins depends on p and q alone, so that prefix sums over their combinations answer every q at
+    once."""
     m = len(b)
     pairs = m // 2 - 1
     total = np.zeros(m - 1)

@@ -1,9 +1,9 @@
 """Where USHER puts the replicas of a model: on the GPUs that its group already uses, on others that are used,
 on new ones.
 
-GPUs in the same state that stand beside each other are one run, so that packing costs by the number of different
-states and not by that of GPUs. A run is a plain tuple and a packing a plain object: millions are made in a search.
-"""
+GPUs in the same state that stand beside each other are one run, so that packing costs by the number of
+different states and not by that of GPUs. A run is a plain tuple and a packing a plain object: millions are
+made in a search."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Run = tuple[int, float, float, int, int, int]
 
 @frozen
 class Garage:
-    """Hold the GPUs that may be used: ``limits`` by type (infinite: rented without limit), ``order`` in which types
-    are opened (cheapest first), ``prices`` per hour by type (0 where unknown)."""
+    """Hold the GPUs that may be used: ``limits`` by type (infinite: rented without limit), ``order`` in which
+    types are opened (cheapest first), ``prices`` per hour by type (0 where unknown)."""
 
     limits: tuple[float, ...]
     order: tuple[int, ...]
@@ -30,8 +30,9 @@ class Garage:
 
 @dataclass(slots=True)
 class Packing:
-    """Hold ``inside``: runs that the group uses, in the order it came to them; ``outside``: runs that only others
-    use, in the order they were opened; ``opened`` GPUs by type. Lists and tuples are never changed once shared."""
+    """Hold ``inside``: runs that the group uses, in the order it came to them; ``outside``: runs that only
+    others use, in the order they were opened; ``opened`` GPUs by type. Lists and tuples are never changed
+    once shared."""
 
     inside: list[Run]
     outside: list[Run]
@@ -113,7 +114,8 @@ def _first_fit(
 def fits(
     packing: Packing, creq: Sequence[float], mreq: Sequence[float], most: int, garage: Garage
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return (type, GPUs) on which :func:`put` would place, in its order, until ``most``: used GPUs, and new ones."""
+    """Return (type, GPUs) on which :func:`put` would place, in its order, until ``most``: used GPUs, and new
+    ones."""
     used: list[tuple[int, int]] = []
     left = most
     for runs in (packing.inside, packing.outside):
@@ -137,7 +139,8 @@ def fits(
 
 
 def settled(packing: Packing) -> list[Run]:
-    """Return every used GPU in the order opened, for the next group: neighbours in one state are one run again."""
+    """Return every used GPU in the order opened, for the next group: neighbours in one state are one run
+    again."""
     runs: list[Run] = []
     for run in sorted((*packing.inside, *packing.outside), key=lambda r: r[5]):
         if runs:

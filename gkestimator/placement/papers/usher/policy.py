@@ -7,20 +7,20 @@ GPUs, outside, then the cheapest new GPU (:mod:`.usher_packing`). Its own enumer
 configurations a group; :mod:`.usher_search` finds the same best one.
 
 The paper's variants of the compute demand are the problem's ``creq``: ``occupancy-max`` is Usher,
-``occupancy-mean`` WAO-Usher, ``sm-util-mean`` WSM-Usher (the names of the ETH thesis whose table A.1 is in the
-package). Our reading, where the texts leave it open:
+``occupancy-mean`` WAO-Usher, ``sm-util-mean`` WSM-Usher (the names of the ETH thesis whose table A.1 is in
+the package). Our reading, where the texts leave it open:
 
-- replicas are placed model by model (all of one model before the next), each first fit: inside in the order in
-  which the group came to the GPUs, outside in the order in which they were opened;
-- the order is by Creq for C-heavy models, those that are neither and everything without ``heavy`` (figure 7 of
-  the paper holds for no other measure), by Mreq for M-heavy ones; C-heavy begin, those that are neither come last;
+- replicas are placed model by model (all of one model before the next), each first fit: inside in the order
+in which the group came to the GPUs, outside in the order in which they were opened;
+- the order is by Creq for C-heavy models, those that are neither and everything without ``heavy`` (figure 7
+of the paper holds for no other measure), by Mreq for M-heavy ones; C-heavy begin, those that are neither come
+last;
 - a group takes what it can use before the next one is looked at; groups go in descending order of mean Creq +
   mean Mreq;
-- "cheapest" is the price per hour; where a fixed cluster's prices are not all known, the cluster's order stands
-  for it;
-- best is most goodput, then fewest GPUs (rented: then least cost, then fewest), then the first in the order of
-  model names, batch sizes and degrees, ascending: small batches and few replicas.
-"""
+- "cheapest" is the price per hour; where a fixed cluster's prices are not all known, the cluster's order
+stands for it;
+- best is most goodput, then fewest GPUs (rented: then least cost, then fewest), then the first in the order
+of model names, batch sizes and degrees, ascending: small batches and few replicas."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ class UsherPolicy(Policy):
         self.no_sort = no_sort
 
     def place(self, problem: Problem) -> Placement:
-        """Return USHER's placement of ``problem``. Raises UsageError: no division, and more than 100 models."""
+        """Return USHER's placement of ``problem``. Raises UsageError: no division, and more than 100
+        models."""
         if self.no_division and len(problem.models) > _UNDIVIDED_MODELS:
             raise UsageError(
                 f"policy usher without division: found {len(problem.models)} models, expected at most "
@@ -110,9 +111,9 @@ class UsherPolicy(Policy):
 
 
 def groups_of(models: Sequence[PlacementModel], *, divide: bool = True) -> tuple[ModelGroup, ...]:
-    """Return the groups of ``models`` in the order in which they are placed; one group of all where ``divide`` is
-    false. Creq and Mreq of a model are means over its profiled batch sizes, infeasible ones included, each over
-    those where it is known: a batch size whose Creq is null still has its Mreq."""
+    """Return the groups of ``models`` in the order in which they are placed; one group of all where
+    ``divide`` is false. Creq and Mreq of a model are means over its profiled batch sizes, infeasible ones
+    included, each over those where it is known: a batch size whose Creq is null still has its Mreq."""
     singles = [_single(m) for m in models]
     if divide or not singles:
         return group(singles)
@@ -141,7 +142,8 @@ def _carry_out(
     problem: Problem,
     placed: list[Placed],
 ) -> Packing:
-    """Pack the best configuration, add its replicas to ``placed``, and return the packing for the next group."""
+    """Pack the best configuration, add its replicas to ``placed``, and return the packing for the next
+    group."""
     for choice, degree in steps:
         packing, taken = put(packing, choice.creq, choice.mreq, degree, garage)
         for t, _, _, count, start, _ in taken:

@@ -1,13 +1,13 @@
-"""The best configuration of a group: branch and bound over what USHER enumerates, with the enumeration's answer.
+"""The best configuration of a group: branch and bound over what USHER enumerates, with the enumeration's
+answer.
 
-A configuration is one batch size and one replication degree for each model; packed greedily, model by model in
-the order that its batch sizes give. Best is most goodput, then fewest GPUs (least cost, where they are
+A configuration is one batch size and one replication degree for each model; packed greedily, model by model
+in the order that its batch sizes give. Best is most goodput, then fewest GPUs (least cost, where they are
 rented), then the first by number. The search places model after model, so that configurations with a common
 beginning are packed once. It leaves out only what cannot matter: degrees of which no more replicas find room
 than of a smaller one (the same placement), and beginnings whose bound on (goodput, GPUs or cost, number) is
 not better than the best configuration known. Nothing is left out for using more room than another: greedy
-packing is not monotone.
-"""
+packing is not monotone."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Step = tuple[UsherChoice, int]  # what is placed next, and how many replicas at 
 
 @frozen
 class Best:
-    """Hold the steps of the best configuration in order, how many beginnings were looked at, and whether the search
-    was cut off."""
+    """Hold the steps of the best configuration in order, how many beginnings were looked at, and whether the
+    search was cut off."""
 
     steps: tuple[Step, ...]
     nodes: int
@@ -53,9 +53,9 @@ def search(
 
 @dataclass(slots=True)
 class _Rest:
-    """Hold models still to place: ``left`` by model the choices that keep the order, whose ``turn`` it is, their
-    bounds, the number of their first configuration, and (once asked for) what may be placed next and what
-    remains then."""
+    """Hold models still to place: ``left`` by model the choices that keep the order, whose ``turn`` it is,
+    their bounds, the number of their first configuration, and (once asked for) what may be placed next and
+    what remains then."""
 
     left: Mapping[int, Sequence[UsherChoice]]
     turn: int
@@ -131,7 +131,8 @@ class _Finder:
     def visit(
         self, packing: Packing, rest: _Rest, steps: tuple[Step, ...], goodput: float, number: int
     ) -> None:
-        """Visit every configuration that begins with ``steps``. ``number``: of the first one, as far as it is known."""
+        """Visit every configuration that begins with ``steps``. ``number``: of the first one, as far as it is
+        known."""
         if len(rest.left) == 1:
             self.last(packing, next(iter(rest.left.values())), steps, goodput, number)
             return
@@ -171,8 +172,8 @@ class _Finder:
     def degrees(
         self, packing: Packing, choice: UsherChoice, needed: float
     ) -> list[tuple[int, int, float, int, tuple[int, ...]]]:
-        """Return the degrees that differ in what is placed and serve at least ``needed``, first the one that just serves the
-        rate: place, degree, what it serves, replicas placed, and GPUs opened then."""
+        """Return the degrees that differ in what is placed and serve at least ``needed``, first the one that
+        just serves the rate: place, degree, what it serves, replicas placed, and GPUs opened then."""
         used, new = fits(packing, choice.creq, choice.mreq, choice.degrees[-1], self.garage)
         places = [(t, count, False) for t, count in used] + [(t, count, True) for t, count in new]
         room = sum([count for _, count, _ in places])
@@ -201,8 +202,8 @@ class _Finder:
         return degrees
 
     def hopeless(self, reach: float, opened: tuple[int, ...], number: int, least: float) -> bool:
-        """Return whether nothing better than the best known serves at most ``reach``, opens at least ``opened`` and
-        GPUs that count ``least`` more, and has at least ``number``."""
+        """Return whether nothing better than the best known serves at most ``reach``, opens at least
+        ``opened`` and GPUs that count ``least`` more, and has at least ``number``."""
         if reach < self.goodput - self.unit:
             return True
         if reach > self.goodput + self.unit:
@@ -223,7 +224,8 @@ class _Finder:
         goodput: float,
         number: int,
     ) -> None:
-        """Visit every configuration of ``steps`` and one more model: only what it would serve and open is counted."""
+        """Visit every configuration of ``steps`` and one more model: only what it would serve and open is
+        counted."""
         for choice in choices:
             needed = self.goodput - self.unit - goodput
             if self.bounds.most(choice) < needed:
