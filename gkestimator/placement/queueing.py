@@ -7,20 +7,20 @@ first request has waited W, the replica's constant time-out. A request is on tim
 <= SLO. With N ~ Poisson(L W) and K = B - 1:
 
 - batch: 1 + min(N, K); it fills for T = min(W, Erlang(K, L)), E[T] = E[min(N, K)] / L and E[T^2] = E[M (M -
-1)] / L^2 with M = min(N, B) (the integral of t P(T > t) is a sum of Poisson tails). A request waits W where
-it opened a batch that timed out, else it is spread evenly over E[T^2] / E[T], the time that the mean
-request's batch fills;
+  1)] / L^2 with M = min(N, B) (the integral of t P(T > t) is a sum of Poisson tails). A request waits W where
+  it opened a batch that timed out, else it is spread evenly over E[T^2] / E[T], the time that the mean
+  request's batch fills;
 - service: the table's latency at the actual batch, at equally likely points of N, requests weighted by the
-batch that they are in; linear between the table's batch sizes, slowed by neighbours;
+  batch that they are in; linear between the table's batch sizes, slowed by neighbours;
 - queue: each of n replicas gets every n-th batch, so the gaps between its batches are sums of n fill times; s
-is the squared variation of gap and service together, rho the load, S the service. P(queue > t) = exp(-d (t +
-o)) with d = ln(1 + y) / (s S), y the root of ln(1 + y) = rho y: the exact decay for Erlang gaps of shape 1 /
-s and constant service. o, the overshoot, is 0.5826 standard deviations of the gap (Siegmund 1985, for nearly
-normal steps), at most 0.55 S for P(queue > 0) and at most 0.32 S for the tail: what the exact M/D/1 queue has
-at loads of 0.2 to 0.9;
+  is the squared variation of gap and service together, rho the load, S the service. P(queue > t) = exp(-d (t +
+  o)) with d = ln(1 + y) / (s S), y the root of ln(1 + y) = rho y: the exact decay for Erlang gaps of shape 1 /
+  s and constant service. o, the overshoot, is 0.5826 standard deviations of the gap (Siegmund 1985, for nearly
+  normal steps), at most 0.55 S for P(queue > 0) and at most 0.32 S for the tail: what the exact M/D/1 queue has
+  at loads of 0.2 to 0.9;
 - a replica that takes turns is dealt every n-th request and serves up to B of them once a cycle D. Those left
-over after a turn have the tail exp(-x k), x = n ln(1 + y) with the same y; a request that finds k before it
-waits floor(k / B) cycles more.
+  over after a turn have the tail exp(-x k), x = n ln(1 + y) with the same y; a request that finds k before it
+  waits floor(k / B) cycles more.
 
 Rates above what can be served on time are turned away at the door: the admitted rate is the one with the most
 requests on time. The estimate's interval enters as one factor on all latencies of the model, lognormal on

@@ -8,9 +8,9 @@ A stage of rate r that runs by candidate c (batch B, latency L, throughput T) in
 - filling: the first request of a batch waits for the other m - 1, which arrive at the model's whole rate r;
 - service: L, that of the full batch, which bounds a smaller one's;
 - queue: what 99 % of the batches wait at most for a replica. With n = ceil(r L / (0.9 m)) replicas the load
-is rho = r L / (m n) <= 0.9; a batch of m exponential gaps dealt to n replicas in turn has ca2 = 1 / (m n),
-service is deterministic, and Kingman's exponential tail P(wait > t) = rho exp(-2 (1 - rho) t / (ca2 L)) gives
-t = ca2 L / (2 (1 - rho)) ln(rho / 0.01), or 0 where rho is below 0.01.
+  is rho = r L / (m n) <= 0.9; a batch of m exponential gaps dealt to n replicas in turn has ca2 = 1 / (m n),
+  service is deterministic, and Kingman's exponential tail P(wait > t) = rho exp(-2 (1 - rho) t / (ca2 L)) gives
+  t = ca2 L / (2 (1 - rho)) ln(rho / 0.01), or 0 where rho is below 0.01.
 
 Its cost is the GPU time that it takes: r L / m replicas are busy on average, each with the part of a GPU that
 it is packed by, max(Creq, Mreq) / 100, times the GPU type's price where all prices are known. Of all (c, m)

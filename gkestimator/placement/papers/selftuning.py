@@ -28,7 +28,7 @@ class SelfTuningPolicy(Policy):
       the next smaller share gives the difference back; models that still lack add replicas on the GPU with
       the most free;
     - rented GPUs, or the fewest of a fixed cluster: model by model, on the first GPUs in use with room, then
-    on new ones of the type that serves a request at the least cost.
+      on new ones of the type that serves a request at the least cost.
 
     A model has one share on a GPU, as in GSLICE.
     """

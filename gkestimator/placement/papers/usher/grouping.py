@@ -3,11 +3,11 @@
 Source: USHER (Shubha, Shen, Iyer, OSDI 2024), grouping: D = |sum Creq - sum Mreq| of a group, groups double
 in size by matching until they hold up to four models. Derivation of the matching used here: with a = sum Creq
 - sum Mreq of a group, the weight of a pair is |a_i + a_j|, a convex function of the sum. Of two pairs among
-four values v1 <= v2 <= v3 <= v4, both sums of {v1+v4, v2+v3} lie between those of either other pairing;
-exchanging pairs so turns any matching into smallest with largest, whose sums are therefore majorised by those
-of every other matching: it has at once the least total and the least largest weight. That answers in prefix
-sums whether a partial matching can still be completed to a best one, and the matching that comes first by
-names is built pair by pair."""
+  four values v1 <= v2 <= v3 <= v4, both sums of {v1+v4, v2+v3} lie between those of either other pairing;
+  exchanging pairs so turns any matching into smallest with largest, whose sums are therefore majorised by those
+  of every other matching: it has at once the least total and the least largest weight. That answers in prefix
+  sums whether a partial matching can still be completed to a best one, and the matching that comes first by
+  names is built pair by pair."""
 
 from __future__ import annotations
 

@@ -11,16 +11,16 @@ The paper's variants of the compute demand are the problem's ``creq``: ``occupan
 the package). Our reading, where the texts leave it open:
 
 - replicas are placed model by model (all of one model before the next), each first fit: inside in the order
-in which the group came to the GPUs, outside in the order in which they were opened;
+  in which the group came to the GPUs, outside in the order in which they were opened;
 - the order is by Creq for C-heavy models, those that are neither and everything without ``heavy`` (figure 7
-of the paper holds for no other measure), by Mreq for M-heavy ones; C-heavy begin, those that are neither come
-last;
+  of the paper holds for no other measure), by Mreq for M-heavy ones; C-heavy begin, those that are neither come
+  last;
 - a group takes what it can use before the next one is looked at; groups go in descending order of mean Creq +
   mean Mreq;
 - "cheapest" is the price per hour; where a fixed cluster's prices are not all known, the cluster's order
-stands for it;
+  stands for it;
 - best is most goodput, then fewest GPUs (rented: then least cost, then fewest), then the first in the order
-of model names, batch sizes and degrees, ascending: small batches and few replicas."""
+  of model names, batch sizes and degrees, ascending: small batches and few replicas."""
 
 from __future__ import annotations
 
