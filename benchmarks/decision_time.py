@@ -30,7 +30,7 @@ from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.documents import Cluster, GpuCount, ModelLoad, Workload
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.placement.building import build_problem
-from gkestimator.placement.goodput import goodput_rps
+from gkestimator.placement.expected import goodput_rps
 from gkestimator.placement.papers.usher.policy import groups_of
 from gkestimator.placement.policy import Policy, checked_problem, verify
 from gkestimator.placement.problem import Problem

@@ -34,8 +34,7 @@ from placement_instances import FAMILIES, instance
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.placement.building import impossible
-from gkestimator.placement.expected import expect
-from gkestimator.placement.goodput import goodput_rps
+from gkestimator.placement.expected import expect, goodput_rps
 from gkestimator.placement.policy import Placement, Policy, checked_problem, verify
 from gkestimator.placement.problem import Problem
 from gkestimator.placement.registry import POLICIES, make_policy, policy_class

@@ -77,8 +77,8 @@ def command(
     such models or where only the picture could not be written, 2 the command or a file was wrong.
     """
     from gkestimator.core.outputs import by_suffix, refuse_overwriting
-    from gkestimator.placement.options import policy_options
     from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable, draw
+    from gkestimator.placement.registry import policy_options
     from gkestimator.placement.report import PLAN_SUFFIXES, plan_words, render_plan
     from gkestimator.placement.scheduling import UnservableError, schedule
 

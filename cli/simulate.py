@@ -88,7 +88,7 @@ def command(
             )
             made = simulated_output(simulate_files(plan, tables, run, progress=progress), chosen)
         else:
-            from gkestimator.placement.options import policy_options
+            from gkestimator.placement.registry import policy_options
             from gkestimator.simulation.replanning.settings import replanning_from
 
             if cluster is None:

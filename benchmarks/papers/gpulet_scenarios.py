@@ -27,7 +27,7 @@ from gkestimator.documents import Cluster, ModelLoad, Workload
 from gkestimator.documents.cluster import GpuCount
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.placement.building import build_problem
-from gkestimator.placement.goodput import goodput_rps
+from gkestimator.placement.expected import goodput_rps
 from gkestimator.placement.papers.gpulet.ideal import GpuletIdealPolicy
 from gkestimator.placement.papers.gpulet.policy import GpuletPolicy
 from gkestimator.placement.papers.nexus import NexusPolicy

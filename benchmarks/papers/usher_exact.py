@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from gkestimator.placement.goodput import goodput_rps
+from gkestimator.placement.expected import goodput_rps
 from gkestimator.placement.papers.usher.policy import UsherPolicy
 from gkestimator.placement.policy import verify
 

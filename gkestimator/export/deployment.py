@@ -15,7 +15,7 @@ from gkestimator.tables import Requirement
 
 @frozen
 class Instance:
-    """One replica. ``gpu_id`` is None where a table is exported (no GPU was chosen, only its type). Null
+    """Hold one replica. ``gpu_id`` is None where a table is exported (no GPU was chosen, only its type). Null
     means that it is not known; an exporter that needs it says so in one line."""
 
     id: str
@@ -76,11 +76,11 @@ class Exporter(abc.ABC):
 
     @abc.abstractmethod
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
-        """The files for ``deployment``, relative to the target's own folder. Demands are rounded up, replica
-        counts down. Raises UsageError in one line for what the target cannot express, and for an unknown that
-        it needs."""
+        """Return the files for ``deployment``, relative to the target's own folder. Demands are rounded up,
+        replica counts down. Raises UsageError in one line for what the target cannot express, and for an
+        unknown that it needs."""
 
     def messages(self, deployment: Deployment) -> tuple[str, ...]:
-        """What the user must still do or know, a line each without the name of the target (a placeholder to
-        fill in); for stderr."""
+        """Return what the user must still do or know, a line each without the name of the target (a
+        placeholder to fill in); for stderr."""
         return ()

@@ -44,11 +44,11 @@ class DevicePluginExporter(PodExporter):
     )
 
     def pod(self, instance: Instance) -> Pod:
-        """One share."""
+        """Return one share."""
         return Pod(limits={"nvidia.com/gpu": 1})
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
-        """``config-<name>.yaml`` for each number of shares of a GPU type, and ``deployments.yaml``."""
+        """Return ``config-<name>.yaml`` for each number of shares of a GPU type, and ``deployments.yaml``."""
         no_turns(deployment.instances, self.name)
         for spec in deployment.specs.values():
             needs_volta(spec, self.name)
@@ -66,19 +66,19 @@ class DevicePluginExporter(PodExporter):
             i.id: Pod(limits=self.pod(i).limits, node_labels={CONFIG_LABEL: names[i.id]})
             for i in deployment.instances
         }
-        found = [
+        files = [
             ExportFile(
                 path=PurePosixPath(f"config-{name}.yaml"), text=self._config(deployment, name, *config)
             )
             for name, config in configs.items()
         ]
         # GPU feature discovery appends -SHARED to the product of a GPU that is cut into shares.
-        return (*found, self.deployments(deployment, pods, suffixes=("", "-SHARED")))
+        return (*files, self.deployments(deployment, pods, suffixes=("", "-SHARED")))
 
     def _cut(self, deployment: Deployment) -> list[tuple[str, tuple[Instance, ...], int]]:
         """(GPU or type, its instances, into how many shares it is cut)."""
         placed = by_gpu(deployment.instances)
-        found = []
+        lots = []
         for gpu, here in placed.items():
             shares = self._shares(deployment, here)
             if len(here) > shares:
@@ -88,13 +88,13 @@ class DevicePluginExporter(PodExporter):
                     f"{self.name} cuts a GPU into equal "
                     "shares; expected replicas of about the same size on it"
                 )
-            found.append((gpu, here, shares))
+            lots.append((gpu, here, shares))
         by_type: dict[str, list[Instance]] = defaultdict(list)
         for instance in deployment.instances:
             if instance.gpu_id is None:
                 by_type[instance.gpu_type].append(instance)
-        found += [(t, tuple(here), self._shares(deployment, tuple(here))) for t, here in by_type.items()]
-        return found
+        lots += [(t, tuple(here), self._shares(deployment, tuple(here))) for t, here in by_type.items()]
+        return lots
 
     def _shares(self, deployment: Deployment, here: tuple[Instance, ...]) -> int:
         return min(clients_at_most(deployment.specs[here[0].gpu_type]), *(shares_of(i) for i in here))

@@ -46,12 +46,12 @@ REPLICA_COLUMNS: Mapping[str, str] = {
 
 
 def _replicas(plan: PlacementPlan) -> list[dict[str, Any]]:
-    found = []
+    rows = []
     for gpu in plan.gpus:
         for replica in gpu.replicas:
             cells = dataclasses.asdict(replica) | {"gpu": gpu.id, "gpu_type": gpu.type, "creq": plan.creq}
-            found.append({name: cells[name] for name in REPLICA_COLUMNS})
-    return found
+            rows.append({name: cells[name] for name in REPLICA_COLUMNS})
+    return rows
 
 
 def _cell(value: object) -> str:
@@ -72,7 +72,7 @@ class CsvExporter(Exporter):
     limits = _LIMITS
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
-        """``replicas.csv`` or ``requirements.csv``, and ``README.txt``, for CSV has no comments."""
+        """Return ``replicas.csv`` or ``requirements.csv``, and ``README.txt``, for CSV has no comments."""
         names: tuple[str, ...]
         if deployment.plan is not None:
             stem = "replicas"
@@ -109,7 +109,7 @@ class JsonExporter(Exporter):
     limits = _LIMITS
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
-        """``replicas.json`` or ``requirements.json``."""
+        """Return ``replicas.json`` or ``requirements.json``."""
         notes: dict[str, Any] = {"limits": self.limits, "notes": list(deployment.notes)}
         plan = deployment.plan
         version = REQUIREMENTS.version if plan is None else derived_version(REPLICA_COLUMNS)

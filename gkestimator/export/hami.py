@@ -19,7 +19,7 @@ class HamiExporter(PodExporter):
     )
 
     def pod(self, instance: Instance) -> Pod:
-        """One virtual GPU with its memory and cores."""
+        """Return one virtual GPU with its memory and cores."""
         return Pod(
             limits={
                 "nvidia.com/gpu": 1,
@@ -29,5 +29,5 @@ class HamiExporter(PodExporter):
         )
 
     def check(self, deployment: Deployment) -> tuple[str, ...]:
-        """What the plan puts on one GPU must be what HAMi would let on it."""
+        """Refuse a plan that puts on one GPU what HAMi would not let on it; return what rounding makes of the rest."""
         return cores_and_memory(deployment, self.name)

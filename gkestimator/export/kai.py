@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
 
 from gkestimator.core.errors import UsageError
 from gkestimator.export.deployment import Deployment, Instance
@@ -25,7 +24,7 @@ class KaiExporter(PodExporter):
         "compute is held to "
         "it. Creq is bookkeeping, and so is planned-gpus."
     )
-    options: ClassVar[tuple[str, ...]] = ("image", "queue")
+    options = ("image", "queue")
     scheduler = "kai-scheduler"
 
     def __init__(self, *, image: str | None = None, queue: str | None = None) -> None:
@@ -45,10 +44,10 @@ class KaiExporter(PodExporter):
         )
 
     def check(self, deployment: Deployment) -> tuple[str, ...]:
-        """What the plan puts on one GPU must be what KAI would let on it."""
+        """Refuse a plan that puts on one GPU what KAI would not let on it; return what rounding makes of the rest."""
         return cores_and_memory(deployment, self.name, cores=False)
 
     def messages(self, deployment: Deployment) -> tuple[str, ...]:
-        """That image and queue are still to be named."""
+        """Say that image and queue are still to be named."""
         queue = f"the queue is {QUEUE_PLACEHOLDER}, KAI's own example: name yours by --queue"
         return (*super().messages(deployment), *(() if self.queue else (queue,)))

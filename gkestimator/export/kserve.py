@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath
-from typing import ClassVar
 from urllib.parse import quote
 
 from gkestimator.core.errors import UsageError
@@ -27,7 +26,7 @@ class KServeExporter(Exporter):
         "puts on one GPU take one each. It holds the number of replicas and the batch size (its batcher "
         "waits at most maxLatency, ms)."
     )
-    options: ClassVar[tuple[str, ...]] = ("storage_uri",)
+    options = ("storage_uri",)
 
     def __init__(self, *, storage_uri: str | None = None) -> None:
         if storage_uri is not None and not _URI.fullmatch(storage_uri):
@@ -37,8 +36,8 @@ class KServeExporter(Exporter):
         self.storage_uri = storage_uri
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
-        """``inferenceservices.yaml``. Replicas that take turns on one GPU need no turns here: each has a GPU
-        of its own."""
+        """Return ``inferenceservices.yaml``. Replicas that take turns on one GPU need no turns here: each has
+        a GPU of its own."""
         objects = []
         for group in groups_of(deployment.instances):
             one = group.first
@@ -78,14 +77,14 @@ class KServeExporter(Exporter):
         return (ExportFile(path=PurePosixPath("inferenceservices.yaml"), text=text),)
 
     def messages(self, deployment: Deployment) -> tuple[str, ...]:
-        """What is still to be named, and how many GPUs this takes."""
-        found = []
+        """Return what is still to be named, and how many GPUs this takes."""
+        lines = []
         if self.storage_uri is None:
-            found.append(f"models are taken from {STORAGE_PLACEHOLDER}: name the place by --storage-uri")
+            lines.append(f"models are taken from {STORAGE_PLACEHOLDER}: name the place by --storage-uri")
         planned = {i.gpu_id for i in deployment.instances if i.gpu_id is not None}
         if planned and len(planned) < len(deployment.instances):
-            found.append(
+            lines.append(
                 f"its {len(deployment.instances)} replicas take a whole GPU each; the plan has them on "
                 f"{len(planned)}"
             )
-        return tuple(found)
+        return tuple(lines)

@@ -39,7 +39,7 @@ class ReplicaGroup:
 
     @property
     def first(self) -> Instance:
-        """Any of them stands for all in what they ask for."""
+        """Return one of them, which stands for all in what they ask for."""
         return self.instances[0]
 
 
@@ -57,7 +57,7 @@ class Pod:
 def groups_of(
     instances: Sequence[Instance], *, beside: Mapping[str, str] | None = None
 ) -> tuple[ReplicaGroup, ...]:
-    """``instances`` grouped by what they ask for, in order of the first of each group.
+    """Return ``instances`` grouped by what they ask for, in order of the first of each group.
 
     ``beside`` tells instances (by id) apart that would else be alike. A model with several groups gets a
     number behind its name.
@@ -95,10 +95,10 @@ def groups_of(
 
 
 def product_labels(spec: GpuSpec, *, suffix: str = "") -> list[str]:
-    """Values of the label ``nvidia.com/gpu.product`` (GPU feature discovery) that nodes with ``spec`` may
-    carry: the driver's name of the GPU with hyphens for spaces, with the maker's words that drivers have put
-    before it."""
-    found: dict[str, None] = {}
+    """Return values of the label ``nvidia.com/gpu.product`` (GPU feature discovery) that nodes with ``spec``
+    may carry: the driver's name of the GPU with hyphens for spaces, with the maker's words that drivers have
+    put before it."""
+    values: dict[str, None] = {}
     for name in (spec.name, *spec.aliases):
         stem = re.sub(r"\s+", "-", name.strip())
         makers = ["NVIDIA-", ""]
@@ -111,8 +111,8 @@ def product_labels(spec: GpuSpec, *, suffix: str = "") -> list[str]:
         for maker in makers:
             value = f"{maker}{stem}{suffix}"
             if _LABEL_VALUE.fullmatch(value):
-                found[value] = None
-    return list(found)
+                values[value] = None
+    return list(values)
 
 
 def node_affinity(
@@ -127,9 +127,9 @@ def node_affinity(
 
 
 def annotations_of(group: ReplicaGroup, deployment: Deployment, limits: str) -> dict[str, str]:
-    """What the objects of every target say about a replica; nothing acts on it."""
+    """Return what the objects of every target say about a replica; nothing acts on it."""
     one = group.first
-    found = {
+    texts = {
         "gkestimator/model": one.model,
         "gkestimator/gpu-type": one.gpu_type,
         "gkestimator/runtime": one.runtime,
@@ -145,11 +145,11 @@ def annotations_of(group: ReplicaGroup, deployment: Deployment, limits: str) -> 
         "gkestimator/source": one_line(deployment.source),
         "gkestimator/limits": limits,
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in texts.items() if value}
 
 
 def shortened(gpus: Iterable[str]) -> str:
-    """The first of ``gpus`` by name, and how many more there are."""
+    """Return the first of ``gpus`` by name, and how many more there are."""
     names = list(dict.fromkeys(gpus))
     if len(names) > _SHOWN_GPUS:
         more = f", and {len(names) - _SHOWN_GPUS} more"
@@ -159,11 +159,11 @@ def shortened(gpus: Iterable[str]) -> str:
 
 
 def replica_environment(instances: Sequence[Instance]) -> dict[str, str]:
-    """What the process of each of ``instances``, which are alike, is told about itself; what is not known is left
-    out."""
+    """Return what the process of each of ``instances``, which are alike, is told about itself; what is not
+    known is left out."""
     one = instances[0]
     wait = longest_wait_ms(instances)
-    found = {
+    variables = {
         "GKEST_MODEL": one.model,
         "GKEST_BATCH_SIZE": str(one.batch_size),
         "GKEST_RUNTIME": one.runtime,
@@ -171,7 +171,7 @@ def replica_environment(instances: Sequence[Instance]) -> dict[str, str]:
         "GKEST_DIMS": one.dims,
         "GKEST_MAX_WAIT_MS": "" if wait is None else str(int(wait * 1000) / 1000),
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in variables.items() if value}
 
 
 def deployment_object(
@@ -184,7 +184,7 @@ def deployment_object(
     scheduler: str | None,
     affinity: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """``group`` as an apps/v1 Deployment with as many replicas as it has instances."""
+    """Return ``group`` as an apps/v1 Deployment with as many replicas as it has instances."""
     labels = {"app.kubernetes.io/name": group.label, "app.kubernetes.io/managed-by": "gkestimator"}
     about = annotations_of(group, deployment, limits)
     one = group.first
@@ -230,14 +230,14 @@ class PodExporter(Exporter):
 
     @abc.abstractmethod
     def pod(self, instance: Instance) -> Pod:
-        """What the Pod of ``instance`` asks for. Raises UsageError."""
+        """Return what the Pod of ``instance`` asks for. Raises UsageError."""
 
     def check(self, deployment: Deployment) -> tuple[str, ...]:
         """Refuse what this target cannot express, and say what it will do otherwise. Raises UsageError."""
         return ()
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
-        """``deployments.yaml``."""
+        """Return ``deployments.yaml``."""
         no_turns(deployment.instances, self.name)
         pods = {i.id: self.pod(i) for i in deployment.instances}
         return (self.deployments(deployment, pods, self.check(deployment)),)
@@ -250,7 +250,7 @@ class PodExporter(Exporter):
         *,
         suffixes: Sequence[str] = ("",),
     ) -> ExportFile:
-        """One Deployment for each kind of replica; ``pods`` by instance."""
+        """Return one Deployment for each kind of replica; ``pods`` by instance."""
         beside = {name: "|".join(pod.node_labels.values()) for name, pod in pods.items()}
         objects = []
         for group in groups_of(deployment.instances, beside=beside):
@@ -274,15 +274,15 @@ class PodExporter(Exporter):
         )
 
     def messages(self, deployment: Deployment) -> tuple[str, ...]:
-        """What the target will do otherwise, and that the image is still to be named."""
-        found = list(self.check(deployment))
+        """Return what the target will do otherwise, and that the image is still to be named."""
+        lines = list(self.check(deployment))
         if self.image == IMAGE_PLACEHOLDER:
-            found.append(f"the image is {IMAGE_PLACEHOLDER}: name yours by --image, or edit the file")
-        return tuple(found)
+            lines.append(f"the image is {IMAGE_PLACEHOLDER}: name yours by --image, or edit the file")
+        return tuple(lines)
 
 
 def yaml_text(exporter: Exporter, deployment: Deployment, objects: Sequence[object], *about: str) -> str:
-    """``objects`` as YAML documents below a comment: the target's limits, what ``about`` says, the
+    """Return ``objects`` as YAML documents below a comment: the target's limits, what ``about`` says, the
     deployment's notes."""
     import yaml
 
@@ -300,7 +300,7 @@ def yaml_text(exporter: Exporter, deployment: Deployment, objects: Sequence[obje
 
 
 def comment_lines(exporter: Exporter, deployment: Deployment, *about: str) -> list[str]:
-    """What stands at the head of a file, wrapped: fixed words, and texts on one line each."""
+    """Return what stands at the head of a file, wrapped: fixed words, and texts on one line each."""
     paragraphs = [
         f"Written by gkest export for {exporter.name}.",
         f"Limits: {exporter.limits}",

@@ -39,7 +39,7 @@ class TableFilter:
     sm_share_pct: float | None = None
 
     def given(self) -> dict[str, object]:
-        """The columns that are filtered, with the value asked for."""
+        """Return the columns that are filtered, with the value asked for."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
 
 
@@ -55,7 +55,7 @@ def load_deployment(
     only: TableFilter = NO_FILTER,
     names: Sequence[str] = (),
 ) -> Deployment:
-    """The plan (JSON with ``gpus``) or requirement table (CSV, JSON, Parquet) at ``path``.
+    """Return the plan (JSON with ``gpus``) or requirement table (CSV, JSON, Parquet) at ``path``.
 
     ``creq`` names the measure that targets give out compute by (None: the plan's own; ``sm-util-mean`` for a
     table). ``models`` are ONNX files, folders or patterns, for targets that describe inputs and outputs; a
@@ -82,13 +82,13 @@ def load_deployment(
 
 
 def _is_plan(path: Path) -> bool:
-    """Whether ``path`` is a JSON object with ``gpus``. What cannot be read as JSON here is left to the
+    """Return whether ``path`` is a JSON object with ``gpus``. What cannot be read as JSON here is left to the
     readers to refuse."""
     if path.suffix.lower() != ".json":
         return False
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_PLAN_BYTES:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_PLAN_BYTES:
             return False  # a table may be larger than a plan
         document = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -97,15 +97,15 @@ def _is_plan(path: Path) -> bool:
 
 
 def _model_files(arguments: Sequence[str]) -> dict[str, str]:
-    found, failures = find_models(arguments)
+    paths, failures = find_models(arguments)
     if failures:
         raise UsageError(failures[0][1])
-    for file in found:
+    for file in paths:
         if not file.is_file():
             raise UsageError(
                 f"{file}: found no such file, expected an ONNX file, a folder of them or a pattern"
             )
-    return {name: str(file) for name, file in zip(distinct_names(found), found, strict=True)}
+    return {name: str(file) for name, file in zip(distinct_names(paths), paths, strict=True)}
 
 
 def _from_plan(
@@ -181,42 +181,58 @@ def _from_table(
     for name in chosen:
         if name not in known:
             raise TableError(f"{path}: no row for model {name[:60]!r}, which --only asks for")
-    rows = tuple(row for row in rows if not chosen or row.model in chosen)
-    names = {row.gpu: row.gpu for row in rows}
-    wanted = only.given()
-    if only.gpu is not None:
-        wanted["gpu"] = catalogue.spec(only.gpu).name
-        # A GPU that only the table knows was not asked for.
-        names = {text: catalogue.canonical(text) for text in names}
-    kept = [
-        row
-        for row in rows
-        if all((names[row.gpu] if c == "gpu" else getattr(row, c)) == value for c, value in wanted.items())
-    ]
-    if not kept:
-        asked = ", ".join(f"{_option(c)} {value}" for c, value in wanted.items())
-        raise TableError(f"{path}: no row is left" + (f" under {asked}" if asked else ": the table is empty"))
-    by_model: dict[str, list[Requirement]] = {}
-    for row in kept:
-        by_model.setdefault(row.model, []).append(row)
-    for model, several in by_model.items():
-        if len(several) > 1:
-            raise TableError(_several(path, model, several))
-    specs = {row.gpu: catalogue.spec(row.gpu) for row in kept}
-    if any(without_context(row) for row in kept):
-        notes = (_NO_CONTEXT,)
-    else:
-        notes = ()
+    rows = _one_per_model(path, _filtered(path, rows, only, chosen, catalogue))
+    specs = {row.gpu: catalogue.spec(row.gpu) for row in rows}
+    notes = (_NO_CONTEXT,) if any(without_context(row) for row in rows) else ()
     return Deployment(
         origin="table",
         source=path.name,
         creq=creq,
-        instances=tuple(_of_row(row, CREQ_COLUMNS[creq], specs[row.gpu]) for row in kept),
+        instances=tuple(_of_row(row, CREQ_COLUMNS[creq], specs[row.gpu]) for row in rows),
         specs={spec.name: spec for spec in specs.values()},
         models=files,
         notes=notes,
-        rows=tuple(kept),
+        rows=rows,
     )
+
+
+def _filtered(
+    path: Path,
+    rows: Sequence[Requirement],
+    only: TableFilter,
+    chosen: Sequence[str],
+    catalogue: GpuCatalogue,
+) -> list[Requirement]:
+    """Return the rows that a user asks for, at least one. Raises TableError."""
+    wanted = only.given()
+    wanted.pop("gpu", None)
+    gpu = None if only.gpu is None else catalogue.spec(only.gpu).name
+    left = []
+    for row in rows:
+        if chosen and row.model not in chosen:
+            continue
+        # A GPU that only the table knows was not asked for.
+        if gpu is not None and catalogue.canonical(row.gpu) != gpu:
+            continue
+        if all(getattr(row, column) == value for column, value in wanted.items()):
+            left.append(row)
+    if not left:
+        asked = {"gpu": gpu} if gpu is not None else {}
+        options = [f"{_option(column)} {value}" for column, value in (asked | wanted).items()]
+        why = f" under {', '.join(options)}" if options else ": the table is empty"
+        raise TableError(f"{path}: no row is left{why}")
+    return left
+
+
+def _one_per_model(path: Path, rows: Sequence[Requirement]) -> tuple[Requirement, ...]:
+    """Return ``rows``. Raises TableError where a model has several."""
+    by_model: dict[str, list[Requirement]] = {}
+    for row in rows:
+        by_model.setdefault(row.model, []).append(row)
+    for model, several in by_model.items():
+        if len(several) > 1:
+            raise TableError(_several(path, model, several))
+    return tuple(rows)
 
 
 def _check_texts(path: Path, rows: Sequence[Requirement]) -> None:

@@ -31,35 +31,35 @@ class MigExporter(PodExporter):
         return Pod(limits={self.profile(instance).resource: 1})
 
     def profile(self, instance: Instance) -> MigProfile:
-        """The smallest that holds it. Raises UsageError where the GPU has none."""
+        """Return the smallest that holds it. Raises UsageError where the GPU has none."""
         compute = compute_pct(instance, self.name)
         memory = memory_bytes(instance, self.name)
-        found = smallest_profile(instance.gpu_type, compute, memory)
-        if found is None:
+        smallest = smallest_profile(instance.gpu_type, compute, memory)
+        if smallest is None:
             whole = mig_profiles(instance.gpu_type)[-1]
             raise UsageError(
                 f"{instance.id}: found {compute:.4g} % of the compute and {memory:,} bytes, expected at "
                 f"most what {whole.name}, "
                 f"the largest MIG profile of {instance.gpu_type}, is sure to have: {whole.memory_bytes:,} bytes"
             )
-        return found
+        return smallest
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
-        """``mig-parted-<GPU type>.yaml`` for each type, and ``deployments.yaml``."""
+        """Return ``mig-parted-<GPU type>.yaml`` for each type, and ``deployments.yaml``."""
         no_turns(deployment.instances, self.name)
         profiles = {i.id: self.profile(i) for i in deployment.instances}
         pods = {i.id: self.pod(i) for i in deployment.instances}
-        found = [
+        files = [
             ExportFile(
                 path=PurePosixPath(f"mig-parted-{dns_label(gpu)}.yaml"),
                 text=self._parted(deployment, gpu, profiles),
             )
             for gpu in deployment.specs
         ]
-        return (*found, self.deployments(deployment, pods))
+        return (*files, self.deployments(deployment, pods))
 
     def _parted(self, deployment: Deployment, gpu_type: str, profiles: dict[str, MigProfile]) -> str:
-        """The mig-parted file of one type: a configuration for each way in which its GPUs are cut."""
+        """Return the mig-parted file of one type: a configuration for each way in which its GPUs are cut."""
         here = [i for i in deployment.instances if i.gpu_type == gpu_type]
         stem = dns_label(gpu_type)
         configs: dict[str, dict[str, int]] = {}

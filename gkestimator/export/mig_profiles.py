@@ -52,28 +52,28 @@ class MigProfile:
 
     @property
     def compute_pct(self) -> float:
-        """Percent of the GPU's compute."""
+        """Return percent of the GPU's compute."""
         return 100 * self.sevenths / 7
 
     @property
     def resource(self) -> str:
-        """What a container asks for under the device plugin's ``mixed`` strategy."""
+        """Return what a container asks for under the device plugin's ``mixed`` strategy."""
         return f"nvidia.com/mig-{self.name}"
 
 
 def mig_profiles(gpu_type: str) -> tuple[MigProfile, ...]:
-    """The profiles of ``gpu_type``, each larger than the one before in compute or memory and smaller in
-    neither. Raises UsageError for a GPU that has none, or of which none are known."""
+    """Return the profiles of ``gpu_type``, each larger than the one before in compute or memory and smaller
+    in neither. Raises UsageError for a GPU that has none, or of which none are known."""
     sizes = MIG_GPUS.get(gpu_type)
     if sizes is None:
         raise UsageError(
             f"{gpu_type}: no MIG profiles are known of it, expected one of {', '.join(MIG_GPUS)}"
         )
     whole = sizes["7g"] * 10**9
-    found = []
+    profiles = []
     for shape, gigabytes in sizes.items():
         sevenths, eighths, starts = _SHAPES[shape]
-        found.append(
+        profiles.append(
             MigProfile(
                 name=f"{shape.rstrip('+')}.{gigabytes}gb",
                 sevenths=sevenths,
@@ -82,11 +82,11 @@ def mig_profiles(gpu_type: str) -> tuple[MigProfile, ...]:
                 memory_bytes=min(gigabytes * 10**9, whole * eighths // _EIGHTHS),
             )
         )
-    return tuple(found)
+    return tuple(profiles)
 
 
 def smallest_profile(gpu_type: str, compute_pct: float, memory_bytes: int) -> MigProfile | None:
-    """The smallest profile of ``gpu_type`` that holds both; None where not even the whole GPU does."""
+    """Return the smallest profile of ``gpu_type`` that holds both; None where not even the whole GPU does."""
     for profile in mig_profiles(gpu_type):
         if compute_pct <= profile.compute_pct * (1 + 1e-9) and memory_bytes <= profile.memory_bytes:
             return profile
@@ -94,7 +94,8 @@ def smallest_profile(gpu_type: str, compute_pct: float, memory_bytes: int) -> Mi
 
 
 def fits_together(profiles: Sequence[MigProfile]) -> bool:
-    """Whether one GPU can be cut into ``profiles``: each somewhere where it may begin, none over another."""
+    """Return whether one GPU can be cut into ``profiles``: each somewhere where it may begin, none over
+    another."""
     return _place(sorted(profiles, key=lambda p: (-p.eighths, -p.sevenths)), 0)
 
 

@@ -64,7 +64,7 @@ class MpsExporter(Exporter):
     )
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
-        """``<GPU>/<replica>.env`` for a plan, ``<model>.env`` for a table, and ``README.txt``."""
+        """Return ``<GPU>/<replica>.env`` for a plan, ``<model>.env`` for a table, and ``README.txt``."""
         no_turns(deployment.instances, self.name)
         for spec in deployment.specs.values():
             needs_volta(spec, self.name)
@@ -78,7 +78,7 @@ class MpsExporter(Exporter):
         folders = dns_labels(i.gpu_id for i in deployment.instances if i.gpu_id is not None)
         files = dns_labels(i.id for i in deployment.instances)
         head = [f"# {line}" for line in comment_lines(self, deployment, *notes)]
-        found = []
+        written = []
         for i in deployment.instances:
             name = f"{files[i.id]}.env"
             if i.gpu_id is None:
@@ -86,12 +86,12 @@ class MpsExporter(Exporter):
             else:
                 path = PurePosixPath(folders[i.gpu_id], name)
             lines = [f"{key}={shlex.quote(value)}" for key, value in self.environment(i).items()]
-            found.append(ExportFile(path=path, text="\n".join([*head, *lines]) + "\n"))
+            written.append(ExportFile(path=path, text="\n".join([*head, *lines]) + "\n"))
         readme = "\n".join(comment_lines(self, deployment, *notes)) + "\n\n" + _README
-        return (*found, ExportFile(path=PurePosixPath("README.txt"), text=readme))
+        return (*written, ExportFile(path=PurePosixPath("README.txt"), text=readme))
 
     def environment(self, instance: Instance) -> dict[str, str]:
-        """The variables of one replica, as they are before any quoting."""
+        """Return the variables of one replica, as they are before any quoting."""
         return {
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent_up(compute_pct(instance, self.name))),
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={memory_mib(instance, self.name)}M",

@@ -12,20 +12,20 @@ _OTHER = re.compile(r"[^a-z0-9]+")
 
 
 def dns_label(text: str) -> str:
-    """``text`` as a DNS label that begins with a letter (RFC 1035): small letters, digits and single hyphens
-    between, at most MAX_LABEL characters. Not unique: ``a_b`` and ``a.b`` give one label."""
+    """Return ``text`` as a DNS label that begins with a letter (RFC 1035): small letters, digits and single
+    hyphens between, at most MAX_LABEL characters. Not unique: ``a_b`` and ``a.b`` give one label."""
     return _whole(text)[:MAX_LABEL].strip("-")
 
 
 def _whole(text: str) -> str:
-    found = _OTHER.sub("-", text.lower()).strip("-")
-    if found and found[0].isalpha():
-        return found
-    return f"m-{found}".strip("-")
+    label = _OTHER.sub("-", text.lower()).strip("-")
+    if label and label[0].isalpha():
+        return label
+    return f"m-{label}".strip("-")
 
 
 def dns_labels(texts: Iterable[str]) -> Mapping[str, str]:
-    """A label of its own for each of ``texts``, independent of their order.
+    """Return a label of its own for each of ``texts``, independent of their order.
 
     A text that is a label already keeps it. Where two texts would share a label, or a text had to be cut, the
     label ends in a part of the text's SHA-256. The way back is the mapping itself, which exports carry
@@ -36,20 +36,20 @@ def dns_labels(texts: Iterable[str]) -> Mapping[str, str]:
     sharing: dict[str, int] = {}
     for label in wanted.values():
         sharing[label] = sharing.get(label, 0) + 1
-    found = {text: text for text, label in wanted.items() if text == label}
-    taken = set(found.values())
+    labels = {text: text for text, label in wanted.items() if text == label}
+    taken = set(labels.values())
     plain = [
-        t for t in distinct if t not in found and sharing[wanted[t]] == 1 and len(_whole(t)) <= MAX_LABEL
+        t for t in distinct if t not in labels and sharing[wanted[t]] == 1 and len(_whole(t)) <= MAX_LABEL
     ]
     for text in plain:
         if wanted[text] not in taken:
-            found[text] = wanted[text]
+            labels[text] = wanted[text]
             taken.add(wanted[text])
     for text in distinct:
-        if text not in found:
-            found[text] = next(name for name in _hashed(text, wanted[text]) if name not in taken)
-            taken.add(found[text])
-    return {text: found[text] for text in distinct}
+        if text not in labels:
+            labels[text] = next(name for name in _hashed(text, wanted[text]) if name not in taken)
+            taken.add(labels[text])
+    return {text: labels[text] for text in distinct}
 
 
 def _hashed(text: str, label: str) -> Iterator[str]:

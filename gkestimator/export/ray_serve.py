@@ -1,8 +1,7 @@
 """Ray Serve: one configuration for `serve run` or `serve deploy`, and the application that it names.
 
-Form: ray.serve.schema.ServeDeploySchema of Ray 2.60. A model is one application; what runs it at one batch size
-on one GPU type is one deployment.
-"""
+Form: ray.serve.schema.ServeDeploySchema of Ray 2.60. A model is one application; what runs it at one batch
+size on one GPU type is one deployment."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ class RayServeExporter(Exporter):
     )
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
-        """The configuration and the application.
+        """Return the configuration and the application.
 
         Raises UsageError: a null or more than 100 % in Creq or Mreq, replicas that take turns, GPU types that
         Ray cannot tell apart, an ONNX file (where given) that cannot be batched.
@@ -62,11 +61,11 @@ class RayServeExporter(Exporter):
 
         accelerators = _accelerators(deployment)
         no_turns(deployment.instances, _TARGET)
-        found = variants(deployment.instances)
+        every = variants(deployment.instances)
         by_model: dict[str, list[Variant]] = defaultdict(list)
-        for variant in found:
+        for variant in every:
             by_model[variant.model].append(variant)
-        deployments = {v.name.lower() for v in found}
+        deployments = {v.name.lower() for v in every}
         names: set[str] = set()
         applications = []
         for model, ways in by_model.items():
@@ -74,7 +73,7 @@ class RayServeExporter(Exporter):
                 _check_file(model, deployment.models[model], ways)
             applications.append(_application(plain_name(model, names), ways, accelerators, deployments))
         text = yaml.safe_dump({"applications": applications}, sort_keys=False, width=110)
-        comments = (*_HEADER, self.limits, *_remarks(deployment, found), *deployment.notes)
+        comments = (*_HEADER, self.limits, *_remarks(deployment, every), *deployment.notes)
         header = "".join(f"# {one_line(comment, limit=2000)}\n" for comment in comments)
         app = resources("gkestimator.export").joinpath("ray_serve_app.py").read_text(encoding="utf-8")
         return (
@@ -83,14 +82,14 @@ class RayServeExporter(Exporter):
         )
 
     def messages(self, deployment: Deployment) -> tuple[str, ...]:
-        """Where Ray would need more GPUs than the plan, and what is not known."""
+        """Return where Ray would need more GPUs than the plan, and what is not known."""
         return _remarks(deployment, variants(deployment.instances))
 
 
 def gpu_fraction(instance: Instance) -> float:
-    """``num_gpus`` of one replica: the larger of Creq and Mreq as a part of a GPU, rounded up to Ray's four
-    decimals; at least one such step (a replica with 0 sees no GPU). Raises UsageError where one is unknown or more
-    than a GPU."""
+    """Return ``num_gpus`` of one replica: the larger of Creq and Mreq as a part of a GPU, rounded up to Ray's
+    four decimals; at least one such step (a replica with 0 sees no GPU). Raises UsageError where one is
+    unknown or more than a GPU."""
     percent = max(compute_pct(instance, _TARGET), memory_pct(instance, _TARGET))
     return min(up(percent * _STEPS / 100), _STEPS) / _STEPS
 
@@ -100,12 +99,12 @@ def _fraction(way: Variant) -> float:
 
 
 def _accelerators(deployment: Deployment) -> dict[str, str | None]:
-    """What Ray calls each GPU type; None where it has no name for it. Raises UsageError where it cannot tell two
-    types of the deployment apart."""
-    found: dict[str, str | None] = {}
+    """Return what Ray calls each GPU type; None where it has no name for it. Raises UsageError where it
+    cannot tell two types of the deployment apart."""
+    names: dict[str, str | None] = {}
     for gpu in dict.fromkeys(i.gpu_type for i in deployment.instances):
         name = next((r for ours, r in ACCELERATORS.items() if f"{gpu}-".startswith(f"{ours}-")), None)
-        for other, taken in found.items():
+        for other, taken in names.items():
             if name is None or taken is None or name == taken:
                 what = (
                     f"both are {name}"
@@ -115,8 +114,8 @@ def _accelerators(deployment: Deployment) -> dict[str, str | None]:
                 raise UsageError(
                     f"{_TARGET}: Ray cannot tell {gpu} from {other} ({what}); export a plan for each"
                 )
-        found[gpu] = name
-    return found
+        names[gpu] = name
+    return names
 
 
 def _check_file(model: str, path: str, ways: Sequence[Variant]) -> None:
@@ -157,7 +156,8 @@ def _application(
 
 
 def _weights(ways: Sequence[Variant]) -> dict[str, float]:
-    """The part of the requests of each way: what the plan assigns to it; its replicas where nothing is assigned."""
+    """Return the part of the requests of each way: what the plan assigns to it; its replicas where nothing is
+    assigned."""
     assigned = {way.name: way.goodput_rps for way in ways}
     known = {name: rate for name, rate in assigned.items() if rate is not None}
     if len(known) == len(assigned) and any(known.values()):
@@ -185,11 +185,11 @@ def _deployment(way: Variant, accelerator: str | None) -> dict[str, Any]:
     }
 
 
-def _remarks(deployment: Deployment, found: Sequence[Variant]) -> tuple[str, ...]:
-    """What a reader of this configuration must know, a line each."""
+def _remarks(deployment: Deployment, every: Sequence[Variant]) -> tuple[str, ...]:
+    """Return what a reader of this configuration must know, a line each."""
     lines = []
     for gpu, accelerator in _accelerators(deployment).items():
-        ways = [v for v in found if v.first.gpu_type == gpu]
+        ways = [v for v in every if v.first.gpu_type == gpu]
         needed = _gpus_needed([_fraction(v) for v in ways for _ in v.instances])
         used = len({i.gpu_id for v in ways for i in v.instances if i.gpu_id is not None})
         line = f"{gpu}: these fractions fit on {needed} GPU{'s' * (needed > 1)}"
@@ -205,12 +205,12 @@ def _remarks(deployment: Deployment, found: Sequence[Variant]) -> tuple[str, ...
             lines.append(
                 f"{gpu}: Ray has no accelerator type for it, so every GPU of the cluster must be one"
             )
-    unknown = sorted({v.model for v in found if v.wait_ms is None})
+    unknown = sorted({v.model for v in every if v.wait_ms is None})
     if unknown:
         lines.append(
             f"no SLO is known of {', '.join(unknown)}: batch_wait_timeout_s stays serve.batch's default"
         )
-    planned = {v.first.runtime for v in found}
+    planned = {v.first.runtime for v in every}
     others = sorted(name for name in planned if not serves_onnx_files(name))
     if others:
         lines.append(f"planned for {', '.join(others)}; the application runs the files with onnxruntime")
@@ -218,8 +218,8 @@ def _remarks(deployment: Deployment, found: Sequence[Variant]) -> tuple[str, ...
 
 
 def _gpus_needed(fractions: Sequence[float]) -> int:
-    """GPUs on which ``fractions`` fit, the largest placed first, each where it leaves the least room: what Ray may
-    need; no fewer than their sum."""
+    """GPUs on which ``fractions`` fit, the largest placed first, each where it leaves the least room: what
+    Ray may need; no fewer than their sum."""
     free: list[int] = []  # room on each GPU, ascending
     for size in sorted((round(f * _STEPS) for f in fractions), reverse=True):
         gpu = bisect.bisect_left(free, size)

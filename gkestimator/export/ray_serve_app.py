@@ -46,56 +46,64 @@ class ServedModel:
     def __init__(self, path: Path) -> None:
         wanted = ("CUDAExecutionProvider", "CPUExecutionProvider")
         available = onnxruntime.get_available_providers()
-        self.session = onnxruntime.InferenceSession(
-            os.fspath(path), providers=[p for p in wanted if p in available]
-        )
+        providers = [p for p in wanted if p in available]
+        self.session = onnxruntime.InferenceSession(os.fspath(path), providers=providers)
         self.inputs = {i.name: i for i in self.session.get_inputs()}
         for name, spec in self.inputs.items():
             if spec.type not in _NUMPY_TYPES:
                 raise ValueError(
                     f"{path.name}: input {name} is {spec.type}, which this application cannot take"
                 )
-        sizes = {i.shape[0] if i.shape else None for i in self.inputs.values()}
-        if any(not i.shape for i in self.inputs.values()):
-            raise ValueError(f"{path.name}: an input has no batch axis, which this application needs")
-        fixed = sorted(s for s in sizes if isinstance(s, int))
-        if len(fixed) > 1 or (fixed and len(sizes) > 1):
+            if not spec.shape:
+                raise ValueError(f"{path.name}: an input has no batch axis, which this application needs")
+        sizes = {spec.shape[0] for spec in self.inputs.values()}
+        fixed = [size for size in sizes if isinstance(size, int)]
+        if fixed and len(sizes) > 1:
             raise ValueError(f"{path.name}: its inputs do not begin with one batch axis")
         # A file that was exported at one batch size runs at no other: smaller batches are filled up.
         self.fixed_batch: int | None = fixed[0] if fixed else None
-        # Outputs that do not begin with the batch (a hidden state laid out by time first) cannot be divided.
-        others = {d for i in self.inputs.values() for d in i.shape[1:] if isinstance(d, str)}
-        self.outputs = [
-            o.name
-            for o in self.session.get_outputs()
-            if o.shape and (o.shape[0] == fixed[0] if fixed else not isinstance(o.shape[0], int))
-            if o.shape[0] not in others
-        ]
+        self.outputs = self._batched_outputs()
         if not self.outputs:
             raise ValueError(f"{path.name}: no output begins with the batch axis")
 
+    def _batched_outputs(self) -> list[str]:
+        """Return the outputs that begin with the batch; others (a hidden state laid out by time first) cannot be
+        divided."""
+        others = {d for spec in self.inputs.values() for d in spec.shape[1:] if isinstance(d, str)}
+        names = []
+        for output in self.session.get_outputs():
+            batch = output.shape[0] if output.shape else None
+            if self.fixed_batch is not None:
+                batched = batch == self.fixed_batch
+            else:
+                batched = bool(output.shape) and not isinstance(batch, int)
+            if batched and batch not in others:
+                names.append(output.name)
+        return names
+
     def sample(self, given: object) -> Arrays:
-        """The arrays of one request, checked and in the model's element types."""
+        """Return the arrays of one request, checked and in the model's element types."""
         if not isinstance(given, Mapping) or set(given) != set(self.inputs):
             raise BadRequestError(f"expected inputs {sorted(self.inputs)}")
-        found: Arrays = {}
+        arrays: Arrays = {}
         for name, spec in self.inputs.items():
             try:
                 array = _exact(np.asarray(given[name]), np.dtype(_NUMPY_TYPES[spec.type]))
             except (TypeError, ValueError, OverflowError) as e:
                 raise BadRequestError(f"input {name}: expected {spec.type} of shape {spec.shape[1:]}") from e
-            wrong = any(
-                isinstance(d, int) and d != n for d, n in zip(spec.shape[1:], array.shape, strict=False)
-            )
-            if array.ndim != len(spec.shape) - 1 or wrong:
+            shape = spec.shape[1:]
+            wrong = array.ndim != len(shape)
+            for asked, size in zip(shape, array.shape, strict=False):
+                wrong |= isinstance(asked, int) and asked != size
+            if wrong:
                 raise BadRequestError(
-                    f"input {name}: found shape {list(array.shape)}, expected one sample of {spec.shape[1:]}"
+                    f"input {name}: found shape {list(array.shape)}, expected one sample of {shape}"
                 )
-            found[name] = array
-        return found
+            arrays[name] = array
+        return arrays
 
     def run(self, samples: Sequence[Arrays]) -> list[Arrays]:
-        """The outputs of every sample; samples of one shape share a batch."""
+        """Return the outputs of every sample; samples of one shape share a batch."""
         groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
         for number, sample in enumerate(samples):
             groups.setdefault(tuple(sample[n].shape for n in self.inputs), []).append(number)
@@ -112,11 +120,11 @@ class ServedModel:
 
 
 def _exact(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """``values`` as ``dtype``; whole numbers are not rounded or wrapped into being. Raises ValueError."""
-    found = values.astype(dtype)
-    if dtype.kind in "iub" and not np.array_equal(found, values):
+    """Return ``values`` as ``dtype``; whole numbers are not rounded or wrapped into being. Raises ValueError."""
+    exact = values.astype(dtype)
+    if dtype.kind in "iub" and not np.array_equal(exact, values):
         raise ValueError(f"not {dtype}")
-    return found
+    return exact
 
 
 async def _answer(infer: Any, request: Request) -> JSONResponse:
@@ -163,13 +171,13 @@ class ReplicaServer:
         return await asyncio.to_thread(self._model.run, samples)
 
     async def infer(self, inputs: Mapping[str, Any]) -> Arrays:
-        """The outputs of one sample."""
+        """Return the outputs of one sample."""
         assert self._model is not None
-        found: Arrays = await self._batch(self._model.sample(inputs))
-        return found
+        outputs: Arrays = await self._batch(self._model.sample(inputs))
+        return outputs
 
     async def __call__(self, request: Request) -> JSONResponse:
-        """One request over HTTP."""
+        """Answer one request over HTTP."""
         return await _answer(self.infer, request)
 
 
@@ -181,21 +189,21 @@ class Router:
         self._credit = [0.0] * len(self._ways)
 
     async def infer(self, inputs: Mapping[str, Any]) -> Arrays:
-        """The outputs of one sample."""
+        """Return the outputs of one sample."""
         for way, (weight, _) in enumerate(self._ways):
             self._credit[way] += weight
         chosen = max(range(len(self._ways)), key=lambda way: self._credit[way])
         self._credit[chosen] -= sum(weight for weight, _ in self._ways)
-        found: Arrays = await self._ways[chosen][1].infer.remote(inputs)
-        return found
+        outputs: Arrays = await self._ways[chosen][1].infer.remote(inputs)
+        return outputs
 
     async def __call__(self, request: Request) -> JSONResponse:
-        """One request over HTTP."""
+        """Answer one request over HTTP."""
         return await _answer(self.infer, request)
 
 
 def build(args: Mapping[str, Any]) -> Any:
-    """The application: ``args["deployments"]`` maps the name of each deployment to its part of the requests;
+    """Return the application: ``args["deployments"]`` maps the name of each deployment to its part of the requests;
     ``args["router"]`` names the deployment in front of several."""
     weights = {str(name): float(weight) for name, weight in args["deployments"].items()}
     replica: Any = serve.deployment(ReplicaServer)

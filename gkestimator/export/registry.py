@@ -27,27 +27,31 @@ EXPORTERS: Mapping[str, tuple[str, str]] = {
 
 
 def exporter_class(name: str) -> type[Exporter]:
-    """The class of target ``name``. Raises UsageError for one that is not known."""
+    """Return the class of target ``name``. Raises UsageError for one that is not known."""
     if name not in EXPORTERS:
         close = difflib.get_close_matches(name, EXPORTERS, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise UsageError(f"--to {name!r}: expected one of {', '.join(EXPORTERS)}{hint}")
     module, attribute = EXPORTERS[name]
-    found: type[Exporter] = getattr(importlib.import_module(f"gkestimator.export.{module}"), attribute)
-    return found
+    kind: type[Exporter] = getattr(importlib.import_module(f"gkestimator.export.{module}"), attribute)
+    return kind
 
 
 def make_exporters(names: tuple[str, ...], **options: Any) -> tuple[Exporter, ...]:
-    """The targets ``names``, each given those of ``options`` that it takes; options that are None are left
-    out.
+    """Return the targets ``names``, each given those of ``options`` that it takes; options that are None are
+    left out.
 
     Raises UsageError for an unknown target, and for an option that none of the targets takes.
     """
-    given = {key: value for key, value in options.items() if value is not None}
+    options = {key: value for key, value in options.items() if value is not None}
     classes = [exporter_class(name) for name in dict.fromkeys(names)]
-    for key in given:
-        if not any(key in found.options for found in classes):
+    for key in options:
+        if not any(key in kind.options for kind in classes):
             raise UsageError(
                 f"--{key.replace('_', '-')}: not an option of {', '.join(c.name for c in classes)}"
             )
-    return tuple(found(**{k: v for k, v in given.items() if k in found.options}) for found in classes)
+    exporters = []
+    for kind in classes:
+        taken = {key: value for key, value in options.items() if key in kind.options}
+        exporters.append(kind(**taken))
+    return tuple(exporters)

@@ -16,8 +16,8 @@ _NOISE = 1e-9  # 100 * 0.3 is 30.000000000000004: one part in 10^9 is not a dema
 
 
 def up(value: float) -> int:
-    """``value`` rounded up, the last bits of floating-point arithmetic not counted; at least 1 (a target
-    reads 0 as no limit)."""
+    """Return ``value`` rounded up, the last bits of floating-point arithmetic not counted; at least 1 (a
+    target reads 0 as no limit)."""
     return max(1, math.ceil(value * (1 - _NOISE)))
 
 
@@ -27,14 +27,14 @@ def percent_up(value: float) -> int:
 
 
 def count_down(value: float) -> int:
-    """A number of replicas, rounded down, the last bits of floating-point arithmetic not counted."""
+    """Return a number of replicas, rounded down, the last bits of floating-point arithmetic not counted."""
     return math.floor(value * (1 + _NOISE))
 
 
 def compute_pct(instance: Instance, target: str) -> float:
-    """The compute that ``instance`` asks for, percent of the whole GPU: its SM share where it is confined to
-    one (its latency was estimated inside it), else Creq. Raises UsageError where that is unknown or more than
-    a GPU has."""
+    """Return the compute that ``instance`` asks for, percent of the whole GPU: its SM share where it is
+    confined to one (its latency was estimated inside it), else Creq. Raises UsageError where that is unknown
+    or more than a GPU has."""
     if instance.sm_share_pct < 100:
         return instance.sm_share_pct
     if instance.creq_pct is None:
@@ -45,19 +45,20 @@ def compute_pct(instance: Instance, target: str) -> float:
 
 def refuse_above_one_gpu(instance: Instance, target: str) -> None:
     """Refuse a known Creq or Mreq that is more than one GPU has. Raises UsageError."""
-    for what, of, found in (
+    for what, of, percent in (
         ("Creq", "", instance.creq_pct),
         ("Mreq", "the memory of ", instance.mreq_pct),
     ):
-        if found is not None and found > 100:
+        if percent is not None and percent > 100:
             raise UsageError(
-                f"{instance.id}: found a {what} of {found:.4g} % of {of}a {instance.gpu_type}, expected at most 100: "
+                f"{instance.id}: found a {what} of {percent:.4g} % of {of}a {instance.gpu_type}, expected at most 100: "
                 f"{target} gives a replica one GPU or a part of it"
             )
 
 
 def refuse_other_batch(instance: Instance, fixed_batch: int | None, target: str) -> None:
-    """Refuse a batch size other than the one (None: any) that the ONNX file was exported at. Raises UsageError."""
+    """Refuse a batch size other than the one (None: any) that the ONNX file was exported at. Raises
+    UsageError."""
     if fixed_batch is not None and instance.batch_size != fixed_batch:
         raise UsageError(
             f"{target}: {instance.model}: its file runs at batch {fixed_batch} alone, batch {instance.batch_size} "
@@ -66,8 +67,8 @@ def refuse_other_batch(instance: Instance, fixed_batch: int | None, target: str)
 
 
 def memory_bytes(instance: Instance, target: str) -> int:
-    """The memory that ``instance`` asks for. Raises UsageError where that is unknown or more than a GPU
-    has."""
+    """Return the memory that ``instance`` asks for. Raises UsageError where that is unknown or more than a
+    GPU has."""
     if instance.mreq_bytes is None:
         raise _unknown(instance, "Mreq", target)
     refuse_above_one_gpu(instance, target)
@@ -81,24 +82,25 @@ def _unknown(instance: Instance, what: str, target: str) -> UsageError:
 
 
 def memory_mib(instance: Instance, target: str) -> int:
-    """:func:`memory_bytes` in MiB, rounded up."""
+    """Return :func:`memory_bytes` in MiB, rounded up."""
     return max(1, -(-memory_bytes(instance, target) // MIB))
 
 
 def memory_pct(instance: Instance, target: str) -> float:
-    """:func:`memory_bytes` as percent of the GPU's visible memory."""
+    """Return :func:`memory_bytes` as percent of the GPU's visible memory."""
     memory_bytes(instance, target)
     assert instance.mreq_pct is not None  # loading fills both or neither
     return instance.mreq_pct
 
 
 def by_gpu(instances: Iterable[Instance]) -> Mapping[str, tuple[Instance, ...]]:
-    """The instances of each GPU of a plan, in order; those of a table, which stand on none, are left out."""
-    found: dict[str, list[Instance]] = defaultdict(list)
+    """Return the instances of each GPU of a plan, in order; those of a table, which stand on none, are left
+    out."""
+    gpus: dict[str, list[Instance]] = defaultdict(list)
     for instance in instances:
         if instance.gpu_id is not None:
-            found[instance.gpu_id].append(instance)
-    return {gpu: tuple(here) for gpu, here in found.items()}
+            gpus[instance.gpu_id].append(instance)
+    return {gpu: tuple(here) for gpu, here in gpus.items()}
 
 
 def no_turns(instances: Iterable[Instance], target: str) -> None:
@@ -147,7 +149,7 @@ def within_gpu(
 
 
 def cores_and_memory(deployment: Deployment, target: str, *, cores: bool = True) -> tuple[str, ...]:
-    """:func:`within_gpu` for memory, and for compute where ``target`` counts it."""
+    """Return :func:`within_gpu` for memory, and for compute where ``target`` counts it."""
     every = deployment.instances
     visible = {name: spec.memory_visible_bytes / MIB for name, spec in deployment.specs.items()}
     notes = within_gpu([(i, memory_bytes(i, target) / MIB) for i in every], visible, "MiB", target)

@@ -1,22 +1,23 @@
 """Triton Inference Server: a model repository, and the arguments that its rate limiter needs.
 
-Form: model_config.proto of Triton. One server holds GPUs of one type, at most ``gpus_per_server``; a plan for more
-becomes several repositories.
-"""
+Form: model_config.proto of Triton. One server holds GPUs of one type, at most ``gpus_per_server``; a plan for
+more becomes several repositories."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import Any
 
 from gkestimator.core.errors import UsageError, one_line
 from gkestimator.core.records import frozen
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.export.rounding import MIB, compute_pct, memory_bytes, memory_mib, up
 from gkestimator.export.triton_config import config_text, new_config
-from gkestimator.export.triton_tensors import TritonTensors, tensors
+from gkestimator.export.triton_tensors import TritonTensor, TritonTensors, tensors
 from gkestimator.export.variants import Variant, variants
 from gkestimator.hardware.runtimes import serves_onnx_files
 from gkestimator.onnx_io.reading.signature import read_signature
@@ -40,8 +41,8 @@ class _Server:
 
 
 class TritonExporter(Exporter):
-    """``<model>/config.pbtxt`` for each model and ``triton-arguments.txt``, in a folder for each server where there are
-    several."""
+    """``<model>/config.pbtxt`` for each model and ``triton-arguments.txt``, in a folder for each server where
+    there are several."""
 
     name = _TARGET
     summary = "Triton model repository (config.pbtxt per model) and the server's rate-limiter arguments"
@@ -58,11 +59,10 @@ class TritonExporter(Exporter):
         self._gpus_per_server = gpus_per_server
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
-        """The repositories.
+        """Return the repositories.
 
-        Raises UsageError: Creq or Mreq null or more than a GPU, a replica confined to a share of the SMs, a latency
-        above the SLO, a batch size that the ONNX file (where given) does not allow.
-        """
+        Raises UsageError: Creq or Mreq null or more than a GPU, a replica confined to a share of the SMs, a
+        latency above the SLO, a batch size that the ONNX file (where given) does not allow."""
         for instance in deployment.instances:
             visible = deployment.specs[instance.gpu_type].memory_visible_bytes
             if not _fits(memory_bytes(instance, _TARGET), visible):
@@ -75,7 +75,7 @@ class TritonExporter(Exporter):
                     f"{_TARGET}: {instance.id} is confined to {instance.sm_share_pct:g} % of the SMs, and Triton runs "
                     "every model in one process: expected a plan of whole GPUs, or --to mps"
                 )
-        found: list[ExportFile] = []
+        files: list[ExportFile] = []
         for server in _servers(deployment, self._gpus_per_server):
             ways = variants(server.instances, reserved=(ARGUMENTS,))
             priorities = _priorities(ways)
@@ -86,13 +86,14 @@ class TritonExporter(Exporter):
                 else:
                     shapes = tensors(read_signature(path), way.first)
                 text = self._config(deployment, server, way, shapes, priorities.get(way.name))
-                found.append(ExportFile(path=server.folder / way.name / "config.pbtxt", text=text))
+                files.append(ExportFile(path=server.folder / way.name / "config.pbtxt", text=text))
             text = self._arguments(deployment, server, ways)
-            found.append(ExportFile(path=server.folder / ARGUMENTS, text=text))
-        return tuple(found)
+            files.append(ExportFile(path=server.folder / ARGUMENTS, text=text))
+        return tuple(files)
 
     def messages(self, deployment: Deployment) -> tuple[str, ...]:
-        """Where the rate limiter holds back what the plan lets run at once, and the models without a file."""
+        """Return where the rate limiter holds back what the plan lets run at once, and the models without a
+        file."""
         lines = []
         for server in _servers(deployment, self._gpus_per_server):
             lines += _held_back(server)
@@ -121,21 +122,19 @@ class TritonExporter(Exporter):
     ) -> str:
         size = way.first.batch_size
         config = new_config(name=way.name, platform="onnxruntime_onnx")
-        config.max_batch_size = size if shapes is None else shapes.max_batch_size
-        for target, specs in (
-            (config.input, shapes and shapes.inputs),
-            (config.output, shapes and shapes.outputs),
-        ):
-            for spec in specs or ():
-                entry = target.add(name=spec.name, data_type=spec.data_type, dims=spec.dims)
-                if spec.scalar:
-                    entry.reshape.SetInParent()
-        creq = max(up(100 * compute_pct(i, _TARGET)) for i in way.instances)
-        mreq = max(memory_mib(i, _TARGET) for i in way.instances)
+        config.max_batch_size = size
+        if shapes is not None:
+            config.max_batch_size = shapes.max_batch_size
+            _add_tensors(config.input, shapes.inputs)
+            _add_tensors(config.output, shapes.outputs)
+        resources = {
+            COMPUTE: max(up(100 * compute_pct(i, _TARGET)) for i in way.instances),
+            MEMORY: max(memory_mib(i, _TARGET) for i in way.instances),
+        }
         for count, turn, gpus in _groups(server, way):
             group = config.instance_group.add(count=count, kind="KIND_GPU", gpus=gpus)
-            resources = [(COMPUTE, creq), (MEMORY, mreq)] + ([(turn, 1)] if turn else [])
-            for name, amount in resources:
+            turns = {turn: 1} if turn else {}
+            for name, amount in (resources | turns).items():
                 group.rate_limiter.resources.add(name=name, count=amount)
             if priority is not None:
                 group.rate_limiter.priority = priority
@@ -145,14 +144,12 @@ class TritonExporter(Exporter):
             if wait is not None:
                 # Rounded down: waiting longer would miss the objective.
                 config.dynamic_batching.max_queue_delay_microseconds = math.floor(wait * 1e3)
-        return _commented(
-            [
-                f"Written by gkest export. The model's file: {way.name}/1/model.onnx",
-                self.limits,
-                *_config_remarks(way, shapes, wait),
-            ],
-            config_text(config),
-        )
+        comments = [
+            f"Written by gkest export. The model's file: {way.name}/1/model.onnx",
+            self.limits,
+            *_config_remarks(way, shapes, wait),
+        ]
+        return _commented(comments, config_text(config))
 
     def _arguments(self, deployment: Deployment, server: _Server, ways: Sequence[Variant]) -> str:
         usage = f"tritonserver --model-repository=. $(grep -v '^#' {ARGUMENTS})"
@@ -179,43 +176,41 @@ class TritonExporter(Exporter):
         return _commented(comments, "".join(f"{line}\n" for line in lines))
 
 
+def _add_tensors(target: Any, tensors: Sequence[TritonTensor]) -> None:
+    for tensor in tensors:
+        entry = target.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        if tensor.scalar:
+            entry.reshape.SetInParent()
+
+
 def _commented(comments: Sequence[str], text: str) -> str:
     return "".join(f"# {one_line(c, limit=2000)}\n" for c in comments) + text
 
 
 def _servers(deployment: Deployment, most: int) -> list[_Server]:
-    """The GPUs of each type, in the plan's order, ``most`` to a server."""
+    """Return the GPUs of each type, in the plan's order, ``most`` to a server."""
     by_type: dict[str, dict[str | None, list[Instance]]] = defaultdict(lambda: defaultdict(list))
     for instance in deployment.instances:
         by_type[instance.gpu_type][instance.gpu_id].append(instance)
-    found: list[_Server] = []
+    servers: list[_Server] = []
     for gpu_type, by_gpu in by_type.items():
         gpus = list(by_gpu)
         for start in range(0, len(gpus), most):
             here = gpus[start : start + most]
-            found.append(
-                _Server(
-                    folder=PurePosixPath(f"server-{len(found)}"),
-                    gpu_type=gpu_type,
-                    ordinals={gpu: n for n, gpu in enumerate(here) if gpu is not None},
-                    instances=tuple(i for gpu in here for i in by_gpu[gpu]),
-                )
+            server = _Server(
+                folder=PurePosixPath(f"server-{len(servers)}"),
+                gpu_type=gpu_type,
+                ordinals={gpu: n for n, gpu in enumerate(here) if gpu is not None},
+                instances=tuple(i for gpu in here for i in by_gpu[gpu]),
             )
-    if len(found) == 1:
-        only = found[0]
-        return [
-            _Server(
-                folder=PurePosixPath(),
-                gpu_type=only.gpu_type,
-                ordinals=only.ordinals,
-                instances=only.instances,
-            )
-        ]
-    return found
+            servers.append(server)
+    if len(servers) == 1:
+        return [replace(servers[0], folder=PurePosixPath())]
+    return servers
 
 
 def _turns(here: Sequence[Instance]) -> dict[str, str]:
-    """The resource that the replicas of each partition of one GPU take in turn."""
+    """Return the resource that the replicas of each partition of one GPU take in turn."""
     partitions = dict.fromkeys(i.partition for i in here if i.partition is not None)
     return {partition: f"turn_{number}" for number, partition in enumerate(partitions)}
 
@@ -237,7 +232,8 @@ def _groups(server: _Server, way: Variant) -> list[tuple[int, str | None, list[i
 
 
 def _available(here: Sequence[Instance], visible: int) -> list[tuple[str, int]]:
-    """What one GPU has of each resource. Where its replicas fit, their demands fit after rounding up as well."""
+    """Return what one GPU has of each resource. Where its replicas fit, their demands fit after rounding up
+    as well."""
     compute = _at_once(here)
     memory = [memory_bytes(i, _TARGET) for i in here]
     rounded = sum(up(100 * c) for c in compute)
@@ -275,8 +271,8 @@ def _held_back(server: _Server) -> list[str]:
 
 
 def _priorities(ways: Sequence[Variant]) -> dict[str, int]:
-    """The rate limiter's weights: an instance with priority 2 gets half the chances of one with 1, so the one
-    that is to run most batches a second has 1. Empty where the rates are unknown."""
+    """Return the rate limiter's weights: an instance with priority 2 gets half the chances of one with 1, so
+    the one that is to run most batches a second has 1. Empty where the rates are unknown."""
     runs = {}
     for way in ways:
         if way.goodput_rps is None:
@@ -285,9 +281,9 @@ def _priorities(ways: Sequence[Variant]) -> dict[str, int]:
     most = max(runs.values())
     if most <= 0:
         return {}
-    found = {name: min(max(1, round(most / r)), _PRIORITIES) for name, r in runs.items() if r > 0}
-    last = max(found.values())
-    return {name: found.get(name, last) for name in runs}
+    weights = {name: min(max(1, round(most / r)), _PRIORITIES) for name, r in runs.items() if r > 0}
+    last = max(weights.values())
+    return {name: weights.get(name, last) for name in runs}
 
 
 def _config_remarks(way: Variant, shapes: TritonTensors | None, wait: float | None) -> list[str]:

@@ -102,12 +102,12 @@ def _config_class() -> Any:
 
 
 def new_config(**fields: Any) -> Any:
-    """An empty ``inference.ModelConfig`` with ``fields`` set."""
+    """Return an empty ``inference.ModelConfig`` with ``fields`` set."""
     return _config_class()(**fields)
 
 
 def config_text(config: Any) -> str:
-    """``config`` in protobuf's text format, as config.pbtxt holds it."""
+    """Return ``config`` in protobuf's text format, as config.pbtxt holds it."""
     from google.protobuf import text_format
 
     text: str = text_format.MessageToString(config, as_utf8=False, use_index_order=False)

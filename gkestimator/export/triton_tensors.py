@@ -1,4 +1,5 @@
-"""Inputs and outputs of a Triton model from an ONNX file: which dimension Triton batches, and which it is told."""
+"""Inputs and outputs of a Triton model from an ONNX file: which dimension Triton batches, and which it is
+told."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ _TYPES: Mapping[DType, str] = {
 
 @frozen
 class TritonTensor:
-    """``dims`` without the batch where Triton adds it; -1: any size. ``scalar``: ``dims`` is [1] because Triton
-    allows no empty list, and is reshaped to none."""
+    """``dims`` without the batch where Triton adds it; -1: any size. ``scalar``: ``dims`` is [1] because
+    Triton allows no empty list, and is reshaped to none."""
 
     name: str
     data_type: str
@@ -45,8 +46,9 @@ class TritonTensor:
 @frozen
 class TritonTensors:
     """``max_batch_size`` 0: the file has no batch that Triton could vary, so ``dims`` are whole shapes and
-    nothing is batched. ``inputs`` or ``outputs`` are empty where the file does not declare them wholly: Triton
-    completes them. ``left_out`` are outputs that Triton cannot hand out, because they do not begin with the batch."""
+    nothing is batched. ``inputs`` or ``outputs`` are empty where the file does not declare them wholly:
+    Triton completes them. ``left_out`` are outputs that Triton cannot hand out, because they do not begin
+    with the batch."""
 
     max_batch_size: int
     inputs: tuple[TritonTensor, ...]
@@ -55,12 +57,11 @@ class TritonTensors:
 
 
 def tensors(signature: Signature, instance: Instance) -> TritonTensors:
-    """What Triton is told of the file with ``signature`` for ``instance``'s batch size and dims.
+    """Return what Triton is told of the file with ``signature`` for ``instance``'s batch size and dims.
 
-    Triton batches along the first dimension of every input and output, which the file must leave open; outputs of
-    another form are left out, as Triton allows. Raises UsageError where the asked batch size cannot be had from
-    this file, and for an element type that Triton does not have.
-    """
+    Triton batches along the first dimension of every input and output, which the file must leave open;
+    outputs of another form are left out, as Triton allows. Raises UsageError where the asked batch size
+    cannot be had from this file, and for an element type that Triton does not have."""
     size = instance.batch_size
     refuse_other_batch(instance, signature.fixed_batch, "triton")
     batched = bool(signature.batch_dims)
@@ -94,8 +95,8 @@ def _bound(dims: str) -> dict[str, int]:
 def _unbatched(signature: Signature) -> tuple[TensorSpec, ...]:
     """Inputs and outputs that do not begin with the batch.
 
-    Exporters give the batch of an output names of their own; it is not a number, nor another dimension of an input.
-    """
+    Exporters give the batch of an output names of their own; it is not a number, nor another dimension of an
+    input."""
     batches = signature.batch_dims
     others = {d for i in signature.inputs for d in i.shape or () if isinstance(d, str) and d not in batches}
     inputs = [
@@ -112,7 +113,7 @@ def _unbatched(signature: Signature) -> tuple[TensorSpec, ...]:
 def _all(
     specs: tuple[TensorSpec, ...], batched: bool, bound: Mapping[str, int], model: str, what: str
 ) -> tuple[TritonTensor, ...]:
-    found = []
+    described = []
     for spec in specs:
         if spec.dtype is None or spec.shape is None:
             return ()
@@ -122,7 +123,7 @@ def _all(
             )
         shape = spec.shape[1:] if batched else spec.shape
         dims = tuple(_size(d, bound) for d in shape)
-        found.append(
+        described.append(
             TritonTensor(
                 name=spec.name,
                 data_type=_TYPES[spec.dtype],
@@ -130,7 +131,7 @@ def _all(
                 scalar=not dims,
             )
         )
-    return tuple(found)
+    return tuple(described)
 
 
 def _size(dim: int | str | None, bound: Mapping[str, int]) -> int:

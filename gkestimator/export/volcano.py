@@ -20,7 +20,7 @@ class VolcanoExporter(PodExporter):
     scheduler = "volcano"
 
     def pod(self, instance: Instance) -> Pod:
-        """One virtual GPU with its memory and cores."""
+        """Return one virtual GPU with its memory and cores."""
         return Pod(
             limits={
                 "volcano.sh/vgpu-number": 1,
@@ -30,5 +30,5 @@ class VolcanoExporter(PodExporter):
         )
 
     def check(self, deployment: Deployment) -> tuple[str, ...]:
-        """What the plan puts on one GPU must be what Volcano would let on it."""
+        """Refuse a plan that puts on one GPU what Volcano would not let on it; return notes on the rest."""
         return cores_and_memory(deployment, self.name)

@@ -74,7 +74,7 @@ def _checked(path: PurePosixPath) -> PurePosixPath:
 
 
 def _first_missing(folder: Path) -> Path | None:
-    """The uppermost folder that has to be made for ``folder``."""
+    """Return the uppermost folder that has to be made for ``folder``."""
     missing = None
     for path in (folder, *folder.parents):
         if path.exists() or path.is_symlink():

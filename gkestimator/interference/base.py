@@ -18,12 +18,11 @@ TERMS = 8
 
 
 class Interference(abc.ABC):
-    """How much batches that run on one GPU at the same time slow each other down.
+    """Say how much batches that run on one GPU at the same time slow each other down.
 
-    While the set of running batches does not change, a batch with features f advances at 1 / s of its speed alone,
-    s = ``slowdown(code, f, sum of the others' features, number of others, terms of the GPU)``, at least 1
-    (:mod:`gkestimator.interference.laws`, which the engine compiles).
-    """
+    While the set of running batches does not change, a batch with features f advances at 1 / s of its speed
+    alone, s = ``slowdown(code, f, sum of the others' features, number of others, terms of the GPU)``, at
+    least 1 (:mod:`gkestimator.interference.laws`, which the engine compiles)."""
 
     name: ClassVar[str]
     code: ClassVar[int]
@@ -35,36 +34,40 @@ class Interference(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def made(cls, coefficients: Path | None, gpus: Sequence[GpuSpec]) -> Self:
-        """The model with the coefficients in a file (None: its own), for these GPU types. Raises UsageError (it takes
-        none; a GPU type is missing from them), DocumentError or SpecError (a field of the file)."""
+        """Return the model with the coefficients in a file (None: its own), for these GPU types. Raises
+        UsageError (it takes none; a GPU type is missing from them), DocumentError or SpecError (a field of
+        the file)."""
 
     @abc.abstractmethod
     def features(self, row: Requirement) -> tuple[float, ...]:
-        """FEATURES numbers of a replica that runs as ``row`` says. Raises UsageError naming a column that is null."""
+        """Return FEATURES numbers of a replica that runs as ``row`` says. Raises UsageError naming a column
+        that is null."""
 
     @abc.abstractmethod
     def terms(self, gpu: GpuSpec) -> tuple[float, ...]:
-        """TERMS numbers of a GPU type."""
+        """Return TERMS numbers of a GPU type."""
 
 
 def known(law: Interference, row: Requirement, column: str) -> float:
-    """The number in ``column`` of ``row``. Raises UsageError where it is null, naming model and column."""
-    found = getattr(row, column)
-    if found is None:
+    """Return the number in ``column`` of ``row``. Raises UsageError where it is null, naming model and
+    column."""
+    number = getattr(row, column)
+    if number is None:
         raise UsageError(
             f"interference {law.name} needs {column}, which is null for {row.model} on {row.gpu} at batch "
             f"{row.batch_size}; expected a number, or --interference none"
         )
-    return float(found)
+    return float(number)
 
 
 def padded(length: int, *numbers: float) -> tuple[float, ...]:
-    """``numbers``, and zeros up to ``length`` of them."""
+    """Return ``numbers``, and zeros up to ``length`` of them."""
     return (*numbers, *(0.0,) * (length - len(numbers)))
 
 
 def alone_candidate(row: Requirement) -> Candidate:
-    """``row`` as the placement policies' formulas take it. Raises UsageError: its latency is null or 0."""
+    """Return ``row`` as the placement policies' formulas take it. Raises UsageError: its latency is null or
+    0."""
     if not row.latency_ms:
         raise UsageError(
             f"latency_ms is {'null' if row.latency_ms is None else 0} for {row.model} on {row.gpu} at batch "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from gkestimator.documents.interference import fitted_file
 from gkestimator.hardware.gpus import GpuSpec
@@ -17,42 +17,43 @@ _DERIVED = ("gpulet's coefficients are the derived ones: a fit was no better on 
 
 
 class Gpulet(Interference):
-    """Slowdown max(1, constant + l2_own l2 + l2_other l2' + dram_own dram + dram_other dram'), ' of the neighbour.
+    """Slow by a linear law: max(1, constant + l2_own l2 + l2_other l2' + dram_own dram + dram_other dram'), '
+    of the neighbour.
 
     Source: Choi et al., USENIX ATC 2022; the terms and the default coefficients are those of
     :mod:`gkestimator.interference.gpulet_law`. The paper splits a GPU in two at most; with more
     neighbours their terms are summed (our reading).
     """
 
-    name: ClassVar[str] = "gpulet"
-    code: ClassVar[int] = GPULET
-    needs: ClassVar[tuple[str, ...]] = ("l2_util_mean_pct", "dram_util_mean_pct")
+    name = "gpulet"
+    code = GPULET
+    needs = ("l2_util_mean_pct", "dram_util_mean_pct")
 
     def __init__(self, coefficients: GpuletCoefficients = DERIVED) -> None:
         self._coefficients = coefficients
 
     @classmethod
     def made(cls, coefficients: Path | None, gpus: Sequence[GpuSpec]) -> Self:
-        """The file is the policy's, or one that ``gkest train --interference`` wrote."""
+        """Return the law; its file is the policy's, or one that ``gkest train --interference`` wrote."""
         if coefficients is None:
             return cls()
-        found = cls(read_coefficients(coefficients))
+        law = cls(read_coefficients(coefficients))
         fitted = fitted_file(coefficients)
         if fitted is not None:
             if fitted.gpulet.fitted:
-                found.notes = fitted.fit.elsewhere(spec.name for spec in gpus)
+                law.notes = fitted.fit.elsewhere(spec.name for spec in gpus)
             else:
-                found.notes = _DERIVED
-        return found
+                law.notes = _DERIVED
+        return law
 
     def features(self, row: Requirement) -> tuple[float, ...]:
-        """What it adds to its own slowdown, to another's; zeros. Raises UsageError: a column that a coefficient
-        multiplies is null."""
+        """Return what it adds to its own slowdown, to another's; zeros. Raises UsageError: a column that a
+        coefficient multiplies is null."""
         for column in self._coefficients.columns:
             known(self, row, column)
-        found = self._coefficients.pressure([alone_candidate(row)])
-        return padded(FEATURES, found.own, found.other)
+        pressure = self._coefficients.pressure([alone_candidate(row)])
+        return padded(FEATURES, pressure.own, pressure.other)
 
     def terms(self, gpu: GpuSpec) -> tuple[float, ...]:
-        """The constant; zeros."""
+        """Return the constant; zeros."""
         return padded(TERMS, self._coefficients.constant)

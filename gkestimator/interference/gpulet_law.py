@@ -16,7 +16,7 @@ _LIMIT = 1e6
 
 @frozen
 class Pressure:
-    """What a gpu-let contributes to the sum: to its ``own`` slowdown and to that of the ``other`` gpu-let
+    """Say what a gpu-let contributes to the sum: to its ``own`` slowdown and to that of the ``other`` gpu-let
     (each the worst of the models that take turns in it)."""
 
     own: float = 0.0
@@ -25,8 +25,9 @@ class Pressure:
 
 @frozen
 class GpuletCoefficients:
-    """slowdown = max(1, constant + l2_own l2 + l2_other l2' + dram_own dram + dram_other dram'), with the
-    utilisations of the L2 cache and of DRAM bandwidth as parts of 1, ' of the other gpu-let.
+    """Hold the coefficients of slowdown = max(1, constant + l2_own l2 + l2_other l2' + dram_own dram +
+    dram_other dram'), with the utilisations of the L2 cache and of DRAM bandwidth as parts of 1, ' of the
+    other gpu-let.
 
     Source: Choi et al., USENIX ATC 2022 (interference model, fitted by linear regression on
     pairs).
@@ -40,25 +41,27 @@ class GpuletCoefficients:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the requirement table that these coefficients multiply."""
-        found = {
-            "l2_util_mean_pct": (self.l2_own, self.l2_other),
-            "dram_util_mean_pct": (self.dram_own, self.dram_other),
-        }
-        return tuple(name for name, both in found.items() if any(both))
+        """Return the columns of the requirement table that these coefficients multiply."""
+        columns = []
+        if self.l2_own or self.l2_other:
+            columns.append("l2_util_mean_pct")
+        if self.dram_own or self.dram_other:
+            columns.append("dram_util_mean_pct")
+        return tuple(columns)
 
     def pressure(self, candidates: Sequence[Candidate]) -> Pressure:
-        """Of a gpu-let in which ``candidates`` take turns; their columns are known."""
-        l2 = [(c.row.l2_util_mean_pct or 0.0) / 100 for c in candidates]
-        dram = [(c.row.dram_util_mean_pct or 0.0) / 100 for c in candidates]
-        both = list(zip(l2, dram, strict=True))
-        return Pressure(
-            own=max((self.l2_own * a + self.dram_own * b for a, b in both), default=0.0),
-            other=max((self.l2_other * a + self.dram_other * b for a, b in both), default=0.0),
-        )
+        """Return the pressure of a gpu-let in which ``candidates`` take turns; their columns are known."""
+        own = []
+        other = []
+        for c in candidates:
+            l2 = (c.row.l2_util_mean_pct or 0.0) / 100
+            dram = (c.row.dram_util_mean_pct or 0.0) / 100
+            own.append(self.l2_own * l2 + self.dram_own * dram)
+            other.append(self.l2_other * l2 + self.dram_other * dram)
+        return Pressure(own=max(own, default=0.0), other=max(other, default=0.0))
 
     def slowdown(self, mine: Pressure, neighbour: Pressure | None) -> float:
-        """Factor (1 or more) on the latencies of a gpu-let; 1 where its GPU has no other."""
+        """Return the factor (1 or more) on the latencies of a gpu-let; 1 where its GPU has no other."""
         if neighbour is None:
             return 1.0
         return max(1.0, self.constant + mine.own + neighbour.other)
@@ -75,14 +78,14 @@ DERIVED = GpuletCoefficients(
 
 
 def read_coefficients(path: Path) -> GpuletCoefficients:
-    """The coefficients in the YAML (or JSON) file at ``path``: the five names of :class:`GpuletCoefficients`, each
-    a number; or what ``gkest train --interference`` wrote (a file, or a bundle's folder). Raises DocumentError
-    naming the field."""
+    """Return the coefficients in the YAML (or JSON) file at ``path``: the five names of
+    :class:`GpuletCoefficients`, each a number; or what ``gkest train --interference`` wrote (a file, or a
+    bundle's folder). Raises DocumentError naming the field."""
     names = [f.name for f in fields(GpuletCoefficients)]
     fitted = fitted_file(path)
     if fitted is not None:
         return GpuletCoefficients(**{name: getattr(fitted.gpulet, name) for name in names})
     taken = load_yaml(path, what="gpulet's interference coefficients")
-    found = {name: taken.number(name, low=-_LIMIT, high=_LIMIT) for name in names}
+    weights = {name: taken.number(name, low=-_LIMIT, high=_LIMIT) for name in names}
     taken.finish()
-    return GpuletCoefficients(**found)
+    return GpuletCoefficients(**weights)

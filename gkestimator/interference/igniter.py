@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from gkestimator.core.errors import UsageError
 from gkestimator.hardware.gpus import GpuSpec
@@ -21,33 +21,32 @@ from gkestimator.tables import Requirement
 
 
 class Igniter(Interference):
-    """Slowdown = t_gpu beside the neighbours / t_gpu alone, of iGniter's latency model
+    """Slow by t_gpu beside the neighbours / t_gpu alone, of iGniter's latency model
     (:mod:`gkestimator.interference.igniter_law`; F. Xu et al., IEEE TPDS 2023, section 3).
 
-    Its terms add up over the neighbours: their number (scheduling delay of each kernel), their L2 utilisations, their
-    powers. Without coefficients the table's columns stand for what they can, as in the policy: L2 contention
-    alone. Power counts where that of every batch that runs is known; a clock never falls below ``laws.LEAST_CLOCK``
-    of the highest (the paper's line would reach 0).
-    """
+    Its terms add up over the neighbours: their number (scheduling delay of each kernel), their L2
+    utilisations, their powers. Without coefficients the table's columns stand for what they can, as in the
+    policy: L2 contention alone. Power counts where that of every batch that runs is known; a clock never
+    falls below ``laws.LEAST_CLOCK`` of the highest (the paper's line would reach 0)."""
 
-    name: ClassVar[str] = "igniter"
-    code: ClassVar[int] = IGNITER
-    needs: ClassVar[tuple[str, ...]] = ("l2_util_mean_pct",)
+    name = "igniter"
+    code = IGNITER
+    needs = ("l2_util_mean_pct",)
 
     def __init__(self, coefficients: IgniterCoefficients | None = None, gpus: Sequence[GpuSpec] = ()) -> None:
-        """``gpus``: the types that replicas run on. Raises UsageError: the coefficients lack one."""
+        """Take ``gpus``: the types that replicas run on. Raises UsageError: the coefficients lack one."""
         self._coefficients = coefficients
         self._terms = {spec.name: terms_of(spec, coefficients) for spec in gpus}
 
     @classmethod
     def made(cls, coefficients: Path | None, gpus: Sequence[GpuSpec]) -> Self:
-        """The file is the policy's (``examples/igniter-coefficients.toml``)."""
+        """Return the law; its file is the policy's (``examples/igniter-coefficients.toml``)."""
         return cls(None if coefficients is None else read_coefficients(coefficients), gpus)
 
     def features(self, row: Requirement) -> tuple[float, ...]:
-        """Parts of its time that it is active and that its kernels are scheduled, kernels over its time (1/ms),
-        alpha_cache, L2 utilisation (0 to 1), power (W), 1 where power is unknown; zeros. Raises UsageError
-        naming a column that is null, or a GPU type that the model was not made for."""
+        """Return the parts of its time that it is active and that its kernels are scheduled, kernels over its
+        time (1/ms), alpha_cache, L2 utilisation (0 to 1), power (W), 1 where power is unknown; zeros. Raises
+        UsageError naming a column that is null, or a GPU type that the model was not made for."""
         if row.gpu not in self._terms:
             known = ", ".join(self._terms) or "none"
             raise UsageError(
@@ -77,16 +76,18 @@ class Igniter(Interference):
         )
 
     def terms(self, gpu: GpuSpec) -> tuple[float, ...]:
-        """alpha_sch, beta_sch (ms), F (MHz), P, p_idle (W), alpha_f (MHz/W), 1 where power counts; a zero."""
-        found: GpuTerms = self._terms.get(gpu.name) or terms_of(gpu, self._coefficients)
-        power = found.idle_power_w is not None and found.clock_mhz_per_w is not None
+        """Return alpha_sch, beta_sch (ms), F (MHz), P, p_idle (W), alpha_f (MHz/W), 1 where power counts; a
+        zero."""
+        known: GpuTerms = self._terms.get(gpu.name) or terms_of(gpu, self._coefficients)
+        delayed = known.schedule_ms_per_model is not None
+        power = known.idle_power_w is not None and known.clock_mhz_per_w is not None
         return padded(
             TERMS,
-            found.schedule_ms_per_model or 0.0,
-            found.schedule_offset_ms or 0.0 if found.schedule_ms_per_model is not None else 0.0,
-            found.clock_mhz,
-            found.power_limit_w,
-            found.idle_power_w or 0.0,
-            found.clock_mhz_per_w or 0.0,
+            known.schedule_ms_per_model or 0.0,
+            (known.schedule_offset_ms or 0.0) if delayed else 0.0,
+            known.clock_mhz,
+            known.power_limit_w,
+            known.idle_power_w or 0.0,
+            known.clock_mhz_per_w or 0.0,
             float(power),
         )

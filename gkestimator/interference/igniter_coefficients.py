@@ -20,7 +20,7 @@ _ANY = -1e15
 
 @frozen
 class ModelCoefficients:
-    """What was fitted for one model on one GPU type; None: the table's column instead.
+    """Hold what was fitted for one model on one GPU type; None: the table's column instead.
 
     ``schedule_ms_per_kernel``: k_sch. ``cache_slowdown``: alpha_cache, per unit of the neighbours' L2
     utilisation (0 to 1). ``kernels``: n_k. ``active``: k1 to k5 (ms; the share from 0 to 1). ``power_w``
@@ -37,8 +37,8 @@ class ModelCoefficients:
 
 @frozen
 class IgniterCoefficients:
-    """``gpus`` by type (figures that the file leaves out are None there), ``models`` by (model, GPU type);
-    ``source`` is the file."""
+    """Hold ``gpus`` by type (figures that the file leaves out are None there), ``models`` by (model, GPU
+    type); ``source`` is the file."""
 
     source: str
     gpus: Mapping[str, Mapping[str, float | None]]
@@ -46,8 +46,8 @@ class IgniterCoefficients:
 
 
 def read_coefficients(path: Path | str) -> IgniterCoefficients:
-    """The coefficients in the TOML or JSON (``*.json``) file at ``path``. Raises SpecError or DocumentError
-    naming the field. ``examples/igniter-coefficients.toml`` documents every field."""
+    """Return the coefficients in the TOML or JSON (``*.json``) file at ``path``. Raises SpecError or
+    DocumentError naming the field. ``examples/igniter-coefficients.toml`` documents every field."""
     path = Path(path)
     if path.suffix.casefold() == ".json":
         fields = load_json(path, what=f"a {_WHAT}")
@@ -103,13 +103,14 @@ def _line(entry: Fields, field: str) -> tuple[float, float] | None:
     own = entry.object(field, None, what=f"the line of {field}")
     if own is None:
         return None
-    found = (own.number("slope", low=_ANY), own.number("offset", low=_ANY))
+    slope = own.number("slope", low=_ANY)
+    offset = own.number("offset", low=_ANY)
     own.finish()
-    return found
+    return (slope, offset)
 
 
 def terms_of(spec: GpuSpec, coefficients: IgniterCoefficients | None) -> GpuTerms:
-    """The terms of the GPU type ``spec``, as :func:`terms_of`."""
+    """Return the terms of the GPU type ``spec``. Raises UsageError: the coefficients lack it."""
     given: Mapping[str, float | None] = {}
     if coefficients is not None:
         if spec.name not in coefficients.gpus:
@@ -138,8 +139,8 @@ def load_of(
     beside: bool,
     asker: str = "policy igniter",
 ) -> IgniterLoad:
-    """``candidate`` in the model's terms. ``beside``: whether it may have neighbours. ``asker``: who needs what is
-    null, for the error.
+    """Return ``candidate`` in the model's terms. ``beside``: whether it may have neighbours. ``asker``: who
+    needs what is null, for the error.
 
     Without a model's own coefficients its L2 utilisation and power are the table's columns, k_sch n_k is
     part of the latency, and alpha_cache is its L2 utilisation: the part of its time that moves data through
@@ -147,24 +148,18 @@ def load_of(
     where it is needed.
     """
     row = candidate.row
-    if coefficients is not None:
-        own = coefficients.models.get((model, candidate.gpu))
-    else:
-        own = None
-    if own is not None and own.kernels is not None:
-        kernels = own.kernels
-    else:
-        kernels = row.kernels
+    own = coefficients.models.get((model, candidate.gpu)) if coefficients is not None else None
+    if own is None:
+        own = _NOTHING_FITTED
+    kernels = row.kernels if own.kernels is None else own.kernels
     if coefficients is not None and beside and kernels is None:
         raise UsageError(
             f"{asker} needs kernels, which is null for {model} on {candidate.gpu} in the table and missing "
             f"from {coefficients.source}"
         )
-    schedule = 0.0
-    if own is not None and kernels is not None:
-        schedule = own.schedule_ms_per_kernel * kernels
+    schedule = own.schedule_ms_per_kernel * (kernels or 0)
     active = candidate.latency_ms - schedule
-    if own is not None and own.active is not None:
+    if own.active is not None:
         active = active_ms(own.active, candidate.batch_size, candidate.sm_share_pct / 100)
     if active <= 0:
         assert coefficients is not None
@@ -172,23 +167,13 @@ def load_of(
             f"{coefficients.source}: schedule_ms_per_kernel of {model}: found {schedule:g} ms for {kernels} kernels, "
             f"expected less than the latency, {candidate.latency_ms:g} ms at batch {candidate.batch_size}"
         )
-    l2: float | None = None
-    if own is not None and own.l2_util_pct is not None:
-        l2 = linear(*own.l2_util_pct, candidate.batch_size, active) / 100
-    elif row.l2_util_mean_pct is not None:
-        l2 = row.l2_util_mean_pct / 100
+    l2 = _l2_util(own, candidate, active)
     if l2 is None and beside:
         where = f" (models: {model}: l2_util_pct)" if coefficients is not None else ""
         raise UsageError(
             f"{asker} needs l2_util_mean_pct, which is null for {model} on {candidate.gpu}, or "
             f"--coefficients FILE{where}"
         )
-    power: float | None = None
-    if own is not None and own.power_w is not None:
-        power = linear(*own.power_w, candidate.batch_size, active)
-    elif row.power_w is not None and gpu.idle_power_w is not None:
-        power = max(0.0, row.power_w - gpu.idle_power_w)
-    slowdown = own.cache_slowdown if own is not None else l2
     return IgniterLoad(
         batch_size=candidate.batch_size,
         input_bytes=row.input_bytes,
@@ -196,7 +181,29 @@ def load_of(
         kernels=kernels,
         schedule_ms=schedule,
         active_ms=active,
-        cache_slowdown=slowdown,
+        cache_slowdown=l2 if own is _NOTHING_FITTED else own.cache_slowdown,
         l2_util=l2,
-        power_w=power,
+        power_w=_power_w(own, candidate, active, gpu),
     )
+
+
+_NOTHING_FITTED = ModelCoefficients(schedule_ms_per_kernel=0.0, cache_slowdown=0.0)
+
+
+def _l2_util(own: ModelCoefficients, candidate: Candidate, active: float) -> float | None:
+    """Return c, 0 to 1: by the fitted line, else the table's column; None: neither is known."""
+    if own.l2_util_pct is not None:
+        return linear(*own.l2_util_pct, candidate.batch_size, active) / 100
+    percent = candidate.row.l2_util_mean_pct
+    return None if percent is None else percent / 100
+
+
+def _power_w(own: ModelCoefficients, candidate: Candidate, active: float, gpu: GpuTerms) -> float | None:
+    """Return what it adds to an idle GPU: by the fitted line, else the table's column; None: neither is
+    known."""
+    if own.power_w is not None:
+        return linear(*own.power_w, candidate.batch_size, active)
+    power = candidate.row.power_w
+    if power is None or gpu.idle_power_w is None:
+        return None
+    return max(0.0, power - gpu.idle_power_w)

@@ -27,7 +27,7 @@ from gkestimator.core.records import frozen
 
 @frozen
 class GpuTerms:
-    """What iGniter knows of a GPU type. Each of None is a term that is not counted.
+    """Hold what iGniter knows of a GPU type. Each of None is a term that is not counted.
 
     ``pcie_bytes_per_s``: one direction. ``schedule_ms_per_model`` and ``schedule_offset_ms``: alpha_sch and
     beta_sch, the delay of one kernel beside n models. ``clock_mhz``, ``power_limit_w``, ``idle_power_w``:
@@ -45,7 +45,7 @@ class GpuTerms:
 
 @frozen
 class IgniterLoad:
-    """One way to run a model on a GPU type (batch and SM share), in the model's terms.
+    """Hold one way to run a model on a GPU type (batch and SM share), in the model's terms.
 
     ``batch_size``: b. ``input_bytes``, ``output_bytes``: of the whole batch (None: moving them is not
     counted). ``schedule_ms``: k_sch n_k, the delay of its ``kernels`` (n_k) alone. ``active_ms``: k_act.
@@ -65,38 +65,38 @@ class IgniterLoad:
 
 
 def active_ms(k: tuple[float, float, float, float, float], batch_size: int, share: float) -> float:
-    """k_act of a fit: (k1 b^2 + k2 b + k3) / (r + k4) + k5, ``share`` r from 0 to 1. Infinite where the fit
-    has no value (r + k4 not above 0, or a time not above 0)."""
+    """Return k_act of a fit: (k1 b^2 + k2 b + k3) / (r + k4) + k5, ``share`` r from 0 to 1. Infinite where
+    the fit has no value (r + k4 not above 0, or a time not above 0)."""
     below = share + k[3]
     if below <= 0:
         return math.inf
-    found = (k[0] * batch_size**2 + k[1] * batch_size + k[2]) / below + k[4]
-    if found > 0:
-        return found
-    return math.inf
+    active = (k[0] * batch_size**2 + k[1] * batch_size + k[2]) / below + k[4]
+    return active if active > 0 else math.inf
 
 
 def linear(slope: float, offset: float, batch_size: int, active: float) -> float:
-    """A model's power or L2 utilisation: slope x b / k_act + offset (b / k_act in samples per ms), at least
+    """Return a model's power or L2 utilisation: slope x b / k_act + offset (b / k_act in samples per ms), at
+    least
     0."""
     return max(0.0, slope * batch_size / active + offset)
 
 
 def latency_ms(gpu: GpuTerms, loads: Sequence[IgniterLoad], which: int) -> float:
-    """t of ``loads[which]`` while all ``loads`` run on one GPU. Infinite where the clock would fall to 0."""
+    """Return t of ``loads[which]`` while all ``loads`` run on one GPU. Infinite where the clock would fall to
+    0."""
     load = loads[which]
     copied = (load.input_bytes or 0.0) + (load.output_bytes or 0.0)
     return 1e3 * copied / gpu.pcie_bytes_per_s + gpu_ms(gpu, loads, which)
 
 
 def service_ms(gpu: GpuTerms, loads: Sequence[IgniterLoad], which: int) -> float:
-    """t_gpu + t_feedback: what a batch keeps the model busy, since loading the next overlaps with it
+    """Return t_gpu + t_feedback: what a batch keeps the model busy, since loading the next overlaps with it
     (equation 2)."""
     return 1e3 * (loads[which].output_bytes or 0.0) / gpu.pcie_bytes_per_s + gpu_ms(gpu, loads, which)
 
 
 def gpu_ms(gpu: GpuTerms, loads: Sequence[IgniterLoad], which: int) -> float:
-    """t_gpu of ``loads[which]``."""
+    """Return t_gpu of ``loads[which]``."""
     load = loads[which]
     schedule = load.schedule_ms
     if len(loads) > 1 and load.kernels is not None and gpu.schedule_ms_per_model is not None:
@@ -115,7 +115,7 @@ def gpu_ms(gpu: GpuTerms, loads: Sequence[IgniterLoad], which: int) -> float:
 
 
 def clock_mhz(gpu: GpuTerms, loads: Sequence[IgniterLoad]) -> float:
-    """f: the clock while ``loads`` run; F where the power of one is unknown or the GPU's terms are."""
+    """Return f: the clock while ``loads`` run; F where the power of one is unknown or the GPU's terms are."""
     powers = [load.power_w for load in loads]
     if gpu.idle_power_w is None or gpu.clock_mhz_per_w is None or None in powers:
         return gpu.clock_mhz

@@ -1,7 +1,7 @@
 """The laws of interference as one function over numbers, which the engine compiles.
 
-Scalars and small arrays alone, nothing is allocated: the engine asks at every start and end of a batch. What the
-numbers mean stands where they are made: ``none.py``, ``gpulet.py``, ``igniter.py``, ``contention.py``.
+Scalars and small arrays alone, nothing is allocated: the engine asks at every start and end of a batch. What
+the numbers mean stands where they are made: ``none.py``, ``gpulet.py``, ``igniter.py``, ``contention.py``.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ def slowdown(
     count: int,
     terms: NDArray[np.float64],
 ) -> float:
-    """Factor (1 or more) on a batch with features ``own`` beside ``count`` others whose features sum to
-    ``others``, on a GPU with ``terms``. All three are arrays of FEATURES, FEATURES and TERMS numbers; ``code``
-    is an :class:`~gkestimator.interference.base.Interference`'s. An unknown code gives 1."""
+    """Return the factor (1 or more) on a batch with features ``own`` beside ``count`` others whose features
+    sum to ``others``, on a GPU with ``terms``. All three are arrays of FEATURES, FEATURES and TERMS numbers;
+    ``code`` is an :class:`~gkestimator.interference.base.Interference`'s. An unknown code gives 1."""
     if count <= 0:
         return 1.0
-    found = 1.0
+    factor = 1.0
     if code == CONTENTION:
         # own: SM, DRAM and L2 demand (parts of 1), SM demand if not confined else 0, 1 if confined, 1 where DRAM is
         # known, 1 where L2 is. Of the SMs a confined batch loses to those alone that are not confined.
         taken = others[3] if own[4] > _ALL else others[0]
         if terms[0] > 0.0:  # fitted: overlap by chance, and what is asked beyond all there is
-            found += terms[1] * own[0] * taken + terms[2] * max(0.0, own[0] + taken - 1.0)
+            factor += terms[1] * own[0] * taken + terms[2] * max(0.0, own[0] + taken - 1.0)
             if own[5] > _ALL:
-                found += terms[3] * own[1] * others[1] + terms[4] * max(0.0, own[1] + others[1] - 1.0)
+                factor += terms[3] * own[1] * others[1] + terms[4] * max(0.0, own[1] + others[1] - 1.0)
             if own[6] > _ALL:
-                found += terms[5] * own[2] * others[2] + terms[6] * max(0.0, own[2] + others[2] - 1.0)
+                factor += terms[5] * own[2] * others[2] + terms[6] * max(0.0, own[2] + others[2] - 1.0)
         else:
-            found = max(found, own[0] + taken)
+            factor = max(factor, own[0] + taken)
             if own[5] > _ALL:
-                found = max(found, own[1] + others[1])
+                factor = max(factor, own[1] + others[1])
             if own[6] > _ALL:
-                found = max(found, own[2] + others[2])
+                factor = max(factor, own[2] + others[2])
     elif code == GPULET:
         # own: what it adds to its own slowdown, to another's. terms: the constant.
-        found = terms[0] + own[0] + others[1]
+        factor = terms[0] + own[0] + others[1]
     elif code == IGNITER:
         # own: parts of its time that it is active and that its kernels are scheduled (they sum to 1), kernels over its
         # time (1/ms), alpha_cache, L2 utilisation, power (W), 1 where power is unknown.
         # terms: alpha_sch, beta_sch, F, P, p_idle, alpha_f, 1 where power counts.
         delay = max(0.0, terms[0] * (count + 1) + terms[1])
-        found = own[1] + delay * own[2] + own[0] * (1.0 + own[3] * others[4])
+        factor = own[1] + delay * own[2] + own[0] * (1.0 + own[3] * others[4])
         if terms[6] > 0.0:
             alone = terms[2]
             beside = terms[2]
@@ -72,5 +72,5 @@ def slowdown(
                 else:
                     beside = alone
             least = LEAST_CLOCK * terms[2]
-            found *= max(alone, least) / max(beside, least)
-    return max(1.0, found)
+            factor *= max(alone, least) / max(beside, least)
+    return max(1.0, factor)

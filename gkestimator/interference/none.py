@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from gkestimator.core.errors import UsageError
 from gkestimator.hardware.gpus import GpuSpec
@@ -14,22 +14,22 @@ from gkestimator.tables import Requirement
 
 
 class NoInterference(Interference):
-    """Factor 1, always."""
+    """Let no batch slow another: factor 1, always."""
 
-    name: ClassVar[str] = "none"
-    code: ClassVar[int] = NONE
+    name = "none"
+    code = NONE
 
     @classmethod
     def made(cls, coefficients: Path | None, gpus: Sequence[GpuSpec]) -> Self:
-        """Raises UsageError: coefficients were given."""
+        """Return the model. Raises UsageError: coefficients were given."""
         if coefficients is not None:
             raise UsageError(f"{coefficients}: found coefficients for interference none, which takes none")
         return cls()
 
     def features(self, row: Requirement) -> tuple[float, ...]:
-        """FEATURES zeros."""
+        """Return FEATURES zeros."""
         return (0.0,) * FEATURES
 
     def terms(self, gpu: GpuSpec) -> tuple[float, ...]:
-        """TERMS zeros."""
+        """Return TERMS zeros."""
         return (0.0,) * TERMS

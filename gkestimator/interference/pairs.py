@@ -31,9 +31,9 @@ _MOST_IN_GROUP = 16
 
 @frozen
 class MeasuredSlowdown:
-    """One slowdown that was measured. ``own`` and ``others``: :class:`Contention`'s features of the model, and their
-    sums over those beside it (FEATURES numbers each); ``models`` of the group, its own first. ``known``: DRAM and L2
-    demand are, of all of them."""
+    """Hold one slowdown that was measured. ``own`` and ``others``: :class:`Contention`'s features of the
+    model, and their sums over those beside it (FEATURES numbers each); ``models`` of the group, its own
+    first. ``known``: DRAM and L2 demand are, of all of them."""
 
     group: str
     gpu: str
@@ -53,41 +53,41 @@ class _Side:
 def read_pairs(
     path: Path, tables: Sequence[Path] = (), *, gpu_specs: Sequence[Path | str] = ()
 ) -> tuple[MeasuredSlowdown, ...]:
-    """Every slowdown in the co-location table at ``path`` (CSV, JSON, Parquet), or in what ``measure_gpu.py coloc``
-    writes (Parquet), in the order of the file. What models ask of the GPU alone is the file's where it has it, else
-    that of their row in the requirement ``tables``.
+    """Return every slowdown in the co-location table at ``path`` (CSV, JSON, Parquet), or in what
+    ``measure_gpu.py coloc`` writes (Parquet), in the order of the file. What models ask of the GPU alone is
+    the file's where it has it, else that of their row in the requirement ``tables``.
 
-    Raises TableError naming file, row and column: a broken table, a group of one or on two GPUs, models that took
-    turns, a latency of 0, times that are no slowdown, a share of 0, a model without its row, SM utilisation that is
-    null in both, a demand above the peak.
-    """
+    Raises TableError naming file, row and column: a broken table, a group of one or on two GPUs, models that
+    took turns, a latency of 0, times that are no slowdown, a share of 0, a model without its row, SM
+    utilisation that is null in both, a demand above the peak."""
     catalogue = gpu_catalogue(gpu_specs)
     sides = _coloc(path) if _is_coloc(path) else _ours(path)
     groups: dict[str, list[_Side]] = defaultdict(list)
     for side in sides:
         groups[side.run.group].append(side)
     known = _Rows(tables, catalogue)
-    found: list[MeasuredSlowdown] = []
+    slowdowns: list[MeasuredSlowdown] = []
     for name, members in groups.items():
-        found.extend(_of_group(name, members, known, catalogue))
-    if not found:
+        slowdowns.extend(_of_group(name, members, known, catalogue))
+    if not slowdowns:
         raise TableError(f"{path}: found no measured slowdown, expected at least one row with both latencies")
-    return tuple(found)
+    return tuple(slowdowns)
 
 
 def _ours(path: Path) -> list[_Side]:
-    sides = [
-        _Side(where=f"{path}: row {n}", run=run)
-        for n, run in enumerate(read_table(path, COLOCATION), start=1)
-    ]
-    for side in sides:
-        if side.run.sharing not in (None, "mps"):
-            raise TableError(_in_turns(f"{side.where}, column sharing", side.run.sharing))
+    sides = []
+    for number, run in enumerate(read_table(path, COLOCATION), start=1):
+        where = f"{path}: row {number}"
+        if run.sharing not in (None, "mps"):
+            raise _in_turns(f"{where}, column sharing", run.sharing)
+        sides.append(_Side(where=where, run=run))
     return sides
 
 
-def _in_turns(where: str, found: object) -> str:
-    return f"{where}: found {found!r}, expected mps (models that take turns do not run side by side)"
+def _in_turns(where: str, found: object) -> TableError:
+    return TableError(
+        f"{where}: found {found!r}, expected mps (models that take turns do not run side by side)"
+    )
 
 
 def _is_coloc(path: Path) -> bool:
@@ -97,25 +97,24 @@ def _is_coloc(path: Path) -> bool:
 
 
 def _coloc(path: Path) -> list[_Side]:
-    """The pairs in a part that ``measure_gpu.py coloc`` wrote: side A of a pair, then B. A pair of which one side broke
-    off is left out: nobody knows for how long the other had company."""
+    """Return the pairs in a part that ``measure_gpu.py coloc`` wrote: side A of a pair, then B. A pair of
+    which one side broke off is left out: nobody knows for how long the other had company."""
     pairs: list[list[tuple[str, Mapping[str, Any]]]] = []
     for number, row in enumerate(parquet_records(path), start=1):
         if row.get("kind") != "pair":
             continue
         where = f"{path}: row {number}"
         if row.get("mode") != "mps":
-            raise TableError(_in_turns(f"{where}, column mode", row.get("mode")))
+            raise _in_turns(f"{where}, column mode", row.get("mode"))
         if row.get("side") == "A" or not pairs:  # numbers of pairs start again where a run was resumed
             pairs.append([])
         pairs[-1].append((where, row))
     times = ("p50_ms", "alone_same_share_p50_ms")
-    return [
-        _Side(where=where, run=_run(where, str(group), row))
-        for group, sides in enumerate(pairs, start=1)
-        if len(sides) == 2 and all(row.get(name) is not None for _, row in sides for name in times)
-        for where, row in sides
-    ]
+    complete = []
+    for group, sides in enumerate(pairs, start=1):
+        if len(sides) == 2 and all(row.get(name) is not None for _, row in sides for name in times):
+            complete += [_Side(where=where, run=_run(where, str(group), row)) for where, row in sides]
+    return complete
 
 
 def _run(where: str, group: str, row: Mapping[str, Any]) -> CoRun:
@@ -133,7 +132,7 @@ def _run(where: str, group: str, row: Mapping[str, Any]) -> CoRun:
 
 
 class _Rows:
-    """Requirement rows by what they answer."""
+    """Hold requirement rows by what they answer."""
 
     def __init__(self, tables: Sequence[Path], catalogue: GpuCatalogue) -> None:
         self.tables = ", ".join(str(t) for t in tables)
@@ -147,8 +146,8 @@ class _Rows:
                 self._rows[key].append(row)
 
     def of(self, side: _Side, gpu: str) -> Requirement:
-        """The row of ``side`` on ``gpu``, with the demands that the pair's own row has; DRAM and L2 demand are null
-        where nobody knows them. Raises TableError."""
+        """Return the row of ``side`` on ``gpu``, with the demands that the pair's own row has; DRAM and L2
+        demand are null where nobody knows them. Raises TableError."""
         run = side.run
         given = {name: getattr(run, name) for name in DEMANDS if getattr(run, name) is not None}
         if len(given) == len(DEMANDS) or (_NEEDED in given and not self.tables):
@@ -161,19 +160,16 @@ class _Rows:
             raise TableError(
                 f"{side.where}, column {_NEEDED}: found nothing, expected a number or --table TABLE"
             )
-        found = [
-            row
-            for row in self._rows[(run.model, gpu, run.runtime, run.dtype, run.batch_size, run.sm_share_pct)]
-            if run.dims is None or row.dims == run.dims
-        ]
-        if not found and _NEEDED in given:
+        key = (run.model, gpu, run.runtime, run.dtype, run.batch_size, run.sm_share_pct)
+        rows = [row for row in self._rows[key] if run.dims in (None, row.dims)]
+        if not rows and _NEEDED in given:
             return replace(_bare(run, gpu), **given)
-        if len(found) != 1:
+        if len(rows) != 1:
+            how = " (column dims chooses)" if rows else ""
             raise TableError(
-                f"{side.where}: found {len(found)} rows for {what} in {self.tables}, expected one"
-                + (" (column dims chooses)" if found else "")
+                f"{side.where}: found {len(rows)} rows for {what} in {self.tables}, expected one{how}"
             )
-        row = replace(found[0], **given)
+        row = replace(rows[0], **given)
         if row.sm_util_mean_pct is None:
             raise TableError(
                 f"{side.where}: {_NEEDED} is null for {what} in {self.tables}, expected a number"
@@ -243,14 +239,14 @@ def _of_group(
 
 
 def _possible(row: Requirement, side: _Side) -> Requirement:
-    """``row``, where something of a GPU is asked, and no more than there is. Raises TableError."""
+    """Return ``row``, where something of a GPU is asked, and no more than there is. Raises TableError."""
     if row.sm_share_pct <= 0:
         raise TableError(f"{side.where}, column sm_share_pct: found 0, expected more than 0")
     for name in DEMANDS:
-        found = getattr(row, name)
-        if found is not None and found > _MOST_DEMAND_PCT:
+        demand = getattr(row, name)
+        if demand is not None and demand > _MOST_DEMAND_PCT:
             raise TableError(
-                f"{side.where}: {name} of {row.model}: found {found:g}, expected percent of the peak, at most "
+                f"{side.where}: {name} of {row.model}: found {demand:g}, expected percent of the peak, at most "
                 f"{_MOST_DEMAND_PCT:g}"
             )
     return row

@@ -32,9 +32,9 @@ CODES: Mapping[str, int] = {
 def make_interference(
     name: str, coefficients: Path | str | None = None, gpus: Sequence[GpuSpec] = ()
 ) -> Interference:
-    """The interference model ``name``, with the coefficients in the file ``coefficients`` (None: those of its own)
-    for the GPU types ``gpus`` that replicas run on. Raises UsageError naming what is not known, DocumentError or
-    SpecError naming a field of the file."""
+    """Return the interference model ``name``, with the coefficients in the file ``coefficients`` (None: those
+    of its own) for the GPU types ``gpus`` that replicas run on. Raises UsageError naming what is not known,
+    DocumentError or SpecError naming a field of the file."""
     if name not in MODELS:
         raise UsageError(f"interference {name!r} is not known, expected one of {', '.join(MODELS)}")
     module, _, attribute = MODELS[name].partition(":")
@@ -45,7 +45,8 @@ def make_interference(
 def interference_between(
     name: str, coefficients: Path | str | None, gpus: Sequence[GpuSpec]
 ) -> Interference | None:
-    """As :func:`make_interference`; None for ``none``, which is refused coefficients (UsageError)."""
+    """Return what :func:`make_interference` does; None for ``none``, which is refused coefficients
+    (UsageError)."""
     if name != "none":
         return make_interference(name, coefficients, gpus)
     if coefficients is not None:

@@ -18,18 +18,19 @@ from gkestimator.documents.interference import (
 )
 from gkestimator.interference.fitting import fit_interference
 from gkestimator.interference.pairs import read_pairs
-from gkestimator.tables.layout import TextColumn, text_table
+from gkestimator.reporting.text import figures, words
+from gkestimator.tables.layout import text_table
 
 
 @frozen
 class InterferenceReport:
-    """``found``: the coefficients and where they come from; ``data``: the bytes of their file."""
+    """Hold ``found``: the coefficients and where they come from; ``data``: the bytes of their file."""
 
     found: InterferenceFile
     data: bytes
 
     def __str__(self) -> str:
-        """The errors of every law on models left out, and what was kept."""
+        """Return the errors of every law on models left out, and what was kept."""
         fit = self.found.fit
         lines = [
             f"interference: {fit.measurements:,} slowdowns in {fit.groups:,} groups of {len(fit.models)} models on "
@@ -38,9 +39,9 @@ class InterferenceReport:
         ]
         lines += text_table(
             [
-                TextColumn(heading="law", cells=[e.law for e in fit.errors], right=False),
-                TextColumn(heading="median error %", cells=[f"{e.median_pct:.1f}" for e in fit.errors]),
-                TextColumn(heading="90th percentile %", cells=[f"{e.p90_pct:.1f}" for e in fit.errors]),
+                words("law", [e.law for e in fit.errors]),
+                figures("median error %", [e.median_pct for e in fit.errors], "{:.1f}".format),
+                figures("90th percentile %", [e.p90_pct for e in fit.errors], "{:.1f}".format),
             ]
         )
         return "\n".join([*lines, "", *fit.notes])
@@ -49,13 +50,12 @@ class InterferenceReport:
 def train_interference(
     pairs: Path, tables: Sequence[Path] = (), *, gpu_specs: Sequence[Path | str] = ()
 ) -> InterferenceReport:
-    """Fit the laws to the co-location table at ``pairs``; demands that it lacks are the requirement ``tables``'. The
-    same files give the same bytes. Raises TableError naming file, row and column; UsageError: too few models, a weight
-    that the file's reader would refuse, no scipy.
-    """
+    """Fit the laws to the co-location table at ``pairs``; demands that it lacks are the requirement
+    ``tables``'. The same files give the same bytes. Raises TableError naming file, row and column;
+    UsageError: too few models, a weight that the file's reader would refuse, no scipy."""
     pairs = Path(pairs)
-    found = read_pairs(pairs, [Path(t) for t in tables], gpu_specs=gpu_specs)
-    fit = fit_interference(found)
+    measured = read_pairs(pairs, [Path(t) for t in tables], gpu_specs=gpu_specs)
+    fit = fit_interference(measured)
     for law in (fit.gpulet, fit.contention):
         for name, weight in ({} if law is None else asdict(law)).items():
             if not weight <= MOST_WEIGHT:
@@ -70,10 +70,10 @@ def train_interference(
             pairs=pairs.name,
             pairs_sha256=hashlib.sha256(pairs.read_bytes()).hexdigest(),
             tables=tuple(Path(t).name for t in tables),
-            measurements=len(found),
-            groups=len({m.group for m in found}),
-            models=tuple(sorted({name for m in found for name in m.models})),
-            gpus=tuple(sorted({m.gpu for m in found})),
+            measurements=len(measured),
+            groups=len({m.group for m in measured}),
+            models=tuple(sorted({name for m in measured for name in m.models})),
+            gpus=tuple(sorted({m.gpu for m in measured})),
             errors=fit.errors,
             ranges=fit.ranges,
             notes=fit.notes,
@@ -83,8 +83,8 @@ def train_interference(
 
 
 def coefficients_path(output: Path, *, bundle: bool, read: Sequence[Path] = ()) -> Path:
-    """Where the coefficients go for ``-o output``: into the ``bundle``, or there. Raises UsageError: a suffix that is
-    not .yaml or .yml, a folder, or a file that is ``read``."""
+    """Return where the coefficients go for ``-o output``: into the ``bundle``, or there. Raises UsageError: a
+    suffix that is not .yaml or .yml, a folder, or a file that is ``read``."""
     if bundle:
         return output / FILE_NAME
     if output.suffix.lower() not in (".yaml", ".yml"):

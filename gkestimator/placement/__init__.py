@@ -1,1 +1,2 @@
-"""Placing models on GPUs from their requirement tables: the problem, policies, plans and what a plan is worth."""
+"""Placing models on GPUs from their requirement tables: the problem, policies, plans and what a plan is
+worth."""

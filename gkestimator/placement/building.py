@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gkestimator.core.errors import TableError, UsageError
@@ -16,6 +17,8 @@ from gkestimator.tables import Requirement
 from gkestimator.tables.candidate import CREQ_COLUMNS, Candidate, without_context
 
 OBJECTIVES = ("goodput", "cost")
+# The columns that tell rows of one question apart, and that a user chooses by.
+_TEXTS = ("runtime", "dtype", "dims")
 _MAX_TEXT = 100  # of a runtime, a dtype or bound dimensions: what stands in plans and exports
 
 
@@ -32,7 +35,7 @@ def build_problem(
     dims: str | None = None,
     table: str = "table",
 ) -> Problem:
-    """The problem of serving ``workload`` on ``cluster`` by what ``rows`` say.
+    """Return the problem of serving ``workload`` on ``cluster`` by what ``rows`` say.
 
     ``objective`` None: ``cost`` for an elastic cluster, ``goodput`` for a fixed one. ``runtime``, ``dtype``
     and ``dims`` keep the rows that name them. ``table`` is what messages call the rows. Raises UsageError or
@@ -48,19 +51,19 @@ def build_problem(
     specs = {spec.name: spec for spec in cluster.types}
     if not specs:
         raise UsageError("the cluster has no GPUs")
-    found, notes = candidates_of(
+    candidates, notes = candidates_of(
         rows, workload.names(), specs, creq=creq, runtime=runtime, dtype=dtype, dims=dims, table=table
     )
     prices: dict[str, float | None] = {g.spec.name: g.spec.price_per_hour_usd for g in cluster.gpus}
     prices |= {e.spec.name: e.price_per_hour for e in cluster.elastic}
-    loads, split_notes = stage_objectives(workload, found, prices)
+    loads, split_notes = stage_objectives(workload, candidates, prices)
     models = tuple(
         PlacementModel(
             name=load.name,
             rate_rps=load.rate_rps,
             slo_ms=load.slo_ms,
             weight=load.weight,
-            candidates=found[load.name],
+            candidates=candidates[load.name],
         )
         for load in loads
     )
@@ -93,81 +96,117 @@ def candidates_of(
     dims: str | None = None,
     table: str = "table",
 ) -> tuple[dict[str, tuple[Candidate, ...]], list[str]]:
-    """Each model's candidates on ``specs``, in order, and notes. Raises as :func:`build_problem`."""
+    """Return each model's candidates on ``specs``, in order, and notes. Raises as :func:`build_problem`."""
     order = {name: i for i, name in enumerate(specs)}
-    catalogue = gpu_catalogue()
-    wanted = set(names)
+    gpus = _GpuNames(specs)
+    asked = {"runtime": runtime, "dtype": dtype, "dims": dims}
+    asked = {column: text for column, text in asked.items() if text is not None}
     known: set[str] = set()
-    kept: dict[tuple[str, str, int | None, float], Requirement] = {}
-    found: dict[str, list[Candidate]] = {name: [] for name in names}
-    without_time: dict[str, int] = {}
+    answers: dict[object, Requirement] = {}
+    candidates: dict[str, list[Candidate]] = {name: [] for name in names}
+    without_time: Counter[str] = Counter()
     lacking = False
-    canonical = {name: name for name in specs}
     for row in rows:
         known.add(row.model)
-        if row.model not in wanted:
+        if row.model not in candidates:
             continue
-        gpu = canonical.get(row.gpu)
-        if gpu is None:
-            gpu = canonical[row.gpu] = catalogue.canonical(row.gpu)
-        if gpu not in order or any(
-            asked is not None and asked != has
-            for asked, has in ((runtime, row.runtime), (dtype, row.dtype), (dims, row.dims))
-        ):
+        gpu = gpus.named(row.gpu)
+        if gpu not in order or any(getattr(row, column) != text for column, text in asked.items()):
             continue
-        key = (row.model, gpu, row.batch_size, row.sm_share_pct)
-        for column, text in (("runtime", row.runtime), ("dtype", row.dtype), ("dims", row.dims)):
-            if not text.isprintable() or len(text) > _MAX_TEXT:
-                raise TableError(
-                    f"{table}: {row.model}: {column}: found {text[:40]!r}, expected a line of text"
-                )
-        other = kept.setdefault(key, row)
+        _check_texts(row, table)
+        other = answers.setdefault((row.model, gpu, row.batch_size, row.sm_share_pct), row)
         if other is not row:
             raise TableError(_two_rows(table, other, row))
         candidate = _candidate(row, specs[gpu], CREQ_COLUMNS[creq])
         if candidate is None:
-            without_time[row.model] = without_time.get(row.model, 0) + 1
+            without_time[row.model] += 1
             continue
         lacking |= without_context(row)
-        found[row.model].append(candidate)
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise TableError(_missing(table, missing))
-    for name in names:
-        if not valid_name(name):
-            raise TableError(f"{table}: {name!r} is not a name that can be placed")
-        if not found[name]:
-            raise TableError(_no_rows(table, name, without_time.get(name, 0), specs))
+        candidates[row.model].append(candidate)
+    _check_complete(names, known, candidates, without_time, specs, table)
     notes = []
     if lacking:
         notes.append(
             "memory is packed by reserved_bytes where mreq_bytes is null: the CUDA context is not counted"
         )
     notes += [f"{name}: {n} rows without latency left out" for name, n in without_time.items()]
-    return {
-        name: tuple(sorted(c, key=lambda c: (order[c.gpu], c.sm_share_pct, c.batch_size)))
-        for name, c in found.items()
-    }, notes
+    in_order: dict[str, tuple[Candidate, ...]] = {}
+    for name, own in candidates.items():
+        own.sort(key=lambda c: (order[c.gpu], c.sm_share_pct, c.batch_size))
+        in_order[name] = tuple(own)
+    return in_order, notes
+
+
+class _GpuNames:
+    """Look up GPUs' names in the catalogue, each once: a table names the same few in millions of rows."""
+
+    def __init__(self, specs: Mapping[str, GpuSpec]) -> None:
+        self._catalogue = gpu_catalogue()
+        # A type of the cluster keeps its name, whatever the catalogue calls it.
+        self._names = {name: name for name in specs}
+
+    def named(self, text: str) -> str:
+        """Return the canonical name of the GPU that a table calls ``text``."""
+        name = self._names.get(text)
+        if name is None:
+            name = self._names[text] = self._catalogue.canonical(text)
+        return name
+
+
+def _check_texts(row: Requirement, table: str) -> None:
+    """Raise TableError where a text of ``row`` cannot stand in plans and exports."""
+    for column in _TEXTS:
+        text = getattr(row, column)
+        if not text.isprintable() or len(text) > _MAX_TEXT:
+            raise TableError(f"{table}: {row.model}: {column}: found {text[:40]!r}, expected a line of text")
+
+
+def _check_complete(
+    names: Sequence[str],
+    known: Container[str],
+    candidates: Mapping[str, Sequence[Candidate]],
+    without_time: Container[str],
+    specs: Iterable[str],
+    table: str,
+) -> None:
+    """Raise TableError where a model of ``names`` has nothing to be placed by."""
+    missing = [name for name in names if name not in known]
+    if missing:
+        models = "model" if len(missing) == 1 else "models"
+        some = ", ".join(missing[:5])
+        if len(missing) > 5:
+            some += f" and {len(missing) - 5:,} more"
+        raise TableError(f"{table}: no row for {models} {some}, which the workload asks for")
+    gpus = ", ".join(specs)
+    for name in names:
+        if not valid_name(name):
+            raise TableError(f"{table}: {name!r} is not a name that can be placed")
+        if candidates[name]:
+            continue
+        if name in without_time:
+            raise TableError(f"{table}: {name} has no row with a latency on {gpus}")
+        raise TableError(
+            f"{table}: {name} has rows, but none on {gpus} (or none under --runtime, --dtype, --dims)"
+        )
 
 
 def _candidate(row: Requirement, spec: GpuSpec, column: str) -> Candidate | None:
+    """Return ``row`` with what it leaves out worked out; None: neither its latency nor its throughput is
+    known."""
     latency = row.latency_ms
     throughput = row.throughput_rps
     batch = row.batch_size or 1
     if latency is None and throughput:
         latency = 1e3 * batch / throughput
-    if throughput is None and latency:
+    elif throughput is None and latency:
         throughput = 1e3 * batch / latency
-    if not latency or not throughput or not math.isfinite(latency) or not math.isfinite(throughput):
+    if not latency or not throughput or math.isinf(latency) or math.isinf(throughput):
         return None
-    size = row.mreq_bytes if row.mreq_bytes is not None else row.reserved_bytes
-    percent = row.mreq_pct
-    if percent is None and size is not None:
-        percent = 100 * size / spec.memory_visible_bytes
-    if size is None and percent is not None:
-        size = math.ceil(percent / 100 * spec.memory_visible_bytes)
+    size, percent = _memory(row, spec.memory_visible_bytes)
+    if row.gpu != spec.name:
+        row = replace(row, gpu=spec.name)
     return Candidate(
-        row=row if row.gpu == spec.name else replace(row, gpu=spec.name),
+        row=row,
         latency_ms=latency,
         throughput_rps=throughput,
         creq_pct=getattr(row, column),
@@ -176,50 +215,48 @@ def _candidate(row: Requirement, spec: GpuSpec, column: str) -> Candidate | None
     )
 
 
+def _memory(row: Requirement, visible: int) -> tuple[int | None, float | None]:
+    """Return the memory of ``row`` in bytes and in percent of what is ``visible``; None: unknown."""
+    size = row.mreq_bytes if row.mreq_bytes is not None else row.reserved_bytes
+    percent = row.mreq_pct
+    if percent is None and size is not None:
+        percent = 100 * size / visible
+    elif size is None and percent is not None:
+        size = math.ceil(percent / 100 * visible)
+    return size, percent
+
+
 def _two_rows(table: str, first: Requirement, second: Requirement) -> str:
-    differing = [
-        f"--{name.replace('_', '-')} ({getattr(first, name) or 'none'} or {getattr(second, name) or 'none'})"
-        for name in ("runtime", "dtype", "dims")
-        if getattr(first, name) != getattr(second, name)
-    ]
+    differing = []
+    for name in _TEXTS:
+        one, other = getattr(first, name), getattr(second, name)
+        if one != other:
+            differing.append(f"--{name} ({one or 'none'} or {other or 'none'})")
     what = f"{first.model} on {first.gpu} at batch {first.batch_size}, {first.sm_share_pct:g} % of the SMs"
     return f"{table}: two rows answer for {what}; choose with {' or '.join(differing) or 'one row each'}"
 
 
-def _missing(table: str, names: Sequence[str]) -> str:
-    some = ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
-    one = len(names) == 1
-    return f"{table}: no row for model{'' if one else 's'} {some}, which the workload asks for"
-
-
-def _no_rows(table: str, name: str, without_time: int, specs: Mapping[str, GpuSpec]) -> str:
-    gpus = ", ".join(specs)
-    if without_time:
-        return f"{table}: {name} has no row with a latency on {gpus}"
-    return f"{table}: {name} has rows, but none on {gpus} (or none under --runtime, --dtype, --dims)"
-
-
 def impossible(problem: Problem) -> dict[str, str]:
-    """Models that no policy could serve on this cluster, whatever is free, with the reason: every candidate is
-    above the objective, or larger than the GPU's memory."""
-    found = {}
+    """Return the models that no policy could serve on this cluster, whatever is free, with the reason: every
+    candidate is above the objective, or larger than the GPU's memory."""
+    reasons = {}
     part_of = {s.model: a for a in problem.workload.applications for s in a.stages}
     for model in problem.models:
         in_time = [c for c in model.candidates if c.latency_ms <= model.slo_ms]
         if not in_time:
             best = min(model.candidates, key=lambda c: c.latency_ms)
             slo = f"SLO {model.slo_ms:.6g} ms"
-            if model.name in part_of:
-                whole = part_of[model.name]
+            whole = part_of.get(model.name)
+            if whole is not None:
                 slo = f"its part {model.slo_ms:.4g} ms of the SLO {whole.slo_ms:g} ms of {whole.name}"
-            found[model.name] = (
+            reasons[model.name] = (
                 f"{slo} is below its fastest latency, {best.latency_ms:.4g} ms "
                 f"(batch {best.batch_size} on {best.gpu})"
             )
         elif all(c.memory_pct is not None and c.memory_pct > 100 for c in in_time):
             least = min(in_time, key=lambda c: c.memory_pct or 0.0)
-            found[model.name] = (
+            reasons[model.name] = (
                 f"needs {least.memory_pct:.4g} % of the memory of {least.gpu} at batch {least.batch_size}, the "
                 "least of all GPUs within its SLO"
             )
-    return found
+    return reasons

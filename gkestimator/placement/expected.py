@@ -1,14 +1,14 @@
-"""What a placement is expected to serve on time, batch filling, queueing, interference and the estimate's interval
-counted."""
+"""What a placement serves: its goodput as every policy is measured (rate, or throughput within the objective,
+whichever is less), and what it is expected to serve on time, batch filling, queueing, interference and the
+estimate's interval counted."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.contention import slowdowns
-from gkestimator.placement.goodput import assigned_rps
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import PlacementModel, Problem
 from gkestimator.placement.queueing import OnTime, Server, interval_sigmas, on_time
@@ -17,9 +17,9 @@ from gkestimator.tables.candidate import Candidate
 
 @frozen
 class Expected:
-    """``goodput_rps``: the sum of ``by_model``; None where a replica's slowdown is unknown (then ``notes`` say
-    why). ``admitted_rps`` by model: the rate that is let in for that. ``max_wait_ms`` by replica, in the order they
-    were given."""
+    """Hold ``goodput_rps``: the sum of ``by_model``; None where a replica's slowdown is unknown (then
+    ``notes`` say why). ``admitted_rps`` by model: the rate that is let in for that. ``max_wait_ms`` by
+    replica, in the order they were given."""
 
     goodput_rps: float | None
     by_model: Mapping[str, float | None]
@@ -29,8 +29,42 @@ class Expected:
     notes: tuple[str, ...] = ()
 
 
+def capacities_rps(problem: Problem, placed: Sequence[Placed]) -> dict[str, float]:
+    """Return by model the throughput of its replicas whose latency (duty cycle included) is within the
+    objective."""
+    capacities = dict.fromkeys((m.name for m in problem.models), 0.0)
+    for p in placed:
+        if _in_time(problem, p):
+            capacities[p.model] += p.capacity_rps
+    return capacities
+
+
+def goodput_rps(problem: Problem, placed: Sequence[Placed]) -> dict[str, float]:
+    """Return min(rate, capacity) by model. Source: USHER, section 5 (goodput: requests answered within their
+    SLO)."""
+    capacities = capacities_rps(problem, placed)
+    return {m.name: min(m.rate_rps, capacities[m.name]) for m in problem.models}
+
+
+def assigned_rps(problem: Problem, placed: Sequence[Placed]) -> list[float]:
+    """Return what each replica is to serve: its model's goodput in proportion to capacity."""
+    capacities = capacities_rps(problem, placed)
+    assigned = []
+    for p in placed:
+        total = capacities[p.model]
+        rate = 0.0
+        if total > 0 and _in_time(problem, p):
+            rate = min(problem.by_name[p.model].rate_rps, total) * p.capacity_rps / total
+        assigned.append(rate)
+    return assigned
+
+
+def _in_time(problem: Problem, placed: Placed) -> bool:
+    return placed.response_ms <= problem.by_name[placed.model].slo_ms * (1 + 1e-9)
+
+
 def expect(problem: Problem, placed: Sequence[Placed]) -> Expected:
-    """The expected goodput of ``placed``; see :mod:`gkestimator.placement.queueing` and
+    """Return the expected goodput of ``placed``; see :mod:`gkestimator.placement.queueing` and
     :mod:`gkestimator.placement.contention` for the model."""
     factors = slowdowns(placed, assigned_rps(problem, placed))
     busy = _busy_ms(placed)
@@ -47,35 +81,15 @@ def expect(problem: Problem, placed: Sequence[Placed]) -> Expected:
             by_model[model.name] = admitted[model.name] = None
             unknown.append(model.name)
             continue
-        keys = [
-            (id(placed[i].candidate), placed[i].duty_cycle_ms, round(factors[i] or 1.0, 4), busy[i])
-            for i in here
-        ]
-        counts = Counter(keys)
-        first = dict(zip(reversed(keys), reversed(here), strict=True))
-        servers = [
-            server_of(
-                model,
-                placed[first[key]].candidate,
-                slowdown=key[2],
-                duty_cycle_ms=key[1],
-                cycle_busy_ms=key[3],
-                count=n,
-            )
-            for key, n in counts.items()
-        ]
-        found = model_on_time(model, servers, [placed[first[key]].candidate for key in counts])
-        by_model[model.name], admitted[model.name] = found.rate_rps, found.admitted_rps
-        wait = dict(zip(counts, found.max_wait_ms, strict=True))
-        for i, key in zip(here, keys, strict=True):
-            waits[i] = wait[key]
-    notes = (
-        (f"expected goodput is unknown: no utilisation in the table for {', '.join(unknown)} or a neighbour",)
-        if unknown
-        else ()
-    )
+        answer = _of_model(model, placed, here, factors, busy, waits)
+        by_model[model.name] = answer.rate_rps
+        admitted[model.name] = answer.admitted_rps
+    notes: tuple[str, ...] = ()
+    if unknown:
+        models = ", ".join(unknown)
+        notes = (f"expected goodput is unknown: no utilisation in the table for {models} or a neighbour",)
     return Expected(
-        goodput_rps=None if unknown else sum(v or 0.0 for v in by_model.values()),
+        goodput_rps=None if unknown else sum(rate or 0.0 for rate in by_model.values()),
         by_model=by_model,
         admitted_rps=admitted,
         max_wait_ms=tuple(waits),
@@ -84,24 +98,64 @@ def expect(problem: Problem, placed: Sequence[Placed]) -> Expected:
     )
 
 
+def _of_model(
+    model: PlacementModel,
+    placed: Sequence[Placed],
+    here: Sequence[int],
+    factors: Sequence[float | None],
+    busy: Sequence[float | None],
+    waits: list[float | None],
+) -> OnTime:
+    """Return what the replicas of ``model``, whose numbers are ``here``, serve on time, and write down their
+    waits."""
+    # Replicas that are alike are one server with a count.
+    alike: dict[object, list[int]] = defaultdict(list)
+    for i in here:
+        p = placed[i]
+        alike[id(p.candidate), p.duty_cycle_ms, round(factors[i] or 1.0, 4), busy[i]].append(i)
+    servers = []
+    candidates = []
+    for numbers in alike.values():
+        first = numbers[0]
+        p = placed[first]
+        server = server_of(
+            model,
+            p.candidate,
+            slowdown=round(factors[first] or 1.0, 4),
+            duty_cycle_ms=p.duty_cycle_ms,
+            cycle_busy_ms=busy[first],
+            count=len(numbers),
+        )
+        servers.append(server)
+        candidates.append(p.candidate)
+    answer = model_on_time(model, servers, candidates)
+    for numbers, wait in zip(alike.values(), answer.max_wait_ms, strict=True):
+        for i in numbers:
+            waits[i] = wait
+    return answer
+
+
 def _busy_ms(placed: Sequence[Placed]) -> list[float | None]:
-    """By replica: the latencies of its partition together, None where it does not take turns."""
-    total: dict[tuple[str, str | int], float] = defaultdict(float)
-    keys = [(p.gpu.id, i if p.partition is None else p.partition) for i, p in enumerate(placed)]
-    for p, key in zip(placed, keys, strict=True):
-        total[key] += p.candidate.latency_ms
-    return [
-        None if p.duty_cycle_ms is None else round(total[key], 9) for p, key in zip(placed, keys, strict=True)
-    ]
+    """Return by replica the latencies of its partition together, None where it does not take turns."""
+    total: dict[tuple[str, str | None], float] = defaultdict(float)
+    for p in placed:
+        total[p.gpu.id, p.partition] += p.candidate.latency_ms
+    busy: list[float | None] = []
+    for p in placed:
+        whole = total[p.gpu.id, p.partition] if p.partition is not None else p.candidate.latency_ms
+        busy.append(None if p.duty_cycle_ms is None else round(whole, 9))
+    return busy
 
 
 def model_on_time(
     model: PlacementModel, servers: Sequence[Server], candidates: Sequence[Candidate]
 ) -> OnTime:
-    """Requests of ``model`` on time at ``servers``, whose candidates' widest interval counts."""
-    sigmas = [interval_sigmas(c.latency_ms, c.row.latency_low_ms, c.row.latency_high_ms) for c in candidates]
-    below = max((b for b, _ in sigmas), default=0.0)
-    above = max((a for _, a in sigmas), default=0.0)
+    """Return the requests of ``model`` on time at ``servers``, whose candidates' widest interval counts."""
+    below = above = 0.0
+    for c in candidates:
+        sides = interval_sigmas(c.latency_ms, c.row.latency_low_ms, c.row.latency_high_ms)
+        below = max(below, sides[0])
+        above = max(above, sides[1])
     return on_time(servers, model.rate_rps, model.slo_ms, sigma=above, sigma_below=below)
 
 
@@ -114,14 +168,13 @@ def server_of(
     cycle_busy_ms: float | None = None,
     count: int = 1,
 ) -> Server:
-    """``count`` replicas of ``model`` by ``candidate``, with the latencies of smaller batches from the table.
-    ``cycle_busy_ms``: how much of the duty cycle all turns of its partition take (None: its own alone)."""
-    curve = {
-        c.batch_size: c.latency_ms
-        for c in model.on(candidate.gpu, sm_share_pct=candidate.sm_share_pct)
-        if c.batch_size < candidate.batch_size
-    }
-    curve[candidate.batch_size] = candidate.latency_ms
+    """Return ``count`` replicas of ``model`` by ``candidate``, with the latencies of smaller batches from the
+    table. ``cycle_busy_ms``: how much of the duty cycle all turns of its partition take (None: its own
+    alone)."""
+    curve = {candidate.batch_size: candidate.latency_ms}
+    for smaller in model.on(candidate.gpu, sm_share_pct=candidate.sm_share_pct):
+        if smaller.batch_size < candidate.batch_size:
+            curve[smaller.batch_size] = smaller.latency_ms
     batches = tuple(sorted(curve))
     return Server(
         batch_size=candidate.batch_size,

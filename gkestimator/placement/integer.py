@@ -6,9 +6,11 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.core.records import frozen
@@ -25,17 +27,18 @@ SLACK = 1e-6
 
 
 class SolverError(GkestimatorError):
-    """HiGHS gave up on a program for another reason than time: a defect of the program, not of its input."""
+    """Say that HiGHS gave up on a program for another reason than time: a defect of the program, not of its
+    input."""
 
 
 class Deadline:
-    """A time limit shared by several solves. ``limit_s`` seconds from now; None: no limit."""
+    """Hold a time limit shared by several solves. ``limit_s`` seconds from now; None: no limit."""
 
     def __init__(self, limit_s: float | None) -> None:
         self._end = None if limit_s is None else time.monotonic() + limit_s
 
     def left_s(self) -> float:
-        """Seconds left: 0 when it has struck, infinite without a limit."""
+        """Return the seconds left: 0 when it has struck, infinite without a limit."""
         if self._end is None:
             return math.inf
         return max(0.0, self._end - time.monotonic())
@@ -43,7 +46,7 @@ class Deadline:
 
 @frozen
 class Solution:
-    """``values`` by column, integers exact; ``bound``: no solution is better than this (as the objective
+    """Hold ``values`` by column, integers exact; ``bound``: no solution is better than this (as the objective
     was stated); ``optimal``: False where time ran out first."""
 
     values: Sequence[float]
@@ -54,7 +57,7 @@ class Solution:
 
 @dataclass(slots=True)
 class IntegerProgram:
-    """Columns (variables) and rows (constraints) of a mixed-integer linear program. Rows may be added
+    """Hold columns (variables) and rows (constraints) of a mixed-integer linear program. Rows may be added
     between solves."""
 
     lower: list[float] = field(default_factory=list)
@@ -63,7 +66,7 @@ class IntegerProgram:
     rows: list[tuple[float, float, dict[int, float]]] = field(default_factory=list)
 
     def column(self, *, upper: float = math.inf, lower: float = 0.0, integer: bool = False) -> int:
-        """A new variable from ``lower`` to ``upper``; its number."""
+        """Add a variable from ``lower`` to ``upper``; return its number."""
         self.lower.append(lower)
         self.upper.append(upper)
         self.integer.append(integer)
@@ -74,10 +77,10 @@ class IntegerProgram:
     ) -> None:
         """Hold low <= sum of coefficient x column <= high; ``terms`` are (column, coefficient), columns may
         repeat."""
-        found: dict[int, float] = {}
+        sums: dict[int, float] = {}
         for column, coefficient in terms:
-            found[column] = found.get(column, 0.0) + coefficient
-        self.rows.append((low, high, found))
+            sums[column] = sums.get(column, 0.0) + coefficient
+        self.rows.append((low, high, sums))
 
     def solve(
         self,
@@ -89,9 +92,9 @@ class IntegerProgram:
         start: Sequence[float] | None = None,
         nodes: int | None = None,
     ) -> Solution | None:
-        """The best values of the columns. ``start``: values to begin from, kept when time runs out before
-        better ones are found. ``nodes``: a bound on the search that is the same on every machine. None: no
-        values hold the rows, or none were found in time. Raises SolverError."""
+        """Return the best values of the columns. ``start``: values to begin from, kept when time runs out
+        before better ones are found. ``nodes``: a bound on the search that is the same on every machine.
+        None: no values hold the rows, or none were found in time. Raises SolverError."""
         import highspy
 
         if not self.lower:
@@ -114,44 +117,77 @@ class IntegerProgram:
             raise SolverError(f"HiGHS: {solver.modelStatusToString(status)}, expected optimal or out of time")
         if info.primal_solution_status != int(highspy.SolutionStatus.kSolutionStatusFeasible):
             return None
-        values = [
-            float(round(v)) if whole else float(v)
-            for v, whole in zip(solver.getSolution().col_value, self.integer, strict=True)
-        ]
+        values = list(map(float, solver.getSolution().col_value))
+        for column, whole in enumerate(self.integer):
+            if whole:
+                values[column] = float(round(values[column]))
         optimal = status == states.kOptimal
         value = sum(c * values[i] for i, c in objective.items())
         bound = info.mip_dual_bound if any(self.integer) else info.objective_function_value
         return Solution(values=values, objective=value, bound=value if optimal else bound, optimal=optimal)
 
     def _model(self, objective: Mapping[int, float], *, maximise: bool) -> highspy.HighsLp:
-        import highspy
-
-        found = highspy.HighsLp()
-        found.num_col_, found.num_row_ = len(self.lower), len(self.rows)
         cost = np.zeros(len(self.lower))
         for column, coefficient in objective.items():
             cost[column] = coefficient
-        found.col_cost_ = cost
-        found.col_lower_ = np.array(self.lower, dtype=np.float64)
-        found.col_upper_ = np.array(self.upper, dtype=np.float64)
-        found.row_lower_ = np.array([low for low, _, _ in self.rows], dtype=np.float64)
-        found.row_upper_ = np.array([high for _, high, _ in self.rows], dtype=np.float64)
-        found.sense_ = highspy.ObjSense.kMaximize if maximise else highspy.ObjSense.kMinimize
+        return linear_program(
+            cost=cost,
+            lower=self.lower,
+            upper=self.upper,
+            row_lower=[low for low, _, _ in self.rows],
+            row_upper=[high for _, high, _ in self.rows],
+            vectors=[(list(terms), list(terms.values())) for _, _, terms in self.rows],
+            maximise=maximise,
+            integer=self.integer,
+        )
+
+
+def linear_program(
+    *,
+    cost: ArrayLike,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    row_lower: ArrayLike,
+    row_upper: ArrayLike,
+    vectors: Sequence[tuple[Sequence[int], Sequence[float]]],
+    by_row: bool = True,
+    maximise: bool = False,
+    integer: Sequence[bool] = (),
+) -> highspy.HighsLp:
+    """Return a program in HiGHS' form. ``vectors`` are the matrix' rows (columns where ``by_row`` is false)
+    as (indices, coefficients); ``integer`` by column (none: all may be fractions)."""
+    import highspy
+
+    lp = highspy.HighsLp()
+    lp.col_cost_ = np.asarray(cost, dtype=np.float64)
+    lp.col_lower_ = np.asarray(lower, dtype=np.float64)
+    lp.col_upper_ = np.asarray(upper, dtype=np.float64)
+    lp.row_lower_ = np.asarray(row_lower, dtype=np.float64)
+    lp.row_upper_ = np.asarray(row_upper, dtype=np.float64)
+    lp.num_col_ = len(lp.col_cost_)
+    lp.num_row_ = len(lp.row_lower_)
+    lp.sense_ = highspy.ObjSense.kMaximize if maximise else highspy.ObjSense.kMinimize
+    if integer:
         kinds = highspy.HighsVarType
-        found.integrality_ = [kinds.kInteger if whole else kinds.kContinuous for whole in self.integer]
-        matrix = found.a_matrix_
-        matrix.format_ = highspy.MatrixFormat.kRowwise
-        matrix.num_col_, matrix.num_row_ = len(self.lower), len(self.rows)
-        lengths = [len(terms) for _, _, terms in self.rows]
-        matrix.start_ = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-        matrix.index_ = np.array([i for _, _, terms in self.rows for i in terms], dtype=np.int32)
-        matrix.value_ = np.array([c for _, _, terms in self.rows for c in terms.values()], dtype=np.float64)
-        return found
+        lp.integrality_ = [kinds.kInteger if whole else kinds.kContinuous for whole in integer]
+    formats = highspy.MatrixFormat
+    matrix = lp.a_matrix_
+    matrix.format_ = formats.kRowwise if by_row else formats.kColwise
+    matrix.num_col_ = lp.num_col_
+    matrix.num_row_ = lp.num_row_
+    indices = [index for index, _ in vectors]
+    values = [value for _, value in vectors]
+    lengths = [len(index) for index in indices]
+    matrix.start_ = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+    matrix.index_ = np.fromiter(chain.from_iterable(indices), dtype=np.int32)
+    matrix.value_ = np.fromiter(chain.from_iterable(values), dtype=np.float64)
+    return lp
 
 
 def solver_of(model: highspy.HighsLp, **options: object) -> Any:
-    """HiGHS with ``model`` and ``options``, silent and on one thread; for programs that :class:`IntegerProgram` is not
-    made for (arrays at hand, duals asked for). Raises SolverError: HiGHS does not take an option, or the model."""
+    """Return HiGHS with ``model`` and ``options``, silent and on one thread; for programs that
+    :class:`IntegerProgram` is not made for (arrays at hand, duals asked for). Raises SolverError: HiGHS does
+    not take an option, or the model."""
     import highspy
 
     solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import ClassVar
 
@@ -29,12 +29,12 @@ _NEEDS: Mapping[str, str] = {
 
 
 class PolicyError(GkestimatorError):
-    """A policy answered something that does not stand: a defect of the policy, not of its input."""
+    """Say that a policy answered something that does not stand: a defect of the policy, not of its input."""
 
 
 @frozen
 class Placed:
-    """One replica on one GPU.
+    """Put one replica on one GPU.
 
     ``partition`` and ``duty_cycle_ms``: replicas of one GPU with one partition take turns, each once every
     duty cycle (both None: it runs beside its neighbours whenever it has a batch). A partition
@@ -49,23 +49,23 @@ class Placed:
 
     @property
     def capacity_rps(self) -> float:
-        """Requests a second that it can serve: a batch every duty cycle where it takes turns, else the table's
-        throughput."""
+        """Return the requests a second that it can serve: a batch every duty cycle where it takes turns, else
+        the table's throughput."""
         if self.duty_cycle_ms is not None:
             return 1e3 * self.candidate.batch_size / self.duty_cycle_ms
         return self.candidate.throughput_rps
 
     @property
     def response_ms(self) -> float:
-        """From a full batch to its answer without neighbours: the latency, after at most one duty cycle of
-        waiting."""
+        """Return the time from a full batch to its answer without neighbours: the latency, after at most one
+        duty cycle of waiting."""
         return self.candidate.latency_ms + (self.duty_cycle_ms or 0.0)
 
 
 @frozen
 class Placement:
-    """A policy's answer: its replicas, why models are not (wholly) served, what a reader must know, and how
-    far its own objective is at most from the best (percent; None: no bound)."""
+    """Hold a policy's answer: its replicas, why models are not (wholly) served, what a reader must know, and
+    how far its own objective is at most from the best (percent; None: no bound)."""
 
     placed: tuple[Placed, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Placement:
 
 
 class Policy(abc.ABC):
-    """Models and GPUs in, placements out. Subclasses set the class attributes and write :meth:`place`.
+    """Turn models and GPUs into placements. Subclasses set the class attributes and write :meth:`place`.
 
     ``creq`` is the measure that it packs by unless told otherwise; ``needs`` are the columns it cannot do
     without (``creq``, ``memory``, or columns of the requirement table); ``options`` the keyword arguments of
@@ -96,35 +96,33 @@ class Policy(abc.ABC):
 
 
 def checked_problem(policy: Policy, problem: Problem) -> Problem:
-    """``problem`` with the candidates that lack a column ``policy`` needs put apart as incomplete. Raises
-    UsageError: the objective is none of the policy's, or a model is left without candidates, naming the column."""
+    """Return ``problem`` with the candidates that lack a column ``policy`` needs put apart as incomplete.
+    Raises UsageError: the objective is none of the policy's, or a model is left without candidates, naming
+    the column."""
     if problem.objective not in policy.objectives:
-        raise UsageError(
-            f"policy {policy.name} cannot minimise cost on rented GPUs"
-            if problem.objective == "cost"
-            else f"policy {policy.name} does not know the objective {problem.objective}"
-        )
+        what = f"does not know the objective {problem.objective}"
+        if problem.objective == "cost":
+            what = "cannot minimise cost on rented GPUs"
+        raise UsageError(f"policy {policy.name} {what}")
     models = []
     notes = list(problem.notes)
     for model in problem.models:
-        kept = model.candidates
+        usable = model.candidates
         for need in policy.needs:
-            having = tuple(c for c in kept if _value(c, need) is not None)
-            if kept and not having:
-                column = _column(need, problem)
+            column = _column(need, problem)
+            having = tuple(c for c in usable if _value(c, need) is not None)
+            if usable and not having:
                 raise UsageError(
                     f"policy {policy.name} needs {column}, which is null in every row of {model.name}"
                 )
-            if len(having) < len(kept):
-                notes.append(
-                    f"{model.name}: {len(kept) - len(having)} of {len(kept)} rows left out, their "
-                    f"{_column(need, problem)} is null"
-                )
-            kept = having
-        if len(kept) < len(model.candidates):
-            able = {id(c) for c in kept}
-            lacking = tuple(c for c in model.candidates if id(c) not in able)
-            model = replace(model, candidates=kept, incomplete=(*model.incomplete, *lacking))
+            if len(having) < len(usable):
+                lacking = f"{len(usable) - len(having)} of {len(usable)} rows left out"
+                notes.append(f"{model.name}: {lacking}, their {column} is null")
+            usable = having
+        if len(usable) < len(model.candidates):
+            able = {id(c) for c in usable}
+            others = tuple(c for c in model.candidates if id(c) not in able)
+            model = replace(model, candidates=usable, incomplete=(*model.incomplete, *others))
         models.append(model)
     return replace(problem, models=tuple(models), notes=tuple(notes))
 
@@ -145,51 +143,92 @@ def _column(need: str, problem: Problem) -> str:
 def verify(policy: Policy, problem: Problem, placement: Placement) -> None:
     """Refuse an answer that does not stand. Raises PolicyError naming policy, GPU and replica.
 
-    Held: GPUs and candidates are the problem's; no latency above the objective (the duty cycle included); memory,
-    the SM shares of confined partitions, and time within a partition are within 100 %; Creq too where the
-    policy says so; no more rented GPUs than the offer's limit.
-    """
-    fixed = {g.id: g for g in problem.gpus}
-    known = {m.name: frozenset(id(c) for c in m.candidates) for m in problem.models}
+    Held: GPUs and candidates are the problem's; no latency above the objective (the duty cycle included);
+    memory, the SM shares of confined partitions, and time within a partition are within 100 %; Creq too where
+    the policy says so; no more rented GPUs than the offer's limit."""
+    judge = _Judge(policy, problem)
     by_gpu: dict[str, list[Placed]] = defaultdict(list)
-
-    def fail(where: str, what: str) -> PolicyError:
-        return PolicyError(f"policy {policy.name}: {where}: {what}")
-
     for placed in placement.placed:
-        if problem.gpus and fixed.get(placed.gpu.id) != placed.gpu:
-            raise fail(placed.gpu.id, "is not a GPU of the cluster")
-        if placed.gpu.type not in problem.types:
-            raise fail(placed.gpu.id, f"{placed.gpu.type} is not a GPU type of the cluster")
-        if placed.model not in known or id(placed.candidate) not in known[placed.model]:
-            raise fail(placed.gpu.id, f"{placed.model} runs in a way that is not in the table")
-        if placed.candidate.gpu != placed.gpu.type:
-            raise fail(placed.gpu.id, f"{placed.model} runs by a row of {placed.candidate.gpu}")
-        slo = problem.by_name[placed.model].slo_ms
-        if placed.response_ms > slo * (1 + 1e-9):
-            raise fail(
-                placed.gpu.id, f"{placed.model} takes {placed.response_ms:.6g} ms, above its SLO {slo:g} ms"
-            )
+        judge.replica(placed)
         by_gpu[placed.gpu.id].append(placed)
     for gpu, here in by_gpu.items():
-        if len({p.gpu.type for p in here}) > 1:
-            raise fail(gpu, "stands for two GPU types")
-        memory = sum(p.candidate.memory_pct or 0.0 for p in here)
-        if memory > 100 + TOLERANCE_PCT:
-            raise fail(gpu, f"memory at {memory:.6g} %")
-        if policy.packs_by_creq:
-            creq = compute_pct(here)
-            if creq is not None and creq > 100 + TOLERANCE_PCT and len(partitions(here)) > 1:
-                raise fail(gpu, f"Creq at {creq:.6g} %")
-        _verify_partitions(here, gpu, fail)
+        judge.gpu(gpu, here)
     for offer in problem.offers:
         used = sum(1 for here in by_gpu.values() if here[0].gpu.type == offer.type)
         if offer.limit is not None and used > offer.limit:
-            raise fail(offer.type, f"{used} GPUs rented, at most {offer.limit} are offered")
+            raise judge.fault(offer.type, f"{used} GPUs rented, at most {offer.limit} are offered")
+
+
+class _Judge:
+    """Hold the answer of ``policy`` to what ``problem`` allows."""
+
+    def __init__(self, policy: Policy, problem: Problem) -> None:
+        self._policy = policy
+        self._problem = problem
+        self._gpus = {g.id: g for g in problem.gpus}
+        self._known = {m.name: frozenset(id(c) for c in m.candidates) for m in problem.models}
+
+    def fault(self, where: str, what: str) -> PolicyError:
+        """Return the error that says ``what`` does not stand, and where."""
+        return PolicyError(f"policy {self._policy.name}: {where}: {what}")
+
+    def replica(self, placed: Placed) -> None:
+        """Raise PolicyError where one replica by itself does not stand."""
+        problem = self._problem
+        gpu = placed.gpu
+        name = placed.model
+        if problem.gpus and self._gpus.get(gpu.id) != gpu:
+            raise self.fault(gpu.id, "is not a GPU of the cluster")
+        if gpu.type not in problem.types:
+            raise self.fault(gpu.id, f"{gpu.type} is not a GPU type of the cluster")
+        if id(placed.candidate) not in self._known.get(name, ()):
+            raise self.fault(gpu.id, f"{name} runs in a way that is not in the table")
+        if placed.candidate.gpu != gpu.type:
+            raise self.fault(gpu.id, f"{name} runs by a row of {placed.candidate.gpu}")
+        slo = problem.by_name[name].slo_ms
+        if placed.response_ms > slo * (1 + 1e-9):
+            late = f"{name} takes {placed.response_ms:.6g} ms, above its SLO {slo:g} ms"
+            raise self.fault(gpu.id, late)
+
+    def gpu(self, gpu: str, here: Sequence[Placed]) -> None:
+        """Raise PolicyError where the replicas of one GPU do not stand together."""
+        if len({p.gpu.type for p in here}) > 1:
+            raise self.fault(gpu, "stands for two GPU types")
+        memory = sum(p.candidate.memory_pct or 0.0 for p in here)
+        if memory > 100 + TOLERANCE_PCT:
+            raise self.fault(gpu, f"memory at {memory:.6g} %")
+        groups = partitions(here)
+        if self._policy.packs_by_creq and len(groups) > 1:
+            creq = compute_pct(here)
+            if creq is not None and creq > 100 + TOLERANCE_PCT:
+                raise self.fault(gpu, f"Creq at {creq:.6g} %")
+        confined = 0.0
+        for group in groups:
+            share = self._share_pct(gpu, group)
+            if share < 100:
+                confined += share
+        if confined > 100 + TOLERANCE_PCT:
+            raise self.fault(gpu, f"SM shares sum to {confined:.6g} %")
+
+    def _share_pct(self, gpu: str, group: Sequence[Placed]) -> float:
+        """Return the share of the SMs of one partition. Raises PolicyError: it has no single one, no single
+        duty cycle, or more to do in a cycle than there is time."""
+        name = f"partition {group[0].partition}"
+        cycle = group[0].duty_cycle_ms
+        cycles = {p.duty_cycle_ms for p in group}
+        if len(cycles) > 1 or (cycle is None and len(group) > 1):
+            raise self.fault(gpu, f"{name} has no single duty cycle")
+        shares = {p.candidate.sm_share_pct for p in group}
+        if len(shares) > 1:
+            raise self.fault(gpu, f"{name} has no single SM share")
+        busy = sum(p.candidate.latency_ms for p in group)
+        if cycle is not None and busy > cycle * (1 + 1e-9):
+            raise self.fault(gpu, f"{name} needs {busy:.6g} ms of a cycle of {cycle:.6g} ms")
+        return shares.pop()
 
 
 def partitions(here: Sequence[Placed]) -> list[list[Placed]]:
-    """The replicas of one GPU by partition; one without a partition is alone in its own."""
+    """Return the replicas of one GPU by partition; one without a partition is alone in its own."""
     groups: dict[object, list[Placed]] = defaultdict(list)
     for i, placed in enumerate(here):
         groups[i if placed.partition is None else placed.partition].append(placed)
@@ -197,38 +236,23 @@ def partitions(here: Sequence[Placed]) -> list[list[Placed]]:
 
 
 def compute_pct(here: Sequence[Placed]) -> float | None:
-    """Creq of the replicas of one GPU together: their sum, those that take turns with the part of the duty
-    cycle that they run. None where one is unknown."""
+    """Return Creq of the replicas of one GPU together: their sum, those that take turns with the part of the
+    duty cycle that they run. None where one is unknown."""
     total = 0.0
     for placed in here:
         creq = placed.candidate.creq_pct
         if creq is None:
             return None
-        if placed.duty_cycle_ms is None:
-            share = 1.0
-        else:
-            share = placed.candidate.latency_ms / placed.duty_cycle_ms
-        total += creq * share
+        if placed.duty_cycle_ms is not None:
+            creq *= placed.candidate.latency_ms / placed.duty_cycle_ms
+        total += creq
     return total
 
 
-def _verify_partitions(here: Sequence[Placed], gpu: str, fail: Callable[[str, str], PolicyError]) -> None:
-    confined = 0.0
-    for group in partitions(here):
-        cycles = {p.duty_cycle_ms for p in group}
-        shares = {p.candidate.sm_share_pct for p in group}
-        if len(cycles) > 1 or (None in cycles and len(group) > 1):
-            raise fail(gpu, f"partition {group[0].partition} has no single duty cycle")
-        if len(shares) > 1:
-            raise fail(gpu, f"partition {group[0].partition} has no single SM share")
-        share = next(iter(shares))
-        confined += share if share < 100 else 0.0
-        cycle = next(iter(cycles))
-        if cycle is not None:
-            busy = sum(p.candidate.latency_ms for p in group)
-            if busy > cycle * (1 + 1e-9):
-                raise fail(
-                    gpu, f"partition {group[0].partition} needs {busy:.6g} ms of a cycle of {cycle:.6g} ms"
-                )
-    if confined > 100 + TOLERANCE_PCT:
-        raise fail(gpu, f"SM shares sum to {confined:.6g} %")
+def check_flags(policy: str, **flags: object) -> None:
+    """Raise UsageError where one of ``flags`` is neither true nor false: any text may be given for an
+    option."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            shown = name.replace("_", "-")
+            raise UsageError(f"policy {policy}: option {shown}: found {value!r}, expected true or false")

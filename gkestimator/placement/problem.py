@@ -1,4 +1,5 @@
-"""The placement problem: what every policy is given. Models with their rates, objectives and table rows; GPUs."""
+"""The placement problem that every policy answers: models with their rates, objectives and table rows;
+GPUs."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from gkestimator.tables.candidate import Candidate
 
 @frozen
 class PlacementModel:
-    """One model of the workload. ``slo_ms`` is its own objective, or its part of an application's;
+    """Hold one model of the workload. ``slo_ms`` is its own objective, or its part of an application's;
     ``candidates`` are its rows on the cluster's GPU types at every batch size and SM share, sorted by (GPU
     type in the problem's order, share, batch size). A candidate whose latency is above the objective is still
     here: what is feasible is for the policy to say. ``incomplete`` are rows that cannot be placed, because a
-    column that the policy needs is null there (:func:`~gkestimator.placement.policy.checked_problem` puts them
-    apart); what else they say was measured."""
+    column that the policy needs is null there (:func:`~gkestimator.placement.policy.checked_problem` puts
+    them apart); what else they say was measured."""
 
     name: str
     rate_rps: float
@@ -30,21 +31,19 @@ class PlacementModel:
     incomplete: tuple[Candidate, ...] = ()
 
     def on(self, gpu: str, *, sm_share_pct: float | None = 100.0) -> tuple[Candidate, ...]:
-        """Candidates on GPU type ``gpu`` at one SM share (None: at every), by ascending share and batch size."""
-        return tuple(
-            c
-            for c in self.candidates
-            if c.gpu == gpu and (sm_share_pct is None or c.sm_share_pct == sm_share_pct)
-        )
+        """Return the candidates on GPU type ``gpu`` at one SM share (None: at every), by ascending share and
+        batch size."""
+        on_type = [c for c in self.candidates if c.gpu == gpu]
+        return tuple(c for c in on_type if sm_share_pct in (None, c.sm_share_pct))
 
     def feasible(self, gpu: str, *, sm_share_pct: float | None = 100.0) -> tuple[Candidate, ...]:
-        """Those of :meth:`on` whose latency is at most the objective."""
+        """Return those of :meth:`on` whose latency is at most the objective."""
         return tuple(c for c in self.on(gpu, sm_share_pct=sm_share_pct) if c.latency_ms <= self.slo_ms)
 
 
 @frozen
 class Gpu:
-    """One GPU of a fixed cluster, or one that a policy rents. ``id`` is ``<type>-<number from 0>``."""
+    """Name one GPU of a fixed cluster, or one that a policy rents. ``id`` is ``<type>-<number from 0>``."""
 
     id: str
     type: str
@@ -52,7 +51,7 @@ class Gpu:
 
 @frozen
 class Offer:
-    """A GPU type that may be rented; ``limit`` of them at most (None: as many as needed)."""
+    """Offer a GPU type that may be rented; ``limit`` of them at most (None: as many as needed)."""
 
     type: str
     price_per_hour: float
@@ -61,7 +60,7 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What a policy is given.
+    """Hold what a policy is to place, and on what.
 
     Exactly one of ``gpus`` (a fixed cluster) and ``offers`` (an elastic one) is filled. ``objective``:
     ``goodput`` (as much as the GPUs allow) or ``cost`` (every rate served within its objective at the lowest
@@ -83,54 +82,64 @@ class Problem:
 
     @property
     def elastic(self) -> bool:
-        """Whether GPUs are rented."""
+        """Return whether GPUs are rented."""
         return not self.gpus
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """GPU types in the cluster's order."""
+        """Return the GPU types in the cluster's order."""
         return tuple(dict.fromkeys(g.type for g in self.gpus)) or tuple(o.type for o in self.offers)
 
     @cached_property
     def by_name(self) -> Mapping[str, PlacementModel]:
-        """Models by name."""
+        """Return the models by name."""
         return {m.name: m for m in self.models}
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
-        """GPUs of each type in a fixed cluster."""
-        found = dict.fromkeys(self.types, 0)
-        for gpu in self.gpus:
-            found[gpu.type] += 1
-        return found
+        """Return the number of GPUs of each type in a fixed cluster."""
+        return {t: len(gpus) for t, gpus in self._of_type.items()}
 
     @cached_property
     def limits(self) -> Mapping[str, int | None]:
-        """GPUs of each type that may be used: those of a fixed cluster, or the most that may be rented (None: any
-        number)."""
+        """Return the number of GPUs of each type that may be used: those of a fixed cluster, or the most that
+        may be rented (None: any number)."""
         if self.elastic:
             return {o.type: o.limit for o in self.offers}
         return self.counts
 
     @cached_property
     def pools(self) -> tuple[float, ...]:
-        """:attr:`limits` in the order of the types; infinite: any number."""
-        return tuple(math.inf if n is None else float(n) for n in (self.limits[t] for t in self.types))
+        """Return :attr:`limits` in the order of the types; infinite: any number."""
+        limits = [self.limits[t] for t in self.types]
+        return tuple(math.inf if limit is None else float(limit) for limit in limits)
 
     @cached_property
     def _of_type(self) -> Mapping[str, tuple[Gpu, ...]]:
         return {t: tuple(g for g in self.gpus if g.type == t) for t in self.types}
 
+    @cached_property
+    def known_prices(self) -> Mapping[str, float] | None:
+        """Return the price of every type (USD per hour); None where one is unknown, so that costs say
+        nothing."""
+        known: dict[str, float] = {}
+        for gpu_type in self.types:
+            price = self.prices.get(gpu_type)
+            if price is None:
+                return None
+            known[gpu_type] = price
+        return known
+
     def gpu(self, gpu_type: str, number: int) -> Gpu:
-        """The ``number``-th (from 0) GPU of ``gpu_type``: one of a fixed cluster, or a rented one."""
+        """Return the ``number``-th (from 0) GPU of ``gpu_type``: one of a fixed cluster, or a rented one."""
         if self.elastic:
             return self.rented(gpu_type, number)
         return self._of_type[gpu_type][number]
 
     def rented(self, gpu_type: str, number: int) -> Gpu:
-        """The ``number``-th (from 0) rented GPU of ``gpu_type``."""
+        """Return the ``number``-th (from 0) rented GPU of ``gpu_type``."""
         return Gpu(id=f"{gpu_type}-{number}", type=gpu_type)
 
     def with_models(self, models: tuple[PlacementModel, ...]) -> Problem:
-        """The same problem for other models."""
+        """Return the same problem for other models."""
         return replace(self, models=models)

@@ -26,8 +26,8 @@ Layout = list[tuple[str, tuple[int, ...]]]
 
 @frozen
 class Form:
-    """A program in one of the forms. ``served``: w by choice; ``used``: the columns that count the GPUs of
-    each type; ``layout`` reads a solution as GPUs with the choices on each."""
+    """Hold a program in one of the forms. ``served``: w by choice; ``used``: the columns that count the GPUs
+    of each type; ``layout`` reads a solution as GPUs with the choices on each."""
 
     program: IntegerProgram
     choices: Sequence[Choice]
@@ -40,8 +40,8 @@ class Form:
 
 @frozen
 class Answer:
-    """``gpus``: the choices on each GPU that is used, needless replicas left out. ``gap_pct``: how far what
-    the problem asks for is at most from its best (None: no bound was found). ``notes``: what ran out of
+    """Hold ``gpus``: the choices on each GPU that is used, needless replicas left out. ``gap_pct``: how far
+    what the problem asks for is at most from its best (None: no bound was found). ``notes``: what ran out of
     time."""
 
     gpus: Layout
@@ -50,8 +50,8 @@ class Answer:
 
 
 class _Service:
-    """A program with w and y (by choice) and the rule that each model runs at one batch size; further columns are
-    replicas of a choice (:meth:`replica`), which serve its model."""
+    """Build a program with w and y (by choice) and the rule that each model runs at one batch size; further
+    columns are replicas of a choice (:meth:`replica`), which serve its model."""
 
     def __init__(self, problem: Problem, choices: Sequence[Choice]) -> None:
         self.choices = choices
@@ -73,18 +73,18 @@ class _Service:
         self._capacity: dict[int, list[tuple[int, float]]] = {i: [] for i in self.served}
 
     def replica(self, i: int, gpu_type: str, column: int) -> None:
-        """``column`` counts replicas of choice ``i`` on ``gpu_type``."""
+        """Let ``column`` count replicas of choice ``i`` on ``gpu_type``."""
         choice = self.choices[i]
         part = min(1.0, choice.throughput_rps(gpu_type) / self.reachable[choice.model.name])
         self._capacity[i].append((column, part))
 
     def hold(self) -> None:
-        """No more is served than the replicas can."""
+        """Hold that no more is served than the replicas can."""
         for i, terms in self._capacity.items():
             self.program.row([(self.served[i], 1.0), *((c, -p) for c, p in terms)], high=0.0)
 
     def form(self, used: Mapping[str, Sequence[int]], layout: Callable[[Sequence[float]], Layout]) -> Form:
-        """What :class:`Form` says, with ``used`` and ``layout`` as it has them."""
+        """Return the form, with ``used`` and ``layout`` as :class:`Form` has them."""
         return Form(
             program=self.program,
             choices=self.choices,
@@ -97,26 +97,29 @@ class _Service:
 
 
 def _reachable(problem: Problem, choices: Sequence[Choice]) -> dict[str, float]:
-    """What of each model's rate (requests a second) the GPUs could serve at most, one replica on each. The
-    parts w are of this: parts of a rate a thousand times larger than that would be lost among the
+    """Return what of each model's rate (requests a second) the GPUs could serve at most, one replica on each.
+    The parts w are of this: parts of a rate a thousand times larger than that would be lost among the
     solver's tolerances."""
-    found: dict[str, float] = {}
+    pools = dict(zip(problem.types, problem.pools, strict=True))
+    most: dict[str, float] = {}
+    rates: dict[str, float] = {}
     for choice in choices:
-        most = 0.0
+        name = choice.model.name
+        reach = 0.0
         for gpu_type in choice.by_type:
-            limit = problem.limits[gpu_type]
-            most += math.inf if limit is None else limit * choice.throughput_rps(gpu_type)
-        found[choice.model.name] = max(found.get(choice.model.name, 0.0), most)
-    return {c.model.name: min(c.model.rate_rps, found[c.model.name]) for c in choices}
+            reach += pools[gpu_type] * choice.throughput_rps(gpu_type)
+        most[name] = max(most.get(name, 0.0), reach)
+        rates[name] = min(choice.model.rate_rps, most[name])
+    return rates
 
 
 def useful_replicas(choice: Choice, gpu_type: str) -> int:
-    """Replicas that serve the model's whole rate; more are never needed."""
+    """Return how many replicas serve the model's whole rate; more are never needed."""
     return math.ceil(choice.model.rate_rps / choice.throughput_rps(gpu_type) * (1 - 1e-12))
 
 
 def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence[ReplicaPattern]) -> Form:
-    """Integers that say on how many GPUs each pattern runs."""
+    """Return the program whose integers say on how many GPUs each pattern runs."""
     service = _Service(problem, choices)
     program = service.program
     columns: list[int] = []
@@ -136,33 +139,32 @@ def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence
             program.row([(c, 1.0) for c in own], high=limit)
 
     def layout(values: Sequence[float]) -> Layout:
-        return [
-            (pattern.gpu_type, pattern.members)
-            for column, pattern in zip(columns, patterns, strict=True)
-            for _ in range(int(values[column]))
-        ]
+        gpus: Layout = []
+        for column, pattern in zip(columns, patterns, strict=True):
+            gpus += [(pattern.gpu_type, pattern.members)] * int(values[column])
+        return gpus
 
     return service.form(used, layout)
 
 
 def slot_form(problem: Problem, choices: Sequence[Choice], slots: Mapping[str, int]) -> Form:
-    """The program as the thesis writes it: x[choice, GPU] in {0, 1}, on ``slots`` GPUs of each type; equal
-    GPUs are filled in order (u[g] >= u[g + 1]), which forbids their empty permutations."""
+    """Return the program as the thesis writes it: x[choice, GPU] in {0, 1}, on ``slots`` GPUs of each type;
+    equal GPUs are filled in order (u[g] >= u[g + 1]), which forbids their empty permutations."""
     service = _Service(problem, choices)
     program = service.program
     used: dict[str, list[int]] = {}
     on_slot: list[tuple[str, dict[int, int]]] = []
     for gpu_type in problem.types:
-        used[gpu_type] = []
+        own_type = used[gpu_type] = []
         able = [i for i, choice in enumerate(choices) if gpu_type in choice.by_type]
+        needs = {i: needs_pct(choices[i].by_type[gpu_type]) for i in able}
         for _ in range(slots[gpu_type]):
             taken = program.column(upper=1.0, integer=True)
-            if used[gpu_type]:
-                program.row([(taken, 1.0), (used[gpu_type][-1], -1.0)], high=0.0)
-            used[gpu_type].append(taken)
+            if own_type:
+                program.row([(taken, 1.0), (own_type[-1], -1.0)], high=0.0)
+            own_type.append(taken)
             x = {i: program.column(upper=1.0, integer=True) for i in able}
             on_slot.append((gpu_type, x))
-            needs = {i: needs_pct(choices[i].by_type[gpu_type]) for i in able}
             for resource in (0, 1):
                 program.row([*((x[i], needs[i][resource]) for i in able), (taken, -100.0)], high=0.0)
             of_model: dict[str, list[int]] = {}
@@ -174,136 +176,172 @@ def slot_form(problem: Problem, choices: Sequence[Choice], slots: Mapping[str, i
     service.hold()
 
     def layout(values: Sequence[float]) -> Layout:
-        found = [(t, tuple(i for i, column in x.items() if values[column] > 0.5)) for t, x in on_slot]
-        return [(t, members) for t, members in found if members]
+        gpus: Layout = []
+        for gpu_type, x in on_slot:
+            members = tuple(i for i, column in x.items() if values[column] > 0.5)
+            if members:
+                gpus.append((gpu_type, members))
+        return gpus
 
     return service.form(used, layout)
 
 
 def _useful(form: Form, values: Sequence[float]) -> tuple[Layout, float]:
-    """The layout of ``values`` without replicas that serve nothing, and its goodput (requests a second)."""
-    layout = [
-        (t, tuple(i for i in members if i not in form.chosen or values[form.chosen[i]] > 0.5))
-        for t, members in form.layout(values)
-    ]
+    """Return the layout of ``values`` without replicas that serve nothing, and its goodput (requests a
+    second)."""
+    choices = form.choices
     capacity: dict[int, float] = {}
-    for t, members in layout:
-        for i in members:
-            capacity[i] = capacity.get(i, 0.0) + form.choices[i].throughput_rps(t)
-    goodput = sum(min(form.choices[i].model.rate_rps, c) for i, c in capacity.items())
-    kept: Layout = []
+    layout: Layout = []
+    for t, members in form.layout(values):
+        chosen = tuple(i for i in members if i not in form.chosen or values[form.chosen[i]] > 0.5)
+        layout.append((t, chosen))
+        for i in chosen:
+            capacity[i] = capacity.get(i, 0.0) + choices[i].throughput_rps(t)
+    goodput = sum(min(choices[i].model.rate_rps, c) for i, c in capacity.items())
+    useful: Layout = []
     for t, members in reversed(layout):
         needed = []
         for i in members:
-            left = capacity[i] - form.choices[i].throughput_rps(t)
-            if left >= form.choices[i].model.rate_rps:
+            left = capacity[i] - choices[i].throughput_rps(t)
+            if left >= choices[i].model.rate_rps:
                 capacity[i] = left
             else:
                 needed.append(i)
         if needed:
-            kept.append((t, tuple(needed)))
-    return kept[::-1], goodput
+            useful.append((t, tuple(needed)))
+    return useful[::-1], goodput
 
 
 def serve(problem: Problem, form: Form, *, deadline: Deadline) -> Answer | None:
-    """The best answer, one thing after the other, each solve bound to what the solves before it reached:
-    goodput; then, for rented GPUs, their cost and their number; for GPUs that are there, their number
-    and (where all prices are known) their cost. None: time ran out before anything was found.
-    """
-    program = form.program
-    choices = form.choices
-    rates = form.reachable
-    total = sum(rates.values())
-    if not rates:
+    """Return the best answer, one thing after the other, each solve bound to what the solves before it
+    reached: goodput; then, for rented GPUs, their cost and their number; for GPUs that are there, their
+    number and (where all prices are known) their cost. None: time ran out before there was any."""
+    if not form.reachable:
         return Answer(gpus=[], gap_pct=0.0)
-    goodput = {w: rates[choices[i].model.name] / total for i, w in form.served.items()}
-    notes: list[str] = []
-    gap: float | None = 0.0
-    best: Solution | None = None
-    # Enough GPUs can be rented for everything: no need to ask how much can be served.
-    everything = problem.elastic and all(
-        any(
-            problem.limits[t] is None
-            for i in form.served
-            if choices[i].model.name == name
-            for t in choices[i].by_type
-        )
-        for name in rates
-    )
-    if not everything:
-        best = program.solve(goodput, maximise=True, seed=problem.seed, deadline=deadline)
-        if best is None:
+    return _Solving(problem, form, deadline).answer()
+
+
+class _Solving:
+    """Solve one form for one thing after the other; ``best`` is the last answer that stands."""
+
+    def __init__(self, problem: Problem, form: Form, deadline: Deadline) -> None:
+        self.problem = problem
+        self.form = form
+        self.program = form.program
+        self.deadline = deadline
+        self.best: Solution | None = None
+        self.gap: float | None = 0.0
+        self.notes: list[str] = []
+
+    def answer(self) -> Answer | None:
+        # Enough GPUs can be rented for everything: no need to ask how much can be served.
+        everything = self._all_can_be_rented()
+        if not everything:
+            goodput = self._most_goodput()
+            if self.best is None:
+                return None
+            everything = self.best.objective >= 1 - SLACK
+            if not everything:
+                self.program.row(goodput.items(), low=self.best.objective - SLACK)
+        if everything:
+            self._hold_every_rate()
+        for what, objective in _thrift(self.problem, self.form):
+            if not self._less(what, objective, everything):
+                break
+        if self.best is None:
             return None
-        if not best.optimal:
-            notes.append("time ran out before the goodput was proven to be the most")
-            gap = _gap_pct(best.objective, best.bound)
-        everything = best.objective >= 1 - SLACK
-    of_model: dict[str, list[int]] = {}
-    for i, w in form.served.items():
-        of_model.setdefault(choices[i].model.name, []).append(w)
-    if everything:
+        gpus, _ = _useful(self.form, self.best.values)
+        return Answer(gpus=gpus, gap_pct=self.gap, notes=tuple(self.notes))
+
+    def _all_can_be_rented(self) -> bool:
+        """Return whether every model can run on a type of which any number may be rented."""
+        if not self.problem.elastic:
+            return False
+        unlimited = {t for t, limit in self.problem.limits.items() if limit is None}
+        able = {c.model.name for c in self.form.choices if unlimited & set(c.by_type)}
+        return able.issuperset(self.form.reachable)
+
+    def _most_goodput(self) -> dict[int, float]:
+        """Look for the most goodput; return it as columns with their coefficients, parts of all that can be
+        reached."""
+        rates = self.form.reachable
+        total = sum(rates.values())
+        goodput = {w: rates[self.form.choices[i].model.name] / total for i, w in self.form.served.items()}
+        self.best = self.program.solve(goodput, maximise=True, seed=self.problem.seed, deadline=self.deadline)
+        if self.best is not None and not self.best.optimal:
+            self.notes.append("time ran out before the goodput was proven to be the most")
+            self.gap = _gap_pct(self.best)
+        return goodput
+
+    def _hold_every_rate(self) -> None:
+        """Hold that each model is served all that can be reached."""
+        of_model: dict[str, list[int]] = {}
+        for i, w in self.form.served.items():
+            of_model.setdefault(self.form.choices[i].model.name, []).append(w)
         for own in of_model.values():
-            # What was reached, where rounding kept it from 1.
-            if best is None:
-                reached = 1.0
-            else:
-                reached = min(1.0, sum(best.values[w] for w in own))
-            program.row([(w, 1.0) for w in own], low=reached - SLACK)
-    elif best is not None:
-        program.row(goodput.items(), low=best.objective - SLACK)
-    for what, objective in _thrift(problem, form):
-        found = program.solve(
+            reached = 1.0
+            if self.best is not None:  # what was reached, where rounding kept it from 1
+                reached = min(1.0, sum(self.best.values[w] for w in own))
+            self.program.row([(w, 1.0) for w in own], low=reached - SLACK)
+
+    def _less(self, what: str, objective: Mapping[int, float], everything: bool) -> bool:
+        """Look for the least of ``objective``; return whether there was an answer that stands."""
+        best = self.best
+        solution = self.program.solve(
             objective,
-            seed=problem.seed,
-            deadline=deadline,
+            seed=self.problem.seed,
+            deadline=self.deadline,
             start=None if best is None else best.values,
         )
-        if found is None:
-            if best is None:
-                return None
-            if deadline.left_s() > 0:
-                notes.append(
+        if solution is None:
+            if self.deadline.left_s() > 0:
+                self.notes.append(
                     f"the solver found no plan again that serves as much: {what} may not be the least"
                 )
             else:
-                notes.append(f"time ran out before {what} was looked at")
-            break
-        asked = problem.objective == "cost" and everything and what == _asked(problem)
-        if not found.optimal:
-            notes.append(f"time ran out before {what} was proven to be the least")
-            gap = _gap_pct(found.objective, found.bound) if asked else gap
-        if best is not None and _useful(form, found.values)[1] < _useful(form, best.values)[1] * (1 - 1e-9):
-            # The solver's tolerance would give goodput away.
-            notes.append(f"{what} is the least only among the plans that were tried")
-            break
-        best = found
-        program.row(objective.items(), high=found.objective + SLACK * max(1.0, abs(found.objective)))
-    assert best is not None
-    return Answer(gpus=_useful(form, best.values)[0], gap_pct=gap, notes=tuple(notes))
-
-
-def _asked(problem: Problem) -> str:
-    """What the objective ``cost`` means first."""
-    return "the cost" if problem.elastic else "the number of GPUs"
+                self.notes.append(f"time ran out before {what} was looked at")
+            return False
+        if not solution.optimal:
+            self.notes.append(f"time ran out before {what} was proven to be the least")
+            first = "the cost" if self.problem.elastic else "the number of GPUs"
+            if self.problem.objective == "cost" and everything and what == first:
+                self.gap = _gap_pct(solution)
+        if best is not None:
+            goodput = _useful(self.form, solution.values)[1]
+            if goodput < _useful(self.form, best.values)[1] * (1 - 1e-9):
+                # The solver's tolerance would give goodput away.
+                self.notes.append(f"{what} is the least only among the plans that were tried")
+                return False
+        self.best = solution
+        slack = SLACK * max(1.0, abs(solution.objective))
+        self.program.row(objective.items(), high=solution.objective + slack)
+        return True
 
 
 def _thrift(problem: Problem, form: Form) -> list[tuple[str, dict[int, float]]]:
-    number = {c: 1.0 for own in form.used.values() for c in own}
-    prices = [problem.prices.get(t) for t in problem.types]
-    known = [p for p in prices if p is not None]
+    """Return what is to be as little as can be, in order, as columns with their coefficients."""
+    number: dict[int, float] = {}
+    for columns in form.used.values():
+        number |= dict.fromkeys(columns, 1.0)
     stages = [("the number of GPUs", number)]
-    if len(known) == len(prices) and (problem.elastic or len(set(known)) > 1):
-        dearest = max(known)
-        cost = {c: p / dearest for t, p in zip(problem.types, known, strict=True) for c in form.used[t]}
-        stages.insert(0 if problem.elastic else 1, ("the cost", cost))
-    if problem.elastic and len(set(known)) == 1:
-        del stages[1]  # equal prices: the number is the cost
-    return stages
+    prices = problem.known_prices
+    if not prices:
+        return stages
+    cost: dict[int, float] = {}
+    dearest = max(prices.values())
+    for gpu_type, price in prices.items():
+        cost |= dict.fromkeys(form.used[gpu_type], price / dearest)
+    alike = len(set(prices.values())) == 1
+    if alike and problem.elastic:
+        return [("the cost", cost)]  # equal prices: the number is the cost
+    if problem.elastic:
+        return [("the cost", cost), *stages]
+    return stages if alike else [*stages, ("the cost", cost)]
 
 
-def _gap_pct(found: float, bound: float) -> float | None:
-    """How far ``found`` is at most from the best, percent of ``bound``, which the best does not pass; None:
-    no bound."""
-    if not math.isfinite(bound) or bound <= 0:
+def _gap_pct(solution: Solution) -> float | None:
+    """Return how far ``solution`` is at most from the best, percent of its bound, which the best does not
+    pass; None: no bound."""
+    if not math.isfinite(solution.bound) or solution.bound <= 0:
         return None
-    return 100 * abs(found - bound) / bound
+    return 100 * abs(solution.objective - solution.bound) / solution.bound

@@ -1,32 +1,32 @@
-"""Requests a second that keep their objective at replicas that batch: filling, queueing, the estimate's interval.
+"""Requests a second that keep their objective at replicas that batch: filling, queueing, the estimate's
+interval.
 
-One batch at a time is filled for a model, at the model's whole rate L (Poisson). It is for the replica whose turn
-it is (round robin, unequal ones by full batches a second) and leaves for it when it is full or when its first
-request has waited W, the replica's constant time-out. A request is on time where fill + queue + service <= SLO.
-With N ~ Poisson(L W) and K = B - 1:
+One batch at a time is filled for a model, at the model's whole rate L (Poisson). It is for the replica whose
+turn it is (round robin, unequal ones by full batches a second) and leaves for it when it is full or when its
+first request has waited W, the replica's constant time-out. A request is on time where fill + queue + service
+<= SLO. With N ~ Poisson(L W) and K = B - 1:
 
-- batch: 1 + min(N, K); it fills for T = min(W, Erlang(K, L)), E[T] = E[min(N, K)] / L and
-  E[T^2] = E[M (M - 1)] / L^2 with M = min(N, B) (the integral of t P(T > t) is a sum of Poisson tails). A request
-  waits W where it opened a batch that timed out, else it is spread evenly over E[T^2] / E[T], the time that the
-  mean request's batch fills;
-- service: the table's latency at the actual batch, at equally likely points of N, requests weighted by the batch
-  that they are in; linear between the table's batch sizes, slowed by neighbours;
-- queue: each of n replicas gets every n-th batch, so the gaps between its batches are sums of n fill times; s is
-  the squared variation of gap and service together, rho the load, S the service.
-  P(queue > t) = exp(-d (t + o)) with d = ln(1 + y) / (s S), y the root of ln(1 + y) = rho y: the exact decay for
-  Erlang gaps of shape 1 / s and constant service. o, the overshoot, is 0.5826 standard deviations of the gap
-  (Siegmund 1985, for nearly normal steps), at most 0.55 S for P(queue > 0) and at most 0.32 S for the tail: what
-  the exact M/D/1 queue has at loads of 0.2 to 0.9;
+- batch: 1 + min(N, K); it fills for T = min(W, Erlang(K, L)), E[T] = E[min(N, K)] / L and E[T^2] = E[M (M -
+  1)] / L^2 with M = min(N, B) (the integral of t P(T > t) is a sum of Poisson tails). A request waits W where
+  it opened a batch that timed out, else it is spread evenly over E[T^2] / E[T], the time that the mean
+  request's batch fills;
+- service: the table's latency at the actual batch, at equally likely points of N, requests weighted by the
+  batch that they are in; linear between the table's batch sizes, slowed by neighbours;
+- queue: each of n replicas gets every n-th batch, so the gaps between its batches are sums of n fill times; s
+  is the squared variation of gap and service together, rho the load, S the service. P(queue > t) = exp(-d (t +
+  o)) with d = ln(1 + y) / (s S), y the root of ln(1 + y) = rho y: the exact decay for Erlang gaps of shape 1 /
+  s and constant service. o, the overshoot, is 0.5826 standard deviations of the gap (Siegmund 1985, for nearly
+  normal steps), at most 0.55 S for P(queue > 0) and at most 0.32 S for the tail: what the exact M/D/1 queue has
+  at loads of 0.2 to 0.9;
 - a replica that takes turns is dealt every n-th request and serves up to B of them once a cycle D. Those left
-  over after a turn have the tail exp(-x k), x = n ln(1 + y) with the same y; a request that finds k before it waits
-  floor(k / B) cycles more.
+  over after a turn have the tail exp(-x k), x = n ln(1 + y) with the same y; a request that finds k before it
+  waits floor(k / B) cycles more.
 
 Rates above what can be served on time are turned away at the door: the admitted rate is the one with the most
-requests on time. The estimate's interval enters as one factor on all latencies of the model, lognormal on either
-side of the estimate, whose 5 and 95 % points are the interval's ends; time-out and admitted rate are chosen
-without knowing it. Checked against a simulation of the same replicas request by request
-(benchmarks/expected_goodput.py). Derived here, but for the overshoot.
-"""
+requests on time. The estimate's interval enters as one factor on all latencies of the model, lognormal on
+either side of the estimate, whose 5 and 95 % points are the interval's ends; time-out and admitted rate are
+chosen without knowing it. Checked against a simulation of the same replicas request by request
+(benchmarks/expected_goodput.py). Derived here, but for the overshoot."""
 
 from __future__ import annotations
 
@@ -67,11 +67,15 @@ _TURN_NODES = (_TURN_NODES + 1) / 2
 _TURN_WEIGHTS = _TURN_WEIGHTS / 2
 
 
+# The polynomial of Abramowitz and Stegun 7.1.26, the highest power first.
+_NORMAL_TAIL = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+
+
 @frozen
 class Server:
-    """``count`` replicas of one model that are alike: target batch, latencies by batch size (ascending, at
-    least one), factor of the neighbours, and where they take turns the duty cycle and how much of it all turns
-    together take (None: its own alone)."""
+    """Hold ``count`` replicas of one model that are alike: target batch, latencies by batch size (ascending,
+    at least one), factor of the neighbours, and where they take turns the duty cycle and how much of it all
+    turns together take (None: its own alone)."""
 
     batch_size: int
     batches: tuple[int, ...]
@@ -82,13 +86,13 @@ class Server:
     count: int = 1
 
     def latency_ms(self, batch: Array) -> Array:
-        """Latency at a (fractional) batch, slowed; below the smallest and above the largest of the table it is
-        theirs."""
+        """Return the latency at a (fractional) batch, slowed; below the smallest and above the largest of the
+        table it is theirs."""
         return np.interp(batch, self.batches, self.latencies_ms) * self.slowdown
 
     @property
     def capacity_rps(self) -> float:
-        """Requests a second at the full batch."""
+        """Return the requests a second at the full batch."""
         latency = self.latencies_ms[-1] * self.slowdown
         if self.batches[-1] != self.batch_size:
             latency = float(self.latency_ms(np.array(float(self.batch_size))))
@@ -97,8 +101,8 @@ class Server:
 
 @frozen
 class OnTime:
-    """``rate_rps`` requests a second are answered on time out of ``admitted_rps``; ``max_wait_ms`` by server:
-    how long its batches may fill."""
+    """Say that ``rate_rps`` requests a second are answered on time out of ``admitted_rps``; ``max_wait_ms``
+    by server: how long its batches may fill."""
 
     rate_rps: float
     admitted_rps: float
@@ -113,34 +117,64 @@ def on_time(
     sigma: float = 0.0,
     sigma_below: float | None = None,
 ) -> OnTime:
-    """Requests on time at ``servers`` of one model that is asked ``rate_rps`` times a second, each within
-    ``slo_ms``.
+    """Return the requests on time at ``servers`` of one model that is asked ``rate_rps`` times a second, each
+    within ``slo_ms``.
 
-    ``sigma``: standard deviation of the logarithm of true over estimated latency above the estimate (0: measured),
-    ``sigma_below`` below it (None: the same)."""
+    ``sigma``: standard deviation of the logarithm of true over estimated latency above the estimate (0:
+    measured), ``sigma_below`` below it (None: the same)."""
     capacities = np.array([s.capacity_rps * s.count for s in servers])
     capacity = float(capacities.sum())
     if not servers or capacity <= 0 or rate_rps <= 0:
         return OnTime(rate_rps=0.0, admitted_rps=0.0, max_wait_ms=(0.0,) * len(servers))
     below = sigma if sigma_below is None else sigma_below
-    if sigma > 0 or below > 0:
-        factors = np.exp(_INTERVAL_POINTS * np.where(_INTERVAL_POINTS > 0, sigma, below))
-        points = _PAIRED_POINTS
-    else:
-        factors = np.ones(len(_FILL_POINTS))
-        points = _FILL_POINTS
-    parts = capacities / capacity
-    replicas = sum(s.count for s in servers)
+    judge = _Judge(servers, capacities / capacity, slo_ms, sigma, below)
+    # Batches smaller than the target may be faster a request than the full one: more than the capacity is served.
+    best = None
+    if rate_rps <= 1.6 * capacity:
+        best = judge.best_of(np.array([rate_rps]))
+        if best.rate_rps >= (1 - _HAIR) * rate_rps:
+            return best
+    loads = _LOADS[_LOADS * capacity < rate_rps]
+    if not len(loads):
+        loads = np.array([0.5 * min(rate_rps / capacity, 1.0)])
+    best = _better(best, judge.best_of(loads * capacity))
+    near = int(np.argmin(np.abs(loads - best.admitted_rps / capacity)))
+    low = loads[max(0, near - 1)]
+    high = min(1.0, rate_rps / capacity)
+    if near + 1 < len(loads):
+        high = loads[near + 1]
+    between = np.linspace(low, high, 10)[1:-1]
+    return _better(best, judge.best_of(between * capacity))
 
-    def best_of(rates: Array) -> OnTime:
+
+class _Judge:
+    """Work out what ``servers`` of one model answer on time; ``parts`` of its requests go to each."""
+
+    def __init__(
+        self, servers: Sequence[Server], parts: Array, slo_ms: float, sigma: float, below: float
+    ) -> None:
+        self._servers = list(zip(servers, parts, strict=True))
+        self._replicas = sum(s.count for s in servers)
+        self._slo_ms = slo_ms
+        if sigma > 0 or below > 0:
+            self._factors = np.exp(_INTERVAL_POINTS * np.where(_INTERVAL_POINTS > 0, sigma, below))
+            self._points = _PAIRED_POINTS
+        else:
+            self._factors = np.ones(len(_FILL_POINTS))
+            self._points = _FILL_POINTS
+
+    def best_of(self, rates: Array) -> OnTime:
+        """Return the admitted one of ``rates`` of which most is answered on time."""
         total = np.zeros(len(rates))
         waits = []
-        for server, part in zip(servers, parts, strict=True):
+        for server, part in self._servers:
             own = rates * (part / server.count)
             if server.duty_cycle_ms is not None:
-                chance, wait = _turns(server, own, replicas, slo_ms, factors)
+                chance, wait = _turns(server, own, self._replicas, self._slo_ms, self._factors)
             else:
-                chance, wait = _batches(server, rates, own, replicas, slo_ms, factors, points)
+                chance, wait = _batches(
+                    server, rates, own, self._replicas, self._slo_ms, self._factors, self._points
+                )
             total += chance * rates * part
             waits.append(wait)
         best = int(np.argmax(total))
@@ -150,29 +184,11 @@ def on_time(
             max_wait_ms=tuple(float(w[best]) for w in waits),
         )
 
-    # Batches smaller than the target may be faster a request than the full one: more than the capacity is served.
-    if rate_rps <= 1.6 * capacity:
-        found = best_of(np.array([rate_rps]))
-    else:
-        found = None
-    if found is not None and found.rate_rps >= (1 - _HAIR) * rate_rps:
-        return found
-    loads = _LOADS[_LOADS * capacity < rate_rps]
-    if not len(loads):
-        loads = np.array([0.5 * min(rate_rps / capacity, 1.0)])
-    found = _better(found, best_of(loads * capacity))
-    near = int(np.argmin(np.abs(loads - found.admitted_rps / capacity)))
-    if near + 1 < len(loads):
-        high = loads[near + 1]
-    else:
-        high = min(1.0, rate_rps / capacity)
-    return _better(found, best_of(np.linspace(loads[max(0, near - 1)], high, 10)[1:-1] * capacity))
 
-
-def _better(found: OnTime | None, other: OnTime) -> OnTime:
-    if found is None or other.rate_rps > found.rate_rps:
+def _better(best: OnTime | None, other: OnTime) -> OnTime:
+    if best is None or other.rate_rps > best.rate_rps:
         return other
-    return found
+    return best
 
 
 def _batches(
@@ -184,7 +200,7 @@ def _batches(
     factors: Array,
     points: Array,
 ) -> tuple[Array, Array]:
-    """(chance of being on time, best wait), each by admitted rate. Axes inside: rate, wait, point."""
+    """Return (chance of being on time, best wait), each by admitted rate. Axes inside: rate, wait, point."""
     most = server.batch_size - 1
     rate = model_rps[:, None] / 1e3  # per ms
     if most:
@@ -239,13 +255,12 @@ def _batches(
 def _turns(
     server: Server, own_rps: Array, replicas: int, slo_ms: float, factors: Array
 ) -> tuple[Array, Array]:
-    """As :func:`_batches`, for replicas that take turns. Axes inside: rate, factor, when in the cycle it
-    arrives."""
+    """Return the same as :func:`_batches`, for replicas that take turns. Axes inside: rate, factor, when in
+    the cycle it arrives."""
     cycle = server.duty_cycle_ms or 0.0
     size = float(server.batch_size)
-    if server.cycle_busy_ms is None:
-        busy = server.latency_ms(np.array(size))
-    else:
+    busy = float(server.latency_ms(np.array(size)))
+    if server.cycle_busy_ms is not None:
         busy = server.cycle_busy_ms * server.slowdown
     cycle_of = np.maximum(cycle, busy * factors)  # turns that together take longer put off the next
     arrivals = (own_rps[:, None] / 1e3) * cycle_of
@@ -265,8 +280,8 @@ def _turns(
 
 
 def _spread_over(gap: Array, slack: Array, start: Array, decay: Array, flat: Array) -> Array:
-    """Chance that u + q <= slack, u uniform on [0, gap], P(q > t) = start for t <= flat, then start exp(-decay
-    (t - flat))."""
+    """Return the chance that u + q <= slack, u uniform on [0, gap], P(q > t) = start for t <= flat, then
+    start exp(-decay (t - flat))."""
     inside = np.maximum(slack, 0.0)
     falling = np.maximum(slack - flat, 0.0)
     u = np.minimum(gap, inside)
@@ -281,7 +296,8 @@ def _spread_over(gap: Array, slack: Array, start: Array, decay: Array, flat: Arr
 
 
 def _fill_moments(mean: Array, most: int) -> tuple[Array, Array, Array]:
-    """E[min(N, K)], E[M (M - 1)] with M = min(N, K + 1), and P(N >= K), for N ~ Poisson(mean), K = ``most`` >= 1.
+    """Return E[min(N, K)], E[M (M - 1)] with M = min(N, K + 1), and P(N >= K), for N ~ Poisson(mean), K =
+    ``most`` >= 1.
 
     From E[N; N < c] = mean P(N < c - 1) and E[N (N - 1); N < c] = mean^2 P(N < c - 2)."""
     before, here, after = (_poisson_at_least(most + i, mean) for i in (-1, 0, 1))
@@ -291,8 +307,8 @@ def _fill_moments(mean: Array, most: int) -> tuple[Array, Array, Array]:
 
 
 def _poisson_at_least(count: float | Array, mean: Array) -> Array:
-    """P(N >= count) for N ~ Poisson(mean): small whole counts exactly, beyond by Wilson and Hilferty's cube root
-    (1931; within 0.001), which also takes counts between. 1 for counts of 0 or less."""
+    """Return P(N >= count) for N ~ Poisson(mean): small whole counts exactly, beyond by Wilson and Hilferty's
+    cube root (1931; within 0.001), which also takes counts between. 1 for counts of 0 or less."""
     if isinstance(count, int) and count <= _EXACT_COUNTS:
         if count <= 0:
             return np.ones_like(mean)
@@ -306,17 +322,21 @@ def _poisson_at_least(count: float | Array, mean: Array) -> Array:
 
 
 def _normal_cdf(z: Array) -> Array:
-    """Phi(z) to 1.5e-7 (Abramowitz and Stegun 7.1.26)."""
+    """Return Phi(z) to 1.5e-7 (Abramowitz and Stegun 7.1.26)."""
     x = np.abs(z) / math.sqrt(2)
     t = 1.0 / (1.0 + 0.3275911 * x)
-    poly = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    poly = t * _NORMAL_TAIL[0]
+    for coefficient in _NORMAL_TAIL[1:]:
+        poly = t * (coefficient + poly)
     tail = 0.5 * poly * np.exp(-np.minimum(x * x, 700.0))
     return np.where(z >= 0, 1.0 - tail, tail)
 
 
 def interval_sigmas(estimate_ms: float, low_ms: float | None, high_ms: float | None) -> tuple[float, float]:
-    """Standard deviations of the logarithm (below, above the estimate) whose 5 and 95 % points are the
+    """Return standard deviations of the logarithm (below, above the estimate) whose 5 and 95 % points are the
     interval's ends; 0 without an interval, and on a side where it ends at the estimate."""
     if not low_ms or not high_ms or high_ms <= low_ms:
         return 0.0, 0.0
-    return max(0.0, math.log(estimate_ms / low_ms)) / _Z90, max(0.0, math.log(high_ms / estimate_ms)) / _Z90
+    below = max(0.0, math.log(estimate_ms / low_ms))
+    above = max(0.0, math.log(high_ms / estimate_ms))
+    return below / _Z90, above / _Z90

@@ -1,14 +1,16 @@
-"""The policies by name. One line for each of ours; third parties by entry point (group
-``gkestimator.policies``), loaded only when named."""
+"""The policies by name, and their options as they come from a command line. One line for each of ours; third
+parties by entry point (group ``gkestimator.policies``), loaded only when named."""
 
 from __future__ import annotations
 
 import ast
 import difflib
 import importlib
-from collections.abc import Mapping
-from importlib.metadata import entry_points
+import math
+from collections.abc import Iterable, Mapping
+from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import GkestimatorError, UsageError, one_line
@@ -29,81 +31,124 @@ POLICIES: Mapping[str, tuple[str, str]] = {
 }
 
 
+_MAX_TEXT = 200
+_TRUTH = {"true": True, "false": False}
+
+
 def policy_names() -> tuple[str, ...]:
-    """Ours in order, then third parties' as installed; nothing is loaded."""
-    others = sorted({e.name for e in entry_points(group=ENTRY_POINT_GROUP)} - set(POLICIES))
-    return (*POLICIES, *others)
+    """Return the names of ours in order, then third parties' as installed; nothing is loaded."""
+    others = {point.name for point in _third_parties()}
+    return (*POLICIES, *sorted(others - set(POLICIES)))
+
+
+def _third_parties() -> Iterable[EntryPoint]:
+    return entry_points(group=ENTRY_POINT_GROUP)
 
 
 def policy_summaries() -> dict[str, str]:
-    """What each policy is, in a line, by name. Ours are read from the sources' class bodies: a help page
-    must not import every policy and its solver. Of third parties' it says whose they are: nothing
-    of theirs is loaded unless named."""
-    found = {}
+    """Return what each policy is, in a line, by name. Ours are read from the sources' class bodies: a help
+    page must not import every policy and its solver. Of third parties' it says whose they are: nothing of
+    theirs is loaded unless named."""
+    summaries = {}
     for name, (module, attribute) in POLICIES.items():
         source = files("gkestimator.placement").joinpath(f"{module.replace('.', '/')}.py")
-        found[name] = _summary(source.read_text(encoding="utf-8"), attribute) if source.is_file() else ""
-    for point in entry_points(group=ENTRY_POINT_GROUP):
+        text = source.read_text(encoding="utf-8") if source.is_file() else ""
+        summaries[name] = _summary(text, attribute)
+    for point in _third_parties():
         owner = point.dist.name if point.dist else point.value
-        found.setdefault(point.name, f"Third party's, of {owner}.")
-    return {name: one_line(found[name]) for name in policy_names()}
+        summaries.setdefault(point.name, f"Third party's, of {owner}.")
+    return {name: one_line(summaries[name]) for name in policy_names()}
 
 
 def _summary(source: str, attribute: str) -> str:
+    """Return the text that class ``attribute`` of ``source`` assigns to ``summary``; empty where it assigns
+    none."""
     for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef) and node.name == attribute:
-            for line in node.body:
-                if isinstance(line, ast.Assign):
-                    target = line.targets[0]
-                else:
-                    target = getattr(line, "target", None)
-                if isinstance(target, ast.Name) and target.id == "summary":
-                    value = getattr(line, "value", None)
-                    if value is not None:
-                        return str(ast.literal_eval(value))
-                    return ""
+        if not isinstance(node, ast.ClassDef) or node.name != attribute:
+            continue
+        for line in node.body:
+            if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "summary":
+                return str(ast.literal_eval(line.value))
     return ""
 
 
 def policy_class(name: str) -> type[Policy]:
-    """The class of policy ``name``. Raises UsageError: unknown, or a third party's that cannot be loaded."""
-    found: Any
+    """Return the class of policy ``name``. Raises UsageError: unknown, or a third party's that cannot be
+    loaded."""
+    kind: Any
     if name in POLICIES:
         module, attribute = POLICIES[name]
-        found = getattr(importlib.import_module(f"gkestimator.placement.{module}"), attribute)
+        kind = getattr(importlib.import_module(f"gkestimator.placement.{module}"), attribute)
     else:
-        points = [e for e in entry_points(group=ENTRY_POINT_GROUP) if e.name == name]
-        if not points:
-            close = difflib.get_close_matches(name, policy_names(), n=1)
-            if close:
-                hint = f"; did you mean {close[0]}?"
-            else:
-                hint = f" ({', '.join(policy_names())})"
-            raise UsageError(f"unknown policy {name!r}{hint}")
-        try:
-            found = points[0].load()
-        except Exception as e:
-            raise UsageError(
-                f"policy {name} of {points[0].value} cannot be loaded: {type(e).__name__}: {e}"
-            ) from e
-    if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise UsageError(f"policy {name}: found {found!r}, expected a class derived from Policy")
-    return found
+        kind = _loaded(name)
+    if not (isinstance(kind, type) and issubclass(kind, Policy)):
+        raise UsageError(f"policy {name}: found {kind!r}, expected a class derived from Policy")
+    return kind
+
+
+def _loaded(name: str) -> Any:
+    """Return what the third party's entry point ``name`` loads. Raises UsageError."""
+    point = next((point for point in _third_parties() if point.name == name), None)
+    if point is None:
+        close = difflib.get_close_matches(name, policy_names(), n=1)
+        hint = f"; did you mean {close[0]}?" if close else f" ({', '.join(policy_names())})"
+        raise UsageError(f"unknown policy {name!r}{hint}")
+    try:
+        return point.load()
+    except Exception as e:
+        raise UsageError(f"policy {name} of {point.value} cannot be loaded: {type(e).__name__}: {e}") from e
 
 
 def make_policy(name: str, **options: Any) -> Policy:
-    """Policy ``name`` with ``options`` (those that are None are left out). Raises UsageError for an option it
-    does not have, or whose value it refuses (TypeError and ValueError of its constructor)."""
-    found = policy_class(name)
-    given = {key: value for key, value in options.items() if value is not None}
-    for key in given:
-        if key not in found.options:
-            known = f"; it has {', '.join(found.options)}" if found.options else ""
+    """Return policy ``name`` with ``options`` (those that are None are left out). Raises UsageError for an
+    option it does not have, or whose value it refuses (TypeError and ValueError of its constructor)."""
+    kind = policy_class(name)
+    options = {key: value for key, value in options.items() if value is not None}
+    for key in options:
+        if key not in kind.options:
+            known = f"; it has {', '.join(kind.options)}" if kind.options else ""
             raise UsageError(f"policy {name} has no option {key.replace('_', '-')}{known}")
     try:
-        return found(**given)
+        return kind(**options)
     except GkestimatorError:
         raise
     except (TypeError, ValueError) as e:
-        shown = ", ".join(f"{key.replace('_', '-')}={value}" for key, value in given.items())
+        shown = ", ".join(f"{key.replace('_', '-')}={value}" for key, value in options.items())
         raise UsageError(f"policy {name} does not take {shown or 'no options'}: {e}") from e
+
+
+def policy_options(
+    pairs: Iterable[str], given: Mapping[str, Any], *, option: str = "--option"
+) -> dict[str, Any]:
+    """Return ``given`` (those that are None left out) and the ``NAME=VALUE`` of ``pairs``: whole numbers,
+    finite numbers, ``true``, ``false`` and, of the rest, texts. ``option`` is what messages call the pairs.
+    Raises UsageError for a pair of another form or a name that stands twice."""
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        key = name.strip().replace("-", "_")
+        if not equals or not key.isidentifier() or not text.strip() or len(pair) > _MAX_TEXT:
+            raise UsageError(f"{option} {one_line(pair, limit=60)}: expected NAME=VALUE")
+        if key in options:
+            raise UsageError(f"{option} {name}: stands twice, expected once")
+        if key == "coefficients":
+            options[key] = Path(text.strip())
+        else:
+            options[key] = _value(option, name, text.strip())
+    return options
+
+
+def _value(option: str, name: str, text: str) -> int | float | bool | str:
+    if text.lower() in _TRUTH:
+        return _TRUTH[text.lower()]
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if not math.isfinite(number):
+        raise UsageError(f"{option} {name}: found {text}, expected a finite number")
+    return number

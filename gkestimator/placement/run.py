@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from gkestimator.core.errors import one_line
 from gkestimator.documents import PlacedGpu, PlacementPlan, PlanTotals, Replica, Unserved
 from gkestimator.placement.building import impossible
-from gkestimator.placement.expected import expect
-from gkestimator.placement.goodput import assigned_rps, goodput_rps
+from gkestimator.placement.expected import assigned_rps, expect, goodput_rps
 from gkestimator.placement.policy import Placed, Placement, Policy, checked_problem, compute_pct, verify
 from gkestimator.placement.problem import Problem
 
 
 def place(policy: Policy, problem: Problem) -> PlacementPlan:
-    """The plan of ``policy`` for ``problem``. Raises UsageError where the policy cannot answer (a column it
-    needs is null), PolicyError where its answer does not stand."""
+    """Return the plan of ``policy`` for ``problem``. Raises UsageError where the policy cannot answer (a
+    column it needs is null), PolicyError where its answer does not stand."""
     usable = checked_problem(policy, problem)
     answer = policy.place(usable)
     verify(policy, usable, answer)
@@ -24,8 +23,8 @@ def place(policy: Policy, problem: Problem) -> PlacementPlan:
 
 
 def plan_of(policy: str, problem: Problem, answer: Placement) -> PlacementPlan:
-    """``answer`` as a plan: GPUs in the cluster's order, replicas named ``<model>-<number>``, totals, and what
-    is not served."""
+    """Return ``answer`` as a plan: GPUs in the cluster's order, replicas named ``<model>-<number>``, totals,
+    and what is not served."""
     rates = assigned_rps(problem, answer.placed)
     expected = expect(problem, answer.placed)
     order = {g.id: i for i, g in enumerate(problem.gpus)}
@@ -35,28 +34,31 @@ def plan_of(policy: str, problem: Problem, answer: Placement) -> PlacementPlan:
     ids = sorted(by_gpu, key=lambda g: (order.get(g, 0), _number(g)))
     numbers: dict[str, int] = defaultdict(int)
     gpus = []
-    for gpu in ids:
+    for name in ids:
         replicas = []
-        for placed, rate, wait in by_gpu[gpu]:
-            replicas.append(_replica(placed, f"{placed.model}-{numbers[placed.model]}", rate, wait, problem))
+        for placed, rate, wait in by_gpu[name]:
+            number = numbers[placed.model]
             numbers[placed.model] += 1
-        here = [p for p, _, _ in by_gpu[gpu]]
-        gpus.append(
-            PlacedGpu(
-                id=gpu,
-                type=here[0].gpu.type,
-                cuti_pct=compute_pct(here),
-                muti_pct=_memory_pct(here),
-                replicas=tuple(replicas),
-            )
+            replicas.append(_replica(placed, f"{placed.model}-{number}", rate, wait, problem))
+        here = [placed for placed, _, _ in by_gpu[name]]
+        gpu = PlacedGpu(
+            id=name,
+            type=here[0].gpu.type,
+            cuti_pct=compute_pct(here),
+            muti_pct=_memory_pct(here),
+            replicas=tuple(replicas),
         )
+        gpus.append(gpu)
     goodput = goodput_rps(problem, answer.placed)
-    prices = [problem.prices.get(g.type) for g in gpus]
+    cost: float | None = 0
+    for gpu in gpus:
+        price = problem.prices.get(gpu.type)
+        cost = None if cost is None or price is None else cost + price
     totals = PlanTotals(
         goodput_rps=sum(goodput.values()),
         expected_goodput_rps=expected.goodput_rps,
         gpus_used=len(gpus),
-        cost_per_hour=None if None in prices else sum(p for p in prices if p is not None),
+        cost_per_hour=cost,
         gap_pct=answer.gap_pct,
     )
     return PlacementPlan(
@@ -80,10 +82,13 @@ def _number(gpu: str) -> tuple[str, int]:
 
 
 def _memory_pct(here: Sequence[Placed]) -> float | None:
-    found = [p.candidate.memory_pct for p in here]
-    if None in found:
-        return None
-    return sum(m for m in found if m is not None)
+    total = 0.0
+    for placed in here:
+        memory = placed.candidate.memory_pct
+        if memory is None:
+            return None
+        total += memory
+    return total
 
 
 def _replica(placed: Placed, name: str, rate: float, wait: float | None, problem: Problem) -> Replica:
@@ -114,7 +119,7 @@ def _replica(placed: Placed, name: str, rate: float, wait: float | None, problem
 def _unserved(problem: Problem, answer: Placement, goodput: dict[str, float]) -> tuple[Unserved, ...]:
     hopeless = impossible(problem)
     placed = {p.model for p in answer.placed}
-    found = []
+    unserved = []
     for model in problem.models:
         missing = model.rate_rps - goodput[model.name]
         if missing <= 1e-9 * model.rate_rps:
@@ -125,5 +130,5 @@ def _unserved(problem: Problem, answer: Placement, goodput: dict[str, float]) ->
                 reason = f"its replicas serve {goodput[model.name]:.6g} of {model.rate_rps:g} req/s: no room for more"
             else:
                 reason = "no room on the GPUs beside what is placed"
-        found.append(Unserved(model=model.name, rate_rps=missing, reason=one_line(reason)))
-    return tuple(found)
+        unserved.append(Unserved(model=model.name, rate_rps=missing, reason=one_line(reason)))
+    return tuple(unserved)

@@ -17,7 +17,7 @@ from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 
 
 class UnservableError(UsageError):
-    """Models that no policy could serve on this cluster. ``reasons`` by model, each one line."""
+    """Say which models no policy could serve on this cluster. ``reasons`` by model, each one line."""
 
     def __init__(self, workload: str, reasons: Mapping[str, str]) -> None:
         super().__init__(f"{workload}: " + "; ".join(f"{model}: {why}" for model, why in reasons.items()))
@@ -26,13 +26,14 @@ class UnservableError(UsageError):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """One line for each model."""
+        """Return one line for each model."""
         return tuple(f"{self.workload}: {model}: {why}" for model, why in self.reasons.items())
 
 
 @frozen
 class Schedule:
-    """``plan``, the ``problem`` it answers, and why models could never be served (``unservable``, by name)."""
+    """Hold ``plan``, the ``problem`` it answers, and why models could never be served (``unservable``, by
+    name)."""
 
     plan: PlacementPlan
     problem: Problem
@@ -60,11 +61,10 @@ def schedule(
     ``tables`` (requirement tables: CSV, JSON, Parquet).
 
     ``creq`` None: the policy's own. ``objective`` None: cost for an elastic cluster, goodput for a fixed one.
-    ``options`` go to the policy's constructor. ``runtime``, ``dtype`` and ``dims`` keep the rows that name them.
-    A model that could never be served here raises UnservableError, or with ``allow_unserved`` stands in the plan's
-    ``unserved``. ``progress`` is told (what comes next, steps done, steps). Raises DocumentError and
-    TableError for what is wrong with a file, UsageError for the rest.
-    """
+    ``options`` go to the policy's constructor. ``runtime``, ``dtype`` and ``dims`` keep the rows that name
+    them. A model that could never be served here raises UnservableError, or with ``allow_unserved`` stands in
+    the plan's ``unserved``. ``progress`` is called with (what comes next, steps done, steps). Raises
+    DocumentError and TableError for what is wrong with a file, UsageError for the rest."""
     # The policy first: its name and options are wrong in no time, a large table is read in seconds.
     chosen = make_policy(policy, **(options or {}))
     asked = read_workload(Path(workload))

@@ -1,4 +1,5 @@
-"""One end-to-end objective of an application, split over its models so that the load costs the least GPU time.
+"""One end-to-end objective of an application, split over its models so that the load costs the least GPU
+time.
 
 A stage of rate r that runs by candidate c (batch B, latency L, throughput T) in batches of m <= B takes
 
@@ -6,25 +7,24 @@ A stage of rate r that runs by candidate c (batch B, latency L, throughput T) in
 
 - filling: the first request of a batch waits for the other m - 1, which arrive at the model's whole rate r;
 - service: L, that of the full batch, which bounds a smaller one's;
-- queue: what 99 % of the batches wait at most for a replica. With n = ceil(r L / (0.9 m)) replicas the load is
-  rho = r L / (m n) <= 0.9; a batch of m exponential gaps dealt to n replicas in turn has ca2 = 1 / (m n),
+- queue: what 99 % of the batches wait at most for a replica. With n = ceil(r L / (0.9 m)) replicas the load
+  is rho = r L / (m n) <= 0.9; a batch of m exponential gaps dealt to n replicas in turn has ca2 = 1 / (m n),
   service is deterministic, and Kingman's exponential tail P(wait > t) = rho exp(-2 (1 - rho) t / (ca2 L)) gives
   t = ca2 L / (2 (1 - rho)) ln(rho / 0.01), or 0 where rho is below 0.01.
 
-Its cost is the GPU time that it takes: r L / m replicas are busy on average, each with the part of a GPU that it is
-packed by, max(Creq, Mreq) / 100, times the GPU type's price where all prices are known. Of all (c, m) those
-remain that no other beats in both. The split is the choice of one for each stage whose responses sum to at
-most the objective on every way through the stages: among those that cost at most 5 % more than the cheapest (a
-smaller gain is not worth slack that neighbours will need) the one whose longest way is shortest; exactly, as a
-mixed-integer program over the stages' latest finishing times (Nexus, SOSP 2019, solves a like problem over
-trees by dynamic programming over discretised budgets). What is left of the objective is spread in proportion.
-Source of the tail: Kingman 1961; the rest derived here.
-"""
+Its cost is the GPU time that it takes: r L / m replicas are busy on average, each with the part of a GPU that
+it is packed by, max(Creq, Mreq) / 100, times the GPU type's price where all prices are known. Of all (c, m)
+those remain that no other beats in both. The split is the choice of one for each stage whose responses sum to
+at most the objective on every way through the stages: among those that cost at most 5 % more than the
+cheapest (a smaller gain is not worth slack that neighbours will need) the one whose longest way is shortest;
+exactly, as a mixed-integer program over the stages' latest finishing times (Nexus, SOSP 2019, solves a like
+problem over trees by dynamic programming over discretised budgets). What is left of the objective is spread
+in proportion. Source of the tail: Kingman 1961; the rest derived here."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gkestimator.core.records import frozen
 from gkestimator.documents import Application, ModelLoad, Workload
@@ -42,8 +42,8 @@ _MOST_STAGES = 100  # beyond, the cheapest split is taken as it is: the second p
 
 @frozen
 class StageChoice:
-    """One way to run a stage: ``response_ms`` within which it answers, and ``cost``, GPU time per time (weighted by
-    price)."""
+    """Hold one way to run a stage: ``response_ms`` within which it answers, and ``cost``, GPU time per time
+    (weighted by price)."""
 
     response_ms: float
     cost: float
@@ -54,11 +54,11 @@ def stage_objectives(
     candidates: Mapping[str, Sequence[Candidate]],
     prices: Mapping[str, float | None] | None = None,
 ) -> tuple[tuple[ModelLoad, ...], list[str]]:
-    """Every model of ``workload`` once, with the rate that reaches it and the objective it must keep, and notes.
+    """Return every model of ``workload`` once, with the rate that reaches it and the objective it must keep,
+    and notes.
 
-    A model asked for in several places is one load: rates add up, the smallest objective and the largest weight
-    hold. ``candidates`` by model, at least one each; ``prices`` by GPU type (USD per hour).
-    """
+    A model asked for in several places is one load: rates add up, the smallest objective and the largest
+    weight hold. ``candidates`` by model, at least one each; ``prices`` by GPU type (USD per hour)."""
     loads = {m.name: m for m in workload.models}
     total = workload.model_rates_rps()
     notes = []
@@ -66,24 +66,17 @@ def stage_objectives(
         rates = application.rates_rps()
         budgets, how = split_objective(application, candidates, prices, filling_rps=total)
         for stage in application.stages:
-            new = ModelLoad(
-                name=stage.model,
-                rate_rps=rates[stage.model],
-                slo_ms=budgets[stage.model],
-                weight=application.weight,
-            )
-            old = loads.get(stage.model)
+            name = stage.model
+            rate = rates[name]
+            slo = budgets[name]
+            weight = application.weight
+            old = loads.get(name)
             if old is not None:
-                new = ModelLoad(
-                    name=stage.model,
-                    rate_rps=old.rate_rps + new.rate_rps,
-                    slo_ms=min(old.slo_ms, new.slo_ms),
-                    weight=max(old.weight, new.weight),
-                )
-                notes.append(
-                    f"{stage.model} is asked for in several places: served as one, within {new.slo_ms:.4g} ms"
-                )
-            loads[stage.model] = new
+                rate += old.rate_rps
+                slo = min(old.slo_ms, slo)
+                weight = max(old.weight, weight)
+                notes.append(f"{name} is asked for in several places: served as one, within {slo:.4g} ms")
+            loads[name] = ModelLoad(name=name, rate_rps=rate, slo_ms=slo, weight=weight)
         parts = ", ".join(f"{s.model} {budgets[s.model]:.4g}" for s in application.stages)
         notes.append(f"application {application.name}: {application.slo_ms:g} ms split {how}: {parts} ms")
     return tuple(loads.values()), notes
@@ -96,40 +89,37 @@ def split_objective(
     *,
     filling_rps: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, float], str]:
-    """Milliseconds for each stage, so that no way through the stages takes longer than the application's
-    objective, and how they were found, in words.
+    """Return milliseconds for each stage, so that no way through the stages takes longer than the
+    application's objective, and how they were found, in words.
 
-    By least cost, see the module. Where no choice of batches leaves room to fill and queue: in proportion to each
-    stage's fastest latency. ``filling_rps``: the rate at which a model's batches fill, where others ask for it
-    too (default: the application's own).
-    """
+    The split is that of least cost, see the module. Where no choice of batches leaves room to fill and queue:
+    in proportion to each stage's fastest latency. ``filling_rps``: the rate at which a model's batches fill,
+    where others ask for it too (default: the application's own)."""
     rates = application.rates_rps()
-    costs = _price_of(candidates, [s.model for s in application.stages], prices)
-    menus = {
-        name: choices(candidates[name], rate, prices=costs, filling_rps=(filling_rps or rates)[name])
-        for name, rate in rates.items()
-    }
-    found = None
+    filling = filling_rps or rates
+    costs = _price_of(candidates, rates, prices)
+    menus = {}
+    for name, rate in rates.items():
+        menus[name] = choices(candidates[name], rate, prices=costs, filling_rps=filling[name])
+    cheapest = None
     if all(menus.values()):
         fastest = {name: menu[0].response_ms for name, menu in menus.items()}
         if max(_longest(application, fastest).values()) <= application.slo_ms:
-            found = cheapest_choices(application, menus)
-    if found is None:
-        return (
-            proportional_split(application, candidates),
-            "in proportion to the fastest latencies, as nothing leaves room to fill batches and queue",
-        )
-    responses = {name: menus[name][i].response_ms for name, i in found.items()}
+            cheapest = cheapest_choices(application, menus)
+    if cheapest is None:
+        how = "in proportion to the fastest latencies, as nothing leaves room to fill batches and queue"
+        return proportional_split(application, candidates), how
+    responses = {name: menus[name][i].response_ms for name, i in cheapest.items()}
     return _spread(application, responses), "by least GPU time"
 
 
 def proportional_split(
     application: Application, candidates: Mapping[str, Sequence[Candidate]]
 ) -> dict[str, float]:
-    """Milliseconds for each stage, in proportion to its fastest latency, on the longest way that it lies on."""
-    return _spread(
-        application, {s.model: min(c.latency_ms for c in candidates[s.model]) for s in application.stages}
-    )
+    """Return milliseconds for each stage, in proportion to its fastest latency, on the longest way that it
+    lies on."""
+    fastest = {s.model: min(c.latency_ms for c in candidates[s.model]) for s in application.stages}
+    return _spread(application, fastest)
 
 
 def choices(
@@ -139,42 +129,40 @@ def choices(
     prices: Mapping[str, float] | None = None,
     filling_rps: float | None = None,
 ) -> tuple[StageChoice, ...]:
-    """The ways to serve ``rate_rps`` by ``candidates`` that none other beats in response and cost, fastest first.
+    """Return the ways to serve ``rate_rps`` by ``candidates`` that none other beats in response and cost,
+    fastest first.
 
-    ``prices``: weight of a GPU's time by type (default 1). ``filling_rps``: rate at which batches fill, at least
-    ``rate_rps``. Candidates that are larger than the GPU's memory are left out.
-    """
+    ``prices``: weight of a GPU's time by type (default 1). ``filling_rps``: rate at which batches fill, at
+    least ``rate_rps``. Candidates that are larger than the GPU's memory are left out."""
     fill = max(rate_rps, filling_rps or 0.0) / 1e3
-    found = []
+    ways = []
     for c in candidates:
-        if c.memory_pct is not None and c.memory_pct > 100:
+        memory = c.memory_pct or 0.0
+        if memory > 100:
             continue
-        price = (1.0 if prices is None else prices[c.gpu]) * _part_of_gpu(c)
-        for size in _sizes(c.batch_size):
+        # Of a GPU that others share a replica takes compute or memory, whichever is more.
+        compute = c.sm_share_pct if c.creq_pct is None else c.creq_pct
+        price = 1.0 if prices is None else prices[c.gpu]
+        price *= max(compute, memory) / 100
+        size = 1
+        while True:
             busy = rate_rps / 1e3 * c.latency_ms / size
-            found.append(
-                (_queue_ms(busy, size, c.latency_ms) + (size - 1) / fill + c.latency_ms, price * busy)
-            )
-    kept: list[StageChoice] = []
-    for response, cost in sorted(found):
-        if not kept or cost < kept[-1].cost:
-            kept.append(StageChoice(response_ms=response, cost=cost))
-    return tuple(kept)
-
-
-def _part_of_gpu(candidate: Candidate) -> float:
-    """What a replica takes of a GPU that others share: compute or memory, whichever is more."""
-    compute = candidate.sm_share_pct if candidate.creq_pct is None else candidate.creq_pct
-    return max(compute, candidate.memory_pct or 0.0) / 100
-
-
-def _sizes(batch: int) -> list[int]:
-    """The batch itself and the powers of two below it: a batch may leave before it is full."""
-    return [2**i for i in range(batch.bit_length()) if 2**i < batch] + [batch]
+            response = _queue_ms(busy, size, c.latency_ms) + (size - 1) / fill + c.latency_ms
+            ways.append((response, price * busy))
+            if size == c.batch_size:
+                break
+            # A batch may leave before it is full: powers of two stand for all sizes below.
+            size = min(2 * size, c.batch_size)
+    best: list[StageChoice] = []
+    for response, cost in sorted(ways):
+        if not best or cost < best[-1].cost:
+            best.append(StageChoice(response_ms=response, cost=cost))
+    return tuple(best)
 
 
 def _queue_ms(busy: float, size: int, latency_ms: float) -> float:
-    """What all but a hundredth of the batches wait at most; ``busy``: replicas that are busy on average."""
+    """Return what all but a hundredth of the batches wait at most; ``busy``: replicas that are busy on
+    average."""
     replicas = max(1, math.ceil(busy / _LOAD))
     load = busy / replicas
     if load <= _LATE:
@@ -184,17 +172,23 @@ def _queue_ms(busy: float, size: int, latency_ms: float) -> float:
 
 def _price_of(
     candidates: Mapping[str, Sequence[Candidate]],
-    names: Sequence[str],
+    names: Iterable[str],
     prices: Mapping[str, float | None] | None,
 ) -> dict[str, float]:
-    types = {c.gpu for name in names for c in candidates[name]}
-    known = {t: (prices or {}).get(t) for t in types}
-    # Without every price an hour of one type is taken to be worth an hour of another.
-    return {t: 1.0 if None in known.values() else float(known[t] or 0.0) for t in types}
+    """Return the weight of an hour of each GPU type: its price; without every price an hour of one type is
+    taken to be worth an hour of another."""
+    weights: dict[str, float] = {}
+    for name in names:
+        for candidate in candidates[name]:
+            price = (prices or {}).get(candidate.gpu)
+            weights[candidate.gpu] = math.nan if price is None else price
+    if any(math.isnan(weight) for weight in weights.values()):
+        return dict.fromkeys(weights, 1.0)
+    return weights
 
 
 def _longest(application: Application, times: Mapping[str, float]) -> dict[str, float]:
-    """By stage: the longest way through the stages that it lies on."""
+    """Return for each stage the longest way through the stages that it lies on."""
     until: dict[str, float] = {}
     for stage in application.stages:  # stages stand after those they follow
         until[stage.model] = times[stage.model] + max((until[m] for m in stage.after), default=0.0)
@@ -206,7 +200,8 @@ def _longest(application: Application, times: Mapping[str, float]) -> dict[str, 
 
 
 def _spread(application: Application, times: Mapping[str, float]) -> dict[str, float]:
-    """``times`` stretched until the longest way of each stage takes the objective: on no way is the sum larger."""
+    """Return ``times`` stretched until the longest way of each stage takes the objective: on no way is the
+    sum larger."""
     longest = _longest(application, times)
     return {name: application.slo_ms * times[name] / longest[name] for name in times}
 
@@ -214,9 +209,9 @@ def _spread(application: Application, times: Mapping[str, float]) -> dict[str, f
 def cheapest_choices(
     application: Application, menus: Mapping[str, Sequence[StageChoice]]
 ) -> dict[str, int] | None:
-    """The index of the choice of each stage: of all splits within the objective whose cost is within ``_WORTH`` of
-    the least, the one whose longest way is shortest (beyond ``_MOST_STAGES`` the cheapest as it is). None
-    where the search found none within its bound."""
+    """Return the index of the choice of each stage: of all splits within the objective whose cost is within
+    ``_WORTH`` of the least, the one whose longest way is shortest (beyond ``_MOST_STAGES`` the cheapest as it
+    is). None where the search ends at its bound without any."""
     program = IntegerProgram()
     # In the order of names: neither the file's order nor that of the rows may decide between equals.
     stages = sorted(application.stages, key=lambda s: s.model)
@@ -225,29 +220,27 @@ def cheapest_choices(
     end = program.column(upper=1.0 - 2 * SLACK)
     finish = {s.model: program.column(upper=1.0) for s in stages}
     most = max(choice.cost for s in stages for choice in menus[s.model]) or 1.0
-    cost = {
-        i: choice.cost / most
-        for s in stages
-        for i, choice in zip(chosen[s.model], menus[s.model], strict=True)
-    }
+    cost = {}
     for stage in stages:
+        done = (finish[stage.model], 1.0)
         columns = chosen[stage.model]
-        program.row([(i, 1.0) for i in columns], low=1.0, high=1.0)
-        taken = [
-            (i, -choice.response_ms / application.slo_ms)
-            for i, choice in zip(columns, menus[stage.model], strict=True)
-        ]
-        program.row([(finish[stage.model], 1.0), *taken], low=0.0)
+        program.row([(column, 1.0) for column in columns], low=1.0, high=1.0)
+        taken = []
+        for column, choice in zip(columns, menus[stage.model], strict=True):
+            cost[column] = choice.cost / most
+            taken.append((column, -choice.response_ms / application.slo_ms))
+        program.row([done, *taken], low=0.0)
         for before in stage.after:
-            program.row([(finish[stage.model], 1.0), (finish[before], -1.0), *taken], low=0.0)
+            program.row([done, (finish[before], -1.0), *taken], low=0.0)
         program.row([(end, 1.0), (finish[stage.model], -1.0)], low=0.0)
     nodes = max(1, _MAX_WORK // len(cost))
     best = program.solve(cost, nodes=nodes)
     if best is not None and len(stages) <= _MOST_STAGES:
         program.row(cost.items(), high=(1 + _WORTH) * best.objective + SLACK)
         best = program.solve({end: 1.0}, nodes=nodes, start=best.values) or best
-    if best is None:
-        return None
-    return {
-        name: next(n for n, i in enumerate(columns) if best.values[i]) for name, columns in chosen.items()
-    }
+    return None if best is None else _taken(chosen, best.values)
+
+
+def _taken(chosen: Mapping[str, Sequence[int]], values: Sequence[float]) -> dict[str, int]:
+    """Return the index of the column of each stage that is 1."""
+    return {name: next(n for n, i in enumerate(columns) if values[i]) for name, columns in chosen.items()}

@@ -1,9 +1,13 @@
-"""How the pictures of reports look: colours and matplotlib settings, for all that draw."""
+"""One look for the pictures of reports: colours, matplotlib settings, and files that do not change from run
+to run."""
 
 from __future__ import annotations
 
 import io
+from contextlib import AbstractContextManager
 from typing import Any
+
+from gkestimator.core.errors import UsageError
 
 INK, GREY, BLUE = "#333333", "#b0b0b0", "#2a6f97"
 STYLE: Any = {  # matplotlib types its settings by their names
@@ -23,6 +27,7 @@ STYLE: Any = {  # matplotlib types its settings by their names
     "text.color": INK,
     "axes.labelcolor": INK,
 }
+PICTURE_SUFFIXES = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 # Files that do not change from run to run: matplotlib would write the date and its version.
 _METADATA: dict[str, dict[str, None]] = {
     "png": {"Software": None},
@@ -31,12 +36,38 @@ _METADATA: dict[str, dict[str, None]] = {
 }
 
 
-def saved(figure: Any, form: str, *, dpi: int = 150) -> bytes:
-    """``figure`` (matplotlib's) as ``png``, ``svg`` or ``pdf``; the same figure gives the same bytes (for SVG under
-    the setting ``svg.hashsalt``).
+def check_drawable() -> None:
+    """Raise UsageError without matplotlib (extra ``plot``): to be known before a result is computed, not
+    after."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as e:
+        raise UsageError("a picture needs matplotlib: pip install 'gkestimator[plot]'") from e
 
-    Constrained layout solves for the places of the axes in an order that changes from run to run, so their last
-    digits do too, and SVG makes names of them: the places are rounded to 1e-5 of the figure."""
+
+def drawing() -> AbstractContextManager[None]:
+    """Return the context in which a report's picture is drawn and :func:`saved`. Raises UsageError without
+    matplotlib."""
+    check_drawable()
+    import matplotlib
+
+    settings = {**STYLE, "svg.hashsalt": "gkestimator"}
+    return matplotlib.rc_context(settings)
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return an empty figure of ``width`` by ``height`` inches whose axes make room for their texts."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def saved(figure: Any, form: str, *, dpi: int = 150) -> bytes:
+    """Return ``figure`` (matplotlib's) as ``png``, ``svg`` or ``pdf``; the same figure gives the same bytes
+    (for SVG under the setting ``svg.hashsalt``).
+
+    Constrained layout solves for the places of the axes in an order that changes from run to run, so their
+    last digits do too, and SVG makes names of them: the places are rounded to 1e-5 of the figure."""
     if figure.get_layout_engine() is not None:
         figure.draw_without_rendering()
         figure.set_layout_engine("none")

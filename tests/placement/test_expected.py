@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from _problems import problem, row
 
-from gkestimator.placement.expected import expect, server_of
-from gkestimator.placement.goodput import assigned_rps, goodput_rps
+from gkestimator.placement.expected import assigned_rps, expect, goodput_rps, server_of
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Problem
 

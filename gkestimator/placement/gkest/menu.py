@@ -1,10 +1,10 @@
-"""Ways to run a model that the `gkest` policy chooses from, and what one replica of each can serve on time."""
+"""Ways to run a model that the `gkest` policy chooses from, and what one replica of each can serve on
+time."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import replace
 
 from gkestimator.core.records import frozen
@@ -33,8 +33,8 @@ WORK_FULL = 8
 
 @frozen
 class Way:
-    """One candidate of one model, with what packing asks of it. ``demand_pct`` is the SM demand while it runs
-    (None: unknown, it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined."""
+    """Hold one candidate of one model, with what packing asks of it. ``demand_pct`` is the SM demand while it
+    runs (None: unknown, it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined."""
 
     number: int
     model: int
@@ -51,12 +51,12 @@ class Way:
 
     @property
     def width(self) -> float:
-        """Upper end of its latency's interval over the latency."""
+        """Return the upper end of its latency's interval over the latency."""
         return self.candidate.latency_high_ms / self.latency_ms
 
     @property
     def part(self) -> float:
-        """Part of a GPU's compute that it holds while it runs without a pause."""
+        """Return the part of a GPU's compute that it holds while it runs without a pause."""
         if self.share_pct < 100:
             return self.share_pct / 100
         if self.demand_pct is None:
@@ -66,16 +66,16 @@ class Way:
 
 @frozen
 class Serves:
-    """Most requests a second that one replica answers on time, and how many it admits for that."""
+    """Say how many requests a second one replica answers on time at most, and how many it admits for that."""
 
     rate_rps: float
     admitted_rps: float
 
 
 class Menus:
-    """Every way of every model that can keep the objective and fits the GPU's memory, less those that another
-    way of the same share matches or betters in capacity, latency, SM demand and memory at once. Ways are
-    numbered; equal input, equal numbers.
+    """Hold every way of every model that can keep the objective and fits the GPU's memory, less those that
+    another way of the same share matches or betters in capacity, latency, SM demand and memory at once. Ways
+    are numbered; equal input, equal numbers.
 
     ``oversubscribe``: the sum of Creq on a GPU may pass 100 %. ``turns``: replicas may take turns. ``work``
     counts what the queueing model was asked."""
@@ -88,119 +88,122 @@ class Menus:
         self.types = problem.types
         self.ways: list[Way] = []
         self.of: list[dict[int, list[Way]]] = []
-        self._serves: dict[tuple[int, float | None, int, int], Serves] = {}
+        self._serves: dict[tuple[int, int, int], Serves] = {}
         self._narrowest: dict[int, float] = {}
         self._servers: dict[tuple[int, float | None], Server] = {}
-        index = {t: i for i, t in enumerate(self.types)}
         for m, model in enumerate(problem.models):
-            by_type: dict[int, list[Way]] = {}
-            groups: dict[tuple[str, float], list[Candidate]] = {}
-            for candidate in model.candidates:
-                memory = candidate.memory_pct
-                if candidate.latency_ms <= model.slo_ms and memory is not None and memory <= 100:
-                    groups.setdefault((candidate.gpu, candidate.sm_share_pct), []).append(candidate)
-            for (gpu, _), group in groups.items():
-                for candidate in group:
-                    if not any(_betters(other, candidate) for other in group if other is not candidate):
-                        way = _way(len(self.ways), m, index[gpu], candidate)
-                        self.ways.append(way)
-                        by_type.setdefault(way.type, []).append(way)
-            self.of.append(by_type)
+            self.of.append(self._by_type(m, model))
+
+    def _by_type(self, m: int, model: PlacementModel) -> dict[int, list[Way]]:
+        """Return the ways of the ``m``-th model by GPU type, each with its number."""
+        groups: dict[tuple[str, float], list[Candidate]] = {}
+        for candidate in model.candidates:
+            memory = candidate.memory_pct
+            if candidate.latency_ms <= model.slo_ms and memory is not None and memory <= 100:
+                groups.setdefault((candidate.gpu, candidate.sm_share_pct), []).append(candidate)
+        by_type: dict[int, list[Way]] = {}
+        for (gpu, _), group in groups.items():
+            t = self.types.index(gpu)
+            for candidate in group:
+                if not any(_betters(other, candidate) for other in group if other is not candidate):
+                    way = _way(len(self.ways), m, t, candidate)
+                    self.ways.append(way)
+                    by_type.setdefault(t, []).append(way)
+        return by_type
 
     def model(self, m: int) -> PlacementModel:
-        """The ``m``-th model."""
+        """Return the ``m``-th model."""
         return self.problem.models[m]
 
     def narrowest(self, m: int) -> float:
-        """The smallest :attr:`Way.width` of model ``m``."""
+        """Return the smallest :attr:`Way.width` of model ``m``."""
         if m not in self._narrowest:
             self._narrowest[m] = min(w.width for ways in self.of[m].values() for w in ways)
         return self._narrowest[m]
 
     def rate(self, way: Way) -> float:
-        """Requests a second that one replica without neighbours serves on time; roughly, where there are many
-        ways."""
+        """Return the requests a second that one replica without neighbours serves on time; roughly, where
+        there are many ways."""
         if len(self.ways) <= _MANY_WAYS:
             return self.serves(way.number, None, 1.0).rate_rps
         # half of the time is lost where the upper end of the latency reaches the objective, all where the latency does
         slo = self.model(way.model).slo_ms
-        slack = (
-            1.0 - 0.5 * (way.latency_ms / slo) ** 2 - 0.5 * min(1.0, way.candidate.latency_high_ms / slo) ** 2
-        )
+        highest = min(1.0, way.candidate.latency_high_ms / slo)
+        slack = 1.0 - 0.5 * (way.latency_ms / slo) ** 2 - 0.5 * highest**2
         return way.capacity_rps * min(_MOST_LOAD, max(slack, 0.02)) / math.sqrt(way.width)
 
     def server(self, way: int, cycle_ms: float | None) -> Server:
-        """One replica alone, as the queueing model sees it."""
+        """Return one replica alone, as the queueing model sees it."""
         key = (way, cycle_ms)
-        found = self._servers.get(key)
-        if found is None:
-            w = self.ways[way]
-            found = server_of(
-                self.model(w.model), w.candidate, duty_cycle_ms=cycle_ms, cycle_busy_ms=_busy(cycle_ms)
-            )
-            self._servers[key] = found
-        return found
+        server = self._servers.get(key)
+        if server is None:
+            candidate = self.ways[way].candidate
+            model = self.model(self.ways[way].model)
+            # our cycles are the sum of their turns
+            busy = None if cycle_ms is None else round(cycle_ms, 9)
+            server = server_of(model, candidate, duty_cycle_ms=cycle_ms, cycle_busy_ms=busy)
+            self._servers[key] = server
+        return server
 
     def serves(self, way: int, cycle_ms: float | None, slowdown: float, widest: int | None = None) -> Serves:
-        """What one of as many replicas as the model's rate needs can serve on time at ``slowdown``, however
-        much is asked for. ``widest``: the way of its model whose interval is the widest in use, and holds for
-        all."""
+        """Return what one of as many replicas as the model's rate needs can serve on time at ``slowdown``,
+        however much is asked for. ``widest``: the way of its model whose interval is the widest in use, and
+        holds for all."""
         if cycle_ms is not None:
             return self._in_turn(self.ways[way], cycle_ms, slowdown)
         at = bisect_right(_SLOWDOWNS, slowdown) - 1
-        low = self._at(way, cycle_ms, at, widest)
+        low = self._at(way, at, widest)
         if at + 1 >= len(_SLOWDOWNS):
             scale = _SLOWDOWNS[-1] / slowdown
             return Serves(rate_rps=low.rate_rps * scale, admitted_rps=low.admitted_rps * scale)
         part = (slowdown - _SLOWDOWNS[at]) / (_SLOWDOWNS[at + 1] - _SLOWDOWNS[at])
         if part < 1e-6:
             return low
-        high = self._at(way, cycle_ms, at + 1, widest)
+        high = self._at(way, at + 1, widest)
         return Serves(
             rate_rps=low.rate_rps + part * (high.rate_rps - low.rate_rps),
             admitted_rps=low.admitted_rps + part * (high.admitted_rps - low.admitted_rps),
         )
 
     def _in_turn(self, way: Way, cycle_ms: float, slowdown: float) -> Serves:
-        """Roughly: cycles are many, and what a try is worth is worked out before it is kept."""
+        """Return the same, roughly: cycles are many, and what a try is worth is worked out before it is
+        kept."""
         slack = self.model(way.model).slo_ms - way.latency_ms * slowdown
-        if slack >= 2 * cycle_ms * slowdown:
-            load = _TURN_LOADS[0]
-        else:
-            load = _TURN_LOADS[1]
+        again, once = _TURN_LOADS
+        load = again if slack >= 2 * cycle_ms * slowdown else once
         rate = 1e3 * way.batch / cycle_ms * load / (slowdown * math.sqrt(way.width))
         return Serves(rate_rps=rate, admitted_rps=rate)
 
-    def _at(self, way: int, cycle_ms: float | None, at: int, widest: int | None) -> Serves:
-        if widest is None or self.ways[widest].width <= self.ways[way].width * _AS_WIDE:
+    def _at(self, way: int, at: int, widest: int | None) -> Serves:
+        """Return what :meth:`serves` says at the ``at``-th of the slowdowns, without turns."""
+        w = self.ways[way]
+        if widest is None or self.ways[widest].width <= w.width * _AS_WIDE:
             widest = way
-        key = (way, cycle_ms, at, widest)
-        found = self._serves.get(key)
-        if found is None:
-            w = self.ways[way]
+        key = (way, at, widest)
+        serves = self._serves.get(key)
+        if serves is None:
             model = self.model(w.model)
-            alone = self.server(way, cycle_ms)
+            alone = self.server(way, None)
             pooled = min(_MOST_POOLED, max(1, math.ceil(model.rate_rps / alone.capacity_rps)))
             server = replace(alone, slowdown=_SLOWDOWNS[at], count=pooled)
-            asked = replace(model, rate_rps=_MOST_LOAD * pooled * server.capacity_rps)
-            answer = model_on_time(asked, [server], [w.candidate, self.ways[widest].candidate])
-            self.work += WORK_LIGHT if answer.rate_rps >= 0.999 * asked.rate_rps else WORK_FULL
-            found = Serves(
-                rate_rps=answer.rate_rps / pooled,
-                admitted_rps=max(answer.admitted_rps, answer.rate_rps, 1e-12) / pooled,
-            )
-            self._serves[key] = found
-        return found
+            rate = _MOST_LOAD * pooled * server.capacity_rps
+            candidates = [w.candidate, self.ways[widest].candidate]
+            answer = model_on_time(replace(model, rate_rps=rate), [server], candidates)
+            self.work += WORK_LIGHT if answer.rate_rps >= 0.999 * rate else WORK_FULL
+            admitted = max(answer.admitted_rps, answer.rate_rps, 1e-12)
+            serves = Serves(rate_rps=answer.rate_rps / pooled, admitted_rps=admitted / pooled)
+            self._serves[key] = serves
+        return serves
 
     def best(self, m: int, t: int, need_rps: float, *, most_share: float, confined: bool) -> list[Way]:
-        """A few ways of ``m`` on type ``t`` worth trying where ``need_rps`` are wanted: the smallest that
-        serves them, the one that serves most, the one that asks least of the GPU for each request, and the one
-        between."""
-        ways = [
-            w
-            for w in self.of[m].get(t, ())
-            if (w.share_pct < 100) == confined and (not confined or w.share_pct <= most_share + 1e-9)
-        ]
+        """Return a few ways of ``m`` on type ``t`` worth trying where ``need_rps`` are wanted: the smallest
+        that serves them, the one that serves most, the one that asks least of the GPU for each request, and
+        the one between."""
+        ways = self.of[m].get(t, ())
+        if confined:
+            ways = [w for w in ways if w.share_pct < 100 and w.share_pct <= most_share + 1e-9]
+        else:
+            ways = [w for w in ways if w.share_pct >= 100]
         if len(ways) <= 2:
             return ways
         if len(self.of) > MANY:
@@ -214,18 +217,12 @@ class Menus:
             picks.append(min(enough, key=lambda i: (ways[i].part, ways[i].batch)))
             picks.append(min(enough, key=lambda i: (ways[i].part / ways[i].capacity_rps, ways[i].batch)))
         picks.append(max(order, key=lambda i: (rates[i], -ways[i].batch)))
-        picks.append(max(order, key=lambda i: (rates[i] / ways[i].part, -ways[i].batch)))
+        for_its_part = [(rates[i] / ways[i].part, -ways[i].batch) for i in order]
+        picks.append(max(order, key=for_its_part.__getitem__))
         narrow = min(w.width for w in ways) * _AS_WIDE
         sure = [i for i in order if ways[i].width <= narrow]
-        picks.append(max(sure, key=lambda i: (rates[i] / ways[i].part, -ways[i].batch)))
+        picks.append(max(sure, key=for_its_part.__getitem__))
         return [ways[i] for i in dict.fromkeys(picks)]
-
-
-def _busy(cycle_ms: float | None) -> float | None:
-    """How much of a cycle its turns take: our cycles are the sum of their turns."""
-    if cycle_ms is None:
-        return None
-    return round(cycle_ms, 9)
 
 
 def _way(number: int, model: int, gpu_type: int, candidate: Candidate) -> Way:
@@ -247,22 +244,29 @@ def _way(number: int, model: int, gpu_type: int, candidate: Candidate) -> Way:
 
 
 def _betters(a: Candidate, b: Candidate) -> bool:
-    """Whether ``a`` is at least as good as ``b`` in all that a placement can feel, and the smaller batch or
-    better somewhere."""
-    pairs: Sequence[tuple[float, float]] = (
-        (-a.throughput_rps, -b.throughput_rps),
-        (a.latency_ms, b.latency_ms),
-        (_or_all(a.row.sm_util_mean_pct, a.creq_pct), _or_all(b.row.sm_util_mean_pct, b.creq_pct)),
-        (_or_all(a.creq_pct, None), _or_all(b.creq_pct, None)),
-        (_or_all(a.row.dram_util_mean_pct, None), _or_all(b.row.dram_util_mean_pct, None)),
-        (a.memory_pct or 0.0, b.memory_pct or 0.0),
-    )
-    if any(x > y for x, y in pairs):
+    """Return whether ``a`` is at least as good as ``b`` in all that a placement can feel, and the smaller
+    batch or better somewhere."""
+    ours = _costs(a)
+    theirs = _costs(b)
+    if any(x > y for x, y in zip(ours, theirs, strict=True)):
         return False
-    return any(x < y for x, y in pairs) or a.batch_size < b.batch_size
+    return ours != theirs or a.batch_size < b.batch_size
 
 
-def _or_all(first: float | None, second: float | None) -> float:
-    if first is not None:
-        return first
-    return 100.0 if second is None else second
+def _costs(candidate: Candidate) -> tuple[float, ...]:
+    """Return what a placement can feel of ``candidate``, less being better; an unknown demand counts as
+    all."""
+    creq = _or_all(candidate.creq_pct)
+    sm_util = candidate.row.sm_util_mean_pct
+    return (
+        -candidate.throughput_rps,
+        candidate.latency_ms,
+        creq if sm_util is None else sm_util,
+        creq,
+        _or_all(candidate.row.dram_util_mean_pct),
+        candidate.memory_pct or 0.0,
+    )
+
+
+def _or_all(percent: float | None) -> float:
+    return 100.0 if percent is None else percent

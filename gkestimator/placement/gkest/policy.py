@@ -1,37 +1,39 @@
-"""Our own policy: the most requests expected on time, no model starved for nothing, or the least cost at which
-every model is on time."""
+"""Our own policy: the most requests expected on time, no model starved for nothing, or the least cost at
+which every model is on time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from gkestimator.core.errors import UsageError
-from gkestimator.placement.gkest.burst import with_headroom
+from gkestimator.placement.expected import Expected, expect
 from gkestimator.placement.gkest.fluid import fluid, most_rps
 from gkestimator.placement.gkest.menu import MANY, Menus
 from gkestimator.placement.gkest.moves import narrow_rates, whole_gpu_rates
 from gkestimator.placement.gkest.rent import Renting
 from gkestimator.placement.gkest.search import Search
 from gkestimator.placement.gkest.state import GpuPattern, PlacementState
-from gkestimator.placement.options import check_flags
-from gkestimator.placement.policy import Placed, Placement, Policy
+from gkestimator.placement.policy import Placed, Placement, Policy, check_flags
 from gkestimator.placement.problem import Problem
 
 FAIRNESS = ("none", "maxmin", "weighted")
 _LOOKS = 2400  # at changes, for each unit of effort
 _FEW = 16  # models; with more, half the looks, as each takes longer, and fewer starts
 _ENOUGH = 1e-3  # of the bound may be left
+_BURST_STEPS = 4  # factors tried: burst, and its powers 3/4, 1/2, 1/4
+_BURST_LOSS = 1e-3  # of the requests on time at the mean rates that headroom may cost
 
 
 class GkestPolicy(Policy):
-    """Maximises :func:`gkestimator.placement.expected.expect`: requests answered within their objective after
+    """Maximise :func:`gkestimator.placement.expected.expect`: requests answered within their objective after
     the batch has filled, the replica's queue, the neighbours' slowdown and the estimate's interval.
 
-    How: (1) each model's ways (batch size, SM share) that could matter; (2) the fluid relaxation, by HiGHS,
-    which says how much of which GPU type each model should have, and bounds the optimum (`gap_pct`); (3) whole
-    GPUs by it, the rest by best fit; (4) changes of one or two GPUs, and GPUs emptied and filled anew, each
-    kept only if the evaluator gains. Replicas of one model may differ in batch size, several may share a GPU,
-    and a model has no place in an order or group.
+    Steps: (1) each model's ways (batch size, SM share) that could matter; (2) the fluid relaxation, by HiGHS,
+    which says how much of which GPU type each model should have, and bounds the optimum (`gap_pct`); (3)
+    whole GPUs by it, the rest by best fit; (4) changes of one or two GPUs, and GPUs emptied and filled anew,
+    each kept only if the evaluator gains. Replicas of one model may differ in batch size, several may share a
+    GPU, and a model has no place in an order or group.
 
     The sum of Creq on a GPU stays within 100 %, turns counted by the time that they take; where models must
     share a GPU that each of them fills, they take turns in one partition or get shares of the SMs.
@@ -43,12 +45,11 @@ class GkestPolicy(Policy):
     smallest share of its rate that a model is served is raised, and the next smallest, as long as it is below
     a half and the total stays within ``fairness_loss_pct`` (default 0.5) of the most. ``attainment`` (default
     0.99): the part of each rate that must be on time where the objective is cost. ``effort`` (default 1)
-    scales the search. ``turns`` (default true): false for plans that go to schedulers without turns (HAMi, Ray
-    Serve). ``burst`` (default 1): plan for rates that are for a while so many times what the workload says
-    (:mod:`~gkestimator.placement.gkest.burst`). Within 0.03 % of equal worth, replicas run side by
-    side instead of in turns, and the fewest replicas are taken; at equal worth the smallest batch. Source:
-    ours; answers what Elvinger (ETH Zurich, 2024) found wrong with the others.
-    """
+    scales the search. ``turns`` (default true): false for plans that go to schedulers without turns (HAMi,
+    Ray Serve). ``burst`` (default 1): plan for rates that are for a while so many times what the workload
+    says (:func:`with_headroom`). Within 0.03 % of equal worth, replicas run side by side instead of in turns,
+    and the fewest replicas are taken; at equal worth the smallest batch. Source: ours; answers what Elvinger
+    (ETH Zurich, 2024) found wrong with the others."""
 
     name = "gkest"
     summary = "ours: most requests expected on time (filling, queueing, interference, interval), fair, or least cost"
@@ -90,106 +91,141 @@ class GkestPolicy(Policy):
         self.packs_by_creq = not oversubscribe  # type: ignore[misc]
 
     def place(self, problem: Problem) -> Placement:
-        """See :class:`Policy`; ``gap_pct`` is against the fluid relaxation's optimum, which no placement
-        without mixed confinement passes. With ``maxmin`` it includes what fairness gave up."""
+        """Return replicas; see :class:`Policy`. ``gap_pct`` is against the fluid relaxation's optimum, which
+        no placement without mixed confinement passes. With ``maxmin`` it includes what fairness gave up."""
         if self.burst > 1:
             return with_headroom(self._place, problem, self.burst)
         return self._place(problem)
 
     def _place(self, problem: Problem) -> Placement:
-        by_name = tuple(
-            sorted(problem.models, key=lambda m: m.name)
-        )  # so that their order in the file decides nothing
-        menus = Menus(problem.with_models(by_name), oversubscribe=self.oversubscribe, turns=self.turns)
+        # By name, so that their order in the file decides nothing.
+        models = sorted(problem.models, key=lambda m: m.name)
+        problem = problem.with_models(tuple(models))
+        menus = self._menus(problem)
         if not menus.ways:
             return Placement(gap_pct=None)
+        notes: tuple[str, ...] = ()
         if problem.elastic or problem.objective == "cost":
             renting = Renting(menus, attainment=self.attainment, looks=self.looks(menus), seed=problem.seed)
-            found = renting.run()
-            if found is not None:
-                return Placement(placed=_placed(menus, found), notes=renting.notes, gap_pct=renting.gap_pct)
+            counts = renting.run()
             notes = renting.notes
-            menus = Menus(
-                menus.problem, oversubscribe=self.oversubscribe, turns=self.turns
-            )  # renting left some out
-        else:
-            notes = ()
+            if counts is not None:
+                return Placement(placed=_placed(menus, counts), notes=notes, gap_pct=renting.gap_pct)
+            menus = self._menus(problem)  # renting left ways out
         state, bound = self.most(menus)
-        value = state.value
-        return Placement(
-            placed=_placed(menus, state.counts),
-            reasons=self._reasons(menus, state),
-            notes=notes,
-            gap_pct=100 * max(0.0, 1 - value / bound) if bound > 0 else 0.0,
-        )
+        gap = 100 * max(0.0, 1 - state.value / bound) if bound > 0 else 0.0
+        reasons = self._reasons(menus, state)
+        return Placement(placed=_placed(menus, state.counts), reasons=reasons, notes=notes, gap_pct=gap)
+
+    def _menus(self, problem: Problem) -> Menus:
+        return Menus(problem, oversubscribe=self.oversubscribe, turns=self.turns)
 
     def looks(self, menus: Menus) -> int:
-        """Looks at changes that the search may take."""
+        """Return how many looks at changes the search may take."""
         models = len(menus.of)
-        return int(self.effort * (_LOOKS if models <= _FEW else max(_LOOKS // 2, 2 * models)))
+        looks = _LOOKS if models <= _FEW else max(_LOOKS // 2, 2 * models)
+        return int(self.effort * looks)
 
     def most(self, menus: Menus) -> tuple[PlacementState, float]:
-        """The placement of most worth that was found, and a bound on it."""
+        """Return the placement of most worth that the search comes to, and a bound on it."""
         problem = menus.problem
         weights = [1.0 if self.fairness == "none" else m.weight for m in problem.models]
         pools = problem.pools
         most = [most_rps(menus, w) for w in menus.ways]
-        many = len(menus.of) > MANY
         bound = fluid(menus, most, pools=pools, weights=weights)
         # with many models the bound's optimum is near enough to start from
-        if many:
-            rates = most
-        else:
-            rates = [menus.rate(w) for w in menus.ways]
-        aim = fluid(menus, rates, pools=pools, weights=weights)
-        by_gpu = sure = None
+        rates = most if len(menus.of) > MANY else [menus.rate(w) for w in menus.ways]
+        optima = [fluid(menus, rates, pools=pools, weights=weights)]
+        sure = None
         if len(menus.of) <= _FEW:
-            by_gpu = fluid(menus, whole_gpu_rates(menus), pools=pools, weights=weights)
+            optima.append(fluid(menus, whole_gpu_rates(menus), pools=pools, weights=weights))
             narrow = narrow_rates(menus)
             if narrow is not None:
                 sure = fluid(menus, narrow, pools=pools, weights=weights)
-        assert bound is not None and aim is not None  # nothing served is a solution
-        state = PlacementState(
-            menus, {GpuPattern(t): int(n) for t, n in enumerate(pools) if n}, lambda m, v: weights[m] * v
-        )
-        search = Search(
-            state, budget=self.looks(menus), seed=problem.seed, enough=bound.value * (1 - _ENOUGH)
-        )
-        search.run([aim, *([] if by_gpu is None else [by_gpu])], sure)
+        assert bound is not None and optima[0] is not None  # nothing served is a solution
+        empty = {GpuPattern(t): int(n) for t, n in enumerate(pools) if n}
+        state = PlacementState(menus, empty, lambda m, rate: weights[m] * rate)
+        looks = self.looks(menus)
+        search = Search(state, budget=looks, seed=problem.seed, enough=bound.value * (1 - _ENOUGH))
+        search.run([optimum for optimum in optima if optimum is not None], sure)
         if self.fairness == "maxmin":
-            search.level(self.fairness_loss_pct / 100, self.looks(menus) // 4)
+            search.level(self.fairness_loss_pct / 100, looks // 4)
         search.tidy()
         return state, bound.value
 
     def _reasons(self, menus: Menus, state: PlacementState) -> Mapping[str, str]:
-        found = {}
+        reasons = {}
         for m, model in enumerate(menus.problem.models):
             if menus.of[m] and state.served[m] <= 0:
-                found[model.name] = (
+                reasons[model.name] = (
                     "on these GPUs a request of it takes the place of more requests of other models "
                     f"(fairness {self.fairness})"
                 )
-        return found
+        return reasons
 
 
 def _placed(menus: Menus, counts: Mapping[GpuPattern, int]) -> tuple[Placed, ...]:
     problem = menus.problem
-    found = []
-    for t, name in enumerate(problem.types):
-        number = 0
-        for p in sorted(q for q in counts if q.type == t and q.members):
-            for _ in range(counts[p]):
-                gpu = problem.gpu(name, number)
-                number += 1
-                for x in p.members:
-                    way = menus.ways[x.way]
-                    found.append(
-                        Placed(
-                            gpu=gpu,
-                            model=menus.model(way.model).name,
-                            candidate=way.candidate,
-                            partition=None if x.turn < 0 else f"turns-{x.turn}",
-                            duty_cycle_ms=x.cycle_ms or None,
-                        )
-                    )
-    return tuple(found)
+    placed = []
+    numbers = [0] * len(problem.types)
+    for p in sorted(q for q in counts if q.members):
+        for _ in range(counts[p]):
+            gpu = problem.gpu(problem.types[p.type], numbers[p.type])
+            numbers[p.type] += 1
+            for x in p.members:
+                way = menus.ways[x.way]
+                replica = Placed(
+                    gpu=gpu,
+                    model=menus.model(way.model).name,
+                    candidate=way.candidate,
+                    partition=None if x.turn < 0 else f"turns-{x.turn}",
+                    duty_cycle_ms=x.cycle_ms or None,
+                )
+                placed.append(replica)
+    return tuple(placed)
+
+
+def with_headroom(place: Callable[[Problem], Placement], problem: Problem, burst: float) -> Placement:
+    """Return what ``place`` answers for rates up to ``burst`` times those of ``problem``: GPUs that a plan
+    for mean rates would leave idle answer more than the mean.
+
+    Where every rate must be met at the least cost, that is a plan for ``burst`` times the rates. On a fixed
+    cluster for goodput it is the plan for the largest of a few factors up to ``burst`` that costs at the
+    rates themselves at most 0.1 % of the requests expected on time (weighted), and of the smallest share of
+    its rate that a model is served; with the gap of the plan for the rates themselves. Derivation: ours.
+    Expected goodput takes arrivals to be Poisson and its most is reached by the fewest GPUs; arrivals that
+    come in bursts wait there while GPUs stand idle."""
+    if problem.elastic or problem.objective == "cost":
+        return place(_scaled(problem, burst))
+    plain = place(problem)
+    base = _worth(problem, expect(problem, plain.placed))
+    if base is None:
+        return plain
+    least = [(1 - _BURST_LOSS) * b for b in base]
+    if base[1] >= 1 - _BURST_LOSS:
+        for step in range(_BURST_STEPS, 0, -1):
+            factor = burst ** (step / _BURST_STEPS)
+            wider = place(_scaled(problem, factor))
+            worth = _worth(problem, expect(problem, wider.placed))
+            if worth is not None and worth[0] >= least[0] and worth[1] >= least[1]:
+                note = f"planned for bursts of {factor:.3g} times the rates"
+                return replace(wider, gap_pct=plain.gap_pct, notes=(*wider.notes, note))
+    return replace(plain, notes=(*plain.notes, "no room for bursts on these GPUs"))
+
+
+def _scaled(problem: Problem, factor: float) -> Problem:
+    return problem.with_models(tuple(replace(m, rate_rps=factor * m.rate_rps) for m in problem.models))
+
+
+def _worth(problem: Problem, expected: Expected) -> tuple[float, float] | None:
+    """Return the requests on time, weighted, and the smallest share of its rate that a model is served; None
+    where unknown."""
+    weighted = 0.0
+    shares = []
+    for model in problem.models:
+        served = expected.by_model[model.name]
+        if served is None:
+            return None
+        weighted += model.weight * served
+        shares.append(served / model.rate_rps)
+    return (weighted, min(shares)) if shares else None

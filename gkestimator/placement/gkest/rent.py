@@ -36,31 +36,47 @@ _SQUEEZES = 8
 
 @frozen
 class RentReach:
-    """Of one way, alone on as many GPUs as its model's rate needs: the largest share of requests on time, and how
-    many requests a second one replica may be asked for with the share that is aimed at."""
+    """Say of one way, alone on as many GPUs as its model's rate needs, the largest share of requests on time,
+    and how many requests a second one replica may be asked for with the share that is aimed at."""
 
     share: float
     rate_rps: float = 0.0
 
 
 def reach(menus: Menus, way: Way, aim: float) -> RentReach:
-    """How far ``way`` comes at a share on time of at least ``aim``; ``rate_rps`` is 0 where no load reaches it."""
+    """Return how far ``way`` comes at a share on time of at least ``aim``; ``rate_rps`` is 0 where no load
+    reaches it."""
     model = menus.model(way.model)
     best = 0.0
     alone = menus.server(way.number, None)
     for load in _LOADS:
-        count = max(1, math.ceil(model.rate_rps / (load * alone.capacity_rps)))
-        found = model_on_time(model, [replace(alone, count=count)], [way.candidate]).rate_rps / model.rate_rps
-        menus.work += WORK_LIGHT if found > 0.999 else WORK_FULL
-        best = max(best, found)
-        if found >= aim:
-            return RentReach(share=best, rate_rps=load * alone.capacity_rps)
+        rate = load * alone.capacity_rps
+        servers = [replace(alone, count=max(1, math.ceil(model.rate_rps / rate)))]
+        share = model_on_time(model, servers, [way.candidate]).rate_rps / model.rate_rps
+        menus.work += WORK_LIGHT if share > 0.999 else WORK_FULL
+        best = max(best, share)
+        if share >= aim:
+            return RentReach(share=best, rate_rps=rate)
     return RentReach(share=best)
 
 
+@frozen
+class Cheapest:
+    """Say by which way a model is served at the least cost for each request, how many of its replicas a GPU
+    of its own holds, and how many GPUs may be had."""
+
+    way: Way
+    copies: int
+    room: int
+
+    def full(self) -> GpuPattern:
+        """Return a GPU that is filled so."""
+        return pattern(self.way.type, [PatternMember(self.way.number)] * self.copies)
+
+
 class Renting:
-    """Start with the fluid optimum's GPUs; add the cheapest that helps until every model is on time; then give
-    back, one by one, those whose replicas the others can take. ``gap_pct`` is against the fluid optimum
+    """Start with the fluid optimum's GPUs; add the cheapest that helps until every model is on time; then
+    give back, one by one, those whose replicas the others can take. ``gap_pct`` is against the fluid optimum
     (rounded up to whole GPUs where there is one type), None where that is too far off to say anything.
     ``notes`` say what could not be."""
 
@@ -71,46 +87,46 @@ class Renting:
         self.notes: tuple[str, ...] = ()
         self.gap_pct: float | None = None
         problem = menus.problem
-        self.wanted = []
         self.rates = [0.0] * len(menus.ways)
-        for m, model in enumerate(problem.models):
-            ways = [w for by_type in menus.of[m].values() for w in by_type]
-            found = {w.number: reach(menus, w, attainment) for w in ways}
-            aim = attainment
-            most = max((r.share for r in found.values()), default=0.0)
-            if ways and most < attainment:
-                self.notes += (
-                    f"{model.name}: at most {100 * most:.4g} % of its requests can be expected on time, whatever the "
-                    f"GPUs: aimed at 99 % of that instead of {100 * attainment:g} %",
-                )
-                aim = 0.99 * most
-                found = {w.number: reach(menus, w, aim) for w in ways if found[w.number].share >= aim}
-            for number, r in found.items():
-                self.rates[number] = r.rate_rps
-            # only ways that come so far: one that does not spoils it for the others
-            menus.of[m] = {
-                t: kept
-                for t, by_type in menus.of[m].items()
-                if (kept := [w for w in by_type if self.rates[w.number] > 0])
-            }
-            self.wanted.append(aim * model.rate_rps if menus.of[m] else 0.0)
+        self.wanted = [self._aim(m, attainment) for m in range(len(problem.models))]
         self.prices = [_price(menus, t) for t in range(len(problem.types))]
         self.limits = problem.pools
 
+    def _aim(self, m: int, attainment: float) -> float:
+        """Return the requests a second of ``m`` that are wanted on time, and keep the ways alone that come so
+        far: one that does not spoils it for the others."""
+        menus = self.menus
+        model = menus.model(m)
+        ways = [w for by_type in menus.of[m].values() for w in by_type]
+        reached = {w.number: reach(menus, w, attainment) for w in ways}
+        aim = attainment
+        most = max((r.share for r in reached.values()), default=0.0)
+        if ways and most < attainment:
+            self.notes += (
+                f"{model.name}: at most {100 * most:.4g} % of its requests can be expected on time, whatever the "
+                f"GPUs: aimed at 99 % of that instead of {100 * attainment:g} %",
+            )
+            aim = 0.99 * most
+            reached = {w.number: reach(menus, w, aim) for w in ways if reached[w.number].share >= aim}
+        for number, r in reached.items():
+            self.rates[number] = r.rate_rps
+        able: dict[int, list[Way]] = {}
+        for way in ways:
+            if self.rates[way.number] > 0:
+                able.setdefault(way.type, []).append(way)
+        menus.of[m] = able
+        return aim * model.rate_rps if able else 0.0
+
     def run(self) -> Change | None:
-        """GPUs by what they hold; None: the limits do not allow every model to be on time (then ``notes`` say
-        so)."""
+        """Return GPUs by what they hold; None: the limits do not allow every model to be on time (then
+        ``notes`` say so)."""
         aim = self._fluid(self.rates)
         if aim is not None:
-            start = [math.ceil(n - 1e-6) for n in aim.gpus]
+            start = [min(math.ceil(n - 1e-6), limit) for n, limit in zip(aim.gpus, self.limits, strict=True)]
         else:
-            start = [0 if math.isinf(n) else int(n) for n in self.limits]
-        state = PlacementState(
-            self.menus,
-            {GpuPattern(t): int(min(n, self.limits[t])) for t, n in enumerate(start) if n},
-            self._worth,
-        )
-        search = Search(state, budget=self.looks, seed=self.seed, wanted=self.wanted)
+            start = [0 if math.isinf(limit) else limit for limit in self.limits]
+        state = self._empty(start)
+        search = self._search(state)
         if aim is not None:
             search.construct(aim)
         for _ in range(_ROUNDS):
@@ -126,28 +142,36 @@ class Renting:
             return None
         for m in left:
             self.wanted[m] = state.served[m] * (1 - 1e-6)
-            name = self.menus.model(m).name
-            asked = self.menus.model(m).rate_rps
-            self.notes += (
-                f"{name}: {100 * state.served[m] / asked:.4g} % of its requests can be expected on time",
-            )
+            model = self.menus.model(m)
+            part = 100 * state.served[m] / model.rate_rps
+            self.notes += (f"{model.name}: {part:.4g} % of its requests can be expected on time",)
         search.budget = self.looks
         self._give_back(state, search)
         state = self._squeezed(state)
-        Search(state, budget=self.looks, seed=self.seed, wanted=self.wanted).tidy(self._met)
-        cost = self._cost(state.counts)
-        bound = self._fluid([most_rps(self.menus, w) for w in self.menus.ways])
-        if bound is not None:
-            least = bound.value
-            if len(self.prices) == 1:
-                least = self.prices[0] * math.ceil(bound.gpus[0] - 1e-6)
-            if least > 0:
-                self.gap_pct = 100 * max(0.0, cost / least - 1)
-            else:
-                self.gap_pct = 0.0
-            if self.gap_pct > _TELLING_PCT:
-                self.gap_pct = None
+        self._search(state).tidy(self._met)
+        self.gap_pct = self._gap_pct(state)
         return state.counts
+
+    def _empty(self, gpus: Sequence[float]) -> PlacementState:
+        counts = {GpuPattern(t): int(n) for t, n in enumerate(gpus) if n}
+        return PlacementState(self.menus, counts, self._worth)
+
+    def _search(self, state: PlacementState) -> Search:
+        return Search(state, budget=self.looks, seed=self.seed, wanted=self.wanted)
+
+    def _gap_pct(self, state: PlacementState) -> float | None:
+        """Return how far the cost is above the fluid optimum's, percent; None where that says nothing."""
+        bound = self._fluid([most_rps(self.menus, w) for w in self.menus.ways])
+        if bound is None:
+            return None
+        least = bound.value
+        if len(self.prices) == 1:
+            least = self.prices[0] * math.ceil(bound.gpus[0] - 1e-6)
+        if least <= 0:
+            return 0.0
+        cost = math.fsum(self.prices[p.type] * n for p, n in state.counts.items() if p.members)
+        gap = 100 * max(0.0, cost / least - 1)
+        return gap if gap <= _TELLING_PCT else None
 
     def _fluid(self, rates: Sequence[float]) -> Fluid | None:
         return fluid(
@@ -166,148 +190,170 @@ class Renting:
         return 0.0
 
     def _met(self, state: PlacementState) -> bool:
-        return all(v >= w * (1 - 1e-9) for v, w in zip(state.served, self.wanted, strict=True))
-
-    def _cost(self, counts: Change) -> float:
-        return math.fsum(self.prices[p.type] * n for p, n in counts.items() if p.members)
+        return not self._short(state)
 
     def _short(self, state: PlacementState) -> list[int]:
-        """Models that are not on time, the shortest first."""
+        """Return the models that are not on time, the shortest first."""
         short = [m for m, w in enumerate(self.wanted) if state.served[m] < w * (1 - 1e-9)]
         return sorted(short, key=lambda m: (self._worth(m, state.served[m]), m))
 
-    def _cheapest(self, state: PlacementState, m: int) -> tuple[Way, int, int] | None:
-        """The way of ``m`` that costs least for each request where GPUs may still be rented, how many of its
-        replicas a GPU of its own holds, and how many GPUs may be had."""
+    def _cheapest(self, state: PlacementState, m: int) -> Cheapest | None:
+        """Return the way of ``m`` that costs least for each request where GPUs may still be rented."""
         best: tuple[float, int] | None = None
-        found = None
+        cheapest = None
         for t, ways in sorted(self.menus.of[m].items()):
-            used = sum(n for p, n in state.counts.items() if p.type == t)
-            room = self.limits[t] - used
-            for way in ways if room >= 1 else ():
-                copies = 1
-                while copies < _MOST_COPIES and allowed(
-                    self.menus, pattern(t, [PatternMember(way.number)] * (copies + 1))
-                ):
-                    copies += 1
-                if way.share_pct >= 100 and copies * max(way.demand_pct or 100.0, way.dram_pct or 0.0) > 100:
-                    copies = 1
-                elif copies * (way.dram_pct or 0.0) > 100:
-                    copies = max(1, int(100 / (way.dram_pct or 100.0)))
+            room = self.limits[t] - sum(n for p, n in state.counts.items() if p.type == t)
+            if room < 1:
+                continue
+            for way in ways:
+                copies = self._copies(way)
                 cost = (self.prices[t] / (copies * self.rates[way.number]), way.number)
                 if best is None or cost < best:
                     best = cost
-                    found = (way, copies, int(min(room, _MOST_AT_ONCE)))
-        return found
+                    cheapest = Cheapest(way=way, copies=copies, room=int(min(room, _MOST_AT_ONCE)))
+        return cheapest
+
+    def _copies(self, way: Way) -> int:
+        """Return how many replicas of ``way`` a GPU of its own holds without asking too much of it."""
+        copies = 1
+        while copies < _MOST_COPIES:
+            if not allowed(self.menus, pattern(way.type, [PatternMember(way.number)] * (copies + 1))):
+                break
+            copies += 1
+        dram = way.dram_pct or 0.0
+        if way.share_pct >= 100 and copies * max(way.demand_pct or 100.0, dram) > 100:
+            return 1
+        if copies * dram > 100:
+            return max(1, int(100 / dram))
+        return copies
 
     def _rent(self, state: PlacementState, search: Search, m: int) -> None:
         """Add the GPUs that ``m`` is short of, of the type that serves it cheapest, and use them."""
-        found = self._cheapest(state, m)
-        if found is None:
+        cheapest = self._cheapest(state, m)
+        if cheapest is None:
             return
-        way, copies, room = found
-        missing = self.wanted[m] - state.served[m]
-        many = min(room, max(1, math.ceil(missing / (copies * self.rates[way.number]))))
-        full = pattern(way.type, [PatternMember(way.number)] * copies)
         before = state.saved()
-        state.commit({full: many})
+        self._add(state, cheapest, self.wanted[m] - state.served[m])
         if state.served[m] <= before.served[m] * (1 + 1e-9):
             state.restore(before)
-            state.commit({GpuPattern(way.type): 1})
+            state.commit({GpuPattern(cheapest.way.type): 1})
             search.budget = self.looks
             if not search.serve(m, wide=2):
                 state.restore(before)
 
+    def _add(self, state: PlacementState, cheapest: Cheapest, rate_rps: float) -> None:
+        """Add as many GPUs as ``rate_rps`` take."""
+        needed = math.ceil(rate_rps / (cheapest.copies * self.rates[cheapest.way.number]))
+        state.commit({cheapest.full(): min(cheapest.room, max(1, needed))})
+
     def _dedicate(self, state: PlacementState, search: Search, m: int) -> None:
-        """GPUs for ``m`` alone, all by its cheapest way, in place of what it has: as :func:`reach` has it."""
+        """Give ``m`` GPUs for itself alone, all by its cheapest way, in place of what it has: as
+        :func:`reach` has it."""
         before = state.saved()
         search.without_model(m)
-        for p in [q for q in state.counts if not q.members]:
-            state.commit({p: -state.counts[p]})
-        found = self._cheapest(state, m)
-        if found is not None:
-            way, copies, room = found
-            many = min(room, math.ceil(self.menus.model(m).rate_rps / (copies * self.rates[way.number])))
-            state.commit({pattern(way.type, [PatternMember(way.number)] * copies): many})
+        _drop_empty(state)
+        cheapest = self._cheapest(state, m)
+        if cheapest is not None:
+            self._add(state, cheapest, self.menus.model(m).rate_rps)
         if state.served[m] < before.served[m]:
             state.restore(before)
 
     def _give_back(self, state: PlacementState, search: Search) -> None:
         """Give back GPUs that the others can stand in for, the dearest and emptiest first."""
-        for p in [q for q in state.counts if not q.members]:
-            state.commit({p: -state.counts[p]})
+        _drop_empty(state)
         refused: set[GpuPattern] = set()
         while search.budget > 0:
-            left = sorted(
-                (p for p in state.counts if p not in refused),
-                key=lambda p: (state.usage(p) / self.prices[p.type], p),
-            )
+            left = [(state.usage(p) / self.prices[p.type], p) for p in state.counts if p not in refused]
             if not left:
                 return
-            p = left[0]
-            kept = state.saved()
-            cheaper = [
-                t for t in range(len(self.prices)) if self.prices[t] < self.prices[p.type] * (1 - 1e-9)
-            ]
-            for t in [None, *sorted(cheaper, key=lambda t: self.prices[t])]:
-                if t is not None and self._used(state, t) >= self.limits[t]:
-                    continue
-                state.commit({p: -1} if t is None else {p: -1, GpuPattern(t): 1})
-                search.fill(wide=4)
-                for _ in range(3):
-                    if self._met(state) or search.budget <= 0 or not search.improve():
-                        break
-                if self._met(state):
-                    break
-                state.restore(kept)
-            else:
+            _, p = min(left)
+            if not self._done_without(p, state, search):
                 refused.add(p)
-            for q in [q for q in state.counts if not q.members]:
-                state.commit({q: -state.counts[q]})
+            _drop_empty(state)
+
+    def _done_without(self, p: GpuPattern, state: PlacementState, search: Search) -> bool:
+        """Try to do with one GPU like ``p`` less, or with a cheaper one instead; return whether every model
+        is still on time."""
+        before = state.saved()
+        changes: list[Change] = [{p: -1}]
+        used = self._used(state)
+        for t in sorted(self._cheaper(p.type), key=lambda t: self.prices[t]):
+            if used[t] < self.limits[t]:
+                changes.append({p: -1, GpuPattern(t): 1})
+        for change in changes:
+            state.commit(change)
+            search.fill(wide=4)
+            for _ in range(3):
+                if self._met(state) or search.budget <= 0 or not search.improve():
+                    break
+            if self._met(state):
+                return True
+            state.restore(before)
+        return False
+
+    def _cheaper(self, t: int) -> list[int]:
+        """Return the types that cost less than type ``t``."""
+        return [i for i, price in enumerate(self.prices) if price < self.prices[t] * (1 - 1e-9)]
 
     def _squeezed(self, state: PlacementState) -> PlacementState:
-        """Placed anew on a GPU less (the dearest first), or a cheaper one instead, as long as every model is
-        on time."""
-        used = [self._used(state, t) for t in range(len(self.prices))]
-        if sum(used) > _FEW_GPUS:
+        """Return all models placed anew on a GPU less (the dearest first), or a cheaper one instead, as long
+        as every model is on time."""
+        if sum(self._used(state)) > _FEW_GPUS:
             return state
-        enough = sum(w > 0 for w in self.wanted) - 1e-9
         tries = _SQUEEZES
         while tries > 0:
-            options = []
-            for t, n in enumerate(used):
-                if n:
-                    less = [u - (i == t) for i, u in enumerate(used)]
-                    options.append((-self.prices[t], less))
-                    for i, price in enumerate(self.prices):
-                        if price < self.prices[t] * (1 - 1e-9) and used[i] < self.limits[i]:
-                            options.append(
-                                (price - self.prices[t], [u + (j == i) for j, u in enumerate(less)])
-                            )
-            for _, pools in sorted(options):
+            for gpus in self._with_less(self._used(state)):
                 tries -= 1
-                if tries < 0 or not any(pools):
-                    continue
-                weights = [1 / w if w > 0 else 0.0 for w in self.wanted]
-                aim = fluid(self.menus, self.rates, pools=pools, weights=weights)
-                if aim is None or aim.value < 0.6 * enough:
-                    continue
-                new = PlacementState(
-                    self.menus, {GpuPattern(t): n for t, n in enumerate(pools) if n}, self._worth
-                )
-                Search(new, budget=self.looks // 3, seed=self.seed, wanted=self.wanted, enough=enough).run(
-                    [aim]
-                )
-                if self._met(new):
-                    state = new
-                    used = [self._used(new, t) for t in range(len(self.prices))]
+                smaller = self._placed_on(gpus) if tries >= 0 and any(gpus) else None
+                if smaller is not None:
+                    state = smaller
                     break
             else:
                 break
         return state
 
-    def _used(self, state: PlacementState, t: int) -> int:
-        return sum(n for p, n in state.counts.items() if p.type == t and p.members)
+    def _with_less(self, used: list[int]) -> list[list[int]]:
+        """Return GPUs by type with one less than ``used``, or a cheaper one in its place; the cheapest
+        first."""
+        options = []
+        for t, count in enumerate(used):
+            if not count:
+                continue
+            less = used.copy()
+            less[t] -= 1
+            options.append((-self.prices[t], less))
+            for i in self._cheaper(t):
+                if used[i] < self.limits[i]:
+                    swapped = less.copy()
+                    swapped[i] += 1
+                    options.append((self.prices[i] - self.prices[t], swapped))
+        return [gpus for _, gpus in sorted(options)]
+
+    def _placed_on(self, gpus: Sequence[int]) -> PlacementState | None:
+        """Return all models placed anew on so many GPUs by type; None where not every one is on time."""
+        enough = sum(w > 0 for w in self.wanted) - 1e-9
+        weights = [1 / w if w > 0 else 0.0 for w in self.wanted]
+        aim = fluid(self.menus, self.rates, pools=gpus, weights=weights)
+        if aim is None or aim.value < 0.6 * enough:
+            return None
+        state = self._empty(gpus)
+        search = Search(state, budget=self.looks // 3, seed=self.seed, wanted=self.wanted, enough=enough)
+        search.run([aim])
+        return state if self._met(state) else None
+
+    def _used(self, state: PlacementState) -> list[int]:
+        """Return how many GPUs of each type hold something."""
+        used = [0] * len(self.prices)
+        for p, n in state.counts.items():
+            if p.members:
+                used[p.type] += n
+        return used
+
+
+def _drop_empty(state: PlacementState) -> None:
+    """Give back the GPUs that hold nothing."""
+    for p in [p for p in state.counts if not p.members]:
+        state.commit({p: -state.counts[p]})
 
 
 def _price(menus: Menus, t: int) -> float:

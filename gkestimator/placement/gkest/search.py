@@ -1,43 +1,59 @@
 """Building a placement up from the fluid optimum, and improving it change by change.
 
-A change is looked at twice: by the quick estimate, which sorts out most, then by the evaluator that placements
-are judged by; only what gains there is kept. So errors of the estimate cost time, never quality.
+A change is looked at twice: by the quick estimate, which sorts out most, then by the evaluator that
+placements are judged by; only what gains there is kept. So errors of the estimate cost time, never quality.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, TypeAlias
 
 from gkestimator.placement.gkest.fluid import Fluid
-from gkestimator.placement.gkest.moves import Moves, total, without
+from gkestimator.placement.gkest.moves import Moves, total
 from gkestimator.placement.gkest.state import (
     Change,
     GpuPattern,
     PatternMember,
     PlacementState,
+    Saved,
     Trial,
     allowed,
+    groups_of,
     pattern,
 )
+from gkestimator.placement.gkest.turns import without
 
 _TINY = 1e-7
 _WORSE = 0.004
 _HAIR = 3e-4
 _FEW = 16  # models; with more, only the fluid optima are starts
-_HOPELESS = (
-    0.05  # a part of a model's worth: changes that lose so much by the estimate are not looked at again
-)
+# A part of a model's worth: changes that lose so much by the estimate are not looked at again.
+_HOPELESS = 0.05
 _STARVED = 0.5  # a model that is served a smaller part of its rate
 _MODEL_ANEW = 0.3  # how often all replicas of a model are taken away instead of all of a few GPUs
 _NO_END = 1_000_000_000
 
+# Whether a state still holds what a caller asks for.
+Holds: TypeAlias = Callable[[PlacementState], bool]
+
+
+class _Look(NamedTuple):
+    """Hold a change that the estimate liked; looks sort by the first two, as no two have one number."""
+
+    loss: float
+    number: int
+    change: Change
+    guess: Trial
+
 
 class Search(Moves):
-    """Moves on a :class:`PlacementState`. ``budget`` counts looks at changes; it is what ends a search (or a worth of
-    ``enough``), so that the clock decides nothing. ``wanted``: requests a second on time by model, where that
-    is less than its rate."""
+    """Make moves on a :class:`PlacementState`. ``budget`` counts looks at changes; it is what ends a search
+    (or a worth of ``enough``), so that the clock decides nothing. ``wanted``: requests a second on time by
+    model, where that is less than its rate."""
 
     def __init__(
         self,
@@ -59,7 +75,7 @@ class Search(Moves):
         replica a GPU; improve the best, and try anew until the budget is spent or all is served."""
         state = self.state
         empty = state.saved()
-        built = []
+        built: list[tuple[float, Saved]] = []
         for optimum in optima:
             state.restore(empty)
             self.construct(optimum)
@@ -70,27 +86,33 @@ class Search(Moves):
             state.restore(empty)
             self.spread()
             built.append((state.value, state.saved()))
-        if sure is not None and len(self.asked) <= _FEW:
-            state.restore(empty)
-            self.narrow = True
-            self.construct(sure)
-            self.narrow = False
-            built.append((state.value, state.saved()))
+            if sure is not None:
+                state.restore(empty)
+                self.narrow = True
+                self.construct(sure)
+                self.narrow = False
+                built.append((state.value, state.saved()))
         state.restore(max(built, key=lambda b: b[0])[1])
         while self.more() and self.improve():
             pass
         self.anew()
 
     def more(self) -> bool:
-        """Whether to look further: the budget lasts, and more than ``enough`` may be had."""
+        """Return whether to look further: the budget lasts, and more than ``enough`` may be had."""
         return self.budget > 0 and self.state.value < self.enough
 
-    def construct(self, optimum: Fluid) -> None:
-        """Whole GPUs where the fluid optimum gives a model at least one, then the rest by best fit, the
-        largest first. Not on the budget: it ends by itself."""
-        state = self.state
+    @contextmanager
+    def _without_end(self) -> Iterator[None]:
+        """Leave the budget alone: what is done meanwhile ends by itself."""
         budget = self.budget
         self.budget = _NO_END
+        yield
+        self.budget = budget
+
+    def construct(self, optimum: Fluid) -> None:
+        """Fill whole GPUs where the fluid optimum gives a model at least one, then the rest by best fit, the
+        largest first. Not on the budget."""
+        state = self.state
         rest: list[tuple[float, int]] = []
         for m, by_type in enumerate(optimum.share):
             left = 0.0
@@ -105,60 +127,60 @@ class Search(Moves):
                 rest.append((left, m))
         rest.sort(key=lambda x: (-x[0], x[1]))
         wide = 3 if len(rest) < 100 else 1
-        for _, m in rest:
-            self.serve(m, wide=wide)
-        self.fill(wide=wide)
-        self.budget = budget
+        with self._without_end():
+            for _, m in rest:
+                self.serve(m, wide=wide)
+            self.fill(wide=wide)
 
     def spread(self) -> None:
-        """One replica alone on each GPU, always the one that serves the most requests still wanted; then fill
-        what room is left."""
+        """Put one replica alone on each GPU, always the one that serves the most requests still wanted; then
+        fill what room is left. Not on the budget."""
         state = self.state
-        budget = self.budget
-        self.budget = _NO_END
         left = list(self.wanted)
         free = {p.type: n for p, n in state.counts.items() if not p.members}
-        options = []
-        for m, by_type in enumerate(self.menus.of):
-            for t, ways in sorted(by_type.items()):
-                rates = [(self.menus.rate(w), -w.number) for w in ways if w.share_pct >= 100]
-                if rates and t in free:
-                    options.append((*max(rates), m, t))
+        options = self._alone_options(free)
         steps: list[tuple[GpuPattern, int]] = []
         worth = state.worth
         while any(free.values()):
-            gains = [
-                (
-                    worth(m, self.wanted[m] - left[m] + min(rate, left[m]))
-                    - worth(m, self.wanted[m] - left[m]),
-                    way,
-                    rate,
-                    m,
-                    t,
-                )
-                for rate, way, m, t in options
-                if free[t]
-            ]
-            if not gains or max(gains)[0] <= 1e-9:
+            gains = []
+            for rate, way, m, t in options:
+                if free[t]:
+                    served = self.wanted[m] - left[m]
+                    gain = worth(m, served + min(rate, left[m])) - worth(m, served)
+                    gains.append((gain, way, rate, m, t))
+            if not gains:
                 break
-            _, way, rate, m, t = max(gains)
+            gain, way, rate, m, t = max(gains)
+            if gain <= 1e-9:
+                break
             many = max(1, min(free[t], int(left[m] / max(rate, 1e-12))))
             steps += [(GpuPattern(t), -many), (pattern(t, [PatternMember(-way)]), many)]
             free[t] -= many
             left[m] = max(0.0, left[m] - many * rate)
         state.commit(total(*steps))
-        self.fill(wide=3)
-        self.budget = budget
+        with self._without_end():
+            self.fill(wide=3)
+
+    def _alone_options(self, types: Iterable[int]) -> list[tuple[float, int, int, int]]:
+        """Return (requests a second, minus its number, model, type) of the best unconfined way of each model
+        on each of the GPU ``types``."""
+        options = []
+        for m, by_type in enumerate(self.menus.of):
+            for t, ways in sorted(by_type.items()):
+                rates = [(self.menus.rate(w), -w.number) for w in ways if w.share_pct >= 100]
+                if rates and t in types:
+                    options.append((*max(rates), m, t))
+        return options
 
     def fill(self, *, wide: int, shuffled: bool = False) -> None:
         """Give every model that is short what still gains, the shortest in requests first (or in random
         order), until nothing does."""
         barren: set[int] = set()
         while self.budget > 0:
-            short = [
-                (self.short(m), m) for m in range(len(self.asked)) if m not in barren and self.menus.of[m]
-            ]
-            short = [s for s in short if s[0] > self.close * self.wanted[s[1]]]
+            short = []
+            for m in range(len(self.asked)):
+                if m not in barren and self._is_short(m):
+                    short.append((self.short(m), m))
             if not short:
                 return
             short.sort(key=lambda s: (-s[0], s[1]))
@@ -168,43 +190,52 @@ class Search(Moves):
                 if not self.serve(m, wide=wide):
                     barren.add(m)
 
+    def _is_short(self, m: int) -> bool:
+        return bool(self.menus.of[m]) and self.short(m) > self.close * self.wanted[m]
+
     def serve(self, m: int, *, wide: int) -> bool:
-        """The best way to add a replica (or several) of ``m``; whether one gained."""
+        """Add a replica (or several) of ``m`` in the best way; return whether that gained."""
         return self.take_best(self.growth(m, self.places(m, wide)), looks=1 if self.many else 2)
 
     def take_best(self, changes: Iterable[Change], *, looks: int = 2) -> bool:
-        """Make the change that gains most, if one does: the ``looks`` best by the estimate are judged by the
-        evaluator."""
-        ranked: list[tuple[float, int, Change, Trial]] = []
+        """Make the change that gains most, if one does; return whether. The ``looks`` best by the estimate
+        are judged by the evaluator."""
+        state = self.state
         before = self.menus.work
-        for i, change in enumerate(changes):
+        ranked = []
+        for number, change in enumerate(changes):
             if self.budget + before - self.menus.work <= 0:
                 break
             self.budget -= 1
-            guess = self.state.trial(change, exact=False)
-            ranked.append((-guess.gain, i, change, guess))
+            guess = state.trial(change, exact=False)
+            ranked.append(_Look(-guess.gain, number, change, guess))
         ranked.sort(key=lambda r: r[:2])
-        scale = max(self.state.value, 1.0)
-        best = None
-        for gain, _, change, guess in ranked[:looks]:
-            if -gain <= -1e-3 * scale:
+        scale = max(state.value, 1.0)
+        most = _TINY * scale
+        best: tuple[_Look, Trial] | None = None
+        for look in ranked[:looks]:
+            if look.loss >= 1e-3 * scale:
                 break
-            exact = self.state.trial(change, exact=True)
-            net = exact.gain - (_HAIR * scale if _more_turns(change) else 0.0)
-            if net > _TINY * scale and (best is None or net > best[0]):
-                best = (net, exact, change, guess)
+            exact = state.trial(look.change, exact=True)
+            net = exact.gain
+            if _more_turns(look.change):
+                net -= _HAIR * scale
+            if net > most:
+                most = net
+                best = (look, exact)
         self.budget -= self.menus.work - before
         if best is None:
             return False
-        self.state.apply(best[2], best[1], best[3])
+        look, exact = best
+        state.apply(look.change, exact, look.guess)
         return True
 
     def improve(self) -> bool:
-        """One round over all models that are short and all GPUs; whether anything gained."""
+        """Go one round over all models that are short and all GPUs; return whether anything gained."""
         gained = False
         models = sorted(range(len(self.asked)), key=lambda m: (-self.short(m), m))
         for m in models:
-            if self.menus.of[m] and self.short(m) > self.close * self.wanted[m]:
+            if self._is_short(m):
                 gained |= self.take_best(self.for_model(m))
         for p in sorted(self.state.counts):
             if not self.more():
@@ -219,47 +250,70 @@ class Search(Moves):
         state = self.state
         best = state.saved()
         top = state.value
-        while any(self.short(m) > 1e-6 * w for m, w in enumerate(self.wanted) if self.menus.of[m]):
-            held = [p for p in sorted(state.counts) if p.members for _ in range(min(state.counts[p], 3))]
-            if not self.more() or not held:
-                break
+        while self._anything_short() and self.more():
             before = state.value
-            kept = state.saved()
-            if self.random.random() < _MODEL_ANEW:
-                self.without_model(self.random.choice(sorted({x[0] for p in held for x in state.content(p)})))
-            else:
-                chosen = self.random.sample(held, min(len(held), self.random.choice((1, 2, 2, 3))))
-                state.commit(total(*[(p, -1) for p in chosen], *[(GpuPattern(p.type), 1) for p in chosen]))
+            earlier = state.saved()
+            if not self._empty_some():
+                break
             self.fill(wide=2, shuffled=True)
             for p in sorted(state.counts):
-                if p.members and p not in kept.counts and p in state.counts:
+                if p.members and p not in earlier.counts and p in state.counts:
                     self.take_best(self.around(p))
             if state.value > top * (1 + _TINY):
                 best = state.saved()
                 top = state.value
             elif state.value < before - _WORSE * top * self.random.random():
-                state.restore(kept)
+                state.restore(earlier)
         if state.value < top:
             state.restore(best)
 
+    def _anything_short(self) -> bool:
+        return any(self.short(m) > 1e-6 * w for m, w in enumerate(self.wanted) if self.menus.of[m])
+
+    def _empty_some(self) -> bool:
+        """Take away all replicas of a random model, or all of one to three random GPUs; return False where
+        nothing is held."""
+        state = self.state
+        held = []
+        for p, count in sorted(state.counts.items()):
+            if p.members:
+                held += [p] * min(count, 3)
+        if not held:
+            return False
+        choice = self.random.choice
+        if self.random.random() < _MODEL_ANEW:
+            self.without_model(choice(sorted({x[0] for p in held for x in state.content(p)})))
+            return True
+        emptied = self.random.sample(held, min(len(held), choice((1, 2, 2, 3))))
+        taken = [(p, -1) for p in emptied]
+        empty = [(GpuPattern(p.type), 1) for p in emptied]
+        state.commit(total(*taken, *empty))
+        return True
+
     def without_model(self, m: int) -> None:
         """Take every replica of ``m`` away."""
-        ways = self.menus.ways
         steps = []
         for p in list(self.state.hosts[m]):
-            n = self.state.counts[p]
+            count = self.state.counts[p]
             left: list[PatternMember] = []
-            for group in self.partitions(p):
-                stay = [x for x in group if ways[x.way].model != m]
-                if len(stay) < len(group) and len(stay) > 1:  # the others' turns come round sooner
-                    cycle = math.fsum(ways[x.way].latency_ms for x in stay)
-                    stay = [PatternMember(x.way, x.turn, cycle) for x in stay]
-                elif len(stay) < len(group):
-                    stay = [PatternMember(x.way) for x in stay]
-                left += stay
+            for group in groups_of(p):
+                left += self._rest_of_turns(group, m)
             q = pattern(p.type, left)
-            steps += [(p, -n), (q if allowed(self.menus, q) else GpuPattern(p.type), n)]
+            if not allowed(self.menus, q):
+                q = GpuPattern(p.type)
+            steps += [(p, -count), (q, count)]
         self.state.commit(total(*steps))
+
+    def _rest_of_turns(self, group: list[PatternMember], m: int) -> list[PatternMember]:
+        """Return ``group`` without the replicas of ``m``: the others' turns come round sooner."""
+        ways = self.ways
+        stay = [x for x in group if ways[x.way].model != m]
+        if len(stay) == len(group):
+            return stay
+        if len(stay) <= 1:
+            return [PatternMember(x.way) for x in stay]
+        cycle = math.fsum(ways[x.way].latency_ms for x in stay)
+        return [PatternMember(x.way, x.turn, cycle) for x in stay]
 
     def level(self, loss: float, looks: int) -> None:
         """Raise the smallest served share of a rate, then the next, while it is below _STARVED and the worth
@@ -267,97 +321,95 @@ class Search(Moves):
         models it touches rises."""
         state = self.state
         least = state.value * (1 - loss)
-        done: set[int] = set()
+        left = {m for m in range(len(self.asked)) if self.menus.of[m]}
         self.budget = looks
-        while self.budget > 0:
-            shares = sorted(
-                (state.served[m] / self.asked[m], m)
-                for m in range(len(self.asked))
-                if m not in done and self.menus.of[m]
-            )
-            if not shares or shares[0][0] >= _STARVED:
+        while self.budget > 0 and left:
+            share, m = min((state.served[m] / self.asked[m], m) for m in left)
+            if share >= _STARVED:
                 return
-            m = shares[0][1]
             if not self._raise(m, least):
-                done.add(m)
+                left.remove(m)
 
     def _raise(self, m: int, least: float) -> bool:
         state = self.state
         ranked = []
-        for i, change in enumerate(self.for_model(m)):
+        for number, change in enumerate(self.for_model(m)):
             self.budget -= 1
             guess = state.trial(change, exact=False)
             rise = guess.served.get(m, 0.0) - state.guess[m]
             if rise > 1e-3 * self.asked[m] and state.value + guess.gain >= least - 0.01 * abs(least):
-                ranked.append((max(-guess.gain, 0.0) / rise, i, change, guess))
+                ranked.append(_Look(max(-guess.gain, 0.0) / rise, number, change, guess))
         ranked.sort(key=lambda r: r[:2])
-        for _, _, change, guess in ranked[:4]:
-            exact = state.trial(change, exact=True)
+        for look in ranked[:4]:
+            exact = state.trial(look.change, exact=True)
             before = min(state.served[x] / self.asked[x] for x in exact.served)
-            after = min(v / self.asked[x] for x, v in exact.served.items())
+            after = min(rate / self.asked[x] for x, rate in exact.served.items())
             if after > before + 1e-3 and state.value + exact.gain >= least:
-                state.apply(change, exact, guess)
+                state.apply(look.change, exact, look.guess)
                 return True
         return False
 
-    def tidy(self, holds: Callable[[PlacementState], bool] | None = None) -> None:
-        """Fewer replicas where that costs less than a hair (_HAIR of what the model is served, and of the
-        whole), smaller batches wherever it costs nothing; ``holds`` must still hold."""
-        state = self.state
-        ways = self.menus.ways
-        least = state.value * (1 - _HAIR)
-        for p in sorted(state.counts):
-            in_turns = any(x.turn >= 0 for x in p.members)
-            for change in self.side_by_side(p) if in_turns else self.as_one(p):
-                if state.value + state.trial(change, exact=False).gain < least - 0.02 * abs(least):
-                    continue
-                exact = state.trial(change, exact=True)
-                if state.value + exact.gain >= least and self._kept(change, exact, holds):
-                    break
-        for p in sorted(state.counts):
-            changed = p
+    def tidy(self, holds: Holds | None = None) -> None:
+        """Take fewer replicas where that costs less than a hair (_HAIR of what the model is served, and of
+        the whole), and smaller batches wherever it costs nothing; ``holds`` must still hold."""
+        least = self.state.value * (1 - _HAIR)
+        for p in sorted(self.state.counts):
+            self._with_fewer(p, least, holds)
+        for p in sorted(self.state.counts):
+            now = p
             for x in p.members:
-                if changed not in state.counts or x not in changed.members:
-                    continue
-                others = without(changed.members, x)
-                way = ways[x.way]
-                smaller = [
-                    PatternMember(w.number)
-                    for w in self.menus.of[way.model][way.type]
-                    if w.batch < way.batch and w.share_pct == way.share_pct and x.turn < 0
-                ]
-                options: list[list[PatternMember]] = [others] if x.turn < 0 else []
-                for members in [*options, *[[*others, s] for s in smaller]]:
-                    q = pattern(p.type, members)
-                    if not allowed(self.menus, q):
-                        continue
-                    change = total((changed, -state.counts[changed]), (q, state.counts[changed]))
-                    worth = state.worth(way.model, state.served[way.model])
-                    if state.trial(change, exact=False).gain < -_HOPELESS * worth:
-                        continue
-                    exact = state.trial(change, exact=True)
-                    if members is others:
-                        spare = _HAIR * self.state.worth(way.model, state.served[way.model])
-                    else:
-                        spare = 0.0
-                    if exact.gain < -spare - 1e-9 * state.value or state.value + exact.gain < least:
-                        continue
-                    if not self._kept(change, exact, holds):
-                        continue
-                    changed = q
-                    break
+                if now in self.state.counts and x in now.members:
+                    now = self._with_smaller(now, x, least, holds)
 
-    def _kept(self, change: Change, exact: Trial, holds: Callable[[PlacementState], bool] | None) -> bool:
-        """Make ``change``, and unmake it if ``holds`` no longer does; whether it stays."""
-        kept = self.state.saved()
+    def _with_fewer(self, p: GpuPattern, least: float, holds: Holds | None) -> None:
+        """Put what takes turns on ``p`` side by side, else one replica in the place of several."""
+        state = self.state
+        in_turns = any(x.turn >= 0 for x in p.members)
+        for change in self.side_by_side(p) if in_turns else self.as_one(p):
+            if state.value + state.trial(change, exact=False).gain < least - 0.02 * abs(least):
+                continue
+            exact = state.trial(change, exact=True)
+            if state.value + exact.gain >= least and self._stays(change, exact, holds):
+                return
+
+    def _with_smaller(self, p: GpuPattern, x: PatternMember, least: float, holds: Holds | None) -> GpuPattern:
+        """Take ``x`` away from GPUs like ``p``, or give it a smaller batch; return what they hold then."""
+        if x.turn >= 0:
+            return p
+        state = self.state
+        way = self.ways[x.way]
+        others = without(p.members, x)
+        options = [others]
+        for smaller in self.menus.of[way.model][way.type]:
+            if smaller.batch < way.batch and smaller.share_pct == way.share_pct:
+                options.append([*others, PatternMember(smaller.number)])
+        for members in options:
+            q = pattern(p.type, members)
+            if not allowed(self.menus, q):
+                continue
+            change = total((p, -state.counts[p]), (q, state.counts[p]))
+            worth = state.worth(way.model, state.served[way.model])
+            if state.trial(change, exact=False).gain < -_HOPELESS * worth:
+                continue
+            exact = state.trial(change, exact=True)
+            spare = _HAIR * worth if members is others else 0.0
+            if exact.gain < -spare - 1e-9 * state.value or state.value + exact.gain < least:
+                continue
+            if self._stays(change, exact, holds):
+                return q
+        return p
+
+    def _stays(self, change: Change, exact: Trial, holds: Holds | None) -> bool:
+        """Make ``change``, and unmake it if ``holds`` no longer does; return whether it stays."""
+        before = self.state.saved()
         self.state.apply(change, exact, self.state.trial(change, exact=False))
         if holds is not None and not holds(self.state):
-            self.state.restore(kept)
+            self.state.restore(before)
             return False
         return True
 
 
 def _more_turns(change: Change) -> bool:
-    """Whether more replicas take turns after ``change``: to be exported to few schedulers, so it has to be
-    worth it."""
+    """Return whether more replicas take turns after ``change``: few schedulers can be told of them, so it has
+    to be worth it."""
     return sum(n * sum(x.turn >= 0 for x in p.members) for p, n in change.items()) > 0

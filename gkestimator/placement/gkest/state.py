@@ -7,7 +7,7 @@ GPUs of one type that hold the same are one entry with a count, so 6,000 alike c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -19,8 +19,8 @@ from gkestimator.placement.problem import Gpu
 
 
 class PatternMember(NamedTuple):
-    """One replica: number of its way; the partition in which it takes turns (-1: none) and that partition's
-    cycle (0: none)."""
+    """Hold one replica: number of its way; the partition in which it takes turns (-1: none) and that
+    partition's cycle (0: none)."""
 
     way: int
     turn: int = -1
@@ -28,25 +28,29 @@ class PatternMember(NamedTuple):
 
 
 class GpuPattern(NamedTuple):
-    """What one GPU of a type (by number) holds."""
+    """Say what one GPU of a type (by number) holds."""
 
     type: int
     members: tuple[PatternMember, ...] = ()
 
 
 Change: TypeAlias = Mapping[GpuPattern, int]
+# (model, member, capacity in requests a second) of each replica on a GPU.
+Content: TypeAlias = tuple[tuple[int, PatternMember, float], ...]
+# Replicas of one model that are alike in (way, cycle, slowdown), and how many there are.
+Alike: TypeAlias = dict[tuple[int, float, float], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a change would do: ``gain`` in worth, and the models' new requests on time."""
+    """Say what a change would do: ``gain`` in worth, and the models' new requests on time."""
 
     gain: float
     served: Mapping[int, float]
 
 
 class Saved(NamedTuple):
-    """A state as it was."""
+    """Hold a state as it was."""
 
     counts: Change
     served: tuple[float, ...]
@@ -55,189 +59,208 @@ class Saved(NamedTuple):
 
 
 def pattern(gpu_type: int, members: Iterable[PatternMember]) -> GpuPattern:
-    """The pattern of ``members`` in their one order."""
+    """Return the pattern of ``members`` in their one order."""
     return GpuPattern(gpu_type, tuple(sorted(members)))
 
 
+def groups_of(p: GpuPattern) -> list[list[PatternMember]]:
+    """Return the replicas of ``p`` by partition: those that take turns with each other together, others
+    alone."""
+    groups: dict[int, list[PatternMember]] = {}
+    for i, x in enumerate(p.members):
+        key = x.turn if x.turn >= 0 else -1 - i
+        groups.setdefault(key, []).append(x)
+    return list(groups.values())
+
+
 def allowed(menus: Menus, p: GpuPattern) -> bool:
-    """Whether a GPU may hold ``p``: memory, SM shares and (unless ``menus.oversubscribe``) Creq within 100 %,
-    turns that fit their cycle and the objectives. Confined and unconfined replicas are not mixed, and
+    """Return whether a GPU may hold ``p``: memory, SM shares and (unless ``menus.oversubscribe``) Creq within
+    100 %, turns that fit their cycle and the objectives. Confined and unconfined replicas are not mixed, and
     neighbours whose SM demand is unknown are not placed side by side."""
     memory = confined = creq = 0.0
-    free = unknown = False
-    groups: dict[int, list[PatternMember]] = {}
-    for i, member in enumerate(p.members):
+    loose = unknown = False
+    for member in p.members:
         way = menus.ways[member.way]
         memory += way.memory_pct
-        free |= way.share_pct >= 100
+        loose |= way.share_pct >= 100
         unknown |= way.demand_pct is None
+        need = way.share_pct if way.creq_pct is None else way.creq_pct
         if member.turn >= 0:
-            part = way.latency_ms / member.cycle_ms
-        else:
-            part = 1.0
-        creq += part * (way.share_pct if way.creq_pct is None else way.creq_pct)
-        groups.setdefault(-1 - i if member.turn < 0 else member.turn, []).append(member)
+            need = way.latency_ms / member.cycle_ms * need
+        creq += need
     if memory > 100:
         return False
-    if len(groups) > 1 and (unknown or (creq > 100 and not menus.oversubscribe)):
+    groups = groups_of(p)
+    alone = unknown or (creq > 100 and not menus.oversubscribe)
+    if alone and len(groups) > 1:
         return False
-    for group in groups.values():
+    for group in groups:
         share = menus.ways[group[0].way].share_pct
-        confined += share if share < 100 else 0.0
-        if group[0].turn >= 0:
-            cycle = group[0].cycle_ms
-            ways = [menus.ways[x.way] for x in group]
-            if any(w.share_pct != share or w.latency_ms + cycle > menus.model(w.model).slo_ms for w in ways):
-                return False
-            if math.fsum(w.latency_ms for w in ways) > cycle * (1 + 1e-12):
-                return False
-    return confined <= 100 + 1e-9 and not (confined > 0 and free)
+        if share < 100:
+            confined += share
+        if group[0].turn >= 0 and not _turns_fit(menus, group):
+            return False
+    return confined <= 100 + 1e-9 and not (confined > 0 and loose)
+
+
+def _turns_fit(menus: Menus, group: Sequence[PatternMember]) -> bool:
+    """Return whether one share holds all of ``group``, its turns fit the cycle and its waits the
+    objectives."""
+    cycle = group[0].cycle_ms
+    ways = [menus.ways[x.way] for x in group]
+    share = ways[0].share_pct
+    for way in ways:
+        if way.share_pct != share or way.latency_ms + cycle > menus.model(way.model).slo_ms:
+            return False
+    return math.fsum(w.latency_ms for w in ways) <= cycle * (1 + 1e-12)
 
 
 class PlacementState:
-    """Patterns with their counts, and by model: requests on time by the evaluator (``served``) and by the
-    quicker estimate that sorts out moves (``guess``). ``worth(m, rate)`` is what serving a model so much is
-    worth, ``value`` its sum."""
+    """Hold patterns with their counts, and by model: requests on time by the evaluator (``served``) and by
+    the quicker estimate that sorts out moves (``guess``). ``worth(m, rate)`` is what serving a model so much
+    is worth, ``value`` its sum."""
 
     def __init__(self, menus: Menus, counts: Change, worth: Callable[[int, float], float]) -> None:
         self.menus = menus
         self.worth = worth
-        size = len(menus.problem.models)
+        self._rates = [model.rate_rps for model in menus.problem.models]
+        size = len(self._rates)
         self.counts: dict[GpuPattern, int] = {}
         self.hosts: list[dict[GpuPattern, None]] = [{} for _ in range(size)]
         self.capacity = [0.0] * size
         self.served = [0.0] * size
         self.guess = [0.0] * size
-        self._contents: dict[GpuPattern, tuple[tuple[int, PatternMember, float], ...]] = {}
+        self._contents: dict[GpuPattern, Content] = {}
         self._factors: dict[tuple[GpuPattern, tuple[float, ...]], tuple[float, ...]] = {}
-        self._exact: dict[tuple[int, tuple[tuple[int, float, float, int], ...]], float] = {}
+        self._exact: dict[object, float] = {}
         self._usage: dict[GpuPattern, float] = {}
         self.value = 0.0
         self.commit(counts)
 
-    def content(self, p: GpuPattern) -> tuple[tuple[int, PatternMember, float], ...]:
-        """(model, member, capacity in req/s) of each replica in ``p``."""
-        found = self._contents.get(p)
-        if found is None:
-            found = tuple((self.menus.ways[x.way].model, x, self.capacity_rps(x)) for x in p.members)
-            self._contents[p] = found
-        return found
+    def content(self, p: GpuPattern) -> Content:
+        """Return (model, member, capacity in requests a second) of each replica in ``p``."""
+        content = self._contents.get(p)
+        if content is None:
+            content = tuple((self.menus.ways[x.way].model, x, self.capacity_rps(x)) for x in p.members)
+            self._contents[p] = content
+        return content
 
     def capacity_rps(self, x: PatternMember) -> float:
-        """Requests a second that ``x`` can serve: a batch every cycle where it takes turns."""
+        """Return the requests a second that ``x`` can serve: a batch every cycle where it takes turns."""
         way = self.menus.ways[x.way]
         if x.cycle_ms:
             return 1e3 * way.batch / x.cycle_ms
         return way.capacity_rps
 
     def factors(self, p: GpuPattern, loads: tuple[float, ...]) -> tuple[float, ...]:
-        """Slowdown of each replica in ``p``, each asked ``loads`` of its capacity."""
+        """Return the slowdown of each replica in ``p``, each asked ``loads`` of its capacity."""
         if len(p.members) == 1:
             return (1.0,)
         key = (p, loads)
-        found = self._factors.get(key)
-        if found is None:
+        factors = self._factors.get(key)
+        if factors is None:
             gpu = Gpu(id="", type=self.menus.types[p.type])
-            content = self.content(p)
-            placed = [
-                Placed(
+            placed = []
+            rates = []
+            for load, (m, x, capacity) in zip(loads, self.content(p), strict=True):
+                replica = Placed(
                     gpu=gpu,
                     model=str(m),
                     candidate=self.menus.ways[x.way].candidate,
                     partition=None if x.turn < 0 else str(x.turn),
                     duty_cycle_ms=x.cycle_ms or None,
                 )
-                for m, x, _ in content
-            ]
-            rates = [load * c for load, (_, _, c) in zip(loads, content, strict=True)]
+                placed.append(replica)
+                rates.append(load * capacity)
             # an unknown slowdown is kept out by `allowed`
-            found = tuple(round(f or 1.0, 4) for f in slowdowns(placed, rates))
-            self._factors[key] = found
-        return found
+            factors = tuple(round(f or 1.0, 4) for f in slowdowns(placed, rates))
+            self._factors[key] = factors
+        return factors
 
     def trial(self, change: Change, *, exact: bool) -> Trial:
-        """What ``change`` (patterns with the counts to add) would gain."""
-        counts = self.counts
-        after = {p: counts.get(p, 0) + d for p, d in change.items() if d}
-        first: dict[int, float] = {}
-        for p, d in change.items():
-            for m, _, capacity in self.content(p):
-                first[m] = first.get(m, self.capacity[m]) + d * capacity
-        models = self.menus.problem.models
-
-        def load(m: int) -> float:
-            capacity = first.get(m, self.capacity[m])
-            if capacity <= models[m].rate_rps:
-                return 1.0
-            return models[m].rate_rps / capacity
-
-        touched = dict.fromkeys(first)
-        for m in first:
-            old = self.capacity[m]
-            if old <= models[m].rate_rps:
-                was = 1.0
-            else:
-                was = models[m].rate_rps / old
-            if abs(load(m) - was) > 1e-9:
-                for p in self.hosts[m]:
-                    if len(p.members) > 1:
-                        for other, _, _ in self.content(p):
-                            touched[other] = None
+        """Return what ``change`` (patterns with the counts to add) would gain."""
+        capacity: dict[int, float] = {}
+        for p, added in change.items():
+            for m, _, own in self.content(p):
+                capacity[m] = capacity.get(m, self.capacity[m]) + added * own
         served: dict[int, float] = {}
         gain = 0.0
         now = self.served if exact else self.guess
-        for m in touched:
-            held = dict.fromkeys(self.hosts[m])
-            for p in change:
-                held[p] = None
-            groups: dict[tuple[int, float, float], int] = {}
-            for p in held:
-                n = after.get(p, counts.get(p, 0))
-                if n <= 0:
-                    continue
-                content = self.content(p)
-                if not any(x[0] == m for x in content):
-                    continue
-                found = self.factors(p, tuple(round(load(x[0]), 6) for x in content))
-                for (model, x, _), factor in zip(content, found, strict=True):
-                    if model == m:
-                        key = (x.way, x.cycle_ms, factor)
-                        groups[key] = groups.get(key, 0) + n
-            if exact:
-                value = self._on_time(m, groups)
-            else:
-                value = self._estimate(m, groups)
+        serve = self._on_time if exact else self._estimate
+        for m in self._touched(capacity):
+            value = serve(m, self._alike(m, change, capacity))
             served[m] = value
             gain += self.worth(m, value) - self.worth(m, now[m])
         return Trial(gain, served)
 
-    def _on_time(self, m: int, groups: Mapping[tuple[int, float, float], int]) -> float:
-        if not groups:
-            return 0.0
-        key = (m, tuple(sorted((*k, n) for k, n in groups.items())))
-        found = self._exact.get(key)
-        if found is None:
-            servers = [
-                replace(self.menus.server(way, cycle or None), slowdown=factor, count=n)
-                for way, cycle, factor, n in key[1]
-            ]
-            candidates = [self.menus.ways[k[0]].candidate for k in key[1]]
-            model = self.menus.model(m)
-            found = model_on_time(model, servers, candidates).rate_rps
-            self.menus.work += WORK_LIGHT if found >= 0.999 * model.rate_rps else WORK_FULL
-            self._exact[key] = found
-        return found
+    def _load(self, m: int, capacity: float) -> float:
+        """Return the part of so much ``capacity`` that model ``m`` asks for."""
+        rate = self._rates[m]
+        if capacity <= rate:
+            return 1.0
+        return rate / capacity
 
-    def _estimate(self, m: int, groups: Mapping[tuple[int, float, float], int]) -> float:
+    def _touched(self, capacity: Mapping[int, float]) -> dict[int, None]:
+        """Return the models of which a new ``capacity`` changes what is on time: their own, and those that
+        run beside one whose load changes."""
+        touched: dict[int, None] = dict.fromkeys(capacity)
+        for m, after in capacity.items():
+            if abs(self._load(m, after) - self._load(m, self.capacity[m])) > 1e-9:
+                for p in self.hosts[m]:
+                    if len(p.members) > 1:
+                        for other, _, _ in self.content(p):
+                            touched[other] = None
+        return touched
+
+    def _alike(self, m: int, change: Change, capacity: Mapping[int, float]) -> Alike:
+        """Return the replicas of ``m`` after ``change``, with which models have the new ``capacity``."""
+        alike: Alike = {}
+        now = self.capacity
+        for p in dict.fromkeys((*self.hosts[m], *change)):
+            count = self.counts.get(p, 0) + change.get(p, 0)
+            if count <= 0:
+                continue
+            content = self.content(p)
+            if not any(x[0] == m for x in content):
+                continue
+            loads = tuple([round(self._load(x, capacity.get(x, now[x])), 6) for x, _, _ in content])
+            for (model, x, _), factor in zip(content, self.factors(p, loads), strict=True):
+                if model == m:
+                    key = (x.way, x.cycle_ms, factor)
+                    alike[key] = alike.get(key, 0) + count
+        return alike
+
+    def _on_time(self, m: int, alike: Alike) -> float:
+        """Return what the evaluator says that model ``m`` is served on time (requests a second)."""
+        if not alike:
+            return 0.0
+        groups = sorted((*key, count) for key, count in alike.items())
+        key = (m, tuple(groups))
+        rate = self._exact.get(key)
+        if rate is None:
+            servers = []
+            candidates = []
+            for way, cycle, factor, count in groups:
+                server = self.menus.server(way, cycle or None)
+                servers.append(replace(server, slowdown=factor, count=count))
+                candidates.append(self.menus.ways[way].candidate)
+            model = self.menus.model(m)
+            rate = model_on_time(model, servers, candidates).rate_rps
+            self.menus.work += WORK_LIGHT if rate >= 0.999 * model.rate_rps else WORK_FULL
+            self._exact[key] = rate
+        return rate
+
+    def _estimate(self, m: int, alike: Alike) -> float:
+        """Return the same as :meth:`_on_time`, roughly and quickly."""
         rate = 0.0
         admitted = 0.0
         ways = self.menus.ways
-        widest = max((key[0] for key in groups), key=lambda w: (ways[w].width, w), default=None)
-        for (way, cycle, factor), n in groups.items():
+        widest = max((key[0] for key in alike), key=lambda w: (ways[w].width, w), default=None)
+        for (way, cycle, factor), count in alike.items():
             serves = self.menus.serves(way, cycle or None, factor, widest)
-            rate += n * serves.rate_rps
-            admitted += n * serves.admitted_rps
-        asked = self.menus.model(m).rate_rps
+            rate += count * serves.rate_rps
+            admitted += count * serves.admitted_rps
+        asked = self._rates[m]
         if admitted <= 0:
             return 0.0
         if asked >= admitted:
@@ -247,9 +270,7 @@ class PlacementState:
 
     def commit(self, change: Change) -> None:
         """Make ``change``."""
-        exact = self.trial(change, exact=True)
-        guess = self.trial(change, exact=False)
-        self.apply(change, exact, guess)
+        self.apply(change, self.trial(change, exact=True), self.trial(change, exact=False))
 
     def apply(self, change: Change, exact: Trial, guess: Trial) -> None:
         """Make ``change``, whose trials are at hand."""
@@ -281,26 +302,30 @@ class PlacementState:
             self.guess[m] = v
 
     def usage(self, p: GpuPattern) -> float:
-        """Part of the GPU's compute that ``p`` keeps busy."""
+        """Return the part of the GPU's compute that ``p`` keeps busy."""
         total = self._usage.get(p)
         if total is None:
             total = 0.0
-            models = self.menus.problem.models
             for m, x, capacity in self.content(p):
                 way = self.menus.ways[x.way]
-                load = min(1.0, models[m].rate_rps / max(self.capacity[m], 1e-12))
-                total += way.part * (1.0 if way.share_pct < 100 else load * capacity / way.capacity_rps)
+                busy = 1.0  # a share of the SMs is taken whether it is used or not
+                if way.share_pct >= 100:
+                    load = min(1.0, self._rates[m] / max(self.capacity[m], 1e-12))
+                    busy = load * capacity / way.capacity_rps
+                total += way.part * busy
             self._usage[p] = total
         return total
 
     def saved(self) -> Saved:
-        """What :meth:`restore` goes back to."""
+        """Return what :meth:`restore` goes back to."""
         return Saved(dict(self.counts), tuple(self.served), tuple(self.guess), tuple(self.capacity))
 
     def restore(self, saved: Saved) -> None:
         """Go back to a state that was."""
         self.counts = dict(saved.counts)
-        self.served, self.guess, self.capacity = list(saved.served), list(saved.guess), list(saved.capacity)
+        self.served = list(saved.served)
+        self.guess = list(saved.guess)
+        self.capacity = list(saved.capacity)
         self.value = math.fsum(self.worth(m, v) for m, v in enumerate(self.served))
         self._usage = {}
         self.hosts = [{} for _ in self.served]

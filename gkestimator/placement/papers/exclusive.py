@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from typing import ClassVar
 
 from gkestimator.placement.integer import Deadline
 from gkestimator.placement.papers.milp import on_gpus, without_choice
@@ -18,7 +17,7 @@ _TIME_LIMIT_S = 60.0
 
 
 class ExclusivePolicy(Policy):
-    """Every GPU runs one replica of one model, at the largest batch size whose latency is at most the SLO.
+    """Run on every GPU one replica of one model, at the largest batch size whose latency is at most the SLO.
 
     The setting that Shepherd's comparison uses (H. Zhang et al., Shepherd, NSDI 2023: no two models run on
     a GPU at once). Which GPU runs what is exact: most goodput, then the fewest GPUs; on rented GPUs every
@@ -27,26 +26,22 @@ class ExclusivePolicy(Policy):
     each type each model gets).
     """
 
-    name: ClassVar[str] = "exclusive"
-    summary: ClassVar[str] = (
-        "one model per GPU at its largest batch within the objective (Shepherd's setting)"
-    )
-    needs: ClassVar[tuple[str, ...]] = ("memory",)
+    name = "exclusive"
+    summary = "one model per GPU at its largest batch within the objective (Shepherd's setting)"
+    needs = ("memory",)
 
     def place(self, problem: Problem) -> Placement:
-        """The placement; see the class."""
+        """Return the placement; see the class."""
         choices = _choices(problem)
         notes: tuple[str, ...] = ()
         gap: float | None = 0.0
         if len(problem.types) == 1:
             layout = _by_gain(problem, choices)
         else:
-            patterns = [
-                ReplicaPattern(gpu_type=t, members=(i,))
-                for t in problem.types
-                for i, c in enumerate(choices)
-                if t in c.by_type
-            ]
+            patterns = []
+            for t in problem.types:
+                able = [i for i, c in enumerate(choices) if t in c.by_type]
+                patterns += [ReplicaPattern(gpu_type=t, members=(i,)) for i in able]
             form = pattern_form(problem, choices, patterns)
             answer = serve(problem, form, deadline=Deadline(_TIME_LIMIT_S))
             if answer is None:
@@ -66,7 +61,7 @@ class ExclusivePolicy(Policy):
 
 
 def _choices(problem: Problem) -> list[Choice]:
-    found = []
+    choices = []
     for model in problem.models:
         by_type: dict[str, Candidate] = {}
         for gpu_type in problem.types:
@@ -76,12 +71,13 @@ def _choices(problem: Problem) -> list[Choice]:
             if fitting:
                 by_type[gpu_type] = max(fitting, key=lambda c: c.batch_size)
         if by_type:
-            found.append(Choice(model=model, by_type=by_type))
-    return found
+            choices.append(Choice(model=model, by_type=by_type))
+    return choices
 
 
 def _by_gain(problem: Problem, choices: list[Choice]) -> Layout:
-    """GPUs of the one type, each to the model that gains most by it (ties: in the workload's order)."""
+    """Return GPUs of the one type, each to the model that gains most by it (ties: in the workload's
+    order)."""
     gpu_type = problem.types[0]
     left = problem.limits[gpu_type]
     # (minus the gain of one more replica, number of the choice, rate that is not served yet)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 from gkestimator.core.errors import UsageError
 from gkestimator.placement.integer import Deadline
@@ -26,8 +26,8 @@ _SLOT_VARIABLES = 500_000
 
 
 class MilpPolicy(Policy):
-    """The most goodput, then the fewest GPUs; on rented GPUs every rate at the lowest cost, then on the
-    fewest GPUs.
+    """Place for the most goodput, then the fewest GPUs; on rented GPUs every rate at the lowest cost, then on
+    the fewest GPUs.
 
     P. Elvinger's program (master thesis 505, ETH Zurich 2024): one batch size per model, the sums of Creq
     and of Mreq on a GPU at most 100 %, at most one replica of a model per GPU, goodput at most rate and the
@@ -41,17 +41,17 @@ class MilpPolicy(Policy):
     reached, not by weights, which could change the goodput.
     """
 
-    name: ClassVar[str] = "milp"
-    summary: ClassVar[str] = (
+    name = "milp"
+    summary = (
         "the thesis' mixed-integer program: most goodput or least cost on whole GPUs, one batch size a model"
     )
-    creq: ClassVar[str] = "occupancy-max"
-    needs: ClassVar[tuple[str, ...]] = ("creq", "memory")
-    options: ClassVar[tuple[str, ...]] = ("time_limit_s",)
-    packs_by_creq: ClassVar[bool] = True
+    creq = "occupancy-max"
+    needs = ("creq", "memory")
+    options = ("time_limit_s",)
+    packs_by_creq = True
 
     def __init__(self, *, time_limit_s: float = 60.0) -> None:
-        """``time_limit_s``: seconds for all solves together; the best plan found by then is the answer,
+        """Set ``time_limit_s``: seconds for all solves together; the best plan found by then is the answer,
         with the gap that is left. Raises UsageError: not a number above 0."""
         if (
             isinstance(time_limit_s, bool)
@@ -62,7 +62,7 @@ class MilpPolicy(Policy):
         self._time_limit_s = float(time_limit_s)
 
     def place(self, problem: Problem) -> Placement:
-        """The placement. Raises UsageError: the program would be too large to write down."""
+        """Return the placement. Raises UsageError: the program would be too large to write down."""
         deadline = Deadline(self._time_limit_s)
         choices = [c for m in problem.models for c in batch_choices(problem, m)]
         answer = self._solve(problem, choices, deadline)
@@ -79,10 +79,10 @@ class MilpPolicy(Policy):
     def _solve(self, problem: Problem, choices: list[Choice], deadline: Deadline) -> Answer:
         patterns: list[ReplicaPattern] = []
         for gpu_type in problem.types:
-            found = maximal_patterns(choices, gpu_type, limit=_PATTERN_STEPS)
-            if found is None or len(patterns) + len(found) > _PATTERNS:
+            more = maximal_patterns(choices, gpu_type, limit=_PATTERN_STEPS)
+            if more is None or len(patterns) + len(more) > _PATTERNS:
                 break
-            patterns += found
+            patterns += more
         else:
             answer = serve(problem, pattern_form(problem, choices, patterns), deadline=deadline)
             return answer or _out_of_time(problem, choices)
@@ -107,79 +107,92 @@ def _out_of_time(problem: Problem, choices: list[Choice]) -> Answer:
 
 
 def _slots(problem: Problem, choices: list[Choice]) -> dict[str, int]:
-    """GPUs of each type that a best plan uses at most."""
+    """Return how many GPUs of each type a best plan uses at most."""
     if not problem.elastic:
         return dict(problem.counts)
-    replicas = dict.fromkeys(problem.types, 0)
-    for t in problem.types:
-        most: dict[str, int] = {}
-        for c in choices:
-            if t in c.by_type:
-                most[c.model.name] = max(most.get(c.model.name, 0), useful_replicas(c, t))
-        replicas[t] = sum(most.values())
     fitted = first_fit(problem, choices)
     price = {o.type: o.price_per_hour for o in problem.offers}
     cost = sum(price[t] for t, _ in fitted)
     served = {choices[i].model.name for _, members in fitted for i in members}
     # A first-fit plan that leaves a model out bounds nothing: serving it costs more.
     whole = served == {c.model.name for c in choices} and all(o.limit is None for o in problem.offers)
-    found = {}
+    slots = {}
     for offer in problem.offers:
-        number = replicas[offer.type]
+        replicas: dict[str, int] = {}
+        for c in choices:
+            if offer.type in c.by_type:
+                useful = useful_replicas(c, offer.type)
+                replicas[c.model.name] = max(replicas.get(c.model.name, 0), useful)
+        number = sum(replicas.values())
         if whole:
             number = min(number, math.floor(cost / offer.price_per_hour * (1 + 1e-9)))
-        found[offer.type] = number if offer.limit is None else min(number, offer.limit)
-    return found
+        slots[offer.type] = number if offer.limit is None else min(number, offer.limit)
+    return slots
 
 
 def first_fit(problem: Problem, choices: list[Choice]) -> Layout:
-    """A plan without search. Models in order; each takes the batch size and GPU type at which its rate
+    """Return a plan without search. Models in order; each takes the batch size and GPU type at which its rate
     costs least if it were alone (rented GPUs; else the one with the most throughput), on the first GPUs
     with room, then on new ones."""
-    by_model: dict[str, list[int]] = {}
+    by_model: dict[str, list[tuple[float, int, int, int]]] = {}
     for i, choice in enumerate(choices):
-        by_model.setdefault(choice.model.name, []).append(i)
-    layout: list[tuple[str, list[int]]] = []
-    room: list[list[float]] = []
-    used = dict.fromkeys(problem.types, 0)
-    for own in by_model.values():
-        ways = [
-            (problem.prices.get(t) or 1.0 if problem.elastic else 1.0, useful_replicas(choices[i], t), i, t)
-            for i in own
-            for t in choices[i].by_type
-        ]
-        _, number, i, t = min(ways, key=lambda w: (w[0] * w[1], w[1], w[2], problem.types.index(w[3])))
+        for t in choice.by_type:
+            price = (problem.prices.get(t) or 1.0) if problem.elastic else 1.0
+            number = useful_replicas(choice, t)
+            way = (price * number, number, i, problem.types.index(t))
+            by_model.setdefault(choice.model.name, []).append(way)
+    pools = dict(zip(problem.types, problem.pools, strict=True))
+    gpus: list[_Filling] = []
+    for ways in by_model.values():
+        _, number, i, at = min(ways)
+        t = problem.types[at]
         creq, memory = needs_pct(choices[i].by_type[t])
-        for at, (here, members) in enumerate(layout):
-            if number and here == t and creq <= room[at][0] + 1e-9 and memory <= room[at][1] + 1e-9:
-                members.append(i)
-                room[at] = [room[at][0] - creq, room[at][1] - memory]
+        for gpu in gpus:
+            if number and gpu.type == t and gpu.put(i, creq, memory):
                 number -= 1
-        limit = problem.limits[t]
-        while number and (limit is None or used[t] < limit):
-            layout.append((t, [i]))
-            room.append([100.0 - creq, 100.0 - memory])
-            used[t] += 1
+        while number and pools[t] >= 1:
+            gpu = _Filling(t)
+            gpu.put(i, creq, memory)
+            gpus.append(gpu)
+            pools[t] -= 1
             number -= 1
-    return [(t, tuple(members)) for t, members in layout]
+    return [(gpu.type, tuple(gpu.members)) for gpu in gpus]
+
+
+@dataclass(slots=True)
+class _Filling:
+    """Hold one GPU of ``type`` while it is filled, with the room that is left, percent."""
+
+    type: str
+    members: list[int] = field(default_factory=list)
+    creq: float = 100.0
+    memory: float = 100.0
+
+    def put(self, choice: int, creq: float, memory: float) -> bool:
+        """Put a replica of ``choice`` there if it fits; return whether it does."""
+        if creq > self.creq + 1e-9 or memory > self.memory + 1e-9:
+            return False
+        self.members.append(choice)
+        self.creq -= creq
+        self.memory -= memory
+        return True
 
 
 def on_gpus(problem: Problem, choices: list[Choice], layout: Layout) -> tuple[Placed, ...]:
-    """``layout`` on the problem's GPUs of each type, from the first on."""
+    """Return ``layout`` on the problem's GPUs of each type, from the first on."""
     used = dict.fromkeys(problem.types, 0)
     placed = []
     for gpu_type, members in layout:
         gpu = problem.gpu(gpu_type, used[gpu_type])
         used[gpu_type] += 1
-        placed += [
-            Placed(gpu=gpu, model=choices[i].model.name, candidate=choices[i].by_type[gpu_type])
-            for i in members
-        ]
+        for i in members:
+            choice = choices[i]
+            placed.append(Placed(gpu=gpu, model=choice.model.name, candidate=choice.by_type[gpu_type]))
     return tuple(placed)
 
 
 def without_choice(problem: Problem, choices: list[Choice]) -> dict[str, str]:
-    """Why models have no way to run on a whole GPU that is within their objective and fits."""
+    """Return why models have no way to run on a whole GPU that is within their objective and fits."""
     able = {c.model.name for c in choices}
     return {
         m.name: f"no row for a whole GPU (SM share 100 %) within its SLO of {m.slo_ms:g} ms fits in the memory"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import defaultdict
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import replace
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.policy import Placed, Placement, Policy
@@ -13,11 +14,13 @@ from gkestimator.placement.problem import PlacementModel, Problem
 from gkestimator.tables.candidate import Candidate
 
 _CLOSE = 1e-9
+# A model and the requests a second of it that nodes are looked for.
+_Asked: TypeAlias = tuple[PlacementModel, float]
 
 
 @frozen
 class NexusSession:
-    """A model in a node: the rate that it is to serve there, and the batch of every turn."""
+    """Hold a model in a node: the rate that it is to serve there, and the batch of every turn."""
 
     model: PlacementModel
     rate_rps: float
@@ -26,25 +29,26 @@ class NexusSession:
 
 @frozen
 class NexusNode:
-    """One GPU: its sessions, each run once in ``cycle_ms``."""
+    """Hold one GPU: its sessions, each run once in ``cycle_ms``."""
 
     sessions: tuple[NexusSession, ...]
     cycle_ms: float
 
     @property
     def occupancy(self) -> float:
-        """Part of the cycle that it runs."""
+        """Return the part of the cycle that it runs."""
         return sum(s.candidate.latency_ms for s in self.sessions) / self.cycle_ms
 
     @property
     def goodput_rps(self) -> float:
-        """What its sessions serve together."""
+        """Return what its sessions serve together (requests a second)."""
         return sum(s.rate_rps for s in self.sessions)
 
 
 class NexusPolicy(Policy):
-    """Source: Shen et al., "Nexus: A GPU Cluster Engine for Accelerating DNN-Based Video Analysis", SOSP
-    2019, section 6.1, algorithm 1 (ScheduleSaturate, ScheduleResidue, MergeNodes).
+    """Pack whole GPUs, then models in turns. Source: Shen et al., "Nexus: A GPU Cluster Engine for
+    Accelerating DNN-Based Video Analysis", SOSP 2019, section 6.1, algorithm 1 (ScheduleSaturate,
+    ScheduleResidue, MergeNodes).
 
     A model whose batches come back to back answers within two latencies, so its batch is the largest with
     twice the latency within the objective; it gets as many whole GPUs as its rate fills. The rest of each
@@ -54,77 +58,84 @@ class NexusPolicy(Policy):
     the nodes that serve most are kept.
     """
 
-    name: ClassVar[str] = "nexus"
-    summary: ClassVar[str] = "squishy bin packing: whole GPUs, then models in turns (Nexus, SOSP 2019)"
+    name = "nexus"
+    summary = "squishy bin packing: whole GPUs, then models in turns (Nexus, SOSP 2019)"
 
     def place(self, problem: Problem) -> Placement:
-        """See :class:`Policy`."""
+        """Return replicas in turns; see :class:`Policy`."""
         left = {m.name: m.rate_rps for m in problem.models}
         room = dict(zip(problem.types, problem.pools, strict=True))
         used: dict[str, list[NexusNode]] = {gpu: [] for gpu in problem.types}
         while True:
-            asked: dict[str, list[tuple[PlacementModel, float]]] = defaultdict(list)
+            asked: dict[str, list[_Asked]] = {gpu: [] for gpu in problem.types}
             for model in problem.models:
                 if left[model.name] > _CLOSE * model.rate_rps:
                     gpu = _preferred(problem, model, room)
-                else:
-                    gpu = None
-                if gpu is not None:
-                    asked[gpu].append((model, left[model.name]))
-            if not asked:
+                    if gpu is not None:
+                        asked[gpu].append((model, left[model.name]))
+            if not any(asked.values()):
                 break
-            for gpu in problem.types:
-                nodes = _nodes(asked[gpu], gpu)
-                kept = nodes
-                if len(nodes) > room[gpu]:
-                    most = sorted(range(len(nodes)), key=lambda i: (-nodes[i].goodput_rps, i))[
-                        : int(room[gpu])
-                    ]
-                    kept = [nodes[i] for i in sorted(most)]
-                used[gpu] += kept
-                room[gpu] -= len(kept)
-                if len(kept) < len(nodes) or (asked[gpu] and not nodes):
+            for gpu, models in asked.items():
+                nodes = _nodes(models, gpu)
+                run = _most_goodput(nodes, room[gpu])
+                used[gpu] += run
+                room[gpu] -= len(run)
+                if len(run) < len(nodes) or (models and not nodes):
                     room[gpu] = 0
-                for node in kept:
-                    for session in node.sessions:
-                        left[session.model.name] -= session.rate_rps
-        reasons = {
-            m.name: f"no batch has twice its latency within the SLO of {m.slo_ms:g} ms, as taking turns needs"
-            for m in problem.models
-            if all(_largest_batch(m, gpu) is None for gpu in problem.types)
-        }
-        return Placement(placed=tuple(_placed(problem, used)), reasons=reasons)
+                for session in itertools.chain.from_iterable(node.sessions for node in run):
+                    left[session.model.name] -= session.rate_rps
+        return Placement(placed=tuple(_placed(problem, used)), reasons=_reasons(problem))
+
+
+def _reasons(problem: Problem) -> dict[str, str]:
+    """Return why models cannot take turns on any GPU type."""
+    reasons = {}
+    for m in problem.models:
+        if all(_largest_batch(m, gpu) is None for gpu in problem.types):
+            reasons[m.name] = (
+                f"no batch has twice its latency within the SLO of {m.slo_ms:g} ms, as taking turns needs"
+            )
+    return reasons
+
+
+def _most_goodput(nodes: list[NexusNode], room: float) -> list[NexusNode]:
+    """Return the nodes for which there is room, in their order: those that serve most."""
+    if len(nodes) <= room:
+        return nodes
+    best = sorted(range(len(nodes)), key=lambda i: (-nodes[i].goodput_rps, i))[: int(room)]
+    return [nodes[i] for i in sorted(best)]
 
 
 def _largest_batch(model: PlacementModel, gpu: str) -> Candidate | None:
-    """The candidate of the largest batch with twice its latency within the objective, that fits a GPU."""
-    fitting = [
-        c
-        for c in model.on(gpu)
-        if 2 * c.latency_ms <= model.slo_ms * (1 + _CLOSE) and (c.memory_pct or 0.0) <= 100
-    ]
+    """Return the candidate of the largest batch with twice its latency within the objective, that fits a
+    GPU."""
+    twice = model.slo_ms * (1 + _CLOSE) / 2
+    fitting = [c for c in _fitting(model, gpu) if c.latency_ms <= twice]
     return max(fitting, key=lambda c: c.batch_size, default=None)
 
 
+def _fitting(model: PlacementModel, gpu: str) -> list[Candidate]:
+    return [c for c in model.on(gpu) if (c.memory_pct or 0.0) <= 100]
+
+
 def _preferred(problem: Problem, model: PlacementModel, room: Mapping[str, float]) -> str | None:
-    """The GPU type with room that serves ``model`` at the lowest price for the rate; None where none can."""
-    best: tuple[float, str] | None = None
+    """Return the GPU type with room that serves ``model`` at the lowest price for the rate; None where none
+    can."""
+    best = None
+    least = math.inf
     for gpu in problem.types:
-        if room[gpu] < 1:
-            continue
-        candidate = _largest_batch(model, gpu)
+        candidate = _largest_batch(model, gpu) if room[gpu] >= 1 else None
         if candidate is None:
             continue
         price = problem.prices.get(gpu) if problem.elastic else None
         dear = (1.0 if price is None else price) / candidate.throughput_rps
-        if best is None or dear < best[0] * (1 - _CLOSE):
-            best = (dear, gpu)
-    if best is None:
-        return None
-    return best[1]
+        if dear < least * (1 - _CLOSE):
+            least = dear
+            best = gpu
+    return best
 
 
-def _nodes(asked: list[tuple[PlacementModel, float]], gpu: str) -> list[NexusNode]:
+def _nodes(asked: list[_Asked], gpu: str) -> list[NexusNode]:
     nodes = []
     residue = []
     for model, rate in asked:
@@ -136,7 +147,7 @@ def _nodes(asked: list[tuple[PlacementModel, float]], gpu: str) -> list[NexusNod
 
 
 def saturated(model: PlacementModel, rate_rps: float, gpu: str) -> tuple[list[NexusNode], float]:
-    """ScheduleSaturate: GPUs that ``model`` fills, and the rate that is left over."""
+    """Return (ScheduleSaturate) the GPUs that ``model`` fills, and the rate that is left over."""
     candidate = _largest_batch(model, gpu)
     if candidate is None:
         return [], rate_rps
@@ -147,9 +158,9 @@ def saturated(model: PlacementModel, rate_rps: float, gpu: str) -> tuple[list[Ne
     return [node] * count, max(0.0, rate_rps - count * throughput)
 
 
-def residual_nodes(asked: list[tuple[PlacementModel, float]], gpu: str) -> list[NexusNode]:
-    """ScheduleResidue: each model's rest in a node of its own, then, the busiest first, merged into the node
-    that becomes the busiest. Models of which no batch answers in time have no node."""
+def residual_nodes(asked: list[_Asked], gpu: str) -> list[NexusNode]:
+    """Return (ScheduleResidue) each model's rest in a node of its own, then, the busiest first, merged into
+    the node that becomes the busiest. Models of which no batch answers in time have no node."""
     alone = [node for model, rate in asked for node in _residual(model, rate, gpu)]
     nodes: list[NexusNode] = []
     for node in sorted(alone, key=lambda n: (-n.occupancy, n.sessions[0].model.name)):
@@ -166,23 +177,22 @@ def residual_nodes(asked: list[tuple[PlacementModel, float]], gpu: str) -> list[
 
 
 def _residual(model: PlacementModel, rate: float, gpu: str) -> list[NexusNode]:
-    fitting = [
-        c
-        for c in model.on(gpu)
-        if c.latency_ms + 1e3 * c.batch_size / rate <= model.slo_ms * (1 + _CLOSE)
-        and c.latency_ms <= 1e3 * c.batch_size / rate * (1 + _CLOSE)
-        and (c.memory_pct or 0.0) <= 100
-    ]
-    if fitting:
-        candidate = max(fitting, key=lambda c: c.batch_size)
+    """Return the node of what is left of a model, none where no batch answers in time."""
+    in_time = []
+    for c in _fitting(model, gpu):
+        cycle = 1e3 * c.batch_size / rate
+        if c.latency_ms + cycle <= model.slo_ms * (1 + _CLOSE) and c.latency_ms <= cycle * (1 + _CLOSE):
+            in_time.append(c)
+    if in_time:
+        candidate = max(in_time, key=lambda c: c.batch_size)
         session = NexusSession(model=model, rate_rps=rate, candidate=candidate)
         return [NexusNode(sessions=(session,), cycle_ms=1e3 * candidate.batch_size / rate)]
     # Too few requests to fill even the smallest batch in time (it runs unfilled, as often as the objective
     # asks), or more than any batch sustains that leaves time to wait for it (it serves what it can).
     best: NexusNode | None = None
-    for candidate in model.on(gpu):
+    for candidate in _fitting(model, gpu):
         cycle = model.slo_ms - candidate.latency_ms
-        if cycle < candidate.latency_ms or (candidate.memory_pct or 0.0) > 100:
+        if cycle < candidate.latency_ms:
             continue
         served = min(rate, 1e3 * candidate.batch_size / candidate.latency_ms)
         cycle = min(cycle, 1e3 * candidate.batch_size / served)
@@ -190,26 +200,22 @@ def _residual(model: PlacementModel, rate: float, gpu: str) -> list[NexusNode]:
         node = NexusNode(sessions=(session,), cycle_ms=cycle)
         if best is None or node.goodput_rps > best.goodput_rps * (1 + _CLOSE):
             best = node
-    if best is None:
-        return []
-    return [best]
+    return [] if best is None else [best]
 
 
-def _merged(one: NexusNode, two: NexusNode, gpu: str) -> NexusNode | None:
-    """MergeNodes: the shorter cycle, every batch as small as that allows; None where it does not fit."""
-    cycle = min(one.cycle_ms, two.cycle_ms)
+def _merged(first: NexusNode, second: NexusNode, gpu: str) -> NexusNode | None:
+    """Return (MergeNodes) both in one: the shorter cycle, every batch as small as that allows; None where it
+    does not fit."""
+    cycle = min(first.cycle_ms, second.cycle_ms)
     sessions = []
-    for session in (*one.sessions, *two.sessions):
-        enough = [
-            c
-            for c in session.model.on(gpu)
-            if c.batch_size >= session.rate_rps * cycle / 1e3 * (1 - _CLOSE)
-            and c.latency_ms + cycle <= session.model.slo_ms * (1 + _CLOSE)
-        ]
+    for session in (*first.sessions, *second.sessions):
+        model = session.model
+        least = session.rate_rps * cycle / 1e3 * (1 - _CLOSE)
+        most_ms = model.slo_ms * (1 + _CLOSE)
+        enough = [c for c in model.on(gpu) if c.batch_size >= least and c.latency_ms + cycle <= most_ms]
         if not enough:
             return None
-        chosen = min(enough, key=lambda c: c.batch_size)
-        sessions.append(NexusSession(model=session.model, rate_rps=session.rate_rps, candidate=chosen))
+        sessions.append(replace(session, candidate=min(enough, key=lambda c: c.batch_size)))
     node = NexusNode(sessions=tuple(sessions), cycle_ms=cycle)
     memory = sum(s.candidate.memory_pct or 0.0 for s in sessions)
     if node.occupancy <= 1 + _CLOSE and memory <= 100 * (1 + _CLOSE):
@@ -222,14 +228,13 @@ def _placed(problem: Problem, used: Mapping[str, list[NexusNode]]) -> list[Place
     for gpu_type, nodes in used.items():
         for number, node in enumerate(nodes):
             gpu = problem.gpu(gpu_type, number)
-            placed += [
-                Placed(
+            for session in node.sessions:
+                replica = Placed(
                     gpu=gpu,
                     model=session.model.name,
                     candidate=session.candidate,
                     partition=f"{gpu.id}-turns",
                     duty_cycle_ms=node.cycle_ms,
                 )
-                for session in node.sessions
-            ]
+                placed.append(replica)
     return placed

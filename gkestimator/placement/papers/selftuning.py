@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import ClassVar
 
 from gkestimator.placement.patterns import ROOM_PCT
 from gkestimator.placement.policy import Placed, Placement, Policy
@@ -15,7 +14,7 @@ _ENOUGH = 1 - 1e-9
 
 
 class SelfTuningPolicy(Policy):
-    """Each model has a share of the SMs that is tuned step by step; no two models take turns.
+    """Give each model a share of the SMs and tune it step by step; no two models take turns.
 
     Source: A. Dhakal, S. G. Kulkarni, K. K. Ramakrishnan, GSLICE, SoCC 2020 (spatial sharing by MPS shares
     that follow the observed load, batches sized to the SLO); *guided* is the name that gpulet (S. Choi et
@@ -28,51 +27,60 @@ class SelfTuningPolicy(Policy):
       model that does not keep up takes the next larger share if that is free, one that would keep up with
       the next smaller share gives the difference back; models that still lack add replicas on the GPU with
       the most free;
-    - rented GPUs, or the fewest of a fixed cluster: model by model, on the first GPUs in use with room, then on
-      new ones of the type that serves a request at the least cost.
+    - rented GPUs, or the fewest of a fixed cluster: model by model, on the first GPUs in use with room, then
+      on new ones of the type that serves a request at the least cost.
 
     A model has one share on a GPU, as in GSLICE.
     """
 
-    name: ClassVar[str] = "selftuning"
-    summary: ClassVar[str] = (
-        "guided self-tuning of SM shares (GSLICE): no turns, batch sized to the objective"
-    )
-    needs: ClassVar[tuple[str, ...]] = ("memory",)
+    name = "selftuning"
+    summary = "guided self-tuning of SM shares (GSLICE): no turns, batch sized to the objective"
+    needs = ("memory",)
 
     def place(self, problem: Problem) -> Placement:
-        """The placement; see the class."""
-        ladders = {
-            (m.name, t): found for m in problem.models for t in problem.types if (found := _ladder(m, t))
-        }
+        """Return the placement; see the class."""
+        ladders = _Ladders(problem)
         # A fixed order, whatever the workload's: who asks for most of a GPU first.
-        demand = {m.name: _demand(m, problem.types, ladders) for m in problem.models}
-        problem = problem.with_models(tuple(sorted(problem.models, key=lambda m: (-demand[m.name], m.name))))
-        hosts = _Hosts(problem)
+        models = sorted(problem.models, key=lambda m: (-ladders.demand(m), m.name))
+        problem = problem.with_models(tuple(models))
+        tuning = _Tuning(problem, ladders)
         if problem.elastic or problem.objective == "cost":
-            replicas = _packed(problem, ladders, hosts)
+            tuning.pack()
         else:
-            replicas = _tuned(problem, ladders, hosts)
-        placed = [Placed(gpu=hosts.gpus[r.host], model=r.model.name, candidate=r.candidate) for r in replicas]
-        order = {g.id: i for i, g in enumerate(hosts.gpus)}
-        placed.sort(key=lambda p: order[p.gpu.id])
-        notes = []
-        if all(c.sm_share_pct >= 100 for m in problem.models for c in m.candidates) and problem.models:
-            notes.append("the table has no SM share below 100 %: every replica takes a whole GPU")
-        able = {name for name, _ in ladders}
-        return Placement(
-            placed=tuple(placed),
-            reasons={
-                m.name: f"no row is within its SLO of {m.slo_ms:g} ms and the memory at any SM share"
-                for m in problem.models
-                if m.name not in able
-            },
-            notes=tuple(notes),
-        )
+            tuning.tune()
+        notes: tuple[str, ...] = ()
+        if models and all(c.sm_share_pct >= 100 for m in models for c in m.candidates):
+            notes = ("the table has no SM share below 100 %: every replica takes a whole GPU",)
+        reasons = {}
+        for m in models:
+            if not any(ladders.of(m, t) for t in problem.types):
+                reasons[m.name] = (
+                    f"no row is within its SLO of {m.slo_ms:g} ms and the memory at any SM share"
+                )
+        return Placement(placed=tuple(tuning.placed()), reasons=reasons, notes=notes)
+
+
+class _Ladders:
+    """Hold the candidates of each model on each GPU type that a share is tuned along, by ascending share."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._types = problem.types
+        self._ladders = {(m.name, t): _ladder(m, t) for m in problem.models for t in problem.types}
+
+    def of(self, model: PlacementModel, gpu_type: str) -> tuple[Candidate, ...]:
+        """Return the candidates of ``model`` on ``gpu_type``; empty: it cannot run there."""
+        return self._ladders[model.name, gpu_type]
+
+    def demand(self, model: PlacementModel) -> float:
+        """Return how many GPUs the whole rate takes on the type where that is least."""
+        ladders = [self.of(model, t) for t in self._types]
+        return min((model.rate_rps / ladder[-1].throughput_rps for ladder in ladders if ladder), default=0.0)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Replica:
+    """Run ``model`` on GPU number ``host`` by one ``rung`` of its ladder."""
+
     model: PlacementModel
     host: int
     ladder: tuple[Candidate, ...]
@@ -84,7 +92,7 @@ class _Replica:
 
 
 class _Hosts:
-    """GPUs with what is free on each; rented ones are added as they are taken."""
+    """Hold GPUs with what is free on each; rented ones are added as they are taken."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -95,18 +103,21 @@ class _Hosts:
         self._limits = {o.type: o.limit for o in problem.offers}
 
     def fits(self, host: int, candidate: Candidate, instead: Candidate | None = None) -> bool:
-        """Whether ``candidate`` fits on ``host``, after ``instead`` has left it."""
-        share = self.share[host] + (instead.sm_share_pct if instead else 0.0)
-        memory = self.memory[host] + (_memory(instead) if instead else 0.0)
+        """Return whether ``candidate`` fits on ``host``, after ``instead`` has left it."""
+        share = self.share[host]
+        memory = self.memory[host]
+        if instead is not None:
+            share += instead.sm_share_pct
+            memory += _memory(instead)
         return candidate.sm_share_pct <= share + 1e-9 and _memory(candidate) <= memory + 1e-9
 
     def take(self, host: int, candidate: Candidate, sign: int = 1) -> None:
-        """``candidate`` arrives on ``host`` (``sign`` -1: leaves it)."""
+        """Let ``candidate`` arrive on ``host`` (``sign`` -1: leave it)."""
         self.share[host] -= sign * candidate.sm_share_pct
         self.memory[host] -= sign * _memory(candidate)
 
     def rent(self, gpu_type: str) -> int | None:
-        """One more GPU of ``gpu_type``; None: no more are offered."""
+        """Return one more GPU of ``gpu_type``; None: no more are offered."""
         limit = self._limits.get(gpu_type, 0)
         number = self._rented[gpu_type]
         if limit is not None and number >= limit:
@@ -124,207 +135,191 @@ def _memory(candidate: Candidate) -> float:
 
 
 def _ladder(model: PlacementModel, gpu_type: str) -> tuple[Candidate, ...]:
-    """The candidate at each SM share, ascending; shares that bring no more throughput than a smaller one
-    are no step."""
+    """Return the candidate at each SM share, ascending; shares that bring no more throughput than a smaller
+    one are no step."""
     ladder: list[Candidate] = []
     for share in sorted({c.sm_share_pct for c in model.on(gpu_type, sm_share_pct=None)}):
         able = [c for c in model.feasible(gpu_type, sm_share_pct=share) if _memory(c) <= ROOM_PCT]
         if not able:
             continue
-        filling = [
-            c for c in able if c.latency_ms + 1e3 * (c.batch_size - 1) / model.rate_rps <= model.slo_ms
-        ]
-        if filling:
-            chosen = max(filling, key=lambda c: c.batch_size)
-        else:
-            chosen = able[0]
+        chosen = able[0]
+        for c in able[1:]:
+            fill_ms = 1e3 * (c.batch_size - 1) / model.rate_rps
+            if c.latency_ms + fill_ms <= model.slo_ms and c.batch_size > chosen.batch_size:
+                chosen = c
         if not ladder or chosen.throughput_rps > ladder[-1].throughput_rps:
             ladder.append(chosen)
     return tuple(ladder)
 
 
-def _demand(
-    model: PlacementModel, types: tuple[str, ...], ladders: dict[tuple[str, str], tuple[Candidate, ...]]
-) -> float:
-    """GPUs that the whole rate takes on the type where that is least."""
-    found = [
-        model.rate_rps / ladder[-1].throughput_rps for t in types if (ladder := ladders.get((model.name, t)))
-    ]
-    return min(found, default=0.0)
+class _Tuning:
+    """Hold the replicas while their shares are tuned, and the ``capacity`` of each model (requests a
+    second)."""
 
+    def __init__(self, problem: Problem, ladders: _Ladders) -> None:
+        self.problem = problem
+        self.ladders = ladders
+        self.hosts = _Hosts(problem)
+        self.replicas: list[_Replica] = []
+        self.capacity = dict.fromkeys((m.name for m in problem.models), 0.0)
 
-def _tuned(
-    problem: Problem, ladders: dict[tuple[str, str], tuple[Candidate, ...]], hosts: _Hosts
-) -> list[_Replica]:
-    replicas = _equal_shares(problem, ladders, hosts)
-    capacity = dict.fromkeys((m.name for m in problem.models), 0.0)
-    for r in replicas:
-        capacity[r.model.name] += r.candidate.throughput_rps
-    _tune(replicas, capacity, hosts)
-    # Nobody can grow where he is: whoever lacks looks for a further GPU, in turn, most free share first.
-    lacking = [m for m in problem.models if capacity[m.name] < m.rate_rps * _ENOUGH]
-    looking = {m.name: _others(m, replicas, hosts) for m in lacking}
-    while lacking:
-        still = []
-        for model in lacking:
-            missing = model.rate_rps - capacity[model.name]
-            added = _one_more(model, ladders, hosts, looking[model.name], missing)
-            if added is not None:
-                replicas.append(added)
-                capacity[model.name] += added.candidate.throughput_rps
-                if capacity[model.name] < model.rate_rps * _ENOUGH:
+    def placed(self) -> list[Placed]:
+        """Return the replicas, GPU by GPU."""
+        gpus = self.hosts.gpus
+        replicas = sorted(self.replicas, key=lambda r: r.host)
+        return [Placed(gpu=gpus[r.host], model=r.model.name, candidate=r.candidate) for r in replicas]
+
+    def _add(self, model: PlacementModel, host: int, rung: int) -> None:
+        ladder = self._ladder(model, host)
+        self.hosts.take(host, ladder[rung])
+        self.replicas.append(_Replica(model=model, host=host, ladder=ladder, rung=rung))
+        self.capacity[model.name] += ladder[rung].throughput_rps
+
+    def _ladder(self, model: PlacementModel, host: int) -> tuple[Candidate, ...]:
+        return self.ladders.of(model, self.hosts.gpus[host].type)
+
+    def _missing(self, model: PlacementModel) -> float:
+        """Return the requests a second of ``model`` that its replicas cannot serve."""
+        return model.rate_rps - self.capacity[model.name]
+
+    def _keeps_up(self, model: PlacementModel) -> bool:
+        return self.capacity[model.name] >= model.rate_rps * _ENOUGH
+
+    def tune(self) -> None:
+        """Share a fixed cluster: equal shares first, then steps up and down, then further replicas."""
+        self._equal_shares()
+        self._steps()
+        # Nobody can grow where he is: whoever lacks looks for a further GPU, in turn, most free share first.
+        lacking = [m for m in self.problem.models if not self._keeps_up(m)]
+        looking = {m.name: self._others(m) for m in lacking}
+        while lacking:
+            still = []
+            for model in lacking:
+                if self._one_more(model, looking[model.name]) and not self._keeps_up(model):
                     still.append(model)
-        lacking = still
-    _tune(replicas, capacity, hosts)
-    return replicas
+            lacking = still
+        self._steps()
 
-
-def _equal_shares(
-    problem: Problem, ladders: dict[tuple[str, str], tuple[Candidate, ...]], hosts: _Hosts
-) -> list[_Replica]:
-    replicas: list[_Replica] = []
-    count = len(hosts.gpus)
-    equal = 100 / max(1, -(-len(problem.models) // count))
-    for number, model in enumerate(problem.models):
-        for host in ((number + i) % count for i in range(count)):
-            ladder = ladders.get((model.name, hosts.gpus[host].type), ())
-            below = [i for i, c in enumerate(ladder) if c.sm_share_pct <= equal + 1e-9]
-            # Not even the smallest share is as small as an equal one: the smallest.
-            rung = below[-1] if below else 0
-            if ladder and hosts.fits(host, ladder[rung]):
-                hosts.take(host, ladder[rung])
-                replicas.append(_Replica(model=model, host=host, ladder=ladder, rung=rung))
-                break
-    return replicas
-
-
-def _tune(replicas: list[_Replica], capacity: dict[str, float], hosts: _Hosts) -> None:
-    """Steps up and down until none changes anything. It ends: only a model that does not keep up steps up,
-    and whoever steps down still keeps up and never steps up again."""
-    changed = True
-    while changed:
-        changed = False
-        for r in replicas:
-            here = r.candidate
-            name = r.model.name
-            others = capacity[name] - here.throughput_rps
-            rate = r.model.rate_rps * _ENOUGH
-            if capacity[name] < rate and r.rung + 1 < len(r.ladder):
-                step = 1
-            elif r.rung > 0 and others + r.ladder[r.rung - 1].throughput_rps >= rate:
-                step = -1
-            else:
-                continue
-            there = r.ladder[r.rung + step]
-            if hosts.fits(r.host, there, instead=here):
-                hosts.take(r.host, here, -1)
-                hosts.take(r.host, there)
-                r.rung += step
-                capacity[name] = others + there.throughput_rps
-                changed = True
-
-
-def _others(model: PlacementModel, replicas: list[_Replica], hosts: _Hosts) -> list[tuple[float, int]]:
-    """Heap of (minus free share, GPU) of the GPUs that ``model`` does not run on."""
-    own = {r.host for r in replicas if r.model is model}
-    heap = [(-hosts.share[i], i) for i in range(len(hosts.gpus)) if i not in own]
-    heapq.heapify(heap)
-    return heap
-
-
-def _one_more(
-    model: PlacementModel,
-    ladders: dict[tuple[str, str], tuple[Candidate, ...]],
-    hosts: _Hosts,
-    looking: list[tuple[float, int]],
-    missing_rps: float,
-) -> _Replica | None:
-    """A replica on a further GPU, the one with the most free share that can hold it. GPUs only fill up, so one that
-    cannot is not asked again."""
-    while looking:
-        free, host = heapq.heappop(looking)
-        if -free > hosts.share[host]:  # others came since
-            heapq.heappush(looking, (-hosts.share[host], host))
-            continue
-        ladder = ladders.get((model.name, hosts.gpus[host].type), ())
-        rung = _rung(ladder, hosts, host, missing_rps)
-        if rung is not None:
-            hosts.take(host, ladder[rung])
-            return _Replica(model=model, host=host, ladder=ladder, rung=rung)
-    return None
-
-
-def _rung(ladder: tuple[Candidate, ...], hosts: _Hosts, host: int, missing_rps: float) -> int | None:
-    """Of the shares that fit on ``host``: the smallest that serves what is missing, else the largest."""
-    fitting = [i for i, c in enumerate(ladder) if hosts.fits(host, c)]
-    enough = [i for i in fitting if ladder[i].throughput_rps >= missing_rps * _ENOUGH]
-    if enough:
-        return enough[0]
-    if fitting:
-        return fitting[-1]
-    return None
-
-
-def _packed(
-    problem: Problem, ladders: dict[tuple[str, str], tuple[Candidate, ...]], hosts: _Hosts
-) -> list[_Replica]:
-    """Model by model: one replica after the other on the first GPU in use that can hold one, then on new GPUs of
-    the type that serves a request at the least cost."""
-    replicas: list[_Replica] = []
-    known = {t: p for t in problem.types if (p := problem.prices.get(t)) is not None}
-    # Where a price is unknown all count alike: the share of a GPU is the cost.
-    if len(known) == len(problem.types):
-        price = known
-    else:
-        price = dict.fromkeys(problem.types, 1.0)
-    in_use: list[int] = []
-    unused: dict[str, list[int]] = {t: [] for t in problem.types}
-    for i in reversed(range(len(hosts.gpus))):
-        unused[hosts.gpus[i].type].append(i)
-    for model in problem.models:
-        missing = model.rate_rps
-        new: list[int] = []
-        before = iter(in_use)
-        while missing > model.rate_rps * (1 - _ENOUGH):
-            host = next(before, None)
-            if host is None:
-                host = _new_host(model, problem.types, ladders, price, hosts, unused, missing)
-                if host is None:
+    def _equal_shares(self) -> None:
+        """Put each model onto the next GPU in turn that has room, at the largest share that is no more than
+        equal."""
+        models = self.problem.models
+        count = len(self.hosts.gpus)
+        equal = 100 / max(1, -(-len(models) // count))
+        for number, model in enumerate(models):
+            for i in range(number, number + count):
+                host = i % count
+                ladder = self._ladder(model, host)
+                # Not even the smallest share is as small as an equal one: the smallest.
+                rung = max(0, sum(c.sm_share_pct <= equal + 1e-9 for c in ladder) - 1)
+                if ladder and self.hosts.fits(host, ladder[rung]):
+                    self._add(model, host, rung)
                     break
-                new.append(host)
-            ladder = ladders.get((model.name, hosts.gpus[host].type), ())
-            rung = _rung(ladder, hosts, host, missing)
-            if rung is not None:
-                hosts.take(host, ladder[rung])
-                replicas.append(_Replica(model=model, host=host, ladder=ladder, rung=rung))
-                missing -= ladder[rung].throughput_rps
-        in_use = [h for h in (*in_use, *new) if hosts.share[h] > 1e-9]
-    return replicas
 
+    def _steps(self) -> None:
+        """Step up and down until no step changes anything. It ends: only a model that does not keep up steps
+        up, and whoever steps down still keeps up and never steps up again."""
+        changed = True
+        while changed:
+            changed = False
+            for r in self.replicas:
+                changed |= self._step(r)
 
-def _new_host(
-    model: PlacementModel,
-    types: tuple[str, ...],
-    ladders: dict[tuple[str, str], tuple[Candidate, ...]],
-    price: dict[str, float],
-    hosts: _Hosts,
-    unused: dict[str, list[int]],
-    missing_rps: float,
-) -> int | None:
-    """A GPU that nobody uses yet, of the type on which a served request costs least; None: there is none."""
-    ways = []
-    for number, gpu_type in enumerate(types):
-        ladder = ladders.get((model.name, gpu_type))
-        if ladder:
-            enough = [c for c in ladder if c.throughput_rps >= missing_rps * _ENOUGH]
-            taken = enough[0] if enough else ladder[-1]
-            cost = price[gpu_type] * taken.sm_share_pct / min(missing_rps, taken.throughput_rps)
-            ways.append((cost, number, gpu_type))
-    for _, _, gpu_type in sorted(ways):
-        if unused[gpu_type]:
-            host = unused[gpu_type].pop()
+    def _step(self, r: _Replica) -> bool:
+        here = r.candidate
+        name = r.model.name
+        others = self.capacity[name] - here.throughput_rps
+        rate = r.model.rate_rps * _ENOUGH
+        if self.capacity[name] < rate and r.rung + 1 < len(r.ladder):
+            step = 1
+        elif r.rung > 0 and others + r.ladder[r.rung - 1].throughput_rps >= rate:
+            step = -1
         else:
-            host = hosts.rent(gpu_type)
-        if host is not None:
-            return host
-    return None
+            return False
+        there = r.ladder[r.rung + step]
+        if not self.hosts.fits(r.host, there, instead=here):
+            return False
+        self.hosts.take(r.host, here, -1)
+        self.hosts.take(r.host, there)
+        r.rung += step
+        self.capacity[name] = others + there.throughput_rps
+        return True
+
+    def _others(self, model: PlacementModel) -> list[tuple[float, int]]:
+        """Return a heap of (minus free share, GPU) of the GPUs that ``model`` does not run on."""
+        own = {r.host for r in self.replicas if r.model is model}
+        heap = [(-share, host) for host, share in enumerate(self.hosts.share) if host not in own]
+        heapq.heapify(heap)
+        return heap
+
+    def _one_more(self, model: PlacementModel, looking: list[tuple[float, int]]) -> bool:
+        """Add a replica on a further GPU, the one with the most free share that can hold it; return whether
+        there was one. GPUs only fill up, so one that cannot is not asked again."""
+        while looking:
+            free, host = heapq.heappop(looking)
+            share = self.hosts.share[host]
+            if -free > share:  # others came since
+                heapq.heappush(looking, (-share, host))
+                continue
+            rung = self._rung(model, host, self._missing(model))
+            if rung is not None:
+                self._add(model, host, rung)
+                return True
+        return False
+
+    def _rung(self, model: PlacementModel, host: int, missing_rps: float) -> int | None:
+        """Return, of the shares that fit on ``host``, the smallest that serves what is missing, else the
+        largest."""
+        largest = None
+        for rung, candidate in enumerate(self._ladder(model, host)):
+            if self.hosts.fits(host, candidate):
+                largest = rung
+                if candidate.throughput_rps >= missing_rps * _ENOUGH:
+                    break
+        return largest
+
+    def pack(self) -> None:
+        """Place model by model: one replica after the other on the first GPU in use that can hold one, then
+        on new GPUs of the type that serves a request at the least cost."""
+        hosts = self.hosts
+        in_use: list[int] = []
+        unused: dict[str, list[int]] = {t: [] for t in self.problem.types}
+        for host in reversed(range(len(hosts.gpus))):
+            unused[hosts.gpus[host].type].append(host)
+        for model in self.problem.models:
+            missing = model.rate_rps
+            new: list[int] = []
+            before = iter(in_use)
+            while missing > model.rate_rps * (1 - _ENOUGH):
+                gpu = next(before, None)
+                if gpu is None:
+                    gpu = self._new_host(model, unused, missing)
+                    if gpu is None:
+                        break
+                    new.append(gpu)
+                rung = self._rung(model, gpu, missing)
+                if rung is not None:
+                    self._add(model, gpu, rung)
+                    missing -= self.replicas[-1].candidate.throughput_rps
+            in_use = [h for h in (*in_use, *new) if hosts.share[h] > 1e-9]
+
+    def _new_host(
+        self, model: PlacementModel, unused: dict[str, list[int]], missing_rps: float
+    ) -> int | None:
+        """Return a GPU that nobody uses yet, of the type on which a served request costs least; None: there
+        is none."""
+        # Where a price is unknown all count alike: the share of a GPU is the cost.
+        prices = self.problem.known_prices or dict.fromkeys(self.problem.types, 1.0)
+        ways = []
+        for number, gpu_type in enumerate(self.problem.types):
+            ladder = self.ladders.of(model, gpu_type)
+            if ladder:
+                enough = (c for c in ladder if c.throughput_rps >= missing_rps * _ENOUGH)
+                way = next(enough, ladder[-1])
+                cost = prices[gpu_type] * way.sm_share_pct / min(missing_rps, way.throughput_rps)
+                ways.append((cost, number, gpu_type))
+        for _, _, gpu_type in sorted(ways):
+            host = unused[gpu_type].pop() if unused[gpu_type] else self.hosts.rent(gpu_type)
+            if host is not None:
+                return host
+        return None

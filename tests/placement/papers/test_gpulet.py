@@ -11,7 +11,7 @@ from _gpulet_problems import V100, case, problem, row
 
 from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.interference.gpulet_law import DERIVED, GpuletCoefficients, read_coefficients
-from gkestimator.placement.goodput import goodput_rps
+from gkestimator.placement.expected import goodput_rps
 from gkestimator.placement.papers.gpulet.lets import Asked, affordable, ewma, fit, knee
 from gkestimator.placement.papers.gpulet.policy import GpuletPolicy
 from gkestimator.placement.policy import verify

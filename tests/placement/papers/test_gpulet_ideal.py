@@ -11,7 +11,7 @@ from _gpulet_problems import V100, case
 
 from gkestimator.core.errors import UsageError
 from gkestimator.interference.gpulet_law import DERIVED, GpuletCoefficients, Pressure
-from gkestimator.placement.goodput import goodput_rps
+from gkestimator.placement.expected import goodput_rps
 from gkestimator.placement.papers.gpulet.columns import best_of
 from gkestimator.placement.papers.gpulet.ideal import GpuletIdealPolicy
 from gkestimator.placement.papers.gpulet.policy import GpuletPolicy

@@ -17,8 +17,8 @@ _ROUNDS = 6
 
 @frozen
 class Place:
-    """A gpu-let of ``size_pct`` on GPU number ``slot`` of the board (None: on the next unsplit one of type
-    ``gpu``), its first or second ``part``."""
+    """Name a gpu-let of ``size_pct`` on GPU number ``slot`` of the board (None: on the next unsplit one of
+    type ``gpu``), its first or second ``part``."""
 
     gpu: str
     size_pct: float
@@ -28,7 +28,7 @@ class Place:
 
 @frozen
 class Fitted:
-    """What stands in ``place`` then, and in the other gpu-let of its GPU."""
+    """Say what stands in ``place`` then, and in the other gpu-let of its GPU."""
 
     place: Place
     mine: Let
@@ -38,7 +38,6 @@ class Fitted:
 @dataclass(slots=True)
 class _Slot:
     gpu: Gpu
-    parts: tuple[float, ...] = ()
     lets: list[Let | None] = field(default_factory=list)
 
 
@@ -49,22 +48,25 @@ def settle(
     other: Let | None,
     coefficients: GpuletCoefficients | None,
 ) -> tuple[Let, Let | None] | None:
-    """``asked`` in a gpu-let beside ``other``, which must go on serving all it serves, slowed down as it may
-    be; None where that does not fit."""
+    """Return ``asked`` in a gpu-let beside ``other``, which must go on serving all it serves, slowed down as
+    it may be; None where that does not fit."""
     mine: Let | None = None
     for _ in range(_ROUNDS):
+        if other is None:
+            alone = fit(asked, gpu, size_pct, coefficients=coefficients)
+            return None if alone is None else (alone, None)
         new = fit(
             asked,
             gpu,
             size_pct,
-            memory_pct=100.0 - (other.memory_pct if other else 0.0),
+            memory_pct=100.0 - other.memory_pct,
             coefficients=coefficients,
-            neighbour=other.pressure(coefficients) if other else None,
+            neighbour=other.pressure(coefficients),
         )
-        if new is None or other is None or coefficients is None:
-            if new is None:
-                return None
-            return (new, other)
+        if new is None:
+            return None
+        if coefficients is None:
+            return new, other
         beside = fit(
             other.asked,
             gpu,
@@ -73,11 +75,11 @@ def settle(
             coefficients=coefficients,
             neighbour=new.pressure(coefficients),
         )
-        if beside is None or any(
-            now.rate_rps < before.rate_rps * (1 - CLOSE)
-            for now, before in zip(beside.loads, other.loads, strict=True)
-        ):
+        if beside is None:
             return None
+        for now, before in zip(beside.loads, other.loads, strict=True):
+            if now.rate_rps < before.rate_rps * (1 - CLOSE):
+                return None
         if new == mine and beside == other:
             return new, beside
         mine = new
@@ -86,7 +88,7 @@ def settle(
 
 
 class Board:
-    """Every GPU of a fixed cluster, or those rented so far; each split into two gpu-lets at most."""
+    """Hold every GPU of a fixed cluster, or those rented so far; each split into two gpu-lets at most."""
 
     def __init__(self, problem: Problem, coefficients: GpuletCoefficients | None) -> None:
         self.problem = problem
@@ -101,34 +103,33 @@ class Board:
         self._rented: dict[str, int] = defaultdict(int)
 
     def unsplit(self, gpu: str) -> bool:
-        """Whether a whole GPU of this type is free, or may be rented."""
+        """Return whether a whole GPU of this type is free, or may be rented."""
         if self.problem.elastic:
             limit = self.problem.limits[gpu]
             return limit is None or self._rented[gpu] < limit
         return bool(self._unsplit[gpu])
 
     def halves(self, gpu: str) -> Iterator[Place]:
-        """Free gpu-lets on split GPUs of this type, by ascending size."""
+        """Yield the free gpu-lets on split GPUs of this type, by ascending size."""
         for size in self.sizes[gpu]:
             yield from self._halves[gpu, size]
 
     def type_of(self, slot: int) -> str:
-        """Type of GPU number ``slot``."""
+        """Return the type of GPU number ``slot``."""
         return self._slots[slot].gpu.type
 
     def try_in(self, place: Place, asked: Sequence[Asked]) -> Fitted | None:
-        """What would stand there if ``asked`` were put (alone) into ``place``; nothing changes."""
+        """Return what would stand there if ``asked`` were put (alone) into ``place``; nothing changes."""
         other = None
         if place.slot is not None:
             lets = self._slots[place.slot].lets
             if len(lets) > 1:
                 other = lets[1 - place.part]
-            else:
-                other = None
-        found = settle(asked, place.gpu, place.size_pct, other, self.coefficients)
-        if found is None:
+        settled = settle(asked, place.gpu, place.size_pct, other, self.coefficients)
+        if settled is None:
             return None
-        return Fitted(place=place, mine=found[0], other=found[1])
+        mine, other = settled
+        return Fitted(place=place, mine=mine, other=other)
 
     def put(self, fitted: Fitted) -> Place:
         """Write ``fitted`` down; an unsplit GPU is split (or rented) for it. Returns the place with its GPU's
@@ -156,28 +157,24 @@ class Board:
         else:
             slot = self._unsplit[gpu].pop()
         rest = [s for s in self.sizes[gpu] if s <= 100 - size + CLOSE]
+        self._slots[slot].lets = [None]
         if rest:
-            self._slots[slot].parts = (size, rest[-1])
-        else:
-            self._slots[slot].parts = (size,)
-        self._slots[slot].lets = [None] * len(self._slots[slot].parts)
-        if rest:
+            self._slots[slot].lets.append(None)
             self._halves[gpu, rest[-1]].append(Place(gpu=gpu, size_pct=rest[-1], slot=slot, part=1))
         return slot
 
     def placed(self) -> tuple[Placed, ...]:
-        """The replicas, by GPU and gpu-let."""
-        return tuple(
-            placed
-            for slot in self._slots
-            for part, let in enumerate(slot.lets)
-            if let is not None
-            for placed in placed_in(slot.gpu, part, let)
-        )
+        """Return the replicas, by GPU and gpu-let."""
+        placed: list[Placed] = []
+        for slot in self._slots:
+            for part, let in enumerate(slot.lets):
+                if let is not None:
+                    placed += placed_in(slot.gpu, part, let)
+        return tuple(placed)
 
 
 def placed_in(gpu: Gpu, part: int, let: Let) -> list[Placed]:
-    """The replicas of a gpu-let, the ``part``-th (from 0) of ``gpu``."""
+    """Return the replicas of a gpu-let, the ``part``-th (from 0) of ``gpu``."""
     return [
         Placed(
             gpu=gpu,

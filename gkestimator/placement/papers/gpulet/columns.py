@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +25,8 @@ Whole = NDArray[np.int64]
 
 @frozen
 class Filled:
-    """One GPU of type ``gpu`` with its one or two gpu-lets, and what it serves of each model of the problem
-    at most (in their order, no more than their rate)."""
+    """Hold one GPU of type ``gpu`` with its one or two gpu-lets, and what it serves of each model of the
+    problem at most (in their order, no more than their rate)."""
 
     gpu: str
     lets: tuple[Let, ...]
@@ -33,9 +35,9 @@ class Filled:
 
 @frozen
 class _Ways:
-    """Ways to fill a gpu-let of one size, an entry each: the candidate of each model (-1: not in it), what it
-    serves at no slowdown, memory, pressure from and on a neighbour, and the largest slowdown at which every
-    objective holds."""
+    """Hold ways to fill a gpu-let of one size, an entry each: the candidate of each model (-1: not in it),
+    what it serves at no slowdown, memory, pressure from and on a neighbour, and the largest slowdown at which
+    every objective holds."""
 
     size_pct: float
     chosen: Whole  # ways x models
@@ -46,43 +48,65 @@ class _Ways:
     bearable: Array
     cycle_ms: Array  # NaN: one model alone
 
+    def __len__(self) -> int:
+        return len(self.memory)
+
     def take(self, rows: Whole) -> _Ways:
-        return _Ways(
-            size_pct=self.size_pct,
-            chosen=self.chosen[rows],
-            served=self.served[rows],
-            memory=self.memory[rows],
-            own=self.own[rows],
-            other=self.other[rows],
-            bearable=self.bearable[rows],
-            cycle_ms=self.cycle_ms[rows],
-        )
+        """Return the ways of these ``rows``."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in _ARRAYS})
+
+    def or_empty(self) -> _Ways:
+        """Return these ways and, last, an empty gpu-let."""
+        longer: dict[str, Any] = {}
+        for name, empty in _ARRAYS.items():
+            column = getattr(self, name)
+            longer[name] = np.concatenate([column, np.full_like(column, empty, shape=(1, *column.shape[1:]))])
+        return replace(self, **longer)
+
+
+# The arrays of :class:`_Ways`, and what an empty gpu-let has in each.
+_ARRAYS = {
+    "chosen": -1,
+    "served": 0.0,
+    "memory": 0.0,
+    "own": 0.0,
+    "other": 0.0,
+    "bearable": np.inf,
+    "cycle_ms": np.nan,
+}
+# What a GPU serves of each model, split by split: (served, ((ways, their rows) of each part), slowdown of each part).
+_Split: TypeAlias = tuple[Array, tuple[tuple[_Ways, Whole], ...], Array]
 
 
 def fillings(problem: Problem, gpu: str, coefficients: GpuletCoefficients | None) -> list[Filled]:
-    """Every undominated way to fill a GPU of type ``gpu``. Exact: for given batches the shortest cycle is the
-    sum of the latencies, and no other serves more of any model. Raises UsageError: more than MOST_WAYS ways
-    for a gpu-let, or MOST_PAIRS for a GPU."""
+    """Return every undominated way to fill a GPU of type ``gpu``. Exact: for given batches the shortest cycle
+    is the sum of the latencies, and no other serves more of any model. Raises UsageError: more than MOST_WAYS
+    ways for a gpu-let, or MOST_PAIRS for a GPU."""
     models = problem.models
     rates = np.array([m.rate_rps for m in models])
     shares = sizes(problem, gpu)
     ways = {size: _ways(models, gpu, size, coefficients) for size in shares}
     limits = _limits(list(ways.values()), coefficients)
-    kept = {size: found.take(best_of(_goods(found, rates, limits))) for size, found in ways.items()}
-    splits = {tuple(sorted((size, rest))) for size in shares for rest in _rest(shares, size)}
-    whole = [_pairs(kept[one], kept[two], rates, coefficients) for one, two in sorted(splits)]
+    best = {size: own.take(best_of(_goods(own, rates, limits))) for size, own in ways.items()}
+    pairs = set()
+    alone: list[_Split] = []
     for size in shares:
-        if not _rest(shares, size):
-            alone = ways[size].take(best_of(np.minimum(ways[size].served, rates)))
-            every = np.arange(len(alone.memory))
-            whole.append((np.minimum(alone.served, rates), ((alone, every),), np.ones((len(every), 1))))
-    return _undominated(models, gpu, whole, rates)
+        rest = [s for s in shares if s <= 100 - size + CLOSE]
+        if rest:
+            # The largest share that the table knows is what is left of a GPU.
+            pairs.add((min(size, rest[-1]), max(size, rest[-1])))
+            continue
+        served = np.minimum(ways[size].served, rates)
+        rows = best_of(served)
+        alone.append((served[rows], ((ways[size], rows),), np.ones((len(rows), 1))))
+    splits = [_pairs(best[first], best[second], rates, coefficients) for first, second in sorted(pairs)]
+    return _undominated(models, gpu, splits + alone)
 
 
 @frozen
 class _Limits:
-    """Beyond what a way's figures make no difference beside any neighbour: memory and pressures (below it), and the
-    slowdown that it bears (above it)."""
+    """Say beyond what a way's figures make no difference beside any neighbour: memory and pressures (below
+    it), and the slowdown that it bears (above it)."""
 
     memory: float
     own: float
@@ -91,11 +115,14 @@ class _Limits:
 
 
 def _limits(ways: Sequence[_Ways], coefficients: GpuletCoefficients | None) -> _Limits:
-    heaviest = max((float(w.memory.max()) for w in ways if len(w.memory)), default=0.0)
+    heaviest = own = other = 0.0
+    for w in ways:
+        if len(w):
+            heaviest = max(heaviest, float(w.memory.max()))
+            own = max(own, float(w.own.max()))
+            other = max(other, float(w.other.max()))
     if coefficients is None:
         return _Limits(memory=100 - heaviest, own=0.0, other=0.0, slowdown=1.0)
-    own = max((float(w.own.max()) for w in ways if len(w.memory)), default=0.0)
-    other = max((float(w.other.max()) for w in ways if len(w.memory)), default=0.0)
     return _Limits(
         memory=100 - heaviest,
         own=1 - coefficients.constant - other,
@@ -105,7 +132,8 @@ def _limits(ways: Sequence[_Ways], coefficients: GpuletCoefficients | None) -> _
 
 
 def _goods(ways: _Ways, rates: Array, limits: _Limits) -> Array:
-    """What makes one way at least as good as another beside every neighbour, more being better, a row each."""
+    """Return what makes one way at least as good as another beside every neighbour, more being better, a row
+    each."""
     return np.column_stack(
         [
             np.minimum(ways.served, rates * limits.slowdown),
@@ -115,11 +143,6 @@ def _goods(ways: _Ways, rates: Array, limits: _Limits) -> Array:
             np.minimum(ways.bearable, limits.slowdown),
         ]
     )
-
-
-def _rest(shares: Sequence[float], size: float) -> list[float]:
-    """The share that is left of a GPU beside ``size`` (the largest that the table knows), none or one."""
-    return [s for s in shares if s <= 100 - size + CLOSE][-1:]
 
 
 def _ways(
@@ -137,7 +160,7 @@ def _ways(
         size_of = np.array([0.0, *(c.memory_pct or 0.0 for c in mine)])
         one = np.array([0, *(1 for _ in mine)])
         index = np.arange(-1, len(mine))
-        a, b = (x.ravel() for x in np.meshgrid(np.arange(len(busy)), np.arange(len(index)), indexing="ij"))
+        a, b = _grid(len(busy), len(index))
         busy = busy[a] + late[b]
         memory = memory[a] + size_of[b]
         count = count[a] + one[b]
@@ -192,39 +215,37 @@ def _options(model: PlacementModel, gpu: str, size: float) -> list[Candidate]:
 
 
 def best_of(goods: Array) -> Whole:
-    """Rows (n x k, finite, more is better in every column) that no other is at least as good as; of equal ones the
-    first. Ascending."""
+    """Return the rows (n x k, finite, more is better in every column) that no other is at least as good as;
+    of equal ones the first. Ascending."""
     if not len(goods):
         return np.empty(0, dtype=np.int64)
     scale = np.abs(goods).max(axis=0)
     rank = (goods / np.where(scale > 0, scale, 1.0)).sum(axis=1)
     order = np.lexsort((np.arange(len(goods)), -rank))
     alive = goods[order]
-    kept: list[int] = []
+    best: list[int] = []
     while len(order):
         # The first has the largest sum, so nothing that is left dominates it.
-        kept.append(int(order[0]))
+        best.append(int(order[0]))
         left = ~(alive <= alive[0]).all(axis=1)
         order = order[left]
         alive = alive[left]
-    return np.array(sorted(kept), dtype=np.int64)
+    return np.array(sorted(best), dtype=np.int64)
 
 
-def _pairs(
-    first: _Ways, second: _Ways, rates: Array, coefficients: GpuletCoefficients | None
-) -> tuple[Array, tuple[tuple[_Ways, Whole], ...], Array]:
-    """What two gpu-lets serve together (pairs x models), which ways they are, and their slowdowns (pairs x
-    2)."""
-    if (len(first.memory) + 1) * (len(second.memory) + 1) > MOST_PAIRS:
+def _pairs(first: _Ways, second: _Ways, rates: Array, coefficients: GpuletCoefficients | None) -> _Split:
+    """Return what two gpu-lets serve together (pairs x models), which ways they are, and their slowdowns
+    (pairs x 2)."""
+    if (len(first) + 1) * (len(second) + 1) > MOST_PAIRS:
         raise UsageError(
             f"policy gpulet-ideal searches exhaustively: found more than {MOST_PAIRS:,} ways to fill a GPU, its limit; "
             "policy gpulet takes any number of models"
         )
-    first = _or_empty(first)
-    second = _or_empty(second)
-    n = len(first.memory)
-    m = len(second.memory)
-    a, b = (x.ravel() for x in np.meshgrid(np.arange(n), np.arange(m), indexing="ij"))
+    first = first.or_empty()
+    second = second.or_empty()
+    n = len(first)
+    m = len(second)
+    a, b = _grid(n, m)
     good = first.memory[a] + second.memory[b] <= 100 * (1 + CLOSE)
     good &= (a < n - 1) | (b < m - 1)  # the last is the empty one
     a = a[good]
@@ -242,54 +263,38 @@ def _pairs(
     return np.minimum(served, rates), ((first, a), (second, b)), slow
 
 
-def _or_empty(ways: _Ways) -> _Ways:
-    """``ways`` and, last, an empty gpu-let."""
-    return _Ways(
-        size_pct=ways.size_pct,
-        chosen=np.vstack([ways.chosen, np.full((1, ways.chosen.shape[1]), -1, dtype=np.int64)]),
-        served=np.vstack([ways.served, np.zeros((1, ways.served.shape[1]))]),
-        memory=np.append(ways.memory, 0.0),
-        own=np.append(ways.own, 0.0),
-        other=np.append(ways.other, 0.0),
-        bearable=np.append(ways.bearable, np.inf),
-        cycle_ms=np.append(ways.cycle_ms, np.nan),
-    )
+def _grid(n: int, m: int) -> tuple[Whole, Whole]:
+    """Return every pair of a number below ``n`` and one below ``m``, the second fastest."""
+    pairs = np.arange(n * m)
+    return pairs // m, pairs % m
 
 
-def _undominated(
-    models: Sequence[PlacementModel],
-    gpu: str,
-    whole: Sequence[tuple[Array, tuple[tuple[_Ways, Whole], ...], Array]],
-    rates: Array,
-) -> list[Filled]:
+def _undominated(models: Sequence[PlacementModel], gpu: str, splits: Sequence[_Split]) -> list[Filled]:
     # First within each split, then over all.
     entries: list[tuple[Array, int, int]] = []
-    for split, (served, _, _) in enumerate(whole):
+    for split, (served, _, _) in enumerate(splits):
         entries += [(served[row], split, int(row)) for row in best_of(served)]
     if not entries:
         return []
-    found = []
-    for i in best_of(np.stack([e[0] for e in entries])):
+    filled = []
+    for i in best_of(np.stack([served for served, _, _ in entries])):
         served, split, row = entries[i]
-        _, parts, slow = whole[split]
-        lets = tuple(
-            let
-            for k, (ways, index) in enumerate(parts)
-            if (let := _let(models, gpu, ways, int(index[row]), float(slow[row, k]))) is not None
-        )
-        found.append(Filled(gpu=gpu, lets=lets, served_rps=tuple(float(s) for s in served)))
-    return found
+        _, parts, slow = splits[split]
+        lets = []
+        for (ways, rows), factor in zip(parts, slow[row], strict=True):
+            let = _let(models, gpu, ways, int(rows[row]), float(factor))
+            if let is not None:
+                lets.append(let)
+        filled.append(Filled(gpu=gpu, lets=tuple(lets), served_rps=tuple(float(s) for s in served)))
+    return filled
 
 
 def _let(models: Sequence[PlacementModel], gpu: str, ways: _Ways, row: int, slow: float) -> Let | None:
     loads = []
-    for i, model in enumerate(models):
-        j = int(ways.chosen[row, i])
-        if j >= 0:
-            candidate = _options(model, gpu, ways.size_pct)[j]
-            loads.append(
-                LetLoad(model=model, rate_rps=float(ways.served[row, i]) / slow, candidate=candidate)
-            )
+    for model, number, served in zip(models, ways.chosen[row], ways.served[row], strict=True):
+        if number >= 0:
+            candidate = _options(model, gpu, ways.size_pct)[number]
+            loads.append(LetLoad(model=model, rate_rps=float(served) / slow, candidate=candidate))
     if not loads:
         return None
     cycle = float(ways.cycle_ms[row])

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gkestimator.core.errors import UsageError
 from gkestimator.interference.gpulet_law import read_coefficients
-from gkestimator.placement.integer import solver_of
-from gkestimator.placement.options import check_flags
+from gkestimator.placement.integer import linear_program, solver_of
 from gkestimator.placement.papers.gpulet.board import placed_in
 from gkestimator.placement.papers.gpulet.columns import Filled, fillings
 from gkestimator.placement.papers.gpulet.lets import sizes
 from gkestimator.placement.papers.gpulet.policy import interference_of, whole_only
-from gkestimator.placement.policy import Placement, Policy, PolicyError
+from gkestimator.placement.policy import Placement, Policy, PolicyError, check_flags
 from gkestimator.placement.problem import Problem
 
 _TOLERANCE = 1e-9
@@ -29,19 +27,18 @@ _PROVEN_PCT = 1e-6
 
 
 class GpuletIdealPolicy(Policy):
-    """The exhaustive ideal that gpulet is compared with (Choi et al., USENIX ATC 2022, evaluation): the most
-    goodput over all splits of every GPU into at most two gpu-lets, all sets of models in each, all their
+    """Find the exhaustive ideal that gpulet is compared with (Choi et al., USENIX ATC 2022, evaluation): the
+    most goodput over all splits of every GPU into at most two gpu-lets, all sets of models in each, all their
     batches, and all ways to divide the rates; then the fewest GPUs (elastic: the lowest cost). Feasible is
     what gpulet calls feasible.
 
     Ways to fill one GPU are enumerated and those kept that no other is at least as good as; how often each is
-    used is an integer program (HiGHS), solved to optimality; where the rates cannot all be served, to a gap that
-    is stated. Refuses problems with more ways than ``gpulet_columns`` allows.
-    """
+    used is an integer program (HiGHS), solved to optimality; where the rates cannot all be served, to a gap
+    that is stated. Refuses problems with more ways than ``gpulet_columns`` allows."""
 
-    name: ClassVar[str] = "gpulet-ideal"
-    summary: ClassVar[str] = "the best that gpu-lets can do, by exhaustive search; small cases only"
-    options: ClassVar[tuple[str, ...]] = ("coefficients", "interference")
+    name = "gpulet-ideal"
+    summary = "the best that gpu-lets can do, by exhaustive search; small cases only"
+    options = ("coefficients", "interference")
 
     def __init__(self, *, coefficients: Path | str | None = None, interference: bool = True) -> None:
         check_flags(self.name, interference=interference)
@@ -51,8 +48,8 @@ class GpuletIdealPolicy(Policy):
         self._interference = interference
 
     def place(self, problem: Problem) -> Placement:
-        """See :class:`Policy`. Raises UsageError: more ways than the limit, or coefficients for a column that
-        is null."""
+        """Return replicas in gpu-lets; see :class:`Policy`. Raises UsageError: more ways than the limit, or
+        coefficients for a column that is null."""
         coefficients, notes = interference_of(self.name, problem, self._given, self._interference)
         notes += whole_only({gpu: sizes(problem, gpu) for gpu in problem.types})
         columns = [f for gpu in problem.types for f in fillings(problem, gpu, coefficients)]
@@ -72,8 +69,8 @@ class GpuletIdealPolicy(Policy):
         return Placement(placed=tuple(placed), notes=tuple(notes), gap_pct=gap)
 
     def schedulable(self, problem: Problem) -> bool:
-        """Whether gpu-lets can serve every rate: faster than :meth:`place` where they cannot, as fractions of
-        GPUs are tried first. Raises as :meth:`place`."""
+        """Return whether gpu-lets can serve every rate: faster than :meth:`place` where they cannot, as
+        fractions of GPUs are tried first. Raises as :meth:`place`."""
         coefficients, _ = interference_of(self.name, problem, self._given, self._interference)
         columns = [f for gpu in problem.types for f in fillings(problem, gpu, coefficients)]
         all_of_it = np.ones(len(problem.models))
@@ -85,22 +82,25 @@ class GpuletIdealPolicy(Policy):
 
 
 class _Program:
-    """How many GPUs are filled in each way (integers, in the order of ``columns``), and what part of each
-    model's rate is served (0 to 1, after them)."""
+    """Hold how many GPUs are filled in each way (integers, in the order of ``columns``), and what part of
+    each model's rate is served (0 to 1, after them)."""
 
     def __init__(self, problem: Problem, columns: Sequence[Filled]) -> None:
         models = problem.models
         n = len(columns)
-        self.ways, rates = n, np.array([m.rate_rps for m in models])
+        self.ways = n
+        rates = np.array([m.rate_rps for m in models])
         served = np.array([c.served_rps for c in columns]).T / rates[:, None]
         limits = problem.limits
         # A GPU filled in one way as often as serves the whole rate of each of its models is of no use once
         # more.
         useful = [max(int(np.ceil(1 / s)) for s in served[:, i] if s > 0) for i in range(n)]
-        most = [_or(limits[c.gpu], u) for c, u in zip(columns, useful, strict=True)]
-        self.upper = np.concatenate([np.minimum(most, useful), np.ones(len(models))])
-        self.rows = [np.concatenate([served[i], -np.eye(len(models))[i]]) for i in range(len(models))]
-        self.low, self.high = [0.0] * len(models), [np.inf] * len(models)
+        pools = dict(zip(problem.types, problem.pools, strict=True))
+        most = np.minimum([pools[c.gpu] for c in columns], useful)
+        self.upper = np.concatenate([most, np.ones(len(models))])
+        self.rows = list(np.hstack([served, -np.eye(len(models))]))
+        self.low = [0.0] * len(models)
+        self.high = [np.inf] * len(models)
         for gpu, limit in limits.items():
             if limit is not None:
                 here = [float(c.gpu == gpu) for c in columns]
@@ -115,48 +115,44 @@ class _Program:
         self.high.append(high)
 
     def cheapest(self, parts: NDArray[np.float64], *, whole: bool = True) -> NDArray[np.float64] | None:
-        """The lowest price at which at least ``parts`` of the rates are served; None where they cannot be."""
+        """Return the lowest price at which at least ``parts`` of the rates are served; None where they cannot
+        be."""
         lower = np.concatenate([np.zeros(self.ways), parts])
-        found = _solve(self.price, self, lower, self.ways if whole else 0)
-        if found is None:
-            return None
-        return found[0]
+        solution = _solve(self.price, self, lower, self.ways if whole else 0)
+        return None if solution is None else solution[0]
 
     def most(self) -> tuple[NDArray[np.float64], float]:
-        """The most goodput, and how far it is at most from the best, percent."""
-        found = _solve(-self.goodput, self, np.zeros(len(self.upper)), self.ways, nodes=_MOST_NODES)
-        assert found is not None  # serving nothing is allowed
-        return found
+        """Return the most goodput, and how far it is at most from the best, percent."""
+        nothing = np.zeros(len(self.upper))
+        solution = _solve(-self.goodput, self, nothing, self.ways, nodes=_MOST_NODES)
+        assert solution is not None  # serving nothing is allowed
+        return solution
 
 
 def _choose(problem: Problem, columns: Sequence[Filled]) -> tuple[list[int], float]:
-    """How many GPUs are filled as each of ``columns`` says (all rates at the lowest price, else the most
-    goodput, then the lowest price for it), and the gap to the most goodput, percent."""
+    """Return how many GPUs are filled as each of ``columns`` says (all rates at the lowest price, else the
+    most goodput, then the lowest price for it), and the gap to the most goodput, percent."""
     program = _Program(problem, columns)
     gap = 0.0
     reachable = np.array([any(c.served_rps[i] > 0 for c in columns) for i in range(len(problem.models))])
-    found = None
-    if (
-        program.cheapest(reachable.astype(float), whole=False) is not None
-    ):  # by fractions of GPUs, which is fast
-        found = program.cheapest(reachable.astype(float))
-    if found is None:
-        found, gap = program.most()
-        reached = float(program.goodput @ found)
+    everything = reachable.astype(float)
+    counts = None
+    if program.cheapest(everything, whole=False) is not None:  # by fractions of GPUs, which is fast
+        counts = program.cheapest(everything)
+    if counts is None:
+        counts, gap = program.most()
+        reached = float(program.goodput @ counts)
         program.add(program.goodput, reached * (1 - _TOLERANCE) - _TOLERANCE, np.inf)
         nothing = np.zeros(len(program.upper))
         fewer = _solve(program.price, program, nothing, program.ways, nodes=_MOST_NODES)
-        found = found if fewer is None else fewer[0]
-    return [round(float(x)) for x in found[: len(columns)]], gap
-
-
-def _or(limit: int | None, default: int) -> int:
-    return default if limit is None else limit
+        if fewer is not None:
+            counts, _ = fewer
+    return [round(float(x)) for x in counts[: len(columns)]], gap
 
 
 def _price(problem: Problem, gpu: str) -> float:
-    """Of one GPU: on a fixed cluster its number counts first, its price (where known) only decides between
-    equals."""
+    """Return the price of one GPU: on a fixed cluster its number counts first, its price (where known) only
+    decides between equals."""
     price = problem.prices.get(gpu)
     if problem.elastic:
         return 0.0 if price is None else price
@@ -174,35 +170,25 @@ def _solve(
     *,
     nodes: int | None = None,
 ) -> tuple[NDArray[np.float64], float] | None:
-    """The values of the least cost, the first ``whole`` of them integers, and the gap to it in percent (0
-    unless ``nodes`` limits the search); None where HiGHS proves that there are none, or finds none in
+    """Return the values of the least cost, the first ``whole`` of them integers, and the gap to it in percent
+    (0 unless ``nodes`` limits the search); None where HiGHS proves that there are none, or finds none in
     ``nodes``. Raises PolicyError where it ends otherwise."""
     import highspy
 
-    matrix = np.array(program.rows)
-    upper = program.upper
-    lp: Any = highspy.HighsLp()
-    lp.num_col_ = matrix.shape[1]
-    lp.num_row_ = matrix.shape[0]
-    lp.col_cost_ = cost
-    lp.col_lower_ = lower
-    lp.col_upper_ = upper
-    lp.row_lower_, lp.row_upper_ = np.array(program.low), np.array(program.high)
-    at = []
-    values = []
-    starts = [0]
-    for row in matrix:
+    vectors = []
+    for row in program.rows:
         here = np.flatnonzero(row)
-        at.append(here)
-        values.append(row[here])
-        starts.append(starts[-1] + len(here))
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = np.array(starts)
-    lp.a_matrix_.index_ = np.concatenate(at)
-    lp.a_matrix_.value_ = np.concatenate(values)
-    integer = highspy.HighsVarType.kInteger
-    real = highspy.HighsVarType.kContinuous
-    lp.integrality_ = [integer] * whole + [real] * (len(upper) - whole)
+        vectors.append((here.tolist(), row[here].tolist()))
+    lp = linear_program(
+        cost=cost,
+        lower=lower,
+        upper=program.upper,
+        row_lower=program.low,
+        row_upper=program.high,
+        vectors=vectors,
+        integer=[i < whole for i in range(len(cost))],
+    )
+    options: dict[str, object] = {} if nodes is None else {"mip_max_nodes": nodes}
     solver = solver_of(
         lp,
         random_seed=0,
@@ -211,21 +197,20 @@ def _solve(
         mip_abs_gap=1e-9,
         mip_feasibility_tolerance=1e-9,
         primal_feasibility_tolerance=1e-9,
-        **({} if nodes is None else {"mip_max_nodes": nodes}),
+        **options,
     )
     solver.run()
     status = solver.getModelStatus()
+    states = highspy.HighsModelStatus
     info = solver.getInfo()
-    if status == highspy.HighsModelStatus.kInfeasible:
+    values = np.array(solver.getSolution().col_value)
+    if status == states.kInfeasible:
         return None
-    if status == highspy.HighsModelStatus.kOptimal:
-        if whole and nodes is not None:
-            gap = 100 * float(info.mip_gap)
-        else:
-            gap = 0.0
-        return np.array(solver.getSolution().col_value), gap if gap > _PROVEN_PCT else 0.0
-    if status == highspy.HighsModelStatus.kSolutionLimit and nodes is not None:
+    if status == states.kOptimal:
+        gap = 100 * float(info.mip_gap) if whole and nodes is not None else 0.0
+        return values, gap if gap > _PROVEN_PCT else 0.0
+    if status == states.kSolutionLimit and nodes is not None:
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return None
-        return np.array(solver.getSolution().col_value), 100 * float(info.mip_gap)
+        return values, 100 * float(info.mip_gap)
     raise PolicyError(f"policy gpulet-ideal: HiGHS ended with {solver.modelStatusToString(status)}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from gkestimator.core.records import frozen
 from gkestimator.interference.gpulet_law import GpuletCoefficients, Pressure
@@ -17,7 +19,7 @@ _LEAST_CURVATURE = 1e-3
 
 @frozen
 class Asked:
-    """A model and the rate that a gpu-let is asked to serve of it."""
+    """Name a model and the rate that a gpu-let is asked to serve of it."""
 
     model: PlacementModel
     rate_rps: float
@@ -25,7 +27,7 @@ class Asked:
 
 @frozen
 class LetLoad:
-    """A model in a gpu-let: how it runs, and the rate that it serves."""
+    """Hold a model in a gpu-let: how it runs, and the rate that it serves."""
 
     model: PlacementModel
     rate_rps: float
@@ -34,8 +36,8 @@ class LetLoad:
 
 @frozen
 class Let:
-    """A gpu-let of ``size_pct`` of the SMs. ``cycle_ms``: in which all its loads run once; None: one load
-    alone."""
+    """Hold a gpu-let of ``size_pct`` of the SMs. ``cycle_ms``: in which all its loads run once; None: one
+    load alone."""
 
     size_pct: float
     loads: tuple[LetLoad, ...]
@@ -43,35 +45,35 @@ class Let:
 
     @property
     def memory_pct(self) -> float:
-        """Memory of all its loads, percent of the GPU's."""
+        """Return the memory of all its loads, percent of the GPU's."""
         return sum(load.candidate.memory_pct or 0.0 for load in self.loads)
 
     @property
     def asked(self) -> tuple[Asked, ...]:
-        """What it serves, to be fitted anew."""
+        """Return what it serves, to be fitted anew."""
         return tuple(Asked(model=load.model, rate_rps=load.rate_rps) for load in self.loads)
 
     def pressure(self, coefficients: GpuletCoefficients | None) -> Pressure | None:
-        """On the other gpu-let of its GPU; None: interference is not counted."""
+        """Return what it does to the other gpu-let of its GPU; None: interference is not counted."""
         if coefficients is None:
             return None
         return coefficients.pressure([load.candidate for load in self.loads])
 
 
 def ewma(rates_rps: Sequence[float], alpha: float) -> float:
-    """Exponentially weighted moving average of successive rates, the last counting most: e = alpha r + (1 -
-    alpha) e, from the first rate on. Source: Choi et al., USENIX ATC 2022 (rates are tracked by it
+    """Return the exponentially weighted moving average of successive rates, the last counting most: e = alpha
+    r + (1 - alpha) e, from the first rate on. Source: Choi et al., USENIX ATC 2022 (rates are tracked by it
     before each placement). Raises ValueError: no rates, or alpha outside 0 (exclusive) to 1."""
     if not rates_rps or not 0 < alpha <= 1:
         raise ValueError(f"found {len(rates_rps)} rates and alpha {alpha}, expected some and 0 < alpha <= 1")
-    found = rates_rps[0]
+    average = rates_rps[0]
     for rate in rates_rps[1:]:
-        found = alpha * rate + (1 - alpha) * found
-    return found
+        average = alpha * rate + (1 - alpha) * average
+    return average
 
 
 def sizes(problem: Problem, gpu: str) -> tuple[float, ...]:
-    """The shares of type ``gpu``'s SMs that the table knows, percent, ascending."""
+    """Return the shares of type ``gpu``'s SMs that the table knows, percent, ascending."""
     return tuple(sorted({c.sm_share_pct for m in problem.models for c in m.candidates if c.gpu == gpu}))
 
 
@@ -84,9 +86,9 @@ def affordable(
     coefficients: GpuletCoefficients | None = None,
     neighbour: Pressure | None = None,
 ) -> tuple[float, Candidate | None]:
-    """The highest rate that ``model`` sustains alone in a gpu-let of this size within its objective and
-    ``memory_pct``, beside ``neighbour``; and the batch that does (the smallest of several). 0 and None where
-    none does."""
+    """Return the highest rate that ``model`` sustains alone in a gpu-let of this size within its objective
+    and ``memory_pct``, beside ``neighbour``; and the batch that does (the smallest of several). 0 and None
+    where none does."""
     best: tuple[float, Candidate | None] = (0.0, None)
     for candidate in model.on(gpu, sm_share_pct=size_pct):
         slow = _slowdown([candidate], coefficients, neighbour)
@@ -100,26 +102,29 @@ def affordable(
 
 
 def knee(points: Sequence[tuple[float, float]]) -> float | None:
-    """The share at the knee of the curve of affordable rate against share (``points``, by ascending share):
-    where it bends down most, by the curvature of the circle through the point and its neighbours, both axes
-    scaled to 1, from (0, 0) on. The largest share where it nowhere bends; None where no rate is above 0.
+    """Return the share at the knee of the curve of affordable rate against share (``points``, by ascending
+    share): where it bends down most, by the curvature of the circle through the point and its neighbours,
+    both axes scaled to 1, from (0, 0) on. The largest share where it nowhere bends; None where no rate is
+    above 0.
 
     Source: Choi et al., USENIX ATC 2022 (MaxEfficientPartition: the knee of the rate curve is the
     point of highest curvature).
     """
-    if not points or max(rate for _, rate in points) <= 0:
+    high = max((rate for _, rate in points), default=0.0)
+    if high <= 0:
         return None
     wide = points[-1][0]
-    high = max(rate for _, rate in points)
     curve = [(0.0, 0.0), *((share / wide, rate / high) for share, rate in points)]
     best = _LEAST_CURVATURE
     at = points[-1][0]
     for i in range(1, len(curve) - 1):
         (ax, ay), (bx, by), (cx, cy) = curve[i - 1 : i + 2]
-        cross = (bx - ax) * (cy - ay) - (by - ay) * (
-            cx - ax
-        )  # twice the triangle, negative where it bends down
-        sides = _length(ax - bx, ay - by) * _length(bx - cx, by - cy) * _length(ax - cx, ay - cy)
+        # Twice the triangle, negative where it bends down.
+        cross = (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)
+        first = _length(ax - bx, ay - by)
+        second = _length(bx - cx, by - cy)
+        third = _length(ax - cx, ay - cy)
+        sides = first * second * third
         bend = -2 * cross / sides
         if by > 0 and bend > best:
             best = bend
@@ -148,8 +153,8 @@ def fit(
     coefficients: GpuletCoefficients | None = None,
     neighbour: Pressure | None = None,
 ) -> Let | None:
-    """A gpu-let of this size that serves ``asked``, or None. One model may be served in part (at what it can
-    sustain); several are served wholly, by turns, or not at all."""
+    """Return a gpu-let of this size that serves ``asked``, or None. One model may be served in part (at what
+    it can sustain); several are served wholly, by turns, or not at all."""
     if len(asked) == 1:
         model = asked[0].model
         rate = asked[0].rate_rps
@@ -174,11 +179,20 @@ def fit(
     return None
 
 
+class _Turn(NamedTuple):
+    """Run a model by ``candidate``, which takes ``late_ms`` beside the other gpu-let. A plain tuple:
+    thousands are made for one gpu-let."""
+
+    late_ms: float
+    batch: int
+    candidate: Candidate
+
+
 def _in_turns(
     asked: Sequence[Asked], gpu: str, size_pct: float, slow: float, memory_pct: float
 ) -> Let | None:
-    """Batches b and a cycle d with rate <= b / d, sum of latencies <= d, and d + latency <= objective for
-    each.
+    """Return batches b and a cycle d with rate <= b / d, sum of latencies <= d, and d + latency <= objective
+    for each.
 
     For given batches the longest cycle is the least of b / rate and objective - latency over the models; so
     only those values are tried as d, each with the fastest sufficient batches, which finds a solution
@@ -186,47 +200,62 @@ def _in_turns(
     the most headroom (the least of b / d over rate) is taken, then the shortest cycle; d is then shortened to
     the sum of the latencies, which only helps.
     """
-    options = [[(c, c.latency_ms * slow) for c in a.model.on(gpu, sm_share_pct=size_pct)] for a in asked]
-    if not all(options):
-        return None
-    least = sum(
-        a.rate_rps * min(late / c.batch_size for c, late in o) for a, o in zip(asked, options, strict=True)
-    )
-    if least > 1e3 * (1 + CLOSE):  # milliseconds of work in a second
-        return None
+    options: list[list[_Turn]] = []
     cycles = set()
-    for a, mine in zip(asked, options, strict=True):
-        for c, late in mine:
+    work = 0.0
+    for a in asked:
+        own = []
+        for c in a.model.on(gpu, sm_share_pct=size_pct):
+            late = c.latency_ms * slow
+            own.append(_Turn(late, c.batch_size, c))
             cycles |= {1e3 * c.batch_size / a.rate_rps, a.model.slo_ms - late}
-    best: tuple[float, float, tuple[Candidate, ...]] | None = None
-    for cycle in sorted(d for d in cycles if d > 0):
-        chosen = []
-        for a, mine in zip(asked, options, strict=True):
-            enough = [
-                (late, c.batch_size, i)
-                for i, (c, late) in enumerate(mine)
-                if c.batch_size >= a.rate_rps * cycle / 1e3 * (1 - CLOSE)
-            ]
-            if not enough:
-                break
-            chosen.append(mine[min(enough)[2]])
-        if len(chosen) < len(asked):
-            break  # longer cycles need larger batches still
-        busy = sum(late for _, late in chosen)
-        if busy > cycle * (1 + CLOSE) or sum(c.memory_pct or 0.0 for c, _ in chosen) > memory_pct * (
-            1 + CLOSE
-        ):
-            continue
-        if any(busy + late > a.model.slo_ms for a, (_, late) in zip(asked, chosen, strict=True)):
-            continue
-        headroom = min(
-            1e3 * c.batch_size / busy / a.rate_rps for a, (c, _) in zip(asked, chosen, strict=True)
-        )
-        if best is None or headroom > best[0] * (1 + CLOSE):
-            best = (headroom, busy, tuple(c for c, _ in chosen))
-    if best is None:
+        if not own:
+            return None
+        options.append(own)
+        work += a.rate_rps * min(turn.late_ms / turn.batch for turn in own)
+    if work > 1e3 * (1 + CLOSE):  # milliseconds in a second
         return None
-    loads = tuple(
-        LetLoad(model=a.model, rate_rps=a.rate_rps, candidate=c) for a, c in zip(asked, best[2], strict=True)
-    )
-    return Let(size_pct=size_pct, loads=loads, cycle_ms=best[1])
+    best: list[_Turn] = []
+    most = 0.0
+    for cycle in sorted(d for d in cycles if d > 0):
+        turns = _fastest(asked, options, cycle)
+        if turns is None:
+            break  # longer cycles need larger batches still
+        headroom = _headroom(asked, turns, cycle, memory_pct)
+        if headroom > most * (1 + CLOSE):
+            best = turns
+            most = headroom
+    if not best:
+        return None
+    loads = []
+    for a, turn in zip(asked, best, strict=True):
+        loads.append(LetLoad(model=a.model, rate_rps=a.rate_rps, candidate=turn.candidate))
+    return Let(size_pct=size_pct, loads=tuple(loads), cycle_ms=sum(turn.late_ms for turn in best))
+
+
+def _fastest(asked: Sequence[Asked], options: Sequence[Sequence[_Turn]], cycle: float) -> list[_Turn] | None:
+    """Return for each model the fastest turn (then the smallest batch) that is enough in a cycle; None: a
+    model has none."""
+    turns = []
+    for a, own in zip(asked, options, strict=True):
+        needed = a.rate_rps * cycle / 1e3 * (1 - CLOSE)
+        enough = [turn for turn in own if turn.batch >= needed]
+        if not enough:
+            return None
+        turns.append(min(enough, key=lambda turn: turn[:2]))
+    return turns
+
+
+def _headroom(asked: Sequence[Asked], turns: Sequence[_Turn], cycle: float, memory_pct: float) -> float:
+    """Return how many times its rate ``turns`` serve of each model at least; 0 where they do not fit the
+    cycle, the memory or the objectives."""
+    busy = sum(turn.late_ms for turn in turns)
+    memory = sum(turn.candidate.memory_pct or 0.0 for turn in turns)
+    if busy > cycle * (1 + CLOSE) or memory > memory_pct * (1 + CLOSE):
+        return 0.0
+    headroom = math.inf
+    for a, turn in zip(asked, turns, strict=True):
+        if busy + turn.late_ms > a.model.slo_ms:
+            return 0.0
+        headroom = min(headroom, 1e3 * turn.batch / busy / a.rate_rps)
+    return headroom

@@ -1,14 +1,16 @@
-"""Bounds of USHER's search: the most goodput that models can still reach, and the least that the GPUs for it cost.
+"""Bounds of USHER's search: the most goodput that models can still reach, and the least that the GPUs for it
+cost.
 
 Every bound holds for all packings, greedy or not: demands and room are summed as areas (percent of Creq, of
-Mreq, of GPUs weighted by what a GPU counts), as slots (a GPU holds at most one replica of a model, and so many
-of the smallest demand), and as slots for replicas above half a GPU (at most one of them on a GPU).
-"""
+Mreq, of GPUs weighted by what a GPU counts), as slots (a GPU holds at most one replica of a model, and so
+many of the smallest demand), and as slots for replicas above half a GPU (at most one of them on a GPU)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.papers.usher.configurations import UsherChoice
@@ -21,9 +23,10 @@ _Room = tuple[float, float, float, float, float, float]
 
 @frozen
 class _Needs:
-    """Of one choice that serves as much as it can: ``most`` that is, replicas that are ``enough``, replicas
-    that are placed for that at least (``count``), their weighted areas of Creq and Mreq; goodput per weighted
-    area and per replica; the least weighted demands of a replica and the least demands, on any type."""
+    """Say of one choice that serves as much as it can: ``most`` that is, replicas that are ``enough``,
+    replicas that are placed for that at least (``count``), their weighted areas of Creq and Mreq; goodput per
+    weighted area and per replica; the least weighted demands of a replica and the least demands, on any
+    type."""
 
     most: float
     enough: int
@@ -41,11 +44,11 @@ class _Needs:
 
 @frozen
 class Demand:
-    """Of models that are still to be placed with the choices that remain: the ``most`` they can serve, the least
-    demands of a replica, slots of a new GPU; the least weighted areas, ``replicas`` (of all, and of the model
-    with the most) and replicas above half a GPU with which each serves the most it can; and by model what
-    bounds goodput in scarce room: (goodput per area or per replica, most), the last two for models that are
-    always above half a GPU."""
+    """Sum up models that are still to be placed with the choices that remain: the ``most`` they can serve,
+    the least demands of a replica, slots of a new GPU; the least weighted areas, ``replicas`` (of all, and of
+    the model with the most) and replicas above half a GPU with which each serves the most it can; and by
+    model what bounds goodput in scarce room: (goodput per area or per replica, most), the last two for models
+    that are always above half a GPU."""
 
     most: float
     least_creq: float
@@ -64,8 +67,54 @@ class Demand:
     large_mreq: tuple[tuple[float, float], ...]
 
 
+@frozen
+class _ModelSum:
+    """Say of one model, whatever of its choices is taken, the ``most`` it can serve, and what that takes at
+    least: the weighted areas, replicas (``count``), and whether they are above half a GPU; and of all its
+    choices the best goodput per area and per replica, whether every one is above half a GPU, and the least
+    demands."""
+
+    most: float
+    count: int
+    creq: float
+    mreq: float
+    half_creq: bool
+    half_mreq: bool
+    rps: float
+    per_creq: float
+    per_mreq: float
+    always_half_creq: bool
+    always_half_mreq: bool
+    least_creq: float
+    least_mreq: float
+
+    @classmethod
+    def of(cls, needs: Sequence[_Needs]) -> _ModelSum:
+        """Return the sum over the ``needs`` of one model's choices."""
+        most = max(n.most for n in needs)
+        full = [n for n in needs if n.most >= most * (1 - 1e-12)]
+        half = _HALF + EPSILON
+        least_creq = min(n.least_creq for n in needs)
+        least_mreq = min(n.least_mreq for n in needs)
+        return cls(
+            most=most,
+            count=min(n.count for n in full),
+            creq=min(n.creq for n in full),
+            mreq=min(n.mreq for n in full),
+            half_creq=min(n.least_creq for n in full) > half,
+            half_mreq=min(n.least_mreq for n in full) > half,
+            rps=max(n.rps for n in needs),
+            per_creq=max(n.per_creq for n in needs),
+            per_mreq=max(n.per_mreq for n in needs),
+            always_half_creq=least_creq > half,
+            always_half_mreq=least_mreq > half,
+            least_creq=least_creq,
+            least_mreq=least_mreq,
+        )
+
+
 class Bounds:
-    """Bounds for one group. ``unit``: goodput this close is equal."""
+    """Hold bounds for one group. ``unit``: goodput this close is equal."""
 
     def __init__(self, choices: Sequence[Sequence[UsherChoice]], garage: Garage, *, rented: bool) -> None:
         self.garage = garage
@@ -90,108 +139,92 @@ class Bounds:
             count = next(d for d in choice.degrees if d >= enough)
         else:
             count = enough
-        types = [t for t, r in enumerate(choice.rps) if r > 0]
-        units = []
-        areas = []
-        pers = []
-        for demand in (choice.creq, choice.mreq):
-            weighted = {t: self.weights[t] * demand[t] for t in types}
-            units.append(min(weighted.values()))
-            areas.append(max(count * units[-1], most * min(w / choice.rps[t] for t, w in weighted.items())))
-            pers.append(max(choice.rps[t] / w if w > 0 else math.inf for t, w in weighted.items()))
+        unit_creq, each_creq = self._unit(choice, choice.creq)
+        unit_mreq, each_mreq = self._unit(choice, choice.mreq)
         return _Needs(
             most=most,
             enough=enough,
             count=count,
-            creq=areas[0],
-            mreq=areas[1],
-            per_creq=pers[0],
-            per_mreq=pers[1],
+            creq=max(count * unit_creq, most * min(each_creq)),
+            mreq=max(count * unit_mreq, most * min(each_mreq)),
+            per_creq=_best_per_area(choice, self.weights, choice.creq),
+            per_mreq=_best_per_area(choice, self.weights, choice.mreq),
             rps=rps,
-            unit_creq=units[0],
-            unit_mreq=units[1],
+            unit_creq=unit_creq,
+            unit_mreq=unit_mreq,
             least_creq=min(choice.creq),
             least_mreq=min(choice.mreq),
         )
 
+    def _unit(self, choice: UsherChoice, demand: Sequence[float]) -> tuple[float, list[float]]:
+        """Return the least weighted area of a replica, and that of a request by GPU type that it can run
+        on."""
+        areas = []
+        each = []
+        for weight, percent, rps in zip(self.weights, demand, choice.rps, strict=True):
+            if rps > 0:
+                areas.append(weight * percent)
+                each.append(weight * percent / rps)
+        return min(areas), each
+
     def enough(self, choice: UsherChoice) -> int:
-        """Replicas of ``choice`` that serve as much as it can serve."""
+        """Return the replicas of ``choice`` that serve as much as it can serve."""
         return self.needs[id(choice)].enough
 
     def most(self, choice: UsherChoice) -> float:
-        """The most that ``choice`` can serve."""
+        """Return the most that ``choice`` can serve."""
         return self.needs[id(choice)].most
 
     def promise(self, choice: UsherChoice) -> tuple[float, float, int, int]:
-        """Sort key of what to try first: most goodput, least room, first number."""
+        """Return the sort key of what to try first: most goodput, least room, first number."""
         n = self.needs[id(choice)]
         return (-n.most, max(n.creq, n.mreq), choice.model, choice.number)
 
     def demand(self, rest: Mapping[int, Sequence[UsherChoice]]) -> Demand:
-        """What bounds the models of ``rest``."""
-        models = [[self.needs[id(c)] for c in choices] for choices in rest.values()]
-        low_c = min((n.least_creq for m in models for n in m), default=0.0)
-        low_m = min((n.least_mreq for m in models for n in m), default=0.0)
-        creq = mreq = replicas = single = half_c = half_m = total = 0.0
-        by_creq = []
-        by_mreq = []
-        by_replica = []
-        large_c = []
-        large_m = []
-        for needs in models:
-            most = max(n.most for n in needs)
-            total += most
-            full = [n for n in needs if n.most >= most * (1 - 1e-12)]
-            count = min(n.count for n in full)
-            creq += min(n.creq for n in full)
-            mreq += min(n.mreq for n in full)
-            replicas += count
-            single = max(single, count)
-            half_c += count if min(n.least_creq for n in full) > _HALF + EPSILON else 0
-            half_m += count if min(n.least_mreq for n in full) > _HALF + EPSILON else 0
-            good = (max(n.rps for n in needs), most)
-            by_replica.append(good)
-            by_creq.append((max(n.per_creq for n in needs), most))
-            by_mreq.append((max(n.per_mreq for n in needs), most))
-            if min(n.least_creq for n in needs) > _HALF + EPSILON:
-                large_c.append(good)
-            if min(n.least_mreq for n in needs) > _HALF + EPSILON:
-                large_m.append(good)
+        """Return what bounds the models of ``rest``."""
+        sums = [self._sum_of(choices) for choices in rest.values()]
+        counts = [s.count for s in sums]
+        goods = tuple([(s.rps, s.most) for s in sums])
+        low_c = min((s.least_creq for s in sums), default=0.0)
+        low_m = min((s.least_mreq for s in sums), default=0.0)
         return Demand(
-            most=total,
+            most=_total(s.most for s in sums),
             least_creq=low_c,
             least_mreq=low_m,
-            slots=_slots(100.0, 100.0, len(models), low_c, low_m),
-            creq=creq,
-            mreq=mreq,
-            replicas=replicas,
-            single=single,
-            half_creq=half_c,
-            half_mreq=half_m,
-            by_creq=tuple(sorted(by_creq, reverse=True)),
-            by_mreq=tuple(sorted(by_mreq, reverse=True)),
-            by_replica=tuple(by_replica),
-            large_creq=tuple(large_c),
-            large_mreq=tuple(large_m),
+            slots=_slots(100.0, 100.0, len(sums), low_c, low_m),
+            creq=_total(s.creq for s in sums),
+            mreq=_total(s.mreq for s in sums),
+            replicas=_total(counts),
+            single=max(counts, default=0.0),
+            half_creq=_total(s.count * s.half_creq for s in sums),
+            half_mreq=_total(s.count * s.half_mreq for s in sums),
+            by_creq=_best_first((s.per_creq, s.most) for s in sums),
+            by_mreq=_best_first((s.per_mreq, s.most) for s in sums),
+            by_replica=goods,
+            large_creq=tuple(compress(goods, [s.always_half_creq for s in sums])),
+            large_mreq=tuple(compress(goods, [s.always_half_mreq for s in sums])),
         )
 
+    def _sum_of(self, choices: Sequence[UsherChoice]) -> _ModelSum:
+        return _ModelSum.of([self.needs[id(c)] for c in choices])
+
     def usable(self, runs: Sequence[Run]) -> list[Run]:
-        """The runs on which some choice of the group fits."""
+        """Return the runs on which some choice of the group fits."""
         types = range(len(self.weights))
         least = [_least({(c.creq[t], c.mreq[t]) for c in self.choices}) for t in types]
-        return [
-            run
-            for run in runs
-            if any(run[1] >= c - EPSILON and run[2] >= m - EPSILON for c, m in least[run[0]])
-        ]
+        usable = []
+        for run in runs:
+            t, creq, mreq = run[:3]
+            if any(creq >= c - EPSILON and mreq >= m - EPSILON for c, m in least[t]):
+                usable.append(run)
+        return usable
 
     def room(self, demand: Demand, packing: Packing) -> _Room:
-        """Room of all used GPUs on which a replica of ``demand`` may fit."""
+        """Return the room of all used GPUs on which a replica of ``demand`` may fit."""
         if packing.room is None:
             packing.room = self._sum(packing.outside, self.all)
-        a = packing.room
-        b = self._sum(packing.inside, demand)
-        return (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3], a[4] + b[4], a[5] + b[5])
+        inside = self._sum(packing.inside, demand)
+        return tuple(map(operator.add, packing.room, inside))
 
     def _sum(self, runs: Sequence[Run], demand: Demand) -> _Room:
         low_c = demand.least_creq
@@ -213,7 +246,7 @@ class Bounds:
         return (creq, mreq, slots, half_c, half_m, gpus)
 
     def most_in(self, demand: Demand, packing: Packing) -> float:
-        """Goodput of ``demand`` in the room there is."""
+        """Return the goodput of ``demand`` in the room there is."""
         if not self.finite:
             return demand.most
         creq, mreq, slots, half_c, half_m, _ = self.room(demand, packing)
@@ -240,14 +273,15 @@ class Bounds:
         choice: UsherChoice | None = None,
         number: int = 0,
     ) -> float:
-        """What the new GPUs count at least with which each model of ``demand`` serves the most it can (their
-        number, or cost where rented), with ``number`` replicas of ``choice`` besides."""
-        creq = demand.creq - room[0]
-        mreq = demand.mreq - room[1]
-        replicas = demand.replicas - room[2]
-        single = demand.single - room[5]
-        half_c = demand.half_creq - room[3]
-        half_m = demand.half_mreq - room[4]
+        """Return what the new GPUs count at least with which each model of ``demand`` serves the most it can
+        (their number, or cost where rented), with ``number`` replicas of ``choice`` besides."""
+        free_creq, free_mreq, free_slots, free_half_creq, free_half_mreq, gpus = room
+        creq = demand.creq - free_creq
+        mreq = demand.mreq - free_mreq
+        replicas = demand.replicas - free_slots
+        single = demand.single - gpus
+        half_c = demand.half_creq - free_half_creq
+        half_m = demand.half_mreq - free_half_mreq
         slots = demand.slots
         if choice is not None:
             needs = self.needs[id(choice)]
@@ -255,48 +289,66 @@ class Bounds:
             mreq += number * needs.unit_mreq
             replicas += number
             slots = math.inf  # of demand alone: its smallest replica may be larger than the choice's
-            single = max(single, number - room[5])
-            half_c += number if needs.least_creq > _HALF + EPSILON else 0
-            half_m += number if needs.least_mreq > _HALF + EPSILON else 0
+            single = max(single, number - gpus)
+            if needs.least_creq > _HALF + EPSILON:
+                half_c += number
+            if needs.least_mreq > _HALF + EPSILON:
+                half_m += number
         area = max(creq, mreq) / 100.0 - 1e-9
         heaviest = max(self.weights)
         lightest = min(self.weights)
-        new = max(
-            single,
-            math.ceil(replicas / slots) if 0 < slots < math.inf else 0.0,
-            half_c,
-            half_m,
-            math.ceil(area / heaviest) if area > 0 and heaviest > 0 else 0.0,
-            0.0,
-        )
+        new = max(single, half_c, half_m, 0.0)
+        if 0 < slots < math.inf:
+            new = max(new, math.ceil(replicas / slots))
+        if area > 0 and heaviest > 0:
+            new = max(new, math.ceil(area / heaviest))
         if self.one_type:
             # A degree that is cut short has used every GPU there is.
             return min(new, self.garage.limits[0] - opened[0]) * lightest
         return max(new * lightest, area, 0.0)
 
 
+def _best_first(goods: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    return tuple(sorted(goods, reverse=True))
+
+
+def _total(values: Iterable[float]) -> float:
+    return sum(values, 0.0)
+
+
+def _best_per_area(choice: UsherChoice, weights: Sequence[float], demand: Sequence[float]) -> float:
+    """Return the most requests a second for a weighted area of ``demand``, infinite where it asks for
+    none."""
+    best = 0.0
+    for weight, percent, rps in zip(weights, demand, choice.rps, strict=True):
+        if rps > 0:
+            area = weight * percent
+            best = max(best, rps / area if area > 0 else math.inf)
+    return best
+
+
 def _least(pairs: set[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The pairs of which no other is smaller in both."""
-    found: list[tuple[float, float]] = []
+    """Return the pairs of which no other is smaller in both."""
+    least: list[tuple[float, float]] = []
     for c, m in sorted(pairs):
-        if not found or m < found[-1][1]:
-            found.append((c, m))
-    return found
+        if not least or m < least[-1][1]:
+            least.append((c, m))
+    return least
 
 
 def _slots(creq: float, mreq: float, size: float, low_c: float, low_m: float) -> float:
-    """Replicas that a GPU with so much room holds at most: one of each model, none smaller than the least
-    demands."""
-    found = size
-    if low_c * found > creq:
-        found = (creq + 1e-6) // low_c
-    if low_m * found > mreq:
-        found = (mreq + 1e-6) // low_m
-    return found
+    """Return the replicas that a GPU with so much room holds at most: one of each model, none smaller than
+    the least demands."""
+    slots = size
+    if low_c * slots > creq:
+        slots = (creq + 1e-6) // low_c
+    if low_m * slots > mreq:
+        slots = (mreq + 1e-6) // low_m
+    return slots
 
 
 def _knapsack(goods: Sequence[tuple[float, float]], room: float) -> float:
-    """The most value of (value per room, most) goods, best first, divisible at will."""
+    """Return the most value of (value per room, most) goods, best first, divisible at will."""
     total = 0.0
     for per, most in goods:
         if room <= 0:
@@ -311,8 +363,8 @@ def _knapsack(goods: Sequence[tuple[float, float]], room: float) -> float:
 
 
 def _slotted(goods: Sequence[tuple[float, float]], slots: float) -> float:
-    """The most value of (value of a replica, most) goods with so many replicas: the last replica of a good may
-    be worth less than the others."""
+    """Return the most value of (value of a replica, most) goods with so many replicas: the last replica of a
+    good may be worth less than the others."""
     parts = []
     for rps, most in goods:
         whole = math.floor(most / rps)

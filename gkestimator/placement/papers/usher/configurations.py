@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.problem import PlacementModel
@@ -24,7 +25,7 @@ NEITHER = 2
 
 @frozen
 class UsherChoice:
-    """One batch size of one model of a group, by GPU type (index into ``types``; infinite demand and no
+    """Hold one batch size of one model of a group, by GPU type (index into ``types``; infinite demand and no
     throughput where its latency is above the objective or it has no row): ``creq`` and ``mreq`` in percent,
     ``rps`` of one replica.
 
@@ -46,10 +47,12 @@ class UsherChoice:
 
 
 def considered(model: PlacementModel) -> tuple[Candidate, ...]:
-    """The rows of ``model`` that USHER chooses from: the whole GPU, batch sizes 4 to 128; a model without any
-    of these: its rows at every batch size (our reading: such a model has no batch, or was exported with one)."""
+    """Return the rows of ``model`` that USHER chooses from: the whole GPU, batch sizes 4 to 128; a model
+    without any of these: its rows at every batch size (our reading: such a model has no batch, or was
+    exported with one)."""
     whole = tuple(c for c in model.candidates if c.sm_share_pct == 100)
-    return tuple(c for c in whole if BATCH_SIZES[0] <= c.batch_size <= BATCH_SIZES[1]) or whole
+    smallest, largest = BATCH_SIZES
+    return tuple(c for c in whole if smallest <= c.batch_size <= largest) or whole
 
 
 def choices_of(
@@ -61,8 +64,8 @@ def choices_of(
     sort: bool = True,
     heavy: bool = True,
 ) -> tuple[UsherChoice, ...]:
-    """Every batch size at which ``model`` (the ``number``-th of its group) keeps its objective on some type of
-    ``types``, ascending.
+    """Return every batch size at which ``model`` (the ``number``-th of its group) keeps its objective on some
+    type of ``types``, ascending.
 
     c = ceil(rate / throughput at the largest feasible batch); degrees are c x {1..6} up to ``most``, the
     number of GPUs; no degree, no choice: the model is not served. Our reading for several GPU types: each has
@@ -81,28 +84,45 @@ def choices_of(
     degrees = tuple(sorted({c * k for c in least for k in DEGREES if c * k <= most}))
     if not degrees:
         return ()
-    found = []
+    choices = []
     for i, (_, by_type) in enumerate(sorted(feasible.items())):
         row = tuple(by_type.get(t) for t in types)
-        creq = tuple(math.inf if c is None else min(c.creq_pct or 0.0, 100.0) for c in row)
-        mreq = tuple(math.inf if c is None else c.memory_pct or 0.0 for c in row)
-        weight = _weight(_mean(creq), _mean(mreq)) if heavy else NEITHER
-        found.append(
-            UsherChoice(
-                model=number,
-                name=model.name,
-                rate_rps=model.rate_rps,
-                candidates=row,
-                creq=creq,
-                mreq=mreq,
-                rps=tuple(0.0 if c is None else c.throughput_rps for c in row),
-                degrees=degrees,
-                heavy=weight,
-                key=_key(weight, _mean(creq), _mean(mreq), model.name) if sort else (number,),
-                number=i * len(degrees),
-            )
+        creq, mreq, rps = _figures(row)
+        mean_creq = _mean(creq)
+        mean_mreq = _mean(mreq)
+        weight = _weight(mean_creq, mean_mreq) if heavy else NEITHER
+        choice = UsherChoice(
+            model=number,
+            name=model.name,
+            rate_rps=model.rate_rps,
+            candidates=row,
+            creq=creq,
+            mreq=mreq,
+            rps=rps,
+            degrees=degrees,
+            heavy=weight,
+            key=_key(weight, mean_creq, mean_mreq, model.name) if sort else (number,),
+            number=i * len(degrees),
         )
-    return tuple(found)
+        choices.append(choice)
+    return tuple(choices)
+
+
+def _figures(row: Sequence[Candidate | None]) -> tuple[tuple[float, ...], ...]:
+    """Return Creq and Mreq (percent) and the requests a second of a replica by GPU type."""
+    creq = []
+    mreq = []
+    rps = []
+    for candidate in row:
+        if candidate is None:
+            creq.append(math.inf)
+            mreq.append(math.inf)
+            rps.append(0.0)
+        else:
+            creq.append(min(candidate.creq_pct or 0.0, 100.0))
+            mreq.append(candidate.memory_pct or 0.0)
+            rps.append(candidate.throughput_rps)
+    return tuple(creq), tuple(mreq), tuple(rps)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -119,7 +139,8 @@ def _weight(creq: float, mreq: float) -> int:
 
 
 def _key(heavy: int, creq: float, mreq: float, name: str) -> tuple[float | str, ...]:
-    """In descending order of demand: of Creq, M-heavy models of Mreq; then of the other; then names."""
+    """Return the key for descending order of demand: of Creq, M-heavy models of Mreq; then of the other; then
+    names."""
     if heavy == M_HEAVY:
         return (-mreq, -creq, name)
     return (-creq, -mreq, name)
@@ -128,33 +149,35 @@ def _key(heavy: int, creq: float, mreq: float, name: str) -> tuple[float | str, 
 def then(
     turn: int, chosen: UsherChoice, others: Mapping[int, Sequence[UsherChoice]]
 ) -> dict[int, list[UsherChoice]] | None:
-    """What remains of the choices of ``others`` once ``chosen`` is placed next, whose turn (C_HEAVY or
+    """Return what remains of the choices of ``others`` once ``chosen`` is placed next, whose turn (C_HEAVY or
     M_HEAVY) it is; None where that cannot be the order.
 
-    C-heavy and M-heavy models take turns, a C-heavy one first, each in its order; when one kind is used up the
-    other follows, and those that are neither come last (our reading: they spoil no balance).
-    """
+    C-heavy and M-heavy models take turns, a C-heavy one first, each in its order; when one kind is used up
+    the other follows, and those that are neither come last (our reading: they spoil no balance)."""
     if chosen.heavy == turn:
         before: tuple[int, ...] = ()
     elif chosen.heavy == NEITHER:
         before = (C_HEAVY, M_HEAVY)
     else:
         before = (turn,)
-    found = {}
+    remaining = {}
     for model, choices in others.items():
-        left = [
-            c for c in choices if c.heavy not in before and (c.heavy != chosen.heavy or c.key > chosen.key)
-        ]
+        left = []
+        for c in choices:
+            if c.heavy not in before and (c.heavy != chosen.heavy or c.key > chosen.key):
+                left.append(c)
         if not left:
             return None
-        found[model] = left
-    return found
+        remaining[model] = left
+    return remaining
 
 
 def in_order(chosen: Sequence[UsherChoice]) -> list[UsherChoice]:
-    """``chosen``, one choice of each model, in the order in which they are placed."""
-    kinds = [sorted((c for c in chosen if c.heavy == k), key=lambda c: c.key) for k in (C_HEAVY, M_HEAVY)]
-    found: list[UsherChoice] = []
-    for i in range(max(map(len, kinds))):
-        found += [kind[i] for kind in kinds if i < len(kind)]
-    return found + sorted((c for c in chosen if c.heavy == NEITHER), key=lambda c: c.key)
+    """Return ``chosen``, one choice of each model, in the order in which they are placed."""
+    kinds: dict[int, list[UsherChoice]] = {C_HEAVY: [], M_HEAVY: [], NEITHER: []}
+    for choice in sorted(chosen, key=lambda c: c.key):
+        kinds[choice.heavy].append(choice)
+    order: list[UsherChoice] = []
+    for pair in zip_longest(kinds[C_HEAVY], kinds[M_HEAVY]):
+        order += [choice for choice in pair if choice is not None]
+    return order + kinds[NEITHER]

@@ -1,14 +1,13 @@
 """USHER's groups: models whose demands balance each other, found by exact minimum-weight maximum matching.
 
-Source: USHER (Shubha, Shen, Iyer, OSDI 2024), grouping: D = |sum Creq - sum Mreq| of a group, groups double in
-size by matching until they hold up to four models. Derivation of the matching used here: with a = sum Creq -
-sum Mreq of a group, the weight of a pair is |a_i + a_j|, a convex function of the sum. Of two pairs among four
-values v1 <= v2 <= v3 <= v4, both sums of {v1+v4, v2+v3} lie between those of either other pairing; exchanging
-pairs so turns any matching into smallest with largest, whose sums are therefore majorised by those of every
-other matching: it has at once the least total and the least largest weight. That answers in prefix sums
-whether a partial matching can still be completed to a best one, and the matching that comes first by names is
-built pair by pair.
-"""
+Source: USHER (Shubha, Shen, Iyer, OSDI 2024), grouping: D = |sum Creq - sum Mreq| of a group, groups double
+in size by matching until they hold up to four models. Derivation of the matching used here: with a = sum Creq
+- sum Mreq of a group, the weight of a pair is |a_i + a_j|, a convex function of the sum. Of two pairs among
+  four values v1 <= v2 <= v3 <= v4, both sums of {v1+v4, v2+v3} lie between those of either other pairing;
+  exchanging pairs so turns any matching into smallest with largest, whose sums are therefore majorised by those
+  of every other matching: it has at once the least total and the least largest weight. That answers in prefix
+  sums whether a partial matching can still be completed to a best one, and the matching that comes first by
+  names is built pair by pair."""
 
 from __future__ import annotations
 
@@ -31,7 +30,8 @@ _Flags = npt.NDArray[np.bool_]
 
 @frozen
 class ModelGroup:
-    """Models placed together: their names in order, and the sums of their mean Creq and mean Mreq in percent."""
+    """Hold models placed together: their names in order, and the sums of their mean Creq and mean Mreq in
+    percent."""
 
     names: tuple[str, ...]
     creq_pct: float
@@ -39,11 +39,11 @@ class ModelGroup:
 
     @property
     def balance(self) -> float:
-        """Sum Creq - sum Mreq; its absolute value is D."""
+        """Return sum Creq - sum Mreq; its absolute value is D."""
         return self.creq_pct - self.mreq_pct
 
     def joined(self, other: ModelGroup) -> ModelGroup:
-        """Both together."""
+        """Return both together."""
         return ModelGroup(
             names=tuple(sorted((*self.names, *other.names))),
             creq_pct=self.creq_pct + other.creq_pct,
@@ -52,21 +52,22 @@ class ModelGroup:
 
 
 def group(models: Sequence[ModelGroup], *, rounds: int = MAX_ROUNDS) -> tuple[ModelGroup, ...]:
-    """The groups of ``models`` (each alone) after ``rounds`` of matching, in descending order of sum Creq +
-    sum Mreq, then by names."""
-    found = list(models)
+    """Return the groups of ``models`` (each alone) after ``rounds`` of matching, in descending order of sum
+    Creq + sum Mreq, then by names."""
+    groups = list(models)
     for _ in range(rounds):
-        pairs = match([g.balance for g in found], [g.names for g in found])
-        joined = [found[i] if j is None else found[i].joined(found[j]) for i, j in pairs]
-        if len(joined) == len(found):
+        joined = []
+        for i, j in match([g.balance for g in groups], [g.names for g in groups]):
+            joined.append(groups[i] if j is None else groups[i].joined(groups[j]))
+        if len(joined) == len(groups):
             break
-        found = joined
-    return tuple(sorted(found, key=lambda g: (-(g.creq_pct + g.mreq_pct), g.names)))
+        groups = joined
+    return tuple(sorted(groups, key=lambda g: (-(g.creq_pct + g.mreq_pct), g.names)))
 
 
 def match(balances: Sequence[float], names: Sequence[tuple[str, ...]]) -> list[tuple[int, int | None]]:
-    """The minimum-weight maximum matching on |a_i + a_j|: index pairs, (i, None) for the one left out of an
-    odd number.
+    """Return the minimum-weight maximum matching on |a_i + a_j|: index pairs, (i, None) for the one left out
+    of an odd number.
 
     Of all matchings whose total is within a relative 1e-9 of the least, those whose largest weight is the
     least (within the same), and of those the one whose sorted list of pairs, each a sorted tuple of names,
@@ -79,7 +80,7 @@ def match(balances: Sequence[float], names: Sequence[tuple[str, ...]]) -> list[t
 
 
 class _Matcher:
-    """What is fixed so far, and what a completion may cost."""
+    """Hold what is fixed so far, and what a completion may cost."""
 
     def __init__(self, a: _Floats, names: Sequence[tuple[str, ...]]) -> None:
         self.a = a
@@ -105,20 +106,20 @@ class _Matcher:
         ]
 
     def _without(self, value: float | None) -> _Floats:
-        """The open values, sorted, less one ``value``."""
+        """Return the open values, sorted, less one ``value``."""
         values: _Floats = self.a[self.open]
         if value is None:
             return values
         return np.delete(values, int(np.searchsorted(values, value)))
 
     def pairs(self) -> list[tuple[int, int | None]]:
-        found: list[tuple[int, int | None]] = []
+        pairs: list[tuple[int, int | None]] = []
         done: set[int] = set()
         for i in sorted(range(len(self.a)), key=lambda i: self.names[i]):
             if i in done:
                 continue
             partner, left = self._partner(i)
-            found.append((i, partner))
+            pairs.append((i, partner))
             keep = self.open != i
             if partner is not None:
                 done.add(partner)
@@ -126,10 +127,10 @@ class _Matcher:
                 self.spent += abs(float(self.a[i] + self.a[partner]))
             self.open = self.open[keep]
             self.left = left
-        return found
+        return pairs
 
     def _partner(self, i: int) -> tuple[int | None, list[float | None]]:
-        """Whom ``i`` is matched with (None: nobody), and who may be left out after that."""
+        """Return whom ``i`` is matched with (None: nobody), and who may be left out after that."""
         value = float(self.a[i])
         others = self.open[self.open != i]
         allowed = np.zeros((len(self.left), len(others)), dtype=bool)
@@ -143,8 +144,8 @@ class _Matcher:
         return int(others[best]), [v for v, ok in zip(self.left, allowed[:, best], strict=True) if ok]
 
     def _allowed(self, i: int, others: npt.NDArray[Any], left: float | None) -> _Flags:
-        """Whether a best matching pairs ``i`` with each of ``others`` (sorted by value) while a holder of
-        ``left`` is left out."""
+        """Return whether a best matching pairs ``i`` with each of ``others`` (sorted by value) while a holder
+        of ``left`` is left out."""
         drop = None
         if left is not None:
             holders = np.flatnonzero(self.a[others] == left)
@@ -155,25 +156,26 @@ class _Matcher:
         weight = np.abs(self.a[i] + self.a[kept])
         p = int(np.searchsorted(self.a[kept], self.a[i]))
         total = _completions(np.insert(self.a[kept], p, self.a[i]), p, self.limit, self.refused)
-        fits = (self.spent + weight + total <= self.budget) & (weight <= self.limit)
+        fits: _Flags = (self.spent + weight + total <= self.budget) & (weight <= self.limit)
         if drop is None:
             return fits
         return np.insert(fits, drop, False)
 
 
 def _weights(values: _Floats) -> _Floats:
-    """Weights of the best matching of an even number of sorted ``values``: smallest with largest."""
+    """Return the weights of the best matching of an even number of sorted ``values``: smallest with
+    largest."""
     half = len(values) // 2
     return np.abs(values[:half] + values[::-1][:half])
 
 
 def _completions(b: _Floats, p: int, limit: float, refused: float) -> _Floats:
-    """For each position q != p of the sorted, even ``b``: total weight of the best matching of the rest
-    without b[p] and b[q]; weights above ``limit`` count as ``refused``.
+    """Return for each position q != p of the sorted, even ``b``: total weight of the best matching of the
+    rest without b[p] and b[q]; weights above ``limit`` count as ``refused``.
 
     Without two values, the k-th smallest of the rest is b[k], b[k+1] or b[k+2], the k-th largest likewise;
-    where each begins depends on p and q alone, so that prefix sums over their combinations answer every q at once.
-    """
+    where each begins depends on p and q alone, so that prefix sums over their combinations answer every q at
+    once."""
     m = len(b)
     pairs = m // 2 - 1
     total = np.zeros(m - 1)

@@ -1,9 +1,9 @@
 """Where USHER puts the replicas of a model: on the GPUs that its group already uses, on others that are used,
 on new ones.
 
-GPUs in the same state that stand beside each other are one run, so that packing costs by the number of different
-states and not by that of GPUs. A run is a plain tuple and a packing a plain object: millions are made in a search.
-"""
+GPUs in the same state that stand beside each other are one run, so that packing costs by the number of
+different states and not by that of GPUs. A run is a plain tuple and a packing a plain object: millions are
+made in a search."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Run = tuple[int, float, float, int, int, int]
 
 @frozen
 class Garage:
-    """The GPUs that may be used: ``limits`` by type (infinite: rented without limit), ``order`` in which types
-    are opened (cheapest first), ``prices`` per hour by type (0 where unknown)."""
+    """Hold the GPUs that may be used: ``limits`` by type (infinite: rented without limit), ``order`` in which
+    types are opened (cheapest first), ``prices`` per hour by type (0 where unknown)."""
 
     limits: tuple[float, ...]
     order: tuple[int, ...]
@@ -30,15 +30,15 @@ class Garage:
 
 @dataclass(slots=True)
 class Packing:
-    """``inside``: runs that the group uses, in the order it came to them; ``outside``: runs that only others
-    use, in the order they were opened; ``opened`` GPUs by type. Lists and tuples are never changed once shared."""
+    """Hold ``inside``: runs that the group uses, in the order it came to them; ``outside``: runs that only
+    others use, in the order they were opened; ``opened`` GPUs by type. Lists and tuples are never changed
+    once shared."""
 
     inside: list[Run]
     outside: list[Run]
     opened: tuple[int, ...]
-    room: tuple[float, float, float, float, float, float] | None = (
-        None  # of the outside, once a bound asked for it
-    )
+    # Of the outside, once a bound asked for it.
+    room: tuple[float, float, float, float, float, float] | None = None
 
 
 def put(
@@ -114,7 +114,8 @@ def _first_fit(
 def fits(
     packing: Packing, creq: Sequence[float], mreq: Sequence[float], most: int, garage: Garage
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """(type, GPUs) on which :func:`put` would place, in its order, until ``most``: used GPUs, and new ones."""
+    """Return (type, GPUs) on which :func:`put` would place, in its order, until ``most``: used GPUs, and new
+    ones."""
     used: list[tuple[int, int]] = []
     left = most
     for runs in (packing.inside, packing.outside):
@@ -131,24 +132,21 @@ def fits(
     for t in garage.order:
         free = garage.limits[t] - packing.opened[t]
         if left > 0 and free > 0 and creq[t] <= 100 + EPSILON and mreq[t] <= 100 + EPSILON:
-            if math.isinf(free):
-                take = left
-            else:
-                take = min(left, int(free))
+            take = left if math.isinf(free) else min(left, int(free))
             new.append((t, take))
             left -= take
     return used, new
 
 
 def settled(packing: Packing) -> list[Run]:
-    """Every used GPU in the order opened, for the next group: neighbours in one state are one run again."""
-    found: list[Run] = []
+    """Return every used GPU in the order opened, for the next group: neighbours in one state are one run
+    again."""
+    runs: list[Run] = []
     for run in sorted((*packing.inside, *packing.outside), key=lambda r: r[5]):
-        t, c, m, count, start, seq = run
-        if found:
-            pt, pc, pm, pcount, pstart, pseq = found[-1]
-            if (pt, pc, pm) == (t, c, m) and pstart + pcount == start and pseq + pcount == seq:
-                found[-1] = (t, c, m, pcount + count, pstart, pseq)
+        if runs:
+            *state, count, start, seq = runs[-1]
+            if (*state, start + count, seq + count) == (*run[:3], *run[4:]):
+                runs[-1] = (*run[:3], count + run[3], start, seq)
                 continue
-        found.append(run)
-    return found
+        runs.append(run)
+    return runs

@@ -7,34 +7,33 @@ GPUs, outside, then the cheapest new GPU (:mod:`.usher_packing`). Its own enumer
 configurations a group; :mod:`.usher_search` finds the same best one.
 
 The paper's variants of the compute demand are the problem's ``creq``: ``occupancy-max`` is Usher,
-``occupancy-mean`` WAO-Usher, ``sm-util-mean`` WSM-Usher (the names of the ETH thesis whose table A.1 is in the
-package). Our reading, where the texts leave it open:
+``occupancy-mean`` WAO-Usher, ``sm-util-mean`` WSM-Usher (the names of the ETH thesis whose table A.1 is in
+the package). Our reading, where the texts leave it open:
 
-- replicas are placed model by model (all of one model before the next), each first fit: inside in the order in
-  which the group came to the GPUs, outside in the order in which they were opened;
-- the order is by Creq for C-heavy models, those that are neither and everything without ``heavy`` (figure 7 of
-  the paper holds for no other measure), by Mreq for M-heavy ones; C-heavy begin, those that are neither come last;
+- replicas are placed model by model (all of one model before the next), each first fit: inside in the order
+  in which the group came to the GPUs, outside in the order in which they were opened;
+- the order is by Creq for C-heavy models, those that are neither and everything without ``heavy`` (figure 7
+  of the paper holds for no other measure), by Mreq for M-heavy ones; C-heavy begin, those that are neither come
+  last;
 - a group takes what it can use before the next one is looked at; groups go in descending order of mean Creq +
   mean Mreq;
-- "cheapest" is the price per hour; where a fixed cluster's prices are not all known, the cluster's order stands
-  for it;
-- best is most goodput, then fewest GPUs (rented: then least cost, then fewest), then the first in the order of
-  model names, batch sizes and degrees, ascending: small batches and few replicas.
-"""
+- "cheapest" is the price per hour; where a fixed cluster's prices are not all known, the cluster's order
+  stands for it;
+- best is most goodput, then fewest GPUs (rented: then least cost, then fewest), then the first in the order
+  of model names, batch sizes and degrees, ascending: small batches and few replicas."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
 
 from gkestimator.core.errors import UsageError
-from gkestimator.placement.options import check_flags
 from gkestimator.placement.papers.usher.configurations import BATCH_SIZES, UsherChoice, choices_of, considered
 from gkestimator.placement.papers.usher.grouping import MAX_ROUNDS, ModelGroup, group
 from gkestimator.placement.papers.usher.packing import Garage, Packing, put, settled
 from gkestimator.placement.papers.usher.search import Step, search
-from gkestimator.placement.policy import Placed, Placement, Policy
+from gkestimator.placement.policy import Placed, Placement, Policy, check_flags
 from gkestimator.placement.problem import PlacementModel, Problem
 
 # One group of many models has more configurations than can be enumerated, pruned or not.
@@ -45,21 +44,19 @@ _MOST_REPLICAS = 100_000
 
 
 class UsherPolicy(Policy):
-    """USHER: balanced groups, every batch size and replication degree, greedy packing.
+    """Form balanced groups, try every batch size and replication degree, greedy packing.
 
     ``no_heavy``: models are not interleaved by their kind; ``no_division``: one group of all models (above
     four models its search stops after 20,000 beginnings and says so); ``no_sort``: models of a group are
     placed in the workload's order.
     """
 
-    name: ClassVar[str] = "usher"
-    summary: ClassVar[str] = (
-        "USHER: balanced groups, best batch sizes and degrees, C-heavy and M-heavy in turn"
-    )
-    creq: ClassVar[str] = "occupancy-max"
-    needs: ClassVar[tuple[str, ...]] = ("creq", "memory")
-    options: ClassVar[tuple[str, ...]] = ("no_heavy", "no_division", "no_sort")
-    packs_by_creq: ClassVar[bool] = True
+    name = "usher"
+    summary = "USHER: balanced groups, best batch sizes and degrees, C-heavy and M-heavy in turn"
+    creq = "occupancy-max"
+    needs = ("creq", "memory")
+    options = ("no_heavy", "no_division", "no_sort")
+    packs_by_creq = True
 
     def __init__(self, *, no_heavy: bool = False, no_division: bool = False, no_sort: bool = False) -> None:
         check_flags(self.name, no_heavy=no_heavy, no_division=no_division, no_sort=no_sort)
@@ -68,7 +65,8 @@ class UsherPolicy(Policy):
         self.no_sort = no_sort
 
     def place(self, problem: Problem) -> Placement:
-        """USHER's placement of ``problem``. Raises UsageError: no division, and more than 100 models."""
+        """Return USHER's placement of ``problem``. Raises UsageError: no division, and more than 100
+        models."""
         if self.no_division and len(problem.models) > _UNDIVIDED_MODELS:
             raise UsageError(
                 f"policy usher without division: found {len(problem.models)} models, expected at most "
@@ -82,11 +80,10 @@ class UsherPolicy(Policy):
         placed: list[Placed] = []
         reasons: dict[str, str] = {}
         notes: list[str] = []
-        for found in groups_of(problem.models, divide=not self.no_division):
+        for own in groups_of(problem.models, divide=not self.no_division):
+            names = own.names
             if self.no_sort:
-                names = sorted(found.names, key=lambda n: order[n])
-            else:
-                names = found.names
+                names = tuple(sorted(names, key=lambda n: order[n]))
             choices: list[tuple[UsherChoice, ...]] = []
             for name in names:
                 model = problem.by_name[name]
@@ -102,10 +99,7 @@ class UsherPolicy(Policy):
                     choices.append(mine)
                 else:
                     reasons[name] = _why_none(model, most)
-            if len(choices) > 2**MAX_ROUNDS:
-                limit = _UNDIVIDED_NODES
-            else:
-                limit = math.inf
+            limit = _UNDIVIDED_NODES if len(choices) > 2**MAX_ROUNDS else math.inf
             best = search(choices, packing, garage, rented=problem.elastic, most_nodes=limit)
             if best.cut:
                 notes.append(
@@ -117,16 +111,13 @@ class UsherPolicy(Policy):
 
 
 def groups_of(models: Sequence[PlacementModel], *, divide: bool = True) -> tuple[ModelGroup, ...]:
-    """The groups of ``models`` in the order in which they are placed; one group of all where ``divide`` is
-    false. Creq and Mreq of a model are means over its profiled batch sizes, infeasible ones included, each over
-    those where it is known: a batch size whose Creq is null still has its Mreq."""
+    """Return the groups of ``models`` in the order in which they are placed; one group of all where
+    ``divide`` is false. Creq and Mreq of a model are means over its profiled batch sizes, infeasible ones
+    included, each over those where it is known: a batch size whose Creq is null still has its Mreq."""
     singles = [_single(m) for m in models]
     if divide or not singles:
         return group(singles)
-    found = singles[0]
-    for other in singles[1:]:
-        found = found.joined(other)
-    return (found,)
+    return (functools.reduce(ModelGroup.joined, singles),)
 
 
 def _single(model: PlacementModel) -> ModelGroup:
@@ -151,29 +142,28 @@ def _carry_out(
     problem: Problem,
     placed: list[Placed],
 ) -> Packing:
-    """Pack the best configuration, add its replicas to ``placed``, and return the packing for the next group."""
+    """Pack the best configuration, add its replicas to ``placed``, and return the packing for the next
+    group."""
     for choice, degree in steps:
         packing, taken = put(packing, choice.creq, choice.mreq, degree, garage)
         for t, _, _, count, start, _ in taken:
             candidate = choice.candidates[t]
             assert candidate is not None
-            placed += [
-                Placed(gpu=problem.gpu(problem.types[t], i), model=choice.name, candidate=candidate)
-                for i in range(start, start + count)
-            ]
+            for i in range(start, start + count):
+                gpu = problem.gpu(problem.types[t], i)
+                placed.append(Placed(gpu=gpu, model=choice.name, candidate=candidate))
     return Packing([], settled(packing), packing.opened)
 
 
 def garage_of(problem: Problem) -> Garage:
-    """The GPUs of ``problem`` by type."""
+    """Return the GPUs of ``problem`` by type."""
     limits = problem.pools
-    known = [problem.prices.get(t) for t in problem.types]
-    prices = tuple(p for p in known if p is not None)
-    if len(prices) < len(known):
-        return Garage(limits=limits, order=tuple(range(len(limits))), prices=(0.0,) * len(limits))
-    return Garage(
-        limits=limits, order=tuple(sorted(range(len(limits)), key=lambda t: (prices[t], t))), prices=prices
-    )
+    known = problem.known_prices
+    if known is None:
+        known = dict.fromkeys(problem.types, 0.0)
+    prices = tuple(known[t] for t in problem.types)
+    order = sorted(range(len(limits)), key=lambda t: (prices[t], t))
+    return Garage(limits=limits, order=tuple(order), prices=prices)
 
 
 def _why_none(model: PlacementModel, most: float) -> str:

@@ -1,13 +1,13 @@
-"""The best configuration of a group: branch and bound over what USHER enumerates, with the enumeration's answer.
+"""The best configuration of a group: branch and bound over what USHER enumerates, with the enumeration's
+answer.
 
-A configuration is one batch size and one replication degree for each model; packed greedily, model by model in
-the order that its batch sizes give. Best is most goodput, then fewest GPUs (least cost, where they are
+A configuration is one batch size and one replication degree for each model; packed greedily, model by model
+in the order that its batch sizes give. Best is most goodput, then fewest GPUs (least cost, where they are
 rented), then the first by number. The search places model after model, so that configurations with a common
 beginning are packed once. It leaves out only what cannot matter: degrees of which no more replicas find room
 than of a smaller one (the same placement), and beginnings whose bound on (goodput, GPUs or cost, number) is
 not better than the best configuration known. Nothing is left out for using more room than another: greedy
-packing is not monotone.
-"""
+packing is not monotone."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Step = tuple[UsherChoice, int]  # what is placed next, and how many replicas at 
 
 @frozen
 class Best:
-    """The steps of the best configuration in order, how many beginnings were looked at, and whether the search
-    was cut off."""
+    """Hold the steps of the best configuration in order, how many beginnings were looked at, and whether the
+    search was cut off."""
 
     steps: tuple[Step, ...]
     nodes: int
@@ -41,7 +41,7 @@ def search(
     rented: bool,
     most_nodes: float = math.inf,
 ) -> Best:
-    """The best configuration for ``choices`` (by model; none of them empty) on top of ``packing``.
+    """Return the best configuration for ``choices`` (by model; none of them empty) on top of ``packing``.
     ``most_nodes``: give up proving after so many beginnings and return the best found."""
     if not choices:
         return Best(steps=(), nodes=0, cut=False)
@@ -53,9 +53,9 @@ def search(
 
 @dataclass(slots=True)
 class _Rest:
-    """Models still to place: ``left`` by model the choices that keep the order, whose ``turn`` it is, their
-    bounds, the number of their first configuration, and (once asked for) what may be placed next and what
-    remains then."""
+    """Hold models still to place: ``left`` by model the choices that keep the order, whose ``turn`` it is,
+    their bounds, the number of their first configuration, and (once asked for) what may be placed next and
+    what remains then."""
 
     left: Mapping[int, Sequence[UsherChoice]]
     turn: int
@@ -94,44 +94,45 @@ class _Finder:
         self.nodes = 0
 
     def rest(self, left: Mapping[int, Sequence[UsherChoice]], turn: int) -> _Rest:
-        """One object for all beginnings after which the same remains."""
+        """Return one object for all beginnings after which the same remains."""
         key = (turn, *((m, *map(id, c)) for m, c in left.items()))
-        found = self.rests.get(key)
-        if found is None:
+        rest = self.rests.get(key)
+        if rest is None:
             number = sum(c[0].number * self.radix[m] for m, c in left.items())
-            found = self.rests[key] = _Rest(left, turn, self.bounds.demand(left), number)
-        return found
+            rest = self.rests[key] = _Rest(left, turn, self.bounds.demand(left), number)
+        return rest
 
     def children(self, rest: _Rest) -> list[tuple[UsherChoice, _Rest]]:
-        """What may be placed next and what remains then; likely best first."""
+        """Return what may be placed next and what remains then; likely best first."""
         if rest.children is None:
-            found = []
+            children = []
             for model, choices in rest.left.items():
                 others = {m: c for m, c in rest.left.items() if m != model}
                 for choice in choices:
                     left = then(rest.turn, choice, others)
                     if left is not None:
-                        found.append((choice, self.rest(left, _other(rest.turn, choice))))
-            found.sort(key=lambda c: self.bounds.promise(c[0]))
-            rest.children = found
+                        children.append((choice, self.rest(left, _other(rest.turn, choice))))
+            children.sort(key=lambda c: self.bounds.promise(c[0]))
+            rest.children = children
         return rest.children
 
     def secondary(self, opened: tuple[int, ...]) -> tuple[float, float]:
-        """What new GPUs count: number, then cost; cost, then number where they are rented."""
-        found = self.counted.get(opened)
-        if found is None:
+        """Return what new GPUs count: number, then cost; cost, then number where they are rented."""
+        counted = self.counted.get(opened)
+        if counted is None:
             new = cost = 0.0
             for now, before, price in zip(opened, self.before, self.garage.prices, strict=True):
                 new += now - before
                 cost += (now - before) * price
             cost = round(cost, 9)
-            found = self.counted[opened] = (cost, new) if self.rented else (new, cost)
-        return found
+            counted = self.counted[opened] = (cost, new) if self.rented else (new, cost)
+        return counted
 
     def visit(
         self, packing: Packing, rest: _Rest, steps: tuple[Step, ...], goodput: float, number: int
     ) -> None:
-        """Every configuration that begins with ``steps``. ``number``: of the first one, as far as it is known."""
+        """Visit every configuration that begins with ``steps``. ``number``: of the first one, as far as it is
+        known."""
         if len(rest.left) == 1:
             self.last(packing, next(iter(rest.left.values())), steps, goodput, number)
             return
@@ -171,43 +172,38 @@ class _Finder:
     def degrees(
         self, packing: Packing, choice: UsherChoice, needed: float
     ) -> list[tuple[int, int, float, int, tuple[int, ...]]]:
-        """The degrees that differ in what is placed and serve at least ``needed``, first the one that just serves the
-        rate: place, degree, what it serves, replicas placed, and GPUs opened then."""
+        """Return the degrees that differ in what is placed and serve at least ``needed``, first the one that
+        just serves the rate: place, degree, what it serves, replicas placed, and GPUs opened then."""
         used, new = fits(packing, choice.creq, choice.mreq, choice.degrees[-1], self.garage)
-        room = sum([n for _, n in used]) + sum([n for _, n in new])
-        found = []
+        places = [(t, count, False) for t, count in used] + [(t, count, True) for t, count in new]
+        room = sum([count for _, count, _ in places])
+        degrees = []
         for i, degree in enumerate(choice.degrees):
-            placed = degree if degree < room else room
+            placed = left = degree if degree < room else room
             served = 0.0
-            left = placed
             opened = packing.opened
-            for t, count in used:
+            for t, count, is_new in places:
                 take = count if count < left else left
                 served += take * choice.rps[t]
                 left -= take
+                if is_new:
+                    opened = (*opened[:t], opened[t] + take, *opened[t + 1 :])
                 if not left:
                     break
-            for t, count in new:
-                if not left:
-                    break
-                take = count if count < left else left
-                served += take * choice.rps[t]
-                left -= take
-                opened = (*opened[:t], opened[t] + take, *opened[t + 1 :])
             if served > choice.rate_rps:
                 served = choice.rate_rps
             if served >= needed:
-                found.append((i, degree, served, placed, opened))
+                degrees.append((i, degree, served, placed, opened))
             if degree >= room:
                 break
         enough = self.bounds.enough(choice)
-        if found and found[0][1] < enough:
-            found.sort(key=lambda f: (f[1] < enough, abs(f[1] - enough)))
-        return found
+        if degrees and degrees[0][1] < enough:
+            degrees.sort(key=lambda d: (d[1] < enough, abs(d[1] - enough)))
+        return degrees
 
     def hopeless(self, reach: float, opened: tuple[int, ...], number: int, least: float) -> bool:
-        """Whether nothing better than the best known serves at most ``reach``, opens at least ``opened`` and
-        GPUs that count ``least`` more, and has at least ``number``."""
+        """Return whether nothing better than the best known serves at most ``reach``, opens at least
+        ``opened`` and GPUs that count ``least`` more, and has at least ``number``."""
         if reach < self.goodput - self.unit:
             return True
         if reach > self.goodput + self.unit:
@@ -228,7 +224,8 @@ class _Finder:
         goodput: float,
         number: int,
     ) -> None:
-        """Every configuration of ``steps`` and one more model: only what it would serve and open is counted."""
+        """Visit every configuration of ``steps`` and one more model: only what it would serve and open is
+        counted."""
         for choice in choices:
             needed = self.goodput - self.unit - goodput
             if self.bounds.most(choice) < needed:
@@ -242,7 +239,7 @@ class _Finder:
                 self.offer((*steps, (choice, degree)), opened, here)
 
     def offer(self, steps: tuple[Step, ...], opened: tuple[int, ...], number: int) -> None:
-        """A whole configuration: the best known if it is better."""
+        """Take a whole configuration: the best known if it is better."""
         goodput = sum(self.gains)  # in the order of the models, so that equal gains have equal sums
         first, second = self.secondary(opened)
         value = (-float(round(goodput / self.unit)), first, second, number)
