@@ -45,7 +45,7 @@ def load_gpu_file(path: Path | str) -> GpuSpec:
     (:mod:`gkestimator.hardware.gpu_checks`).
     """
     path = Path(path)
-    data = files.parse_spec(path, files.read_spec_text(path, what=WHAT), what=WHAT)
+    data = files.read_spec(path, what=WHAT)
     if data.get("schema_version") == BOARD_VERSION and type(data["schema_version"]) is int:
         data = {"schema_version": SCHEMA_VERSION} | expand_board(path, data)
     reader = SpecReader(path, data, what=WHAT)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gkestimator.core.errors import SpecError, UsageError
 from gkestimator.core.records import frozen
-from gkestimator.core.specfiles import read_spec_text, spec_header
+from gkestimator.core.specfiles import spec_header, spec_version
 from gkestimator.hardware.gpu_reading import WHAT, load_gpu_file
 from gkestimator.hardware.gpu_spec import GpuSpec
 
@@ -54,7 +54,7 @@ class _Entry:
 @lru_cache(maxsize=512)
 def _entry(path: Path, changed_ns: int, size: int) -> _Entry:
     del changed_ns, size  # part of the cache's key: a changed file is read again
-    header = spec_header(path, read_spec_text(path, what=WHAT), what=WHAT)
+    header = spec_header(path, what=WHAT)
     name = header.get("name")
     aliases = header.get("aliases", [])
     shorts = header.get("short_names", [])
@@ -71,13 +71,8 @@ def _spec(path: Path, changed_ns: int, size: int) -> GpuSpec:
     return load_gpu_file(path)
 
 
-def _version(path: Path) -> tuple[Path, int, int]:
-    """``path`` with its modification time and size, which name one version of its content."""
-    try:
-        status = path.stat()
-    except (OSError, ValueError) as e:
-        raise SpecError(f"{path}: cannot read this {WHAT}: {getattr(e, 'strerror', None) or e}") from e
-    return path, status.st_mtime_ns, status.st_size
+def _loaded_spec(path: Path) -> GpuSpec:
+    return _spec(*spec_version(path, what=WHAT))
 
 
 def _files_in(folder: Path) -> tuple[Path, ...]:
@@ -151,7 +146,7 @@ class GpuCatalogue:
                 return self._loaded(found, text)
         direct = _packaged_keys(self._package).get(key)
         if direct is not None:
-            return _spec(*_version(direct)), None
+            return _loaded_spec(direct), None
         for paths in (_files_in(self._package), *self._last):
             found = self._index(_entries(paths)).get(key)
             if found is not None:
@@ -164,7 +159,7 @@ class GpuCatalogue:
 
     def _loaded(self, found: tuple[_Entry, bool], text: str) -> tuple[GpuSpec, str | None]:
         entry, is_short = found
-        spec = _spec(*_version(entry.path))
+        spec = _loaded_spec(entry.path)
         if not is_short:
             return spec, None
         stem = _key(text)
@@ -201,7 +196,7 @@ class GpuCatalogue:
 
 
 def _entries(paths: tuple[Path, ...]) -> tuple[_Entry, ...]:
-    return tuple(_entry(*_version(path)) for path in paths)
+    return tuple(_entry(*spec_version(path, what=WHAT)) for path in paths)
 
 
 @lru_cache(maxsize=4)
@@ -238,7 +233,7 @@ def gpu_catalogue(
     """
     extra = tuple(Path(path) for path in extra_files)
     for path in extra:
-        _spec(*_version(path))
+        _loaded_spec(path)
     user = _user_folder()
     last = (*_bundled(bundles), *_bundled(_user_bundles(user)))
     return GpuCatalogue((extra, _files_in(user) if user else ()), package=_package_folder(), last=last)

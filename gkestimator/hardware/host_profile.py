@@ -60,8 +60,10 @@ class HostProfile:
 
     def source(self, figure: str, runtime: str) -> str:
         """Where a figure is from, with the file's name."""
-        where = "" if self.path is None else f"{self.path}: "
-        return f"{where}{self.sources.get(f'{figure}.{runtime}', '')}"
+        source = self.sources.get(f"{figure}.{runtime}", "")
+        if self.path is None:
+            return source
+        return f"{self.path}: {source}"
 
 
 def default_host_file() -> Path | None:
@@ -76,20 +78,13 @@ def default_host_file() -> Path | None:
 
 def load_host_file(path: Path | str) -> HostProfile:
     """Read one host profile (TOML, at most 64 KiB). Raises SpecError naming the file and the field."""
-    path = Path(path)
-    try:
-        status = path.stat()
-    except (OSError, ValueError) as e:
-        raise SpecError(f"{path}: cannot read this {WHAT}: {getattr(e, 'strerror', None) or e}") from e
-    return _load(path, status.st_mtime_ns, status.st_size)
+    return _load(*specs.spec_version(Path(path), what=WHAT))
 
 
 @lru_cache(maxsize=16)
 def _load(path: Path, changed_ns: int, size: int) -> HostProfile:
     del changed_ns, size  # part of the cache's key: a changed file is read again
-    reader = SpecReader(
-        path, specs.parse_spec(path, specs.read_spec_text(path, what=WHAT), what=WHAT), what=WHAT
-    )
+    reader = SpecReader(path, specs.read_spec(path, what=WHAT), what=WHAT)
     reader.schema_version(SCHEMA_VERSION)
     overheads, lows, highs, rates = (
         reader.numbers(name, dict.fromkeys(RUNTIMES, quantity)) if reader.has(name) else {}

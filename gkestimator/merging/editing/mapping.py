@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from gkestimator.core.errors import ModelError
+from gkestimator.core.files import open_descriptor
 
 Identity: TypeAlias = "tuple[int, int, int, int]"  # device, inode, size, time of the last change
 
@@ -68,8 +69,7 @@ def mapped_array(
 def open_same(path: Path, identity: Identity) -> int:
     """A descriptor of ``path`` for reading; the caller closes it. ModelError as for :func:`mapped_file`."""
     try:
-        # O_NONBLOCK: opening a FIFO that nobody writes to must not hang
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        descriptor = open_descriptor(path)
     except OSError as e:
         raise ModelError(f"{path.name}: cannot be opened: {e.strerror or e}") from e
     if _identity(os.fstat(descriptor)) != identity:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import os
-import stat
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gkestimator.core.errors import DocumentError
+from gkestimator.core.files import FileWords, opened
 
 _READ = 2**20
 # A line of the Azure Functions format of 2019 has 1,444 columns: about 10 KB where every minute is busy.
@@ -25,6 +24,9 @@ _MAX_RATIO = 200
 _RATIO_FROM = 2**26
 # Stands for a comma inside a quoted field, which is only compared then.
 INNER_COMMA = "\x1f"
+_WORDS = FileWords(
+    error=DocumentError, not_regular="found something other than a regular file, expected a trace"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -192,16 +194,12 @@ def quoted(text: str) -> str:
 def _reads(path: Path) -> Iterator[bytes]:
     """The file's bytes, unpacked where gzipped, a megabyte at a time."""
     try:
-        # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(handle, "rb") as raw:
-            if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
-                raise DocumentError(f"{path}: found something other than a regular file, expected a trace")
+        with opened(path, _WORDS) as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             yield from _unpacked(path, raw) if packed else iter(lambda: raw.read(_READ), b"")
-    except (OSError, EOFError, zlib.error) as e:
-        raise DocumentError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
+    except (EOFError, zlib.error) as e:
+        raise DocumentError(f"{path}: cannot be read: {e}") from e
 
 
 def _unpacked(path: Path, raw: IO[bytes]) -> Iterator[bytes]:

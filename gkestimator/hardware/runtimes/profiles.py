@@ -121,7 +121,7 @@ ALLOCATOR_FIGURES: Mapping[str, tuple[str, ...]] = {
 def load_runtime_file(path: Path | str) -> RuntimeProfile:
     """Read one profile (TOML, at most 64 KiB). Raises SpecError naming the file and the field."""
     path = Path(path)
-    data = specs.parse_spec(path, specs.read_spec_text(path, what=WHAT), what=WHAT)
+    data = specs.read_spec(path, what=WHAT)
     auto = data.pop("auto", None)
     reader = SpecReader(path, data, what=WHAT)
     reader.schema_version(SCHEMA_VERSION)
