@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.core.dtypes import DType
+from gkestimator.core.dtypes import NUMPY_NAMES
 from gkestimator.core.errors import (
     GkestimatorError,
     LimitError,
@@ -20,6 +20,7 @@ from gkestimator.core.errors import (
     UsageError,
 )
 from gkestimator.core.graph import Operator, OperatorGraph, Value
+from gkestimator.onnx_io.binding.control import CONTROL
 from gkestimator.onnx_io.binding.dims import BatchChoice, bind_dims, check_size, choose_batch, name_dims
 from gkestimator.onnx_io.binding.facts import Fact, check_type
 from gkestimator.onnx_io.binding.inference import Inference, unknown_operators
@@ -33,10 +34,7 @@ from gkestimator.operators.shapes.registry import DeclaredType, SequenceType, Te
 
 _CACHE_LIMIT = 400_000
 _KEPT_BINDINGS = 8
-_NUMPY_TYPES = {np.dtype(t): DType(n) for t, n in (
-    ("f4", "float"), ("f8", "double"), ("f2", "float16"), ("i1", "int8"), ("i2", "int16"), ("i4", "int32"),
-    ("i8", "int64"), ("u1", "uint8"), ("u2", "uint16"), ("u4", "uint32"), ("u8", "uint64"), ("?", "bool"),
-)}  # fmt: skip
+_NUMPY_TYPES = {np.dtype(name): dtype for dtype, name in NUMPY_NAMES.items()}
 
 
 def read_model(path: str | os.PathLike[str], *, name: str | None = None) -> Model:
@@ -225,7 +223,14 @@ class Model:
         if len(self._tensors) > _CACHE_LIMIT:
             self._tensors.clear()
         binder = Binder(
-            self._program, self._statics, self._inference, self._tensors, bound, trip_count, rebatcher
+            self._program,
+            self._statics,
+            self._inference,
+            self._tensors,
+            bound,
+            trip_count,
+            CONTROL,
+            rebatcher,
         )
         for spec in self._inputs:
             fact = self._input_fact(spec, bound, inputs.get(spec.name))

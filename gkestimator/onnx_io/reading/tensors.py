@@ -9,22 +9,22 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from gkestimator.core.dtypes import DType
+from gkestimator.core.dtypes import NUMPY_NAMES, DType
 from gkestimator.core.errors import LimitError, ModelError
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import Constant
 from gkestimator.operators.shapes.registry import DeclaredType, TensorType
 
-_DTYPES: dict[int, DType] = {
-    number: DType(name.lower())
+_NAMES = {str(d) for d in DType}
+ELEMENT_TYPES: dict[DType, int] = {
+    DType(name.lower()): number
     for name, number in onnx.TensorProto.DataType.items()
-    if name.lower() in {str(d) for d in DType}
+    if name.lower() in _NAMES
 }
-_NUMPY = {
-    DType.FLOAT: "<f4", DType.UINT8: "u1", DType.INT8: "i1", DType.UINT16: "<u2", DType.INT16: "<i2",
-    DType.INT32: "<i4", DType.INT64: "<i8", DType.BOOL: "?", DType.FLOAT16: "<f2", DType.DOUBLE: "<f8",
-    DType.UINT32: "<u4", DType.UINT64: "<u8",
-}  # fmt: skip
+"""ONNX's numbers of the element types that the installed onnx knows."""
+_DTYPES = {number: dtype for dtype, number in ELEMENT_TYPES.items()}
+# Raw data are little-endian whatever the machine.
+_NUMPY = {dtype: np.dtype(name).newbyteorder("<") for dtype, name in NUMPY_NAMES.items()}
 _EXTERNAL = onnx.TensorProto.EXTERNAL
 
 
