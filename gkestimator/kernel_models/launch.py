@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from gkestimator.core.kernels import Array, Family, KernelTable
-from gkestimator.core.records import frozen
+from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
 
 STEADY = 0.94
@@ -65,6 +65,10 @@ class Launch:
     block_threads: Array
     registers_per_thread: Array
     shared_bytes: Array
+
+    def copy(self) -> Launch:
+        """Return the same launches in arrays of their own."""
+        return map_fields(self, np.copy)
 
 
 def _softmax(rows: Array, cols: Array) -> tuple[Array, Array]:
@@ -253,8 +257,8 @@ def launch_geometry(table: KernelTable, gpu: GpuSpec) -> Launch:
 
 
 def blocks_per_sm(launch: Launch, gpu: GpuSpec) -> Array:
-    """Return the blocks of each kernel that fit on one SM at once: the least of what blocks, warps, registers and shared
-    memory allow.
+    """Return how many blocks of each kernel fit on one SM at once: the least of what blocks, warps, registers and
+    shared memory allow.
 
     Registers are allotted per warp in units of 256, from the file of the warp's partition of the SM (a quarter
     of the SM's registers; a half on compute capability 6.0), over which warps are spread evenly. Shared memory
@@ -296,7 +300,7 @@ def sm_utilisation_pct(launch: Launch, gpu: GpuSpec, *, of_sms: int | None = Non
 
 
 def is_streaming(table: KernelTable) -> Array:
-    """Return the mask of rows whose blocks are short and replace one another all the time: everything but matrix products,
+    """Return the mask of short blocks, which replace one another all the time: all rows but matrix products,
     convolutions, attention and recurrent layers, whose blocks each last a large part of the kernel, and kernels
     whose few blocks stride over all of the work."""
     return ~(table.is_of(LONG_BLOCKS) | (table.variant == SCATTERED))

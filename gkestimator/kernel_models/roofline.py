@@ -12,7 +12,7 @@ import numpy as np
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import UsageError
 from gkestimator.core.kernels import Array, Family, KernelTable
-from gkestimator.core.records import frozen
+from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
 
 MATRIX_FAMILIES = frozenset(
@@ -49,11 +49,7 @@ class Roofline:
 
     def take(self, index: Array) -> Roofline:
         """Return the rows that ``index`` selects."""
-        return Roofline(
-            compute_us=self.compute_us[index],
-            memory_us=self.memory_us[index],
-            roofline_us=self.roofline_us[index],
-        )
+        return map_fields(self, lambda column: column[index])
 
 
 def peak_rate(gpu: GpuSpec, precision: str, *, matrix: bool) -> float:
