@@ -40,9 +40,9 @@ def load_gpu_file(path: Path | str) -> GpuSpec:
     """Read one specification file (TOML, at most 64 KiB). Raises SpecError naming the file and the field.
 
     Two forms are read: a flat file spells out every figure (``schema_version = 1``), a board file builds on the
-    file of its compute capability (``schema_version = 2``, :mod:`gkestimator.hardware.gpu_boards`). Either is checked field
-    by field (no unknown key, the right unit, a source, a sane range), and its figures are held to each other
-    (:mod:`gkestimator.hardware.gpu_checks`).
+    file of its compute capability (``schema_version = 2``, :mod:`gkestimator.hardware.gpu_boards`). Either is
+    checked field by field (no unknown key, the right unit, a source, a sane range), and its figures are held
+    to each other (:mod:`gkestimator.hardware.gpu_checks`).
     """
     path = Path(path)
     data = files.read_spec(path, what=WHAT)

@@ -124,7 +124,8 @@ def tile_features(tiles: Sequence[Tile], table: KernelTable, gpu: GpuSpec) -> Ar
 def split_features(
     tiles: Sequence[Tile], pick: Array, table: KernelTable, gpu: GpuSpec
 ) -> tuple[Array, Array]:
-    """Return (rows, splits, features) float32 of every split of the picked tiles, and the (rows,) blocks before a split.
+    """Return (rows, splits, features) float32 of every split of the picked tiles, and the (rows,) blocks
+    before a split.
 
     ``pick`` indexes ``tiles``.
     """

@@ -11,9 +11,9 @@ from gkestimator.hardware.gpus import GpuSpec
 
 @frozen
 class MeasuredLaunch:
-    """Hold one of the launches that a call was measured to make. ``kind``: ``kernel``, ``memcpy``, ``memset`` or ``host``;
-    ``share``: of the call's time, 0 to 1. Sizes, and the two percentages, are None where they do not apply or were not
-    told; ``occupancy_measured``: it is a counter's, not calculated from the launch."""
+    """Hold one of the launches that a call was measured to make. ``kind``: ``kernel``, ``memcpy``, ``memset``
+    or ``host``; ``share``: of the call's time, 0 to 1. Sizes, and the two percentages, are None where they do
+    not apply or were not told; ``occupancy_measured``: it is a counter's, not calculated from the launch."""
 
     kind: str
     name: str

@@ -55,7 +55,8 @@ _VARIANT_OF = MappingProxyType({name: kind for kind, names in _NEAREST.items() f
 
 
 def elementwise_variant(variant: str) -> str | None:
-    """Return the measured elementwise operator whose cost ``variant`` shares (itself where measured); None if unknown."""
+    """Return the measured elementwise operator whose cost ``variant`` shares (itself where measured); None if
+    unknown."""
     return _VARIANT_OF.get(variant)
 
 

@@ -1,9 +1,10 @@
-"""Kernel ridge regression with a radial basis function (already fitted)."""
+"""Predict by kernel ridge regression with a radial basis function (already fitted)."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from gkestimator.core.kernels import Array
 from gkestimator.core.records import frozen
 
 _CHUNK = 1 << 20
@@ -11,20 +12,20 @@ _CHUNK = 1 << 20
 
 @frozen
 class KernelRidge:
-    """``intercept + sum_i dual_i exp(-gamma |z - support_i|^2)`` with z the standardised features.
+    """Hold ``intercept + sum_i dual_i exp(-gamma |z - support_i|^2)`` with z the standardised features.
 
     ``support`` is (points, features) in standardised units, ``dual`` (points,); float64.
     """
 
-    mean: np.ndarray
-    scale: np.ndarray
-    support: np.ndarray
-    dual: np.ndarray
+    mean: Array
+    scale: Array
+    support: Array
+    dual: Array
     gamma: float
     intercept: float
 
-    def predict(self, features: np.ndarray) -> np.ndarray:
-        """(rows,) predictions for (rows, features)."""
+    def predict(self, features: Array) -> Array:
+        """Return (rows,) predictions for (rows, features)."""
         standard = (features.astype(np.float64) - self.mean) / self.scale
         squares = np.einsum("ij,ij->i", self.support, self.support)
         result = np.empty(len(standard))

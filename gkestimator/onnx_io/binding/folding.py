@@ -1,8 +1,9 @@
 """Evaluate small known values: shape arithmetic, and little constants that exporters leave unevaluated.
 
-An evaluator gets a :class:`Known` and returns the value of the only output, a list of all outputs' values, or None where
-it does not know. The output types are inferred before, so an evaluator is only called when every output is small
-(``facts.foldable``); inputs are small because only small values are known. Exact keys ``(domain, op_type)``.
+An evaluator gets a :class:`Known` and returns the value of the only output, a list of all outputs' values, or
+None where it does not know. The output types are inferred before, so an evaluator is only called when every
+output is small (``facts.foldable``); inputs are small because only small values are known. Exact keys
+``(domain, op_type)``.
 """
 
 from __future__ import annotations
