@@ -8,6 +8,8 @@ choice (:mod:`gkestimator.kernel_models.geometry`) replaces it for the families 
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 
 from gkestimator.core.kernels import Array, Family, KernelTable
@@ -69,6 +71,9 @@ class Launch:
     def copy(self) -> Launch:
         """Return the same launches in arrays of their own."""
         return map_fields(self, np.copy)
+
+
+LAUNCH_FIELDS = tuple(member.name for member in fields(Launch))
 
 
 def _softmax(rows: Array, cols: Array) -> tuple[Array, Array]:

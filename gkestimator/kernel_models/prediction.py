@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.launch import Launch
 
 
 @frozen
@@ -81,6 +82,16 @@ class KernelPredictions:
     compute_us: Array
     memory_us: Array
     detail: KernelDetail | None = None
+
+    @property
+    def launch(self) -> Launch:
+        """Return the launch geometry."""
+        return Launch(
+            grid_blocks=self.grid_blocks,
+            block_threads=self.block_threads,
+            registers_per_thread=self.registers_per_thread,
+            shared_bytes=self.shared_bytes,
+        )
 
     def take(self, rows: Array) -> KernelPredictions:
         """Return the entries that ``rows`` selects."""
