@@ -54,8 +54,8 @@ class MeasuredContents:
 class MeasuredGpu:
     """Hold what a bundle learned of one GPU type. ``bundle``: the bundle's name; ``base``: what the
     corrections correct; ``gpus``: names of the boards measured; ``chip``: theirs; ``read`` gives the
-    contents, from disk when first asked. ``runtime``: whose measured lowering is used, None for none (corrections are common to the runtimes they were
-    measured under; under another they count as out of range)."""
+    contents, from disk when first asked. ``runtime``: whose measured lowering is used, None for none
+    (corrections are common to the runtimes they were measured under; under another they count as out of range)."""
 
     bundle: str
     base: KernelEstimator

@@ -31,8 +31,10 @@ _RATIOS = {
 }
 _COUNT = Quantity(units=COUNT, low=1, high=2**22, integer=True)
 _SIZE = Quantity(units=BYTES, low=2**12, high=2**24, integer=True)
+# 32 (Fermi) to 192 (Kepler) have been built.
+_CORES = Quantity(units=COUNT, low=32, high=256, integer=True)
 _LIMITS: Mapping[str, Quantity] = {
-    "cuda_cores_per_sm": _COUNT,
+    "cuda_cores_per_sm": _CORES,
     "registers_per_sm": _COUNT,
     "shared_bytes_per_sm": _SIZE,
     "shared_bytes_per_block_max": _SIZE,
@@ -90,6 +92,12 @@ def capability_of(version: tuple[int, int]) -> Capability | None:
     if path.is_file():
         return load_capability(path)
     return None
+
+
+def packaged_capabilities() -> tuple[Capability, ...]:
+    """Return every packaged capability, the oldest first. Raises SpecError for a bad file."""
+    capabilities = [load_capability(path) for path in packaged_folder().glob("sm_*.toml")]
+    return tuple(sorted(capabilities, key=lambda capability: capability.version))
 
 
 def find_capability(text: str, folder: Path) -> Capability | None:

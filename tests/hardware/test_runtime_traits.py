@@ -32,7 +32,7 @@ def test_a_record_names_what_is_there(name: str) -> None:
     traits = runtime_traits(name)
     assert traits.name == name == load_runtime(name).name
     assert traits.patterns <= {pattern.name for pattern in PATTERNS}
-    assert import_module(traits.lowering).VIEWS
+    assert traits.operators_as in RUNTIMES
     module, executor = EXECUTORS[name]
     assert getattr(import_module(module), executor).name == name
     assert set(traits.lacking_dtypes) <= set(DTYPE_WORDS)
@@ -66,7 +66,7 @@ def copy_with_a_runtime(tmp_path: Path) -> Path:
     shutil.copytree(PACKAGE, package, ignore=ignored)
     for name, root in ROOTS.items():
         shutil.copytree(root, package / name, ignore=ignored, dirs_exist_ok=True)
-    traits = package / "runtime_traits"
+    traits = package / "hardware" / "runtimes"
     record = (traits / "onnxruntime.py").read_text(encoding="utf-8").replace("ONNXRUNTIME", "THIRD")
     record = record.replace('name="onnxruntime"', 'name="thirdruntime"').replace("0.06", "0.07")
     (traits / "third.py").write_text(record, encoding="utf-8")
