@@ -368,8 +368,7 @@ def _read_forest(name: str, arrays: Mapping[str, Array], width: int, where: str)
     if feature.dtype.kind not in "iu" or np.any(feature < 0) or np.any(feature >= width):
         raise BundleError(f"{where}: array {name}.feature leaves the range 0 .. {width - 1}")
     # A threshold of +inf ends a tree early; none is NaN or -inf.
-    if threshold.dtype.kind != "f" or not np.all(threshold > -np.inf):
-        raise BundleError(f"{where}: array {name} has values that are no finite numbers")
-    if leaf.dtype.kind != "f" or not np.isfinite(leaf).all():
+    floats = threshold.dtype.kind == leaf.dtype.kind == "f"
+    if not floats or not np.all(threshold > -np.inf) or not np.all(np.isfinite(leaf)):
         raise BundleError(f"{where}: array {name} has values that are no finite numbers")
     return Forest.of_trees(feature, threshold, leaf)

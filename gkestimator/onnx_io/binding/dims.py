@@ -126,21 +126,13 @@ def choose_batch(inputs: Sequence[InputSpec], batch_dim: str | None = None) -> B
                 f"{', '.join(symbols) or 'none'}"
             )
         return _named(batch_dim, f"named by the caller: {batch_dim}")
-    first: dict[str, None] = {}
-    anonymous = []
-    fixed = None
-    for spec in inputs:
-        dim = next(iter(spec.declared.shape or ()), None)
-        if isinstance(dim, str):
-            first[dim] = None
-        if dim == f"{spec.name}.0":
-            anonymous.append(dim)
-        if fixed is None and spec.kind == "tensor" and isinstance(dim, int):
-            fixed = dim
+    leading = [(spec, next(iter(spec.declared.shape or ()), None)) for spec in inputs]
+    first = list(dict.fromkeys(dim for _, dim in leading if isinstance(dim, str)))
     for candidates, where in ((first, "the inputs' first dimension"), (symbols, "an input's dimension")):
         for name in candidates:
             if _is_batch_name(name):
                 return _named(name, f"{where} is called {name}")
+    anonymous = [f"{spec.name}.0" for spec, dim in leading if dim == f"{spec.name}.0"]
     if anonymous:
         return BatchChoice(
             names=tuple(anonymous), fixed=None, reason="the inputs' first dimension has no fixed size"
@@ -148,12 +140,19 @@ def choose_batch(inputs: Sequence[InputSpec], batch_dim: str | None = None) -> B
     for name in first:
         if not _is_other_name(name):
             return _named(name, "the inputs' first dimension is symbolic")
-    if fixed is None:
-        if len(symbols) == 1 and not _is_other_name(symbols[0]):
-            return _named(symbols[0], "the only symbolic dimension")
-        if len(first) == 1:
-            return _named(next(iter(first)), "the inputs' only first dimension")
-    return BatchChoice(names=(), fixed=fixed, reason="exported at a fixed batch")
+    for spec, dim in leading:
+        if spec.kind == "tensor" and isinstance(dim, int):
+            return BatchChoice(names=(), fixed=dim, reason="exported at a fixed batch")
+    return _only_dimension(symbols, first)
+
+
+def _only_dimension(symbols: list[str], first: list[str]) -> BatchChoice:
+    """Return the dimension that must be the batch where no input has a fixed first one."""
+    if len(symbols) == 1 and not _is_other_name(symbols[0]):
+        return _named(symbols[0], "the only symbolic dimension")
+    if len(first) == 1:
+        return _named(first[0], "the inputs' only first dimension")
+    return BatchChoice(names=(), fixed=None, reason="exported at a fixed batch")
 
 
 def _named(name: str, reason: str) -> BatchChoice:
@@ -180,16 +179,7 @@ def bind_dims(
             raise UsageError(f"dimension {name!r} is not in the model; known: {', '.join(known) or 'none'}")
         check_size(f"dimension {name}", size, allow_zero=True)
     bound = dict(dims)
-    warnings = []
-    for name in batch.names:
-        if batch_size is None:
-            if name not in bound:
-                bound[name] = 1
-                warnings.append(f"batch size not given: {name} = 1")
-        elif bound.setdefault(name, batch_size) != batch_size:
-            raise UsageError(
-                f"dimension {name} is the batch: {bound[name]} and batch size {batch_size} differ"
-            )
+    warnings = _bind_batch(batch, batch_size, bound)
     unbound = [name for name in names if name not in bound]
     if unbound:
         raise UnboundDimensionError(
@@ -200,6 +190,21 @@ def bind_dims(
             bound[name] = 1
             warnings.append(f"length of input sequence not given: {name} = 1")
     return bound, warnings
+
+
+def _bind_batch(batch: BatchChoice, batch_size: int | None, bound: dict[str, int]) -> list[str]:
+    """Give the batch its number in ``bound``, and return warnings."""
+    warnings = []
+    for name in batch.names:
+        if batch_size is None:
+            if name not in bound:
+                bound[name] = 1
+                warnings.append(f"batch size not given: {name} = 1")
+        elif bound.setdefault(name, batch_size) != batch_size:
+            raise UsageError(
+                f"dimension {name} is the batch: {bound[name]} and batch size {batch_size} differ"
+            )
+    return warnings
 
 
 def check_size(what: str, size: object, *, allow_zero: bool = False) -> None:
