@@ -305,12 +305,15 @@ def _words(count: int, word: str) -> Array:
 
 def _ratio(longer_us: Array, shorter_us: Array) -> Array:
     """Return one time over the other; 1 where there is no time."""
-    return np.divide(longer_us, shorter_us, out=np.ones(len(longer_us)), where=shorter_us > 0)
+    ratio = np.ones(len(longer_us))
+    np.divide(longer_us, shorter_us, out=ratio, where=shorter_us > 0)
+    return ratio
 
 
 def _width(predictions: KernelPredictions) -> Array:
     """Return the 90 % half-widths of log(time); 0 where there is no time."""
-    return np.log(np.maximum(_ratio(predictions.high_us, predictions.duration_us), 1.0))
+    ratio = _ratio(predictions.high_us, predictions.duration_us)
+    return np.asarray(np.log(np.maximum(ratio, 1.0)))
 
 
 def _empty_detail() -> KernelDetail:

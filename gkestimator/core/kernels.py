@@ -219,17 +219,18 @@ class KernelTable:
     @property
     def total_bytes(self) -> Array:
         """Return the bytes read and written."""
-        return self.columns["read_bytes"] + self.columns["write_bytes"]
+        return np.asarray(self.columns["read_bytes"] + self.columns["write_bytes"])
 
     @property
     def outputs(self) -> Array:
         """Return the number of output elements."""
-        return self.columns["write_bytes"] / np.maximum(self.columns["element_bytes"], 1e-3)
+        element_bytes = np.maximum(self.columns["element_bytes"], 1e-3)
+        return np.asarray(self.columns["write_bytes"] / element_bytes)
 
     def size(self, name: str) -> Array:
         """Return a column of sizes, each at least 1; 1 where a kernel has no such shape."""
         column = np.nan_to_num(self.columns[name], nan=1.0)
-        return np.maximum(column, 1.0)
+        return np.asarray(np.maximum(column, 1.0))
 
     def gemm_sizes(self) -> tuple[Array, Array, Array, Array]:
         """Return batch, m, n and k of the matrix products, each at least 1."""

@@ -16,7 +16,8 @@ def frozen(kind: Class) -> Class:
 
     Values that travel between rooms are frozen: nobody can change them midway, and a call says what each number is.
     """
-    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
+    record: Class = dataclass(frozen=True, slots=True, kw_only=True)(kind)  # type: ignore[assignment]
+    return record
 
 
 def map_fields(record: Record, function: Callable[[Any], Any]) -> Record:

@@ -116,13 +116,13 @@ def memory_us(table: KernelTable, gpu: GpuSpec) -> Array:
     rms = np.array([v.startswith(("rms", "simplified")) for v in table.variant], dtype=bool)
     rms &= table.family == Family.LAYERNORM
     issued = total / (gpu.sms * _RMS_BYTES_PER_CLOCK_AND_SM * gpu.boost_clock_mhz * 1e6)
-    return np.where(rms, np.maximum(seconds, issued), seconds) * 1e6
+    return np.asarray(np.where(rms, np.maximum(seconds, issued), seconds) * 1e6)
 
 
 def compute_us(table: KernelTable, gpu: GpuSpec) -> Array:
     """Return the microseconds of the arithmetic at the sustained rate, spread evenly over the SMs."""
     rates = row_rates(table, partial(sustained_flops_per_s, gpu))
-    return table.columns["flops"] / rates * 1e6
+    return np.asarray(table.columns["flops"] / rates * 1e6)
 
 
 def tile_slowdown(table: KernelTable, gpu: GpuSpec) -> Array:

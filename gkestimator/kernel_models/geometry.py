@@ -77,7 +77,8 @@ def _capability(gpu: GpuSpec) -> float:
 def _over_least(work: Array) -> Array:
     """Return the logarithm of each candidate's work over the least among a row's candidates."""
     log_work = np.log(work)
-    return log_work - log_work.min(axis=1, keepdims=True, initial=np.inf)
+    least = log_work.min(axis=1, keepdims=True, initial=np.inf)
+    return np.asarray(log_work - least)
 
 
 def tile_features(tiles: Sequence[Tile], table: KernelTable, gpu: GpuSpec) -> Array:

@@ -286,7 +286,7 @@ def blocks_per_sm(launch: Launch, gpu: GpuSpec) -> Array:
     fit = np.minimum(by_warps, by_registers)
     fit = np.minimum(fit, by_shared)
     fit = np.minimum(fit, gpu.blocks_per_sm)
-    return np.maximum(fit, 1)
+    return np.asarray(np.maximum(fit, 1))
 
 
 def sm_utilisation_pct(launch: Launch, gpu: GpuSpec, *, of_sms: int | None = None) -> Array:
@@ -308,7 +308,8 @@ def is_streaming(table: KernelTable) -> Array:
     """Return the mask of short blocks, which replace one another all the time: all rows but matrix products,
     convolutions, attention and recurrent layers, whose blocks each last a large part of the kernel, and kernels
     whose few blocks stride over all of the work."""
-    return ~(table.is_of(LONG_BLOCKS) | (table.variant == SCATTERED))
+    long = table.is_of(LONG_BLOCKS) | (table.variant == SCATTERED)
+    return np.asarray(~long)
 
 
 def kept_up(launch: Launch, table: KernelTable) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -147,6 +148,10 @@ def recorded_tile(kernel_name: str, threads: int, *, convolution: bool) -> str:
 
 def tile_blocks(tile: Tile, table: KernelTable) -> Array:
     """Return the blocks of ``tile`` for every row of ``table`` (float64), without a split of k; at least 1."""
+    return np.asarray(_tile_blocks(tile, table))
+
+
+def _tile_blocks(tile: Tile, table: KernelTable) -> Any:
     size = table.size
     batch, m, filters, _ = table.gemm_sizes()
     if tile.algorithm == "gemm":

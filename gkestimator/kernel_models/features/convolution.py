@@ -59,7 +59,7 @@ def convolution_columns(table: KernelTable, gpu: GpuSpec, roof: Roofline) -> Fea
     inout = batch * (channels * in_pixels + filters * out_h * out_w)
 
     def over(time_us: Array) -> Array:
-        return np.log(np.maximum(time_us, _TINY_US) / roof.roofline_us)
+        return np.asarray(np.log(np.maximum(time_us, _TINY_US) / roof.roofline_us))
 
     out = FeatureColumns()
     for tile in _OUTPUT_TILES:

@@ -216,7 +216,7 @@ def memory_us(traffic: Array, gpu: GpuSpec, constants: TrafficConstants) -> Arra
 def counted_waves(waves: Array, whole: float) -> Array:
     """Return ``waves`` between their number as it is (``whole`` 0) and rounded up (``whole`` 1); at least 1."""
     rounded = np.ceil(waves) ** whole
-    return np.maximum(1.0, rounded * waves ** (1 - whole))
+    return np.asarray(np.maximum(1.0, rounded * waves ** (1 - whole)))
 
 
 def joined_us(compute_us: Array, memory_us: Array, overlap: float) -> Array:

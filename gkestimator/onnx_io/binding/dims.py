@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import filterfalse
 
 from gkestimator.core.errors import LimitError, UnboundDimensionError, UsageError
 from gkestimator.core.records import frozen
@@ -119,27 +120,26 @@ def symbols_of(inputs: Sequence[InputSpec]) -> list[str]:
 def choose_batch(inputs: Sequence[InputSpec], batch_dim: str | None = None) -> BatchChoice:
     """Find the batch dimension. Raises UsageError when ``batch_dim`` names none of the model's dimensions."""
     symbols = symbols_of(inputs)
-    if batch_dim is not None:
-        if batch_dim not in symbols:
-            raise UsageError(
-                f"batch dimension {batch_dim!r} is not in the model; its symbolic dimensions are "
-                f"{', '.join(symbols) or 'none'}"
-            )
+    if batch_dim in symbols:
         return _named(batch_dim, f"named by the caller: {batch_dim}")
+    if batch_dim is not None:
+        known = ", ".join(symbols) or "none"
+        raise UsageError(
+            f"batch dimension {batch_dim!r} is not in the model; its symbolic dimensions are {known}"
+        )
     leading = [(spec, next(iter(spec.declared.shape or ()), None)) for spec in inputs]
     first = list(dict.fromkeys(dim for _, dim in leading if isinstance(dim, str)))
-    for candidates, where in ((first, "the inputs' first dimension"), (symbols, "an input's dimension")):
-        for name in candidates:
-            if _is_batch_name(name):
-                return _named(name, f"{where} is called {name}")
+    for name in filter(_is_batch_name, first):
+        return _named(name, f"the inputs' first dimension is called {name}")
+    for name in filter(_is_batch_name, symbols):
+        return _named(name, f"an input's dimension is called {name}")
     anonymous = [f"{spec.name}.0" for spec, dim in leading if dim == f"{spec.name}.0"]
     if anonymous:
         return BatchChoice(
             names=tuple(anonymous), fixed=None, reason="the inputs' first dimension has no fixed size"
         )
-    for name in first:
-        if not _is_other_name(name):
-            return _named(name, "the inputs' first dimension is symbolic")
+    for name in filterfalse(_is_other_name, first):
+        return _named(name, "the inputs' first dimension is symbolic")
     for spec, dim in leading:
         if spec.kind == "tensor" and isinstance(dim, int):
             return BatchChoice(names=(), fixed=dim, reason="exported at a fixed batch")

@@ -161,7 +161,7 @@ def _ruled_types(
     record = OPERATORS.get((node.domain, node.op_type))
     if record is not None and record.shape_rule is not None:
         rule = record.shape_rule
-        types = rule(context)
+        types: Sequence[ValueType | None] | None = rule(context)
         if is_built_in(rule):
             return types
         return checked_types(rule, types, len(node.outputs))
