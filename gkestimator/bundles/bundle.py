@@ -101,7 +101,10 @@ class Bundle:
         what the regressors say of the whole GPU is stretched by what the analytical model says of the part, and
         no part is faster than the whole.
         """
-        measured = self.measured_on(gpu) if self.measured else None
+        if self.measured:
+            measured = self.measured_on(gpu)
+        else:
+            measured = None
         if measured is not None:
             return measured.predict(table, gpu, sm_share_pct=sm_share_pct)
         part = confined(gpu, sm_share_pct)

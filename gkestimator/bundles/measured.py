@@ -198,7 +198,10 @@ class MeasuredGpu:
             longest = max(sequence, key=lambda member: member.share)
             for name in LAUNCH_FIELDS:
                 value = getattr(longest, name)
-                getattr(launch, name)[row] = np.nan if value is None else value
+                if value is None:
+                    getattr(launch, name)[row] = np.nan
+                else:
+                    getattr(launch, name)[row] = value
             kernels = [member for member in sequence if member.kind == "kernel"]
             if any(member.sm_util_pct is None for member in kernels):
                 continue  # a launch without geometry: the rules' figure stays

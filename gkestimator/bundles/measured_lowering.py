@@ -200,7 +200,10 @@ class _Reader:
 
     def words(self, name: str, length: int) -> Array:
         lists = self.document.get("words")
-        words = lists.get(name) if isinstance(lists, dict) else None
+        if isinstance(lists, dict):
+            words = lists.get(name)
+        else:
+            words = None
         if not isinstance(words, list) or len(words) > _MOST_NAMES:
             raise self.fail(f"words.{name}: expected a list of at most {_MOST_NAMES} texts")
         if not is_list(words, _is_word):

@@ -182,9 +182,12 @@ def _node_document(node: FragmentNode) -> dict[str, Any]:
     }
     if node.domain:
         entry["domain"] = node.domain
-    attributes = {}
+    attributes: dict[str, Any] = {}
     for name, value in sorted(node.attributes.items()):
-        attributes[name] = list(value) if isinstance(value, tuple) else value
+        if isinstance(value, tuple):
+            attributes[name] = list(value)
+        else:
+            attributes[name] = value
     if attributes:
         entry["attributes"] = attributes
     return entry

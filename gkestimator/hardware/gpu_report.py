@@ -73,7 +73,10 @@ def overview(specs: Sequence[GpuSpec]) -> str:
     columns = []
     for heading in rows[0] if rows else ():
         cells = [row[heading] for row in rows]
-        shrink = 8 if heading == "architecture" else None
+        if heading == "architecture":
+            shrink = 8
+        else:
+            shrink = None
         columns.append(TextColumn(heading=heading, cells=cells, right=heading not in _WORDS, shrink=shrink))
     notes = "GiB: memory visible to programs. Peaks: dense TFLOP/s (int8 TOP/s). Sources: gkest gpus NAME."
     return "\n".join([*text_table(columns), "", notes]) + "\n"

@@ -136,7 +136,10 @@ class GpuCatalogue:
         device names as nvidia-smi and torch print them are known. Raises UsageError with the closest names,
         SpecError for a bad file.
         """
-        key = _key(text) if len(text) <= _MAX_TEXT else ""
+        if len(text) <= _MAX_TEXT:
+            key = _key(text)
+        else:
+            key = ""
         if not key:
             raise UsageError(f"{text[:_MAX_TEXT]!r} is not a GPU name; `gkest gpus` lists the known ones")
         for paths in self._layers:

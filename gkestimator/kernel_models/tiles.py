@@ -127,7 +127,10 @@ def recorded_tile(kernel_name: str, threads: int, *, convolution: bool) -> str:
         algorithm = "direct"
         m, n, slices = match.groups()
     elif match := _SGEMM.search(kernel_name):
-        algorithm = "nonfused" if convolution else "gemm"
+        if convolution:
+            algorithm = "nonfused"
+        else:
+            algorithm = "gemm"
         m, n, slices = match.groups()
     elif match := _FFT.search(kernel_name):
         algorithm = "fft"

@@ -126,7 +126,10 @@ def trace_of(graph: KernelGraph) -> AllocationTrace:
             live += nbytes
         if live > peak_live:
             peak_live = live
-        side = 0 if product is None else 1
+        if product is None:
+            side = 0
+        else:
+            side = 1
         if live + scratch > peaks[side][0]:
             peaks[side] = (live + scratch, step.name)
         if scratch:

@@ -299,4 +299,6 @@ def _worth(precision: Precision, gpu: GpuSpec) -> Precision:
     """Return FP32 for TF32 where the hardware calculates both at one rate (GeForce boards): TF32 is a
     permission, and the libraries' FP32 kernels need no other layout and know Winograd."""
     same_rate = precision is Precision.TF32 and gpu.peak(Precision.TF32) <= gpu.peak(Precision.FP32)
-    return Precision.FP32 if same_rate else precision
+    if same_rate:
+        return Precision.FP32
+    return precision

@@ -110,7 +110,10 @@ class Stack:
             if weight > 0:
                 positive[name] = weight
             if (weight > 0) != (name in present):
-                state = "present" if name in present else "absent"
+                if name in present:
+                    state = "present"
+                else:
+                    state = "absent"
                 raise BundleError(f"{where}: member {name} has weight {weight:g} but is {state}")
         return cls(
             weights=positive,

@@ -115,7 +115,10 @@ def _set_elements(
     binder: Binder, node: Node, body: Block, facts: list[Fact], inputs: list[Value], trip: int
 ) -> None:
     """Give the body element ``trip`` of every sequence, and every other input whole."""
-    count = len(inputs[0].elements_) if isinstance(inputs[0], TensorSequence) else 0
+    if isinstance(inputs[0], TensorSequence):
+        count = len(inputs[0].elements_)
+    else:
+        count = 0
     for fact, value, slot in zip(facts, inputs, body.inputs, strict=True):
         if isinstance(value, Tensor) or not isinstance(fact.type, SequenceType):
             binder.set_slot(slot, fact, value=value)

@@ -81,7 +81,10 @@ def copy_pieces(
 ) -> None:
     """Let ``slot`` be ``pieces`` joined, which is listed as the copy that makes it."""
     binder.set_slot(slot, binder.intern(check_type(type_)))
-    version = 13 if node.domain else node.version
+    if node.domain:
+        version = 13
+    else:
+        version = node.version
     operator = Operator(
         name=f"{node.name}{binder.suffix}/stack:{binder.program.names[slot]}",
         domain="",
@@ -108,7 +111,10 @@ def stack(binder: Binder, node: Node, slot: int, pieces: Sequence[Value], count:
     rank = len(first.shape) + 1
     place = placed_axis(axis, rank)
     if place is None:
-        shown = axis + rank if axis < 0 else axis
+        if axis < 0:
+            shown = axis + rank
+        else:
+            shown = axis
         raise ShapeError(f"{node}: scan output axis {shown} is outside {rank} dimensions")
     shape = (*first.shape[:place], count, *first.shape[place:])
     copy_pieces(binder, node, slot, pieces, place, TensorType(first.dtype, shape, first.bounded))

@@ -88,7 +88,10 @@ def _sequence_length(attributes: Mapping[str, Any], types: Sequence[ValueType | 
 
 
 def _optional_has(attributes: Mapping[str, Any], types: Sequence[ValueType | None]) -> Any:
-    held = types[0] if types else None
+    if types:
+        held = types[0]
+    else:
+        held = None
     if isinstance(held, SequenceType) and held.optional:
         return np.array(bool(held.elements))
     return np.array(held is not None)
@@ -195,7 +198,10 @@ def _reduce(function: Callable[..., Any]) -> Folder:
         axes = known.numbers(1, "axes")
         if not axes and attributes.get("noop_with_empty_axes"):
             return None
-        chosen = tuple(axes) if axes else None
+        if axes:
+            chosen = tuple(axes)
+        else:
+            chosen = None
         result = function(known.data, axis=chosen, keepdims=bool(attributes.get("keepdims", 1)))
         return result.astype(known.data.dtype)
 
@@ -275,8 +281,14 @@ def _slice(known: Known) -> Any:
     data = known.data
     where = [slice(None)] * data.ndim
     for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        step = steps[i] if steps else 1
-        axis = axes[i] if axes else i
+        if steps:
+            step = steps[i]
+        else:
+            step = 1
+        if axes:
+            axis = axes[i]
+        else:
+            axis = i
         stop: int | None = end
         if step < 0 and end < -data.shape[axis]:
             stop = None  # Python has no other way to say "down to the first element"

@@ -238,7 +238,10 @@ def _all_declared(node: Node, declared: _Declared) -> list[ValueType | None]:
             types.append(None)
             continue
         said = declared[index]
-        type_ = None if said is None else concrete_type(said)
+        if said is None:
+            type_ = None
+        else:
+            type_ = concrete_type(said)
         if type_ is None:
             title = _title(node)
             raise UnsupportedOperatorError(

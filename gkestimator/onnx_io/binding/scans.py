@@ -49,7 +49,10 @@ def _form(node: Node) -> _Form:
     get = node.attributes.get
     scanned = int(get("num_scan_inputs", 0))
     old = node.version < 9
-    sources = node.inputs[1:] if old else node.inputs
+    if old:
+        sources = node.inputs[1:]
+    else:
+        sources = node.inputs
     states = len(sources) - scanned
     if scanned < 1 or states < 0 or len(body.inputs) != len(sources):
         raise ShapeError(
@@ -78,7 +81,10 @@ def _piece(node: Node, form: _Form, index: int, type_: ValueType) -> _Piece:
     written = int(form.axes[index - form.states])
     axis = placed_axis(written, len(shape))
     if axis is None:
-        shown = written + len(shape) if written < 0 else written
+        if written < 0:
+            shown = written + len(shape)
+        else:
+            shown = written
         raise ShapeError(f"{node}: scan axis {shown} is outside {len(shape)} dimensions")
     inner = (*shape[:axis], *shape[axis + 1 :])
     return _Piece(type=TensorType(type_.dtype, inner, type_.bounded), batch=batch, trips=shape[axis])

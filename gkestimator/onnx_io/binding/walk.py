@@ -210,7 +210,10 @@ class Binder:
         weight = self.kinds[slot] == WEIGHT
         type_ = fact.type
         if not isinstance(type_, SequenceType):
-            storage = self.storage[slot] if weight else name
+            if weight:
+                storage = self.storage[slot]
+            else:
+                storage = name
             return _tensor(name, storage, type_, weight, fact.value)
         self.step(len(type_.elements))
         elements = []
@@ -264,10 +267,16 @@ class Binder:
     def _fold(self, node: Node) -> None:
         kinds = self.kinds
         weight = all([i < 0 or kinds[i] == WEIGHT for i in node.inputs])  # noqa: C419 (a list is faster here)
-        viewed = _viewed(node) if weight else -1
+        if weight:
+            viewed = _viewed(node)
+        else:
+            viewed = -1
         for slot in node.outputs:
             if slot >= 0:
-                kinds[slot] = WEIGHT if weight else FOLDED
+                if weight:
+                    kinds[slot] = WEIGHT
+                else:
+                    kinds[slot] = FOLDED
                 self.values[slot] = None
                 if viewed >= 0:
                     self.storage[slot] = self.storage[viewed]

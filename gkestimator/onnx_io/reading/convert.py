@@ -28,7 +28,9 @@ _NO_ATTRIBUTES: Mapping[str, onnx.AttributeProto] = {}
 
 
 def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
+    if name == "ai.onnx":
+        return ""
+    return name
 
 
 class _UnresolvedError(Exception):

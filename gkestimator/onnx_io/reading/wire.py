@@ -47,8 +47,14 @@ class _Stripper:
         self.kept = 0
         self.fields = 0
         self.token = token
-        self.cut = _VALUE_FIELDS if token is None else _LOCATED
-        self.keep_below = _KEEP_BELOW if token is None else _COPY_BELOW
+        if token is None:
+            self.cut = _VALUE_FIELDS
+        else:
+            self.cut = _LOCATED
+        if token is None:
+            self.keep_below = _KEEP_BELOW
+        else:
+            self.keep_below = _COPY_BELOW
 
     def varint(self, at: int, end: int) -> tuple[int, int]:
         """Return the varint at ``at`` and the position behind it."""
