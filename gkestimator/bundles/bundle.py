@@ -4,10 +4,9 @@ else."""
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from gkestimator.bundles.models import SCHEMA_VERSION, BundleModel, is_pair_of, 
 from gkestimator.core.errors import BundleError
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen, map_fields
+from gkestimator.core.values import Document
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import analytical_duration_us, analytical_half_width
 from gkestimator.kernel_models.features.vector import feature_matrix
@@ -55,7 +55,7 @@ class Bundle:
 
     name: str
     models: tuple[BundleModel, ...]
-    card: Mapping[str, Any] = field(default_factory=dict)
+    card: Document = field(default_factory=dict)
     geometry: Geometry | None = None
     measured: tuple[MeasuredGpu, ...] = ()
 
@@ -297,7 +297,7 @@ def _geometry(folder: Path) -> Geometry | None:
     return Geometry.read(read_json(path), read_arrays(path.with_suffix(".npz")), where=str(path))
 
 
-def _name(card: Mapping[str, Any], folder: Path) -> str:
+def _name(card: Document, folder: Path) -> str:
     name = card.get("name")
     if not isinstance(name, str) or not NAME.match(name):
         raise BundleError(

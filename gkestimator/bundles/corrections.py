@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gkestimator.bundles.models import BORROWED, SIZE_EDGES_US, is_pair_of
+from gkestimator.bundles.models import BORROWED, SIZE_EDGES_US, Pair, is_pair_of
 from gkestimator.core.errors import BundleError
 from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import frozen
@@ -76,8 +76,8 @@ class Correction:
     features: str
     feature_names: tuple[str, ...]
     reference: str
-    trains: tuple[str, str]
-    covers: frozenset[tuple[str, str]]
+    trains: Pair
+    covers: frozenset[Pair]
     variants: tuple[str, ...]
     known_variants: frozenset[str]
     runtimes: frozenset[str]

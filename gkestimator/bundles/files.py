@@ -22,6 +22,7 @@ import numpy as np
 
 from gkestimator.core.errors import BundleError, OutputError
 from gkestimator.core.files import FileWords, read_bytes
+from gkestimator.core.values import Document
 
 LARGEST_BUNDLE_BYTES = 15_000_000
 _LARGEST_JSON_BYTES = 2_000_000
@@ -130,7 +131,7 @@ def _is_free(folder: Path) -> bool:
 
 def write_bundle(
     folder: Path,
-    documents: Mapping[str, Mapping[str, Any]],
+    documents: Mapping[str, Document],
     arrays: Mapping[str, Mapping[str, np.ndarray]],
     texts: Mapping[str, bytes] | None = None,
 ) -> None:
@@ -176,7 +177,7 @@ def _replace(folder: Path, aside: Path, old: Path) -> None:
 
 def _fill(
     folder: Path,
-    documents: Mapping[str, Mapping[str, Any]],
+    documents: Mapping[str, Document],
     arrays: Mapping[str, Mapping[str, np.ndarray]],
     texts: Mapping[str, bytes],
 ) -> None:

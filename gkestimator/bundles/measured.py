@@ -3,7 +3,7 @@ the base bundle for the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from gkestimator.bundles.corrections import Correction
 from gkestimator.bundles.measured_lowering import LAUNCH_COLUMNS, MeasuredLowering
 from gkestimator.bundles.models import WIDEST, Chip, chip_of, is_pair_of, same_chip
-from gkestimator.core.kernels import Array, Family, KernelTable
+from gkestimator.core.kernels import Array, Arrays, Family, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.achieved import OccupancyModel
@@ -274,7 +274,7 @@ def _mean_and_peak(sequence: Sequence[MeasuredLaunch], figure: str) -> tuple[flo
     return weighted / (total or 1.0), peak
 
 
-def _launch_of(columns: Mapping[str, Array]) -> Launch:
+def _launch_of(columns: Arrays) -> Launch:
     """Return the geometry; registers and shared memory that were not told count as none that limit."""
     return Launch(
         grid_blocks=columns["grid_blocks"],

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from gkestimator.bundles.corrections import BASE, Correction
 from gkestimator.bundles.files import LARGEST_BUNDLE_BYTES, NAME, read_arrays, read_json
 from gkestimator.bundles.measured import MeasuredContents, MeasuredGpu, Shift
 from gkestimator.bundles.measured_lowering import MeasuredLowering
-from gkestimator.bundles.models import SIZE_EDGES_US, is_pair
+from gkestimator.bundles.models import SIZE_EDGES_US, Pair, is_pair
 from gkestimator.core.errors import BundleError
-from gkestimator.core.kernels import Array
-from gkestimator.core.values import is_list, is_number, is_row, is_whole
+from gkestimator.core.kernels import Array, Arrays
+from gkestimator.core.values import Document, is_list, is_number, is_row, is_whole
 from gkestimator.kernel_models.achieved import OCCUPANCY_FEATURES, OccupancyModel
 from gkestimator.kernel_models.anchors import ANCHORS
 from gkestimator.kernel_models.features.vector import FEATURE_SETS
@@ -38,13 +38,13 @@ _MOST_CORRECTIONS = 128
 _MOST_NAMES = 512
 
 Documents = dict[str, dict[str, Any]]
-Arrays = dict[str, dict[str, Array]]
+ArrayFiles = dict[str, dict[str, Array]]
 
 
-def measured_files(gpus: Sequence[MeasuredGpu]) -> tuple[Documents, Arrays]:
+def measured_files(gpus: Sequence[MeasuredGpu]) -> tuple[Documents, ArrayFiles]:
     """Return JSON documents and arrays by file name without suffix, ``measured`` among them."""
     documents: Documents = {}
-    arrays: Arrays = {}
+    arrays: ArrayFiles = {}
     listed = []
     for i, gpu in enumerate(gpus):
         contents = gpu.read()
@@ -179,7 +179,7 @@ def _described(take: _Entry) -> dict[str, Any]:
     }
 
 
-def _correction(folder: Path, number: int, part: Mapping[str, Any]) -> Correction:
+def _correction(folder: Path, number: int, part: Document) -> Correction:
     path = folder / f"g{number}_{part['name']}.npz"
     stack, low, high = _stack(path, len(part["feature_names"]))
     return Correction(**part, low=low, high=high, stack=stack)
@@ -199,7 +199,7 @@ def _stack(path: Path, width: int) -> tuple[Stack, Array, Array]:
     return Stack.from_arrays(arrays, features=width, where=str(path)), low, high
 
 
-def _finite(path: Path, arrays: Mapping[str, Array], name: str, width: int) -> Array:
+def _finite(path: Path, arrays: Arrays, name: str, width: int) -> Array:
     column = arrays.get(name)
     fits = column is not None and column.shape == (width,) and column.dtype.kind == "f"
     if column is None or not fits or not np.isfinite(column).all():
@@ -242,7 +242,7 @@ class _Entry:
             raise self.fail(field, texts, f"{least} to {most} short texts")
         return tuple(texts)
 
-    def pair(self, pair: Any, field: str) -> tuple[str, str]:
+    def pair(self, pair: Any, field: str) -> Pair:
         if not is_pair(pair):
             raise self.fail(field, pair, "[family, precision]")
         return pair[0], pair[1]

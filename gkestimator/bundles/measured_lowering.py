@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from gkestimator.core.errors import BundleError
-from gkestimator.core.kernels import Array, ConvShape, GemmShape, KernelTable
-from gkestimator.core.values import is_list, is_whole
+from gkestimator.core.kernels import Array, Arrays, ConvShape, GemmShape, KernelTable
+from gkestimator.core.values import Document, is_list, is_whole
 
 LAUNCH_KINDS = ("kernel", "memcpy", "memset", "host")
 LAUNCH_COLUMNS = (
@@ -63,7 +63,7 @@ class MeasuredLowering:
     first: Array
     kind: Array
     name: Array
-    columns: Mapping[str, Array] = field(repr=False)
+    columns: Arrays = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -108,9 +108,7 @@ class MeasuredLowering:
         }
 
     @classmethod
-    def read(
-        cls, document: Mapping[str, Any], arrays: Mapping[str, Array], *, where: str
-    ) -> MeasuredLowering:
+    def read(cls, document: Document, arrays: Arrays, *, where: str) -> MeasuredLowering:
         """Return what :meth:`document` and :meth:`arrays` gave, checked as a stranger's. Raises BundleError."""
         take = _Reader(document, arrays, where)
         calls = take.count("calls", MOST_CALLS)
@@ -164,7 +162,7 @@ def _vocabulary(column: Array) -> Sequence[str]:
 class _Reader:
     """Take a stranger's lowering apart."""
 
-    def __init__(self, document: Mapping[str, Any], arrays: Mapping[str, Array], where: str) -> None:
+    def __init__(self, document: Document, arrays: Arrays, where: str) -> None:
         self.document = document
         self.arrays = arrays
         self.where = where

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from gkestimator.bundles.files import NAME, read_arrays
 from gkestimator.core.errors import BundleError
 from gkestimator.core.kernels import Array, Family, KernelTable
-from gkestimator.core.values import is_list, is_number, is_row, is_text
+from gkestimator.core.values import Document, is_list, is_number, is_row, is_text
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.anchors import ANCHORS
 from gkestimator.kernel_models.attainable import attainable_us
@@ -55,6 +55,8 @@ SCOPES = ("seen", "unseen")
 """A model answers on GPUs whose chip it was trained on, or on all others."""
 
 
+Pair: TypeAlias = tuple[str, str]
+"""Family and precision."""
 Chip = tuple[int, int, int, int]
 """Compute capability, SMs, and what an SM's matrix units calculate in half precision, FLOPs per clock."""
 
@@ -89,8 +91,8 @@ class BundleModel:
     name: str
     features: str
     feature_names: tuple[str, ...]
-    trains: frozenset[tuple[str, str]]
-    covers: frozenset[tuple[str, str]]
+    trains: frozenset[Pair]
+    covers: frozenset[Pair]
     low: Array
     high: Array
     chips: tuple[Chip, ...]
@@ -209,19 +211,17 @@ def _least_of_convolution_us(table: KernelTable, gpu: GpuSpec) -> Array:
     return result
 
 
-def pairs(table: KernelTable) -> list[tuple[str, str]]:
+def pairs(table: KernelTable) -> list[Pair]:
     """Return (family, precision) of every row."""
     return list(zip(table.family.tolist(), table.precision.tolist(), strict=True))
 
 
-def is_pair_of(table: KernelTable, chosen: Container[tuple[str, str]]) -> Array:
+def is_pair_of(table: KernelTable, chosen: Container[Pair]) -> Array:
     """Return the mask of the rows whose (family, precision) is among ``chosen``."""
     return np.array([pair in chosen for pair in pairs(table)], dtype=bool)
 
 
-def model_of(
-    folder: Path, entry: Any, ranges: Mapping[str, Any], quantiles: Mapping[str, Any]
-) -> BundleModel:
+def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) -> BundleModel:
     """Return the model that ``entry`` of stack.json describes. Raises BundleError, naming file and field, for anything
     malformed."""
     where = folder / "stack.json"
@@ -268,13 +268,13 @@ def model_of(
     )
 
 
-def _object(value: Any) -> Mapping[str, Any]:
+def _object(value: Any) -> Document:
     if isinstance(value, dict):
         return value
     return {}
 
 
-def _word(at: str, entry: Mapping[str, Any], field: str, words: Collection[str]) -> str:
+def _word(at: str, entry: Document, field: str, words: Collection[str]) -> str:
     word = entry.get(field)
     if not isinstance(word, str) or word not in words:
         raise BundleError(f"{at}: {field} is {word!r}; expected one of {', '.join(words)}")
@@ -298,7 +298,7 @@ def is_pair(value: object) -> bool:
     return is_row(value, 2, is_text)
 
 
-def _pair_set(at: str, value: Any) -> frozenset[tuple[str, str]]:
+def _pair_set(at: str, value: Any) -> frozenset[Pair]:
     if not is_list(value, is_pair):
         raise BundleError(f"{at}: trains or covers is no list of [family, precision] pairs")
     return frozenset((family, precision) for family, precision in value)

@@ -71,7 +71,8 @@ def _bits(name: str) -> int:
 
 
 _BITS = {dtype: _bits(dtype.value) for dtype in DType}
-_SHARED_NAMES = "float16 bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 complex64 complex128"  # ONNX's and NumPy's
+# ONNX and NumPy call these alike.
+_SHARED_NAMES = "float16 bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 complex64 complex128"
 NUMPY_NAMES = {DType.FLOAT: "float32", DType.DOUBLE: "float64"}
 NUMPY_NAMES |= {DType(name): name for name in _SHARED_NAMES.split()}
 """What NumPy itself calls the types that it has."""

@@ -18,6 +18,8 @@ from gkestimator.core.records import frozen
 
 Array: TypeAlias = np.ndarray
 """Numbers, one per kernel unless said otherwise."""
+Arrays: TypeAlias = Mapping[str, np.ndarray]
+"""Arrays by name."""
 
 
 class Family(StrEnum):
@@ -180,7 +182,7 @@ class KernelTable:
     family: Array
     variant: Array
     precision: Array
-    columns: Mapping[str, Array]
+    columns: Arrays
 
     def __len__(self) -> int:
         return len(self.family)

@@ -15,6 +15,7 @@ from typing import Any
 from gkestimator.core.errors import SpecError
 from gkestimator.core.files import FileWords, file_status, read_bytes
 from gkestimator.core.records import frozen
+from gkestimator.core.values import Document
 
 # Dotted keys take the TOML parser time quadratic in their parts, which a megabyte turns into hours. A
 # specification has some 8 KiB in lines of at most 700 characters.
@@ -227,7 +228,7 @@ class SpecReader:
         for key in self._data:
             raise self.fail(key, f"is not a field of a {self.what}")
 
-    def _refuse_unknown(self, entry: Mapping[str, Any], known: Collection[str], field: str) -> None:
+    def _refuse_unknown(self, entry: Document, known: Collection[str], field: str) -> None:
         for key in entry:
             if key not in known:
                 listed = ", ".join(sorted(known))

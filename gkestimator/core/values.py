@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeGuard
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeGuard
+
+Document: TypeAlias = Mapping[str, Any]
+"""An object of a JSON or TOML file."""
 
 
 def is_whole(value: object, low: int, high: int) -> TypeGuard[int]:

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from gkestimator.core.errors import BundleError
-from gkestimator.core.kernels import Array, Family, KernelTable
+from gkestimator.core.kernels import Array, Arrays, Family, KernelTable
 from gkestimator.core.records import frozen
-from gkestimator.core.values import is_list, is_row, is_text, is_whole
+from gkestimator.core.values import Document, is_list, is_row, is_text, is_whole
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.columns import fill, lowest_bit
 from gkestimator.kernel_models.launch import Launch, blocks_per_sm
@@ -259,7 +259,7 @@ class Geometry:
         return arrays
 
     @classmethod
-    def read(cls, document: Mapping[str, Any], arrays: Mapping[str, Array], *, where: str) -> Geometry:
+    def read(cls, document: Document, arrays: Arrays, *, where: str) -> Geometry:
         """Return what :meth:`document` and :meth:`arrays` gave; files from strangers are checked.
 
         Raises BundleError, naming ``where``, for anything that does not fit.
@@ -315,7 +315,7 @@ def _is_chip(value: object) -> bool:
     return is_row(value, 3, lambda v: is_whole(v, 0, 10_000))
 
 
-def _read_picker(family: str, entry: Any, arrays: Mapping[str, Array], where: str) -> Picker:
+def _read_picker(family: str, entry: Any, arrays: Arrays, where: str) -> Picker:
     at = f"{where}: picker {family}"
     if not isinstance(entry, dict):
         raise BundleError(f"{at} is a {type(entry).__name__}; expected an object")
@@ -353,7 +353,7 @@ def _read_picker(family: str, entry: Any, arrays: Mapping[str, Array], where: st
     )
 
 
-def _read_forest(name: str, arrays: Mapping[str, Array], width: int, where: str) -> Forest:
+def _read_forest(name: str, arrays: Arrays, width: int, where: str) -> Forest:
     feature = arrays.get(f"{name}.feature")
     threshold = arrays.get(f"{name}.threshold")
     leaf = arrays.get(f"{name}.leaf")

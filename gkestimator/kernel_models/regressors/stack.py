@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gkestimator.core.errors import BundleError
-from gkestimator.core.kernels import Array
+from gkestimator.core.kernels import Array, Arrays
 from gkestimator.core.records import frozen
 from gkestimator.kernel_models.regressors.kernel_ridge import KernelRidge
 from gkestimator.kernel_models.regressors.linear import Linear
@@ -82,7 +82,7 @@ class Stack:
         return arrays
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], *, features: int, where: str) -> Stack:
+    def from_arrays(cls, arrays: Arrays, *, features: int, where: str) -> Stack:
         """Return the stack that :meth:`arrays` wrote; arrays from strangers are checked.
 
         ``features`` is the width of the feature matrix. Raises BundleError, naming ``where`` and the array,
@@ -159,9 +159,7 @@ def disagreement(members: Sequence[Array], rows: int) -> Array:
     return np.asarray(np.std(np.stack(members, axis=1), axis=1))
 
 
-def read_trees(
-    arrays: Mapping[str, Array], prefix: str, *, features: int, where: str
-) -> tuple[Array, Array, Array]:
+def read_trees(arrays: Arrays, prefix: str, *, features: int, where: str) -> tuple[Array, Array, Array]:
     """Return checked (feature, threshold, leaf) arrays ``<prefix>.feature`` and so on. Raises BundleError."""
     take = _Reader(arrays, where)
     trees = take.length(f"{prefix}.leaf", _LARGEST_TREES)
@@ -195,7 +193,7 @@ def _forest(take: _Reader, features: int) -> tuple[Forest, tuple[str, ...]]:
 class _Reader:
     """Take arrays by name and refuse what does not fit."""
 
-    def __init__(self, arrays: Mapping[str, Array], where: str) -> None:
+    def __init__(self, arrays: Arrays, where: str) -> None:
         self.arrays = arrays
         self.where = where
 

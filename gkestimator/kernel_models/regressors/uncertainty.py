@@ -3,13 +3,12 @@ members disagree."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from gkestimator.core.errors import BundleError
-from gkestimator.core.kernels import Array
+from gkestimator.core.kernels import Array, Arrays
 from gkestimator.core.records import frozen
 from gkestimator.kernel_models.regressors.stack import read_trees
 from gkestimator.kernel_models.regressors.trees import Forest
@@ -50,7 +49,7 @@ class Uncertainty:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], *, features: int, where: str) -> Uncertainty:
+    def from_arrays(cls, arrays: Arrays, *, features: int, where: str) -> Uncertainty:
         """Return what :meth:`arrays` wrote, checked; ``features`` is the width of the feature matrix. Raises
         BundleError."""
         feature, threshold, leaf = read_trees(

@@ -5,7 +5,7 @@ compared by id.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -29,6 +29,12 @@ class Fact:
         self.id = id_
         self.type = type_
         self.value = value
+
+
+Facts: TypeAlias = Sequence[Fact | None]
+"""What is known of the inputs or outputs of a node; None: left out."""
+Types: TypeAlias = Sequence[ValueType | None]
+"""Types of the inputs or outputs of a node; None: left out."""
 
 
 class FactPool:

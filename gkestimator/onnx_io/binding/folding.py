@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from gkestimator.core.dtypes import NUMPY_NAMES
+from gkestimator.onnx_io.binding.facts import Types
 from gkestimator.operators.shapes.layout import slice_of_shape
-from gkestimator.operators.shapes.registry import SequenceType, TensorType, ValueType
+from gkestimator.operators.shapes.registry import SequenceType, TensorType
 
 
 class Known(NamedTuple):
@@ -25,7 +26,7 @@ class Known(NamedTuple):
     attributes: Mapping[str, Any]
     values: Sequence[Any]
     version: int
-    types: Sequence[ValueType | None]
+    types: Types
 
     @property
     def data(self) -> Any:
@@ -63,31 +64,31 @@ class Known(NamedTuple):
 
 
 Folder: TypeAlias = Callable[[Known], Any]
-TypeFolder: TypeAlias = Callable[[Mapping[str, Any], Sequence[ValueType | None]], Any]
+TypeFolder: TypeAlias = Callable[[Mapping[str, Any], Types], Any]
 
 
-def _shape(attributes: Mapping[str, Any], types: Sequence[ValueType | None]) -> Any:
+def _shape(attributes: Mapping[str, Any], types: Types) -> Any:
     data = types[0]
     if not isinstance(data, TensorType):
         return None
     return np.array(data.shape[slice_of_shape(attributes, len(data.shape))], dtype=np.int64)
 
 
-def _size(attributes: Mapping[str, Any], types: Sequence[ValueType | None]) -> Any:
+def _size(attributes: Mapping[str, Any], types: Types) -> Any:
     data = types[0]
     if isinstance(data, TensorType):
         return np.array(math.prod(data.shape), dtype=np.int64)
     return None
 
 
-def _sequence_length(attributes: Mapping[str, Any], types: Sequence[ValueType | None]) -> Any:
+def _sequence_length(attributes: Mapping[str, Any], types: Types) -> Any:
     data = types[0]
     if isinstance(data, SequenceType):
         return np.array(len(data.elements), dtype=np.int64)
     return None
 
 
-def _optional_has(attributes: Mapping[str, Any], types: Sequence[ValueType | None]) -> Any:
+def _optional_has(attributes: Mapping[str, Any], types: Types) -> Any:
     if types:
         held = types[0]
     else:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gkestimator.core.errors import LimitError, ShapeError, UnsupportedOperatorError
-from gkestimator.onnx_io.binding.facts import Fact, FactPool, check_type, foldable
+from gkestimator.onnx_io.binding.facts import Fact, FactPool, Facts, Types, check_type, foldable
 from gkestimator.onnx_io.binding.folding import FOLDERS, TYPE_FOLDERS, Known
 from gkestimator.onnx_io.binding.node_kinds import CONTROL_FLOW
 from gkestimator.onnx_io.binding.shape_results import checked_types
@@ -69,7 +69,7 @@ class Inference:
     def infer(
         self,
         node: Node,
-        facts: Sequence[Fact | None],
+        facts: Facts,
         declared: Callable[[int], DeclaredType | None],
         key: tuple[int, ...] | None = None,
     ) -> Inferred:
@@ -93,7 +93,7 @@ class Inference:
             self.memo[key] = result
         return result
 
-    def _types(self, node: Node, facts: Sequence[Fact | None], declared: _Declared) -> list[ValueType | None]:
+    def _types(self, node: Node, facts: Facts, declared: _Declared) -> list[ValueType | None]:
         results = _ruled_types(node, facts, declared)
         if results is None:
             results = _all_declared(node, declared)
@@ -113,9 +113,7 @@ class Inference:
             types.append(type_)
         return types
 
-    def _values(
-        self, node: Node, facts: Sequence[Fact | None], types: list[ValueType | None]
-    ) -> tuple[Fact | None, ...]:
+    def _values(self, node: Node, facts: Facts, types: list[ValueType | None]) -> tuple[Fact | None, ...]:
         intern = self.pool.intern
         values = None
         if all(t is None or foldable(t) for t in types):
@@ -143,9 +141,7 @@ def _value_of(fact: Fact | None) -> Any:
     return fact.value
 
 
-def _ruled_types(
-    node: Node, facts: Sequence[Fact | None], declared: _Declared
-) -> Sequence[ValueType | None] | None:
+def _ruled_types(node: Node, facts: Facts, declared: _Declared) -> Types | None:
     """Return what the operator's shape rule says, else what onnx's schema says; None where neither is known."""
     values = [_value_of(f) for f in facts]
     context = ShapeContext(
@@ -161,7 +157,7 @@ def _ruled_types(
     record = OPERATORS.get((node.domain, node.op_type))
     if record is not None and record.shape_rule is not None:
         rule = record.shape_rule
-        types: Sequence[ValueType | None] | None = rule(context)
+        types: Types | None = rule(context)
         if is_built_in(rule):
             return types
         return checked_types(rule, types, len(node.outputs))
@@ -170,9 +166,7 @@ def _ruled_types(
     return None
 
 
-def _evaluated(
-    node: Node, facts: Sequence[Fact | None], types: list[ValueType | None]
-) -> Sequence[Any] | None:
+def _evaluated(node: Node, facts: Facts, types: list[ValueType | None]) -> Sequence[Any] | None:
     """Return the values of all outputs, None where they cannot be told."""
     key = (node.domain, node.op_type)
     from_types = TYPE_FOLDERS.get(key)
@@ -252,7 +246,7 @@ def _all_declared(node: Node, declared: _Declared) -> list[ValueType | None]:
     return types
 
 
-def _shapes(facts: Sequence[Fact | None]) -> str:
+def _shapes(facts: Facts) -> str:
     parts = []
     for fact in facts:
         if fact is None:

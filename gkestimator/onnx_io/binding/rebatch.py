@@ -17,7 +17,7 @@ import numpy as np
 
 from gkestimator.core.errors import ModelError
 from gkestimator.core.graph import Tensor, Value
-from gkestimator.onnx_io.binding.facts import Fact
+from gkestimator.onnx_io.binding.facts import Fact, Facts
 from gkestimator.onnx_io.reading.program import Node
 from gkestimator.operators.shapes.registry import SequenceType, TensorType, ValueType
 
@@ -25,7 +25,7 @@ _BAKED = frozenset({("", "Reshape"), ("", "Expand")})
 _Key = tuple[int, str]
 
 
-def _types(facts: Sequence[Fact | None]) -> list[ValueType | None]:
+def _types(facts: Facts) -> list[ValueType | None]:
     return [f.type if f is not None else None for f in facts]
 
 
@@ -42,9 +42,7 @@ class Reference:
         self.inputs[node.index, suffix] = _types(facts)
         return facts
 
-    def check(
-        self, node: Node, facts: Sequence[Fact | None], outputs: Sequence[Fact | None], suffix: str
-    ) -> None:
+    def check(self, node: Node, facts: Facts, outputs: Facts, suffix: str) -> None:
         """Record the outputs."""
         self.outputs[node.index, suffix] = _types(outputs)
 
@@ -128,9 +126,7 @@ class Rebatcher:
             dims[place] = after.shape[place] * self.new // self.old
         return dims
 
-    def check(
-        self, node: Node, facts: Sequence[Fact | None], outputs: Sequence[Fact | None], suffix: str
-    ) -> None:
+    def check(self, node: Node, facts: Facts, outputs: Facts, suffix: str) -> None:
         """Refuse when an output does not scale as its inputs do."""
         key = (node.index, suffix)
         before_in = self.reference.inputs.get(key)

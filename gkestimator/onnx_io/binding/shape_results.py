@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ShapeError
+from gkestimator.onnx_io.binding.facts import Types
 from gkestimator.operators.records import rule_location
-from gkestimator.operators.shapes.registry import SequenceType, TensorType, ValueType
+from gkestimator.operators.shapes.registry import SequenceType, TensorType
 
 
-def checked_types(rule: Callable[..., Any], result: object, outputs: int) -> Sequence[ValueType | None]:
+def checked_types(rule: Callable[..., Any], result: object, outputs: int) -> Types:
     """Return ``result`` when it can be the types of a node with so many outputs.
 
     Raises ShapeError naming the rule and the file it stands in; the caller adds the node.

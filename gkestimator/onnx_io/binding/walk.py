@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from gkestimator.core.errors import LimitError, ModelError, ShapeError
 from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.graph import Sequence as TensorSequence
-from gkestimator.onnx_io.binding.facts import Fact
+from gkestimator.onnx_io.binding.facts import Fact, Facts
 from gkestimator.onnx_io.binding.inference import MALFORMED, Inference, Inferred
 from gkestimator.onnx_io.binding.node_kinds import CONTROL_FLOW, RANDOM, VIEW
 from gkestimator.onnx_io.binding.rebatch import Rebatcher, Reference
@@ -28,7 +28,7 @@ Control: TypeAlias = "Mapping[tuple[str, str], Callable[[Binder, Node], None]]"
 """How control flow operators are expanded, by ``(domain, op_type)``."""
 
 
-def _input_facts(facts: Sequence[Fact | None], node: Node) -> list[Fact | None]:
+def _input_facts(facts: Facts, node: Node) -> list[Fact | None]:
     return [facts[i] if i >= 0 else None for i in node.inputs]
 
 
