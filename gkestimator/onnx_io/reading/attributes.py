@@ -41,6 +41,7 @@ def convert_attributes(
     value is known.
     """
     converted = Converted({}, {}, {})
+    plain = converted.plain
     for proto in protos:
         name = proto.name
         if type(name) is not str:  # protobuf hands out what is not UTF-8 as bytes
@@ -50,34 +51,37 @@ def convert_attributes(
             if referred is None:
                 continue
             proto = referred
-        _convert(proto, name, what, converted)
+        kind = proto.type or _guess(proto)
+        if kind == _A.INT:
+            plain[name] = proto.i
+        elif kind == _A.FLOAT:
+            plain[name] = proto.f
+        elif kind == _A.STRING:
+            plain[name] = _text(proto.s)
+        elif kind == _A.INTS:
+            plain[name] = tuple(_bounded(proto.ints, what, name))
+        elif kind == _A.FLOATS:
+            plain[name] = tuple(_bounded(proto.floats, what, name))
+        elif kind == _A.STRINGS:
+            plain[name] = tuple(map(_text, _bounded(proto.strings, what, name)))
+        else:
+            _convert_message(proto, kind, name, what, converted)
     return converted
 
 
-def _convert(proto: onnx.AttributeProto, name: str, what: str, converted: Converted) -> None:
-    """Add one attribute under ``name``; a referred one has another name of its own."""
-    plain, graphs, tensors = converted
-    kind = proto.type or _guess(proto)
-    if kind == _A.INT:
-        plain[name] = proto.i
-    elif kind == _A.FLOAT:
-        plain[name] = proto.f
-    elif kind == _A.STRING:
-        plain[name] = _text(proto.s)
-    elif kind == _A.INTS:
-        plain[name] = tuple(_bounded(proto.ints, what, name))
-    elif kind == _A.FLOATS:
-        plain[name] = tuple(_bounded(proto.floats, what, name))
-    elif kind == _A.STRINGS:
-        plain[name] = tuple(map(_text, _bounded(proto.strings, what, name)))
-    elif kind == _A.TENSOR:
-        tensors[name] = constant(proto.t, f"{what}, attribute {name}")
-        plain[name] = tensors[name].value
+def _convert_message(
+    proto: onnx.AttributeProto, kind: int, name: str, what: str, converted: Converted
+) -> None:
+    """Add a tensor or a subgraph under ``name``; a referred attribute has another name of its own."""
+    if kind == _A.TENSOR:
+        tensor = constant(proto.t, f"{what}, attribute {name}")
+        converted.tensors[name] = tensor
+        converted.plain[name] = tensor.value
     elif kind == _A.GRAPH:
-        graphs[name] = proto.g
+        converted.graphs[name] = proto.g
     elif kind == _A.SPARSE_TENSOR:
-        tensors[name] = sparse_constant(proto.sparse_tensor, f"{what}, attribute {name}")
-        plain[name] = None
+        converted.tensors[name] = sparse_constant(proto.sparse_tensor, f"{what}, attribute {name}")
+        converted.plain[name] = None
     elif kind not in _UNREAD:
         raise ModelError(f"{what} has attribute {name} of the unknown type {kind}")
 

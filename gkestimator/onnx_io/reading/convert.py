@@ -141,9 +141,8 @@ class _Converter:
         if self.count > self.most:
             raise LimitError(f"more than {self.most} nodes once functions are inlined")
         inputs = self.inputs(proto, scope)
-        key = (domain, op_type, proto.overload)
-        if key in self.functions:
-            self.call(key, proto, inputs, scope, out)
+        if self.functions and (domain, op_type, proto.overload) in self.functions:
+            self.call((domain, op_type, proto.overload), proto, inputs, scope, out)
         elif op_type == "Constant" and not domain:
             self.constant_node(proto, scope)
         else:
@@ -152,11 +151,12 @@ class _Converter:
     def inputs(self, proto: onnx.NodeProto, scope: _Scope) -> list[int]:
         """Return the slots that a node reads."""
         slots = []
+        find = scope.find
         for name in proto.input:
             if not name:
                 slots.append(OMITTED)
                 continue
-            slot = scope.find(name)
+            slot = find(name)
             if slot is None:
                 raise _UnresolvedError(name, proto.name or proto.op_type)
             slots.append(slot)
@@ -184,7 +184,9 @@ class _Converter:
             inputs.pop()
         version = scope.opsets.get(domain, 1)
         # Alike are nodes that a shape rule cannot tell apart: whether two inputs are one tensor counts, not which.
-        values = tuple([(k, attribute_key(v)) for k, v in attributes.items()])
+        values: tuple[Hashable, ...] = ()
+        if attributes:
+            values = tuple([(k, attribute_key(v)) for k, v in attributes.items()])
         shared: tuple[int, ...] = ()
         if len(inputs) > len(set(inputs)):
             shared = tuple(map(inputs.index, inputs))
