@@ -24,6 +24,7 @@ from gkestimator.kernel_models.features.vector import feature_matrix
 from gkestimator.kernel_models.geometry import Geometry
 from gkestimator.kernel_models.launch import (
     Launch,
+    bandwidth_pct,
     is_streaming,
     kept_up,
     launch_geometry,
@@ -32,7 +33,6 @@ from gkestimator.kernel_models.launch import (
 )
 from gkestimator.kernel_models.prediction import KernelPredictions
 from gkestimator.kernel_models.roofline import Roofline, confined, roofline
-from gkestimator.kernel_models.utilisation import bandwidth_pct
 
 __all__ = ["Bundle", "BundleModel", "load_bundle", "stack_bundles"]
 

@@ -18,6 +18,7 @@ from gkestimator.kernel_models.achieved import OccupancyModel
 from gkestimator.kernel_models.launch import (
     LAUNCH_FIELDS,
     Launch,
+    bandwidth_pct,
     is_streaming,
     occupancy,
     sm_utilisation_pct,
@@ -29,7 +30,6 @@ from gkestimator.kernel_models.prediction import (
     MeasuredLaunch,
 )
 from gkestimator.kernel_models.roofline import confined
-from gkestimator.kernel_models.utilisation import bandwidth_pct
 
 
 @frozen

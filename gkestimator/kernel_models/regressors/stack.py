@@ -9,8 +9,7 @@ import numpy as np
 from gkestimator.core.errors import BundleError
 from gkestimator.core.kernels import Array, Arrays
 from gkestimator.core.records import frozen
-from gkestimator.kernel_models.regressors.kernel_ridge import KernelRidge
-from gkestimator.kernel_models.regressors.linear import Linear
+from gkestimator.kernel_models.regressors.standardised import KernelRidge, Linear
 from gkestimator.kernel_models.regressors.trees import Forest, is_tree_width
 
 MEMBERS = ("lasso", "kernel_ridge", "gradient_boosting", "xgboost", "lightgbm")

@@ -1,6 +1,6 @@
 """Evaluate small known values: shape arithmetic, and little constants that exporters leave unevaluated.
 
-An evaluator gets a :class:`Known` and returns the value of the only output, a list of all outputs' values, or
+An evaluator gets a :class:`KnownInputs` and returns the value of the only output, a list of all outputs' values, or
 None where it does not know. The output types are inferred before, so an evaluator is only called when every
 output is small (``facts.foldable``); inputs are small because only small values are known. Exact keys
 ``(domain, op_type)``.
@@ -20,7 +20,7 @@ from gkestimator.operators.shapes.layout import slice_of_shape
 from gkestimator.operators.shapes.registry import SequenceType, TensorType
 
 
-class Known(NamedTuple):
+class KnownInputs(NamedTuple):
     """Hold a node whose input values are known: a tuple of arrays for a sequence, None for an input left out."""
 
     attributes: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Known(NamedTuple):
         return int(self.values[index].reshape(()))
 
 
-Folder: TypeAlias = Callable[[Known], Any]
+Folder: TypeAlias = Callable[[KnownInputs], Any]
 TypeFolder: TypeAlias = Callable[[Mapping[str, Any], Types], Any]
 
 
@@ -108,7 +108,7 @@ TYPE_FOLDERS: dict[tuple[str, str], TypeFolder] = {
 
 
 def _unary(function: Callable[[Any], Any]) -> Folder:
-    def fold(known: Known) -> Any:
+    def fold(known: KnownInputs) -> Any:
         kind = known.data.dtype
         result = np.asarray(function(known.data))
         if kind.kind in "fiu" and result.dtype.kind == "f":
@@ -119,7 +119,7 @@ def _unary(function: Callable[[Any], Any]) -> Folder:
 
 
 def _variadic(function: Callable[[Any, Any], Any]) -> Folder:
-    def fold(known: Known) -> Any:
+    def fold(known: KnownInputs) -> Any:
         result = known.data
         for value in known.values[1:]:
             result = function(result, value)
@@ -132,7 +132,7 @@ def _are_integers(*values: Any) -> bool:
     return all(value.dtype.kind in "iu" for value in values)
 
 
-def _div(known: Known) -> Any:
+def _div(known: KnownInputs) -> Any:
     a, b = known.values
     if not _are_integers(a):
         return a / b
@@ -143,7 +143,7 @@ def _div(known: Known) -> Any:
     return (np.sign(a) * np.sign(b) * quotient).astype(a.dtype)
 
 
-def _mod(known: Known) -> Any:
+def _mod(known: KnownInputs) -> Any:
     a, b = known.values
     if _are_integers(a) and not np.all(b):
         return None
@@ -152,14 +152,14 @@ def _mod(known: Known) -> Any:
     return np.mod(a, b)
 
 
-def _pow(known: Known) -> Any:
+def _pow(known: KnownInputs) -> Any:
     a, b = known.values
     if _are_integers(a, b) and np.any(b < 0):
         return None
     return np.power(a, b).astype(a.dtype)
 
 
-def _cast(known: Known) -> Any:
+def _cast(known: KnownInputs) -> Any:
     target = known.types[0]
     data = known.data
     if not isinstance(target, TensorType) or data.dtype.kind not in "fiub" or data.dtype.names:
@@ -170,7 +170,7 @@ def _cast(known: Known) -> Any:
     return data.astype(name)
 
 
-def _clip(known: Known) -> Any:
+def _clip(known: KnownInputs) -> Any:
     result = known.data
     low = known.input(1, "min")
     high = known.input(2, "max")
@@ -181,12 +181,12 @@ def _clip(known: Known) -> Any:
     return result
 
 
-def _where(known: Known) -> Any:
+def _where(known: KnownInputs) -> Any:
     condition, chosen, other = known.values
     return np.where(condition.astype(bool), chosen, other)
 
 
-def _matmul(known: Known) -> Any:
+def _matmul(known: KnownInputs) -> Any:
     a, b = known.values
     if max(a.size, b.size) > 4_096:
         return None
@@ -194,7 +194,7 @@ def _matmul(known: Known) -> Any:
 
 
 def _reduce(function: Callable[..., Any]) -> Folder:
-    def fold(known: Known) -> Any:
+    def fold(known: KnownInputs) -> Any:
         attributes = known.attributes
         axes = known.numbers(1, "axes")
         if not axes and attributes.get("noop_with_empty_axes"):
@@ -209,7 +209,7 @@ def _reduce(function: Callable[..., Any]) -> Folder:
     return fold
 
 
-def _cumsum(known: Known) -> Any:
+def _cumsum(known: KnownInputs) -> Any:
     axis = known.scalar(1)
     data = known.data
     reverse = known.attributes.get("reverse")
@@ -224,7 +224,7 @@ def _cumsum(known: Known) -> Any:
 
 
 def _arg(function: Callable[..., Any]) -> Folder:
-    def fold(known: Known) -> Any:
+    def fold(known: KnownInputs) -> Any:
         attributes = known.attributes
         if attributes.get("select_last_index"):
             return None
@@ -234,7 +234,7 @@ def _arg(function: Callable[..., Any]) -> Folder:
     return fold
 
 
-def _softmax(known: Known) -> Any:
+def _softmax(known: KnownInputs) -> Any:
     if known.version < 13:
         return None
     axis = known.axis(-1)
@@ -242,37 +242,33 @@ def _softmax(known: Known) -> Any:
     return powers / powers.sum(axis=axis, keepdims=True)
 
 
-def _to_inferred_shape(known: Known) -> Any:
+def _to_inferred_shape(known: KnownInputs) -> Any:
     """Reshape, flatten, squeeze or unsqueeze: the shape rule has said what comes out."""
     if known.shape is None:
         return None
     return known.data.reshape(known.shape)
 
 
-def _transpose(known: Known) -> Any:
+def _transpose(known: KnownInputs) -> Any:
     return np.transpose(known.data, known.attributes.get("perm") or None)
 
 
-def _concat(known: Known) -> Any:
-    return np.concatenate(known.values, axis=known.axis(1))
-
-
-def _gather(known: Known) -> Any:
+def _gather(known: KnownInputs) -> Any:
     return np.take(known.data, known.values[1], axis=known.axis())
 
 
-def _gather_elements(known: Known) -> Any:
+def _gather_elements(known: KnownInputs) -> Any:
     return np.take_along_axis(known.data, known.values[1].astype(np.int64), axis=known.axis())
 
 
-def _gather_nd(known: Known) -> Any:
+def _gather_nd(known: KnownInputs) -> Any:
     if known.attributes.get("batch_dims"):
         return None
     places = np.moveaxis(known.values[1].astype(np.int64), -1, 0)
     return known.data[tuple(places)]
 
 
-def _slice(known: Known) -> Any:
+def _slice(known: KnownInputs) -> Any:
     starts = known.numbers(1, "starts")
     ends = known.numbers(2, "ends")
     axes = known.numbers(3, "axes")
@@ -297,19 +293,19 @@ def _slice(known: Known) -> Any:
     return data[tuple(where)]
 
 
-def _expand(known: Known) -> Any:
+def _expand(known: KnownInputs) -> Any:
     if known.shape is None:
         return None
     return np.broadcast_to(known.data, known.shape).copy()
 
 
-def _tile(known: Known) -> Any:
+def _tile(known: KnownInputs) -> Any:
     if known.version < 6:
         return None
     return np.tile(known.data, tuple(map(int, known.values[1])))
 
 
-def _constant_of_shape(known: Known) -> Any:
+def _constant_of_shape(known: KnownInputs) -> Any:
     value = known.attributes.get("value")
     if known.shape is None:
         return None
@@ -318,7 +314,7 @@ def _constant_of_shape(known: Known) -> Any:
     return np.full(known.shape, value.reshape(-1)[0], dtype=value.dtype)
 
 
-def _range(known: Known) -> Any:
+def _range(known: KnownInputs) -> Any:
     if known.shape is None:
         return None
     start, _, delta = (v.reshape(()) for v in known.values[:3])
@@ -326,7 +322,7 @@ def _range(known: Known) -> Any:
     return (start + steps * delta).astype(start.dtype)
 
 
-def _pad(known: Known) -> Any:
+def _pad(known: KnownInputs) -> Any:
     if known.attributes.get("mode", "constant") != "constant" or known.input(3) is not None:
         return None
     pads = known.numbers(1, "pads")
@@ -342,13 +338,13 @@ def _pieces(data: Any, sizes: list[int], axis: int) -> list[Any]:
     return np.split(data, np.cumsum(sizes)[:-1], axis=axis)
 
 
-def _split(known: Known) -> Any:
+def _split(known: KnownInputs) -> Any:
     axis = known.axis()
     sizes = [t.shape[axis] if isinstance(t, TensorType) else 0 for t in known.types]
     return _pieces(known.data, sizes, axis)
 
 
-def _split_to_sequence(known: Known) -> Any:
+def _split_to_sequence(known: KnownInputs) -> Any:
     target = known.types[0]
     if not isinstance(target, SequenceType) or not target.elements:
         return None
@@ -360,28 +356,28 @@ def _split_to_sequence(known: Known) -> Any:
     return tuple(p.reshape(t.shape).copy() for p, t in zip(pieces, target.elements, strict=True))
 
 
-def _sequence_construct(known: Known) -> Any:
+def _sequence_construct(known: KnownInputs) -> Any:
     return tuple(v.copy() for v in known.values)
 
 
-def _sequence_at(known: Known) -> Any:
+def _sequence_at(known: KnownInputs) -> Any:
     return known.data[known.scalar(1)]
 
 
-def _concat_from_sequence(known: Known) -> Any:
+def _concat_from_sequence(known: KnownInputs) -> Any:
     join: Callable[..., Any] = np.concatenate
     if known.attributes.get("new_axis"):
         join = np.stack
     return join(known.data, axis=int(known.attributes["axis"]))
 
 
-def _optional_get(known: Known) -> Any:
+def _optional_get(known: KnownInputs) -> Any:
     if isinstance(known.data, tuple) and known.shape is not None:
         return known.data[0]
     return known.data
 
 
-def _trilu(known: Known) -> Any:
+def _trilu(known: KnownInputs) -> Any:
     shift = 0
     if known.input(1) is not None:
         shift = known.scalar(1)
@@ -424,12 +420,9 @@ _OTHERS: dict[str, Folder] = {
     "ArgMax": _arg(np.argmax),
     "ArgMin": _arg(np.argmin),
     "Softmax": _softmax,
-    "Reshape": _to_inferred_shape,
-    "Flatten": _to_inferred_shape,
-    "Squeeze": _to_inferred_shape,
-    "Unsqueeze": _to_inferred_shape,
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _to_inferred_shape),
     "Transpose": _transpose,
-    "Concat": _concat,
+    "Concat": lambda known: np.concatenate(known.values, axis=known.axis(1)),
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,

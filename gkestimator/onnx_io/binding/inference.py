@@ -9,7 +9,7 @@ import numpy as np
 
 from gkestimator.core.errors import LimitError, ShapeError, UnsupportedOperatorError
 from gkestimator.onnx_io.binding.facts import Fact, FactPool, Facts, Types, check_type, foldable
-from gkestimator.onnx_io.binding.folding import FOLDERS, TYPE_FOLDERS, Known
+from gkestimator.onnx_io.binding.folding import FOLDERS, TYPE_FOLDERS, KnownInputs
 from gkestimator.onnx_io.binding.node_kinds import CONTROL_FLOW
 from gkestimator.onnx_io.binding.shape_results import checked_types
 from gkestimator.onnx_io.reading import limits
@@ -177,7 +177,7 @@ def _evaluated(node: Node, facts: Facts, types: list[ValueType | None]) -> Seque
         if evaluate is None or any(f is not None and f.value is None for f in facts):
             return None
         with np.errstate(all="ignore"):
-            value = evaluate(Known(node.attributes, [_value_of(f) for f in facts], node.version, types))
+            value = evaluate(KnownInputs(node.attributes, [_value_of(f) for f in facts], node.version, types))
     if value is None or isinstance(value, list):
         return value
     return [value]

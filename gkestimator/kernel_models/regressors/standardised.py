@@ -1,4 +1,5 @@
-"""Predict by kernel ridge regression with a radial basis function (already fitted)."""
+"""Predict by regressors over standardised features, once fitted: a linear model (lasso), and kernel ridge regression
+with a radial basis function."""
 
 from __future__ import annotations
 
@@ -6,6 +7,26 @@ import numpy as np
 
 from gkestimator.core.kernels import Array
 from gkestimator.core.records import frozen
+
+
+def _standardised(features: Array, mean: Array, scale: Array) -> Array:
+    return np.asarray((features.astype(np.float64) - mean) / scale)
+
+
+@frozen
+class Linear:
+    """Hold ``intercept + ((x - mean) / scale) @ weights``; vectors of one entry per feature, float64."""
+
+    mean: Array
+    scale: Array
+    weights: Array
+    intercept: float
+
+    def predict(self, features: Array) -> Array:
+        """Return (rows,) predictions for (rows, features)."""
+        standard = _standardised(features, self.mean, self.scale)
+        return np.asarray(standard @ self.weights + self.intercept, dtype=np.float64)
+
 
 _CHUNK = 1 << 20
 
@@ -26,7 +47,7 @@ class KernelRidge:
 
     def predict(self, features: Array) -> Array:
         """Return (rows,) predictions for (rows, features)."""
-        standard = (features.astype(np.float64) - self.mean) / self.scale
+        standard = _standardised(features, self.mean, self.scale)
         squares = np.einsum("ij,ij->i", self.support, self.support)
         result = np.empty(len(standard))
         step = max(1, _CHUNK // max(len(squares), 1))
