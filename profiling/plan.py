@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.files import FileWords, opened, refuse_constant
 from gkestimator.core.fragments import Fragment
 from gkestimator.core.records import frozen
 from gkestimator.hardware.runtimes import RUNTIMES, runtime_words
@@ -23,6 +22,12 @@ DTYPES = ("fp32", "tf32", "fp16", "bf16")
 executors switch TF32 off for fp32 and on for tf32."""
 MAX_PLAN_BYTES = 256 * 2**20
 MAX_ENTRIES = 100_000
+_WORDS = FileWords(
+    error=UsageError,
+    unreadable="not a sweep plan",
+    not_regular="not a regular file, expected a sweep plan (JSON)",
+    too_large="{size:,} bytes, expected a plan of at most {limit:,}",
+)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}\Z")
 
 
@@ -126,17 +131,11 @@ def _point_document(point: ModelPoint) -> dict[str, Any]:
 def read_plan(path: Path) -> SweepPlan:
     """The plan in the file at ``path``. An entry without an ``id`` (added by hand) is given its own; one whose
     fragment was edited must lose its old id. Raises UsageError in one line naming file, entry and field."""
-    try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise UsageError(f"{path}: not a regular file, expected a sweep plan (JSON)")
-        if found.st_size > MAX_PLAN_BYTES:
-            raise UsageError(
-                f"{path}: {found.st_size:,} bytes, expected a plan of at most {MAX_PLAN_BYTES:,}"
-            )
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
-    except (OSError, ValueError, RecursionError) as e:
-        raise UsageError(f"{path}: not a sweep plan: {getattr(e, 'strerror', None) or e}") from e
+    with opened(path, _WORDS, MAX_PLAN_BYTES) as stream:
+        try:
+            document = json.loads(stream.read().decode("utf-8"), parse_constant=refuse_constant)
+        except RecursionError as e:
+            raise ValueError(e) from e  # worded as the system's errors are
     return plan_from_document(document, where=str(path))
 
 
@@ -268,10 +267,6 @@ def _is_size(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12
-
-
-def _no_constant(text: str) -> float:
-    raise ValueError(f"found {text}, expected a finite number")
 
 
 def plan_of(entries: Iterable[tuple[Fragment, str, str]], *, runtime: str) -> SweepPlan:

@@ -12,7 +12,7 @@ from gkestimator.core.errors import GkestimatorError
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.rows import requirement_row
-from gkestimator.hardware.runtime_profiles import load_runtime
+from gkestimator.hardware.runtimes.profiles import load_runtime
 from gkestimator.memory import cumulative_reserved
 from gkestimator.onnx_io import read_model
 from gkestimator.tables import Requirement

@@ -1,29 +1,30 @@
-"""Estimator bundles: trained regressors, where they may be trusted, and the analytical model for everything
+"""Estimate by a bundle: trained regressors, where they may be trusted, and the analytical model for everything
 else."""
 
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gkestimator.bundles.files import LARGEST_BUNDLE_BYTES, NAME, read_arrays, read_json
 from gkestimator.bundles.measured import MeasuredGpu
 from gkestimator.bundles.measured_files import read_measured
-from gkestimator.bundles.models import SCHEMA_VERSION, BundleModel, model_of, pairs
+from gkestimator.bundles.models import SCHEMA_VERSION, BundleModel, is_pair_of, model_of, pairs
 from gkestimator.core.errors import BundleError
-from gkestimator.core.kernels import Family, KernelTable
-from gkestimator.core.records import frozen
+from gkestimator.core.kernels import Array, Family, KernelTable
+from gkestimator.core.records import frozen, map_fields
+from gkestimator.core.values import Document
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import analytical_duration_us, analytical_half_width
 from gkestimator.kernel_models.features.vector import feature_matrix
 from gkestimator.kernel_models.geometry import Geometry
 from gkestimator.kernel_models.launch import (
     Launch,
+    bandwidth_pct,
     is_streaming,
     kept_up,
     launch_geometry,
@@ -32,13 +33,12 @@ from gkestimator.kernel_models.launch import (
 )
 from gkestimator.kernel_models.prediction import KernelPredictions
 from gkestimator.kernel_models.roofline import Roofline, confined, roofline
-from gkestimator.kernel_models.utilisation import bandwidth_pct
 
 __all__ = ["Bundle", "BundleModel", "load_bundle", "stack_bundles"]
 
 
-def _stretch(table: KernelTable, part: GpuSpec, whole_us: np.ndarray) -> np.ndarray:
-    """How many times longer each kernel takes on ``part`` than ``whole_us`` on its GPU, by the analytical
+def _stretch(table: KernelTable, part: GpuSpec, whole_us: Array) -> Array:
+    """Return how many times longer each kernel takes on ``part`` than ``whole_us`` on its GPU, by the analytical
     model."""
     part_us = analytical_duration_us(table, part)
     ratio = np.divide(part_us, whole_us, out=np.ones(len(table)), where=whole_us > 0)
@@ -47,7 +47,7 @@ def _stretch(table: KernelTable, part: GpuSpec, whole_us: np.ndarray) -> np.ndar
 
 @frozen
 class Bundle:
-    """Trained models in order of preference; a kernel that none covers is answered analytically.
+    """Hold trained models in order of preference; a kernel that none covers is answered analytically.
 
     ``geometry``: the learned choice of library kernels; None leaves grids and blocks to the rules of ``launch``.
     ``measured``: GPUs that were measured by profiling, which answer for themselves.
@@ -55,41 +55,44 @@ class Bundle:
 
     name: str
     models: tuple[BundleModel, ...]
-    card: Mapping[str, Any] = field(default_factory=dict)
+    card: Document = field(default_factory=dict)
     geometry: Geometry | None = None
     measured: tuple[MeasuredGpu, ...] = ()
 
     def measured_on(self, gpu: GpuSpec) -> MeasuredGpu | None:
-        """What was measured on this board, else on another board of its chip, else None."""
-        known = [one for one in self.measured if one.knows(gpu)]
-        return next((one for one in known if gpu.name in one.gpus), known[0] if known else None)
+        """Return what was measured on this board, else on another board of its chip, else None."""
+        same_chip = None
+        for measured in self.measured:
+            if gpu.name in measured.gpus:
+                return measured
+            if same_chip is None and measured.knows(gpu):
+                same_chip = measured
+        return same_chip
 
     def name_on(self, gpu: GpuSpec) -> str:
-        """The name of the bundle that answers for ``gpu``."""
-        found = self.measured_on(gpu)
-        if found is None:
+        """Return the name of the bundle that answers for ``gpu``."""
+        measured = self.measured_on(gpu)
+        if measured is None:
             return self.name
-        return found.bundle
+        return measured.bundle
 
     def under(self, runtime: str) -> Bundle:
-        """The same for one runtime: measured lowerings are those of a runtime."""
+        """Return the same for one runtime: measured lowerings are those of a runtime."""
         if not self.measured:
             return self
-        return replace(self, measured=tuple(one.under(runtime) for one in self.measured))
+        return replace(self, measured=tuple(measured.under(runtime) for measured in self.measured))
 
     def covering(self, family: str, precision: str, gpu: GpuSpec) -> BundleModel | None:
-        """The model that answers: the first covering one that was trained on the GPU's chip, else the first made
+        """Return the model that answers: the first covering one that was trained on the GPU's chip, else the first made
         for GPUs that were not, else the first covering one."""
         candidates = [m for m in self.models if (family, precision) in m.covers]
-        for wanted in (
-            lambda m: m.scope == "seen" and m.knows_chip(gpu),
-            lambda m: m.scope == "unseen",
-            lambda m: True,
-        ):
-            found = next((m for m in candidates if wanted(m)), None)
-            if found is not None:
-                return found
-        return None
+        for model in candidates:
+            if model.scope == "seen" and model.knows_chip(gpu):
+                return model
+        for model in candidates:
+            if model.scope == "unseen":
+                return model
+        return next(iter(candidates), None)
 
     def predict(self, table: KernelTable, gpu: GpuSpec, *, sm_share_pct: float = 100.0) -> KernelPredictions:
         """Predict every kernel of ``table`` on ``gpu`` confined to ``sm_share_pct`` percent of its SMs.
@@ -98,7 +101,10 @@ class Bundle:
         what the regressors say of the whole GPU is stretched by what the analytical model says of the part, and
         no part is faster than the whole.
         """
-        measured = self.measured_on(gpu) if self.measured else None
+        if self.measured:
+            measured = self.measured_on(gpu)
+        else:
+            measured = None
         if measured is not None:
             return measured.predict(table, gpu, sm_share_pct=sm_share_pct)
         part = confined(gpu, sm_share_pct)
@@ -109,16 +115,17 @@ class Bundle:
         if len(index):
             wide = _as_fp32(table.take(index))
             answer = _faster(answer, self._answer(wide, gpu, roofline(wide, gpu)), index)
-        width = np.where(table.family == Family.HOST, 0.0, answer.width)
-        if part is gpu:
-            return _complete(table, self._launch(table, gpu), gpu, part, roof, replace(answer, width=width))
-        stretched = replace(
-            answer,
-            duration_us=answer.duration_us * _stretch(table, part, analytical_duration_us(table, gpu)),
-            width=np.maximum(width, answer.beyond),
-            inside=np.zeros(len(table), dtype=bool),
-        )
-        return _complete(table, self._launch(table, part), gpu, part, roofline(table, part), stretched)
+        answer = replace(answer, width=np.where(table.family == Family.HOST, 0.0, answer.width))
+        if part is not gpu:
+            whole_us = analytical_duration_us(table, gpu)
+            roof = roofline(table, part)
+            answer = replace(
+                answer,
+                duration_us=answer.duration_us * _stretch(table, part, whole_us),
+                width=np.maximum(answer.width, answer.beyond),
+                inside=np.zeros(len(table), dtype=bool),
+            )
+        return _complete(table, self._launch(table, part), gpu, part, roof, answer)
 
     def _launch(self, table: KernelTable, gpu: GpuSpec) -> Launch:
         launch = launch_geometry(table, gpu)
@@ -127,20 +134,21 @@ class Bundle:
         return self.geometry.apply(launch, table, gpu)
 
     def _answer(self, table: KernelTable, gpu: GpuSpec, roof: Roofline) -> _Answer:
-        """What the models, or where none covers the analytical one, say of a whole GPU."""
-        count = len(table)
-        duration = analytical_duration_us(table, gpu)
+        """Return what the models, or where none covers the analytical one, say of a whole GPU."""
         width = analytical_half_width(table)
-        beyond = width.copy()
-        trained = np.zeros(count, dtype=bool)
-        inside = np.zeros(count, dtype=bool)
-        keys = pairs(table)
-        answers = {pair: self.covering(*pair, gpu) for pair in dict.fromkeys(keys)}
+        answer = _Answer(
+            duration_us=analytical_duration_us(table, gpu),
+            width=width,
+            beyond=width.copy(),
+            trained=np.zeros(len(table), dtype=bool),
+            inside=np.zeros(len(table), dtype=bool),
+        )
+        answering = {pair: self.covering(*pair, gpu) for pair in dict.fromkeys(pairs(table))}
         for model in self.models:
-            chosen = {pair for pair, answer in answers.items() if answer is model}
+            chosen = {pair for pair, answers in answering.items() if answers is model}
             if not chosen:
                 continue
-            index = np.fromiter((i for i, pair in enumerate(keys) if pair in chosen), np.int64)
+            index = np.flatnonzero(is_pair_of(table, chosen))
             rows = table.take(index)
             matrix, names = feature_matrix(model.features, rows, gpu)
             if names != model.feature_names:
@@ -150,22 +158,25 @@ class Bundle:
             within = model.within(rows, matrix)
             known = model.knows_chip(gpu)
             trusted = within & (known or model.scope == "unseen")
-            duration[index], width[index] = model.predict(rows, matrix, gpu, roof.take(index), trusted)
-            beyond[index] = model.beyond
-            inside[index], trained[index] = within & known, True
-        return _Answer(duration_us=duration, width=width, beyond=beyond, trained=trained, inside=inside)
+            duration, width = model.predict(rows, matrix, gpu, roof.take(index), trusted)
+            answer.duration_us[index] = duration
+            answer.width[index] = width
+            answer.beyond[index] = model.beyond
+            answer.inside[index] = within & known
+            answer.trained[index] = True
+        return answer
 
 
 @frozen
 class _Answer:
-    """Per kernel: microseconds, 90 % half-width of their logarithm, that of kernels unlike any trained on, whether
-    a regressor answered, and whether inside its training range."""
+    """Hold, per kernel: microseconds, 90 % half-width of their logarithm, that of kernels unlike any trained
+    on, whether a regressor answered, and whether inside its training range."""
 
-    duration_us: np.ndarray
-    width: np.ndarray
-    beyond: np.ndarray
-    trained: np.ndarray
-    inside: np.ndarray
+    duration_us: Array
+    width: Array
+    beyond: Array
+    trained: Array
+    inside: Array
 
 
 def _as_fp32(table: KernelTable) -> KernelTable:
@@ -174,13 +185,13 @@ def _as_fp32(table: KernelTable) -> KernelTable:
     return replace(table, precision=precision)
 
 
-def _faster(answer: _Answer, other: _Answer, index: np.ndarray) -> _Answer:
-    """``answer`` with ``other`` in the rows of ``index`` where that is faster."""
+def _faster(answer: _Answer, other: _Answer, index: Array) -> _Answer:
+    """Return ``answer`` with ``other`` in the rows of ``index`` where that is faster."""
     better = other.duration_us < answer.duration_us[index]
-    result = {f.name: getattr(answer, f.name).copy() for f in fields(_Answer)}
-    for name, column in result.items():
-        column[index[better]] = getattr(other, name)[better]
-    return _Answer(**result)
+    result = map_fields(answer, np.copy)
+    for member in fields(_Answer):
+        getattr(result, member.name)[index[better]] = getattr(other, member.name)[better]
+    return result
 
 
 def _complete(
@@ -219,7 +230,7 @@ _DEFAULT: list[Bundle] = []
 
 
 def load_bundle(path: Path | str | None = None) -> Bundle:
-    """The bundle in folder ``path``; None is the one that comes with the package.
+    """Return the bundle in folder ``path``; None is the one that comes with the package.
 
     Raises BundleError, in one line that names the file, for a folder that is missing, incomplete, malformed
     or too large.
@@ -232,8 +243,9 @@ def load_bundle(path: Path | str | None = None) -> Bundle:
 
 
 def stack_bundles(bundles: Sequence[Bundle]) -> Bundle:
-    """One estimator of several bundles: the first that measured a GPU answers for it, wholly; elsewhere the first that
-    covers a family and precision and knows the chip, of those that measured no GPU if there is any.
+    """Return one estimator of several bundles: the first that measured a GPU answers for it, wholly;
+    elsewhere the first that covers a family and precision and knows the chip, of those that measured no GPU
+    if there is any.
 
     Raises BundleError for no bundles.
     """
@@ -242,11 +254,12 @@ def stack_bundles(bundles: Sequence[Bundle]) -> Bundle:
     if len(bundles) == 1:
         return bundles[0]
     public = [b for b in bundles if not b.measured] or bundles
+    geometries = [b.geometry for b in public if b.geometry is not None]
     return Bundle(
         name="+".join(dict.fromkeys(b.name for b in public)),
         models=tuple(m for b in public for m in b.models),
-        geometry=next((b.geometry for b in public if b.geometry is not None), None),
-        measured=tuple(one for b in bundles for one in b.measured),
+        geometry=next(iter(geometries), None),
+        measured=tuple(measured for b in bundles for measured in b.measured),
     )
 
 
@@ -257,35 +270,34 @@ def _load(folder: Path) -> Bundle:
         raise BundleError(
             f"{folder}: no such bundle folder; expected card, stack, ranges and quantiles (.json) in it"
         )
-    stack, ranges, quantiles, card = (
-        read_json(folder / f"{n}.json") for n in ("stack", "ranges", "quantiles", "card")
-    )
+    at = folder / "stack.json"
+    stack = read_json(at)
+    ranges = read_json(folder / "ranges.json")
+    quantiles = read_json(folder / "quantiles.json")
+    card = read_json(folder / "card.json")
     version = stack.get("schema_version")
     if version != SCHEMA_VERSION:
-        raise BundleError(
-            f"{folder / 'stack.json'}: schema_version is {version!r}; expected {SCHEMA_VERSION}"
-        )
+        raise BundleError(f"{at}: schema_version is {version!r}; expected {SCHEMA_VERSION}")
     listed = stack.get("models")
     if not isinstance(listed, list) or not 1 <= len(listed) <= 64:
-        raise BundleError(f"{folder / 'stack.json'}: models is no list of 1 to 64 entries")
+        raise BundleError(f"{at}: models is no list of 1 to 64 entries")
     models = tuple(model_of(folder, entry, ranges, quantiles) for entry in listed)
     if len({m.name for m in models}) != len(models):
-        raise BundleError(f"{folder / 'stack.json'}: two models share a name")
-    size = sum(p.stat().st_size for p in [m.path for m in models] if p.is_file())
+        raise BundleError(f"{at}: two models share a name")
+    size = sum(m.path.stat().st_size for m in models if m.path.is_file())
     if size > LARGEST_BUNDLE_BYTES:
         raise BundleError(f"{folder}: holds {size} bytes; expected at most {LARGEST_BUNDLE_BYTES}")
-    name = _name(card, folder)
-    geometry = None
-    if (folder / "geometry.json").is_file():
-        geometry = Geometry.read(
-            read_json(folder / "geometry.json"),
-            read_arrays(folder / "geometry.npz"),
-            where=str(folder / "geometry.json"),
-        )
-    return Bundle(name=name, models=models, card=card, geometry=geometry)
+    return Bundle(name=_name(card, folder), models=models, card=card, geometry=_geometry(folder))
 
 
-def _name(card: Mapping[str, Any], folder: Path) -> str:
+def _geometry(folder: Path) -> Geometry | None:
+    path = folder / "geometry.json"
+    if not path.is_file():
+        return None
+    return Geometry.read(read_json(path), read_arrays(path.with_suffix(".npz")), where=str(path))
+
+
+def _name(card: Document, folder: Path) -> str:
     name = card.get("name")
     if not isinstance(name, str) or not NAME.match(name):
         raise BundleError(
@@ -295,7 +307,7 @@ def _name(card: Mapping[str, Any], folder: Path) -> str:
 
 
 def _load_measured(folder: Path) -> Bundle:
-    """A bundle of measured GPUs: its base lies in ``base/``, a bundle of public measurements."""
+    """Return a bundle of measured GPUs: its base lies in ``base/``, a bundle of public measurements."""
     if (folder / "base" / "measured.json").exists():
         raise BundleError(f"{folder / 'base'}: is a bundle of measured GPUs; expected one that is not")
     card = read_json(folder / "card.json")

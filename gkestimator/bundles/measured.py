@@ -1,21 +1,28 @@
-"""A measured GPU in a bundle: measured calls as they are, its own regressors where it has rows, the base bundle for
-the rest."""
+"""Answer for a measured GPU of a bundle: measured calls as they are, its own regressors where it has rows,
+the base bundle for the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gkestimator.bundles.corrections import Correction
 from gkestimator.bundles.measured_lowering import LAUNCH_COLUMNS, MeasuredLowering
-from gkestimator.bundles.models import Chip, chip_of, pairs
-from gkestimator.core.kernels import Family, KernelTable
+from gkestimator.bundles.models import WIDEST, Chip, chip_of, is_pair_of, same_chip
+from gkestimator.core.kernels import Array, Arrays, Family, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.achieved import OccupancyModel
-from gkestimator.kernel_models.launch import Launch, is_streaming, occupancy, sm_utilisation_pct
+from gkestimator.kernel_models.launch import (
+    LAUNCH_FIELDS,
+    Launch,
+    bandwidth_pct,
+    is_streaming,
+    occupancy,
+    sm_utilisation_pct,
+)
 from gkestimator.kernel_models.prediction import (
     KernelDetail,
     KernelEstimator,
@@ -23,15 +30,11 @@ from gkestimator.kernel_models.prediction import (
     MeasuredLaunch,
 )
 from gkestimator.kernel_models.roofline import confined
-from gkestimator.kernel_models.utilisation import bandwidth_pct
-
-_SAME_CHIP = 0.10  # as for public regressors: SMs and matrix rate of boards of one chip differ by no more
-_WIDEST = 5.0
 
 
 @frozen
 class Shift:
-    """What all measured families of a GPU have in common: log(time / base) and its 90 % half-width."""
+    """Hold what all measured families of a GPU have in common: log(time / base) and its 90 % half-width."""
 
     value: float
     half_width: float
@@ -39,7 +42,7 @@ class Shift:
 
 @frozen
 class MeasuredContents:
-    """What was learned; None where there was too little to learn from."""
+    """Hold what was learned; None where there was too little to learn from."""
 
     corrections: tuple[Correction, ...]
     lowering: MeasuredLowering | None
@@ -49,10 +52,10 @@ class MeasuredContents:
 
 @frozen
 class MeasuredGpu:
-    """What a bundle learned of one GPU type. ``bundle``: the bundle's name; ``base``: what the corrections correct;
-    ``gpus``: names of the boards measured; ``chip``: theirs; ``read`` gives the contents, from disk when first asked.
-    ``runtime``: whose measured lowering is used, None for none (corrections are common to the runtimes they were
-    measured under; under another they count as out of range)."""
+    """Hold what a bundle learned of one GPU type. ``bundle``: the bundle's name; ``base``: what the
+    corrections correct; ``gpus``: names of the boards measured; ``chip``: theirs; ``read`` gives the
+    contents, from disk when first asked. ``runtime``: whose measured lowering is used, None for none
+    (corrections are common to the runtimes they were measured under; under another they count as out of range)."""
 
     bundle: str
     base: KernelEstimator
@@ -63,41 +66,34 @@ class MeasuredGpu:
 
     @property
     def corrections(self) -> tuple[Correction, ...]:
-        """Its regressors."""
+        """Return its regressors."""
         return self.read().corrections
 
     @property
     def lowering(self) -> MeasuredLowering | None:
-        """Its measured calls."""
+        """Return its measured calls."""
         return self.read().lowering
 
     @property
     def occupancy(self) -> OccupancyModel | None:
-        """Its regressor of achieved occupancy."""
+        """Return its regressor of achieved occupancy."""
         return self.read().occupancy
 
     @property
     def shift(self) -> Shift | None:
-        """What its families have in common, where that carries over to others."""
+        """Return what its families have in common, where that carries over to others."""
         return self.read().shift
 
     def knows(self, gpu: GpuSpec) -> bool:
-        """True for the boards measured and for other boards of their chip."""
-        if gpu.name in self.gpus:
-            return True
-        *capability, sms, rate = chip_of(gpu)
-        return (
-            tuple(capability) == self.chip[:2]
-            and abs(self.chip[2] / sms - 1) <= _SAME_CHIP
-            and abs(self.chip[3] / max(rate, 1) - 1) <= _SAME_CHIP
-        )
+        """Return True for the boards measured and for other boards of their chip."""
+        return gpu.name in self.gpus or same_chip(self.chip, chip_of(gpu), matrix=True)
 
     def under(self, runtime: str) -> MeasuredGpu:
-        """The same for one runtime."""
+        """Return the same for one runtime."""
         return replace(self, runtime=runtime)
 
     def predict(self, table: KernelTable, gpu: GpuSpec, *, sm_share_pct: float = 100.0) -> KernelPredictions:
-        """As ``Bundle.predict``, on a GPU that this one ``knows``, with ``detail``.
+        """Predict as ``Bundle.predict`` does, on a GPU that this one ``knows``, with ``detail``.
 
         On a part of the GPU the base says how much longer a kernel takes than on the whole; nothing counts as inside
         the measured range there.
@@ -106,65 +102,63 @@ class MeasuredGpu:
         if not len(table):
             return replace(base, detail=_empty_detail())
         part = confined(gpu, sm_share_pct)
-        if part is gpu:
-            whole = base
-        else:
+        whole = base
+        if part is not gpu:
             whole = self.base.predict(table, gpu)
         answer = _Answer.of_base(whole, self.base.name)
         self._correct(table, gpu, whole, answer)
         calls = self._exact(table, gpu, answer)
         if part is not gpu:
-            stretch = np.divide(
-                base.duration_us,
-                whole.duration_us,
-                out=np.ones(len(table)),
-                where=whole.duration_us > 0,
-            )
-            answer.duration_us *= stretch
+            answer.duration_us *= _ratio(base.duration_us, whole.duration_us)
             answer.width = np.maximum(answer.width, _width(base))
             answer.inside[:] = False
         return self._complete(table, gpu, part, base, answer, calls)
 
     def _correct(self, table: KernelTable, gpu: GpuSpec, whole: KernelPredictions, answer: _Answer) -> None:
-        kinds = pairs(table)
-        answered = np.zeros(len(table), dtype=bool)
-        runs = whole.duration_us > 0
+        rest = whole.duration_us > 0
         for correction in self.corrections:
-            index = np.fromiter((i for i, kind in enumerate(kinds) if kind in correction.covers), np.int64)
-            index = index[runs[index] & ~answered[index]]
+            index = np.flatnonzero(rest & is_pair_of(table, correction.covers))
             if not len(index):
                 continue
-            duration, width, inside = correction.predict(
-                table.take(index), gpu, whole.duration_us[index], answer.width[index]
-            )
+            rest[index] = False
+            rows = table.take(index)
+            base_width = answer.width[index]
+            duration, width, inside = correction.predict(rows, gpu, whole.duration_us[index], base_width)
             if self.runtime is not None and self.runtime not in correction.runtimes:
                 inside = np.zeros(len(index), dtype=bool)
-                width = np.maximum(width, answer.width[index])
-            answered[index] = answer.trained[index] = True
-            answer.duration_us[index], answer.inside[index] = duration, inside
-            answer.width[index] = np.minimum(width, _WIDEST)
+                width = np.maximum(width, base_width)
+            answer.trained[index] = True
+            answer.duration_us[index] = duration
+            answer.inside[index] = inside
+            answer.width[index] = np.minimum(width, WIDEST)
             answer.source[index] = f"trained:{self.bundle}"
         shift = self.shift
         if shift is not None:
-            rest = np.flatnonzero(runs & ~answered & (table.family != Family.HOST))
-            answer.duration_us[rest] *= np.exp(shift.value)
-            answer.width[rest] = np.minimum(np.hypot(answer.width[rest], shift.half_width), _WIDEST)
-            answer.inside[rest] = False  # moved by what other families showed
-            moved = rest[answer.trained[rest]]  # what no regressor answers stays analytical, as its times are
+            index = np.flatnonzero(rest & (table.family != Family.HOST))
+            answer.duration_us[index] *= np.exp(shift.value)
+            answer.width[index] = np.minimum(np.hypot(answer.width[index], shift.half_width), WIDEST)
+            answer.inside[index] = False  # moved by what other families showed
+            moved = index[
+                answer.trained[index]
+            ]  # what no regressor answers stays analytical, as its times are
             answer.source[moved] = f"trained:{self.bundle}"
 
-    def _exact(self, table: KernelTable, gpu: GpuSpec, answer: _Answer) -> np.ndarray:
+    def _exact(self, table: KernelTable, gpu: GpuSpec, answer: _Answer) -> Array:
         """Take the time of calls that were measured on this very board; (rows,) their places, -1 for none."""
-        if self.lowering is None or self.runtime is None:
+        lowering = self.lowering
+        if lowering is None or self.runtime is None:
             return np.full(len(table), -1, dtype=np.int64)
-        calls = self.lowering.find(table, self.runtime)
+        calls = lowering.find(table, self.runtime)
         if gpu.name not in self.gpus:
             return calls  # another board of the chip: the same kernels, other clocks and memory
         index = np.flatnonzero(calls >= 0)
-        answer.duration_us[index] = self.lowering.duration_us[calls[index]]
-        answer.width[index] = self.lowering.width[calls[index]]
-        answer.slower[index] = _cold_width(table.take(index), gpu, answer.duration_us[index])
-        answer.trained[index] = answer.inside[index] = True
+        measured = calls[index]
+        duration = lowering.duration_us[measured]
+        answer.duration_us[index] = duration
+        answer.width[index] = lowering.width[measured]
+        answer.slower[index] = _cold_width(table.take(index), gpu, duration)
+        answer.trained[index] = True
+        answer.inside[index] = True
         answer.source[index] = "measured"
         return calls
 
@@ -175,20 +169,16 @@ class MeasuredGpu:
         part: GpuSpec,
         base: KernelPredictions,
         answer: _Answer,
-        calls: np.ndarray,
+        calls: Array,
     ) -> KernelPredictions:
-        launch = Launch(
-            grid_blocks=base.grid_blocks.copy(),
-            block_threads=base.block_threads.copy(),
-            registers_per_thread=base.registers_per_thread.copy(),
-            shared_bytes=base.shared_bytes.copy(),
-        )
+        launch = base.launch.copy()
+        duration = answer.duration_us
         streaming = is_streaming(table)
         achieved = base.occupancy_pct.copy()
         used = base.sm_util_pct.copy()
         occupancy_source = _words(len(table), "analytical")
         if self.occupancy is not None:
-            learned = self.occupancy.predict_pct(launch, answer.duration_us, streaming, part)
+            learned = self.occupancy.predict_pct(launch, duration, streaming, part)
             known = np.isfinite(learned)
             achieved[known] = learned[known]
             occupancy_source[known] = f"trained:{self.bundle}"
@@ -202,29 +192,29 @@ class MeasuredGpu:
             may_be_slower=answer.slower > answer.width,
         )
         for row in np.flatnonzero(calls >= 0).tolist():
-            sequence = self._launches(
-                int(calls[row]), gpu, part, bool(streaming[row]), answer.duration_us[row]
-            )
-            detail.sequence[row], detail.launches[row] = sequence, len(sequence)
-            longest = max(sequence, key=lambda one: one.share)
-            for name in ("grid_blocks", "block_threads", "registers_per_thread", "shared_bytes"):
+            sequence = self._launches(int(calls[row]), gpu, part, bool(streaming[row]), duration[row])
+            detail.sequence[row] = sequence
+            detail.launches[row] = len(sequence)
+            longest = max(sequence, key=lambda member: member.share)
+            for name in LAUNCH_FIELDS:
                 value = getattr(longest, name)
-                getattr(launch, name)[row] = np.nan if value is None else value
-            if any(one.kind == "kernel" and one.sm_util_pct is None for one in sequence):
+                if value is None:
+                    getattr(launch, name)[row] = np.nan
+                else:
+                    getattr(launch, name)[row] = value
+            kernels = [member for member in sequence if member.kind == "kernel"]
+            if any(member.sm_util_pct is None for member in kernels):
                 continue  # a launch without geometry: the rules' figure stays
-            total = sum(one.share for one in sequence) or 1.0
-            used[row] = sum(one.share * (one.sm_util_pct or 0.0) for one in sequence) / total
-            achieved[row] = sum(one.share * (one.occupancy_pct or 0.0) for one in sequence) / total
-            detail.sm_util_peak_pct[row] = max(one.sm_util_pct or 0.0 for one in sequence)
-            detail.occupancy_peak_pct[row] = max(one.occupancy_pct or 0.0 for one in sequence)
-            if all(one.occupancy_measured for one in sequence if one.kind == "kernel"):
+            used[row], detail.sm_util_peak_pct[row] = _mean_and_peak(sequence, "sm_util_pct")
+            achieved[row], detail.occupancy_peak_pct[row] = _mean_and_peak(sequence, "occupancy_pct")
+            if all(member.occupancy_measured for member in kernels):
                 occupancy_source[row] = "measured"
-        dram, l2 = bandwidth_pct(table, launch, answer.duration_us, gpu)
+        dram, l2 = bandwidth_pct(table, launch, duration, gpu)
         return replace(
             base,
-            duration_us=answer.duration_us,
-            low_us=answer.duration_us * np.exp(-answer.width),
-            high_us=answer.duration_us * np.exp(np.maximum(answer.width, answer.slower)),
+            duration_us=duration,
+            low_us=duration * np.exp(-answer.width),
+            high_us=duration * np.exp(np.maximum(answer.width, answer.slower)),
             trained=answer.trained,
             in_range=answer.inside,
             grid_blocks=launch.grid_blocks,
@@ -241,40 +231,51 @@ class MeasuredGpu:
     def _launches(
         self, call: int, gpu: GpuSpec, part: GpuSpec, streaming: bool, duration_us: float
     ) -> tuple[MeasuredLaunch, ...]:
-        """The launches of a measured call, with utilisations calculated where no counter gave them."""
+        """Return the launches of a measured call, with utilisations calculated where no counter gave them."""
         lowering = self.lowering
         assert lowering is not None
         at = slice(int(lowering.first[call]), int(lowering.first[call + 1]))
         columns = {name: lowering.columns[name][at] for name in LAUNCH_COLUMNS}
         launch = _launch_of(columns)
         stream = np.full(len(launch.grid_blocks), streaming)
-        achieved = occupancy(launch, part, streaming=stream)[1]
+        _, achieved = occupancy(launch, part, streaming=stream)
         if self.occupancy is not None:
             learned = self.occupancy.predict_pct(launch, columns["share"] * duration_us, stream, part)
             achieved = np.where(np.isfinite(learned), learned, achieved)
         counted = np.isfinite(columns["occupancy_pct"]) & (part is gpu)
         achieved = np.where(counted, columns["occupancy_pct"], achieved)
         used = sm_utilisation_pct(launch, part, of_sms=gpu.sms)
-        told = np.isfinite(launch.grid_blocks)
-        return tuple(
-            MeasuredLaunch(
+        # What is drawn from the geometry is unknown where that is.
+        shown = np.where(np.isfinite(launch.grid_blocks), [achieved, used], np.nan)
+        members = []
+        for i, share in enumerate(columns["share"]):
+            geometry = {name: _known(columns[name][i]) for name in LAUNCH_FIELDS}
+            member = MeasuredLaunch(
                 kind=str(lowering.kind[at][i]),
                 name=str(lowering.name[at][i]),
-                share=float(columns["share"][i]),
-                grid_blocks=_told(columns["grid_blocks"][i]),
-                block_threads=_told(columns["block_threads"][i]),
-                registers_per_thread=_told(columns["registers_per_thread"][i]),
-                shared_bytes=_told(columns["shared_bytes"][i]),
-                occupancy_pct=_told(achieved[i]) if told[i] else None,
-                sm_util_pct=_told(used[i]) if told[i] else None,
+                share=float(share),
+                occupancy_pct=_known(shown[0, i]),
+                sm_util_pct=_known(shown[1, i]),
                 occupancy_measured=bool(counted[i]),
+                **geometry,
             )
-            for i in range(len(told))
-        )
+            members.append(member)
+        return tuple(members)
 
 
-def _launch_of(columns: Mapping[str, np.ndarray]) -> Launch:
-    """Registers and shared memory that were not told count as none that limit."""
+def _mean_and_peak(sequence: Sequence[MeasuredLaunch], figure: str) -> tuple[float, float]:
+    """Return a percentage of a sequence of launches, weighted by time, and the largest; unknown counts as none."""
+    total = weighted = peak = 0.0
+    for member in sequence:
+        value = getattr(member, figure) or 0.0
+        total += member.share
+        weighted += member.share * value
+        peak = max(peak, value)
+    return weighted / (total or 1.0), peak
+
+
+def _launch_of(columns: Arrays) -> Launch:
+    """Return the geometry; registers and shared memory that were not told count as none that limit."""
     return Launch(
         grid_blocks=columns["grid_blocks"],
         block_threads=columns["block_threads"],
@@ -283,31 +284,38 @@ def _launch_of(columns: Mapping[str, np.ndarray]) -> Launch:
     )
 
 
-def _cold_width(table: KernelTable, gpu: GpuSpec, duration_us: np.ndarray) -> np.ndarray:
-    """(rows,) log of how much longer a call may take than measured: repeats found operands in L2 where they fit there;
-    inside a model other kernels have been at the L2 since, and what the call reads may have to come from DRAM."""
+def _cold_width(table: KernelTable, gpu: GpuSpec, duration_us: Array) -> Array:
+    """Return (rows,) log of how much longer a call may take than measured: repeats found operands in L2 where
+    they fit there; inside a model other kernels have been at the L2 since, and what the call reads may have
+    to come from DRAM."""
     read = table.columns["read_bytes"]
     written = table.columns["write_bytes"]
     from_dram_us = np.where(read + written <= gpu.l2_bytes, read / gpu.dram_bytes_per_s * 1e6, 0.0)
-    return np.asarray(np.minimum(np.log1p(from_dram_us / duration_us), _WIDEST))
+    return np.asarray(np.minimum(np.log1p(from_dram_us / duration_us), WIDEST))
 
 
-def _told(value: float) -> float | None:
+def _known(value: float) -> float | None:
     if np.isfinite(value):
         return float(value)
     return None
 
 
-def _words(count: int, word: str) -> np.ndarray:
+def _words(count: int, word: str) -> Array:
     result = np.empty(count, dtype=object)
     result[:] = word
     return result
 
 
-def _width(predictions: KernelPredictions) -> np.ndarray:
-    """90 % half-widths of log(time); 0 where there is no time."""
-    runs = predictions.duration_us > 0
-    ratio = np.divide(predictions.high_us, predictions.duration_us, out=np.ones(len(runs)), where=runs)
+def _ratio(longer_us: Array, shorter_us: Array) -> Array:
+    """Return one time over the other; 1 where there is no time."""
+    ratio = np.ones(len(longer_us))
+    np.divide(longer_us, shorter_us, out=ratio, where=shorter_us > 0)
+    return ratio
+
+
+def _width(predictions: KernelPredictions) -> Array:
+    """Return the 90 % half-widths of log(time); 0 where there is no time."""
+    ratio = _ratio(predictions.high_us, predictions.duration_us)
     return np.asarray(np.log(np.maximum(ratio, 1.0)))
 
 
@@ -327,18 +335,19 @@ def _empty_detail() -> KernelDetail:
 
 @dataclass(slots=True, kw_only=True)
 class _Answer:
-    """What is known of the whole GPU so far, per kernel; filled from the least to the most certain. ``slower``: how far
-    the interval reaches upwards at least, where that is more than ``width``."""
+    """Hold what is known of the whole GPU so far, per kernel; filled from the least to the most certain.
+    ``slower``: how far the interval reaches upwards at least, where that is more than ``width``."""
 
-    duration_us: np.ndarray
-    width: np.ndarray
-    slower: np.ndarray
-    trained: np.ndarray
-    inside: np.ndarray
-    source: np.ndarray
+    duration_us: Array
+    width: Array
+    slower: Array
+    trained: Array
+    inside: Array
+    source: Array
 
     @classmethod
     def of_base(cls, base: KernelPredictions, name: str) -> _Answer:
+        """Return the base's answer, to be overwritten."""
         source = _words(len(base.duration_us), "analytical")
         source[base.trained] = f"trained:{name}"
         return cls(

@@ -1,4 +1,4 @@
-"""Files of a bundle of measured GPUs: reading them from a stranger's folder, and what to write.
+"""Read the files of a bundle of measured GPUs from a stranger's folder, and say what to write.
 
 ::
 
@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ from gkestimator.bundles.corrections import BASE, Correction
 from gkestimator.bundles.files import LARGEST_BUNDLE_BYTES, NAME, read_arrays, read_json
 from gkestimator.bundles.measured import MeasuredContents, MeasuredGpu, Shift
 from gkestimator.bundles.measured_lowering import MeasuredLowering
-from gkestimator.bundles.models import SIZE_EDGES_US
+from gkestimator.bundles.models import SIZE_EDGES_US, Pair, is_pair
 from gkestimator.core.errors import BundleError
+from gkestimator.core.kernels import Array, Arrays
+from gkestimator.core.values import Document, is_list, is_number, is_row, is_whole
 from gkestimator.kernel_models.achieved import OCCUPANCY_FEATURES, OccupancyModel
 from gkestimator.kernel_models.anchors import ANCHORS
 from gkestimator.kernel_models.features.vector import FEATURE_SETS
@@ -36,50 +38,46 @@ _MOST_CORRECTIONS = 128
 _MOST_NAMES = 512
 
 Documents = dict[str, dict[str, Any]]
-Arrays = dict[str, dict[str, np.ndarray]]
+ArrayFiles = dict[str, dict[str, Array]]
 
 
-def measured_files(gpus: Sequence[MeasuredGpu]) -> tuple[Documents, Arrays]:
-    """JSON documents and arrays by file name without suffix, ``measured`` among them."""
+def measured_files(gpus: Sequence[MeasuredGpu]) -> tuple[Documents, ArrayFiles]:
+    """Return JSON documents and arrays by file name without suffix, ``measured`` among them."""
     documents: Documents = {}
-    arrays: Arrays = {}
+    arrays: ArrayFiles = {}
     listed = []
     for i, gpu in enumerate(gpus):
-        found = gpu.read()
-        for correction in found.corrections:
-            arrays[f"g{i}_{correction.name}"] = {
-                **_compact(correction.stack.arrays()),
-                "low": correction.low,
-                "high": correction.high,
-            }
-        if found.occupancy is not None:
-            model = found.occupancy
-            arrays[f"g{i}_occupancy"] = {
-                **_compact(model.stack.arrays()),
-                "low": model.low,
-                "high": model.high,
-            }
-        if found.lowering is not None:
-            documents[f"g{i}_lowering"] = found.lowering.document()
-            arrays[f"g{i}_lowering"] = found.lowering.arrays()
-        shift = found.shift
+        contents = gpu.read()
+        for correction in contents.corrections:
+            arrays[f"g{i}_{correction.name}"] = _compact(correction)
+        if contents.occupancy is not None:
+            arrays[f"g{i}_occupancy"] = _compact(contents.occupancy)
+        if contents.lowering is not None:
+            documents[f"g{i}_lowering"] = contents.lowering.document()
+            arrays[f"g{i}_lowering"] = contents.lowering.arrays()
+        shift = None
+        if contents.shift is not None:
+            shift = {"value": contents.shift.value, "half_width": contents.shift.half_width}
         listed.append(
             {
                 "gpus": list(gpu.gpus),
                 "chip": list(gpu.chip),
-                "corrections": [_entry(c) for c in found.corrections],
-                "occupancy": found.occupancy is not None,
-                "lowering": found.lowering is not None,
-                "shift": None if shift is None else {"value": shift.value, "half_width": shift.half_width},
+                "corrections": [_entry(c) for c in contents.corrections],
+                "occupancy": contents.occupancy is not None,
+                "lowering": contents.lowering is not None,
+                "shift": shift,
             }
         )
     documents["measured"] = {"schema_version": MEASURED_VERSION, "gpus": listed}
     return documents, arrays
 
 
-def _compact(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Trees' features in a byte; nothing else shrinks without moving predictions."""
-    return {name: a.astype(np.uint8) if name == "forest.feature" else a for name, a in arrays.items()}
+def _compact(model: Correction | OccupancyModel) -> dict[str, Array]:
+    """Return a regressor's arrays, trees' features in a byte; nothing else shrinks without moving predictions."""
+    arrays = model.stack.arrays()
+    if "forest.feature" in arrays:
+        arrays["forest.feature"] = arrays["forest.feature"].astype(np.uint8)
+    return {**arrays, "low": model.low, "high": model.high}
 
 
 def _entry(correction: Correction) -> dict[str, Any]:
@@ -98,7 +96,7 @@ def _entry(correction: Correction) -> dict[str, Any]:
 
 
 def read_measured(folder: Path, bundle: str, base: KernelEstimator) -> tuple[MeasuredGpu, ...]:
-    """The measured GPUs of the bundle in ``folder``; arrays are read when first asked. Raises BundleError."""
+    """Return the measured GPUs of the bundle in ``folder``; arrays are read when first asked. Raises BundleError."""
     where = folder / "measured.json"
     document = read_json(where)
     if document.get("schema_version") != MEASURED_VERSION:
@@ -116,55 +114,56 @@ def read_measured(folder: Path, bundle: str, base: KernelEstimator) -> tuple[Mea
 
 def _gpu(folder: Path, number: int, entry: Any, bundle: str, base: KernelEstimator) -> MeasuredGpu:
     take = _Entry(entry, f"{folder / 'measured.json'}: gpus[{number}]")
-    chip = take.whole_numbers("chip", 4)
-    corrections = take.list("corrections", _MOST_CORRECTIONS)
-    checked = [_Entry(c, f"{take.where}: corrections[{j}]") for j, c in enumerate(corrections)]
-    names = [c.name() for c in checked]
-    if len(set(names)) != len(names) or {"occupancy", "lowering"} & set(names):
+    major, minor, sms, rate = take.whole_numbers("chip", 4)
+    parts = []
+    for j, correction in enumerate(take.list("corrections", _MOST_CORRECTIONS)):
+        parts.append(_described(_Entry(correction, f"{take.where}: corrections[{j}]")))
+    names = {part["name"] for part in parts}
+    if len(names) < len(parts) or names & {"occupancy", "lowering"}:
         raise BundleError(f"{take.where}: corrections: a name stands twice or is a reserved one")
-    parts = [_described(c) for c in checked]
-    has = {word: take.truth(word) for word in ("occupancy", "lowering")}
+    has_occupancy = take.truth("occupancy")
+    has_lowering = take.truth("lowering")
     shift = _shift(take)
 
     @cache
     def read() -> MeasuredContents:
-        return MeasuredContents(
-            corrections=tuple(_correction(folder, number, part) for part in parts),
-            occupancy=_occupancy(folder / f"g{number}_occupancy.npz") if has["occupancy"] else None,
-            lowering=_lowering(folder, number) if has["lowering"] else None,
-            shift=shift,
-        )
+        occupancy = lowering = None
+        if has_occupancy:
+            occupancy = _occupancy(folder / f"g{number}_occupancy.npz")
+        if has_lowering:
+            lowering = _lowering(folder, number)
+        corrections = tuple(_correction(folder, number, part) for part in parts)
+        return MeasuredContents(corrections=corrections, occupancy=occupancy, lowering=lowering, shift=shift)
 
     return MeasuredGpu(
         bundle=bundle,
         base=base,
         gpus=take.texts("gpus", 64),
-        chip=(chip[0], chip[1], chip[2], chip[3]),
+        chip=(major, minor, sms, rate),
         read=read,
     )
 
 
 def _shift(take: _Entry) -> Shift | None:
-    found = take.get("shift")
-    if found is None:
+    entry = take.get("shift")
+    if entry is None:
         return None
-    inner = _Entry(found, f"{take.where}: shift")
+    inner = _Entry(entry, f"{take.where}: shift")
     return Shift(value=inner.number("value", -5.0, 5.0), half_width=inner.number("half_width", 0.0, 5.0))
 
 
 def _described(take: _Entry) -> dict[str, Any]:
-    """Everything of a correction but its arrays."""
+    """Return everything of a correction but its arrays."""
     features = take.get("features")
     reference = take.get("reference")
     if features not in FEATURE_SETS:
         raise take.fail("features", features, f"one of {', '.join(FEATURE_SETS)}")
     if reference != BASE and reference not in ANCHORS:
         raise take.fail("reference", reference, f"{BASE} or one of {', '.join(ANCHORS)}")
+    classes = len(SIZE_EDGES_US) + 1
     factors = take.list("factors", 16)
-    if len(factors) != len(SIZE_EDGES_US) + 1 or not all(
-        isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v <= 5 for v in factors
-    ):
-        raise take.fail("factors", factors, f"{len(SIZE_EDGES_US) + 1} numbers from 0 to 5")
+    if not is_row(factors, classes, lambda v: is_number(v, 0, 5)):
+        raise take.fail("factors", factors, f"{classes} numbers from 0 to 5")
     covers = take.list("covers", 16)
     return {
         "name": take.name(),
@@ -176,11 +175,11 @@ def _described(take: _Entry) -> dict[str, Any]:
         "variants": take.texts("variants", _MOST_NAMES, least=0),
         "known_variants": frozenset(take.texts("known_variants", _MOST_NAMES)),
         "runtimes": frozenset(take.texts("runtimes", 8)),
-        "factors": tuple(float(v) for v in factors),
+        "factors": tuple(map(float, factors)),
     }
 
 
-def _correction(folder: Path, number: int, part: Mapping[str, Any]) -> Correction:
+def _correction(folder: Path, number: int, part: Document) -> Correction:
     path = folder / f"g{number}_{part['name']}.npz"
     stack, low, high = _stack(path, len(part["feature_names"]))
     return Correction(**part, low=low, high=high, stack=stack)
@@ -191,22 +190,21 @@ def _occupancy(path: Path) -> OccupancyModel:
     return OccupancyModel(stack=stack, low=low, high=high)
 
 
-def _stack(path: Path, width: int) -> tuple[Stack, np.ndarray, np.ndarray]:
+def _stack(path: Path, width: int) -> tuple[Stack, Array, Array]:
     arrays = read_arrays(path)
-    ends = []
-    for name in ("low", "high"):
-        found = arrays.get(name)
-        if (
-            found is None
-            or found.shape != (width,)
-            or found.dtype.kind != "f"
-            or not np.isfinite(found).all()
-        ):
-            raise BundleError(f"{path}: array {name!r} is no list of {width} finite numbers")
-        ends.append(found.astype(np.float64))
-    if np.any(ends[0] > ends[1]):
+    low = _finite(path, arrays, "low", width)
+    high = _finite(path, arrays, "high", width)
+    if np.any(low > high):
         raise BundleError(f"{path}: array 'low' exceeds 'high'")
-    return Stack.from_arrays(arrays, features=width, where=str(path)), ends[0], ends[1]
+    return Stack.from_arrays(arrays, features=width, where=str(path)), low, high
+
+
+def _finite(path: Path, arrays: Arrays, name: str, width: int) -> Array:
+    column = arrays.get(name)
+    fits = column is not None and column.shape == (width,) and column.dtype.kind == "f"
+    if column is None or not fits or not np.isfinite(column).all():
+        raise BundleError(f"{path}: array {name!r} is no list of {width} finite numbers")
+    return column.astype(np.float64)
 
 
 def _lowering(folder: Path, number: int) -> MeasuredLowering:
@@ -215,61 +213,58 @@ def _lowering(folder: Path, number: int) -> MeasuredLowering:
 
 
 class _Entry:
-    """Takes one object of a stranger's JSON apart."""
+    """Take one object of a stranger's JSON apart."""
 
-    def __init__(self, found: Any, where: str) -> None:
-        if not isinstance(found, dict):
-            raise BundleError(f"{where}: found {type(found).__name__}, expected an object")
-        self.found = found
+    def __init__(self, entry: Any, where: str) -> None:
+        if not isinstance(entry, dict):
+            raise BundleError(f"{where}: found {type(entry).__name__}, expected an object")
+        self.get = entry.get
         self.where = where
 
-    def fail(self, field: str, found: object, expected: str) -> BundleError:
-        return BundleError(f"{self.where}: {field}: found {str(found)[:60]!r}, expected {expected}")
-
-    def get(self, field: str) -> Any:
-        return self.found.get(field)
+    def fail(self, field: str, value: object, expected: str) -> BundleError:
+        return BundleError(f"{self.where}: {field}: found {str(value)[:60]!r}, expected {expected}")
 
     def name(self) -> str:
-        found = self.get("name")
-        if not isinstance(found, str) or not NAME.match(found):
-            raise self.fail("name", found, "lower-case letters, digits and underscores")
-        return found
+        name = self.get("name")
+        if not isinstance(name, str) or not NAME.match(name):
+            raise self.fail("name", name, "lower-case letters, digits and underscores")
+        return name
 
     def list(self, field: str, most: int) -> Sequence[Any]:
-        found = self.get(field)
-        if not isinstance(found, list) or len(found) > most:
-            raise self.fail(field, found, f"a list of at most {most}")
-        return found
+        items = self.get(field)
+        if not isinstance(items, list) or len(items) > most:
+            raise self.fail(field, items, f"a list of at most {most}")
+        return items
 
     def texts(self, field: str, most: int, *, least: int = 1) -> tuple[str, ...]:
-        found = self.list(field, most)
-        if len(found) < least or not all(
-            isinstance(v, str) and 1 <= len(v) <= 100 and v.isprintable() for v in found
-        ):
-            raise self.fail(field, found, f"{least} to {most} short texts")
-        return tuple(found)
+        texts = self.list(field, most)
+        if not is_list(texts, _is_short, least=least):
+            raise self.fail(field, texts, f"{least} to {most} short texts")
+        return tuple(texts)
 
-    def pair(self, found: Any, field: str) -> tuple[str, str]:
-        if not isinstance(found, list) or len(found) != 2 or not all(isinstance(v, str) for v in found):
-            raise self.fail(field, found, "[family, precision]")
-        return found[0], found[1]
+    def pair(self, pair: Any, field: str) -> Pair:
+        if not is_pair(pair):
+            raise self.fail(field, pair, "[family, precision]")
+        return pair[0], pair[1]
 
     def whole_numbers(self, field: str, length: int) -> tuple[int, ...]:
-        found = self.list(field, length)
-        if len(found) != length or not all(
-            isinstance(v, int) and not isinstance(v, bool) and 0 <= v < 2**31 for v in found
-        ):
-            raise self.fail(field, found, f"{length} whole numbers")
-        return tuple(found)
+        numbers = self.list(field, length)
+        if not is_row(numbers, length, lambda v: is_whole(v, 0, 2**31 - 1)):
+            raise self.fail(field, numbers, f"{length} whole numbers")
+        return tuple(numbers)
 
     def truth(self, field: str) -> bool:
-        found = self.get(field)
-        if not isinstance(found, bool):
-            raise self.fail(field, found, "true or false")
-        return found
+        value = self.get(field)
+        if not isinstance(value, bool):
+            raise self.fail(field, value, "true or false")
+        return value
 
     def number(self, field: str, low: float, high: float) -> float:
-        found = self.get(field)
-        if not isinstance(found, int | float) or isinstance(found, bool) or not low <= found <= high:
-            raise self.fail(field, found, f"a number from {low:g} to {high:g}")
-        return float(found)
+        value = self.get(field)
+        if not is_number(value, low, high):
+            raise self.fail(field, value, f"a number from {low:g} to {high:g}")
+        return float(value)
+
+
+def _is_short(value: object) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= 100 and value.isprintable()

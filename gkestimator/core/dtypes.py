@@ -1,12 +1,13 @@
-"""Element types of tensors, and the precisions in which kernels calculate."""
+"""Name element types of tensors, and the precisions in which kernels calculate."""
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 
 class DType(StrEnum):
-    """Element type of a tensor. The names are ONNX's, in lower case; ``bits`` is the size in memory."""
+    """Name the element type of a tensor. The names are ONNX's, in lower case; ``bits`` is the size in memory."""
 
     FLOAT = "float"
     UINT8 = "uint8"
@@ -40,43 +41,46 @@ class DType(StrEnum):
 
     @property
     def bits(self) -> int:
-        """Bits of one element. A string counts its 64-bit handle."""
+        """Return the bits of one element. A string counts its 64-bit handle."""
         return _BITS[self]
 
     @property
     def is_floating(self) -> bool:
-        """True for real floating-point types (not complex)."""
+        """Return True for real floating-point types (not complex)."""
         return self in _FLOATING
 
     @property
     def is_integer(self) -> bool:
-        """True for signed and unsigned integers (not bool)."""
+        """Return True for signed and unsigned integers (not bool)."""
         return self.value.startswith(("int", "uint"))
 
     def nbytes(self, elements: int) -> int:
-        """Bytes that ``elements`` packed elements take, rounded up."""
+        """Return the bytes that ``elements`` packed elements take, rounded up."""
         return (elements * _BITS[self] + 7) // 8
 
 
-_BITS = {
-    DType.FLOAT: 32, DType.UINT8: 8, DType.INT8: 8, DType.UINT16: 16, DType.INT16: 16, DType.INT32: 32,
-    DType.INT64: 64, DType.STRING: 64, DType.BOOL: 8, DType.FLOAT16: 16, DType.DOUBLE: 64, DType.UINT32: 32,
-    DType.UINT64: 64, DType.COMPLEX64: 64, DType.COMPLEX128: 128, DType.BFLOAT16: 16, DType.FLOAT8E4M3FN: 8,
-    DType.FLOAT8E4M3FNUZ: 8, DType.FLOAT8E5M2: 8, DType.FLOAT8E5M2FNUZ: 8, DType.UINT4: 4, DType.INT4: 4,
-    DType.FLOAT4E2M1: 4, DType.FLOAT8E8M0: 8, DType.UINT2: 2, DType.INT2: 2,
-}  # fmt: skip
-NUMPY_NAMES = {
-    DType.FLOAT: "float32", DType.DOUBLE: "float64", DType.FLOAT16: "float16", DType.BOOL: "bool",
-    DType.INT8: "int8", DType.INT16: "int16", DType.INT32: "int32", DType.INT64: "int64",
-    DType.UINT8: "uint8", DType.UINT16: "uint16", DType.UINT32: "uint32", DType.UINT64: "uint64",
-    DType.COMPLEX64: "complex64", DType.COMPLEX128: "complex128",
-}  # fmt: skip
+# Other names say their bits: float8e4m3fn, bfloat16, uint2. A string is its handle.
+_UNNAMED_BITS = {"float": 32, "double": 64, "bool": 8, "string": 64}
+
+
+def _bits(name: str) -> int:
+    digits = re.search(r"[0-9]+", name)
+    if digits is None:
+        return _UNNAMED_BITS[name]
+    return int(digits[0])
+
+
+_BITS = {dtype: _bits(dtype.value) for dtype in DType}
+# ONNX and NumPy call these alike.
+_SHARED_NAMES = "float16 bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 complex64 complex128"
+NUMPY_NAMES = {DType.FLOAT: "float32", DType.DOUBLE: "float64"}
+NUMPY_NAMES |= {DType(name): name for name in _SHARED_NAMES.split()}
 """What NumPy itself calls the types that it has."""
 _FLOATING = frozenset(t for t in DType if t.value.startswith(("float", "bfloat")) or t is DType.DOUBLE)
 
 
 class Precision(StrEnum):
-    """Arithmetic of a kernel's inner loop; it names the peak rate that bounds it.
+    """Name the arithmetic of a kernel's inner loop; it names the peak rate that bounds it.
 
     ``FP32`` is strict single precision on the CUDA cores; ``TF32``, ``FP16``, ``BF16``, ``INT8``, ``FP8`` use the
     tensor cores where the GPU has them. Memory-bound kernels carry the precision of their elements.

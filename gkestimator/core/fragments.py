@@ -1,4 +1,4 @@
-"""Fragments: one operator, or one pattern of a few, with concrete shapes, as plans and kernel datasets hold it.
+"""Hold fragments: one operator, or one pattern of a few, with concrete shapes, as plans and kernel datasets hold it.
 
 A fragment is plain data, so it can be stored as JSON, rebuilt as an ONNX file (``onnx_io.fragment_models``), run by
 an executor and lowered by the same rules as a whole model.
@@ -15,7 +15,9 @@ from typing import Any, TypeAlias
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ModelError
+from gkestimator.core.files import refuse_constant
 from gkestimator.core.records import frozen
+from gkestimator.core.values import is_list, is_whole
 
 JsonAttribute: TypeAlias = "int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]"
 FILLS = ("normal", "positive", "index", "mask", "value")
@@ -37,7 +39,7 @@ _ROLES = ("input", "weight", "constant")
 
 @frozen
 class FragmentTensor:
-    """A tensor that goes into a fragment.
+    """Hold a tensor that goes into a fragment.
 
     ``role``: ``input`` (an activation), ``weight`` (an initialiser whose values do not matter) or ``constant`` (an
     initialiser whose ``values``, flat and in C order, decide what is calculated: shapes, axes, scales). ``fill``: one
@@ -54,18 +56,18 @@ class FragmentTensor:
 
     @property
     def elements(self) -> int:
-        """Number of elements (1 for a scalar)."""
+        """Return the number of elements (1 for a scalar)."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
+        """Return the bytes in memory."""
         return self.dtype.nbytes(self.elements)
 
 
 @frozen
 class FragmentNode:
-    """One ONNX node; an omitted optional input is an empty name."""
+    """Hold one ONNX node; an omitted optional input is an empty name."""
 
     op_type: str
     domain: str
@@ -76,7 +78,7 @@ class FragmentNode:
 
 @frozen
 class Fragment:
-    """Nodes in execution order, the tensors that go in, the names of those that come out, and opset versions by
+    """Hold nodes in execution order, the tensors that go in, the names of those that come out, and opset versions by
     domain. ``pattern`` names what the nodes are together (``gelu``, ``layer_norm``, ..., ``model:resnet50`` for a whole
     model); empty for a single node."""
 
@@ -88,232 +90,243 @@ class Fragment:
 
     @property
     def op_type(self) -> str:
-        """The pattern's name, or the type of the only node."""
+        """Return the pattern's name, or the type of the only node."""
         return self.pattern or self.nodes[0].op_type
 
     @property
     def is_model(self) -> bool:
-        """Whether the fragment is a whole model."""
+        """Return whether the fragment is a whole model."""
         return self.pattern.startswith(MODEL_PREFIX)
 
     @property
     def op_domain(self) -> str:
-        """The domain of the only node; ``pattern`` where the fragment is one."""
+        """Return the domain of the only node; ``pattern`` where the fragment is one."""
         if self.pattern:
             return "pattern"
         return self.nodes[0].domain
 
     def document(self) -> dict[str, Any]:
-        """The fragment as JSON values, defaults left out."""
-        tensors = []
-        for t in self.tensors:
-            entry: dict[str, Any] = {"name": t.name, "dtype": t.dtype.value, "shape": list(t.shape)}
-            if t.role != "input":
-                entry["role"] = t.role
-            if t.fill != "normal":
-                entry["fill"] = t.fill
-            if t.below is not None:
-                entry["below"] = t.below
-            if t.values is not None:
-                entry["values"] = list(t.values)
-            tensors.append(entry)
-        nodes = []
-        for n in self.nodes:
-            node: dict[str, Any] = {
-                "op_type": n.op_type,
-                "inputs": list(n.inputs),
-                "outputs": list(n.outputs),
-            }
-            if n.domain:
-                node["domain"] = n.domain
-            if n.attributes:
-                node["attributes"] = {
-                    k: list(v) if isinstance(v, tuple) else v for k, v in sorted(n.attributes.items())
-                }
-            nodes.append(node)
-        result: dict[str, Any] = {
+        """Return the fragment as JSON values, defaults left out."""
+        document: dict[str, Any] = {
             "opsets": dict(sorted(self.opsets.items())),
-            "nodes": nodes,
-            "tensors": tensors,
+            "nodes": [_node_document(node) for node in self.nodes],
+            "tensors": [_tensor_document(tensor) for tensor in self.tensors],
             "outputs": list(self.outputs),
         }
         if self.pattern:
-            result["pattern"] = self.pattern
-        return result
+            document["pattern"] = self.pattern
+        return document
 
     def text(self) -> str:
-        """The fragment as one line of canonical JSON: equal fragments give equal texts."""
+        """Return the fragment as one line of canonical JSON: equal fragments give equal texts."""
         return json.dumps(self.document(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def digest(self) -> str:
-        """16 hexadecimal digits that name the fragment's content."""
+        """Return 16 hexadecimal digits that name the fragment's content."""
         return hashlib.sha256(self.text().encode()).hexdigest()[:16]
 
     @classmethod
     def parse(cls, text: str, *, where: str) -> Fragment:
-        """The fragment that :meth:`text` wrote. Raises ModelError as :meth:`from_document`."""
+        """Return the fragment that :meth:`text` wrote. Raises ModelError as :meth:`from_document`."""
         try:
-            document = json.loads(text, parse_constant=_no_constant)
+            document = json.loads(text, parse_constant=refuse_constant)
         except (ValueError, RecursionError) as e:
             raise ModelError(f"{where}: not a fragment in JSON: {e}") from e
         return cls.from_document(document, where=where)
 
     @classmethod
     def from_document(cls, document: Any, *, where: str) -> Fragment:
-        """The fragment that JSON values describe, checked as a stranger's. Raises ModelError in one line that names
-        ``where``, the field, what was found and what was expected."""
-        d = _Checked(where)
-        d.keys(document, "fragment", {"opsets", "nodes", "tensors", "outputs"}, {"pattern"})
+        """Return the fragment that JSON values describe, checked as a stranger's. Raises ModelError in one line that
+        names ``where``, the field, what was found and what was expected."""
+        take = _Checked(where)
+        take.keys(document, "fragment", {"opsets", "nodes", "tensors", "outputs"}, {"pattern"})
         opsets = document["opsets"]
-        if (
-            not isinstance(opsets, dict)
-            or not 1 <= len(opsets) <= 8
-            or not all(
-                isinstance(v, int) and not isinstance(v, bool) and 1 <= v <= 1000 for v in opsets.values()
-            )
-        ):
-            raise d.fail("opsets", opsets, "an object of 1 to 8 whole numbers by domain")
-        for domain in opsets:
-            d.text(domain, "opsets")
+        take.opsets(opsets)
         pattern = document.get("pattern", "")
         if not isinstance(pattern, str) or (pattern and not _NAME.match(pattern)):
-            raise d.fail("pattern", pattern, "a name")
-        whole = pattern.startswith(MODEL_PREFIX)
-        most_nodes = _MOST_NODES_OF_A_MODEL if whole else _MOST_NODES
-        most_tensors = _MOST_TENSORS_OF_A_MODEL if whole else _MOST_TENSORS
-        tensors = tuple(
-            d.tensor(t, i) for i, t in enumerate(d.list(document["tensors"], "tensors", most_tensors))
-        )
-        nodes = tuple(d.node(n, i) for i, n in enumerate(d.list(document["nodes"], "nodes", most_nodes)))
-        outputs = tuple(d.name(o, "outputs") for o in d.list(document["outputs"], "outputs", _MOST_TENSORS))
-        known = {t.name for t in tensors}
-        if len(known) != len(tensors):
-            raise d.fail("tensors", "a name twice", "distinct names")
-        for i, node in enumerate(nodes):
-            for name in node.inputs:
-                if name and name not in known:
-                    raise d.fail(f"nodes[{i}].inputs", name, "a tensor, or an output of an earlier node")
-            for name in node.outputs:
-                if name and name in known:
-                    raise d.fail(f"nodes[{i}].outputs", name, "a new name")
-            known.update(n for n in node.outputs if n)
-        if not nodes or not outputs or not set(outputs) <= known:
-            raise d.fail("outputs", list(outputs), "names that the nodes write, and at least one node")
+            raise take.fail("pattern", pattern, "a name")
+        most_nodes = _MOST_NODES
+        most_tensors = _MOST_TENSORS
+        if pattern.startswith(MODEL_PREFIX):
+            most_nodes = _MOST_NODES_OF_A_MODEL
+            most_tensors = _MOST_TENSORS_OF_A_MODEL
+        listed = take.list(document["tensors"], "tensors", most_tensors)
+        tensors = tuple(take.tensor(entry, f"tensors[{i}]") for i, entry in enumerate(listed))
+        listed = take.list(document["nodes"], "nodes", most_nodes)
+        nodes = tuple(take.node(entry, f"nodes[{i}]") for i, entry in enumerate(listed))
+        outputs = take.names(document["outputs"], "outputs")
+        written = take.wiring(tensors, nodes)
+        if not nodes or not outputs or not written.issuperset(outputs):
+            raise take.fail("outputs", list(outputs), "names that the nodes write, and at least one node")
         return cls(opsets=opsets, nodes=nodes, tensors=tensors, outputs=outputs, pattern=pattern)
 
 
-def _no_constant(text: str) -> float:
-    raise ValueError(f"found {text}, expected a finite number")
+def _tensor_document(tensor: FragmentTensor) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype.value, "shape": list(tensor.shape)}
+    if tensor.role != "input":
+        entry["role"] = tensor.role
+    if tensor.fill != "normal":
+        entry["fill"] = tensor.fill
+    if tensor.below is not None:
+        entry["below"] = tensor.below
+    if tensor.values is not None:
+        entry["values"] = list(tensor.values)
+    return entry
+
+
+def _node_document(node: FragmentNode) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "op_type": node.op_type,
+        "inputs": list(node.inputs),
+        "outputs": list(node.outputs),
+    }
+    if node.domain:
+        entry["domain"] = node.domain
+    attributes: dict[str, Any] = {}
+    for name, value in sorted(node.attributes.items()):
+        if isinstance(value, tuple):
+            attributes[name] = list(value)
+        else:
+            attributes[name] = value
+    if attributes:
+        entry["attributes"] = attributes
+    return entry
 
 
 class _Checked:
-    """Takes a stranger's JSON apart, refusing what does not fit."""
+    """Take a stranger's JSON apart, refusing what does not fit."""
 
     def __init__(self, where: str) -> None:
         self.where = where
 
-    def fail(self, field: str, found: object, expected: str) -> ModelError:
-        if not isinstance(found, dict | list):
-            shown = repr(found)
-        else:
-            shown = f"a {type(found).__name__} of {len(found)}"
+    def fail(self, field: str, value: object, expected: str) -> ModelError:
+        shown = repr(value)
+        if isinstance(value, dict | list):
+            shown = f"a {type(value).__name__} of {len(value)}"
         return ModelError(f"{self.where}: {field}: found {shown[:80]}, expected {expected}")
 
-    def keys(self, found: Any, field: str, needed: set[str], optional: set[str]) -> None:
-        if not isinstance(found, dict):
-            raise self.fail(field, type(found).__name__, "an object")
-        for key in sorted(needed - found.keys()):
+    def keys(self, entry: Any, field: str, needed: set[str], optional: set[str]) -> None:
+        if not isinstance(entry, dict):
+            raise self.fail(field, type(entry).__name__, "an object")
+        for key in sorted(needed - entry.keys()):
             raise self.fail(field, f"no {key}", f"the keys {', '.join(sorted(needed))}")
-        for key in sorted(found.keys() - needed - optional):
-            raise self.fail(field, key, f"only the keys {', '.join(sorted(needed | optional))}")
+        known = needed | optional
+        for key in sorted(entry.keys() - known):
+            raise self.fail(field, key, f"only the keys {', '.join(sorted(known))}")
 
-    def list(self, found: Any, field: str, most: int) -> list[Any]:
-        if not isinstance(found, list) or len(found) > most:
-            raise self.fail(field, found, f"a list of at most {most}")
-        return found
+    def list(self, items: Any, field: str, most: int) -> list[Any]:
+        if not isinstance(items, list) or len(items) > most:
+            raise self.fail(field, items, f"a list of at most {most}")
+        return items
 
-    def text(self, found: Any, field: str) -> str:
-        if not isinstance(found, str) or len(found) > _MOST_TEXT or not (found == "" or found.isprintable()):
-            raise self.fail(field, found, f"a printable text of at most {_MOST_TEXT} characters")
-        return found
+    def text(self, text: Any, field: str) -> str:
+        if not isinstance(text, str) or len(text) > _MOST_TEXT or not text.isprintable():
+            raise self.fail(field, text, f"a printable text of at most {_MOST_TEXT} characters")
+        return text
 
-    def name(self, found: Any, field: str) -> str:
-        if not isinstance(found, str) or not _NAME.match(found):
-            raise self.fail(field, found, "a name of letters, digits and _ . : / -")
-        return found
+    def name(self, name: Any, field: str) -> str:
+        if not isinstance(name, str) or not _NAME.match(name):
+            raise self.fail(field, name, "a name of letters, digits and _ . : / -")
+        return name
 
-    def tensor(self, found: Any, i: int) -> FragmentTensor:
-        at = f"tensors[{i}]"
-        self.keys(found, at, {"name", "dtype", "shape"}, {"role", "fill", "below", "values"})
+    def names(self, items: Any, field: str, *, omitted: bool = False) -> tuple[str, ...]:
+        """Take a list of names; ``omitted``: an empty one stands for what is left out."""
+        names = []
+        for name in self.list(items, field, _MOST_TENSORS):
+            if not omitted or name != "":
+                self.name(name, field)
+            names.append(name)
+        return tuple(names)
+
+    def opsets(self, opsets: Any) -> None:
+        fits = isinstance(opsets, dict) and 1 <= len(opsets) <= 8
+        if not fits or not all(is_whole(version, 1, 1000) for version in opsets.values()):
+            raise self.fail("opsets", opsets, "an object of 1 to 8 whole numbers by domain")
+        for domain in opsets:
+            self.text(domain, "opsets")
+
+    def wiring(self, tensors: tuple[FragmentTensor, ...], nodes: tuple[FragmentNode, ...]) -> set[str]:
+        """Return every name that is given or written; each is so once, and before it is read."""
+        known = {tensor.name for tensor in tensors}
+        if len(known) != len(tensors):
+            raise self.fail("tensors", "a name twice", "distinct names")
+        for i, node in enumerate(nodes):
+            for name in node.inputs:
+                if name and name not in known:
+                    raise self.fail(f"nodes[{i}].inputs", name, "a tensor, or an output of an earlier node")
+            for name in node.outputs:
+                if name and name in known:
+                    raise self.fail(f"nodes[{i}].outputs", name, "a new name")
+            known.update(filter(None, node.outputs))
+        return known
+
+    def tensor(self, entry: Any, at: str) -> FragmentTensor:
+        self.keys(entry, at, {"name", "dtype", "shape"}, {"role", "fill", "below", "values"})
         try:
-            dtype = DType(found["dtype"])
+            dtype = DType(entry["dtype"])
         except ValueError as e:
-            raise self.fail(f"{at}.dtype", found["dtype"], "an ONNX element type in lower case") from e
-        shape = self.list(found["shape"], f"{at}.shape", _MOST_RANK)
-        if not all(isinstance(v, int) and not isinstance(v, bool) and 0 <= v < 2**31 for v in shape):
-            raise self.fail(f"{at}.shape", shape, "whole numbers from 0")
-        if math.prod(shape) > _MOST_ELEMENTS:
-            raise self.fail(f"{at}.shape", shape, f"at most {_MOST_ELEMENTS} elements")
-        role = found.get("role", "input")
-        fill = found.get("fill", "normal")
+            raise self.fail(f"{at}.dtype", entry["dtype"], "an ONNX element type in lower case") from e
+        shape = self.shape(entry["shape"], f"{at}.shape")
+        role = entry.get("role", "input")
         if role not in _ROLES:
             raise self.fail(f"{at}.role", role, " or ".join(_ROLES))
+        fill = entry.get("fill", "normal")
         if fill not in FILLS:
             raise self.fail(f"{at}.fill", fill, " or ".join(FILLS))
-        below = found.get("below")
-        values = found.get("values")
+        below = entry.get("below")
         if (fill == "index") != (below is not None):
             raise self.fail(f"{at}.below", below, "a whole number for fill index, and for no other")
-        if below is not None and (
-            not isinstance(below, int) or isinstance(below, bool) or not 1 <= below < 2**31
-        ):
+        if below is not None and not is_whole(below, 1, 2**31 - 1):
             raise self.fail(f"{at}.below", below, "a whole number from 1")
+        values = entry.get("values")
         if (fill == "value") != (values is not None):
             raise self.fail(f"{at}.values", values, "numbers for fill value, and for no other")
         if values is not None:
-            numbers = self.list(values, f"{at}.values", _MOST_VALUES)
-            if len(numbers) != math.prod(shape) or not all(isinstance(v, int | float) for v in numbers):
-                raise self.fail(f"{at}.values", values, f"{math.prod(shape)} numbers")
-            values = tuple(numbers)
+            values = self.values(values, math.prod(shape), f"{at}.values")
+        name = self.name(entry["name"], f"{at}.name")
         return FragmentTensor(
-            name=self.name(found["name"], f"{at}.name"),
-            dtype=dtype,
-            shape=tuple(shape),
-            role=role,
-            fill=fill,
-            below=below,
-            values=values,
+            name=name, dtype=dtype, shape=shape, role=role, fill=fill, below=below, values=values
         )
 
-    def node(self, found: Any, i: int) -> FragmentNode:
-        at = f"nodes[{i}]"
-        self.keys(found, at, {"op_type", "inputs", "outputs"}, {"domain", "attributes"})
-        attributes = found.get("attributes", {})
-        if not isinstance(attributes, dict) or len(attributes) > 64:
-            raise self.fail(f"{at}.attributes", attributes, "an object of at most 64 attributes")
-        inputs = self.list(found["inputs"], f"{at}.inputs", _MOST_TENSORS)
+    def shape(self, items: Any, field: str) -> tuple[int, ...]:
+        shape = self.list(items, field, _MOST_RANK)
+        if not is_list(shape, lambda dim: is_whole(dim, 0, 2**31 - 1)):
+            raise self.fail(field, shape, "whole numbers from 0")
+        if math.prod(shape) > _MOST_ELEMENTS:
+            raise self.fail(field, shape, f"at most {_MOST_ELEMENTS} elements")
+        return tuple(shape)
+
+    def values(self, items: Any, count: int, field: str) -> tuple[float | int | bool, ...]:
+        values = self.list(items, field, _MOST_VALUES)
+        if len(values) != count or not all(isinstance(v, int | float) for v in values):
+            raise self.fail(field, items, f"{count} numbers")
+        return tuple(values)
+
+    def node(self, entry: Any, at: str) -> FragmentNode:
+        self.keys(entry, at, {"op_type", "inputs", "outputs"}, {"domain", "attributes"})
+        listed = entry.get("attributes", {})
+        if not isinstance(listed, dict) or len(listed) > 64:
+            raise self.fail(f"{at}.attributes", listed, "an object of at most 64 attributes")
+        attributes = {}
+        for name, value in listed.items():
+            self.name(name, f"{at}.attributes")
+            attributes[name] = self.attribute(value, f"{at}.attributes.{name}")
         return FragmentNode(
-            op_type=self.name(found["op_type"], f"{at}.op_type"),
-            domain=self.text(found.get("domain", ""), f"{at}.domain"),
-            attributes={
-                self.name(k, f"{at}.attributes"): self.attribute(v, f"{at}.attributes.{k}")
-                for k, v in attributes.items()
-            },
-            inputs=tuple(v if v == "" else self.name(v, f"{at}.inputs") for v in inputs),
-            outputs=tuple(
-                v if v == "" else self.name(v, f"{at}.outputs")
-                for v in self.list(found["outputs"], f"{at}.outputs", _MOST_TENSORS)
-            ),
+            op_type=self.name(entry["op_type"], f"{at}.op_type"),
+            domain=self.text(entry.get("domain", ""), f"{at}.domain"),
+            attributes=attributes,
+            inputs=self.names(entry["inputs"], f"{at}.inputs", omitted=True),
+            outputs=self.names(entry["outputs"], f"{at}.outputs", omitted=True),
         )
 
-    def attribute(self, found: Any, field: str) -> JsonAttribute:
-        if isinstance(found, bool) or found is None or isinstance(found, dict):
-            raise self.fail(field, found, "a number, a text, or a list of them")
-        if isinstance(found, list):
-            kinds = {type(v) for v in self.list(found, field, _MOST_VALUES)}
+    def attribute(self, value: Any, field: str) -> JsonAttribute:
+        if isinstance(value, bool | dict) or value is None:
+            raise self.fail(field, value, "a number, a text, or a list of them")
+        if isinstance(value, list):
+            kinds = {type(v) for v in self.list(value, field, _MOST_VALUES)}
             if len(kinds) > 1 or not kinds <= {int, float, str}:
-                raise self.fail(field, found, "a list of numbers of one kind, or of texts")
-            return tuple(found)
-        if isinstance(found, str):
-            return self.text(found, field)
-        return found
+                raise self.fail(field, value, "a list of numbers of one kind, or of texts")
+            return tuple(value)
+        if isinstance(value, str):
+            return self.text(value, field)
+        return value  # type: ignore[no-any-return]  # a number

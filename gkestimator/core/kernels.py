@@ -6,18 +6,24 @@ the same kernels as columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
 from enum import StrEnum
+from typing import TypeAlias
 
 import numpy as np
 
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.records import frozen
 
+Array: TypeAlias = np.ndarray
+"""Numbers, one per kernel unless said otherwise."""
+Arrays: TypeAlias = Mapping[str, np.ndarray]
+"""Arrays by name."""
+
 
 class Family(StrEnum):
-    """What kind of kernel it is; regressors, features and launch geometry are chosen by it."""
+    """Name what kind of kernel it is; regressors, features and launch geometry are chosen by it."""
 
     LINEAR = "linear"  # one GEMM: (m, k) x (k, n), usually against a weight
     BMM = "bmm"  # batched GEMM of activations
@@ -167,35 +173,35 @@ _SCALARS = (
 
 @frozen
 class KernelTable:
-    """Kernels as columns (float64 arrays of one length; NaN where a kernel has no such shape).
+    """Hold kernels as columns (float64 arrays of one length; NaN where a kernel has no such shape).
 
     ``columns`` holds the scalar fields of :class:`Kernel` under their names, ``gemm_batch, gemm_m, gemm_n, gemm_k``
     and ``conv_<field of ConvShape>``. ``family``, ``variant`` and ``precision`` are arrays of str objects.
     """
 
-    family: np.ndarray
-    variant: np.ndarray
-    precision: np.ndarray
-    columns: Mapping[str, np.ndarray]
+    family: Array
+    variant: Array
+    precision: Array
+    columns: Arrays
 
     def __len__(self) -> int:
         return len(self.family)
 
     @classmethod
     def from_kernels(cls, kernels: Sequence[Kernel]) -> KernelTable:
-        """Columns of ``kernels``, in their order."""
+        """Return ``kernels`` as columns, in their order."""
         count = len(kernels)
-        columns = {
-            name: np.fromiter((getattr(k, name) for k in kernels), dtype=np.float64, count=count)
-            for name in _SCALARS
-        }
+        columns = {}
+        for name in _SCALARS:
+            columns[name] = np.fromiter((getattr(k, name) for k in kernels), dtype=np.float64, count=count)
         for prefix, names in (("gemm", _GEMM), ("conv", _CONV)):
             block = np.full((len(names), count), np.nan)
             for i, kernel in enumerate(kernels):
                 shape = getattr(kernel, prefix)
                 if shape is not None:
                     block[:, i] = [getattr(shape, name) for name in names]
-            columns.update({f"{prefix}_{name}": block[j] for j, name in enumerate(names)})
+            for name, column in zip(names, block, strict=True):
+                columns[f"{prefix}_{name}"] = column
         return cls(
             family=np.array([k.family.value for k in kernels], dtype=object),
             variant=np.array([k.variant for k in kernels], dtype=object),
@@ -203,11 +209,45 @@ class KernelTable:
             columns=columns,
         )
 
-    def take(self, index: np.ndarray) -> KernelTable:
-        """The rows that ``index`` (integers or a mask) selects."""
+    def take(self, index: Array) -> KernelTable:
+        """Return the rows that ``index`` (integers or a mask) selects."""
         return KernelTable(
             family=self.family[index],
             variant=self.variant[index],
             precision=self.precision[index],
             columns={name: column[index] for name, column in self.columns.items()},
         )
+
+    @property
+    def total_bytes(self) -> Array:
+        """Return the bytes read and written."""
+        return np.asarray(self.columns["read_bytes"] + self.columns["write_bytes"])
+
+    @property
+    def outputs(self) -> Array:
+        """Return the number of output elements."""
+        element_bytes = np.maximum(self.columns["element_bytes"], 1e-3)
+        return np.asarray(self.columns["write_bytes"] / element_bytes)
+
+    def size(self, name: str) -> Array:
+        """Return a column of sizes, each at least 1; 1 where a kernel has no such shape."""
+        column = np.nan_to_num(self.columns[name], nan=1.0)
+        return np.asarray(np.maximum(column, 1.0))
+
+    def gemm_sizes(self) -> tuple[Array, Array, Array, Array]:
+        """Return batch, m, n and k of the matrix products, each at least 1."""
+        return self.size("gemm_batch"), self.size("gemm_m"), self.size("gemm_n"), self.size("gemm_k")
+
+    def is_of(self, families: Iterable[Family]) -> Array:
+        """Return the mask of the rows whose family is among ``families``."""
+        return np.isin(self.family.astype(str), [family.value for family in families])
+
+    def by_family(self) -> Iterator[tuple[Family, Array]]:
+        """Yield each family with the mask of its rows."""
+        for family in np.unique(self.family.astype(str)):
+            yield Family(family), self.family == family
+
+    def by_precision(self) -> Iterator[tuple[str, Array]]:
+        """Yield each precision with the places of its rows."""
+        for precision in np.unique(self.precision.astype(str)):
+            yield str(precision), np.flatnonzero(self.precision == precision)

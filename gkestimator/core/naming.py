@@ -1,4 +1,4 @@
-"""Which files a command line means, and what their models are called in tables."""
+"""Say which files a command line means, and what their models are called in tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_FILES = 100_000
 
 
 def distinct_names(paths: Sequence[Path]) -> tuple[str, ...]:
-    """One name per path, all different: the file stem, or with the fewest parents that tell the stems apart.
+    """Return one name per path, all different: the file stem, or with the fewest parents that tell the stems apart.
 
     ``timm/resnet50`` and ``ethz/resnet50`` for two files called ``resnet50.onnx``. Files that differ in their
     suffix alone keep it; a path given twice is numbered (``resnet50#2``).
@@ -49,13 +49,13 @@ def _tails(stem: str, paths: Sequence[Path]) -> list[str]:
 def find_models(
     arguments: Sequence[str],
 ) -> tuple[tuple[Path, ...], tuple[tuple[Path, GkestimatorError], ...]]:
-    """The model files that ``arguments`` mean, each once, and the arguments that mean none with the reason.
+    """Return the model files that ``arguments`` mean, each once, and the arguments that mean none with the reason.
 
     An argument is a file (whether it can be read is found out later), a folder (every ``*.onnx`` below it,
     sorted; links to folders are not followed) or a pattern (``*``, ``?``, ``[...]``, ``**``). Folders and
     patterns stop at MAX_FILES.
     """
-    found: dict[str, Path] = {}
+    models: dict[str, Path] = {}
     failures: list[tuple[Path, GkestimatorError]] = []
     for argument in arguments:
         path = Path(argument)
@@ -78,8 +78,8 @@ def find_models(
             failures.append((path, UsageError(f"{argument}: cannot be looked up: {e}")))
             continue
         for match in matches:
-            found.setdefault(os.path.realpath(match), match)
-    return tuple(found.values()), tuple(failures)
+            models.setdefault(os.path.realpath(match), match)
+    return tuple(models.values()), tuple(failures)
 
 
 def _below(folder: Path) -> list[Path]:

@@ -140,12 +140,16 @@ class Number(Kind):
     @property
     def metavar(self) -> str:  # type: ignore[override]
         """Return the type as help shows it."""
-        return "INTEGER" if self.whole else "FLOAT"
+        if self.whole:
+            return "INTEGER"
+        return "FLOAT"
 
     @property
     def python(self) -> str:  # type: ignore[override]
         """Return the type."""
-        return "int" if self.whole else "float"
+        if self.whole:
+            return "int"
+        return "float"
 
     @property
     def bounds(self) -> str:
@@ -171,7 +175,9 @@ class Number(Kind):
         if self.whole:
             digits = text.strip().removeprefix("-")
             good = digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS
-            return int(text) if good else text
+            if good:
+                return int(text)
+            return text
         try:
             return float(text)
         except ValueError:
@@ -269,11 +275,12 @@ class Pairs(Kind):
         """Return the numbers by name; None has none. Raises UnfitError: no pairs, or one name with two numbers."""
         if value is None:
             return {}
-        pairs = value.items() if isinstance(value, Mapping) else value
-        if not isinstance(value, Mapping | tuple):
+        if isinstance(value, Mapping):
+            value = tuple(value.items())
+        if not isinstance(value, tuple):
             raise self._refuse(value)
         numbers: dict[str, int | float] = {}
-        for name, number in pairs:  # type: ignore[attr-defined]  # a tuple holds pairs
+        for name, number in value:
             if not isinstance(name, str):
                 raise self._refuse(value)
             try:

@@ -1,4 +1,4 @@
-"""What a command may write to: by suffix, and never over what it reads."""
+"""Say what a command may write to: by suffix, and never over what it reads."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from gkestimator.core.errors import UsageError
 
 
 def by_suffix(option: str, path: Path, suffixes: Mapping[str, str]) -> str:
-    """The form that ``path`` of ``option`` names. Raises UsageError."""
-    found = suffixes.get(path.suffix.lower())
-    if found is None:
+    """Return the form that ``path`` of ``option`` names. Raises UsageError."""
+    form = suffixes.get(path.suffix.lower())
+    if form is None:
         raise UsageError(f"{option} {path}: found the suffix {path.suffix!r}, expected {', '.join(suffixes)}")
-    return found
+    return form
 
 
 def refuse_overwriting(written: Mapping[str, Path | None], read: Sequence[Path]) -> None:
-    """``-o plan.json`` is a slip that would cost the plan. ``written``: files by option. Raises UsageError."""
+    """Raise UsageError where a command would write over what it reads: ``-o plan.json`` is a slip that would cost the
+    plan. ``written``: files by option."""
     others = list(read)
     for option, path in written.items():
         if path is None or os.path.abspath(path) == os.devnull:

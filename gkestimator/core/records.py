@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar, dataclass_transform
 
 Class = TypeVar("Class", bound=type)
+Record = TypeVar("Record")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -14,4 +16,13 @@ def frozen(kind: Class) -> Class:
 
     Values that travel between rooms are frozen: nobody can change them midway, and a call says what each number is.
     """
-    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
+    record: Class = dataclass(frozen=True, slots=True, kw_only=True)(kind)  # type: ignore[assignment]
+    return record
+
+
+def map_fields(record: Record, function: Callable[[Any], Any]) -> Record:
+    """Return a record of the same kind with `function` applied to the value of every field."""
+    changed = {}
+    for member in fields(record):  # type: ignore[arg-type]  # a record is a dataclass
+        changed[member.name] = function(getattr(record, member.name))
+    return type(record)(**changed)

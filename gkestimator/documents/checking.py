@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import re
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import DocumentError
+from gkestimator.core.files import FileWords, opened
 from gkestimator.core.versions import FIRST_DERIVED
 
 MAX_BYTES = 10 * 2**20
@@ -20,6 +19,7 @@ MAX_BYTES = 10 * 2**20
 MAX_DEPTH = 20
 # A workload of tens of thousands of models; YAML takes seconds for that already.
 MAX_ITEMS = 200_000
+_WORDS = FileWords(error=DocumentError, unreadable="cannot be read as text in UTF-8")
 # Names become files, Kubernetes objects and shell words: letters, digits and a few signs, folders by single slashes.
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.#+-]|/(?=[A-Za-z0-9_])){0,199}")
 
@@ -34,20 +34,8 @@ def valid_name(text: object) -> bool:
 
 
 def _text(path: Path, limit: int = MAX_BYTES) -> str:
-    try:
-        # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(handle, "rb") as stream:
-            status = os.fstat(stream.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise DocumentError(f"{path}: found something other than a regular file")
-            if status.st_size > limit:
-                raise DocumentError(f"{path}: found {status.st_size:,} bytes, expected at most {limit:,}")
-            return stream.read(limit + 1).decode("utf-8-sig")
-    except (OSError, ValueError) as e:
-        raise DocumentError(
-            f"{path}: cannot be read as text in UTF-8: {getattr(e, 'strerror', None) or e}"
-        ) from e
+    with opened(path, _WORDS, limit) as stream:
+        return stream.read(limit + 1).decode("utf-8-sig")
 
 
 def load_yaml(path: Path, *, what: str) -> Fields:

@@ -22,7 +22,7 @@ from gkestimator.estimation.sources import load_bundles
 from gkestimator.estimation.timeline import LaunchProgram
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.hardware.host_profile import HostProfile, default_host_file, load_host_file
-from gkestimator.hardware.runtime_profiles import RuntimeProfile, load_runtime, resolve_dtype
+from gkestimator.hardware.runtimes.profiles import RuntimeProfile, load_runtime, resolve_dtype
 from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions
 from gkestimator.lowering import lower_each
 from gkestimator.memory import MemoryProfile, MemoryReplay, cumulative_reserved

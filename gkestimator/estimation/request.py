@@ -32,7 +32,7 @@ Dims: TypeAlias = Option[Mapping[str, int] | Sequence[tuple[str, int]] | None, d
 
 
 def _dtypes() -> tuple[str, ...]:
-    from gkestimator.hardware.runtime_profiles import DTYPE_WORDS
+    from gkestimator.hardware.runtimes.profiles import DTYPE_WORDS
 
     return DTYPE_WORDS
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import TableError, one_line
+from gkestimator.core.files import FileWords, check_file
 from gkestimator.core.records import frozen
 from gkestimator.tables import REQUIREMENTS
 from gkestimator.tables.reading import number_of, parquet_records
@@ -25,6 +24,10 @@ from gkestimator.tables.schema import cell_error, refuse_repeated
 # A table of whole models; what is larger is a log, or not meant for us.
 MAX_TRUTH_BYTES = 64 * 2**20
 MAX_TRUTH_ROWS = 200_000
+_WORDS = FileWords(
+    error=TableError,
+    not_regular="found something other than a regular file, expected a table of measurements",
+)
 MEASURES = (
     "latency_ms",
     "reserved_bytes",
@@ -137,17 +140,7 @@ def truth_of(path: Path, records: Iterable[Mapping[str, Any]]) -> Truth:
 
 
 def _check_file(path: Path) -> None:
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError) as e:
-        raise TableError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
-    if not stat.S_ISREG(status.st_mode):
-        raise TableError(
-            f"{path}: found something other than a regular file, expected a table of measurements"
-        )
-    if status.st_size > MAX_TRUTH_BYTES:
-        raise TableError(f"{path}: found {status.st_size:,} bytes, expected at most {MAX_TRUTH_BYTES:,}")
-    if status.st_size == 0:
+    if check_file(path, _WORDS, MAX_TRUTH_BYTES) == 0:
         raise TableError(f"{path}: found an empty file, expected columns model, batch_size, latency_ms")
 
 

@@ -84,7 +84,10 @@ class _Board:
     def number(self, name: str) -> float:
         """Return the required number ``name``, which may stand alone or in a table with its source."""
         entry = self.data.get(name)
-        value = entry.get("value") if isinstance(entry, dict) else entry
+        if isinstance(entry, dict):
+            value = entry.get("value")
+        else:
+            value = entry
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
             raise self.fail(name, f"is {str(value)[:60]}, expected a number above 0")
         return value
@@ -104,7 +107,10 @@ class _Board:
             if entry is None:
                 continue
             default = {"unit": unit, "source": source.format(source=self.text("source"))}
-            stated = entry if isinstance(entry, dict) else {"value": entry}
+            if isinstance(entry, dict):
+                stated = entry
+            else:
+                stated = {"value": entry}
             flat[target] = default | stated
         return flat
 
@@ -137,7 +143,10 @@ class _Board:
                 "fp32.published_tflops",
                 f"is {published!r}, but 2 x sms x {cores} cores x boost_clock_mhz is {rate:.4g} TFLOP/s",
             )
-        said = f"; {entry['source']}" if "source" in entry else ""
+        if "source" in entry:
+            said = f"; {entry['source']}"
+        else:
+            said = ""
         return rate, f"2 x {sms} SMs x {cores} cores x {clock} MHz{said}"
 
     def rates(self) -> dict[str, Any]:
@@ -162,13 +171,22 @@ class _Board:
             raise self.fail("half_rate_tensor", f"is {halved!r}, expected some of {known}")
         sms = self.number("sms")
         boost = self.number("boost_clock_mhz")
-        clock = self.number("tensor_clock_mhz") if "tensor_clock_mhz" in self.data else boost
+        if "tensor_clock_mhz" in self.data:
+            clock = self.number("tensor_clock_mhz")
+        else:
+            clock = boost
         peaks: dict[str, Any] = {}
         for precision, full in self.capability.tensor.items():
             if precision in self.data.get("peak", {}):
                 continue
-            rate = full // 2 if precision in halved else full
-            own_clock = boost if precision == "fp64" else clock
+            if precision in halved:
+                rate = full // 2
+            else:
+                rate = full
+            if precision == "fp64":
+                own_clock = boost
+            else:
+                own_clock = clock
             source = (
                 f"tensor cores, dense: {sms} SMs x {rate} per clock x {own_clock} MHz; {self.text('tensor')}"
             )
@@ -177,7 +195,10 @@ class _Board:
 
 
 def _tera(precision: str, rate: float, source: str) -> dict[str, Any]:
-    unit = "TOP/s" if precision == "int8" else "TFLOP/s"
+    if precision == "int8":
+        unit = "TOP/s"
+    else:
+        unit = "TFLOP/s"
     return {"value": _rounded(rate), "unit": unit, "source": source}
 
 
@@ -191,7 +212,10 @@ def expand_board(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
             known = ", ".join(sorted((*_TEXTS, *_OTHERS, *_FIELDS)))
             raise SpecError(f"{path}: [{name}] is not a field of a GPU board file (known: {known})")
     wanted = data.get("capability")
-    capability = find_capability(wanted, path.parent) if isinstance(wanted, str) else None
+    if isinstance(wanted, str):
+        capability = find_capability(wanted, path.parent)
+    else:
+        capability = None
     if capability is None:
         raise unknown_capability(path, str(wanted)[:20])
     board = _Board(path, data, capability)
@@ -205,5 +229,8 @@ def expand_board(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
     }
     flat |= capability.figures
     price = data.get("price_usd_per_hour")
-    flat["price_per_hour_usd"] = {"unit": "USD/h"} | price if isinstance(price, dict) else dict(_NO_PRICE)
+    if isinstance(price, dict):
+        flat["price_per_hour_usd"] = {"unit": "USD/h"} | price
+    else:
+        flat["price_per_hour_usd"] = dict(_NO_PRICE)
     return flat

@@ -1,4 +1,4 @@
-"""Capability files: what every GPU of one compute capability shares, written once in
+"""Read capability files: what every GPU of one compute capability shares, written once in
 ``datasets/gpus/capabilities/sm_XY.toml``.
 
 A capability file holds the limits of a streaming multiprocessor (SM), the arithmetic rates per SM and clock, and the
@@ -18,7 +18,7 @@ from typing import Any
 
 from gkestimator.core.errors import SpecError
 from gkestimator.core.records import frozen
-from gkestimator.core.specfiles import BYTES, COUNT, Quantity, SpecReader, parse_spec, read_spec_text
+from gkestimator.core.specfiles import BYTES, COUNT, Quantity, SpecReader, read_spec
 
 _WHAT = "GPU capability file"
 _FORM = re.compile(r"([0-9]{1,2})\.([0-9])")
@@ -31,8 +31,10 @@ _RATIOS = {
 }
 _COUNT = Quantity(units=COUNT, low=1, high=2**22, integer=True)
 _SIZE = Quantity(units=BYTES, low=2**12, high=2**24, integer=True)
+# 32 (Fermi) to 192 (Kepler) have been built.
+_CORES = Quantity(units=COUNT, low=32, high=256, integer=True)
 _LIMITS: Mapping[str, Quantity] = {
-    "cuda_cores_per_sm": _COUNT,
+    "cuda_cores_per_sm": _CORES,
     "registers_per_sm": _COUNT,
     "shared_bytes_per_sm": _SIZE,
     "shared_bytes_per_block_max": _SIZE,
@@ -92,6 +94,12 @@ def capability_of(version: tuple[int, int]) -> Capability | None:
     return None
 
 
+def packaged_capabilities() -> tuple[Capability, ...]:
+    """Return every packaged capability, the oldest first. Raises SpecError for a bad file."""
+    capabilities = [load_capability(path) for path in packaged_folder().glob("sm_*.toml")]
+    return tuple(sorted(capabilities, key=lambda capability: capability.version))
+
+
 def find_capability(text: str, folder: Path) -> Capability | None:
     """Return the capability ``text`` (``8.0``) from the package, else from ``folder``/capabilities, else None.
 
@@ -110,17 +118,20 @@ def find_capability(text: str, folder: Path) -> Capability | None:
 
 def load_capability(path: Path) -> Capability:
     """Read one capability file. Raises SpecError, one line that names the file and the field."""
-    reader = SpecReader(path, parse_spec(path, read_spec_text(path, what=_WHAT), what=_WHAT), what=_WHAT)
+    reader = SpecReader(path, read_spec(path, what=_WHAT), what=_WHAT)
     reader.schema_version(1)
     text = reader.text("capability")
     match = _FORM.fullmatch(text)
     if match is None or path.name != _file_name((int(match[1]), int(match[2]))):
         raise reader.fail("capability", f"is {text!r}, expected the one that the file is named after")
     figures = reader.table("limits")
+    limits = {}
+    for name, quantity in _LIMITS.items():
+        limits[name] = int(reader.number_of(figures.get(name), f"limits.{name}", quantity))
     capability = Capability(
         version=(int(match[1]), int(match[2])),
         architecture=reader.text("architecture"),
-        limits={name: _limit(reader, figures, name) for name in _LIMITS},
+        limits=limits,
         figures={name: figures[name] for name in _LIMITS},
         vector=_vector_rates(reader),
         tensor=_tensor(reader),
@@ -195,13 +206,6 @@ def _rates_problem(capability: Capability) -> tuple[str, str] | None:
     return None
 
 
-def _limit(reader: SpecReader, figures: Mapping[str, Any], name: str) -> int:
-    value, _ = reader.figure_of(figures.get(name), f"limits.{name}", _LIMITS[name])
-    if value is None:
-        raise reader.fail(f"limits.{name}", "is unknown, but is required")
-    return int(value)
-
-
 def _vector_rates(reader: SpecReader) -> dict[str, VectorRate]:
     table = reader.table("vector")
     if "fp64" not in table:
@@ -211,18 +215,17 @@ def _vector_rates(reader: SpecReader) -> dict[str, VectorRate]:
 
 def _vector(reader: SpecReader, name: str, entry: object) -> VectorRate:
     where = f"vector.{name}"
-    if not isinstance(entry, dict) or not {"ratio", "source"} <= set(entry) <= {
-        "ratio",
-        "source",
-        "peak_source",
-    }:
+    needed = {"ratio", "source"}
+    if not isinstance(entry, dict) or not needed <= set(entry) <= needed | {"peak_source"}:
         raise reader.fail(where, "is no table of ratio, source and optionally peak_source")
     texts = {key: str(value) for key, value in entry.items()}
-    if texts["ratio"] not in _RATIOS.get(name, ()):
-        expected = ", ".join(_RATIOS.get(name, ("no such precision",)))
-        raise reader.fail(where, f"has the ratio {texts['ratio'][:20]!r}, expected {expected}")
-    peak_source = texts.get("peak_source", "CUDA cores: " + texts["source"])
-    return VectorRate(ratio=float(Fraction(texts["ratio"])), source=texts["source"], peak_source=peak_source)
+    ratio = texts["ratio"]
+    source = texts["source"]
+    ratios = _RATIOS.get(name, ("no such precision",))
+    if ratio not in ratios:
+        raise reader.fail(where, f"has the ratio {ratio[:20]!r}, expected {', '.join(ratios)}")
+    peak_source = texts.get("peak_source", f"CUDA cores: {source}")
+    return VectorRate(ratio=float(Fraction(ratio)), source=source, peak_source=peak_source)
 
 
 def _tensor(reader: SpecReader) -> dict[str, int]:

@@ -65,7 +65,10 @@ def contradiction(spec: GpuSpec, *, bus_bits: float | None, pin_bits_per_s: floa
 
     ``bus_bits`` and ``pin_bits_per_s`` (bits per second and pin): the memory's, where the file gives them.
     """
-    known = None if spec.stands_in else capability_of(spec.compute_capability)
+    if spec.stands_in:
+        known = None
+    else:
+        known = capability_of(spec.compute_capability)
     board = _Board(spec=spec, capability=known, bus_bits=bus_bits, pin_bits_per_s=pin_bits_per_s)
     rules = [_rates, _memory, _limit_ratios]
     if not spec.stands_in:
@@ -223,7 +226,10 @@ def _tensor_rates(board: _Board) -> Iterator[Problem]:
             tensor = per_clock * spec.sms * spec.boost_clock_mhz * 1e6
         most = _TENSOR[1] * max(tensor, vector)
         # An export-limited board's fp64 runs on the CUDA cores, which :func:`_rates` and :func:`_vector_rates` hold.
-        least = 0.0 if precision == "fp64" else _TENSOR[0] * tensor
+        if precision == "fp64":
+            least = 0.0
+        else:
+            least = _TENSOR[0] * tensor
         if not least <= stated <= most:
             yield (
                 f"peak_flops_per_s.{precision}",

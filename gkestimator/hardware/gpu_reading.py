@@ -1,9 +1,11 @@
-"""The strict reader of one GPU file (TOML), flat or a board on its capability file."""
+"""Read strictly one GPU file (TOML), flat or a board on its capability file."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gkestimator.core import specfiles as files
 from gkestimator.core.dtypes import Precision
@@ -30,8 +32,28 @@ _FLOPS = Quantity(units=files.FLOP_RATE, low=1e9, high=1e18)
 _OPS = Quantity(units=files.INT_RATE, low=1e9, high=1e18)
 _RATE = Quantity(units=files.BYTE_RATE, low=1e8, high=1e15)
 _PIN = Quantity(units=files.PIN_RATE, low=1e8, high=1e12)
+_POWER = Quantity(units=files.POWER, low=1, high=20_000)
 _PRICE = Quantity(units=files.PRICE, low=0.01, high=1000, nullable=True, extra=("date",))
-_PER_PRECISION = {p.value: _OPS if p is Precision.INT8 else _FLOPS for p in Precision}
+_WHOLE: Mapping[str, Quantity] = {
+    "sms": _count(1, 4096),
+    "cuda_cores_per_sm": _count(8, 1024),
+    "l2_bytes": _bytes(2**16, 2**34),
+    "memory_bytes": _bytes(2**28, 2**44),
+    "memory_visible_bytes": _bytes(2**28, 2**44),
+    "registers_per_sm": _count(1024, 2**22),
+    "shared_bytes_per_sm": _bytes(2**12, 2**24),
+    "shared_bytes_per_block_max": _bytes(2**12, 2**24),
+    "warps_per_sm": _count(1, 1024),
+    "blocks_per_sm": _count(1, 1024),
+    "threads_per_block_max": _count(32, 65536),
+}
+_MEASURED: Mapping[str, Quantity] = {
+    "boost_clock_mhz": _CLOCK,
+    "dram_bytes_per_s": _RATE,
+    "pcie_bytes_per_s": _RATE,
+    "power_limit_w": _POWER,
+}
+_PER_PRECISION = dict.fromkeys(map(str, Precision), _FLOPS) | {Precision.INT8.value: _OPS}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,62}[A-Za-z0-9]")
 _DATE = re.compile(r"20[0-9]{2}-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?")
 
@@ -40,17 +62,21 @@ def load_gpu_file(path: Path | str) -> GpuSpec:
     """Read one specification file (TOML, at most 64 KiB). Raises SpecError naming the file and the field.
 
     Two forms are read: a flat file spells out every figure (``schema_version = 1``), a board file builds on the
-    file of its compute capability (``schema_version = 2``, :mod:`gkestimator.hardware.gpu_boards`). Either is checked field
-    by field (no unknown key, the right unit, a source, a sane range), and its figures are held to each other
-    (:mod:`gkestimator.hardware.gpu_checks`).
+    file of its compute capability (``schema_version = 2``, :mod:`gkestimator.hardware.gpu_boards`). Either is
+    checked field by field (no unknown key, the right unit, a source, a sane range), and its figures are held
+    to each other (:mod:`gkestimator.hardware.gpu_checks`).
     """
     path = Path(path)
-    data = files.parse_spec(path, files.read_spec_text(path, what=WHAT), what=WHAT)
+    data = files.read_spec(path, what=WHAT)
     if data.get("schema_version") == BOARD_VERSION and type(data["schema_version"]) is int:
         data = {"schema_version": SCHEMA_VERSION} | expand_board(path, data)
     reader = SpecReader(path, data, what=WHAT)
     reader.schema_version(SCHEMA_VERSION)
     price, price_texts = reader.figure("price_per_hour_usd", _PRICE)
+    whole = {name: reader.integer(name, quantity) for name, quantity in _WHOLE.items()}
+    measured: dict[str, Any] = {}
+    for name, quantity in _MEASURED.items():
+        measured[name] = reader.number(name, quantity)
     spec = GpuSpec(
         name=reader.text("name"),
         aliases=reader.texts("aliases"),
@@ -58,32 +84,15 @@ def load_gpu_file(path: Path | str) -> GpuSpec:
         architecture=reader.text("architecture"),
         note=reader.text("note", default=""),
         compute_capability=_compute_capability(reader),
-        sms=reader.integer("sms", _count(1, 4096)),
-        cuda_cores_per_sm=reader.integer("cuda_cores_per_sm", _count(8, 1024)),
         base_clock_mhz=reader.figure("base_clock_mhz", _BASE_CLOCK)[0],
-        boost_clock_mhz=reader.number("boost_clock_mhz", _CLOCK),
         peak_flops_per_s=reader.numbers("peak_flops_per_s", _PER_PRECISION),
         vector_flops_per_s=reader.numbers("vector_flops_per_s", _PER_PRECISION),
-        dram_bytes_per_s=reader.number("dram_bytes_per_s", _RATE),
-        dram_sustained_bytes_per_s=(
-            reader.number("dram_sustained_bytes_per_s", _RATE)
-            if reader.has("dram_sustained_bytes_per_s")
-            else None
-        ),
-        l2_bytes=reader.integer("l2_bytes", _bytes(2**16, 2**34)),
-        memory_bytes=reader.integer("memory_bytes", _bytes(2**28, 2**44)),
-        memory_visible_bytes=reader.integer("memory_visible_bytes", _bytes(2**28, 2**44)),
-        registers_per_sm=reader.integer("registers_per_sm", _count(1024, 2**22)),
-        shared_bytes_per_sm=reader.integer("shared_bytes_per_sm", _bytes(2**12, 2**24)),
-        shared_bytes_per_block_max=reader.integer("shared_bytes_per_block_max", _bytes(2**12, 2**24)),
-        warps_per_sm=reader.integer("warps_per_sm", _count(1, 1024)),
-        blocks_per_sm=reader.integer("blocks_per_sm", _count(1, 1024)),
-        threads_per_block_max=reader.integer("threads_per_block_max", _count(32, 65536)),
-        pcie_bytes_per_s=reader.number("pcie_bytes_per_s", _RATE),
-        power_limit_w=reader.number("power_limit_w", Quantity(units=files.POWER, low=1, high=20_000)),
+        dram_sustained_bytes_per_s=_optional(reader, "dram_sustained_bytes_per_s", _RATE),
         price_per_hour_usd=price,
-        price_date=None if price is None else price_texts["date"],
+        price_date=price_texts["date"] if price is not None else None,
         sources=reader.sources,
+        **whole,
+        **measured,
     )
     if price is not None and not _DATE.fullmatch(price_texts["date"]):
         raise reader.fail(
@@ -91,11 +100,8 @@ def load_gpu_file(path: Path | str) -> GpuSpec:
         )
     if not _NAME.fullmatch(spec.name):
         raise reader.fail("name", f"is {spec.name!r}, expected 2 to 64 letters, digits, '.', '+' and '-'")
-    if reader.has("memory_bus_bits"):
-        bus = reader.number("memory_bus_bits", _count(32, 65536))
-    else:
-        bus = None
-    pin = reader.number("memory_pin_rate", _PIN) if reader.has("memory_pin_rate") else None
+    bus = _optional(reader, "memory_bus_bits", _count(32, 65536))
+    pin = _optional(reader, "memory_pin_rate", _PIN)
     problem = contradiction(spec, bus_bits=bus, pin_bits_per_s=pin)
     if problem is not None:
         raise reader.fail(*problem)
@@ -103,10 +109,19 @@ def load_gpu_file(path: Path | str) -> GpuSpec:
     return spec
 
 
+def _optional(reader: SpecReader, field: str, quantity: Quantity) -> float | None:
+    if reader.has(field):
+        return reader.number(field, quantity)
+    return None
+
+
 def _compute_capability(reader: SpecReader) -> tuple[int, int]:
     table = reader.table("compute_capability")
     value = table.get("value")
-    match = re.fullmatch(r"([0-9]{1,2})\.([0-9])", value) if isinstance(value, str) else None
+    if isinstance(value, str):
+        match = re.fullmatch(r"([0-9]{1,2})\.([0-9])", value)
+    else:
+        match = None
     if match is None:
         raise reader.fail("compute_capability", "has no value of the form '8.0'")
     # The text is checked above; the common rules (keys, unit, source) see the number of its first digit.

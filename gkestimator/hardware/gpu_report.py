@@ -1,90 +1,119 @@
-"""GPU specifications for people: one line each, or every figure of one with unit and source."""
+"""Show GPU specifications to people: one line each, or every figure of one with unit and source."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.tables.layout import TextColumn, printable, text_table
 from gkestimator.tables.units import UNKNOWN, number_text
 
 _GIB = 2**30
 _LINE = 100
-# Ending of a field's name, the unit it is shown in, and how many of its own unit that is.
-_SHOWN_IN: tuple[tuple[str, str, float], ...] = (
-    ("_flops_per_s", "TFLOP/s", 1e12), ("_bytes_per_s", "GB/s", 1e9), ("memory_bytes", "GiB", 2**30),
-    ("memory_visible_bytes", "MiB", 2**20), ("l2_bytes", "MiB", 2**20), ("_mhz", "MHz", 1), ("_w", "W", 1),
-    ("_per_hour_usd", "USD/h", 1), ("bytes_per_sm", "KiB/SM", 2**10), ("bytes_per_block_max", "KiB/block", 2**10),
-)  # fmt: skip
+
+
+@frozen
+class _Shown:
+    """Hold the ending of a field's name, the unit it is shown in, and how many of its own unit that is."""
+
+    ending: str
+    unit: str
+    size: float
+
+
+_SHOWN = (
+    _Shown(ending="_flops_per_s", unit="TFLOP/s", size=1e12),
+    _Shown(ending="_bytes_per_s", unit="GB/s", size=1e9),
+    _Shown(ending="memory_bytes", unit="GiB", size=2**30),
+    _Shown(ending="memory_visible_bytes", unit="MiB", size=2**20),
+    _Shown(ending="l2_bytes", unit="MiB", size=2**20),
+    _Shown(ending="_mhz", unit="MHz", size=1),
+    _Shown(ending="_w", unit="W", size=1),
+    _Shown(ending="_per_hour_usd", unit="USD/h", size=1),
+    _Shown(ending="bytes_per_sm", unit="KiB/SM", size=2**10),
+    _Shown(ending="bytes_per_block_max", unit="KiB/block", size=2**10),
+)
+_WORDS = ("GPU", "architecture", "as of")
 _TEXTS = ("name", "aliases", "short_names", "architecture", "note", "sources")
 
 
+def _peak(spec: GpuSpec, precision: str) -> str:
+    rate = spec.peak_flops_per_s.get(precision)
+    if rate is None:
+        return UNKNOWN
+    return number_text(rate / 1e12)
+
+
+def _price(spec: GpuSpec) -> str:
+    if spec.price_per_hour_usd is None:
+        return UNKNOWN
+    return f"{spec.price_per_hour_usd:.2f}"
+
+
 def overview(specs: Sequence[GpuSpec]) -> str:
-    """A table of all ``specs``, in the order given."""
-
-    def peak(spec: GpuSpec, precision: str) -> str:
-        rate = spec.peak_flops_per_s.get(precision)
-        if rate is None:
-            return UNKNOWN
-        return number_text(rate / 1e12)
-
-    columns = [
-        TextColumn(heading="GPU", cells=[s.name for s in specs], right=False),
-        TextColumn(
-            heading="architecture",
-            cells=[s.architecture.split(" (")[0] for s in specs],
-            right=False,
-            shrink=8,
-        ),
-        TextColumn(heading="SMs", cells=[str(s.sms) for s in specs]),
-        TextColumn(heading="GiB", cells=[number_text(s.memory_visible_bytes / _GIB) for s in specs]),
-        TextColumn(heading="GB/s", cells=[number_text(s.dram_bytes_per_s / 1e9, digits=4) for s in specs]),
-        TextColumn(heading="fp32", cells=[peak(s, "fp32") for s in specs]),
-        TextColumn(heading="tf32", cells=[peak(s, "tf32") for s in specs]),
-        TextColumn(heading="fp16", cells=[peak(s, "fp16") for s in specs]),
-        TextColumn(heading="int8", cells=[peak(s, "int8") for s in specs]),
-        TextColumn(
-            heading="USD/h",
-            cells=[UNKNOWN if s.price_per_hour_usd is None else f"{s.price_per_hour_usd:.2f}" for s in specs],
-        ),
-        TextColumn(heading="as of", cells=[s.price_date or UNKNOWN for s in specs], right=False),
-    ]
+    """Return a table of all ``specs``, in the order given."""
+    rows: list[dict[str, str]] = []
+    for spec in specs:
+        row = {
+            "GPU": spec.name,
+            "architecture": spec.architecture.split(" (")[0],
+            "SMs": str(spec.sms),
+            "GiB": number_text(spec.memory_visible_bytes / _GIB),
+            "GB/s": number_text(spec.dram_bytes_per_s / 1e9, digits=4),
+        }
+        for precision in ("fp32", "tf32", "fp16", "int8"):
+            row[precision] = _peak(spec, precision)
+        row["USD/h"] = _price(spec)
+        row["as of"] = spec.price_date or UNKNOWN
+        rows.append(row)
+    columns = []
+    for heading in rows[0] if rows else ():
+        cells = [row[heading] for row in rows]
+        if heading == "architecture":
+            shrink = 8
+        else:
+            shrink = None
+        columns.append(TextColumn(heading=heading, cells=cells, right=heading not in _WORDS, shrink=shrink))
     notes = "GiB: memory visible to programs. Peaks: dense TFLOP/s (int8 TOP/s). Sources: gkest gpus NAME."
     return "\n".join([*text_table(columns), "", notes]) + "\n"
 
 
 def _figures(spec: GpuSpec) -> list[tuple[str, str, str]]:
-    found: list[tuple[str, str, str]] = []
-    for f in fields(spec):
-        if f.name in _TEXTS:
+    """Return the name, the value and the source of every figure."""
+    figures: list[tuple[str, str, str]] = []
+    for member in fields(spec):
+        name = member.name
+        if name in _TEXTS:
             continue
-        value: Any = getattr(spec, f.name)
-        if hasattr(value, "items"):
-            entries = {f"{f.name}.{k}": v for k, v in value.items()}
-        else:
-            entries = {f.name: value}
-        for name, figure in entries.items():
-            source = spec.sources.get(name) or spec.sources.get(f.name) or UNKNOWN
-            found.append((name, _figure_text(f.name, figure), source))
-    return found
+        value: Any = getattr(spec, name)
+        entries = {name: value}
+        if isinstance(value, Mapping):
+            entries = {f"{name}.{key}": figure for key, figure in value.items()}
+        for entry, figure in entries.items():
+            source = spec.sources.get(entry) or spec.sources.get(name) or UNKNOWN
+            figures.append((entry, _figure_text(name, figure), source))
+    return figures
 
 
 def _figure_text(name: str, value: Any) -> str:
     if value is None:
         return UNKNOWN
     if isinstance(value, tuple):
-        return ".".join(str(part) for part in value)
+        return ".".join(map(str, value))
     if not isinstance(value, int | float):
         return str(value)
-    unit, size = next(((u, n) for ending, u, n in _SHOWN_IN if name.endswith(ending)), ("", 1.0))
-    return f"{value / size:,.6g} {unit}".strip()
+    for shown in _SHOWN:
+        if name.endswith(shown.ending):
+            return f"{value / shown.size:,.6g} {shown.unit}"
+    return f"{value:,.6g}"
 
 
 def describe(spec: GpuSpec) -> str:
-    """Every figure of ``spec`` with its unit and its source."""
+    """Return every figure of ``spec`` with its unit and its source."""
     figures = _figures(spec)
     lines = [f"{spec.name}, {spec.architecture}"]
     if spec.aliases:

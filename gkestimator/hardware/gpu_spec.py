@@ -1,4 +1,4 @@
-"""The specification of one GPU type: a record of figures and where each is from."""
+"""Hold the specification of one GPU type: a record of figures and where each is from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gkestimator.core.records import frozen
 
 @frozen
 class GpuSpec:
-    """One GPU type. Rates are dense peaks per second; sizes bytes; clocks MHz; price USD per GPU-hour on
+    """Hold one GPU type. Rates are dense peaks per second; sizes bytes; clocks MHz; price USD per GPU-hour on
     demand.
 
     ``peak_flops_per_s`` maps a precision (``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``int8``,
@@ -56,18 +56,18 @@ class GpuSpec:
 
     @property
     def stands_in(self) -> bool:
-        """Whether this is a CPU described as a GPU, to try profiling without one (``gkest profile build`` writes it):
-        launch geometry, occupancy and SM utilisation then mean nothing."""
+        """Return whether this is a CPU described as a GPU, to try profiling without one (``gkest profile
+        build`` writes it): launch geometry, occupancy and SM utilisation then mean nothing."""
         return self.architecture == "CPU"
 
     def peak(self, precision: Precision | str) -> float:
-        """Peak FLOP/s of matrix work in ``precision``. Raises UsageError where the hardware lacks it."""
-        found = self.peak_flops_per_s.get(str(precision))
-        if found is None:
+        """Return the peak FLOP/s of matrix work in ``precision``. Raises UsageError where the hardware lacks it."""
+        rate = self.peak_flops_per_s.get(str(precision))
+        if rate is None:
             known = ", ".join(self.peak_flops_per_s)
             raise UsageError(f"{self.name} has no {precision} arithmetic (it has {known})")
-        return found
+        return rate
 
     def vector(self, precision: Precision | str) -> float:
-        """Peak FLOP/s of the CUDA cores; a type they do not calculate in is converted to fp32 first."""
+        """Return the peak FLOP/s of the CUDA cores; a type they do not calculate in is converted to fp32 first."""
         return self.vector_flops_per_s.get(str(precision), self.vector_flops_per_s["fp32"])

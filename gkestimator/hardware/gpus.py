@@ -1,4 +1,4 @@
-"""GPU specifications: what a GPU type can do, from one TOML file each, every figure with unit and source.
+"""Find GPU specifications: what a GPU type can do, from one TOML file each, every figure with unit and source.
 
 :func:`gpu_catalogue` finds a type by name among the user's files, ``$GKEST_HOME/gpus``, the package and bundles, in
 that order.
@@ -16,7 +16,8 @@ from pathlib import Path
 
 from gkestimator.core.errors import SpecError, UsageError
 from gkestimator.core.records import frozen
-from gkestimator.core.specfiles import read_spec_text, spec_header
+from gkestimator.core.specfiles import spec_header, spec_version
+from gkestimator.core.values import is_list, is_text
 from gkestimator.hardware.gpu_reading import WHAT, load_gpu_file
 from gkestimator.hardware.gpu_spec import GpuSpec
 
@@ -28,7 +29,7 @@ _MAKER_WORDS = frozenset({"nvidia", "tesla", "geforce"})
 
 
 def _key(text: str) -> str:
-    """What two spellings of a name share: no case, space, hyphen, underscore or leading maker's word."""
+    """Return what two spellings of a name share: no case, space, hyphen, underscore or leading maker's word."""
     words = [word for word in re.split(r"[\s_-]+", text.casefold()) if word]
     while len(words) > 1 and words[0] in _MAKER_WORDS:
         words = words[1:]
@@ -37,7 +38,7 @@ def _key(text: str) -> str:
 
 @frozen
 class _Entry:
-    """A specification file, not yet parsed beyond its header."""
+    """Hold a specification file, not yet parsed beyond its header."""
 
     path: Path
     name: str
@@ -45,22 +46,20 @@ class _Entry:
     short_names: tuple[str, ...]
 
     def keys(self) -> dict[str, bool]:
-        """Every key of this entry; True where it is a short name that stands for several types."""
-        return {_key(n): True for n in self.short_names} | {
-            _key(n): False for n in (self.name, *self.aliases)
-        }
+        """Return every key of this entry; True where it is a short name that stands for several types."""
+        keys = {_key(n): True for n in self.short_names}
+        keys.update((_key(n), False) for n in (self.name, *self.aliases))
+        return keys
 
 
 @lru_cache(maxsize=512)
 def _entry(path: Path, changed_ns: int, size: int) -> _Entry:
     del changed_ns, size  # part of the cache's key: a changed file is read again
-    header = spec_header(path, read_spec_text(path, what=WHAT), what=WHAT)
+    header = spec_header(path, what=WHAT)
     name = header.get("name")
     aliases = header.get("aliases", [])
     shorts = header.get("short_names", [])
-    if not isinstance(name, str) or not all(
-        isinstance(names, list) and all(isinstance(n, str) for n in names) for names in (aliases, shorts)
-    ):
+    if not isinstance(name, str) or not is_list(aliases, is_text) or not is_list(shorts, is_text):
         raise SpecError(f"{path}: not a {WHAT}: needs name (text), aliases and short_names (lists of texts)")
     return _Entry(path=path, name=name, aliases=tuple(aliases), short_names=tuple(shorts))
 
@@ -71,13 +70,8 @@ def _spec(path: Path, changed_ns: int, size: int) -> GpuSpec:
     return load_gpu_file(path)
 
 
-def _version(path: Path) -> tuple[Path, int, int]:
-    """``path`` with its modification time and size, which name one version of its content."""
-    try:
-        status = path.stat()
-    except (OSError, ValueError) as e:
-        raise SpecError(f"{path}: cannot read this {WHAT}: {getattr(e, 'strerror', None) or e}") from e
-    return path, status.st_mtime_ns, status.st_size
+def _loaded_spec(path: Path) -> GpuSpec:
+    return _spec(*spec_version(path, what=WHAT))
 
 
 def _files_in(folder: Path) -> tuple[Path, ...]:
@@ -104,8 +98,8 @@ def _package_folder() -> Path:
 
 
 class GpuCatalogue:
-    """GPU types by name, in layers: files named by the user, the user's folder, the package, then bundles, which come
-    from anyone and so never say otherwise than the package. The first layer wins.
+    """Find GPU types by name, in layers: files named by the user, the user's folder, the package, then
+    bundles, which come from anyone and so never say otherwise than the package. The first layer wins.
 
     Files are parsed when they are asked for: naming a packaged type by its canonical name opens its file
     alone.
@@ -119,110 +113,125 @@ class GpuCatalogue:
         self._last = tuple(last)
 
     def names(self) -> tuple[str, ...]:
-        """Canonical names of every type, sorted. Raises SpecError."""
-        found = {entry.name for entries in self._all_layers() for entry in entries}
-        return tuple(sorted(found, key=str.casefold))
+        """Return the canonical names of every type, sorted. Raises SpecError."""
+        names = {entry.name for entries in self._all_layers() for entry in entries}
+        return tuple(sorted(names, key=str.casefold))
 
     def spec(self, text: str) -> GpuSpec:
-        """The specification that ``text`` names. Raises UsageError, SpecError."""
+        """Return the specification that ``text`` names. Raises UsageError, SpecError."""
         return self.resolve(text)[0]
 
     def canonical(self, text: str) -> str:
-        """The canonical name of the type that ``text`` names; ``text`` as it is where no such type is known. Raises
-        SpecError."""
+        """Return the canonical name of the type that ``text`` names; ``text`` as it is where no such type is
+        known. Raises SpecError."""
         try:
             return self.spec(text).name
         except UsageError:
             return text
 
     def resolve(self, text: str) -> tuple[GpuSpec, str | None]:
-        """The specification that ``text`` names, and a note where a short name (``V100``) took its default.
+        """Return the specification that ``text`` names, and a note where a short name (``V100``) took its default.
 
         Case, spaces, hyphens, underscores and the words NVIDIA, Tesla and GeForce in front do not matter;
         device names as nvidia-smi and torch print them are known. Raises UsageError with the closest names,
         SpecError for a bad file.
         """
-        key = _key(text) if len(text) <= _MAX_TEXT else ""
+        if len(text) <= _MAX_TEXT:
+            key = _key(text)
+        else:
+            key = ""
         if not key:
             raise UsageError(f"{text[:_MAX_TEXT]!r} is not a GPU name; `gkest gpus` lists the known ones")
         for paths in self._layers:
-            found = self._index(_entries(paths)).get(key)
-            if found is not None:
-                return self._loaded(found, text)
+            match = _index(_entries(paths)).get(key)
+            if match is not None:
+                return self._loaded(match, text)
         direct = _packaged_keys(self._package).get(key)
         if direct is not None:
-            return _spec(*_version(direct)), None
+            return _loaded_spec(direct), None
         for paths in (_files_in(self._package), *self._last):
-            found = self._index(_entries(paths)).get(key)
-            if found is not None:
-                return self._loaded(found, text)
+            match = _index(_entries(paths)).get(key)
+            if match is not None:
+                return self._loaded(match, text)
         raise UsageError(self._unknown(text, key))
 
     def _all_layers(self) -> Iterable[tuple[_Entry, ...]]:
         for paths in (*self._layers, _files_in(self._package), *self._last):
             yield _entries(paths)
 
-    def _loaded(self, found: tuple[_Entry, bool], text: str) -> tuple[GpuSpec, str | None]:
-        entry, is_short = found
-        spec = _spec(*_version(entry.path))
-        if not is_short:
+    def _loaded(self, match: _Match, text: str) -> tuple[GpuSpec, str | None]:
+        spec = _loaded_spec(match.entry.path)
+        if not match.is_short:
             return spec, None
         stem = _key(text)
         others = [n for n in self.names() if _key(n).startswith(stem) and n != spec.name]
-        instead = f"; others are {', '.join(others)}" if others else ""
-        return spec, f"GPU {text!r} is taken as {spec.name}{instead}"
-
-    def _index(self, entries: tuple[_Entry, ...]) -> Mapping[str, tuple[_Entry, bool]]:
-        """Keys of one layer. Two files that claim one key are refused: which one wins would be chance."""
-        index: dict[str, tuple[_Entry, bool]] = {}
-        for entry in entries:
-            for key, is_short in entry.keys().items():
-                if key in index:
-                    raise SpecError(
-                        f"{entry.path}: its name or alias {key!r} is also that of {index[key][0].path}"
-                    )
-                index[key] = (entry, is_short)
-        return index
+        note = f"GPU {text!r} is taken as {spec.name}"
+        if others:
+            note += f"; others are {', '.join(others)}"
+        return spec, note
 
     def _unknown(self, text: str, key: str) -> str:
         names: dict[str, str] = {}
         for entries in self._all_layers():
             for entry in entries:
                 names.update(dict.fromkeys(entry.keys(), entry.name))
-        cutoff = 0.5 if len(key) <= 3 else 0.6  # one wrong letter of two (L5) is half the name
-        close = dict.fromkeys(names[k] for k in difflib.get_close_matches(key, names, n=8, cutoff=cutoff))
+        cutoff = 0.6
+        if len(key) <= 3:
+            cutoff = 0.5  # one wrong letter of two (L5) is half the name
+        close = [names[k] for k in difflib.get_close_matches(key, names, n=8, cutoff=cutoff)]
         # "A100-SXM" and "A100-SXM4-40GB" are far apart by letters, but one starts the other.
-        close |= dict.fromkeys(name for k, name in names.items() if len(key) >= 3 and k.startswith(key))
+        if len(key) >= 3:
+            close += [name for k, name in names.items() if k.startswith(key)]
+        hint = "`gkest gpus` lists the known ones"
         if close:
-            hint = f"did you mean {', '.join(list(close)[:5])}?"
-        else:
-            hint = "`gkest gpus` lists the known ones"
+            hint = f"did you mean {', '.join(list(dict.fromkeys(close))[:5])}?"
         return f"unknown GPU {text!r}; {hint}"
 
 
+@frozen
+class _Match:
+    """Hold the entry that a name means; ``is_short``: it was a short name, which stands for several types."""
+
+    entry: _Entry
+    is_short: bool
+
+
+def _index(entries: tuple[_Entry, ...]) -> Mapping[str, _Match]:
+    """Return the keys of one layer. Two files that claim one key are refused: which one wins would be chance."""
+    index: dict[str, _Match] = {}
+    for entry in entries:
+        for key, is_short in entry.keys().items():
+            if key in index:
+                raise SpecError(
+                    f"{entry.path}: its name or alias {key!r} is also that of {index[key].entry.path}"
+                )
+            index[key] = _Match(entry=entry, is_short=is_short)
+    return index
+
+
 def _entries(paths: tuple[Path, ...]) -> tuple[_Entry, ...]:
-    return tuple(_entry(*_version(path)) for path in paths)
+    return tuple(_entry(*spec_version(path, what=WHAT)) for path in paths)
 
 
 @lru_cache(maxsize=4)
 def _packaged_keys(folder: Path) -> Mapping[str, Path]:
-    """Packaged files by canonical name; each is named after it (a test holds them to that)."""
+    """Return packaged files by canonical name; each is named after it (a test holds them to that)."""
     return {_key(path.stem): path for path in _files_in(folder)}
 
 
 def _bundled(bundles: Iterable[Path | str]) -> Iterable[tuple[Path, ...]]:
-    """The files of each bundle's ``gpus`` folder, a layer per bundle."""
+    """Yield the files of each bundle's ``gpus`` folder, a layer per bundle."""
     for folder in bundles:
-        found = _files_in(Path(folder) / "gpus")
-        if found:
-            yield found
+        paths = _files_in(Path(folder) / "gpus")
+        if paths:
+            yield paths
 
 
 def _user_bundles(gpus: Path | None) -> tuple[Path, ...]:
-    """Folders of ``$GKEST_HOME/models``."""
+    """Return the folders of ``$GKEST_HOME/models``."""
+    if gpus is None:
+        return ()
     try:
-        if gpus is None:
-            return ()
         return tuple(sorted((gpus.parent / "models").iterdir()))
     except OSError:
         return ()
@@ -231,14 +240,15 @@ def _user_bundles(gpus: Path | None) -> tuple[Path, ...]:
 def gpu_catalogue(
     extra_files: Iterable[Path | str] = (), *, bundles: Iterable[Path | str] = ()
 ) -> GpuCatalogue:
-    """The catalogue of ``extra_files`` (checked at once), ``$GKEST_HOME/gpus`` (``~/.config/gkest/gpus``), the package,
-    and, for types that none of these knows, ``bundles`` and those in ``$GKEST_HOME/models`` (their ``gpus`` folders).
+    """Return the catalogue of ``extra_files`` (checked at once), ``$GKEST_HOME/gpus``
+    (``~/.config/gkest/gpus``), the package, and, for types that none of these knows, ``bundles`` and those in
+    ``$GKEST_HOME/models`` (their ``gpus`` folders).
 
     Raises SpecError for a bad extra file.
     """
     extra = tuple(Path(path) for path in extra_files)
     for path in extra:
-        _spec(*_version(path))
+        _loaded_spec(path)
     user = _user_folder()
     last = (*_bundled(bundles), *_bundled(_user_bundles(user)))
     return GpuCatalogue((extra, _files_in(user) if user else ()), package=_package_folder(), last=last)

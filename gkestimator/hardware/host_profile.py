@@ -1,4 +1,5 @@
-"""What one machine's host adds to a runtime's kernels: the launch overhead and the copy rate, fitted to measurements.
+"""Read and write what one machine's host adds to a runtime's kernels: the launch overhead and the copy rate,
+fitted to measurements.
 
 A small TOML file, read by the rules of ``specfiles``; ``gkest evaluate --write-host`` writes one, ``gkest estimate
 --host`` (and ``$GKEST_HOME/host.toml``) uses it instead of the runtime profile's figures.
@@ -34,7 +35,7 @@ _FIGURES = {
 
 @frozen
 class HostProfile:
-    """One machine. ``host_overhead_us`` maps a runtime to the host's microseconds per framework call,
+    """Hold one machine. ``host_overhead_us`` maps a runtime to the host's microseconds per framework call,
     ``copy_bytes_per_s`` to the rate at which inputs and outputs move; a runtime that is absent keeps its profile's
     figure. ``host_low_us`` and ``host_high_us`` say between which figures the overhead of nine measured models in ten
     lies, where that is known. ``sources`` maps ``host_overhead_us.torch`` and so on to where the figure is from.
@@ -50,63 +51,59 @@ class HostProfile:
     path: Path | None = None
 
     def overhead_range_us(self, runtime: str) -> tuple[float, float] | None:
-        """Between which figures the overhead of ``runtime`` was measured to lie; None where that is not known."""
-        at, low, high = (
-            known.get(runtime) for known in (self.host_overhead_us, self.host_low_us, self.host_high_us)
-        )
+        """Return between which figures the overhead of ``runtime`` was measured to lie; None where that is
+        not known."""
+        at = self.host_overhead_us.get(runtime)
+        low = self.host_low_us.get(runtime)
+        high = self.host_high_us.get(runtime)
         if at is None or low is None or high is None:
             return None
         return min(at, low), max(at, high)
 
     def source(self, figure: str, runtime: str) -> str:
-        """Where a figure is from, with the file's name."""
-        where = "" if self.path is None else f"{self.path}: "
-        return f"{where}{self.sources.get(f'{figure}.{runtime}', '')}"
+        """Return where a figure is from, with the file's name."""
+        source = self.sources.get(f"{figure}.{runtime}", "")
+        if self.path is None:
+            return source
+        return f"{self.path}: {source}"
 
 
 def default_host_file() -> Path | None:
-    """``$GKEST_HOME/host.toml`` (default ``~/.config/gkest/host.toml``) where there is one."""
+    """Return ``$GKEST_HOME/host.toml`` (default ``~/.config/gkest/host.toml``) where there is one."""
     home = os.environ.get("GKEST_HOME")
     try:
         path = (Path(home) if home else Path.home() / ".config" / "gkest") / "host.toml"
     except RuntimeError:  # no home directory at all
         return None
-    return path if path.exists() else None
+    if path.exists():
+        return path
+    return None
 
 
 def load_host_file(path: Path | str) -> HostProfile:
     """Read one host profile (TOML, at most 64 KiB). Raises SpecError naming the file and the field."""
-    path = Path(path)
-    try:
-        status = path.stat()
-    except (OSError, ValueError) as e:
-        raise SpecError(f"{path}: cannot read this {WHAT}: {getattr(e, 'strerror', None) or e}") from e
-    return _load(path, status.st_mtime_ns, status.st_size)
+    return _load(*specs.spec_version(Path(path), what=WHAT))
 
 
 @lru_cache(maxsize=16)
 def _load(path: Path, changed_ns: int, size: int) -> HostProfile:
     del changed_ns, size  # part of the cache's key: a changed file is read again
-    reader = SpecReader(
-        path, specs.parse_spec(path, specs.read_spec_text(path, what=WHAT), what=WHAT), what=WHAT
-    )
+    reader = SpecReader(path, specs.read_spec(path, what=WHAT), what=WHAT)
     reader.schema_version(SCHEMA_VERSION)
-    overheads, lows, highs, rates = (
-        reader.numbers(name, dict.fromkeys(RUNTIMES, quantity)) if reader.has(name) else {}
-        for name, quantity in _FIGURES.items()
-    )
+    figures: dict[str, dict[str, float]] = {}
+    for name, quantity in _FIGURES.items():
+        figures[name] = {}
+        if reader.has(name):
+            figures[name] = reader.numbers(name, dict.fromkeys(RUNTIMES, quantity))
     profile = HostProfile(
         name=reader.text("name"),
         note=reader.text("note", default=""),
-        host_overhead_us=overheads,
-        copy_bytes_per_s=rates,
-        host_low_us=lows,
-        host_high_us=highs,
         sources=reader.sources,
         path=path,
+        **figures,
     )
     reader.finish()
-    if not overheads and not rates:
+    if not profile.host_overhead_us and not profile.copy_bytes_per_s:
         raise SpecError(
             f"{path}: holds no figure, expected host_overhead_us or copy_bytes_per_s of a runtime"
         )
@@ -140,5 +137,6 @@ def write_host_file(profile: HostProfile, path: Path) -> None:
 
 
 def _text(value: str) -> str:
-    """A TOML basic string: JSON's escapes are TOML's, and the text is one printable line of at most 590 characters."""
+    """Return a TOML basic string: JSON's escapes are TOML's, and the text is one printable line of at most
+    590 characters."""
     return json.dumps(one_line(value, limit=590), ensure_ascii=False)

@@ -28,7 +28,7 @@ class Contention(Interference):
 
     What a neighbour takes of the L2's capacity is not counted a second time: the DRAM column of our estimates
     is compulsory traffic, every kernel's operands read and written once, without what stays in the L2 from
-    kernel to kernel (:func:`gkestimator.kernel_models.utilisation.bandwidth_pct`), so it is already what is
+    kernel to kernel (:func:`gkestimator.kernel_models.launch.bandwidth_pct`), so it is already what is
     asked for when the neighbours have filled the L2.
 
     With ``weights`` (fitted to measured pairs): 1 + sum over the resources of overlap d d' + excess max(0, d

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
-from gkestimator.core.specfiles import parse_spec, read_spec_text
+from gkestimator.core.specfiles import read_spec
 from gkestimator.documents.checking import Fields, load_json
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.interference.igniter_law import GpuTerms, IgniterLoad, active_ms, linear
@@ -52,9 +52,7 @@ def read_coefficients(path: Path | str) -> IgniterCoefficients:
     if path.suffix.casefold() == ".json":
         fields = load_json(path, what=f"a {_WHAT}")
     else:
-        fields = Fields(
-            parse_spec(path, read_spec_text(path, what=_WHAT), what=_WHAT), where=str(path), what=f"a {_WHAT}"
-        )
+        fields = Fields(read_spec(path, what=_WHAT), where=str(path), what=f"a {_WHAT}")
     fields.whole("schema_version", low=1, high=1)
     catalogue = gpu_catalogue()  # a type of the user's own specification file keeps its name
     gpus: dict[str, Mapping[str, float | None]] = {}

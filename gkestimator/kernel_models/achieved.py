@@ -1,9 +1,11 @@
-"""Achieved occupancy learned from hardware counters: what share of the theoretical occupancy a launch keeps up."""
+"""Predict achieved occupancy learned from hardware counters: what share of the theoretical occupancy a launch
+keeps up."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from gkestimator.core.kernels import Array
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.launch import Launch, blocks_per_sm, occupancy
@@ -25,9 +27,9 @@ _LEAST = 0.01
 
 
 def occupancy_features(
-    launch: Launch, duration_us: np.ndarray, streaming: np.ndarray, gpu: GpuSpec
-) -> tuple[np.ndarray, np.ndarray]:
-    """(launches, features) float32, and the theoretical occupancy in percent.
+    launch: Launch, duration_us: Array, streaming: Array, gpu: GpuSpec
+) -> tuple[Array, Array]:
+    """Return (launches, features) float32, and the theoretical occupancy in percent.
 
     Waves are blocks over those that fit on the GPU at once, ``fill`` how full the last one is; ``streaming``: bool,
     blocks that are short and replace one another (``launch.is_streaming``); ``analytical``: the share of the
@@ -53,18 +55,16 @@ def occupancy_features(
 
 @frozen
 class OccupancyModel:
-    """Predicts achieved over theoretical occupancy; ``low`` and ``high``: (features,) the range it was trained on, to
+    """Predict achieved over theoretical occupancy; ``low`` and ``high``: (features,) the range it was trained on, to
     which features are held."""
 
     stack: Stack
-    low: np.ndarray
-    high: np.ndarray
+    low: Array
+    high: Array
 
-    def predict_pct(
-        self, launch: Launch, duration_us: np.ndarray, streaming: np.ndarray, gpu: GpuSpec
-    ) -> np.ndarray:
-        """(launches,) achieved occupancy, percent of an SM's warps, at most the theoretical one. NaN where the launch
-        has no geometry (host kernels)."""
+    def predict_pct(self, launch: Launch, duration_us: Array, streaming: Array, gpu: GpuSpec) -> Array:
+        """Return (launches,) achieved occupancy, percent of an SM's warps, at most the theoretical one. NaN
+        where the launch has no geometry (host kernels)."""
         x, theoretical = occupancy_features(launch, duration_us, streaming, gpu)
         known = np.isfinite(x).all(axis=1) & (launch.grid_blocks > 0)
         result = np.full(len(x), np.nan)

@@ -1,13 +1,13 @@
-"""Durations without measurements: the roofline, derated by what kernels of each family are known to reach."""
+"""Calculate durations without measurements: the roofline, derated by what kernels of each family are known to reach."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gkestimator.core.kernels import Family, KernelTable
+from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
-from gkestimator.kernel_models.launch import matrix_tiles
+from gkestimator.kernel_models.launch import SCATTERED, matrix_tiles
 from gkestimator.kernel_models.roofline import roofline
 
 KERNEL_LATENCY_US = 1.5
@@ -27,7 +27,7 @@ _STREAMING = frozenset({Family.BATCHNORM, Family.COPY, Family.DEPTHWISE, Family.
 
 @frozen
 class _Efficiency:
-    """Fraction of DRAM bandwidth and of the peak rate that a family's kernels reach, and how often they pass
+    """Hold the fraction of DRAM bandwidth and of the peak rate that a family's kernels reach, and how often they pass
     the data."""
 
     memory: float
@@ -70,7 +70,6 @@ _EFFICIENCY = {
 # all slices have open fit into the L2. Each of the three opens a DRAM row of its own: rows open 3 clocks of 850 MHz
 # apart on each of 32 channels (GPGPU-Sim's timings of the V100's HBM2, `SM7_QV100`: RRD=3), so 32 bytes come in the
 # time of 99 at the nominal rate.
-_SCATTERED = "index_select_scattered"
 _SECTOR_BYTES = 32
 _LINE_BYTES = 128
 _SECTORS_PER_ELEMENT = 3
@@ -79,7 +78,7 @@ _TILED = (Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE)
 
 
 def streaming_fraction(gpu: GpuSpec) -> float:
-    """Share of the nominal DRAM bandwidth that streaming kernels reach.
+    """Return the share of the nominal DRAM bandwidth that streaming kernels reach.
 
     Measured on NeuSight's elementwise rows: V100 0.87-0.90, A100 0.84, P100 0.74, T4 and P4 0.75. HBM2 since
     Volta is taken as 0.87 up to compute capability 7.0 and 0.85 above; Pascal and GDDR parts without a large
@@ -93,8 +92,8 @@ def streaming_fraction(gpu: GpuSpec) -> float:
     return 0.85
 
 
-def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
-    """Microseconds per kernel (float64): max(bytes / reached bandwidth, FLOPs / reached rate) + 1.5 us; host
+def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> Array:
+    """Return microseconds per kernel (float64): max(bytes / reached bandwidth, FLOPs / reached rate) + 1.5 us; host
     kernels 0.
 
     Matrix products also pay for idle SMs in the last wave of their tiles.
@@ -102,43 +101,42 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
     roof = roofline(table, gpu)
     streaming = streaming_fraction(gpu)
     result = np.empty(len(table))
-    for family in np.unique(table.family.astype(str)):
-        mask = table.family == family
+    for family, mask in table.by_family():
         if family == Family.HOST:
             result[mask] = 0.0
             continue
-        efficiency = _EFFICIENCY.get(Family(family), _DEFAULT)
+        part = table.take(mask)
+        efficiency = _EFFICIENCY.get(family, _DEFAULT)
         compute = roof.compute_us[mask] / efficiency.compute
+        reached = np.full(len(part), efficiency.memory)
         if family in _TILED:
-            compute = compute * matrix_tiles(table.take(mask), gpu).slowdown
-        reached = np.full(int(mask.sum()), efficiency.memory)
-        if family == Family.COPY:
-            reached[table.variant[mask] == "cast"] = 1.0  # an elementwise kernel: nothing is rearranged
+            compute = compute * matrix_tiles(part, gpu).slowdown
+        elif family == Family.COPY:
+            reached[part.variant == "cast"] = 1.0  # an elementwise kernel: nothing is rearranged
         elif family == Family.DEPTHWISE:
             # Bound by loads, which are as many in half precision, so its vector rate does not matter.
-            wide = table.columns["flops"][mask] / gpu.vector("fp32") * 1e6 / efficiency.compute
-            nhwc = table.variant[mask] == "channels_last"
-            compute = np.where(nhwc, wide / _CHANNELS_LAST_DEPTHWISE, wide)
+            wide = part.columns["flops"] / gpu.vector("fp32") * 1e6 / efficiency.compute
+            compute = np.where(part.variant == "channels_last", wide / _CHANNELS_LAST_DEPTHWISE, wide)
         memory = roof.memory_us[mask] * efficiency.passes / (reached * streaming)
         if family == Family.GATHER:
-            memory = np.maximum(memory, _scattered_us(table.take(mask), gpu))
+            memory = np.maximum(memory, _scattered_us(part, gpu))
         result[mask] = np.maximum(compute, memory) + KERNEL_LATENCY_US
     return result
 
 
-def analytical_half_width(table: KernelTable) -> np.ndarray:
-    """(rows,) 90 % half-width of log(time) of :func:`analytical_duration_us`."""
-    streaming = np.isin(table.family.astype(str), [str(f) for f in _STREAMING])
+def analytical_half_width(table: KernelTable) -> Array:
+    """Return the (rows,) 90 % half-width of log(time) of :func:`analytical_duration_us`."""
     wide = float(np.log(ANALYTICAL_FACTOR))
     narrow = float(np.log(STREAMING_FACTOR))
-    return np.asarray(np.where(streaming, narrow, wide))
+    return np.where(table.is_of(_STREAMING), narrow, wide)
 
 
-def _scattered_us(gathers: KernelTable, gpu: GpuSpec) -> np.ndarray:
-    """Microseconds of DRAM time of scattered selections; 0 for other gathers and where the L2 holds the lines."""
+def _scattered_us(gathers: KernelTable, gpu: GpuSpec) -> Array:
+    """Return microseconds of DRAM time of scattered selections; 0 for other gathers and where the L2 holds
+    the lines."""
     columns = gathers.columns
     elements = columns["write_bytes"] / columns["element_bytes"]
     thrashes = columns["cols"] * 2 * _LINE_BYTES >= gpu.l2_bytes  # indices are read beside them
     moved = elements * _SECTORS_PER_ELEMENT * _SECTOR_BYTES
     taken = moved / (gpu.dram_bytes_per_s * _SECTOR_EFFICIENCY) * 1e6
-    return np.where((gathers.variant == _SCATTERED) & thrashes, taken, 0.0)
+    return np.where((gathers.variant == SCATTERED) & thrashes, taken, 0.0)

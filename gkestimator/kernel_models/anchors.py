@@ -1,4 +1,4 @@
-"""Anchors: the physical time that a regressor's target is relative to, log(time / anchor)."""
+"""Name the anchors: the physical time that a regressor's target is relative to, log(time / anchor)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gkestimator.core.kernels import KernelTable
+from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import analytical_duration_us
 from gkestimator.kernel_models.attainable import attainable_us
@@ -17,11 +17,11 @@ from gkestimator.kernel_models.features.tensor_cores import tensor_core_us
 from gkestimator.kernel_models.launch import matrix_tiles
 from gkestimator.kernel_models.roofline import peak_rate, roofline
 
-Anchor = Callable[[KernelTable, GpuSpec], np.ndarray]
+Anchor = Callable[[KernelTable, GpuSpec], Array]
 """(kernels, GPU) -> (rows,) positive microseconds, float64."""
 
 
-def _roofline_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
+def _roofline_us(table: KernelTable, gpu: GpuSpec) -> Array:
     return roofline(table, gpu).roofline_us
 
 
@@ -32,19 +32,16 @@ _CONV_START_US = 4.0
 _TENSOR_CORES_OVER_CUDA_CORES = 3.0  # a half-precision peak beyond twice FP32 is that of tensor cores
 
 
-def _convolution_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
-    """Arithmetic of whole tiles (on tensor cores, of channels rounded up to eights) and traffic, one after the
+def _convolution_us(table: KernelTable, gpu: GpuSpec) -> Array:
+    """Add arithmetic of whole tiles (on tensor cores, of channels rounded up to eights) and traffic, one after the
     other."""
     roof = roofline(table, gpu)
     compute = roof.compute_us * matrix_tiles(table, gpu).slowdown
     vector = peak_rate(gpu, "fp32", matrix=False)
-    precisions, inverse = np.unique(table.precision.astype(str), return_inverse=True)
-    cores = np.array(
-        [peak_rate(gpu, str(p), matrix=True) >= _TENSOR_CORES_OVER_CUDA_CORES * vector for p in precisions],
-        dtype=bool,
-    )
-    if len(table):
-        compute = compute * np.where(cores[inverse], whole_channels(table), 1.0)
+    padding = whole_channels(table)
+    for precision, rows in table.by_precision():
+        if peak_rate(gpu, precision, matrix=True) >= _TENSOR_CORES_OVER_CUDA_CORES * vector:
+            compute[rows] *= padding[rows]
     return np.asarray(compute / _CONV_COMPUTE + roof.memory_us / _CONV_MEMORY + _CONV_START_US)
 
 

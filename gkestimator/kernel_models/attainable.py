@@ -1,4 +1,4 @@
-"""The time that a kernel would take at what a GPU sustains: the anchor of regressors for GPUs never measured.
+"""Calculate the time that a kernel would take at what a GPU sustains: the anchor of regressors for GPUs never measured.
 
 Arithmetic at the sustained clock, padded to tiles and whole waves; memory traffic at the sustained bandwidth,
 with the second and third passes over rows that do not stay in L2, and without the traffic that L2 keeps. No
@@ -7,14 +7,16 @@ parameter is fitted to a GPU, so that what is left for a regressor to learn carr
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from gkestimator.core.kernels import Family, KernelTable
+from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import KERNEL_LATENCY_US
 from gkestimator.kernel_models.launch import memory_launch
-from gkestimator.kernel_models.roofline import MATRIX_FAMILIES
+from gkestimator.kernel_models.roofline import MATRIX_FAMILIES, row_rates
 from gkestimator.kernel_models.sustained import (
     l2_bytes_per_s,
     library_generation,
@@ -61,20 +63,20 @@ _PROLOGUE_K = 16.0  # a tile's first loads and last stores cost about so many st
 
 @frozen
 class Footprint:
-    """How the blocks of row-wise and elementwise kernels occupy a GPU; float64, one entry per row.
+    """Hold how the blocks of row-wise and elementwise kernels occupy a GPU; float64, one entry per row.
 
     ``waves``: grid over the blocks resident at once. ``threads``: per block. ``rows_over_l2``: bytes of the
     rows in work at once over the L2 size. ``extra_passes``: additional reads of the input from DRAM.
     """
 
-    waves: np.ndarray
-    threads: np.ndarray
-    rows_over_l2: np.ndarray
-    extra_passes: np.ndarray
+    waves: Array
+    threads: Array
+    rows_over_l2: Array
+    extra_passes: Array
 
 
 def footprint(table: KernelTable, gpu: GpuSpec) -> Footprint:
-    """The footprint of every kernel of ``table`` on ``gpu`` (of matrix products too, where it means little).
+    """Return the footprint of every kernel of ``table`` on ``gpu`` (of matrix products too, where it means little).
 
     Softmax reads a row three times (maximum, sum, result) when it is wider than a warp holds, LayerNorm twice;
     the repeated reads go to DRAM by the share that the rows in work exceed the L2.
@@ -83,90 +85,82 @@ def footprint(table: KernelTable, gpu: GpuSpec) -> Footprint:
     cols = np.maximum(columns["cols"], 1)
     grid, threads = memory_launch(table)
     threads = np.maximum(threads, 1)
-    resident = np.maximum(1, np.minimum(gpu.blocks_per_sm, np.floor(gpu.warps_per_sm * 32 / threads)))
+    fitting = np.floor(gpu.warps_per_sm * 32 / threads)
+    resident = np.maximum(1, np.minimum(gpu.blocks_per_sm, fitting))
     per_sm = np.maximum(grid, 1) / gpu.sms
-    rows_over_l2 = np.minimum(resident, per_sm) * gpu.sms * cols * columns["element_bytes"] / gpu.l2_bytes
+    at_work = np.minimum(resident, per_sm) * gpu.sms
+    rows_over_l2 = at_work * cols * columns["element_bytes"] / gpu.l2_bytes
     missing = np.clip((rows_over_l2 - _REUSE_FROM) / (_REUSE_TO - _REUSE_FROM), 0, 1)
-    softmax = (table.family == Family.SOFTMAX) & (cols > _WARP_SOFTMAX_COLUMNS)
-    passes = np.where(softmax, 2.0, np.where(table.family == Family.LAYERNORM, 1.0, 0.0))
+    passes = np.zeros(len(table))
+    passes[table.family == Family.LAYERNORM] = 1.0
+    passes[(table.family == Family.SOFTMAX) & (cols > _WARP_SOFTMAX_COLUMNS)] = 2.0
     return Footprint(
         waves=per_sm / resident, threads=threads, rows_over_l2=rows_over_l2, extra_passes=passes * missing
     )
 
 
-def memory_us(table: KernelTable, gpu: GpuSpec, shape: Footprint | None = None) -> np.ndarray:
-    """Microseconds of the memory traffic: from DRAM what half of the L2 does not hold, all of it through L2.
+def memory_us(table: KernelTable, gpu: GpuSpec) -> Array:
+    """Return the microseconds of the memory traffic: from DRAM what half of the L2 does not hold, all of it through L2.
 
     Operands that fit into half of the L2 (whose other half is the far partition's copy, or other data) stay
     there between kernels; above the whole L2 nothing does. RMS normalisations also pay for what an SM handles
     per clock.
     """
     columns = table.columns
-    total = columns["read_bytes"] + columns["write_bytes"]
-    shape = footprint(table, gpu) if shape is None else shape
-    again = shape.extra_passes * np.maximum(columns["read_bytes"] - columns["weight_bytes"], 0)
-    kept = np.clip(2 - 2 * total / gpu.l2_bytes, 0, 1)
-    dram = (total + again) * (1 - kept) / sustained_bytes_per_s(gpu)
-    rms = (table.family == Family.LAYERNORM) & np.array([_is_rms(v) for v in table.variant], dtype=bool)
-    issued = np.where(rms, total / (gpu.sms * _RMS_BYTES_PER_CLOCK_AND_SM * gpu.boost_clock_mhz * 1e6), 0.0)
-    return np.asarray(np.maximum(np.maximum(dram, total / l2_bytes_per_s(gpu)), issued) * 1e6)
+    total = table.total_bytes
+    activations = np.maximum(columns["read_bytes"] - columns["weight_bytes"], 0)
+    again = footprint(table, gpu).extra_passes * activations
+    in_l2 = np.clip(2 - 2 * total / gpu.l2_bytes, 0, 1)
+    dram = (total + again) * (1 - in_l2) / sustained_bytes_per_s(gpu)
+    seconds = np.maximum(dram, total / l2_bytes_per_s(gpu))
+    rms = np.array([v.startswith(("rms", "simplified")) for v in table.variant], dtype=bool)
+    rms &= table.family == Family.LAYERNORM
+    issued = total / (gpu.sms * _RMS_BYTES_PER_CLOCK_AND_SM * gpu.boost_clock_mhz * 1e6)
+    return np.asarray(np.where(rms, np.maximum(seconds, issued), seconds) * 1e6)
 
 
-def _is_rms(variant: str) -> bool:
-    return variant.startswith(("rms", "simplified"))
+def compute_us(table: KernelTable, gpu: GpuSpec) -> Array:
+    """Return the microseconds of the arithmetic at the sustained rate, spread evenly over the SMs."""
+    rates = row_rates(table, partial(sustained_flops_per_s, gpu))
+    return np.asarray(table.columns["flops"] / rates * 1e6)
 
 
-def compute_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
-    """Microseconds of the arithmetic at the sustained rate, spread evenly over the SMs."""
-    keys = np.char.add(np.char.add(table.family.astype(str), "/"), table.precision.astype(str))
-    distinct, inverse = np.unique(keys, return_inverse=True)
-    rates = np.empty(len(distinct))
-    for i, key in enumerate(distinct):
-        family, _, precision = str(key).partition("/")
-        rates[i] = sustained_flops_per_s(gpu, precision, matrix=family in MATRIX_FAMILIES)
-    return np.asarray(table.columns["flops"] / rates[inverse] * 1e6 if len(distinct) else np.empty(0))
-
-
-def tile_slowdown(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
-    """Time of the tiles over that of the same arithmetic spread evenly over all SMs; at least 1, one per row.
+def tile_slowdown(table: KernelTable, gpu: GpuSpec) -> Array:
+    """Return the time of the tiles over that of the same arithmetic spread evenly over all SMs; at least 1.
 
     Of the tiles that the GPU's library generation has for the family, the one that finishes first: padding to
     whole tiles, idle SMs of the last wave, start and end of each tile. A grid smaller than the GPU is split
     along k (not for batched products). Rows without matrix dimensions have 1.
     """
-    columns = table.columns
-    batch, m, n, k = (
-        np.maximum(np.nan_to_num(columns[f"gemm_{c}"], nan=1.0), 1.0) for c in ("batch", "m", "n", "k")
-    )
+    batch, m, n, k = table.gemm_sizes()
     generation = library_generation(gpu)
+    most_parts = np.maximum(1, np.floor(k / _SPLIT_K))
     best = np.full(len(table), np.inf)
-    for family in np.unique(table.family.astype(str)):
-        mask = table.family == family
-        for rows, cols in _TILES.get((Family(family), generation), _ALL_TILES):
+    for family, mask in table.by_family():
+        for rows, cols in _TILES.get((family, generation), _ALL_TILES):
             tiles = np.ceil(m / rows) * np.ceil(n / cols) * batch
-            parts = np.clip(np.floor(gpu.sms / tiles), 1, np.maximum(1, np.floor(k / _SPLIT_K)))
+            parts = np.clip(np.floor(gpu.sms / tiles), 1, most_parts)
             if family == Family.BMM:
                 parts = np.ones_like(parts)
-            steps = np.ceil(tiles * parts / gpu.sms) * (np.ceil(k / parts) + _PROLOGUE_K)
+            waves = np.ceil(tiles * parts / gpu.sms)
+            steps = waves * (np.ceil(k / parts) + _PROLOGUE_K)
             cost = steps * rows * cols / _TILE_RATE[rows, cols]
-            best = np.where(mask, np.minimum(best, cost), best)
+            best[mask] = np.minimum(best, cost)[mask]
     slowdown = np.maximum(1.0, best * gpu.sms / (batch * m * n * k))
-    return np.where(np.isnan(columns["gemm_m"]), 1.0, slowdown)
+    return np.where(np.isnan(table.columns["gemm_m"]), 1.0, slowdown)
 
 
-def attainable_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
-    """Microseconds per kernel (float64): the longer of memory traffic and arithmetic, and 1.5 us to start.
+def attainable_us(table: KernelTable, gpu: GpuSpec) -> Array:
+    """Return microseconds per kernel (float64): the longer of memory traffic and arithmetic, and 1.5 us to start.
 
     Matrix products pay for padding and idle SMs (at most 256 times); the arithmetic of other families is a
     convention and does not count.
     """
     memory = memory_us(table, gpu)
-    matrix = np.isin(table.family.astype(str), [str(f) for f in MATRIX_FAMILIES])
-    if matrix.any():
-        index = np.flatnonzero(matrix)
+    index = np.flatnonzero(table.is_of(MATRIX_FAMILIES))
+    if len(index):
         part = table.take(index)
-        compute = compute_us(part, gpu)
-        tiled = np.isin(part.family.astype(str), [str(f) for f in _TILED])
-        slowdown = np.where(tiled, np.minimum(tile_slowdown(part, gpu), _MOST_PADDING), 1.0)
-        memory[index] = np.maximum(memory[index], compute * slowdown)
+        padding = np.minimum(tile_slowdown(part, gpu), _MOST_PADDING)
+        slowdown = np.where(part.is_of(_TILED), padding, 1.0)
+        memory[index] = np.maximum(memory[index], compute_us(part, gpu) * slowdown)
     return memory + KERNEL_LATENCY_US

@@ -1,12 +1,12 @@
-"""Which kernel a matrix library picks, learned: tile and split of k for products and convolutions.
+"""Learn which kernel a matrix library picks: tile and split of k for products and convolutions.
 
 For every kernel class that a library has (a *candidate*), a forest of trees scores how likely the library is to
 pick it for this shape on this GPU, from what its heuristics look at: waves and their fill, padding, the tile
 itself and its work relative to the best candidate. The highest score is the pick; a second forest chooses the
-split of k in the same way. The grid then follows exactly from tile and split (:mod:`gkestimator.kernel_models.tiles`). The
-forests are fitted by :mod:`gkestimator.training.geometry` on kernels whose names and grids were recorded, in
-FP32; nothing public has them for tensor cores, so other precisions keep the rules of
-:mod:`gkestimator.kernel_models.launch`.
+split of k in the same way. The grid then follows exactly from tile and split
+(:mod:`gkestimator.kernel_models.tiles`). The forests are fitted by :mod:`gkestimator.training.geometry` on kernels
+whose names and grids were recorded, in FP32; nothing public has them for tensor cores, so other precisions keep the
+rules of :mod:`gkestimator.kernel_models.launch`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from typing import Any
 import numpy as np
 
 from gkestimator.core.errors import BundleError
-from gkestimator.core.kernels import Family, KernelTable
+from gkestimator.core.kernels import Array, Arrays, Family, KernelTable
 from gkestimator.core.records import frozen
+from gkestimator.core.values import Document, is_list, is_row, is_text, is_whole
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.features.columns import fill, lowest_bit
 from gkestimator.kernel_models.launch import Launch, blocks_per_sm
 from gkestimator.kernel_models.regressors import Forest
-from gkestimator.kernel_models.tiles import ALGORITHMS, Tile, parse_tile, tile_blocks
+from gkestimator.kernel_models.regressors.trees import is_tree_width
+from gkestimator.kernel_models.tiles import Tile, parse_tile, tile_blocks
 
 PICKED = (Family.LINEAR, Family.BMM, Family.CONV)
 """Families whose kernel is learned, one picker each."""
@@ -33,135 +36,127 @@ TILE_FEATURES = 30
 SPLIT_FEATURES = 14
 _SAME_CHIP_SMS = 0.10
 _LARGEST_TREES = 1000
-_LARGEST_DEPTH = 10
 _MOST_TILES = 64
 _MOST_CHIPS = 64
 SCHEMA_VERSION = 1  # of geometry.json; a change of tile_features or split_features raises it
 
 
-def tile_launch(tiles: Sequence[Tile], gpu: GpuSpec) -> tuple[Launch, np.ndarray]:
-    """One block of each tile as a launch, and how many of its blocks fit on an SM of ``gpu``."""
+def _per_tile(tiles: Sequence[Tile], name: str) -> Array:
+    return np.array([float(getattr(tile, name)) for tile in tiles])
+
+
+def tile_launch(tiles: Sequence[Tile], gpu: GpuSpec) -> tuple[Launch, Array]:
+    """Return one block of each tile as a launch, and how many of its blocks fit on an SM of ``gpu``."""
     launch = Launch(
         grid_blocks=np.ones(len(tiles)),
-        block_threads=np.array([float(t.threads) for t in tiles]),
-        registers_per_thread=np.array([float(t.registers) for t in tiles]),
-        shared_bytes=np.array([float(t.shared_bytes) for t in tiles]),
+        block_threads=_per_tile(tiles, "threads"),
+        registers_per_thread=_per_tile(tiles, "registers"),
+        shared_bytes=_per_tile(tiles, "shared_bytes"),
     )
     return launch, blocks_per_sm(launch, gpu)
 
 
-def _size(table: KernelTable, name: str) -> np.ndarray:
-    return np.asarray(np.maximum(np.nan_to_num(table.columns[name], nan=1.0), 1.0))
+def _blocks(tiles: Sequence[Tile], table: KernelTable) -> Array:
+    """Return (rows, tiles) blocks of the grid without a split of k."""
+    return np.stack([tile_blocks(tile, table) for tile in tiles], axis=1)
 
 
-def _waves(blocks: np.ndarray, slots: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    waves = blocks / slots
-    return np.log(waves), waves / np.ceil(waves)
+def _assembled(columns: Sequence[Array | float], rows: int, candidates: int) -> Array:
+    """Return (rows, candidates, features) float32; a column may be the same for all rows or for all candidates."""
+    features = np.empty((rows, candidates, len(columns)), dtype=np.float32)
+    for place, column in enumerate(columns):
+        features[:, :, place] = column
+    return features
 
 
-def tile_features(tiles: Sequence[Tile], table: KernelTable, gpu: GpuSpec) -> np.ndarray:
-    """(rows, tiles, features) float32: what a library's heuristic can weigh of each candidate."""
-    count = len(table)
-    kinds = len(tiles)
+def _capability(gpu: GpuSpec) -> float:
+    major, minor = gpu.compute_capability
+    return major + minor / 10
+
+
+def _over_least(work: Array) -> Array:
+    """Return the logarithm of each candidate's work over the least among a row's candidates."""
+    log_work = np.log(work)
+    least = log_work.min(axis=1, keepdims=True, initial=np.inf)
+    return np.asarray(log_work - least)
+
+
+def tile_features(tiles: Sequence[Tile], table: KernelTable, gpu: GpuSpec) -> Array:
+    """Return (rows, tiles, features) float32: what a library's heuristic can weigh of each candidate."""
     _, fit = tile_launch(tiles, gpu)
-    blocks = np.stack([tile_blocks(t, table) for t in tiles], axis=1)
-    area = np.array([float(t.m * t.n) for t in tiles])
-    batch, m, n, k = (_size(table, f"gemm_{c}") for c in ("batch", "m", "n", "k"))
-    own = np.array(
-        [
-            [ALGORITHMS.index(t.algorithm), np.log2(t.m), np.log2(t.n), t.threads, t.slices, *t.cover]
-            for t in tiles
-        ],
-        dtype=np.float64,
-    )
-    shape = np.stack(
-        [
-            *(np.log(v) for v in (batch, m, n, k)),
-            *(np.log(_size(table, f"conv_{c}")) for c in ("batch", "out_h", "in_channels")),
-            np.minimum(_lowest_bit(n), 4.0),
-            np.minimum(_lowest_bit(k), 4.0),
-            np.full(count, gpu.compute_capability[0] + gpu.compute_capability[1] / 10),
-            np.full(count, np.log(gpu.sms)),
-            np.full(count, np.log(gpu.dram_bytes_per_s / gpu.sms / gpu.boost_clock_mhz)),
-            np.full(count, np.log(float(gpu.l2_bytes))),
-        ],
-        axis=1,
-    )
-    log_waves, fill = _waves(blocks, gpu.sms)
-    log_resident, resident_fill = _waves(blocks, fit * gpu.sms)
-    useful = (batch * m * n)[:, None] / (blocks * area)
-    work = np.log(np.ceil(blocks / gpu.sms) * area)
-    resident_work = np.log(np.ceil(blocks / (fit * gpu.sms)) * fit * area)
-    each = (
+    blocks = _blocks(tiles, table)
+    area = _per_tile(tiles, "outputs")
+    batch, m, n, k = table.gemm_sizes()
+    waves = blocks / gpu.sms
+    resident = blocks / (fit * gpu.sms)
+    shape = [
+        *map(np.log, (batch, m, n, k)),
+        np.log(table.size("conv_batch")),
+        np.log(table.size("conv_out_h")),
+        np.log(table.size("conv_in_channels")),
+        lowest_bit(n, 4),
+        lowest_bit(k, 4),
+    ]
+    columns: list[Array | float] = [
+        _per_tile(tiles, "algorithm_number"),
+        np.log2(_per_tile(tiles, "m")),
+        np.log2(_per_tile(tiles, "n")),
+        _per_tile(tiles, "threads"),
+        _per_tile(tiles, "slices"),
+        *np.array([tile.cover for tile in tiles], dtype=np.float64).T,
+        *[column[:, None] for column in shape],
+        _capability(gpu),
+        np.log(gpu.sms),
+        np.log(gpu.dram_bytes_per_s / gpu.sms / gpu.boost_clock_mhz),
+        np.log(gpu.l2_bytes),
         np.log(blocks),
-        log_waves,
-        fill,
-        log_resident,
-        resident_fill,
-        useful,
-        work - work.min(axis=1, keepdims=True, initial=np.inf),
-        resident_work - resident_work.min(axis=1, keepdims=True, initial=np.inf),
-        np.broadcast_to(fit, (count, kinds)),
-    )
-    result = np.empty((count, kinds, own.shape[1] + shape.shape[1] + len(each)), dtype=np.float32)
-    result[:, :, : own.shape[1]] = own[None]
-    result[:, :, own.shape[1] : own.shape[1] + shape.shape[1]] = shape[:, None]
-    for i, value in enumerate(each):
-        result[:, :, own.shape[1] + shape.shape[1] + i] = value
-    return result
-
-
-def _lowest_bit(values: np.ndarray) -> np.ndarray:
-    whole = values.astype(np.int64)
-    return np.asarray(whole & -whole, dtype=np.float64)
+        np.log(waves),
+        fill(waves),
+        np.log(resident),
+        fill(resident),
+        (batch * m * n)[:, None] / (blocks * area),
+        _over_least(np.ceil(waves) * area),
+        _over_least(np.ceil(resident) * fit * area),
+        fit,
+    ]
+    return _assembled(columns, len(table), len(tiles))
 
 
 def split_features(
-    tiles: Sequence[Tile], pick: np.ndarray, table: KernelTable, gpu: GpuSpec
-) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, splits, features) float32 of every split of the picked tiles, and the (rows,) blocks before a
-    split.
+    tiles: Sequence[Tile], pick: Array, table: KernelTable, gpu: GpuSpec
+) -> tuple[Array, Array]:
+    """Return (rows, splits, features) float32 of every split of the picked tiles, and the (rows,) blocks
+    before a split.
 
     ``pick`` indexes ``tiles``.
     """
-    count = len(table)
     _, fit = tile_launch(tiles, gpu)
-    blocks = np.stack([tile_blocks(t, table) for t in tiles], axis=1)[np.arange(count), pick]
+    blocks = _blocks(tiles, table)[np.arange(len(table)), pick]
     parts = np.array(SPLITS, dtype=np.float64)
-    k = _size(table, "gemm_k")
-    resident = fit[pick]
-    area = np.array([float(t.m * t.n) for t in tiles])[pick]
-    log_waves, fill = _waves(blocks[:, None] * parts, gpu.sms)
-    log_resident, resident_fill = _waves(blocks[:, None] * parts, (resident * gpu.sms)[:, None])
-    per_row = (
-        np.log(blocks),
-        _waves(blocks, gpu.sms)[1],
-        np.log(k),
-        np.log(_size(table, "gemm_m") * _size(table, "gemm_n")),
-        area,
-        resident,
-        np.full(count, gpu.compute_capability[0] + gpu.compute_capability[1] / 10),
-        np.full(count, float(gpu.sms)),
-    )
-    each = (
-        np.broadcast_to(np.log(parts), (count, len(parts))),
-        log_waves,
-        fill,
-        log_resident,
-        resident_fill,
+    _, m, n, k = table.gemm_sizes()
+    fitting = fit[pick]
+    area = _per_tile(tiles, "outputs")[pick]
+    split_blocks = blocks[:, None] * parts
+    waves = split_blocks / gpu.sms
+    resident = split_blocks / (fitting * gpu.sms)[:, None]
+    per_row = (np.log(blocks), fill(blocks / gpu.sms), np.log(k), np.log(m * n), area, fitting)
+    columns: list[Array | float] = [
+        np.log(parts),
+        np.log(waves),
+        fill(waves),
+        np.log(resident),
+        fill(resident),
         np.log(k[:, None] / parts),
-    )
-    result = np.empty((count, len(parts), len(per_row) + len(each)), dtype=np.float32)
-    for i, value in enumerate(each):
-        result[:, :, i] = value
-    for i, value in enumerate(per_row):
-        result[:, :, len(each) + i] = value[:, None]
-    return result, blocks
+        *[column[:, None] for column in per_row],
+        _capability(gpu),
+        gpu.sms,
+    ]
+    return _assembled(columns, len(table), len(parts)), blocks
 
 
 @frozen
 class Picker:
-    """The learned choice of one family.
+    """Hold the learned choice of one family.
 
     ``tiles``: the candidates. ``chips``: (major, minor, SMs) of the GPUs it was trained on, and ``offered``
     (chips, tiles): the tiles that the library was seen to launch there. ``tile`` and ``split`` score
@@ -170,26 +165,25 @@ class Picker:
 
     tiles: tuple[Tile, ...]
     chips: tuple[tuple[int, int, int], ...]
-    offered: np.ndarray
+    offered: Array
     tile: Forest
     split: Forest | None
 
-    def candidates(self, gpu: GpuSpec) -> np.ndarray:
-        """Mask of the tiles the library may launch on ``gpu``: those of its chip; on a chip not trained on,
+    def candidates(self, gpu: GpuSpec) -> Array:
+        """Return the mask of the tiles the library may launch on ``gpu``: those of its chip; on a chip not trained on,
         every one (its scores know compute capability and SMs; a guess of the nearest chip's list did worse with
         each GPU left out)."""
-        rows = [
-            (major, minor) == tuple(gpu.compute_capability) and abs(sms / gpu.sms - 1) <= _SAME_CHIP_SMS
-            for major, minor, sms in self.chips
-        ]
-        if any(rows):
-            known = self.offered[np.array(rows)]
-        else:
-            known = self.offered
+        same_chip = []
+        for major, minor, sms in self.chips:
+            capability = (major, minor) == tuple(gpu.compute_capability)
+            same_chip.append(capability and abs(sms / gpu.sms - 1) <= _SAME_CHIP_SMS)
+        known = self.offered
+        if any(same_chip):
+            known = self.offered[np.array(same_chip)]
         return np.asarray(known.any(axis=0))
 
-    def pick(self, table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(tile index, blocks of the grid, split of k) of every row of ``table``."""
+    def pick(self, table: KernelTable, gpu: GpuSpec) -> tuple[Array, Array, Array]:
+        """Return (tile index, blocks of the grid, split of k) of every row of ``table``."""
         rows = len(table)
         features = tile_features(self.tiles, table, gpu)
         allowed = self._allowed(table, self.candidates(gpu))
@@ -197,84 +191,76 @@ class Picker:
         score[allowed] = self.tile.predict(features[allowed])[:, 0]
         tile = np.argmax(score, axis=1)
         if self.split is None:
-            blocks = np.stack([tile_blocks(t, table) for t in self.tiles], axis=1)[np.arange(rows), tile]
-            return tile, blocks, np.ones(rows)
+            return tile, _blocks(self.tiles, table)[np.arange(rows), tile], np.ones(rows)
         choices, blocks = split_features(self.tiles, tile, table, gpu)
-        thick = _size(table, "gemm_k")[:, None] / np.array(SPLITS) >= _THINNEST_PART
+        splits = np.array(SPLITS, dtype=np.float64)
+        thick = table.size("gemm_k")[:, None] / splits >= _THINNEST_PART
         thick[:, 0] = True
         thick &= thick[:, 1:2]  # nothing to choose where not even halves are thick enough
         ranked = np.full((rows, len(SPLITS)), -np.inf)
         ranked[:, 0] = 0.0
         ranked[thick] = self.split.predict(choices[thick])[:, 0]
-        parts = np.array(SPLITS, dtype=np.float64)[np.argmax(ranked, axis=1)]
+        parts = splits[np.argmax(ranked, axis=1)]
         return tile, blocks * parts, parts
 
-    def _allowed(self, table: KernelTable, offered: np.ndarray) -> np.ndarray:
-        """(rows, tiles): candidates that can calculate the row at all.
+    def _allowed(self, table: KernelTable, offered: Array) -> Array:
+        """Return (rows, tiles): candidates that can calculate the row at all.
 
         Winograd kernels are for dense 3 x 3 filters of stride 1 (the training data has no other), transforms
         for stride 1 and filters beyond 1 x 1.
         """
         result = np.broadcast_to(offered, (len(table), len(self.tiles))).copy()
-        columns = table.columns
-        if np.isnan(columns["conv_kernel_h"]).all():
+        height = table.columns["conv_kernel_h"]
+        width = table.columns["conv_kernel_w"]
+        if np.isnan(height).all():
             return result
-        unit = (_size(table, "conv_stride_h") == 1) & (_size(table, "conv_stride_w") == 1)
-        dense = (_size(table, "conv_dilation_h") == 1) & (_size(table, "conv_dilation_w") == 1)
-        three = (columns["conv_kernel_h"] == 3) & (columns["conv_kernel_w"] == 3)
-        larger = columns["conv_kernel_h"] * columns["conv_kernel_w"] > 1
-        fits = {
-            "fused": unit & dense & three,
-            "nonfused": unit & dense & three,
-            "fft": unit & dense & larger,
-        }
-        for j, tile in enumerate(self.tiles):
+        steps = table.size("conv_stride_h") * table.size("conv_stride_w")
+        unit = steps * table.size("conv_dilation_h") * table.size("conv_dilation_w") == 1
+        winograd = unit & (height == 3) & (width == 3)
+        fits = {"fused": winograd, "nonfused": winograd, "fft": unit & (height * width > 1)}
+        for place, tile in enumerate(self.tiles):
             if tile.algorithm in fits:
-                result[:, j] &= fits[tile.algorithm]
+                result[:, place] &= fits[tile.algorithm]
         none = ~result.any(axis=1)
-        direct = np.array([t.algorithm in ("direct", "simple") for t in self.tiles])
-        result[none] = direct if direct.any() else True
+        direct = np.array([tile.algorithm in ("direct", "simple") for tile in self.tiles])
+        result[none] = direct | ~direct.any()
         return result
 
 
 @frozen
 class Geometry:
-    """Pickers by family (a value of :data:`PICKED`)."""
+    """Hold pickers by family (a value of :data:`PICKED`)."""
 
     pickers: Mapping[str, Picker]
 
     def document(self) -> dict[str, Any]:
-        """Tiles and chips of every picker as a JSON object (what :meth:`read` takes, with :meth:`arrays`)."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "splits": list(SPLITS),
-            "pickers": {
-                family: {
-                    "tiles": [t.name for t in p.tiles],
-                    "chips": [list(c) for c in p.chips],
-                    "offered": p.offered.astype(int).tolist(),
-                    "splits_k": p.split is not None,
-                }
-                for family, p in self.pickers.items()
-            },
-        }
+        """Return tiles and chips of every picker as a JSON object (what :meth:`read` takes, with :meth:`arrays`)."""
+        pickers = {}
+        for family, picker in self.pickers.items():
+            pickers[family] = {
+                "tiles": [t.name for t in picker.tiles],
+                "chips": [list(c) for c in picker.chips],
+                "offered": picker.offered.astype(int).tolist(),
+                "splits_k": picker.split is not None,
+            }
+        return {"schema_version": SCHEMA_VERSION, "splits": list(SPLITS), "pickers": pickers}
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The forests as named arrays."""
-        result = {}
+    def arrays(self) -> dict[str, Array]:
+        """Return the forests as named arrays."""
+        arrays = {}
         for family, picker in self.pickers.items():
             for name, forest in (("tile", picker.tile), ("split", picker.split)):
                 if forest is None:
                     continue
                 at = f"{family}.{name}"
-                result[f"{at}.feature"] = forest.feature.astype(np.uint8)
-                result[f"{at}.threshold"] = forest.threshold.astype(np.float32)
-                result[f"{at}.leaf"] = forest.leaf.astype(np.float32)
-        return result
+                arrays[f"{at}.feature"] = forest.feature.astype(np.uint8)
+                arrays[f"{at}.threshold"] = forest.threshold.astype(np.float32)
+                arrays[f"{at}.leaf"] = forest.leaf.astype(np.float32)
+        return arrays
 
     @classmethod
-    def read(cls, document: Mapping[str, Any], arrays: Mapping[str, np.ndarray], *, where: str) -> Geometry:
-        """What :meth:`document` and :meth:`arrays` gave; files from strangers are checked.
+    def read(cls, document: Document, arrays: Arrays, *, where: str) -> Geometry:
+        """Return what :meth:`document` and :meth:`arrays` gave; files from strangers are checked.
 
         Raises BundleError, naming ``where``, for anything that does not fit.
         """
@@ -284,25 +270,22 @@ class Geometry:
         if document.get("splits") != list(SPLITS):
             raise BundleError(f"{where}: splits differ from this version's; train the bundle again")
         listed = document.get("pickers")
-        if not isinstance(listed, dict) or not set(listed) <= {f.value for f in PICKED}:
+        if not isinstance(listed, dict) or not set(listed) <= set(PICKED):
             raise BundleError(f"{where}: pickers is no object of families {', '.join(PICKED)}")
-        return cls(
-            pickers={family: _read_picker(family, entry, arrays, where) for family, entry in listed.items()}
-        )
+        pickers = {family: _read_picker(family, entry, arrays, where) for family, entry in listed.items()}
+        return cls(pickers=pickers)
 
     def apply(self, launch: Launch, table: KernelTable, gpu: GpuSpec) -> Launch:
-        """``launch`` with the learned picks in place of the rules, where a picker knows family and
-        precision.
+        """Return ``launch`` with the learned picks in place of the rules, where a picker knows family and precision.
 
         The recorded linear layers multiply by a transposed weight, the recorded batched products by a plain
         one; a single product by a plain matrix (``matmul_nn``) is answered as one of the latter.
         """
-        grid, threads, registers, shared = (
-            getattr(launch, name).copy()
-            for name in ("grid_blocks", "block_threads", "registers_per_thread", "shared_bytes")
-        )
-        plain = (table.family == Family.LINEAR) & (table.variant == "matmul_nn")
-        answers = np.where(plain & (Family.BMM.value in self.pickers), Family.BMM.value, table.family)
+        learned = launch.copy()
+        answers = table.family
+        if Family.BMM in self.pickers:
+            plain = (table.family == Family.LINEAR) & (table.variant == "matmul_nn")
+            answers = np.where(plain, Family.BMM.value, table.family)
         known = (table.precision == "fp32") & np.isfinite(table.columns["gemm_m"])
         for family, picker in self.pickers.items():
             rows = np.flatnonzero((answers == family) & known)
@@ -310,17 +293,15 @@ class Geometry:
                 continue
             tile, blocks, _ = picker.pick(table.take(rows), gpu)
             block, _ = tile_launch(picker.tiles, gpu)
-            grid[rows] = blocks
-            threads[rows] = block.block_threads[tile]
-            registers[rows] = block.registers_per_thread[tile]
-            shared[rows] = block.shared_bytes[tile]
-        return Launch(
-            grid_blocks=grid, block_threads=threads, registers_per_thread=registers, shared_bytes=shared
-        )
+            learned.grid_blocks[rows] = blocks
+            learned.block_threads[rows] = block.block_threads[tile]
+            learned.registers_per_thread[rows] = block.registers_per_thread[tile]
+            learned.shared_bytes[rows] = block.shared_bytes[tile]
+        return learned
 
 
 def tiles_named(names: Sequence[str]) -> tuple[Tile, ...]:
-    """Tiles by their names. Raises ValueError, naming it, for one that is none."""
+    """Return tiles by their names. Raises ValueError, naming it, for one that is none."""
     tiles = []
     for name in names:
         tile = parse_tile(name)
@@ -330,80 +311,65 @@ def tiles_named(names: Sequence[str]) -> tuple[Tile, ...]:
     return tuple(tiles)
 
 
-def _read_picker(family: str, entry: Any, arrays: Mapping[str, np.ndarray], where: str) -> Picker:
+def _is_chip(value: object) -> bool:
+    return is_row(value, 3, lambda v: is_whole(v, 0, 10_000))
+
+
+def _read_picker(family: str, entry: Any, arrays: Arrays, where: str) -> Picker:
     at = f"{where}: picker {family}"
     if not isinstance(entry, dict):
         raise BundleError(f"{at} is a {type(entry).__name__}; expected an object")
-    names, chips, offered = (entry.get(k) for k in ("tiles", "chips", "offered"))
+    names = entry.get("tiles")
+    chips = entry.get("chips")
+    offered = entry.get("offered")
+    splits = entry.get("splits_k")
     if not isinstance(names, list) or not 2 <= len(names) <= _MOST_TILES:
         raise BundleError(f"{at}: tiles is no list of 2 to {_MOST_TILES} names")
-    if not all(isinstance(n, str) for n in names) or len(set(names)) != len(names):
+    if not is_list(names, is_text) or len(set(names)) != len(names):
         raise BundleError(f"{at}: tiles is no list of distinct names")
     try:
         tiles = tiles_named(names)
     except ValueError as e:
         raise BundleError(f"{at}: {e}") from e
-    if (
-        not isinstance(chips, list)
-        or not 1 <= len(chips) <= _MOST_CHIPS
-        or not all(
-            isinstance(c, list) and len(c) == 3 and all(type(v) is int and 0 <= v <= 10_000 for v in c)
-            for c in chips
-        )
-    ):
+    if not is_list(chips, _is_chip, least=1, most=_MOST_CHIPS):
         raise BundleError(f"{at}: chips is no list of [major, minor, SMs]")
-    if (
-        not isinstance(offered, list)
-        or len(offered) != len(chips)
-        or not all(
-            isinstance(r, list) and len(r) == len(tiles) and any(r) and all(v in (0, 1) for v in r)
-            for r in offered
-        )
-    ):
+
+    def is_offer(value: object) -> bool:
+        return is_row(value, len(tiles), lambda v: v in (0, 1)) and any(value)
+
+    if not is_row(offered, len(chips), is_offer):
         raise BundleError(f"{at}: offered is no table of 0 and 1, chips x tiles, with a 1 in every row")
-    splits = entry.get("splits_k")
     if not isinstance(splits, bool):
         raise BundleError(f"{at}: splits_k is {splits!r}; expected true or false")
+    split = None
+    if splits:
+        split = _read_forest(f"{family}.split", arrays, SPLIT_FEATURES, where)
     return Picker(
         tiles=tiles,
-        chips=tuple((c[0], c[1], c[2]) for c in chips),
+        chips=tuple((major, minor, sms) for major, minor, sms in chips),
         offered=np.array(offered, dtype=bool),
         tile=_read_forest(f"{family}.tile", arrays, TILE_FEATURES, where),
-        split=_read_forest(f"{family}.split", arrays, SPLIT_FEATURES, where) if splits else None,
+        split=split,
     )
 
 
-def _read_forest(name: str, arrays: Mapping[str, np.ndarray], width: int, where: str) -> Forest:
-    parts = [arrays.get(f"{name}.{part}") for part in ("feature", "threshold", "leaf")]
-    feature, threshold, leaf = parts
+def _read_forest(name: str, arrays: Arrays, width: int, where: str) -> Forest:
+    feature = arrays.get(f"{name}.feature")
+    threshold = arrays.get(f"{name}.threshold")
+    leaf = arrays.get(f"{name}.leaf")
     if feature is None or threshold is None or leaf is None:
         raise BundleError(f"{where}: an array of {name} is missing; expected feature, threshold and leaf")
-    trees, leaves = leaf.shape if leaf.ndim == 2 else (0, 0)
-    if (
-        not 1 <= trees <= _LARGEST_TREES
-        or leaves < 2
-        or leaves & (leaves - 1)
-        or leaves > 1 << _LARGEST_DEPTH
-    ):
+    if leaf.ndim != 2 or not 1 <= len(leaf) <= _LARGEST_TREES or not is_tree_width(leaf.shape[1]):
         raise BundleError(
             f"{where}: array {name}.leaf has shape {leaf.shape}; expected trees x a power of two"
         )
-    if any(a.shape != (trees, leaves - 1) for a in (feature, threshold)):
+    nodes = (len(leaf), leaf.shape[1] - 1)
+    if feature.shape != nodes or threshold.shape != nodes:
         raise BundleError(f"{where}: arrays of {name} do not describe the same trees")
     if feature.dtype.kind not in "iu" or np.any(feature < 0) or np.any(feature >= width):
         raise BundleError(f"{where}: array {name}.feature leaves the range 0 .. {width - 1}")
-    if (
-        threshold.dtype.kind != "f"
-        or leaf.dtype.kind != "f"
-        or np.isnan(threshold).any()
-        or np.isneginf(threshold).any()
-        or not np.isfinite(leaf).all()
-    ):
+    # A threshold of +inf ends a tree early; none is NaN or -inf.
+    floats = threshold.dtype.kind == leaf.dtype.kind == "f"
+    if not floats or not np.all(threshold > -np.inf) or not np.all(np.isfinite(leaf)):
         raise BundleError(f"{where}: array {name} has values that are no finite numbers")
-    return Forest(
-        feature=feature.astype(np.intp),
-        threshold=threshold.astype(np.float32),
-        leaf=leaf.astype(np.float32),
-        starts=np.array([0]),
-        base=np.zeros(1),
-    )
+    return Forest.of_trees(feature, threshold, leaf)

@@ -1,22 +1,20 @@
-"""What an estimator says of each kernel on one GPU."""
+"""Hold what an estimator says of each kernel on one GPU."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
-
-from gkestimator.core.kernels import KernelTable
-from gkestimator.core.records import frozen
+from gkestimator.core.kernels import Array, KernelTable
+from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.launch import Launch
 
 
 @frozen
 class MeasuredLaunch:
-    """One of the launches that a call was measured to make. ``kind``: ``kernel``, ``memcpy``, ``memset`` or ``host``;
-    ``share``: of the call's time, 0 to 1. Sizes, and the two percentages, are None where they do not apply or were not
-    told; ``occupancy_measured``: it is a counter's, not calculated from the launch."""
+    """Hold one of the launches that a call was measured to make. ``kind``: ``kernel``, ``memcpy``, ``memset``
+    or ``host``; ``share``: of the call's time, 0 to 1. Sizes, and the two percentages, are None where they do
+    not apply or were not told; ``occupancy_measured``: it is a counter's, not calculated from the launch."""
 
     kind: str
     name: str
@@ -32,7 +30,7 @@ class MeasuredLaunch:
 
 @frozen
 class KernelDetail:
-    """What a measured GPU adds, one entry per kernel in the table's order.
+    """Hold what a measured GPU adds, one entry per kernel in the table's order.
 
     ``source`` and ``occupancy_source``: ``measured``, ``trained:<bundle>`` or ``analytical`` (str objects) ·
     ``launches``: how many launches the kernel of the rules really is (1 where that was not measured) ·
@@ -41,22 +39,22 @@ class KernelDetail:
     end of the interval is that of operands which are no longer in L2, as they were when the call was repeated alone.
     """
 
-    source: np.ndarray
-    occupancy_source: np.ndarray
-    launches: np.ndarray
-    sequence: np.ndarray
-    occupancy_peak_pct: np.ndarray
-    sm_util_peak_pct: np.ndarray
-    may_be_slower: np.ndarray
+    source: Array
+    occupancy_source: Array
+    launches: Array
+    sequence: Array
+    occupancy_peak_pct: Array
+    sm_util_peak_pct: Array
+    may_be_slower: Array
 
-    def take(self, rows: np.ndarray) -> KernelDetail:
-        """The entries that ``rows`` selects."""
-        return KernelDetail(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+    def take(self, rows: Array) -> KernelDetail:
+        """Return the entries that ``rows`` selects."""
+        return map_fields(self, lambda column: column[rows])
 
 
 @frozen
 class KernelPredictions:
-    """One entry per kernel, in the table's order; float64 arrays unless said otherwise. Unknown is NaN.
+    """Hold one entry per kernel, in the table's order; float64 arrays unless said otherwise. Unknown is NaN.
 
     ``duration_us`` and its 90 % interval ``low_us`` .. ``high_us`` (GPU time of the kernel, no host overhead) ·
     ``trained``: bool, a regressor answered (else the analytical model) · ``in_range``: bool, inside the training
@@ -67,41 +65,57 @@ class KernelPredictions:
     ``detail``: what a measured GPU adds, else None.
     """
 
-    duration_us: np.ndarray
-    low_us: np.ndarray
-    high_us: np.ndarray
-    trained: np.ndarray
-    in_range: np.ndarray
-    grid_blocks: np.ndarray
-    block_threads: np.ndarray
-    registers_per_thread: np.ndarray
-    shared_bytes: np.ndarray
-    occupancy_pct: np.ndarray
-    sm_util_pct: np.ndarray
-    dram_util_pct: np.ndarray
-    l2_util_pct: np.ndarray
-    roofline_us: np.ndarray
-    compute_us: np.ndarray
-    memory_us: np.ndarray
+    duration_us: Array
+    low_us: Array
+    high_us: Array
+    trained: Array
+    in_range: Array
+    grid_blocks: Array
+    block_threads: Array
+    registers_per_thread: Array
+    shared_bytes: Array
+    occupancy_pct: Array
+    sm_util_pct: Array
+    dram_util_pct: Array
+    l2_util_pct: Array
+    roofline_us: Array
+    compute_us: Array
+    memory_us: Array
     detail: KernelDetail | None = None
 
-    def take(self, rows: np.ndarray) -> KernelPredictions:
-        """The entries that ``rows`` selects."""
-        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "detail"}
-        detail = None if self.detail is None else self.detail.take(rows)
-        return KernelPredictions(**{name: column[rows] for name, column in found.items()}, detail=detail)
+    @property
+    def launch(self) -> Launch:
+        """Return the launch geometry."""
+        return Launch(
+            grid_blocks=self.grid_blocks,
+            block_threads=self.block_threads,
+            registers_per_thread=self.registers_per_thread,
+            shared_bytes=self.shared_bytes,
+        )
+
+    def take(self, rows: Array) -> KernelPredictions:
+        """Return the entries that ``rows`` selects."""
+
+        def taken(column: Any) -> Any:
+            if column is None:
+                return None
+            if isinstance(column, KernelDetail):
+                return column.take(rows)
+            return column[rows]
+
+        return map_fields(self, taken)
 
 
 class KernelEstimator(Protocol):
-    """Predicts kernels; a loaded bundle, or a stack of them, is one."""
+    """Predict kernels; a loaded bundle, or a stack of them, is one."""
 
     @property
     def name(self) -> str:
-        """What ``source`` names: ``trained:<name>``."""
+        """Return what ``source`` names: ``trained:<name>``."""
         ...
 
     def name_on(self, gpu: GpuSpec) -> str:
-        """The same, for one GPU: a bundle that measured it answers instead."""
+        """Return the same for one GPU: a bundle that measured it answers instead."""
         ...
 
     def predict(self, table: KernelTable, gpu: GpuSpec, *, sm_share_pct: float = 100.0) -> KernelPredictions:

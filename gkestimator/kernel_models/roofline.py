@@ -1,16 +1,18 @@
-"""The roofline of a kernel on a GPU, and the GPU that a share of the SMs amounts to."""
+"""Calculate the roofline of a kernel on a GPU, and the GPU that a share of the SMs amounts to."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import UsageError
-from gkestimator.core.kernels import Family, KernelTable
-from gkestimator.core.records import frozen
+from gkestimator.core.kernels import Array, Family, KernelTable
+from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
 
 MATRIX_FAMILIES = frozenset(
@@ -22,9 +24,8 @@ any."""
 # A precision that the hardware lacks is calculated in another one: half and 8-bit floats and integers are
 # widened to FP32, TF32 is an Ampere format and runs as FP32 before it.
 _FALLBACK = {"tf32": "fp32", "fp16": "fp32", "bf16": "fp32", "fp8": "fp16", "int8": "fp32"}
-_FP64_OF_FP32 = (
-    1 / 32
-)  # GeForce and inference chips: one FP64 unit per 32 FP32 lanes (CUDA C programming guide)
+# GeForce and inference chips: one FP64 unit per 32 FP32 lanes (CUDA C programming guide).
+_FP64_OF_FP32 = 1 / 32
 
 # Bytes that one resident thread keeps in flight and the loaded DRAM latency, for the bandwidth that few SMs
 # can draw (Little's law). 8 bytes lie between a scalar and a vectorised FP32 load; 600 ns is what a Volta to
@@ -36,64 +37,69 @@ _LOADED_LATENCY_S = 600e-9
 
 @frozen
 class Roofline:
-    """Microseconds per kernel (float64, one per row): the compute side, the memory side and the larger of
-    both.
+    """Hold microseconds per kernel (float64, one per row): the compute side, the memory side and the larger of both.
 
     Both sides are 0 only for kernels that do no work on that side. ``roofline_us`` is at least 1e-3 (so that
     its logarithm exists for empty kernels).
     """
 
-    compute_us: np.ndarray
-    memory_us: np.ndarray
-    roofline_us: np.ndarray
+    compute_us: Array
+    memory_us: Array
+    roofline_us: Array
 
-    def take(self, index: np.ndarray) -> Roofline:
-        """The rows that ``index`` selects."""
-        return Roofline(
-            compute_us=self.compute_us[index],
-            memory_us=self.memory_us[index],
-            roofline_us=self.roofline_us[index],
-        )
+    def take(self, index: Array) -> Roofline:
+        """Return the rows that ``index`` selects."""
+        return map_fields(self, lambda column: column[index])
 
 
 def peak_rate(gpu: GpuSpec, precision: str, *, matrix: bool) -> float:
-    """Peak FLOP/s of ``precision`` on ``gpu``: its matrix units if ``matrix``, else the CUDA cores.
+    """Return the peak FLOP/s of ``precision`` on ``gpu``: its matrix units if ``matrix``, else the CUDA cores.
 
     A precision that the GPU lacks takes the rate of the wider one it is calculated in.
     """
-    rates = gpu.peak_flops_per_s if matrix else gpu.vector_flops_per_s
+    rates = gpu.vector_flops_per_s
+    if matrix:
+        rates = gpu.peak_flops_per_s
     name: str | None = precision
     while name is not None:
-        rate = rates.get(name)
-        if rate is not None:
-            return float(rate)
+        if name in rates:
+            return float(rates[name])
         if name == Precision.FP64 and "fp32" in rates:
             return float(rates["fp32"]) * _FP64_OF_FP32
         name = _FALLBACK.get(name)
     raise UsageError(f"GPU {gpu.name}: no peak rate for {precision!r} (known: {', '.join(sorted(rates))})")
 
 
+class RateFunction(Protocol):
+    """Return FLOP/s of a precision, on the matrix units or the CUDA cores."""
+
+    def __call__(self, precision: str, *, matrix: bool) -> float: ...
+
+
+def row_rates(table: KernelTable, rate_of: RateFunction) -> Array:
+    """Return the rate of every row: on the matrix units where its family is a matrix product."""
+    rates = np.empty(len(table))
+    matrix = table.is_of(MATRIX_FAMILIES)
+    for precision, rows in table.by_precision():
+        for units in (True, False):
+            chosen = rows[matrix[rows] == units]
+            if len(chosen):
+                rates[chosen] = rate_of(precision, matrix=units)
+    return rates
+
+
 def roofline(table: KernelTable, gpu: GpuSpec) -> Roofline:
-    """Roofline of every kernel of ``table`` on ``gpu``: FLOPs / peak rate and compulsory bytes / DRAM
+    """Return the roofline of every kernel of ``table`` on ``gpu``: FLOPs / peak rate and compulsory bytes / DRAM
     bandwidth."""
-    rate = np.empty(len(table))
-    keys = np.char.add(np.char.add(table.family.astype(str), "/"), table.precision.astype(str))
-    distinct, inverse = np.unique(keys, return_inverse=True)
-    rates = np.empty(len(distinct))
-    for i, key in enumerate(distinct):
-        family, _, precision = str(key).partition("/")
-        rates[i] = peak_rate(gpu, precision, matrix=family in MATRIX_FAMILIES)
-    rate = rates[inverse] if len(distinct) else rate
-    columns = table.columns
-    compute = columns["flops"] / rate * 1e6
-    memory = (columns["read_bytes"] + columns["write_bytes"]) / gpu.dram_bytes_per_s * 1e6
-    return Roofline(
-        compute_us=compute, memory_us=memory, roofline_us=np.maximum(np.maximum(compute, memory), 1e-3)
-    )
+    rates = row_rates(table, partial(peak_rate, gpu))
+    compute = table.columns["flops"] / rates * 1e6
+    memory = table.total_bytes / gpu.dram_bytes_per_s * 1e6
+    longer = np.maximum(compute, memory)
+    return Roofline(compute_us=compute, memory_us=memory, roofline_us=np.maximum(longer, 1e-3))
 
 
 def confined(gpu: GpuSpec, sm_share_pct: float) -> GpuSpec:
-    """``gpu`` as a kernel sees it that may use ``sm_share_pct`` percent of its SMs (as CUDA MPS limits it).
+    """Return ``gpu`` as a kernel sees it that may use ``sm_share_pct`` percent of its SMs (as CUDA MPS limits it).
 
     SMs round down to whole ones (at least one), peak rates follow the SMs. DRAM bandwidth is what those SMs
     can draw, by Little's law: resident threads x 8 bytes in flight / 600 ns, at most the GPU's. L2 and memory

@@ -1,4 +1,4 @@
-"""Kernels that matrix libraries launch: how a product or a convolution is cut into blocks.
+"""Describe kernels that matrix libraries launch: how a product or a convolution is cut into blocks.
 
 cuBLAS and cuDNN name their kernels after their tiles, and the grid follows from tile and shape exactly: each
 rule below reproduces every grid that NeuSight recorded for its kind (tests/training/test_fit_geometry.py). Which
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.core.kernels import KernelTable
+from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import frozen
 
 ALGORITHMS = ("gemm", "direct", "simple", "nonfused", "fused", "fft")
@@ -29,7 +29,7 @@ _FFT_FREQUENCIES = 32 * 17  # of a real 32 x 32 transform
 
 @frozen
 class Tile:
-    """A kernel class: ``algorithm`` of :data:`ALGORITHMS`, ``m`` x ``n`` outputs a block, ``threads`` of it.
+    """Hold a kernel class: ``algorithm`` of :data:`ALGORITHMS`, ``m`` x ``n`` outputs a block, ``threads`` of it.
 
     ``m`` runs over pixels (convolutions) or, in a column-major matrix library, over output columns (gemm).
     ``slices``: groups of threads that share a tile and each take a part of k. ``cover``: of a fused Winograd
@@ -45,20 +45,33 @@ class Tile:
 
     @property
     def name(self) -> str:
-        """``algorithm_MxN_threads`` with ``_sS`` for slices; fused kernels are named after their cover."""
+        """Return ``algorithm_MxN_threads`` with ``_sS`` for slices; fused kernels are named after their cover."""
         if self.algorithm == "fused":
-            return f"fused_{''.join(str(c) for c in self.cover)}_{self.threads}"
-        sliced = f"_s{self.slices}" if self.slices > 1 else ""
-        return f"{self.algorithm}_{self.m}x{self.n}_{self.threads}{sliced}"
+            cover = "".join(map(str, self.cover))
+            return f"fused_{cover}_{self.threads}"
+        name = f"{self.algorithm}_{self.m}x{self.n}_{self.threads}"
+        if self.slices > 1:
+            name += f"_s{self.slices}"
+        return name
+
+    @property
+    def algorithm_number(self) -> int:
+        """Return the place of the algorithm among :data:`ALGORITHMS`."""
+        return ALGORITHMS.index(self.algorithm)
+
+    @property
+    def outputs(self) -> int:
+        """Return the outputs of a block."""
+        return self.m * self.n
 
     @property
     def outputs_per_thread(self) -> float:
-        """Accumulators of a thread."""
-        return self.m * self.n * self.slices / self.threads
+        """Return the accumulators of a thread."""
+        return self.outputs * self.slices / self.threads
 
     @property
     def registers(self) -> int:
-        """Registers per thread, an estimate: the accumulators, about a third as many again for the operand
+        """Return registers per thread, an estimate: the accumulators, about a third as many again for the operand
         fragments they need, and forty for addresses and loops (64 accumulators: 122, the figure that profilers
         show for 128 x 64 and 128 x 128 FP32 tiles; 16: about 60)."""
         if self.algorithm == "fused":
@@ -67,7 +80,7 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Static shared memory of a block, an estimate: two stages of 8-deep FP32 slices of both operands
+        """Return the static shared memory of a block, an estimate: two stages of 8-deep FP32 slices of both operands
         (16-deep where slices share k), a full 48 KiB of transformed inputs and filters for fused Winograd."""
         if self.algorithm == "fused":
             return 48 * 1024
@@ -80,18 +93,21 @@ _FUSED = re.compile(r"fused_(\d)(\d)(\d)_(\d{2,4})\Z")
 
 @lru_cache(maxsize=256)
 def parse_tile(name: str) -> Tile | None:
-    """The tile that :attr:`Tile.name` wrote; None for any other text."""
+    """Return the tile that :attr:`Tile.name` wrote; None for any other text."""
     if match := _FUSED.match(name):
-        images, rows, cols, block = (int(g) for g in match.groups())
-        if min(images, rows, cols) < 1 or not 32 <= block <= 1024:
-            return None
-        return Tile(algorithm="fused", m=128, n=128, threads=block, cover=(images, rows, cols))
-    if match := _NAME.match(name):
-        algorithm, m, n, threads, slices = match.groups()
-        tile = Tile(algorithm=algorithm, m=int(m), n=int(n), threads=int(threads), slices=int(slices or 1))
-        if min(tile.m, tile.n, tile.slices) >= 1 and 32 <= tile.threads <= 1024:
-            return tile
+        images, rows, cols, threads = map(int, match.groups())
+        least = min(images, rows, cols)
+        tile = Tile(algorithm="fused", m=128, n=128, threads=threads, cover=(images, rows, cols))
+    elif match := _NAME.match(name):
+        slices = int(match[5] or 1)
+        tile = Tile(
+            algorithm=match[1], m=int(match[2]), n=int(match[3]), threads=int(match[4]), slices=slices
+        )
+        least = min(tile.m, tile.n, slices)
+    else:
         return None
+    if least >= 1 and 32 <= tile.threads <= 1024:
+        return tile
     return None
 
 
@@ -103,52 +119,53 @@ _FFT = re.compile(r"gcgemm_(\d+)x(\d+)")
 
 
 def recorded_tile(kernel_name: str, threads: int, *, convolution: bool) -> str:
-    """The class of a kernel by its name in the binary and its block; empty where the name says no tile."""
+    """Return the class of a kernel by its name in the binary and its block; empty where the name says no tile."""
+    slices = None
     if match := _WINOGRAD.search(kernel_name):
         return f"fused_{''.join(match.groups())}_{threads}"
     if match := _SCUDNN.search(kernel_name):
-        algorithm, (m, n, slices) = "direct", match.groups()
+        algorithm = "direct"
+        m, n, slices = match.groups()
     elif match := _SGEMM.search(kernel_name):
-        algorithm, (m, n, slices) = ("nonfused" if convolution else "gemm"), match.groups()
+        if convolution:
+            algorithm = "nonfused"
+        else:
+            algorithm = "gemm"
+        m, n, slices = match.groups()
     elif match := _FFT.search(kernel_name):
-        algorithm, (m, n), slices = "fft", match.groups(), None
+        algorithm = "fft"
+        m, n = match.groups()
     elif _SIMPLE.search(kernel_name):
         # Blocks of 8 x 8 threads with 4 x 4 outputs each (the rare other shapes follow no rule known here).
-        algorithm, (m, n), slices = "simple", ("32", "32"), None
+        algorithm = "simple"
+        m = n = "32"
     else:
         return ""
-    sliced = f"_s{slices}" if slices else ""
-    name = f"{algorithm}_{m}x{n}_{threads}{sliced}"
-    return name if parse_tile(name) else ""
+    name = f"{algorithm}_{m}x{n}_{threads}"
+    if slices:
+        name += f"_s{slices}"
+    if parse_tile(name) is None:
+        return ""
+    return name
 
 
-def tile_blocks(tile: Tile, table: KernelTable) -> np.ndarray:
-    """Blocks of ``tile`` for every row of ``table`` (float64), without a split of k; at least 1."""
-    return np.asarray(_blocks(tile, table), dtype=np.float64)
+def tile_blocks(tile: Tile, table: KernelTable) -> Array:
+    """Return the blocks of ``tile`` for every row of ``table`` (float64), without a split of k; at least 1."""
+    return np.asarray(_tile_blocks(tile, table))
 
 
-def _blocks(tile: Tile, table: KernelTable) -> Any:
-    columns = table.columns
-
-    def size(name: str) -> np.ndarray:
-        return np.asarray(np.maximum(np.nan_to_num(columns[name], nan=1.0), 1.0))
-
-    batch = size("gemm_batch")
+def _tile_blocks(tile: Tile, table: KernelTable) -> Any:
+    size = table.size
+    batch, m, filters, _ = table.gemm_sizes()
     if tile.algorithm == "gemm":
-        return np.ceil(size("gemm_n") / tile.m) * np.ceil(size("gemm_m") / tile.n) * batch
+        return np.ceil(filters / tile.m) * np.ceil(m / tile.n) * batch
     images = size("conv_batch")
     height = size("conv_out_h")
     width = size("conv_out_w")
-    filters = size("gemm_n")
     if tile.algorithm == "fused":
         n, h, w = tile.cover
-        return (
-            np.ceil(images / n)
-            * np.ceil(filters / _FUSED_FILTERS)
-            * np.ceil(height / (2 * h))
-            * np.ceil(width / (2 * w))
-            * batch
-        )
+        covers = np.ceil(images / n) * np.ceil(filters / _FUSED_FILTERS)
+        return covers * np.ceil(height / (2 * h)) * np.ceil(width / (2 * w)) * batch
     if tile.algorithm == "nonfused":
         # The transforms pad the batch to a multiple of 16 images.
         pixels = np.ceil(images / 16) * 16 * np.ceil(height / 4) * np.ceil(width / 4)
@@ -159,4 +176,4 @@ def _blocks(tile: Tile, table: KernelTable) -> Any:
         padded = np.maximum(height, width) + size("conv_kernel_h") - 1
         frequencies = np.where(padded <= 16, 16 * 9, _FFT_FREQUENCIES)
         return np.ceil(filters / tile.m) * np.ceil(images / tile.n) * frequencies * batch
-    return np.ceil(size("gemm_m") / tile.m) * np.ceil(filters / tile.n) * batch
+    return np.ceil(m / tile.m) * np.ceil(filters / tile.n) * batch

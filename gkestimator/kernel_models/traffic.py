@@ -1,10 +1,10 @@
-"""Traffic that a kernel cannot avoid on a GPU beyond reading and writing each operand once."""
+"""Count traffic that a kernel cannot avoid on a GPU beyond reading and writing each operand once."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gkestimator.core.kernels import Family, KernelTable
+from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import streaming_fraction
 from gkestimator.kernel_models.launch import memory_launch
@@ -18,8 +18,8 @@ _OVER_L2 = 0.8
 _LEAST = 0.9
 
 
-def softmax_misses(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
-    """Share of a wide softmax's second and third reads that go to DRAM, in [0, 1] per row of ``table``.
+def softmax_misses(table: KernelTable, gpu: GpuSpec) -> Array:
+    """Return the share of a wide softmax's second and third reads that go to DRAM, in [0, 1] per row of ``table``.
 
     PyTorch's block softmax reads a row three times (maximum, sum, result). The rows that an SM works on at a
     time stay in its L1 (the unified memory of Volta and later; before, in the L2) while they fill less than 0.6
@@ -27,13 +27,14 @@ def softmax_misses(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
     4,096 to 16,384 columns (V100, T4, A100; P4 and P100 for the L2), on which time over roofline climbs from
     1.2 to 2.5.
     """
-    cols = np.nan_to_num(table.columns["cols"], nan=1.0)
-    rows = np.maximum(np.nan_to_num(table.columns["rows"], nan=1.0), 1.0)
+    columns = table.columns
+    cols = np.nan_to_num(columns["cols"], nan=1.0)
     wide = (table.family == Family.SOFTMAX) & (cols > _WIDEST_WARP_ROW)
     _, threads = memory_launch(table)
-    resident = np.clip(np.floor(gpu.warps_per_sm * 32 / np.maximum(threads, 1)), 1, gpu.blocks_per_sm)
-    resident = np.minimum(resident, np.ceil(rows / gpu.sms))
-    row_bytes = cols * table.columns["element_bytes"]
+    fitting = np.floor(gpu.warps_per_sm * 32 / np.maximum(threads, 1))
+    rows_of_sm = np.ceil(table.size("rows") / gpu.sms)
+    resident = np.minimum(np.clip(fitting, 1, gpu.blocks_per_sm), rows_of_sm)
+    row_bytes = cols * columns["element_bytes"]
     if tuple(gpu.compute_capability) >= _CACHED_BY_SM:
         filled = resident * row_bytes / gpu.shared_bytes_per_sm
         missed = (filled - _FROM_SM) / _OVER_SM
@@ -43,11 +44,10 @@ def softmax_misses(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
     return np.where(wide, np.clip(missed, 0.0, 1.0), 0.0)
 
 
-def least_traffic_us(table: KernelTable, gpu: GpuSpec) -> np.ndarray:
-    """Least microseconds per kernel that its traffic takes, repeated reads included: 0.9 of what streaming
+def least_traffic_us(table: KernelTable, gpu: GpuSpec) -> Array:
+    """Return the least microseconds per kernel that its traffic takes, repeated reads included: 0.9 of what streaming
     kernels would need for it; 0 for kernels that read their operands once."""
     missed = softmax_misses(table, gpu)
-    columns = table.columns
-    size = columns["read_bytes"] + columns["write_bytes"] + 2 * missed * columns["read_bytes"]
-    time = _LEAST * size / (streaming_fraction(gpu) * gpu.dram_bytes_per_s) * 1e6
-    return np.where(missed > 0, time, 0.0)
+    size = table.total_bytes + 2 * missed * table.columns["read_bytes"]
+    reached = streaming_fraction(gpu) * gpu.dram_bytes_per_s
+    return np.where(missed > 0, _LEAST * size / reached * 1e6, 0.0)

@@ -1,4 +1,4 @@
-"""The allocators of the runtimes, replayed: how much they take from the driver for a sequence of requests.
+"""Replay the allocators of the runtimes: how much they take from the driver for a sequence of requests.
 
 Both are best-fit allocators with splitting and coalescing inside segments; they differ in rounding, in pools, in how
 large a new segment is and in when a block is split. Sources: PyTorch ``c10/cuda/CUDACachingAllocator.cpp`` (2.x,
@@ -17,7 +17,8 @@ from gkestimator.core.errors import UsageError
 
 
 class Allocator(ABC):
-    """Best fit with splitting and coalescing. ``reserved_bytes`` is what the driver gave so far; it never shrinks.
+    """Serve requests by best fit with splitting and coalescing. ``reserved_bytes`` is what the driver gave so
+    far; it never shrinks.
 
     Blocks are numbers, not objects: a block is named by its address, free ones are found by size, by where they start
     and by where they end. Segments lie one byte apart, so blocks of two segments never touch.
@@ -38,14 +39,14 @@ class Allocator(ABC):
 
     @abstractmethod
     def segment_bytes(self, size: int) -> int:
-        """How much is taken from the driver when no free block holds the rounded ``size``."""
+        """Return how much is taken from the driver when no free block holds the rounded ``size``."""
 
     @abstractmethod
     def splits(self, block_bytes: int, size: int, pool: int) -> bool:
-        """Whether a free block of ``block_bytes``, more than ``size``, is split to serve ``size``."""
+        """Return whether a free block of ``block_bytes``, more than ``size``, is split to serve ``size``."""
 
     def copy(self) -> Allocator:
-        """Another allocator in the same state."""
+        """Return another allocator in the same state."""
         twin = copy(self)
         twin._free = (self._free[0].copy(), self._free[1].copy())
         twin._size_at = self._size_at.copy()
@@ -54,7 +55,7 @@ class Allocator(ABC):
         return twin
 
     def keep(self) -> None:
-        """What is in use now stays for good: it cannot be released any more, and copies do not carry it."""
+        """Let what is in use now stay for good: it cannot be released any more, and copies do not carry it."""
         self._used.clear()
 
     def allocate(self, nbytes: int) -> int:
@@ -62,7 +63,9 @@ class Allocator(ABC):
         if nbytes <= 0:
             return -1
         size = -(-nbytes // self._rounding) * self._rounding
-        pool = 0 if size <= self._small_limit else 1
+        pool = 0
+        if size > self._small_limit:
+            pool = 1
         free = self._free[pool]
         at = bisect_left(free, (size, -1))
         if at == len(free):
@@ -108,7 +111,7 @@ class Allocator(ABC):
 
 
 class CachingAllocator(Allocator):
-    """PyTorch's CUDA caching allocator with default settings.
+    """Replay PyTorch's CUDA caching allocator with default settings.
 
     Sizes round to ``block_rounding``. Requests up to ``small_limit`` come from segments of ``small_segment`` in a small
     pool; requests under ``large_limit`` from segments of ``large_segment``; larger ones get a segment of their own,
@@ -140,7 +143,7 @@ class CachingAllocator(Allocator):
 
 
 class ArenaAllocator(Allocator):
-    """ONNX Runtime's BFC arena with the CUDA provider's defaults.
+    """Replay ONNX Runtime's BFC arena with the CUDA provider's defaults.
 
     Sizes round to ``block_rounding``. A new region is the current region size (``initial_chunk`` at first), doubled
     until it holds the request; the region size doubles after each extension that did not already grow it, up to 1 GiB
@@ -176,7 +179,8 @@ _ALLOCATORS: dict[str, type[CachingAllocator | ArenaAllocator]] = {
 
 
 def make_allocator(kind: str, figures: Mapping[str, int]) -> Allocator:
-    """A fresh allocator of a runtime profile's kind (``caching`` or ``arena``) with the profile's constants in bytes.
+    """Return a fresh allocator of a runtime profile's kind (``caching`` or ``arena``) with the profile's
+    constants in bytes.
 
     Raises UsageError for another kind or a missing constant.
     """

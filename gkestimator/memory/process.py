@@ -1,4 +1,4 @@
-"""Inferences one after another in one process, the allocator's cache never emptied."""
+"""Run inferences one after another in one process, the allocator's cache never emptied."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SERVES_LIBRARIES = frozenset(("caching",))
 
 
 def serves_libraries(allocator: str) -> bool:
-    """Whether the matrix library's standing workspace comes out of this kind of allocator."""
+    """Return whether the matrix library's standing workspace comes out of this kind of allocator."""
     return allocator in _SERVES_LIBRARIES
 
 
 class Process:
-    """A process with its weights loaded: ``arena`` holds them. ``allocator`` is its kind. ``library`` bytes are
+    """Hold a process with its weights loaded: ``arena`` holds them. ``allocator`` is its kind. ``library`` bytes are
     requested at the first matrix product and kept, where the allocator serves them.
     """
 
@@ -30,7 +30,9 @@ class Process:
         self.arena = arena
         # In torch the script makes and holds the inputs; an ONNX Runtime session copies them in and frees its copies.
         self._overlap = allocator in _SERVES_LIBRARIES
-        self._library = library if allocator in _SERVES_LIBRARIES else None
+        self._library: int | None = None
+        if self._overlap:
+            self._library = library
         self._inputs: list[int] = []  # handles of the previous inference's
 
     def infer(self, trace: AllocationTrace, times: int = 1) -> None:
@@ -84,8 +86,8 @@ def cumulative_reserved(
     library_workspace_bytes: int,
     inferences: int = INFERENCES,
 ) -> tuple[int, ...]:
-    """Bytes that the runtime holds of the driver after each of ``graphs``, all run in one process without emptying
-    its cache (torch's ``max_memory_reserved``, read after each).
+    """Return the bytes that the runtime holds of the driver after each of ``graphs``, all run in one process
+    without emptying its cache (torch's ``max_memory_reserved``, read after each).
 
     ``graphs`` are lowerings of one model, such as its batch sizes, in the order in which they run; the weights of
     the first are loaded once, those that a later one adds (constants folded for its shape) when it comes. Each runs

@@ -13,7 +13,7 @@ from gkestimator.memory.trace import AllocationTrace, trace_of
 
 @frozen
 class MemoryProfile:
-    """Bytes on the GPU, without the CUDA context.
+    """Hold bytes on the GPU, without the CUDA context.
 
     ``weights_bytes`` + ``activations_bytes`` (peak of live inputs, intermediates and outputs) + ``workspace_bytes``
     (what scratch memory and the library's standing workspace add to the peak) + ``allocator_bytes`` (rounding,
@@ -66,12 +66,14 @@ class MemoryReplay:
         self._reserved: dict[tuple[object, ...], int] = {}
 
     def profile(self, graph: KernelGraph, library_workspace_bytes: int) -> MemoryProfile:
-        """As :func:`memory_profile`."""
+        """Return what :func:`memory_profile` does."""
         held = self._traces.get(id(graph))
         if held is None:
             held = self._traces[id(graph)] = (graph, trace_of(graph))
         trace = held[1]
-        library = 0 if trace.product is None else library_workspace_bytes
+        library = 0
+        if trace.product is not None:
+            library = library_workspace_bytes
         key = (trace.weights, trace.events, trace.product, library)
         reserved = self._reserved.get(key)
         if reserved is None:
@@ -95,7 +97,7 @@ class MemoryReplay:
         )
 
     def _replay(self, trace: AllocationTrace, library: int) -> int:
-        """The bytes that the allocator ends up holding."""
+        """Return the bytes that the allocator ends up holding."""
         events = trace.events
         serves = serves_libraries(self._allocator)
         if serves and trace.product is not None:

@@ -1,4 +1,4 @@
-"""What one inference asks of the allocator, in order: liveness of the storages of a lowered model."""
+"""List what one inference asks of the allocator, in order: liveness of the storages of a lowered model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GEMM_FAMILIES = frozenset((Family.LINEAR, Family.BMM))
 
 @frozen
 class AllocationTrace:
-    """What a graph asks of the allocator after its weights, and the figures that do not depend on the allocator.
+    """Hold what a graph asks of the allocator after its weights, and the figures that do not depend on the allocator.
 
     ``peak_before`` and ``peak_after``: the most that is live with scratch memory, and where, before the library's
     workspace exists and from then on. ``events``: a request's bytes; ``~n`` gives back request n.
@@ -35,8 +35,8 @@ class AllocationTrace:
 
 @frozen
 class _Liveness:
-    """Per step: the places among its writes that are new storages, and the storages that die after it (numbered in
-    the order in which they are born, inputs first). Names alone decide, so graphs of one wiring share it.
+    """Hold, per step, the places among its writes that are new storages, and the storages that die after it
+    (numbered in the order in which they are born, inputs first). Names alone decide, so graphs of one wiring share it.
     """
 
     births: tuple[tuple[int, ...], ...]
@@ -47,26 +47,35 @@ _LIVENESS: WeakKeyDictionary[object, _Liveness] = WeakKeyDictionary()
 
 
 def _liveness(graph: KernelGraph) -> _Liveness:
-    known = _LIVENESS.get(graph.wiring) if graph.wiring is not None else None
-    if known is not None:
-        return known
+    if graph.wiring is None:
+        return _calculated_liveness(graph)
+    liveness = _LIVENESS.get(graph.wiring)
+    if liveness is None:
+        liveness = _LIVENESS[graph.wiring] = _calculated_liveness(graph)
+    return liveness
+
+
+def _dying(graph: KernelGraph) -> list[list[str]]:
+    """Return, per step, the storages that nothing touches after it."""
     last: dict[str, int] = {}
     for at, step in enumerate(graph.steps):
-        for storage in step.reads:
-            last[storage] = at
+        last.update(dict.fromkeys(step.reads, at))
         for storage, _ in step.writes:
             last[storage] = at
-        for storage in step.holds:
-            last[storage] = at
+        last.update(dict.fromkeys(step.holds, at))
     dying: list[list[str]] = [[] for _ in graph.steps]
     for storage, at in last.items():
         if storage not in graph.inputs and storage not in graph.outputs and storage not in graph.weights:
             dying[at].append(storage)
+    return dying
+
+
+def _calculated_liveness(graph: KernelGraph) -> _Liveness:
     numbers = {name: n for n, name in enumerate(graph.inputs)}
     born = len(numbers)
     births = []
     deaths = []
-    for at, step in enumerate(graph.steps):
+    for step, dying in zip(graph.steps, _dying(graph), strict=True):
         new = []
         for place, (storage, _) in enumerate(step.writes):
             if storage not in numbers:
@@ -74,15 +83,12 @@ def _liveness(graph: KernelGraph) -> _Liveness:
                 born += 1
                 new.append(place)
         births.append(tuple(new))
-        deaths.append(tuple(numbers.pop(storage) for storage in dying[at] if storage in numbers))
-    liveness = _Liveness(births=tuple(births), deaths=tuple(deaths))
-    if graph.wiring is not None:
-        _LIVENESS[graph.wiring] = liveness
-    return liveness
+        deaths.append(tuple(numbers.pop(storage) for storage in dying if storage in numbers))
+    return _Liveness(births=tuple(births), deaths=tuple(deaths))
 
 
 def trace_of(graph: KernelGraph) -> AllocationTrace:
-    """The requests of one inference of ``graph``, in order."""
+    """Return the requests of one inference of ``graph``, in order."""
     liveness = _liveness(graph)
     events = list(graph.inputs.values())
     requests = list(range(len(events)))  # storage number -> its request
@@ -120,7 +126,10 @@ def trace_of(graph: KernelGraph) -> AllocationTrace:
             live += nbytes
         if live > peak_live:
             peak_live = live
-        side = 0 if product is None else 1
+        if product is None:
+            side = 0
+        else:
+            side = 1
         if live + scratch > peaks[side][0]:
             peaks[side] = (live + scratch, step.name)
         if scratch:
@@ -143,7 +152,8 @@ def trace_of(graph: KernelGraph) -> AllocationTrace:
 
 
 def _counted(kernels: tuple[Kernel, ...]) -> tuple[int, int, bool]:
-    """Of one call: scratch bytes, the largest input and output of a kernel, and whether a matrix product is in it."""
+    """Return, of one call, scratch bytes, the largest input and output of a kernel, and whether a matrix
+    product is in it."""
     scratch = max((k.workspace_bytes for k in kernels), default=0)
     moved = max((k.read_bytes - k.weight_bytes + k.write_bytes for k in kernels), default=0)
     if len(kernels) > 1:
@@ -152,7 +162,7 @@ def _counted(kernels: tuple[Kernel, ...]) -> tuple[int, int, bool]:
 
 
 def _handed_on(kernels: tuple[Kernel, ...]) -> int:
-    """Largest intermediate inside a call. A bias is added in place, so it hands on nothing new."""
+    """Return the largest intermediate inside a call. A bias is added in place, so it hands on nothing new."""
     return max(
         (
             first.write_bytes

@@ -89,7 +89,10 @@ def _body(build: _Builder) -> None:
         outside = width * _EXPANSION
         for block in range(blocks):
             name = f"layer{number}.{block}"
-            stride = first_stride if block == 0 else 1
+            if block == 0:
+                stride = first_stride
+            else:
+                stride = 1
             y = build.convolution(x, f"{name}.conv1", (inside, width), 1, 1, relu=True)
             y = build.convolution(y, f"{name}.conv2", (width, width), 3, stride, relu=True)
             y = build.convolution(y, f"{name}.conv3", (width, outside), 1, 1, relu=False)

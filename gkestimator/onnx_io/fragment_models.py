@@ -15,21 +15,19 @@ from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.onnx_io.model import Model
 from gkestimator.onnx_io.reading.convert import convert_model
+from gkestimator.onnx_io.reading.tensors import ELEMENT_TYPES
 
 Weights = Callable[[FragmentTensor], np.ndarray]
-_ELEMENT_TYPES = {
-    t: getattr(TensorProto, t.value.upper()) for t in DType if hasattr(TensorProto, t.value.upper())
-}
 _IR_VERSION = 8  # what every ONNX Runtime since 1.11 reads; raised where an opset needs more
 _LATER = ((19, 9), (21, 10), (23, 11), (24, 12))
 
 
 def element_type(dtype: DType) -> int:
     """ONNX's number of an element type. Raises ModelError for one that this onnx does not know."""
-    found = _ELEMENT_TYPES.get(dtype)
-    if found is None:
+    number = ELEMENT_TYPES.get(dtype)
+    if number is None:
         raise ModelError(f"element type {dtype.value} is not known to onnx {onnx.__version__}")
-    return int(found)
+    return number
 
 
 def fragment_model(fragment: Fragment, weights: Weights | None = None) -> onnx.ModelProto:

@@ -1,7 +1,8 @@
-"""The public face: read a model once, bind it as often as you like."""
+"""Read a model once, bind it as often as you like."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.core.dtypes import DType
+from gkestimator.core.dtypes import NUMPY_NAMES
 from gkestimator.core.errors import (
     GkestimatorError,
     LimitError,
@@ -20,7 +21,15 @@ from gkestimator.core.errors import (
     UsageError,
 )
 from gkestimator.core.graph import Operator, OperatorGraph, Value
-from gkestimator.onnx_io.binding.dims import BatchChoice, bind_dims, check_size, choose_batch, name_dims
+from gkestimator.onnx_io.binding.control import CONTROL
+from gkestimator.onnx_io.binding.dims import (
+    BatchChoice,
+    bind_dims,
+    check_size,
+    choose_batch,
+    name_dims,
+    symbols_of,
+)
 from gkestimator.onnx_io.binding.facts import Fact, check_type
 from gkestimator.onnx_io.binding.inference import Inference, unknown_operators
 from gkestimator.onnx_io.binding.rebatch import Rebatcher, Reference
@@ -33,10 +42,7 @@ from gkestimator.operators.registry import DeclaredType, SequenceType, TensorTyp
 
 _CACHE_LIMIT = 400_000
 _KEPT_BINDINGS = 8
-_NUMPY_TYPES = {np.dtype(t): DType(n) for t, n in (
-    ("f4", "float"), ("f8", "double"), ("f2", "float16"), ("i1", "int8"), ("i2", "int16"), ("i4", "int32"),
-    ("i8", "int64"), ("u1", "uint8"), ("u2", "uint16"), ("u4", "uint32"), ("u8", "uint64"), ("?", "bool"),
-)}  # fmt: skip
+_NUMPY_TYPES = {np.dtype(name): dtype for dtype, name in NUMPY_NAMES.items()}
 
 
 def read_model(path: str | os.PathLike[str], *, name: str | None = None) -> Model:
@@ -58,7 +64,7 @@ def read_model(path: str | os.PathLike[str], *, name: str | None = None) -> Mode
 
 
 def _named(error: GkestimatorError, name: str) -> GkestimatorError:
-    """The same error with the file's or model's name in front."""
+    """Return the same error with the file's or model's name in front."""
     message = f"{name}: {error}"
     if isinstance(error, UnsupportedOperatorError):
         return UnsupportedOperatorError(message, operators=error.operators)
@@ -66,7 +72,7 @@ def _named(error: GkestimatorError, name: str) -> GkestimatorError:
 
 
 class Model:
-    """A model read from a file, ready to be bound to batch sizes (from one thread at a time).
+    """Hold a model read from a file, ready to be bound to batch sizes (from one thread at a time).
 
     ``name`` names it in messages and tables; ``dims`` are the symbolic dimensions of its inputs (an anonymous
     one is called ``<input>.<axis>``); ``batch_dim`` is the one taken for the batch, None when the batch is a
@@ -77,9 +83,7 @@ class Model:
         self.name = name
         self._program = program
         self._inputs = name_dims(program.inputs)
-        self.dims: tuple[str, ...] = tuple(
-            dict.fromkeys(d for i in self._inputs for d in i.declared.shape or () if isinstance(d, str))
-        )
+        self.dims: tuple[str, ...] = tuple(symbols_of(self._inputs))
         self._batch = choose_batch(self._inputs)
         self.batch_dim = self._batch.name
         self.batch_reason = self._batch.reason
@@ -89,20 +93,19 @@ class Model:
         except UnsupportedOperatorError as e:
             raise self._unsupported(e) from e
         for slot, constant in program.constants.items():
-            self._statics.storage_bytes[program.names[slot]] = constant.type.dtype.nbytes(
-                _elements(constant.type)
-            )
+            dtype, shape, _ = constant.type
+            self._statics.storage_bytes[program.names[slot]] = dtype.nbytes(math.prod(shape))
         self._bindings: dict[tuple[object, ...], OperatorGraph] = {}
         self._tensors: dict[tuple[Any, ...], Value] = {}
         self._structures: dict[tuple[str, ...], tuple[object, list[bool]]] = {}
 
     @property
     def exported_batch(self) -> int | None:
-        """The batch size that the file was exported at, None where it is symbolic or there is no batch."""
+        """Return the batch size that the file was exported at, None where it is symbolic or there is no batch."""
         return self._batch.fixed
 
     def _unsupported(self, error: UnsupportedOperatorError) -> UnsupportedOperatorError:
-        """``error`` with every operator type of the model that nothing here or in onnx knows."""
+        """Return ``error`` with every operator type of the model that nothing here or in onnx knows."""
         unknown = unknown_operators(self._program.main.nodes)
         if len(unknown) < 2:
             return error
@@ -153,7 +156,8 @@ class Model:
             raise LimitError(f"{self.name}: nested too deeply") from e
 
     def types(self, dims: Mapping[str, int]) -> dict[str, ValueType]:
-        """The type of every value by name when each symbolic dimension, the batch among them, is as ``dims`` says.
+        """Return the type of every value by name when each symbolic dimension, the batch among them, is as
+        ``dims`` says.
 
         Values inside subgraphs are called ``<node>/<name>``. Raises as :meth:`bind`.
         """
@@ -174,40 +178,28 @@ class Model:
         batch_dim: str | None,
         inputs: dict[str, ValueType | np.ndarray],
     ) -> OperatorGraph:
-        if batch_dim is None:
-            batch = self._batch
-        else:
+        batch = self._batch
+        if batch_dim is not None:
             batch = choose_batch(self._inputs, batch_dim)
-        if batch_size is not None:
-            check_size("batch size", batch_size)
-            if batch_size > limits.MAX_BATCH:
-                raise UsageError(f"batch size is {batch_size}; at most {limits.MAX_BATCH} are supported")
-        if trip_count is not None:
-            check_size("trip count", trip_count, allow_zero=True)
-            if trip_count > limits.MAX_TRIP_COUNT:
-                raise LimitError(f"trip count is {trip_count}; at most {limits.MAX_TRIP_COUNT} are supported")
-        unknown = sorted(set(inputs) - {i.name for i in self._inputs})
-        if unknown:
-            raise UsageError(
-                f"input {unknown[0]!r} is not in the model; known: {', '.join(i.name for i in self._inputs)}"
-            )
+        _check_numbers(batch_size, trip_count)
+        known = [spec.name for spec in self._inputs]
+        for name in sorted(set(inputs).difference(known)):
+            raise UsageError(f"input {name!r} is not in the model; known: {', '.join(known)}")
         bound, warnings = bind_dims(self._inputs, batch, batch_size, dims, frozenset(inputs))
         rebatcher = scale = None
-        if not batch.names and batch_size is not None and batch_size != batch.fixed:
-            if batch.fixed is None or batch.fixed == 0:
+        size = batch.fixed
+        if batch.names:
+            size = bound[batch.names[0]]
+        elif batch_size is not None and batch_size != batch.fixed:
+            if not batch.fixed:
                 raise UsageError("no input has a batch dimension, so the batch size cannot be changed")
             reference = Reference(batch.fixed)
             self._walk(bound, trip_count, inputs, reference, None)
             rebatcher = Rebatcher(reference, batch_size)
             scale = (batch.fixed, batch_size)
-        binder = self._walk(bound, trip_count, inputs, rebatcher, scale)
-        if batch_size is not None:
             size = batch_size
-        elif batch.names:
-            size = bound[batch.names[0]]
-        else:
-            size = batch.fixed
-        graph = self._finish(binder, batch, size if size is not None else 1, bound, warnings)
+        binder = self._walk(bound, trip_count, inputs, rebatcher, scale)
+        graph = self._finish(binder, batch, 1 if size is None else size, bound, warnings)
         # A value given for an input makes a weight of it: the operators may be the same, their edges are not.
         if inputs:
             return replace(graph, structure=None)
@@ -225,7 +217,14 @@ class Model:
         if len(self._tensors) > _CACHE_LIMIT:
             self._tensors.clear()
         binder = Binder(
-            self._program, self._statics, self._inference, self._tensors, bound, trip_count, rebatcher
+            self._program,
+            self._statics,
+            self._inference,
+            self._tensors,
+            bound,
+            trip_count,
+            CONTROL,
+            rebatcher,
         )
         for spec in self._inputs:
             fact = self._input_fact(spec, bound, inputs.get(spec.name))
@@ -286,7 +285,7 @@ class Model:
             if len(self._structures) > 64:
                 self._structures.clear()
             alive = binder.live(outputs)
-            known = self._structures[names] = (_Structure(self, names), alive)
+            known = self._structures[names] = (_Structure(), alive)
         structure, alive = known
         operators: tuple[Operator, ...] = tuple(
             [o for o, a in zip(binder.operators, alive, strict=True) if a]
@@ -306,20 +305,21 @@ class Model:
         )
 
 
-class _Structure:
-    """Stands for the operator list of one model.
+def _check_numbers(batch_size: int | None, trip_count: int | None) -> None:
+    if batch_size is not None:
+        check_size("batch size", batch_size)
+        if batch_size > limits.MAX_BATCH:
+            raise UsageError(f"batch size is {batch_size}; at most {limits.MAX_BATCH} are supported")
+    if trip_count is not None:
+        check_size("trip count", trip_count, allow_zero=True)
+        if trip_count > limits.MAX_TRIP_COUNT:
+            raise LimitError(f"trip count is {trip_count}; at most {limits.MAX_TRIP_COUNT} are supported")
 
-    Bindings with equal lists share one object, so identity is equality.
+
+class _Structure:
+    """Stand for the operator list of one model.
+
+    Bindings with equal lists share one object, so identity is equality, and all that matters.
     """
 
     __slots__ = ("__weakref__",)
-
-    def __init__(self, model: Model, names: tuple[str, ...]) -> None:
-        del model, names  # identity is all that matters
-
-
-def _elements(type_: TensorType) -> int:
-    count = 1
-    for dim in type_.shape:
-        count *= dim
-    return count

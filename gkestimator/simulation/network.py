@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gkestimator.core.errors import DocumentError
 from gkestimator.core.records import frozen
-from gkestimator.core.specfiles import parse_spec, read_spec_text
+from gkestimator.core.specfiles import read_spec
 from gkestimator.documents.checking import Fields
 
 _WHAT = "file of a network's delay"
@@ -49,9 +49,7 @@ def read_network(path: Path | str) -> Network:
     Raises SpecError or DocumentError naming the field.
     """
     path = Path(path)
-    fields = Fields(
-        parse_spec(path, read_spec_text(path, what=_WHAT), what=_WHAT), where=str(path), what=f"a {_WHAT}"
-    )
+    fields = Fields(read_spec(path, what=_WHAT), where=str(path), what=f"a {_WHAT}")
     fields.whole("schema_version", low=1, high=1)
     source = fields.text("source")
     by_points = fields.has("points")

@@ -6,14 +6,13 @@ import csv
 import difflib
 import itertools
 import json
-import os
-import stat
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gkestimator.core.errors import GkestimatorWarning, TableError
+from gkestimator.core.files import FileWords, check_file
 from gkestimator.tables.schema import VERSION_COLUMN, Cell, Column, TableSchema, cell_error, refuse_repeated
 from gkestimator.tables.writing import format_of, pyarrow_modules
 
@@ -22,6 +21,9 @@ MAX_FILE_BYTES = 512 * 2**20
 MAX_ROWS = 2_000_000
 # A fragment of an operator is the longest text that we write.
 _MAX_CELL = 1 << 20
+_WORDS = FileWords(
+    error=TableError, not_regular="found something other than a regular file, expected a table"
+)
 _TRUTH = {"true": True, "false": False}
 Row = TypeVar("Row")
 
@@ -48,7 +50,7 @@ def read_table(
     readers = {"csv": _csv_rows, "json": _json_rows, "parquet": _parquet_rows}
     if form not in readers:
         raise TableError(f"{path}: found a {form} file, expected csv, json or parquet")
-    _check_file(path)
+    check_file(path, _WORDS, MAX_FILE_BYTES)
     rows: list[Row] = []
     numbers: list[int] = []
     unknown: dict[str, None] = {}
@@ -66,17 +68,6 @@ def read_table(
     if schema.key:
         schema.check_unique(rows, where=str(path), numbers=numbers)
     return tuple(rows)
-
-
-def _check_file(path: Path) -> None:
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError) as e:
-        raise TableError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
-    if not stat.S_ISREG(found.st_mode):
-        raise TableError(f"{path}: found something other than a regular file, expected a table")
-    if found.st_size > MAX_FILE_BYTES:
-        raise TableError(f"{path}: found {found.st_size:,} bytes, expected at most {MAX_FILE_BYTES:,}")
 
 
 def _row(path: Path, schema: TableSchema[Row], number: int, cells: Mapping[str, Cell]) -> Row:

@@ -17,7 +17,7 @@ from gkestimator.core.fragments import Fragment
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec
-from gkestimator.hardware.runtime_profiles import load_runtime, resolve_dtype
+from gkestimator.hardware.runtimes.profiles import load_runtime, resolve_dtype
 from gkestimator.lowering import lower
 from gkestimator.operators.registry import LoweringOptions
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table

@@ -12,7 +12,7 @@ from typing import Any
 
 from gkestimator.bundles.bundle import Bundle, load_bundle
 from gkestimator.bundles.files import NAME, read_arrays, read_json, write_bundle
-from gkestimator.bundles.measured_files import Arrays, Documents, measured_files
+from gkestimator.bundles.measured_files import ArrayFiles, Documents, measured_files
 from gkestimator.core.errors import BundleError, OutputError, TableError, UsageError
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec, gpu_catalogue, load_gpu_file
@@ -174,7 +174,7 @@ def _spec_texts(paths: Sequence[Path], names: set[str]) -> dict[str, bytes]:
     return texts
 
 
-def _copy(folder: Path, bundle: Bundle) -> tuple[Documents, Arrays]:
+def _copy(folder: Path, bundle: Bundle) -> tuple[Documents, ArrayFiles]:
     """Return the base's files, read with the checks of any bundle."""
     names = ["card", "stack", "ranges", "quantiles"]
     stems = [model.name for model in bundle.models]

@@ -14,7 +14,7 @@ from gkestimator.core.fragments import Fragment
 from gkestimator.core.kernels import Family, Kernel, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
-from gkestimator.hardware.runtime_profiles import load_runtime, resolve_dtype
+from gkestimator.hardware.runtimes.profiles import load_runtime, resolve_dtype
 from gkestimator.kernel_models.roofline import Roofline, roofline
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.onnx_io.fragment_models import fragment_graph

@@ -11,7 +11,7 @@ from gkestimator.core.fragments import Fragment
 from gkestimator.core.kernels import Kernel
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
-from gkestimator.hardware.runtime_profiles import load_runtime, resolve_dtype
+from gkestimator.hardware.runtimes.profiles import load_runtime, resolve_dtype
 from gkestimator.lowering import LoweringOptions, lower_each
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.profiling.plan import entry_id

@@ -13,7 +13,7 @@ from gkestimator.estimation import estimate_rows
 from gkestimator.estimation.doctor import diagnose
 from gkestimator.evaluation.api import evaluate
 from gkestimator.hardware.host_profile import HostProfile, load_host_file, write_host_file
-from gkestimator.hardware.runtime_profiles import load_runtime
+from gkestimator.hardware.runtimes.profiles import load_runtime
 
 WriteTruth = Callable[..., Path]
 GPU = "A100-SXM4-80GB"

@@ -22,7 +22,7 @@ from gkestimator.hardware.gpus import gpu_catalogue, load_gpu_file
 FOLDER = Path(str(files("gkestimator.datasets"))) / "gpus"
 BOARDS = sorted(FOLDER.glob("*.toml"))
 CAPABILITIES = sorted((FOLDER / "capabilities").glob("*.toml"))
-FLAT = Path(__file__).parent / "data" / "flat_gpus"
+FLAT = Path(__file__).parents[1] / "data" / "flat_gpus"
 SHARED = os.environ.get("GKEST_SHARED")
 UNCONSTRAINED = {
     "price_usd_per_hour.value": "a market's price: providers of one board differ by more than ten times",

@@ -19,7 +19,7 @@ from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue, load_gpu_file
 
 FOLDER = Path(str(files("gkestimator.datasets"))) / "gpus"
 FILES = sorted(FOLDER.glob("*.toml"))
-FLAT = Path(__file__).parent / "data" / "flat_gpus"
+FLAT = Path(__file__).parents[1] / "data" / "flat_gpus"
 # CUDA programming guide, "Technical Specifications per Compute Capability", typed in apart from the files:
 # fp32 cores, registers, shared KiB per SM and per block, warps, blocks.
 PER_CAPABILITY = {

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper
 
 import gkestimator
 from gkestimator.core.errors import UsageError
-from gkestimator.hardware.runtime_profiles import DTYPE_WORDS, load_runtime, runtime_names
 from gkestimator.hardware.runtimes import RUNTIMES, runtime_traits, runtime_words, serves_onnx_files
+from gkestimator.hardware.runtimes.profiles import DTYPE_WORDS, load_runtime, runtime_names
 from gkestimator.lowering.patterns import PATTERNS
 from gkestimator.profiling.executors import EXECUTORS
 from gkestimator.profiling.sweep.cost import COSTS

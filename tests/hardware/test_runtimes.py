@@ -10,7 +10,7 @@ import pytest
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import SpecError, UsageError
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
-from gkestimator.hardware.runtime_profiles import (
+from gkestimator.hardware.runtimes.profiles import (
     load_runtime,
     load_runtime_file,
     resolve_dtype,

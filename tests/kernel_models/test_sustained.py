@@ -95,7 +95,9 @@ def test_a_published_figure_beats_the_formula_but_not_the_nominal_rate() -> None
 
 
 def test_a_published_figure_beyond_the_nominal_rate_is_refused(tmp_path: Path) -> None:
-    text = (Path(__file__).parent / "data" / "flat_gpus" / "P100-PCIE-16GB.toml").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "data" / "flat_gpus" / "P100-PCIE-16GB.toml").read_text(
+        encoding="utf-8"
+    )
     wrong = tmp_path / "wrong.toml"
     wrong.write_text(text.replace("value = 510", "value = 800"), encoding="utf-8")
     with pytest.raises(SpecError, match="dram_sustained_bytes_per_s"):

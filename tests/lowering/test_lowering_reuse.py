@@ -10,7 +10,7 @@ import pytest
 
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.graph import OperatorGraph
-from gkestimator.hardware.runtime_profiles import load_runtime
+from gkestimator.hardware.runtimes.profiles import load_runtime
 from gkestimator.lowering import lower, lower_each
 from gkestimator.memory import MemoryReplay, memory_profile
 from gkestimator.onnx_io import read_model

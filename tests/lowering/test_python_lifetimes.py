@@ -9,7 +9,7 @@ import pytest
 
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.kernels import Family, KernelGraph
-from gkestimator.hardware.runtime_profiles import load_runtime
+from gkestimator.hardware.runtimes.profiles import load_runtime
 from gkestimator.lowering import lower
 from gkestimator.lowering.scopes import held_arguments, module_path
 from gkestimator.memory import memory_profile

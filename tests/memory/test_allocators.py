@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gkestimator.core.errors import UsageError
-from gkestimator.hardware.runtime_profiles import load_runtime
+from gkestimator.hardware.runtimes.profiles import load_runtime
 from gkestimator.memory import Allocator, make_allocator
 
 MIB = 1 << 20

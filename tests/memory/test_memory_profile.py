@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.kernels import Family, Kernel, KernelGraph, Step
-from gkestimator.hardware.runtime_profiles import load_runtime
+from gkestimator.hardware.runtimes.profiles import load_runtime
 from gkestimator.memory import MemoryReplay, memory_profile
 
 MIB = 1 << 20

@@ -7,7 +7,7 @@ import pytest
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import UsageError
 from gkestimator.core.kernels import Family, Kernel, KernelGraph, Step
-from gkestimator.hardware.runtime_profiles import load_runtime
+from gkestimator.hardware.runtimes.profiles import load_runtime
 from gkestimator.memory import cumulative_reserved, memory_profile
 
 MIB = 1 << 20

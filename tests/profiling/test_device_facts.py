@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 import pytest
 
 from gkestimator.core.errors import SpecError, UsageError
+from gkestimator.hardware.gpu_capabilities import packaged_capabilities
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue, load_gpu_file
 from gkestimator.profiling import cuda_driver
-from gkestimator.profiling.chip_rates import chip_rates
+from gkestimator.profiling.chip_rates import architecture_of, chip_rates
 from gkestimator.profiling.cuda_driver import CudaDevice, cuda_device
 from gkestimator.profiling.device import DeviceError, device_facts, facts_of, parse_device
 from gkestimator.profiling.gpu_files import gpu_name, gpu_toml, known_gpu
@@ -313,3 +314,15 @@ def test_geforce_cards_accumulate_at_half_rate() -> None:
     assert pro is not None and game is not None
     assert (pro.tensor["fp16"], game.tensor["fp16"]) == (1024, 512)
     assert pro.tensor["int8"] == game.tensor["int8"]
+
+
+def test_rates_are_those_of_the_capability_files() -> None:
+    for capability in packaged_capabilities():
+        rates = chip_rates(capability.version, "any")
+        assert rates is not None
+        assert rates.cores == capability.limits["cuda_cores_per_sm"]
+        assert dict(rates.tensor) == dict(capability.tensor)
+        assert rates.vector == {name: rate.ratio for name, rate in capability.vector.items()}
+    assert chip_rates((5, 3), "any") is None
+    assert (architecture_of((5, 3)), architecture_of((8, 7))) == ("Maxwell", "Ampere")
+    assert architecture_of((13, 0)) == "compute capability 13.0"

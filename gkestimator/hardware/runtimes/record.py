@@ -18,9 +18,10 @@ class RuntimeTraits:
     convolutions run as operators of their own. ``serves_onnx_files`` says that servers run the ONNX file itself under
     this runtime (Triton, Ray Serve). ``patterns`` are the names of the fusion patterns that apply
     (:data:`gkestimator.lowering.patterns.PATTERNS`), ``operators_as`` the runtime by whose name operators say which of
-    them launch no kernel or run in place (:class:`gkestimator.operators.records.OperatorTraits`): its own or another's. ``lacking_dtypes`` maps a dtype word that the runtime lacks to the reason and the remedy.
-    ``executor`` is the module and class that profile under it. ``sweep_prepare_s`` and ``sweep_chunk_s`` are what a
-    sweep spends on each entry and on each child process (seconds, :mod:`gkestimator.profiling.sweep.cost`).
+    them launch no kernel or run in place (:class:`gkestimator.operators.records.OperatorTraits`): its own or
+    another's. ``lacking_dtypes`` maps a dtype word that the runtime lacks to the reason and the remedy.
+    ``executor`` is the module and class that profile under it. ``sweep_prepare_s`` and ``sweep_chunk_s`` are
+    what a sweep spends on each entry and on each child process (seconds, :mod:`gkestimator.profiling.sweep.cost`).
     """
 
     name: str

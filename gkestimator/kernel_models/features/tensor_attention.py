@@ -1,4 +1,5 @@
-"""Time of fused attention in half precision on tensor cores, from a model of how FlashAttention-like kernels run.
+"""Calculate the time of fused attention in half precision on tensor cores, from a model of how
+FlashAttention-like kernels run.
 
 A block holds a tile of queries and walks over the keys in slices of 64: two products on the tensor cores and a
 softmax on the other units, per slice. Causal kernels skip what lies above the diagonal. The constants were fitted by
@@ -10,12 +11,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from gkestimator.core.kernels import KernelTable
+from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.tensor_cores import (
+    counted_waves,
     half_rate,
     has_tensor_cores,
+    joined_us,
     memory_us,
     overlapped_tiles,
     tensor_clock_mhz,
@@ -35,7 +38,7 @@ _WITHOUT_FLASH = 2.0
 
 @frozen
 class AttentionConstants:
-    """What no specification says. Cycles are SM clock cycles.
+    """Hold what no specification says. Cycles are SM clock cycles.
 
     ``launch_us`` and ``launch_cycles``: start and end of the call, the kernels that prepare and combine included.
     ``prologue_cycles``: filling the pipeline, once a kernel; ``tile_cycles``: between one tile of queries and the
@@ -69,36 +72,51 @@ _HALF_RATE_EFFICIENCY = 0.75
 _HALF_RATE_OVERLAP = 2.0
 
 
+@frozen
+class _Calls:
+    """Hold calls of fused attention, one per entry: ``heads`` times the batch, queries, keys and head size.
+
+    ``share``: of the scores that a mask leaves. ``traffic``: bytes. ``slowdown``: of the products, over
+    FlashAttention's.
+    """
+
+    heads: Array
+    queries: Array
+    keys: Array
+    size: Array
+    share: Array
+    traffic: Array
+    slowdown: Array
+
+
 def fused_attention_us(
     table: KernelTable, gpu: GpuSpec, constants: AttentionConstants = ATTENTION_CONSTANTS
-) -> np.ndarray:
-    """Microseconds (float64, one per row) of fused attention kernels.
+) -> Array:
+    """Return microseconds (float64, one per row) of fused attention kernels.
 
     The dimensions are those of the first product: batch x heads, queries, keys, head size.
     """
-    columns = table.columns
     result = np.empty(len(table))
-    for precision in np.unique(table.precision.astype(str)):
-        mask = np.flatnonzero(table.precision == precision)
-        heads, queries, keys, size = (
-            np.fmax(columns[f"gemm_{c}"][mask], 1.0) for c in ("batch", "m", "n", "k")
-        )
+    for precision, rows in table.by_precision():
+        part = table.take(rows)
+        heads, queries, keys, size = part.gemm_sizes()
         # Four FLOPs per score and head element, six per score for scale and softmax: what is missing is masked.
-        share = columns["flops"][mask] / (heads * queries * keys * (4 * size + 6))
-        result[mask] = _attention_us(
-            (heads, queries, keys, size),
-            np.clip(share, 1e-3, 1.0),
-            columns["read_bytes"][mask] + columns["write_bytes"][mask],
-            gpu,
-            str(precision),
-            constants,
-            _slowdown(table.variant[mask], gpu, str(precision)),
+        share = part.columns["flops"] / (heads * queries * keys * (4 * size + 6))
+        calls = _Calls(
+            heads=heads,
+            queries=queries,
+            keys=keys,
+            size=size,
+            share=np.clip(share, 1e-3, 1.0),
+            traffic=part.total_bytes,
+            slowdown=_slowdown(part.variant, gpu, precision),
         )
+        result[rows] = _attention_us(calls, gpu, precision, constants)
     return result
 
 
-def _slowdown(variant: np.ndarray, gpu: GpuSpec, precision: str) -> np.ndarray:
-    """How much longer than FlashAttention's the products take."""
+def _slowdown(variant: Array, gpu: GpuSpec, precision: str) -> Array:
+    """Return how much longer than FlashAttention's the products take."""
     if precision not in ("fp16", "bf16"):
         return np.ones(len(variant))
     if gpu.compute_capability < _FLASH_FROM:
@@ -106,16 +124,14 @@ def _slowdown(variant: np.ndarray, gpu: GpuSpec, precision: str) -> np.ndarray:
     return np.where(variant == MASKED, _WITHOUT_FLASH, 1.0)
 
 
-def _attention_us(
-    sizes: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
-    share: np.ndarray,
-    traffic: np.ndarray,
-    gpu: GpuSpec,
-    precision: str,
-    c: AttentionConstants,
-    slowdown: np.ndarray,
-) -> np.ndarray:
-    heads, queries, keys, size = sizes
+def _padded_heads(size: Array) -> Array:
+    """Return head sizes padded to 64, then to steps of 32, above 128 to steps of 64."""
+    middle = np.ceil(size / 32) * 32
+    large = np.ceil(size / 64) * 64
+    return np.where(size <= 64, 64.0, np.where(size <= 128, middle, large))
+
+
+def _attention_us(calls: _Calls, gpu: GpuSpec, precision: str, c: AttentionConstants) -> Array:
     clock = tensor_clock_mhz(gpu)
     per_cycle = tensor_peak(gpu, precision) / gpu.sms / (clock * 1e6)
     efficiency = c.efficiency
@@ -125,19 +141,17 @@ def _attention_us(
     elif half_rate(gpu) and has_tensor_cores(gpu, precision):
         efficiency = _HALF_RATE_EFFICIENCY
         overlap = _HALF_RATE_OVERLAP
-    # Heads are padded to 64, then to steps of 32, above 128 to steps of 64.
-    padded = np.where(
-        size <= 64, 64.0, np.where(size <= 128, np.ceil(size / 32) * 32, np.ceil(size / 64) * 64)
-    )
-    steps = np.ceil(keys / _SLICE)
-    best = np.full(len(heads), np.inf)
+    products = 4 * _padded_heads(calls.size) / (per_cycle * efficiency)
+    steps = np.ceil(calls.keys / _SLICE)
+    best = np.full(len(steps), np.inf)
     for tile, softmax in _QUERIES:
-        mean_steps = np.minimum(steps, steps * share + np.where(share < 0.75, tile / (2 * _SLICE), 0.0))
-        score = 4 * padded / (per_cycle * efficiency) + c.score_cycles * softmax
-        step = np.maximum(c.step_cycles, tile * _SLICE * score * slowdown)
-        waves = heads * np.ceil(queries / tile) / gpu.sms
-        waves = np.maximum(1.0, np.ceil(waves) ** c.whole_waves * waves ** (1 - c.whole_waves))
-        best = np.minimum(best, (c.prologue_cycles + waves * (c.tile_cycles + mean_steps * step)) / clock)
-    memory = memory_us(traffic, gpu, dram=c.dram, l2_bytes_per_us=c.l2_bytes_per_us, l2_share=c.l2_share)
-    joined = (best**overlap + memory**overlap) ** (1 / overlap)
-    return np.asarray(c.launch_us + c.launch_cycles / clock + joined)
+        diagonal = np.where(calls.share < 0.75, tile / (2 * _SLICE), 0.0)
+        mean_steps = np.minimum(steps, steps * calls.share + diagonal)
+        score = products + c.score_cycles * softmax
+        step = np.maximum(c.step_cycles, tile * _SLICE * score * calls.slowdown)
+        tiles = calls.heads * np.ceil(calls.queries / tile)
+        waves = counted_waves(tiles / gpu.sms, c.whole_waves)
+        cycles = c.prologue_cycles + waves * (c.tile_cycles + mean_steps * step)
+        best = np.minimum(best, cycles / clock)
+    together = joined_us(best, memory_us(calls.traffic, gpu, c), overlap)
+    return np.asarray(c.launch_us + c.launch_cycles / clock + together)

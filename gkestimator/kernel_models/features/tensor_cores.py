@@ -1,4 +1,4 @@
-"""Time of half-precision matrix products on tensor cores, from a model of how libraries run them.
+"""Calculate the time of half-precision matrix products on tensor cores, from a model of how libraries run them.
 
 A product is cut into output tiles, one block each; a block steps through k in slices of 32. A step takes as long as
 the tensor cores need for it, or as a slice takes to arrive where the tile is small; every tile pays for its prologue
@@ -13,9 +13,11 @@ Vidur on A100, A40 and RTX PRO 6000 and rounded. H100 took no part, so its error
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
-from gkestimator.core.kernels import KernelTable
+from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.roofline import peak_rate
@@ -24,12 +26,13 @@ from gkestimator.kernel_models.sustained import sustained_bytes_per_s
 _TILES = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
 _SPLITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
 _SLICE = 32  # of k, per step
+_L2_SMS_X_MHZ = 190e3  # of the GPU that ``l2_bytes_per_us`` is stated for
 _STEPS_PER_SPLIT = 4  # a part of a split keeps at least so many steps
 
 
 @frozen
 class TensorConstants:
-    """What no specification says. Cycles are SM clock cycles.
+    """Hold what no specification says. Cycles are SM clock cycles.
 
     ``launch_us`` and ``launch_cycles``: start and end of a kernel. ``prologue_cycles``: filling the pipeline, once a
     kernel; ``tile_cycles``: between one tile and the next. ``step_cycles``: least time of a step (latency of its
@@ -86,126 +89,163 @@ _PICOJOULE_OTHERS = 0.85
 _POWER_SHARE = 0.8
 
 
+@frozen
+class _Products:
+    """Hold matrix products, one per entry: their sizes, and the bytes that they read and write."""
+
+    batch: Array
+    m: Array
+    n: Array
+    k: Array
+    traffic: Array
+
+
 def has_tensor_cores(gpu: GpuSpec, precision: str = "fp16") -> bool:
-    """Whether matrix work in ``precision`` runs on units of its own, faster than the CUDA cores."""
+    """Return whether matrix work in ``precision`` runs on units of its own, faster than the CUDA cores."""
     peak = gpu.peak_flops_per_s.get(precision)
-    return peak is not None and peak > 1.5 * gpu.vector(precision) and gpu.compute_capability >= (7, 0)
+    if peak is None or gpu.compute_capability < (7, 0):
+        return False
+    return peak > 1.5 * gpu.vector(precision)
 
 
 def half_rate(gpu: GpuSpec) -> bool:
-    """Whether fp32 accumulation halves the fp16 rate: int8, which never is halved, is then four times as fast."""
+    """Return whether fp32 accumulation halves the fp16 rate: int8, which never is halved, is then four times
+    as fast."""
     int8 = gpu.peak_flops_per_s.get("int8")
     fp16 = gpu.peak_flops_per_s.get("fp16")
-    return has_tensor_cores(gpu) and int8 is not None and fp16 is not None and int8 > 3 * fp16
+    if int8 is None or fp16 is None or not has_tensor_cores(gpu):
+        return False
+    return int8 > 3 * fp16
 
 
 def tensor_clock_mhz(gpu: GpuSpec) -> float:
-    """MHz under matrix work as far as power allows: the boost clock, on GeForce boards a tenth more."""
-    return gpu.boost_clock_mhz * (_GEFORCE_CLOCK if half_rate(gpu) else 1.0)
+    """Return MHz under matrix work as far as power allows: the boost clock, on GeForce boards a tenth more."""
+    if half_rate(gpu):
+        return gpu.boost_clock_mhz * _GEFORCE_CLOCK
+    return gpu.boost_clock_mhz
 
 
 def overlapped_tiles(gpu: GpuSpec) -> bool:
-    """Whether libraries run warp-specialised kernels, which load the next tile while one is multiplied and stored."""
+    """Return whether libraries run warp-specialised kernels, which load the next tile while one is multiplied and
+    stored."""
     return gpu.compute_capability[0] in (9, 10)
 
 
 def tensor_peak(gpu: GpuSpec, precision: str) -> float:
-    """FLOP/s of matrix work in ``precision`` with fp32 accumulation at the sustained clock.
+    """Return FLOP/s of matrix work in ``precision`` with fp32 accumulation at the sustained clock.
 
     Without tensor cores libraries accumulate half precision in fp32 on the CUDA cores, and dp4a calculates int8.
     """
     clock = tensor_clock_mhz(gpu) / gpu.boost_clock_mhz
     if has_tensor_cores(gpu, precision):
         return peak_rate(gpu, precision, matrix=True) * clock
-    own = gpu.peak_flops_per_s.get("int8") if precision == "int8" else None
-    return (own or gpu.vector("fp32")) * clock
+    if precision == "int8" and "int8" in gpu.peak_flops_per_s:
+        return gpu.peak_flops_per_s["int8"] * clock
+    return gpu.vector("fp32") * clock
 
 
 def sustained_tensor_rate(gpu: GpuSpec, precision: str, constants: TensorConstants = CONSTANTS) -> float:
-    """FLOP/s that large products of ``precision`` reach on ``gpu``: efficiency x peak, at most what power allows."""
-    half = half_rate(gpu) and precision != "int8" and has_tensor_cores(gpu, precision)
-    reached = tensor_peak(gpu, precision) * (_HALF_RATE_EFFICIENCY if half else constants.efficiency)
+    """Return FLOP/s that large products of ``precision`` reach on ``gpu``: efficiency x peak, at most what
+    power allows."""
+    peak = tensor_peak(gpu, precision)
     if not has_tensor_cores(gpu, precision):
-        return reached
+        return peak * constants.efficiency
+    efficiency = constants.efficiency
+    if half_rate(gpu) and precision != "int8":
+        efficiency = _HALF_RATE_EFFICIENCY
     # 8-bit operations switch half the bits of 16-bit ones, TF32 ones twice as many.
     bits = {"int8": 0.5, "fp8": 0.5, "tf32": 2.0}.get(precision, 1.0)
     energy = _PICOJOULE.get(gpu.compute_capability, _PICOJOULE_OTHERS) * 1e-12 * bits
-    return min(reached, _POWER_SHARE * gpu.power_limit_w / energy)
+    return min(peak * efficiency, _POWER_SHARE * gpu.power_limit_w / energy)
 
 
-def tensor_core_us(table: KernelTable, gpu: GpuSpec, constants: TensorConstants = CONSTANTS) -> np.ndarray:
-    """Microseconds (float64, one per row) of the matrix products in ``table`` on the tensor cores of ``gpu``.
+def tensor_core_us(table: KernelTable, gpu: GpuSpec, constants: TensorConstants = CONSTANTS) -> Array:
+    """Return microseconds (float64, one per row) of the matrix products in ``table`` on the tensor cores of ``gpu``.
 
     Convolutions count as their implicit products, channels padded to what tensor cores take. A row without matrix
     dimensions counts as one product of its outputs with k = 1.
     """
-    columns = table.columns
     result = np.empty(len(table))
-    for precision in np.unique(table.precision.astype(str)):
-        mask = np.flatnonzero(table.precision == precision)
-        outputs = columns["write_bytes"][mask] / np.maximum(columns["element_bytes"][mask], 1e-3)
-        batch, m, n, k = (columns[f"gemm_{c}"][mask] for c in ("batch", "m", "n", "k"))
-        sizes = (
-            np.fmax(batch, 1.0),
-            np.maximum(np.where(np.isnan(m), outputs, m), 1.0),
-            np.fmax(n, 1.0),
-            np.fmax(k, 1.0) * _padded_channels(table, mask),
+    for precision, rows in table.by_precision():
+        part = table.take(rows)
+        columns = part.columns
+        m = columns["gemm_m"]
+        products = _Products(
+            batch=np.fmax(columns["gemm_batch"], 1.0),
+            m=np.maximum(np.where(np.isnan(m), part.outputs, m), 1.0),
+            n=np.fmax(columns["gemm_n"], 1.0),
+            k=np.fmax(columns["gemm_k"], 1.0) * _padded_channels(part),
+            traffic=part.total_bytes,
         )
-        traffic = columns["read_bytes"][mask] + columns["write_bytes"][mask]
-        rate = sustained_tensor_rate(gpu, str(precision), constants)
-        result[mask] = _product_us(*sizes, traffic, gpu, rate, constants)
+        rate = sustained_tensor_rate(gpu, precision, constants)
+        result[rows] = _product_us(products, gpu, rate, constants)
     return result
 
 
-def _padded_channels(table: KernelTable, index: np.ndarray) -> np.ndarray:
-    """Channels that a convolution calculates over those it has: tensor cores take up to 4 as 4, more in eights
-    (NVIDIA, Optimizing Convolutional Layers User's Guide, section on channels in and out)."""
-    columns = table.columns
-    channels = np.fmax(columns["conv_in_channels"][index] / np.fmax(columns["conv_groups"][index], 1.0), 1.0)
+def _padded_channels(table: KernelTable) -> Array:
+    """Return the channels that a convolution calculates over those it has: tensor cores take up to 4 as 4, more in
+    eights (NVIDIA, Optimizing Convolutional Layers User's Guide, section on channels in and out)."""
+    inputs = table.columns["conv_in_channels"]
+    groups = np.fmax(table.columns["conv_groups"], 1.0)
+    channels = np.fmax(inputs / groups, 1.0)
     padded = np.where(channels <= 4, 4.0, np.ceil(channels / 8) * 8)
-    return np.where(np.isnan(columns["conv_in_channels"][index]), 1.0, padded / channels)
+    return np.where(np.isnan(inputs), 1.0, padded / channels)
 
 
-def memory_us(
-    traffic: np.ndarray, gpu: GpuSpec, *, dram: float, l2_bytes_per_us: float, l2_share: float
-) -> np.ndarray:
-    """Microseconds that ``traffic`` (bytes) takes: through L2 where it stays there from the last use, else DRAM."""
-    from_dram = traffic / (sustained_bytes_per_s(gpu) * dram) * 1e6
-    scale = gpu.sms * tensor_clock_mhz(gpu) / 190e3
-    from_l2 = np.minimum(traffic / (l2_bytes_per_us * scale), from_dram)
-    kept = 1 / (1 + (traffic / (l2_share * gpu.l2_bytes)) ** 4)
-    return np.asarray(from_dram * (1 - kept) + from_l2 * kept)
+class TrafficConstants(Protocol):
+    """Say what a memory system does with repeated traffic (the fields of :class:`TensorConstants`)."""
+
+    @property
+    def dram(self) -> float: ...
+    @property
+    def l2_bytes_per_us(self) -> float: ...
+    @property
+    def l2_share(self) -> float: ...
 
 
-def _product_us(
-    batch: np.ndarray,
-    m: np.ndarray,
-    n: np.ndarray,
-    k: np.ndarray,
-    traffic: np.ndarray,
-    gpu: GpuSpec,
-    rate: float,
-    c: TensorConstants,
-) -> np.ndarray:
+def memory_us(traffic: Array, gpu: GpuSpec, constants: TrafficConstants) -> Array:
+    """Return microseconds that ``traffic`` (bytes) takes: through L2 where it stays there from the last use,
+    else DRAM."""
+    from_dram = traffic / (sustained_bytes_per_s(gpu) * constants.dram) * 1e6
+    scale = gpu.sms * tensor_clock_mhz(gpu) / _L2_SMS_X_MHZ
+    from_l2 = np.minimum(traffic / (constants.l2_bytes_per_us * scale), from_dram)
+    in_l2 = 1 / (1 + (traffic / (constants.l2_share * gpu.l2_bytes)) ** 4)
+    return np.asarray(from_dram * (1 - in_l2) + from_l2 * in_l2)
+
+
+def counted_waves(waves: Array, whole: float) -> Array:
+    """Return ``waves`` between their number as it is (``whole`` 0) and rounded up (``whole`` 1); at least 1."""
+    rounded = np.ceil(waves) ** whole
+    return np.asarray(np.maximum(1.0, rounded * waves ** (1 - whole)))
+
+
+def joined_us(compute_us: Array, memory_us: Array, overlap: float) -> Array:
+    """Return how long calculation and traffic take together; ``overlap`` is the exponent of the norm that
+    joins them."""
+    return np.asarray((compute_us**overlap + memory_us**overlap) ** (1 / overlap))
+
+
+def _product_us(products: _Products, gpu: GpuSpec, rate: float, c: TensorConstants) -> Array:
     clock = tensor_clock_mhz(gpu)
     per_cycle = rate / gpu.sms / (clock * 1e6)  # FLOPs of one SM
-    scale = gpu.sms * clock / 190e3
-    between = c.tile_cycles * (_OVERLAPPED_TILES if overlapped_tiles(gpu) else 1.0)
-    steps = np.ceil(k / _SLICE)
+    scale = gpu.sms * clock / _L2_SMS_X_MHZ
+    between = c.tile_cycles
+    if overlapped_tiles(gpu):
+        between *= _OVERLAPPED_TILES
+    steps = np.ceil(products.k / _SLICE)
     parts = _SPLITS[:, None]
     share = np.ceil(steps / parts)
     allowed = parts <= np.maximum(1.0, steps / _STEPS_PER_SPLIT)
-    summing = np.where(
-        parts > 1, c.split_cycles / clock + parts * batch * m * n * 4 / (c.l2_bytes_per_us * scale), 0.0
-    )
-    best = np.full(len(m), np.inf)
+    partial_bytes = parts * products.batch * products.m * products.n * 4
+    summing = c.split_cycles / clock + partial_bytes / (c.l2_bytes_per_us * scale)
+    summing = np.where(parts > 1, summing, 0.0)
+    best = np.full(len(products.m), np.inf)
     for rows, cols in _TILES:
-        tiles = batch * np.ceil(m / rows) * np.ceil(n / cols)
+        tiles = products.batch * np.ceil(products.m / rows) * np.ceil(products.n / cols)
         step = max(c.step_cycles, rows * cols * 2 * _SLICE / per_cycle)
-        waves = tiles * parts / gpu.sms
-        waves = np.maximum(1.0, np.ceil(waves) ** c.whole_waves * waves ** (1 - c.whole_waves))
-        cost = (c.prologue_cycles + waves * (between + share * step)) / clock + summing
+        waves = counted_waves(tiles * parts / gpu.sms, c.whole_waves)
+        cycles = c.prologue_cycles + waves * (between + share * step)
+        cost = cycles / clock + summing
         best = np.minimum(best, np.where(allowed, cost, np.inf).min(axis=0))
-    memory = memory_us(traffic, gpu, dram=c.dram, l2_bytes_per_us=c.l2_bytes_per_us, l2_share=c.l2_share)
-    joined = (best**c.overlap + memory**c.overlap) ** (1 / c.overlap)
-    return np.asarray(c.launch_us + c.launch_cycles / clock + joined)
+    together = joined_us(best, memory_us(products.traffic, gpu, c), c.overlap)
+    return np.asarray(c.launch_us + c.launch_cycles / clock + together)

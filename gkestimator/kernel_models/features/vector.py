@@ -1,4 +1,4 @@
-"""Physical features of kernels on a GPU: the one function that training and prediction both call.
+"""Calculate physical features of kernels on a GPU: the one function that training and prediction both call.
 
 All sizes, times and rates enter as natural logarithms; ratios that lie in [0, 1] enter as they are. The
 recipe is that of the project's study of public measurements: roofline sides, arithmetic intensity over
@@ -13,14 +13,15 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gkestimator.core.kernels import KernelTable
+from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.features.columns import LEAST_US, FeatureColumns, Features, fill, joined
 from gkestimator.kernel_models.features.convolution import convolution_columns
 from gkestimator.kernel_models.features.tensor import fused_attention_features, tensor_features
 from gkestimator.kernel_models.features.tensor_cores import tensor_core_us
 from gkestimator.kernel_models.features.transfer import transfer_conv, transfer_matrix, transfer_memory
 from gkestimator.kernel_models.launch import memory_launch
-from gkestimator.kernel_models.roofline import Roofline, peak_rate, roofline
+from gkestimator.kernel_models.roofline import peak_rate, roofline
 
 TILES = ((32, 32), (64, 64), (128, 64), (128, 128), (256, 128))
 
@@ -54,155 +55,103 @@ _VARIANT_OF = MappingProxyType({name: kind for kind, names in _NEAREST.items() f
 
 
 def elementwise_variant(variant: str) -> str | None:
-    """The measured elementwise operator whose cost ``variant`` shares (itself where measured); None if
+    """Return the measured elementwise operator whose cost ``variant`` shares (itself where measured); None if
     unknown."""
     return _VARIANT_OF.get(variant)
 
 
-def _power_of_two(values: np.ndarray) -> np.ndarray:
-    """log2 of the largest power of two, at most 64, that divides each whole number."""
-    whole = values.astype(np.int64)
-    lowest = np.where(whole > 0, whole & -whole, 64)
-    return np.log2(np.minimum(lowest, 64).astype(np.float64))
-
-
-class _Columns:
-    """Collects named columns, then stacks them once."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.values: list[np.ndarray] = []
-
-    def add(self, name: str, value: np.ndarray) -> None:
-        self.names.append(name)
-        self.values.append(value)
-
-    def stack(self, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
-        matrix = np.empty((count, len(self.values)), dtype=np.float32)
-        for j, value in enumerate(self.values):
-            matrix[:, j] = value
-        return matrix, tuple(self.names)
-
-
-def _common(out: _Columns, table: KernelTable, gpu: GpuSpec, roof: Roofline, *, compute: bool = True) -> None:
+def _common(table: KernelTable, gpu: GpuSpec, *, compute: bool = True) -> FeatureColumns:
+    out = FeatureColumns()
     columns = table.columns
-    total = columns["read_bytes"] + columns["write_bytes"]
-    l2 = float(gpu.l2_bytes)
-    tiny = 1e-4  # us: a side without work is far below every side with some
-    log_memory = np.log(np.maximum(roof.memory_us, tiny))
-    out.add("log_roofline", np.log(roof.roofline_us))
-    out.add("log_memory", log_memory)
+    roof = roofline(table, gpu)
+    log_memory = np.log(np.maximum(roof.memory_us, LEAST_US))
+    out.add_logs(roofline=roof.roofline_us)
+    out["log_memory"] = log_memory
     if compute:  # memory-bound families leave it out: what counts as one of their FLOPs is a convention
-        log_compute = np.log(np.maximum(roof.compute_us, tiny))
-        out.add("log_compute", log_compute)
-        out.add("log_intensity_over_balance", log_compute - log_memory)
-    out.add("log_total_over_l2", np.log((total + 1) / l2))
-    out.add("log_read_over_l2", np.log((columns["read_bytes"] + 1) / l2))
-    out.add("log_write_over_l2", np.log((columns["write_bytes"] + 1) / l2))
-    out.add("element_bytes", columns["element_bytes"])
-
-
-def _specification(out: _Columns, table: KernelTable, gpu: GpuSpec, *, matrix: bool) -> None:
-    count = len(table)
-    precisions, inverse = np.unique(table.precision.astype(str), return_inverse=True)
-    peaks = np.array([peak_rate(gpu, str(p), matrix=matrix) for p in precisions])
-    vector = peak_rate(gpu, "fp32", matrix=False)
-    peak = peaks[inverse] if count else np.empty(0)
-    out.add("log_bandwidth", np.full(count, np.log(gpu.dram_bytes_per_s)))
-    out.add("log_sms", np.full(count, np.log(gpu.sms)))
-    out.add("log_cores_per_sm", np.full(count, np.log(gpu.cuda_cores_per_sm)))
-    out.add("log_clock", np.full(count, np.log(gpu.boost_clock_mhz)))
-    out.add("log_peak", np.log(peak))
-    out.add("log_peak_over_vector", np.log(peak / vector))
-    out.add("log_l2", np.full(count, np.log(float(gpu.l2_bytes))))
-    out.add("compute_capability", np.full(count, gpu.compute_capability[0] + gpu.compute_capability[1] / 10))
-
-
-def _gemm(out: _Columns, table: KernelTable, gpu: GpuSpec) -> None:
-    columns = table.columns
-    batch, m, n, k = (
-        np.maximum(np.nan_to_num(columns[f"gemm_{c}"], nan=1.0), 1.0) for c in ("batch", "m", "n", "k")
+        log_compute = np.log(np.maximum(roof.compute_us, LEAST_US))
+        out["log_compute"] = log_compute
+        out["log_intensity_over_balance"] = log_compute - log_memory
+    out.add_logs(
+        total_over_l2=(table.total_bytes + 1) / gpu.l2_bytes,
+        read_over_l2=(columns["read_bytes"] + 1) / gpu.l2_bytes,
+        write_over_l2=(columns["write_bytes"] + 1) / gpu.l2_bytes,
     )
-    out.add("log_weight_over_l2", np.log((columns["weight_bytes"] + 1) / float(gpu.l2_bytes)))
-    for name, value in (("batch", batch), ("m", m), ("n", n), ("k", k)):
-        out.add(f"log_{name}", np.log(value))
-    for name, value in (("m", m), ("n", n), ("k", k)):
-        out.add(f"align_{name}", _power_of_two(value))
-    for a, b in TILES:
-        tiles_m = np.ceil(m / a)
-        tiles_n = np.ceil(n / b)
-        waves = tiles_m * tiles_n * batch / gpu.sms
-        out.add(f"log_waves_{a}x{b}", np.log(waves))
-        out.add(f"fill_{a}x{b}", waves / np.ceil(waves))
-        out.add(f"useful_{a}x{b}", m * n / (tiles_m * a * tiles_n * b))
+    out["element_bytes"] = columns["element_bytes"]
+    return out
 
 
-def _matrix_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    out = _Columns()
-    _common(out, table, gpu, roofline(table, gpu))
-    _gemm(out, table, gpu)
-    _specification(out, table, gpu, matrix=True)
-    return out.stack(len(table))
+def _with_specification(out: FeatureColumns, table: KernelTable, gpu: GpuSpec, *, matrix: bool) -> Features:
+    """Return the matrix of ``out`` and, behind it, the GPU's specification."""
+    major, minor = gpu.compute_capability
+    peak = np.empty(len(table))
+    for precision, rows in table.by_precision():
+        peak[rows] = peak_rate(gpu, precision, matrix=matrix)
+    out.add_logs(
+        bandwidth=gpu.dram_bytes_per_s,
+        sms=gpu.sms,
+        cores_per_sm=gpu.cuda_cores_per_sm,
+        clock=gpu.boost_clock_mhz,
+        peak=peak,
+        peak_over_vector=peak / peak_rate(gpu, "fp32", matrix=False),
+        l2=gpu.l2_bytes,
+    )
+    out["compute_capability"] = major + minor / 10
+    return out.matrix(len(table))
 
 
-def _matrix_half_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    matrix, names = _matrix_features(table, gpu)
+def _products(table: KernelTable, gpu: GpuSpec) -> FeatureColumns:
+    out = _common(table, gpu)
+    batch, m, n, k = table.gemm_sizes()
+    out.add_logs(
+        weight_over_l2=(table.columns["weight_bytes"] + 1) / gpu.l2_bytes, batch=batch, m=m, n=n, k=k
+    )
+    out.add_alignments(m=m, n=n, k=k)
+    out.add_tiles(table, gpu, TILES)
+    return out
+
+
+def _matrix_features(table: KernelTable, gpu: GpuSpec) -> Features:
+    return _with_specification(_products(table, gpu), table, gpu, matrix=True)
+
+
+def _matrix_half_features(table: KernelTable, gpu: GpuSpec) -> Features:
     modelled = np.log(tensor_core_us(table, gpu) / roofline(table, gpu).roofline_us)
-    return np.hstack([matrix, modelled.astype(np.float32)[:, None]]), (*names, "log_tensor_over_roofline")
+    return joined(_matrix_features(table, gpu), (modelled[:, None], ("log_tensor_over_roofline",)))
 
 
-def _conv_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    out = _Columns()
-    _common(out, table, gpu, roofline(table, gpu))
-    _gemm(out, table, gpu)
-    columns = table.columns
-    conv = {
-        name: np.maximum(np.nan_to_num(columns[f"conv_{name}"], nan=1.0), 1.0)
-        for name in (
-            "batch",
-            "in_channels",
-            "out_channels",
-            "groups",
-            "out_h",
-            "out_w",
-            "kernel_h",
-            "kernel_w",
-            "stride_h",
-            "stride_w",
-            "dilation_h",
-            "dilation_w",
-        )
-    }
-    square = conv["kernel_h"] == conv["kernel_w"]
-    small = square & ((conv["kernel_h"] == 3) | (conv["kernel_h"] == 5))
-    dense = (conv["stride_h"] * conv["stride_w"] * conv["dilation_h"] * conv["dilation_w"] == 1) & (
-        conv["groups"] == 1
+def _conv_features(table: KernelTable, gpu: GpuSpec) -> Features:
+    out = _products(table, gpu)
+    groups = table.size("conv_groups")
+    height = table.size("conv_kernel_h")
+    width = table.size("conv_kernel_w")
+    stride = table.size("conv_stride_h") * table.size("conv_stride_w")
+    dilation = table.size("conv_dilation_h") * table.size("conv_dilation_w")
+    small = (height == width) & np.isin(height, (3, 5))
+    dense = (stride * dilation == 1) & (groups == 1)
+    out["kernel_area"] = height * width
+    out["stride"] = stride
+    out.add_logs(
+        out_w=table.size("conv_out_w"),
+        images=table.size("conv_batch"),
+        in_channels=table.size("conv_in_channels") / groups,
+        groups=groups,
     )
-    out.add("kernel_area", conv["kernel_h"] * conv["kernel_w"])
-    out.add("stride", conv["stride_h"] * conv["stride_w"])
-    out.add("log_out_w", np.log(conv["out_w"]))
-    out.add("log_images", np.log(conv["batch"]))
-    out.add("log_in_channels", np.log(conv["in_channels"] / conv["groups"]))
-    out.add("log_groups", np.log(conv["groups"]))
-    out.add("winograd", (small & dense).astype(np.float64))
-    _specification(out, table, gpu, matrix=True)
-    return out.stack(len(table))
+    out["winograd"] = small & dense
+    return _with_specification(out, table, gpu, matrix=True)
 
 
-def _conv_seen_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Those of ``conv`` and what each algorithm would cost."""
-    matrix, names = _conv_features(table, gpu)
-    columns = convolution_columns(table, gpu, roofline(table, gpu))
-    more = np.stack(list(columns.values()), axis=1).astype(np.float32)
-    return np.hstack([matrix, more]), (*names, *columns)
+def _conv_seen_features(table: KernelTable, gpu: GpuSpec) -> Features:
+    """Return those of ``conv`` and what each algorithm would cost."""
+    costs = convolution_columns(table, gpu, roofline(table, gpu))
+    return joined(_conv_features(table, gpu), costs.matrix(len(table)))
 
 
 _ABSOLUTE_TIMES = ("log_roofline", "log_memory", "log_compute")
 _SATURATED = MappingProxyType({"log_waves": np.log(32.0), "over_l2": 3.0})
 
 
-def _product_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Those of ``matrix`` without absolute times, and sizes only to where they stop to matter: 32 waves of
+def _product_features(table: KernelTable, gpu: GpuSpec) -> Features:
+    """Return those of ``matrix`` without absolute times, and sizes only to where they stop to matter: 32 waves of
     tiles, e^3 times the L2. A product larger than any measured then looks like the largest measured ones."""
     matrix, names = _matrix_features(table, gpu)
     keep = [i for i, name in enumerate(names) if name not in _ABSOLUTE_TIMES]
@@ -211,98 +160,71 @@ def _product_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tup
     for i, name in enumerate(names):
         for part, most in _SATURATED.items():
             if part in name:
-                np.minimum(matrix[:, i], np.float32(most), out=matrix[:, i])
+                matrix[:, i] = np.minimum(matrix[:, i], np.float32(most))
     return matrix, names
 
 
-def _attention_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    out = _Columns()
-    _common(out, table, gpu, roofline(table, gpu))
+def _attention_features(table: KernelTable, gpu: GpuSpec) -> Features:
+    out = _common(table, gpu)
     columns = table.columns
-    batch, m, n, k = (
-        np.maximum(np.nan_to_num(columns[f"gemm_{c}"], nan=1.0), 1.0) for c in ("batch", "m", "n", "k")
-    )
-    for name, value in (("batch", batch), ("m", m), ("n", n), ("k", k)):
-        out.add(f"log_{name}", np.log(value))
-    out.add("align_m", _power_of_two(m))
-    out.add("align_k", _power_of_two(k))
+    batch, m, n, k = table.gemm_sizes()
+    out.add_logs(batch=batch, m=m, n=n, k=k)
+    out.add_alignments(m=m, k=k)
     # 1 for full attention, about 1/2 for causal: the FLOPs counted over those of two full products
     # (the softmax between them adds a few percent, which the limit cuts off).
-    out.add("counted_work", np.minimum(columns["flops"] / (4 * batch * m * n * k), 1.0))
+    out["counted_work"] = np.minimum(columns["flops"] / (4 * batch * m * n * k), 1.0)
     # Key and value heads shared by query heads shrink what is read: 1 to 3 query-sized tensors.
-    out.add("read_over_write", columns["read_bytes"] / np.maximum(columns["write_bytes"], 1))
+    out["read_over_write"] = columns["read_bytes"] / np.maximum(columns["write_bytes"], 1)
     for rows in (64, 128):
-        waves = np.ceil(m / rows) * batch / gpu.sms
-        out.add(f"log_waves_{rows}", np.log(waves))
-        out.add(f"fill_{rows}", waves / np.ceil(waves))
-    _specification(out, table, gpu, matrix=True)
-    return out.stack(len(table))
+        out.add_waves(np.ceil(m / rows) * batch / gpu.sms, f"_{rows}")
+    return _with_specification(out, table, gpu, matrix=True)
 
 
-def _memory_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    out = _Columns()
-    _common(out, table, gpu, roofline(table, gpu), compute=False)
+def _memory_features(table: KernelTable, gpu: GpuSpec) -> Features:
+    out = _common(table, gpu, compute=False)
     columns = table.columns
     cols = np.maximum(columns["cols"], 1)
-    out.add("log_rows", np.log(np.maximum(columns["rows"], 1)))
-    out.add("log_cols", np.log(cols))
-    out.add("align_cols", _power_of_two(cols))
-    out.add("inputs", columns["inputs"])
+    out.add_logs(rows=np.maximum(columns["rows"], 1), cols=cols)
+    out.add_alignments(cols=cols)
+    out["inputs"] = columns["inputs"]
     grid, threads = memory_launch(table)
-    blocks_per_sm = np.maximum(grid, 1) / gpu.sms
-    resident = np.maximum(
-        1.0, np.minimum(gpu.blocks_per_sm, np.floor(gpu.warps_per_sm * 32 / np.maximum(threads, 1)))
-    )
-    waves = blocks_per_sm / resident
-    out.add("log_blocks_per_sm", np.log(blocks_per_sm))
-    out.add("fill", waves / np.ceil(waves))
-    out.add("log_threads", np.log(np.maximum(threads, 1)))
-    _specification(out, table, gpu, matrix=False)
-    return out.stack(len(table))
+    threads = np.maximum(threads, 1)
+    per_sm = np.maximum(grid, 1) / gpu.sms
+    resident = np.minimum(gpu.blocks_per_sm, np.floor(gpu.warps_per_sm * 32 / threads))
+    out.add_logs(blocks_per_sm=per_sm)
+    out["fill"] = fill(per_sm / np.maximum(1.0, resident))
+    out.add_logs(threads=threads)
+    return _with_specification(out, table, gpu, matrix=False)
 
 
-def _with_kinds(
-    table: KernelTable, matrix: np.ndarray, names: tuple[str, ...]
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    kinds = np.array([_VARIANT_OF.get(v, "add") for v in table.variant], dtype=object)
-    one_hot = np.stack([(kinds == kind) for kind in ELEMENTWISE_VARIANTS], axis=1).astype(np.float32)
-    if not len(table):
-        one_hot = np.empty((0, len(ELEMENTWISE_VARIANTS)), dtype=np.float32)
-    return np.hstack([matrix, one_hot]), names + tuple(f"is_{kind}" for kind in ELEMENTWISE_VARIANTS)
+def _one_hot(kinds: Array) -> Features:
+    names = tuple(f"is_{kind}" for kind in ELEMENTWISE_VARIANTS)
+    return kinds[:, None] == np.array(ELEMENTWISE_VARIANTS, dtype=object), names
 
 
-def _elementwise_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    return _with_kinds(table, *_memory_features(table, gpu))
+def _with_kinds(base: FeatureFunction) -> FeatureFunction:
+    """Return the features of ``base`` and one column per measured elementwise operator."""
+
+    def features(table: KernelTable, gpu: GpuSpec) -> Features:
+        kinds = np.array([_VARIANT_OF.get(v, "add") for v in table.variant], dtype=object)
+        return joined(base(table, gpu), _one_hot(kinds))
+
+    return features
 
 
-def _transfer_elementwise(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    return _with_kinds(table, *transfer_memory(table, gpu))
+def _with_rms(base: FeatureFunction) -> FeatureFunction:
+    """Return the features of ``base`` and whether the normalisation is of root mean squares."""
+
+    def features(table: KernelTable, gpu: GpuSpec) -> Features:
+        rms = np.array([v in _RMS for v in table.variant], dtype=bool)
+        return joined(base(table, gpu), (rms[:, None], ("is_rms",)))
+
+    return features
 
 
-def _with_rms(
-    table: KernelTable, matrix: np.ndarray, names: tuple[str, ...]
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    rms = np.array(["rms" in _RMS.get(v, "") for v in table.variant], dtype=np.float32).reshape(-1, 1)
-    return np.hstack([matrix, rms]), (*names, "is_rms")
+_RMS = frozenset({"rms_norm", "rmsnorm", "rms", "rms_normalization", "simplified_layer_norm"})
 
-
-def _layernorm_features(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    return _with_rms(table, *_memory_features(table, gpu))
-
-
-def _transfer_layernorm(table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    return _with_rms(table, *transfer_memory(table, gpu))
-
-
-_RMS = {
-    "rms_norm": "rms",
-    "rmsnorm": "rms",
-    "rms": "rms",
-    "rms_normalization": "rms",
-    "simplified_layer_norm": "rms",
-}
-
-FeatureFunction = Callable[[KernelTable, GpuSpec], tuple[np.ndarray, tuple[str, ...]]]
+FeatureFunction = Callable[[KernelTable, GpuSpec], Features]
 FEATURE_SETS: Mapping[str, FeatureFunction] = MappingProxyType(
     {
         "matrix": _matrix_features,
@@ -314,19 +236,19 @@ FEATURE_SETS: Mapping[str, FeatureFunction] = MappingProxyType(
         "conv_seen": _conv_seen_features,
         "attention": _attention_features,
         "memory": _memory_features,
-        "elementwise": _elementwise_features,
-        "layernorm": _layernorm_features,
+        "elementwise": _with_kinds(_memory_features),
+        "layernorm": _with_rms(_memory_features),
         "transfer_matrix": transfer_matrix,
         "transfer_conv": transfer_conv,
         "transfer_memory": transfer_memory,
-        "transfer_elementwise": _transfer_elementwise,
-        "transfer_layernorm": _transfer_layernorm,
+        "transfer_elementwise": _with_kinds(transfer_memory),
+        "transfer_layernorm": _with_rms(transfer_memory),
     }
 )
 
 
-def feature_matrix(feature_set: str, table: KernelTable, gpu: GpuSpec) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Features of ``table`` on ``gpu`` as a (rows, features) float32 matrix, with the features' names.
+def feature_matrix(feature_set: str, table: KernelTable, gpu: GpuSpec) -> Features:
+    """Return the features of ``table`` on ``gpu`` as a (rows, features) float32 matrix, with the features' names.
 
     ``feature_set`` is a key of :data:`FEATURE_SETS`. Every value is finite for positive sizes.
     """

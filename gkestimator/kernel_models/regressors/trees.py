@@ -1,19 +1,27 @@
-"""Ensembles of regression trees as flat arrays, evaluated for all rows and trees at once."""
+"""Hold ensembles of regression trees as flat arrays, evaluated for all rows and trees at once."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from gkestimator.core.kernels import Array
 from gkestimator.core.records import frozen
 
-_CHUNK = (
-    1 << 17
-)  # (row, tree) pairs walked at once: index, value and comparison arrays stay within a core's L2
+# (row, tree) pairs walked at once: index, value and comparison arrays stay within a core's L2.
+_CHUNK = 1 << 17
+_LARGEST_DEPTH = 10
+
+
+def is_tree_width(leaves: int) -> bool:
+    """Return whether complete binary trees of an allowed depth have so many leaves."""
+    if leaves & (leaves - 1):
+        return False
+    return 2 <= leaves <= 1 << _LARGEST_DEPTH
 
 
 @frozen
 class Forest:
-    """Complete binary trees of one depth, possibly of several members.
+    """Hold complete binary trees of one depth, possibly of several members.
 
     ``feature`` (trees, 2**depth - 1), ``threshold`` likewise, ``leaf`` (trees, 2**depth). A row goes right
     where its float32 feature is greater than the threshold; the children of node i are 2i + 1 and 2i + 2. A
@@ -21,19 +29,30 @@ class Forest:
     members; ``base`` their constants.
     """
 
-    feature: np.ndarray
-    threshold: np.ndarray
-    leaf: np.ndarray
-    starts: np.ndarray
-    base: np.ndarray
+    feature: Array
+    threshold: Array
+    leaf: Array
+    starts: Array
+    base: Array
+
+    @classmethod
+    def of_trees(cls, feature: Array, threshold: Array, leaf: Array) -> Forest:
+        """Return the forest of one member without a constant."""
+        return cls(
+            feature=feature.astype(np.intp),
+            threshold=threshold.astype(np.float32),
+            leaf=leaf.astype(np.float32),
+            starts=np.array([0]),
+            base=np.zeros(1),
+        )
 
     @property
     def depth(self) -> int:
-        """Comparisons per row and tree."""
+        """Return the comparisons per row and tree."""
         return int(self.leaf.shape[1]).bit_length() - 1
 
-    def predict(self, features: np.ndarray) -> np.ndarray:
-        """(rows, members) sums of leaves plus bases, float64, for (rows, features) float32."""
+    def predict(self, features: Array) -> Array:
+        """Return (rows, members) sums of leaves plus bases, float64, for (rows, features) float32."""
         rows, width = features.shape
         trees = self.feature.shape[0]
         result = np.empty((rows, len(self.starts)))

@@ -1,13 +1,14 @@
-"""How uncertain each prediction of a stack is, relative to the others: a forest on the features and on how the
+"""Say how uncertain each prediction of a stack is, relative to the others: a forest on the features and on how the
 members disagree."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from gkestimator.core.errors import BundleError
+from gkestimator.core.kernels import Array, Arrays
 from gkestimator.core.records import frozen
 from gkestimator.kernel_models.regressors.stack import read_trees
 from gkestimator.kernel_models.regressors.trees import Forest
@@ -19,38 +20,37 @@ _LEAST = 1e-4
 _MOST = 5.0
 
 
-def uncertainty_columns(
-    features: np.ndarray, predicted: np.ndarray, disagreement: np.ndarray, anchor_us: np.ndarray
-) -> np.ndarray:
-    """(rows, features + 3) float32: what an :class:`Uncertainty` looks at, in fitting and in predicting."""
+def uncertainty_columns(features: Array, predicted: Array, disagreement: Array, anchor_us: Array) -> Array:
+    """Return (rows, features + 3) float32: what an :class:`Uncertainty` looks at, in fitting and in predicting."""
     extra = np.stack([predicted, disagreement, np.log(anchor_us) + predicted], axis=1)
     return np.hstack([features, extra.astype(np.float32)])
 
 
 @frozen
 class Uncertainty:
-    """A forest that predicts log of |error of log(time)|; conformal factors turn it into intervals."""
+    """Hold a forest that predicts log of |error of log(time)|; conformal factors turn it into intervals."""
 
     forest: Forest
 
-    def scale(self, columns: np.ndarray) -> np.ndarray:
-        """(rows,) typical |error| of log(time), from 1e-4 to 5, for what :func:`uncertainty_columns` gives."""
+    def scale(self, columns: Array) -> Array:
+        """Return the (rows,) typical |error| of log(time), from 1e-4 to 5, for what
+        :func:`uncertainty_columns` gives."""
         values = self.forest.predict(columns)[:, 0]
         return np.asarray(np.clip(np.exp(np.clip(values, -20.0, 5.0)), _LEAST, _MOST))
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Everything as named arrays."""
-        part = self.forest
+    def arrays(self) -> dict[str, Array]:
+        """Return everything as named arrays."""
+        forest = self.forest
         return {
-            "uncertainty.feature": part.feature,
-            "uncertainty.threshold": part.threshold,
-            "uncertainty.leaf": part.leaf,
-            "uncertainty.base": part.base,
+            "uncertainty.feature": forest.feature,
+            "uncertainty.threshold": forest.threshold,
+            "uncertainty.leaf": forest.leaf,
+            "uncertainty.base": forest.base,
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray], *, features: int, where: str) -> Uncertainty:
-        """What :meth:`arrays` wrote, checked; ``features`` is the width of the feature matrix. Raises
+    def from_arrays(cls, arrays: Arrays, *, features: int, where: str) -> Uncertainty:
+        """Return what :meth:`arrays` wrote, checked; ``features`` is the width of the feature matrix. Raises
         BundleError."""
         feature, threshold, leaf = read_trees(
             arrays, "uncertainty", features=features + len(EXTRA_COLUMNS), where=where
@@ -58,12 +58,5 @@ class Uncertainty:
         base = arrays.get("uncertainty.base")
         if base is None or base.shape != (1,) or base.dtype.kind != "f" or not np.isfinite(base).all():
             raise BundleError(f"{where}: array 'uncertainty.base' is missing or no finite number")
-        return cls(
-            forest=Forest(
-                feature=feature,
-                threshold=threshold,
-                leaf=leaf,
-                starts=np.array([0]),
-                base=base.astype(np.float64),
-            )
-        )
+        forest = Forest.of_trees(feature, threshold, leaf)
+        return cls(forest=replace(forest, base=base.astype(np.float64)))

@@ -1,4 +1,4 @@
-"""Control flow: If, Loop, Scan and SequenceMap are expanded into the operators of their subgraphs.
+"""Expand control flow: If, Loop, Scan and SequenceMap become the operators of their subgraphs.
 
 A trip whose shapes repeat is listed once with its trip count; one whose carried shapes change from trip to
 trip is unrolled. The branch of an If is taken when its condition is known; otherwise the branch whose nodes
@@ -7,28 +7,30 @@ produce more elements stands for both (a heuristic for the costlier one), with a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from gkestimator.core.errors import LimitError, ShapeError
-from gkestimator.core.graph import Operator, Tensor
+from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.graph import Sequence as TensorSequence
-from gkestimator.onnx_io.binding.expansion import (
-    body_of,
-    output_fact,
-    pass_on,
-    required,
-    scalar,
-    set_slot,
-)
+from gkestimator.core.records import frozen
+from gkestimator.onnx_io.binding.expansion import body_of, scalar
+from gkestimator.onnx_io.binding.facts import Fact
 from gkestimator.onnx_io.binding.loops import expand_loop
 from gkestimator.onnx_io.binding.scans import expand_scan
+from gkestimator.onnx_io.binding.walk import Binder, Control, tensors_of
 from gkestimator.onnx_io.reading import limits
-from gkestimator.onnx_io.reading.program import Node
+from gkestimator.onnx_io.reading.program import Block, Node
 from gkestimator.operators.registry import SequenceType, TensorType
 
-if TYPE_CHECKING:
-    from gkestimator.onnx_io.binding.walk import Binder
+
+@frozen
+class _Branch:
+    """Hold what one branch of an If would run, and how many elements its operators write."""
+
+    block: Block
+    elements: int
+    operators: list[Operator]
+    nodes: list[Node]
 
 
 def _elements(operators: Sequence[Operator]) -> int:
@@ -36,91 +38,109 @@ def _elements(operators: Sequence[Operator]) -> int:
     for operator in operators:
         for value in operator.outputs:
             if value is not None:
-                tensors = (value,) if isinstance(value, Tensor) else value.elements_
-                total += operator.repeat * sum(t.elements for t in tensors)
+                total += operator.repeat * sum(t.elements for t in tensors_of(value))
     return total
 
 
-def _if(binder: Binder, node: Node) -> None:
+def _expand_if(binder: Binder, node: Node) -> None:
     branches = {name: body_of(node, name) for name in ("then_branch", "else_branch")}
     for block in branches.values():
         if len(block.outputs) < len(node.outputs):
             raise ShapeError(f"{node}: has {len(node.outputs)} outputs; a branch gives {len(block.outputs)}")
-    condition = scalar(required(binder, node, 0))
-    if condition is not None:
+    condition = scalar(binder.required(node, 0))
+    if condition is None:
+        chosen = _costlier(binder, node, branches)
+    else:
         chosen = branches["then_branch" if condition else "else_branch"]
         binder.run(chosen.nodes)
-    else:
-        # every subgraph has slots of its own, so both can be walked and one of them be taken back
-        taken: dict[str, tuple[int, list[Operator], list[Node]]] = {}
-        errors = []
-        at = len(binder.operators)
-        for name, block in branches.items():
-            try:
-                binder.run(block.nodes)
-                taken[name] = (_elements(binder.operators[at:]), binder.operators[at:], binder.nodes[at:])
-            except ShapeError as e:
-                errors.append(e)
-            del binder.operators[at:]
-            del binder.nodes[at:]
-        if not taken:
-            raise errors[0]
-        best = max(taken, key=lambda name: taken[name][0])
-        binder.warn(f"{node.name}: the condition depends on data; its {best} is counted")
-        chosen = branches[best]
-        binder.operators.extend(taken[best][1])
-        binder.nodes.extend(taken[best][2])
     for source, target in zip(chosen.outputs, node.outputs, strict=False):
-        pass_on(binder, source, target)
+        binder.pass_on(source, target)
 
 
-def _sequence_map(binder: Binder, node: Node) -> None:
+def _costlier(binder: Binder, node: Node, branches: dict[str, Block]) -> Block:
+    """Run the branch that writes more, and return it."""
+    # Every subgraph has slots of its own, so both can be walked and one be taken back.
+    walked: dict[str, _Branch] = {}
+    errors = []
+    at = len(binder.operators)
+    for name, block in branches.items():
+        try:
+            binder.run(block.nodes)
+            operators = binder.operators[at:]
+            walked[name] = _Branch(
+                block=block, elements=_elements(operators), operators=operators, nodes=binder.nodes[at:]
+            )
+        except ShapeError as e:
+            errors.append(e)
+        del binder.operators[at:]
+        del binder.nodes[at:]
+    if not walked:
+        raise errors[0]
+    best = max(walked, key=lambda name: walked[name].elements)
+    binder.warn(f"{node.name}: the condition depends on data; its {best} is counted")
+    binder.operators.extend(walked[best].operators)
+    binder.nodes.extend(walked[best].nodes)
+    return walked[best].block
+
+
+def _expand_sequence_map(binder: Binder, node: Node) -> None:
     body = body_of(node, "body")
-    facts = [required(binder, node, i) for i in range(len(node.inputs))]
+    facts = [binder.required(node, i) for i in range(len(node.inputs))]
     if not facts or not isinstance(facts[0].type, SequenceType) or len(body.inputs) != len(facts):
         raise ShapeError(f"{node}: {len(facts)} inputs for a body of {len(body.inputs)}")
     count = len(facts[0].type.elements)
     if count > limits.MAX_UNROLLED_TRIPS:
         raise LimitError(f"{node}: maps {count} elements; at most {limits.MAX_UNROLLED_TRIPS} are supported")
     outer = binder.suffix
-    intern = binder.inference.pool.intern
-    results: list[list[TensorType]] = [[] for _ in node.outputs]
-    values: list[list[Tensor]] = [[] for _ in node.outputs]
     inputs = [binder.value(slot) for slot in node.inputs]
+    rows: list[list[Tensor]] = []
     try:
         for trip in range(count):
             binder.suffix = f"{outer}@{trip}"
-            for fact, value, slot in zip(facts, inputs, body.inputs, strict=True):
-                if isinstance(fact.type, SequenceType) and not isinstance(value, Tensor):
-                    if trip >= len(fact.type.elements):
-                        raise ShapeError(
-                            f"{node}: sequences of {count} and {len(fact.type.elements)} elements"
-                        )
-                    set_slot(binder, slot, intern(fact.type.elements[trip]), value=value.elements_[trip])
-                else:
-                    set_slot(binder, slot, fact, value=value)
+            _set_elements(binder, node, body, facts, inputs, trip)
             binder.run(body.nodes)
-            for index, slot in enumerate(body.outputs[: len(node.outputs)]):
-                type_ = output_fact(binder, slot).type
-                value = binder.value(slot)
-                if not isinstance(type_, TensorType) or not isinstance(value, Tensor):
-                    raise ShapeError(f"{node}: its body gives a sequence")
-                results[index].append(type_)
-                values[index].append(value)
-                binder.keep.add(id(value))
+            rows.append([_mapped(binder, node, slot) for slot in body.outputs[: len(node.outputs)]])
     finally:
         binder.suffix = outer
     for index, slot in enumerate(node.outputs):
-        if slot >= 0:
-            name = binder.program.names[slot] + outer
-            whole = TensorSequence(name=name, elements_=tuple(values[index]))
-            set_slot(binder, slot, intern(SequenceType(tuple(results[index]))), value=whole)
+        if slot < 0:
+            continue
+        elements = tuple(row[index] for row in rows)
+        types = tuple(TensorType(t.dtype, t.shape, t.bounded) for t in elements)
+        whole = TensorSequence(name=binder.program.names[slot] + outer, elements_=elements)
+        binder.set_slot(slot, binder.intern(SequenceType(types)), value=whole)
 
 
-CONTROL: dict[tuple[str, str], Callable[[Binder, Node], None]] = {
-    ("", "If"): _if,
+def _set_elements(
+    binder: Binder, node: Node, body: Block, facts: list[Fact], inputs: list[Value], trip: int
+) -> None:
+    """Give the body element ``trip`` of every sequence, and every other input whole."""
+    if isinstance(inputs[0], TensorSequence):
+        count = len(inputs[0].elements_)
+    else:
+        count = 0
+    for fact, value, slot in zip(facts, inputs, body.inputs, strict=True):
+        if isinstance(value, Tensor) or not isinstance(fact.type, SequenceType):
+            binder.set_slot(slot, fact, value=value)
+            continue
+        elements = fact.type.elements
+        if trip >= len(elements):
+            raise ShapeError(f"{node}: sequences of {count} and {len(elements)} elements")
+        binder.set_slot(slot, binder.intern(elements[trip]), value=value.elements_[trip])
+
+
+def _mapped(binder: Binder, node: Node, slot: int) -> Tensor:
+    type_ = binder.output_fact(slot).type
+    value = binder.value(slot)
+    if not isinstance(type_, TensorType) or not isinstance(value, Tensor):
+        raise ShapeError(f"{node}: its body gives a sequence")
+    binder.keep.add(id(value))
+    return value
+
+
+CONTROL: Control = {
+    ("", "If"): _expand_if,
     ("", "Loop"): expand_loop,
     ("", "Scan"): expand_scan,
-    ("", "SequenceMap"): _sequence_map,
+    ("", "SequenceMap"): _expand_sequence_map,
 }
-"""How control flow operators are expanded, by ``(domain, op_type)``."""

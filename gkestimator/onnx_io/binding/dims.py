@@ -1,9 +1,10 @@
-"""Which dimension is the batch, and which number each symbolic dimension gets."""
+"""Say which dimension is the batch, and which number each symbolic dimension gets."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import filterfalse
 
 from gkestimator.core.errors import LimitError, UnboundDimensionError, UsageError
 from gkestimator.core.records import frozen
@@ -12,7 +13,7 @@ from gkestimator.onnx_io.reading.program import InputSpec
 from gkestimator.operators.registry import DeclaredType
 
 _BATCH_NAMES = frozenset(
-    {
+    [
         "n",
         "b",
         "bs",
@@ -24,7 +25,7 @@ _BATCH_NAMES = frozenset(
         "num_batch",
         "nbatch",
         "batch_axis",
-    }
+    ]
 )
 _OTHER_WORDS = frozenset(
     [
@@ -64,7 +65,7 @@ _OTHER_WORDS = frozenset(
 
 @frozen
 class BatchChoice:
-    """How the batch is bound.
+    """Hold how the batch is bound.
 
     ``names`` are symbolic dims that stand for it; none: the inputs' first fixed dim does.
     ``fixed`` is the size that the file was exported at, where no name stands for it (None: no batch at all).
@@ -76,14 +77,14 @@ class BatchChoice:
 
     @property
     def name(self) -> str | None:
-        """The name to show, or None for a fixed batch."""
+        """Return the name to show, or None for a fixed batch."""
         if self.names:
             return self.names[0]
         return None
 
 
 def name_dims(inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
-    """Inputs with every anonymous dimension named ``<input>.<axis>``."""
+    """Return the inputs with every anonymous dimension named ``<input>.<axis>``."""
     named = []
     for spec in inputs:
         shape = spec.declared.shape
@@ -94,50 +95,68 @@ def name_dims(inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
     return tuple(named)
 
 
+def _words(name: str) -> list[str]:
+    return re.split(r"[^a-z]+", name.lower())
+
+
 def _is_batch_name(name: str) -> bool:
-    return name.lower().strip("_") in _BATCH_NAMES or "batch" in re.split(r"[^a-z]+", name.lower())
+    return name.lower().strip("_") in _BATCH_NAMES or "batch" in _words(name)
 
 
 def _is_other_name(name: str) -> bool:
-    return not _OTHER_WORDS.isdisjoint(re.split(r"[^a-z]+", name.lower()))
+    return not _OTHER_WORDS.isdisjoint(_words(name))
+
+
+def symbols_of(inputs: Sequence[InputSpec]) -> list[str]:
+    """Return the symbolic dimensions of ``inputs``, each once, in their order."""
+    symbols: dict[str, None] = {}
+    for spec in inputs:
+        for dim in spec.declared.shape or ():
+            if isinstance(dim, str):
+                symbols[dim] = None
+    return list(symbols)
 
 
 def choose_batch(inputs: Sequence[InputSpec], batch_dim: str | None = None) -> BatchChoice:
     """Find the batch dimension. Raises UsageError when ``batch_dim`` names none of the model's dimensions."""
-    shapes = [(i.name, i.declared.shape) for i in inputs if i.declared.shape]
-    symbols = list(dict.fromkeys(d for _, shape in shapes for d in shape or () if isinstance(d, str)))
+    symbols = symbols_of(inputs)
+    if batch_dim in symbols:
+        return _named(batch_dim, f"named by the caller: {batch_dim}")
     if batch_dim is not None:
-        if batch_dim not in symbols:
-            raise UsageError(
-                f"batch dimension {batch_dim!r} is not in the model; its symbolic dimensions are "
-                f"{', '.join(symbols) or 'none'}"
-            )
-        return BatchChoice(names=(batch_dim,), fixed=None, reason=f"named by the caller: {batch_dim}")
-    first = list(dict.fromkeys(s[0] for _, s in shapes if s and isinstance(s[0], str)))
-    for candidates, where in ((first, "the inputs' first dimension"), (symbols, "an input's dimension")):
-        for name in candidates:
-            if _is_batch_name(str(name)):
-                return BatchChoice(names=(str(name),), fixed=None, reason=f"{where} is called {name}")
-    anonymous = tuple(f"{name}.0" for name, s in shapes if s and s[0] == f"{name}.0")
+        known = ", ".join(symbols) or "none"
+        raise UsageError(
+            f"batch dimension {batch_dim!r} is not in the model; its symbolic dimensions are {known}"
+        )
+    leading = [(spec, next(iter(spec.declared.shape or ()), None)) for spec in inputs]
+    first = list(dict.fromkeys(dim for _, dim in leading if isinstance(dim, str)))
+    for name in filter(_is_batch_name, first):
+        return _named(name, f"the inputs' first dimension is called {name}")
+    for name in filter(_is_batch_name, symbols):
+        return _named(name, f"an input's dimension is called {name}")
+    anonymous = [f"{spec.name}.0" for spec, dim in leading if dim == f"{spec.name}.0"]
     if anonymous:
         return BatchChoice(
-            names=anonymous, fixed=None, reason="the inputs' first dimension has no fixed size"
+            names=tuple(anonymous), fixed=None, reason="the inputs' first dimension has no fixed size"
         )
-    plausible = [str(n) for n in first if not _is_other_name(str(n))]
-    if plausible:
-        return BatchChoice(
-            names=(plausible[0],), fixed=None, reason="the inputs' first dimension is symbolic"
-        )
-    plausible = [n for n in symbols if not _is_other_name(n)]
-    tensors = (i.declared.shape for i in inputs if i.kind == "tensor")
-    fixed = next((s[0] for s in tensors if s and isinstance(s[0], int)), None)
-    if len(plausible) == 1 and len(symbols) == 1 and fixed is None:
-        return BatchChoice(names=(plausible[0],), fixed=None, reason="the only symbolic dimension")
-    if fixed is None and len(first) == 1:
-        return BatchChoice(names=(str(first[0]),), fixed=None, reason="the inputs' only first dimension")
-    return BatchChoice(
-        names=(), fixed=fixed if isinstance(fixed, int) else None, reason="exported at a fixed batch"
-    )
+    for name in filterfalse(_is_other_name, first):
+        return _named(name, "the inputs' first dimension is symbolic")
+    for spec, dim in leading:
+        if spec.kind == "tensor" and isinstance(dim, int):
+            return BatchChoice(names=(), fixed=dim, reason="exported at a fixed batch")
+    return _only_dimension(symbols, first)
+
+
+def _only_dimension(symbols: list[str], first: list[str]) -> BatchChoice:
+    """Return the dimension that must be the batch where no input has a fixed first one."""
+    if len(symbols) == 1 and not _is_other_name(symbols[0]):
+        return _named(symbols[0], "the only symbolic dimension")
+    if len(first) == 1:
+        return _named(first[0], "the inputs' only first dimension")
+    return BatchChoice(names=(), fixed=None, reason="exported at a fixed batch")
+
+
+def _named(name: str, reason: str) -> BatchChoice:
+    return BatchChoice(names=(name,), fixed=None, reason=reason)
 
 
 def bind_dims(
@@ -147,38 +166,20 @@ def bind_dims(
     dims: Mapping[str, int],
     given: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, int], list[str]]:
-    """A number for every symbolic dimension, and warnings about numbers that nobody gave.
+    """Return a number for every symbolic dimension, and warnings about numbers that nobody gave.
 
     ``given`` are the inputs whose whole type the caller gives. Raises UsageError on an unknown name or an
     impossible number, UnboundDimensionError on a dimension without one.
     """
-    names = list(
-        dict.fromkeys(
-            d for i in inputs for d in i.declared.shape or () if isinstance(d, str) and i.name not in given
-        )
-    )
-    lengths = [f"{i.name}.length" for i in inputs if i.kind == "sequence"]
+    names = symbols_of([spec for spec in inputs if spec.name not in given])
+    lengths = [f"{spec.name}.length" for spec in inputs if spec.kind == "sequence"]
+    known = names + lengths
     for name, size in dims.items():
-        if name not in names and name not in lengths and name not in batch.names:
-            raise UsageError(
-                f"dimension {name!r} is not in the model; known: {', '.join(names + lengths) or 'none'}"
-            )
+        if name not in known and name not in batch.names:
+            raise UsageError(f"dimension {name!r} is not in the model; known: {', '.join(known) or 'none'}")
         check_size(f"dimension {name}", size, allow_zero=True)
     bound = dict(dims)
-    warnings = []
-    if batch.names:
-        if batch_size is not None:
-            for name in batch.names:
-                if bound.get(name, batch_size) != batch_size:
-                    raise UsageError(
-                        f"dimension {name} is the batch: {bound[name]} and batch size {batch_size} differ"
-                    )
-                bound[name] = batch_size
-        else:
-            for name in batch.names:
-                if name not in bound:
-                    bound[name] = 1
-                    warnings.append(f"batch size not given: {name} = 1")
+    warnings = _bind_batch(batch, batch_size, bound)
     unbound = [name for name in names if name not in bound]
     if unbound:
         raise UnboundDimensionError(
@@ -191,8 +192,23 @@ def bind_dims(
     return bound, warnings
 
 
+def _bind_batch(batch: BatchChoice, batch_size: int | None, bound: dict[str, int]) -> list[str]:
+    """Give the batch its number in ``bound``, and return warnings."""
+    warnings = []
+    for name in batch.names:
+        if batch_size is None:
+            if name not in bound:
+                bound[name] = 1
+                warnings.append(f"batch size not given: {name} = 1")
+        elif bound.setdefault(name, batch_size) != batch_size:
+            raise UsageError(
+                f"dimension {name} is the batch: {bound[name]} and batch size {batch_size} differ"
+            )
+    return warnings
+
+
 def check_size(what: str, size: object, *, allow_zero: bool = False) -> None:
-    """UsageError unless ``size`` is a positive integer; LimitError when it is absurd."""
+    """Raise UsageError unless ``size`` is a positive integer; LimitError when it is absurd."""
     if isinstance(size, bool) or not isinstance(size, int):
         raise UsageError(f"{what} is {size!r}; a whole number was expected")
     if size < 0 or (size == 0 and not allow_zero):

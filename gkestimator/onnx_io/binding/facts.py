@@ -1,12 +1,11 @@
-"""What binding knows of a value.
-
-Its type, and its value where that is small and known. Interned, so compared by id.
+"""Hold what binding knows of a value: its type, and its value where that is small and known. Interned, so
+compared by id.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -22,7 +21,7 @@ _SMALL = 512
 
 
 class Fact:
-    """A type and a known value. Two facts of one pool are equal if and only if they are the same object."""
+    """Hold a type and a known value. Two facts of one pool are equal if and only if they are the same object."""
 
     __slots__ = ("id", "type", "value")
 
@@ -32,8 +31,14 @@ class Fact:
         self.value = value
 
 
+Facts: TypeAlias = Sequence[Fact | None]
+"""What is known of the inputs or outputs of a node; None: left out."""
+Types: TypeAlias = Sequence[ValueType | None]
+"""Types of the inputs or outputs of a node; None: left out."""
+
+
 class FactPool:
-    """Interns facts; ids start at 1 (0 stands for an omitted input)."""
+    """Intern facts; ids start at 1 (0 stands for an omitted input)."""
 
     def __init__(self) -> None:
         self._facts: dict[Hashable, Fact] = {}
@@ -46,25 +51,28 @@ class FactPool:
         self.known_bytes = 0
 
     def intern(self, type_: ValueType, value: Known = None) -> Fact:
-        """The one fact with this type and value. Values are made read-only."""
-        if value is None:
-            size = 0
-        elif isinstance(value, tuple):
-            size = sum(v.nbytes for v in value)
-        else:
-            size = value.nbytes
+        """Return the one fact with this type and value. Values are made read-only."""
+        size = sum(array.nbytes for array in _arrays(value))
         if size > _SMALL and self.known_bytes + size > limits.MAX_KNOWN_BYTES:
             value = None
             size = 0
         key: Hashable = (type_, _value_key(value))
         fact = self._facts.get(key)
         if fact is None:
-            for array in value if isinstance(value, tuple) else () if value is None else (value,):
+            for array in _arrays(value):
                 array.flags.writeable = False
             self._made += 1
             self.known_bytes += size
             fact = self._facts[key] = Fact(self._made, type_, value)
         return fact
+
+
+def _arrays(value: Known) -> tuple[np.ndarray, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, tuple):
+        return value
+    return (value,)
 
 
 def _value_key(value: Known) -> Hashable:
@@ -78,7 +86,7 @@ def _value_key(value: Known) -> Hashable:
 
 
 def check_type(type_: ValueType) -> ValueType:
-    """``type_`` with plain int dims.
+    """Return ``type_`` with plain int dims.
 
     Raises ShapeError on a negative dimension, LimitError on one too large.
     """
@@ -105,7 +113,7 @@ def check_type(type_: ValueType) -> ValueType:
 
 
 def foldable(type_: ValueType) -> bool:
-    """Whether a value of this type is small enough to be evaluated."""
+    """Return whether a value of this type is small enough to be evaluated."""
     if isinstance(type_, SequenceType):
         total = sum(math.prod(t.shape) for t in type_.elements)
         return total <= limits.MAX_FOLD_ELEMENTS and all(foldable(t) for t in type_.elements)

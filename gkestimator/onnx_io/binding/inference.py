@@ -1,7 +1,4 @@
-"""Types (and small values) of one node's outputs.
-
-Shape rule, evaluation of known values, and a memo of both.
-"""
+"""Infer the types (and small values) of one node's outputs: shape rule, evaluation of known values, a memo of both."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from gkestimator.core.errors import LimitError, ShapeError, UnsupportedOperatorError
-from gkestimator.onnx_io.binding.facts import Fact, FactPool, check_type, foldable
-from gkestimator.onnx_io.binding.folding import FOLDERS, TYPE_FOLDERS
+from gkestimator.onnx_io.binding.facts import Fact, FactPool, Facts, Types, check_type, foldable
+from gkestimator.onnx_io.binding.folding import FOLDERS, TYPE_FOLDERS, KnownInputs
 from gkestimator.onnx_io.binding.node_kinds import CONTROL_FLOW
 from gkestimator.onnx_io.binding.shape_results import checked_types
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import Node
-from gkestimator.onnx_io.reading.schemas import infer_by_schema, known_to_onnx
+from gkestimator.onnx_io.reading.schemas import concrete_type, infer_by_schema, known_to_onnx
 from gkestimator.operators.records import OPERATORS, is_built_in
 from gkestimator.operators.registry import (
     SHAPE_RULES,
@@ -37,7 +34,7 @@ Inferred = tuple[tuple["Fact | None", ...], bool]
 
 
 class _Declared(Sequence["DeclaredType | None"]):
-    """Declared output types of one node, looked up on demand; remembers that somebody looked."""
+    """Hold the declared output types of one node, looked up on demand; remembers that somebody looked."""
 
     __slots__ = ("_lookup", "_outputs", "used")
 
@@ -57,7 +54,7 @@ class _Declared(Sequence["DeclaredType | None"]):
 
 
 class Inference:
-    """Infers nodes of one model; equal nodes on equal inputs are inferred once over all bindings."""
+    """Infer nodes of one model; equal nodes on equal inputs are inferred once over all bindings."""
 
     def __init__(self) -> None:
         self.pool = FactPool()
@@ -72,11 +69,11 @@ class Inference:
     def infer(
         self,
         node: Node,
-        facts: Sequence[Fact | None],
+        facts: Facts,
         declared: Callable[[int], DeclaredType | None],
         key: tuple[int, ...] | None = None,
     ) -> Inferred:
-        """Facts of the outputs, and whether all of them have known values.
+        """Return the facts of the outputs, and whether all of them have known values.
 
         Raises ShapeError, LimitError or UnsupportedOperatorError, each naming the node.
         """
@@ -96,33 +93,15 @@ class Inference:
             self.memo[key] = result
         return result
 
-    def _types(self, node: Node, facts: Sequence[Fact | None], declared: _Declared) -> list[ValueType | None]:
-        context = ShapeContext(
-            op_type=node.op_type,
-            domain=node.domain,
-            version=node.version,
-            attributes=node.attributes,
-            types=[f.type if f is not None else None for f in facts],
-            values=[f.value if f is not None and isinstance(f.value, np.ndarray) else None for f in facts],
-            outputs=len(node.outputs),
-            declared=declared,
-        )
-        record = OPERATORS.get((node.domain, node.op_type))
-        rule = record.shape_rule if record is not None else None
-        found: Sequence[ValueType | None] | None = None
-        if rule is not None:
-            found = rule(context)
-            if not is_built_in(rule):
-                found = checked_types(rule, found, len(node.outputs))
-        elif known_to_onnx(node.domain, node.op_type, node.version):
-            found = infer_by_schema(context)
-        if found is None:
-            found = _all_declared(node, declared)
-        if len(found) < len(node.outputs):
-            raise ShapeError(f"has {len(node.outputs)} outputs; the operator gives {len(found)}")
+    def _types(self, node: Node, facts: Facts, declared: _Declared) -> list[ValueType | None]:
+        results = _ruled_types(node, facts, declared)
+        if results is None:
+            results = _all_declared(node, declared)
+        if len(results) < len(node.outputs):
+            raise ShapeError(f"has {len(node.outputs)} outputs; the operator gives {len(results)}")
         bounded = any(_is_bounded(f) for f in facts)
         types: list[ValueType | None] = []
-        for slot, type_ in zip(node.outputs, found, strict=False):
+        for slot, type_ in zip(node.outputs, results, strict=False):
             if slot < 0:
                 types.append(None)
                 continue
@@ -134,34 +113,78 @@ class Inference:
             types.append(type_)
         return types
 
-    def _values(
-        self, node: Node, facts: Sequence[Fact | None], types: list[ValueType | None]
-    ) -> tuple[Fact | None, ...]:
+    def _values(self, node: Node, facts: Facts, types: list[ValueType | None]) -> tuple[Fact | None, ...]:
         intern = self.pool.intern
-        key = (node.domain, node.op_type)
-        values: Sequence[Any] | None = None
+        values = None
         if all(t is None or foldable(t) for t in types):
-            from_types = TYPE_FOLDERS.get(key)
-            if from_types is not None:
-                values = from_types(node.attributes, [f.type if f is not None else None for f in facts])
-            elif all(f is None or f.value is not None for f in facts):
-                evaluate = FOLDERS.get(key)
-                if evaluate is not None:
-                    with np.errstate(all="ignore"):
-                        values = evaluate(
-                            node.attributes,
-                            [f.value if f is not None else None for f in facts],
-                            node.version,
-                            types,
-                        )
-        return tuple(
-            None if t is None else intern(t, _matching(t, values[i]) if values is not None else None)
-            for i, t in enumerate(types)
-        )
+            values = _evaluated(node, facts, types)
+        outputs: list[Fact | None] = []
+        for index, type_ in enumerate(types):
+            if type_ is None:
+                outputs.append(None)
+            elif values is None:
+                outputs.append(intern(type_))
+            else:
+                outputs.append(intern(type_, _matching(type_, values[index])))
+        return tuple(outputs)
+
+
+def _type_of(fact: Fact | None) -> ValueType | None:
+    if fact is None:
+        return None
+    return fact.type
+
+
+def _value_of(fact: Fact | None) -> Any:
+    if fact is None:
+        return None
+    return fact.value
+
+
+def _ruled_types(node: Node, facts: Facts, declared: _Declared) -> Types | None:
+    """Return what the operator's shape rule says, else what onnx's schema says; None where neither is known."""
+    values = [_value_of(f) for f in facts]
+    context = ShapeContext(
+        op_type=node.op_type,
+        domain=node.domain,
+        version=node.version,
+        attributes=node.attributes,
+        types=[_type_of(f) for f in facts],
+        values=[v if isinstance(v, np.ndarray) else None for v in values],
+        outputs=len(node.outputs),
+        declared=declared,
+    )
+    record = OPERATORS.get((node.domain, node.op_type))
+    if record is not None and record.shape_rule is not None:
+        rule = record.shape_rule
+        types: Types | None = rule(context)
+        if is_built_in(rule):
+            return types
+        return checked_types(rule, types, len(node.outputs))
+    if known_to_onnx(node.domain, node.op_type, node.version):
+        return infer_by_schema(context)
+    return None
+
+
+def _evaluated(node: Node, facts: Facts, types: list[ValueType | None]) -> Sequence[Any] | None:
+    """Return the values of all outputs, None where they cannot be told."""
+    key = (node.domain, node.op_type)
+    from_types = TYPE_FOLDERS.get(key)
+    if from_types is not None:
+        value = from_types(node.attributes, [_type_of(f) for f in facts])
+    else:
+        evaluate = FOLDERS.get(key)
+        if evaluate is None or any(f is not None and f.value is None for f in facts):
+            return None
+        with np.errstate(all="ignore"):
+            value = evaluate(KnownInputs(node.attributes, [_value_of(f) for f in facts], node.version, types))
+    if value is None or isinstance(value, list):
+        return value
+    return [value]
 
 
 def _matching(type_: ValueType, value: Any) -> Any:
-    """An evaluated value, if it has the shape that the rule inferred: evaluators never overrule rules."""
+    """Return an evaluated value if it has the shape that the rule inferred: evaluators never overrule rules."""
     if isinstance(type_, SequenceType):
         if isinstance(value, tuple) and len(value) == len(type_.elements):
             return value
@@ -183,19 +206,16 @@ def _is_single(type_: ValueType) -> bool:
 
 
 def unknown_operators(nodes: Sequence[Node]) -> tuple[str, ...]:
-    """Operator types, subgraphs' included, that have neither a rule here nor a schema in onnx; sorted."""
-    found: set[str] = set()
+    """Return the operator types, subgraphs' included, that have neither a rule here nor a schema in onnx; sorted."""
+    titles: set[str] = set()
     for node in nodes:
-        key = (node.domain, node.op_type)
         for block in (node.blocks or {}).values():
-            found.update(unknown_operators(block.nodes))
-        if (
-            node.kind != CONTROL_FLOW
-            and key not in SHAPE_RULES
-            and not known_to_onnx(node.domain, node.op_type, node.version)
-        ):
-            found.add(_title(node))
-    return tuple(sorted(found))
+            titles.update(unknown_operators(block.nodes))
+        if node.kind == CONTROL_FLOW or (node.domain, node.op_type) in SHAPE_RULES:
+            continue
+        if not known_to_onnx(node.domain, node.op_type, node.version):
+            titles.add(_title(node))
+    return tuple(sorted(titles))
 
 
 def _title(node: Node) -> str:
@@ -205,29 +225,28 @@ def _title(node: Node) -> str:
 
 
 def _all_declared(node: Node, declared: _Declared) -> list[ValueType | None]:
-    """What the file says of the outputs, as a last resort; UnsupportedOperatorError if too little."""
+    """Return what the file says of the outputs, as a last resort; UnsupportedOperatorError if too little."""
     types: list[ValueType | None] = []
     for index, slot in enumerate(node.outputs):
-        said = declared[index] if slot >= 0 else None
-        if slot >= 0:
-            if (
-                said is None
-                or said.dtype is None
-                or said.shape is None
-                or not all(type(d) is int for d in said.shape)
-            ):
-                title = _title(node)
-                raise UnsupportedOperatorError(
-                    f"{node}: no rule knows operator {title} and the file does not declare its output shapes",
-                    operators=(title,),
-                )
-            types.append(TensorType(said.dtype, tuple(d for d in said.shape if isinstance(d, int))))
-        else:
+        if slot < 0:
             types.append(None)
+            continue
+        said = declared[index]
+        if said is None:
+            type_ = None
+        else:
+            type_ = concrete_type(said)
+        if type_ is None:
+            title = _title(node)
+            raise UnsupportedOperatorError(
+                f"{node}: no rule knows operator {title} and the file does not declare its output shapes",
+                operators=(title,),
+            )
+        types.append(type_)
     return types
 
 
-def _shapes(facts: Sequence[Fact | None]) -> str:
+def _shapes(facts: Facts) -> str:
     parts = []
     for fact in facts:
         if fact is None:

@@ -1,107 +1,79 @@
-"""Loop: its body once with a trip count where shapes repeat, unrolled where the carried shapes change."""
+"""Expand Loop: its body once with a trip count where shapes repeat, unrolled where the carried shapes change."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import LimitError, ShapeError
 from gkestimator.core.graph import Value
-from gkestimator.onnx_io.binding.expansion import (
-    ACTIVATION,
-    Mark,
-    body_of,
-    fact_of,
-    output_fact,
-    pass_on,
-    required,
-    scalar,
-    scaled_repeat,
-    set_slot,
-    stack,
-    without_value,
-)
+from gkestimator.onnx_io.binding.expansion import Mark, body_of, scalar, scaled_repeat, stack, without_value
 from gkestimator.onnx_io.binding.facts import Fact
+from gkestimator.onnx_io.binding.walk import ACTIVATION, FOLDED, Binder
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import Block, Node
 from gkestimator.operators.registry import TensorType
 
-if TYPE_CHECKING:
-    from gkestimator.onnx_io.binding.walk import Binder
-
 
 def _trip_count(binder: Binder, node: Node, body: Block) -> int:
-    maximum = fact_of(binder, node, 0)
-    condition = fact_of(binder, node, 1)
-    limit = scalar(maximum)
-    if condition is not None and scalar(condition) == 0:
+    condition = binder.input_fact(node, 1)
+    known = scalar(condition)
+    limit = scalar(binder.input_fact(node, 0))
+    if known == 0:
         return 0
     if limit is not None and limit <= 0:
         return 0
-    endless = condition is None or scalar(condition) == 1
-    passes_on = bool(body.outputs) and (
-        body.outputs[0] == body.inputs[1] or _constant_true(binder, body.outputs[0])
-    )
-    if limit is not None and endless and (passes_on or _always_true(binder, body)):
+    endless = condition is None or known == 1
+    if limit is not None and endless and _goes_on(binder, body):
         trips = limit
-    elif binder.trip_count is not None:
-        if limit is None:
-            trips = binder.trip_count
-        else:
-            trips = min(limit, binder.trip_count)
-    else:
+    elif binder.trip_count is None:
         binder.warn(
             f"{node.name}: the trip count depends on data; one trip is counted (--trip-count says how many)"
         )
         return 1
+    elif limit is None:
+        trips = binder.trip_count
+    else:
+        trips = min(limit, binder.trip_count)
     if trips > limits.MAX_TRIP_COUNT:
         raise LimitError(f"{node}: runs {trips} times; at most {limits.MAX_TRIP_COUNT} are supported")
     return trips
 
 
-def _constant_true(binder: Binder, slot: int) -> bool:
-    return scalar(binder.statics.facts[slot]) == 1
-
-
-def _always_true(binder: Binder, body: Block) -> bool:
-    """Whether the body's condition is passed through Identity nodes, or is a constant that is true."""
+def _goes_on(binder: Binder, body: Block) -> bool:
+    """Return whether the body's condition is passed on through Identity nodes, or is a constant that is true."""
+    if not body.outputs:
+        return False
     producers = {slot: inner for inner in body.nodes for slot in inner.outputs}
-    slot = body.outputs[0] if body.outputs else -1
+    slot = body.outputs[0]
+    # A cycle cannot be longer than the body.
     for _ in range(len(body.nodes) + 1):
-        if slot == body.inputs[1] or _constant_true(binder, slot):
+        if slot == body.inputs[1] or scalar(binder.statics.facts[slot]) == 1:
             return True
         producer = producers.get(slot)
-        if (
-            producer is None
-            or producer.op_type not in ("Identity", "Cast")
-            or producer.domain
-            or not producer.inputs
-        ):
+        if producer is None or producer.domain or not producer.inputs:
+            return False
+        if producer.op_type not in ("Identity", "Cast"):
             return False
         slot = producer.inputs[0]
     return False
 
 
 def expand_loop(binder: Binder, node: Node) -> None:
+    """List the operators of a Loop. Raises ShapeError and LimitError."""
     body = body_of(node, "body")
     carried = len(node.inputs) - 2
-    if (
-        len(body.inputs) != carried + 2
-        or len(body.outputs) < carried + 1
-        or len(node.outputs) > len(body.outputs) - 1
-    ):
+    fits = len(body.inputs) == carried + 2 and len(body.outputs) > carried
+    if not fits or len(node.outputs) > len(body.outputs) - 1:
         raise ShapeError(f"{node}: its body takes {len(body.inputs)} values and gives {len(body.outputs)}")
     trips = _trip_count(binder, node, body)
-    start = [(required(binder, node, i + 2), node.inputs[i + 2]) for i in range(carried)]
-    scans = range(carried, len(node.outputs))
+    start = [(binder.required(node, i + 2), node.inputs[i + 2]) for i in range(carried)]
     if trips == 0:
-        for (fact, slot), target in zip(start, node.outputs, strict=False):
-            del fact
-            pass_on(binder, slot, target)
-        for index in scans:
+        for (_, slot), target in zip(start, node.outputs, strict=False):
+            binder.pass_on(slot, target)
+        for index in range(carried, len(node.outputs)):
             _empty_scan(binder, node, body, index, start)
         return
     if trips > 1 and _run_repeated(binder, node, body, start, trips):
@@ -110,19 +82,15 @@ def expand_loop(binder: Binder, node: Node) -> None:
 
 
 def _set_trip(binder: Binder, body: Block, trip: int | None) -> None:
-    """The body's trip number (known while unrolling) and its condition, which is true inside."""
-    intern = binder.inference.pool.intern
-    if trip is None:
-        number = None
-    else:
+    """Set the body's trip number (known while unrolling) and its condition, which is true inside."""
+    number = None
+    kind = ACTIVATION
+    if trip is not None:
         number = np.array(trip, dtype=np.int64)
-    set_slot(
-        binder,
-        body.inputs[0],
-        intern(TensorType(DType.INT64, ()), number),
-        kind=ACTIVATION if number is None else 1,
-    )
-    set_slot(binder, body.inputs[1], intern(TensorType(DType.BOOL, ()), np.array(True)), kind=1)
+        kind = FOLDED
+    binder.set_slot(body.inputs[0], binder.intern(TensorType(DType.INT64, ()), number), kind=kind)
+    true = binder.intern(TensorType(DType.BOOL, ()), np.array(True))
+    binder.set_slot(body.inputs[1], true, kind=FOLDED)
 
 
 def _run_repeated(
@@ -139,7 +107,10 @@ def _run_repeated(
         _set_trip(binder, body, None)
         for (fact, slot), inner in zip(start, body.inputs[2:], strict=True):
             known = without_value(fact, binder)
-            set_slot(binder, inner, known, value=binder.value(slot) if known is fact else None)
+            value = None
+            if known is fact:
+                value = binder.value(slot)
+            binder.set_slot(inner, known, value=value)
         binder.run(body.nodes)
     except ShapeError:
         mark.undo()
@@ -153,11 +124,10 @@ def _run_repeated(
             mark.undo()
             return False
     pieces = [binder.value(slot) for slot in body.outputs[1:]]
-    for piece in pieces[:carried]:
-        binder.keep.add(id(piece))
+    binder.keep.update(map(id, pieces[:carried]))
     for index, target in enumerate(node.outputs):
         if index < carried:
-            pass_on(binder, body.outputs[1 + index], target)
+            binder.pass_on(body.outputs[1 + index], target)
         else:
             stack(binder, node, target, [pieces[index]], trips)
     return True
@@ -172,45 +142,45 @@ def _run_unrolled(
             f"{limits.MAX_UNROLLED_TRIPS} such trips are supported"
         )
     outer = binder.suffix
+    carried = len(start)
     values = [(fact, binder.kinds[slot], binder.value(slot)) for fact, slot in start]
-    scanned: list[list[Value]] = [[] for _ in range(len(body.outputs) - 1 - len(start))]
+    scanned: list[list[Value]] = [[] for _ in body.outputs[1 + carried :]]
     try:
         for trip in range(trips):
-            binder.suffix = f"{outer}@{trip}" if trips > 1 else outer
+            if trips > 1:
+                binder.suffix = f"{outer}@{trip}"
             _set_trip(binder, body, trip)
             for (fact, kind, value), inner in zip(values, body.inputs[2:], strict=True):
-                set_slot(binder, inner, fact, kind=kind, value=value)
+                binder.set_slot(inner, fact, kind=kind, value=value)
             binder.run(body.nodes)
-            results = [(output_fact(binder, s), binder.kinds[s], binder.value(s)) for s in body.outputs[1:]]
-            values = results[: len(start)]
-            for pieces, (_, _, value) in zip(scanned, results[len(start) :], strict=True):
+            results = [(binder.output_fact(s), binder.kinds[s], binder.value(s)) for s in body.outputs[1:]]
+            values = results[:carried]
+            for pieces, (_, _, value) in zip(scanned, results[carried:], strict=True):
                 pieces.append(value)
     finally:
         binder.suffix = outer
     for index, target in enumerate(node.outputs):
-        if index < len(start):
+        if index < carried:
             fact, kind, value = values[index]
-            set_slot(binder, target, fact, kind=kind, value=value)
+            binder.set_slot(target, fact, kind=kind, value=value)
         else:
-            stack(binder, node, target, scanned[index - len(start)], trips)
+            stack(binder, node, target, scanned[index - carried], trips)
 
 
 def _empty_scan(
     binder: Binder, node: Node, body: Block, index: int, start: Sequence[tuple[Fact, int]]
 ) -> None:
-    """A scan output of no trips.
+    """Set a scan output of no trips.
 
     The body is walked once for the shape of a piece, and nothing of it is kept.
     """
     mark = Mark(binder)
     _set_trip(binder, body, None)
     for (fact, _), inner in zip(start, body.inputs[2:], strict=True):
-        set_slot(binder, inner, without_value(fact, binder))
+        binder.set_slot(inner, without_value(fact, binder))
     binder.run(body.nodes)
-    piece = output_fact(binder, body.outputs[1 + index]).type
+    piece = binder.output_fact(body.outputs[1 + index]).type
     mark.undo()
     if not isinstance(piece, TensorType):
         raise ShapeError(f"{node}: a scan output is a sequence")
-    set_slot(
-        binder, node.outputs[index], binder.inference.pool.intern(TensorType(piece.dtype, (0, *piece.shape)))
-    )
+    binder.set_slot(node.outputs[index], binder.intern(TensorType(piece.dtype, (0, *piece.shape))))

@@ -17,4 +17,6 @@ def node_kind(domain: str, op_type: str) -> int:
         return CONTROL_FLOW
     if traits.random:
         return RANDOM
-    return VIEW if traits.weight_view else PLAIN
+    if traits.weight_view:
+        return VIEW
+    return PLAIN

@@ -1,19 +1,20 @@
-"""The one place that checks what a shape rule of a plug-in returned, as ``lowering/results.py`` does for kernels."""
+"""Check, in one place, what a shape rule of a plug-in returned, as ``lowering/results.py`` does for kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ShapeError
+from gkestimator.onnx_io.binding.facts import Types
 from gkestimator.operators.records import rule_location
-from gkestimator.operators.registry import SequenceType, TensorType, ValueType
+from gkestimator.operators.registry import SequenceType, TensorType
 
 
-def checked_types(rule: Callable[..., Any], result: object, outputs: int) -> Sequence[ValueType | None]:
+def checked_types(rule: Callable[..., Any], result: object, outputs: int) -> Types:
     """Return ``result`` when it can be the types of a node with so many outputs.
 
     Raises ShapeError naming the rule and the file it stands in; the caller adds the node.
@@ -42,11 +43,7 @@ def _type_fault(type_: Any) -> str:
     if type_ is None:
         return ""
     if isinstance(type_, SequenceType):
-        elements = type_.elements if isinstance(type_.elements, tuple) else (None,)
-        faults = [
-            _type_fault(e) if isinstance(e, TensorType) else "a sequence of no tensors" for e in elements
-        ]
-        return next(filter(None, faults), "")
+        return _sequence_fault(type_.elements)
     if not isinstance(type_, TensorType):
         return f"{type(type_).__name__}, expected TensorType or SequenceType"
     dtype: object = type_.dtype
@@ -58,4 +55,16 @@ def _type_fault(type_: Any) -> str:
     for dim in shape:
         if not isinstance(dim, int | np.integer) or isinstance(dim, bool) or dim < 0:
             return f"the shape {shape!r}, expected integers of at least 0"
+    return ""
+
+
+def _sequence_fault(elements: Any) -> str:
+    if not isinstance(elements, tuple):
+        return "a sequence of no tensors"
+    for element in elements:
+        if not isinstance(element, TensorType):
+            return "a sequence of no tensors"
+        fault = _type_fault(element)
+        if fault:
+            return fault
     return ""

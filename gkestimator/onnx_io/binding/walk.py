@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from gkestimator.core.errors import LimitError, ModelError, ShapeError
 from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.graph import Sequence as TensorSequence
-from gkestimator.onnx_io.binding.control import CONTROL
-from gkestimator.onnx_io.binding.facts import Fact
-from gkestimator.onnx_io.binding.inference import MALFORMED, Inference
+from gkestimator.onnx_io.binding.facts import Fact, Facts
+from gkestimator.onnx_io.binding.inference import MALFORMED, Inference, Inferred
 from gkestimator.onnx_io.binding.node_kinds import CONTROL_FLOW, RANDOM, VIEW
 from gkestimator.onnx_io.binding.rebatch import Rebatcher, Reference
 from gkestimator.onnx_io.reading import limits
@@ -25,9 +24,26 @@ FOLDED = 1
 WEIGHT = 2
 _WEIGHT = bytes([WEIGHT])
 
+Control: TypeAlias = "Mapping[tuple[str, str], Callable[[Binder, Node], None]]"
+"""How control flow operators are expanded, by ``(domain, op_type)``."""
+
+
+def _input_facts(facts: Facts, node: Node) -> list[Fact | None]:
+    return [facts[i] if i >= 0 else None for i in node.inputs]
+
+
+def _viewed(node: Node) -> int:
+    """Return the slot whose memory the outputs share; below 0 where they have their own."""
+    if node.kind == VIEW and node.inputs:
+        return node.inputs[0]
+    return -1
+
 
 class Statics:
-    """Per slot: what is known before any input is bound. ``kinds``: activation, folded value, or weight."""
+    """Hold, per slot, what is known before any input is bound.
+
+    ``kinds``: activation, folded value, or weight.
+    """
 
     def __init__(self, program: Program, inference: Inference, declared: Any) -> None:
         slots = len(program.names)
@@ -41,34 +57,36 @@ class Statics:
             self.kinds[slot] = WEIGHT
         self.dynamic: list[Node] = []
         for node in program.main.nodes:
-            if not self._fold(node, inference, declared):
+            if not self._is_static(node):
                 self.dynamic.append(node)
+            else:
+                self._fold(node, inference, declared)
         # Without subgraphs a slot is one tensor, so operators can be compared by what is known of their slots.
         self.plain = all(node.kind != CONTROL_FLOW for node in program.main.nodes)
 
-    def _fold(self, node: Node, inference: Inference, declared: Any) -> bool:
+    def _is_static(self, node: Node) -> bool:
         if node.blocks or node.kind in (RANDOM, CONTROL_FLOW):
             return False
         kinds = self.kinds
-        for slot in node.inputs:
-            if slot >= 0 and kinds[slot] != WEIGHT:
-                return False
-        facts = [self.facts[i] if i >= 0 else None for i in node.inputs]
+        return all([i < 0 or kinds[i] == WEIGHT for i in node.inputs])  # noqa: C419 (a list is faster here)
+
+    def _fold(self, node: Node, inference: Inference, declared: Any) -> None:
+        facts = _input_facts(self.facts, node)
         ids = (node.signature, *[f.id if f is not None else 0 for f in facts])
         outputs, _ = inference.memo.get(ids) or inference.infer(node, facts, declared, ids)
-        view = node.kind == VIEW and bool(node.inputs) and node.inputs[0] >= 0
+        viewed = _viewed(node)
         for slot, fact in zip(node.outputs, outputs, strict=False):
-            if slot >= 0:
-                self.facts[slot] = fact
-                kinds[slot] = WEIGHT
-                if view:
-                    self.storage[slot] = self.storage[node.inputs[0]]
+            if slot < 0:
+                continue
+            self.facts[slot] = fact
+            self.kinds[slot] = WEIGHT
+            if viewed >= 0:
+                self.storage[slot] = self.storage[viewed]
         self.folded += 1
-        return True
 
 
 class Binder:
-    """One binding: the state of the walk and the operators listed so far."""
+    """Bind a program once: the state of the walk and the operators listed so far."""
 
     def __init__(
         self,
@@ -78,14 +96,17 @@ class Binder:
         tensors: dict[tuple[Any, ...], Value],
         dims: Mapping[str, int],
         trip_count: int | None,
+        control: Control,
         rebatcher: Rebatcher | Reference | None = None,
     ) -> None:
         self.program = program
         self.statics = statics
         self.inference = inference
+        self.intern = inference.pool.intern
         self.cache = tensors
         self.dims = dims
         self.trip_count = trip_count
+        self.control = control
         self.rebatcher = rebatcher
         self.facts = list(statics.facts)
         self.kinds = bytearray(statics.kinds)
@@ -105,15 +126,14 @@ class Binder:
         self.most_steps = limits.expanded(program.nodes, limits.MAX_STEPS, limits.MAX_EXPANDED_STEPS)
 
     def declared(self, slot: int) -> DeclaredType | None:
-        """The declared type of a slot, bound names replaced by their numbers."""
+        """Return the declared type of a slot, bound names replaced by their numbers."""
         said = self.program.declared[self.program.names[slot]]
         if said.shape is None:
-            if said.dtype is not None:
-                return said
-            return None
-        return said._replace(
-            shape=tuple(self.dims.get(d, d) if isinstance(d, str) else d for d in said.shape)
-        )
+            if said.dtype is None:
+                return None
+            return said
+        bound = [self.dims.get(d, d) if isinstance(d, str) else d for d in said.shape]
+        return said._replace(shape=tuple(bound))
 
     def warn(self, text: str) -> None:
         """Add a warning once."""
@@ -122,13 +142,54 @@ class Binder:
 
     def set_input(self, slot: int, fact: Fact) -> None:
         """Give an input its type, or, when the caller knows its value, make it a constant."""
-        self.facts[slot] = fact
-        self.kinds[slot] = ACTIVATION if fact.value is None else WEIGHT
-        self.values[slot] = None
+        if fact.value is None:
+            kind = ACTIVATION
+        else:
+            kind = WEIGHT
+        self.set_slot(slot, fact, kind=kind)
         self.value(slot)
 
+    def set_slot(self, slot: int, fact: Fact, *, kind: int = ACTIVATION, value: Value | None = None) -> None:
+        """Let ``slot`` be ``fact``; ``value`` is the tensor behind it where that exists already."""
+        if slot < 0:
+            return
+        self.facts[slot] = fact
+        self.kinds[slot] = kind
+        self.values[slot] = value
+
+    def pass_on(self, source: int, target: int) -> None:
+        """Let slot ``target`` be the value of slot ``source``: same memory, nothing copied."""
+        if target < 0:
+            return
+        if source < 0:
+            raise ShapeError("a subgraph passes on an input that was left out")
+        value = self.value(source)
+        self.facts[target] = self.facts[source]
+        self.kinds[target] = self.kinds[source]
+        self.values[target] = value
+
+    def input_fact(self, node: Node, position: int) -> Fact | None:
+        """Return what is known of an input of ``node``, None where it is left out."""
+        if position >= len(node.inputs) or node.inputs[position] < 0:
+            return None
+        return self.facts[node.inputs[position]]
+
+    def required(self, node: Node, position: int) -> Fact:
+        """Return what is known of an input of ``node``. Raises ShapeError where it is left out."""
+        fact = self.input_fact(node, position)
+        if fact is None:
+            raise ShapeError(f"{node}: input {position} is missing")
+        return fact
+
+    def output_fact(self, slot: int) -> Fact:
+        """Return what is known of a subgraph's output. Raises ShapeError where nothing wrote it."""
+        fact = self.facts[slot]
+        if fact is None:
+            raise ShapeError(f"tensor {self.program.names[slot]!r} is read before it is written")
+        return fact
+
     def value(self, slot: int) -> Value:
-        """The Tensor or Sequence in a slot as operators see it."""
+        """Return the Tensor or Sequence in a slot as operators see it."""
         value = self.values[slot]
         if value is None:
             fact = self.facts[slot]
@@ -147,26 +208,20 @@ class Binder:
 
     def _build(self, slot: int, fact: Fact) -> Value:
         name = self.program.names[slot] + self.suffix
-        kind = self.kinds[slot]
-        if isinstance(fact.type, SequenceType):
-            self.step(len(fact.type.elements))
-            elements = tuple(
-                _tensor(f"{name}[{i}]", f"{name}[{i}]", t, kind == WEIGHT)
-                for i, t in enumerate(fact.type.elements)
-            )
-            return TensorSequence(name=name, elements_=elements, bounded=fact.type.bounded)
-        dtype, shape, bounded = fact.type
-        weight = kind == WEIGHT
-        storage = self.storage[slot] if weight else name
-        return Tensor(
-            name=name,
-            dtype=dtype,
-            shape=shape,
-            storage=storage,
-            is_weight=weight,
-            bounded=bounded,
-            value=fact.value,  # type: ignore[arg-type]  # of a tensor, so no tuple
-        )
+        weight = self.kinds[slot] == WEIGHT
+        type_ = fact.type
+        if not isinstance(type_, SequenceType):
+            if weight:
+                storage = self.storage[slot]
+            else:
+                storage = name
+            return _tensor(name, storage, type_, weight, fact.value)
+        self.step(len(type_.elements))
+        elements = []
+        for i, element in enumerate(type_.elements):
+            label = f"{name}[{i}]"
+            elements.append(_tensor(label, label, element, weight))
+        return TensorSequence(name=name, elements_=tuple(elements), bounded=type_.bounded)
 
     def step(self, count: int) -> None:
         """Count work done; LimitError when unrolling makes it too much."""
@@ -179,45 +234,53 @@ class Binder:
         self.step(len(nodes))
         facts = self.facts
         memo = self.inference.memo
-        infer = self.inference.infer
         for node in nodes:
-            inputs = node.inputs
             if node.kind == CONTROL_FLOW:
-                try:
-                    CONTROL[node.domain, node.op_type](self, node)
-                except MALFORMED as e:
-                    raise ShapeError(f"{node}: its inputs or attributes do not fit the operator ({e})") from e
+                self._expand(node)
                 continue
-            key = (node.signature, *[facts[i].id if i >= 0 else 0 for i in inputs])  # type: ignore[union-attr]
-            found = memo.get(key)
-            if found is None or self.rebatcher is not None:
-                given = [facts[i] if i >= 0 else None for i in inputs]
-                if self.rebatcher is not None:
-                    given = self.rebatcher.adjust(node, given, self.suffix)
-                    found = infer(node, given, self.declared)
-                    self.rebatcher.check(node, given, found[0], self.suffix)
-                else:
-                    found = infer(node, given, self.declared, key)
-            outputs, known = found
+            key = (node.signature, *[facts[i].id if i >= 0 else 0 for i in node.inputs])  # type: ignore[union-attr]
+            inferred = memo.get(key)
+            if self.rebatcher is not None:
+                inferred = self._rebatched(node, self.rebatcher)
+            elif inferred is None:
+                inferred = self.inference.infer(node, _input_facts(facts, node), self.declared, key)
+            outputs, known = inferred
             for slot, fact in zip(node.outputs, outputs, strict=False):
                 if slot >= 0:
                     facts[slot] = fact
             if known and node.kind != RANDOM:
                 self._fold(node)
             else:
-                self.emit(node, found)
+                self.emit(node, inferred)
+
+    def _expand(self, node: Node) -> None:
+        try:
+            self.control[node.domain, node.op_type](self, node)
+        except MALFORMED as e:
+            raise ShapeError(f"{node}: its inputs or attributes do not fit the operator ({e})") from e
+
+    def _rebatched(self, node: Node, rebatcher: Rebatcher | Reference) -> Inferred:
+        inputs = rebatcher.adjust(node, _input_facts(self.facts, node), self.suffix)
+        inferred = self.inference.infer(node, inputs, self.declared)
+        rebatcher.check(node, inputs, inferred[0], self.suffix)
+        return inferred
 
     def _fold(self, node: Node) -> None:
         kinds = self.kinds
-        values = self.values
         weight = all([i < 0 or kinds[i] == WEIGHT for i in node.inputs])  # noqa: C419 (a list is faster here)
-        view = weight and node.kind == VIEW and bool(node.inputs) and node.inputs[0] >= 0
+        if weight:
+            viewed = _viewed(node)
+        else:
+            viewed = -1
         for slot in node.outputs:
             if slot >= 0:
-                kinds[slot] = WEIGHT if weight else FOLDED
-                values[slot] = None
-                if view:
-                    self.storage[slot] = self.storage[node.inputs[0]]
+                if weight:
+                    kinds[slot] = WEIGHT
+                else:
+                    kinds[slot] = FOLDED
+                self.values[slot] = None
+                if viewed >= 0:
+                    self.storage[slot] = self.storage[viewed]
         self.folded += 1
 
     def emit(self, node: Node, inferred: object) -> None:
@@ -229,9 +292,8 @@ class Binder:
         values = self.values
         flags = bytes([kinds[i] if i >= 0 else WEIGHT for i in node.inputs])
         if node.kind != RANDOM and not flags.strip(_WEIGHT):
-            self._fold(
-                node
-            )  # inside a subgraph; weight-only nodes of the main graph are folded when it is read
+            # inside a subgraph; weight-only nodes of the main graph are folded when it is read
+            self._fold(node)
             return
         for slot in node.outputs:
             if slot >= 0:
@@ -245,20 +307,18 @@ class Binder:
             if signature is None:
                 signature = self.signatures[same] = len(self.signatures)
                 self._inferred.append(inferred)
-        self.append(
-            node,
-            Operator(
-                name=node.name + self.suffix,
-                domain=node.domain,
-                op_type=node.op_type,
-                version=node.version,
-                attributes=node.attributes,
-                inputs=tuple([(values[i] or value(i)) if i >= 0 else None for i in node.inputs]),
-                outputs=tuple([value(i) if i >= 0 else None for i in node.outputs]),
-                repeat=self.repeat,
-                signature=signature,
-            ),
+        operator = Operator(
+            name=node.name + self.suffix,
+            domain=node.domain,
+            op_type=node.op_type,
+            version=node.version,
+            attributes=node.attributes,
+            inputs=tuple([(values[i] or value(i)) if i >= 0 else None for i in node.inputs]),
+            outputs=tuple([value(i) if i >= 0 else None for i in node.outputs]),
+            repeat=self.repeat,
+            signature=signature,
         )
+        self.append(node, operator)
 
     def append(self, node: Node, operator: Operator) -> None:
         """Add an operator that stands for ``node``."""
@@ -268,7 +328,7 @@ class Binder:
         self.nodes.append(node)
 
     def live(self, outputs: Sequence[Value]) -> list[bool]:
-        """Which operators contribute to ``outputs`` or to a loop's next trip."""
+        """Return which operators contribute to ``outputs`` or to a loop's next trip."""
         needed = set(self.keep)
         for value in outputs:
             needed.update(_identities(value))
@@ -283,33 +343,37 @@ class Binder:
         return alive
 
     def weights(self, operators: Sequence[Operator]) -> dict[str, int]:
-        """Bytes of every weight storage that some operator reads on the GPU, each once."""
-        found: dict[str, int] = {}
+        """Return the bytes of every weight storage that some operator reads on the GPU, each once."""
+        sizes: dict[str, int] = {}
         known = self.statics.storage_bytes
         for operator in operators:
             host = traits_of(operator.key).host_inputs
             for index, value in enumerate(operator.inputs):
                 if value is None or index in host:
                     continue
-                for tensor in (value,) if isinstance(value, Tensor) else value.elements_:
+                for tensor in tensors_of(value):
                     if tensor.is_weight:
                         storage = tensor.storage
-                        found[storage] = known.get(storage) or max(found.get(storage, 0), tensor.nbytes)
-        return found
+                        sizes[storage] = known.get(storage) or max(sizes.get(storage, 0), tensor.nbytes)
+        return sizes
+
+
+def tensors_of(value: Value) -> Sequence[Tensor]:
+    """Return the tensor, or a sequence's tensors."""
+    if isinstance(value, Tensor):
+        return (value,)
+    return value.elements_
 
 
 def _tensor(name: str, storage: str, type_: TensorType, weight: bool, value: Any = None) -> Tensor:
+    dtype, shape, bounded = type_
     return Tensor(
-        name=name,
-        dtype=type_.dtype,
-        shape=type_.shape,
-        storage=storage,
-        is_weight=weight,
-        bounded=type_.bounded,
-        value=value,
+        name=name, dtype=dtype, shape=shape, storage=storage, is_weight=weight, bounded=bounded, value=value
     )
 
 
-def _identities(value: Value) -> list[int]:
-    """Of a value, and of a sequence's elements: subgraphs read those one by one."""
-    return [id(value)] if type(value) is Tensor else [id(value), *map(id, value.elements_)]  # type: ignore[union-attr]
+def _identities(value: Value) -> Iterator[int]:
+    """Yield the ids of a value and of a sequence's elements: subgraphs read those one by one."""
+    yield id(value)
+    if not isinstance(value, Tensor):
+        yield from map(id, value.elements_)

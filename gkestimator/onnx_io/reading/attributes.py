@@ -1,9 +1,9 @@
-"""Node attributes as plain Python values; references to a function's attributes resolved."""
+"""Convert node attributes to plain Python values; references to a function's attributes resolved."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -15,22 +15,33 @@ from gkestimator.onnx_io.reading.tensors import constant, sparse_constant
 
 _A = onnx.AttributeProto
 _EMPTY: Mapping[str, onnx.AttributeProto] = {}
+# No operator on a GPU reads these; the type of an Optional is known by its use.
+_UNREAD = (_A.TENSORS, _A.GRAPHS, _A.SPARSE_TENSORS, _A.TYPE_PROTO, _A.TYPE_PROTOS)
 
-Converted = tuple[dict[str, Any], dict[str, onnx.GraphProto], dict[str, Constant]]
+
+class Converted(NamedTuple):
+    """Hold a node's plain values, subgraphs and tensors, each by attribute name."""
+
+    plain: dict[str, Any]
+    graphs: dict[str, onnx.GraphProto]
+    tensors: dict[str, Constant]
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
 
 
 def convert_attributes(
     protos: Iterable[onnx.AttributeProto], what: str, given: Mapping[str, onnx.AttributeProto] = _EMPTY
 ) -> Converted:
-    """``(plain values, subgraphs, tensors)`` of a node, each by attribute name.
+    """Return plain values, subgraphs and tensors of a node, each by attribute name.
 
     ``given`` are the attributes of the function call around the node: a reference to one that is absent there
     leaves the attribute out, so that its default holds. Tensors appear among the plain values too where their
     value is known.
     """
-    plain: dict[str, Any] = {}
-    graphs: dict[str, onnx.GraphProto] = {}
-    tensors: dict[str, Constant] = {}
+    converted = Converted({}, {}, {})
+    plain = converted.plain
     for proto in protos:
         name = proto.name
         if type(name) is not str:  # protobuf hands out what is not UTF-8 as bytes
@@ -46,26 +57,33 @@ def convert_attributes(
         elif kind == _A.FLOAT:
             plain[name] = proto.f
         elif kind == _A.STRING:
-            plain[name] = proto.s.decode("utf-8", "replace")
+            plain[name] = _text(proto.s)
         elif kind == _A.INTS:
             plain[name] = tuple(_bounded(proto.ints, what, name))
         elif kind == _A.FLOATS:
             plain[name] = tuple(_bounded(proto.floats, what, name))
         elif kind == _A.STRINGS:
-            plain[name] = tuple(s.decode("utf-8", "replace") for s in _bounded(proto.strings, what, name))
-        elif kind == _A.TENSOR:
-            tensors[name] = constant(proto.t, f"{what}, attribute {name}")
-            plain[name] = tensors[name].value
-        elif kind == _A.GRAPH:
-            graphs[name] = proto.g
-        elif kind == _A.SPARSE_TENSOR:
-            tensors[name] = sparse_constant(proto.sparse_tensor, f"{what}, attribute {name}")
-            plain[name] = None
-        elif kind in (_A.TENSORS, _A.GRAPHS, _A.SPARSE_TENSORS, _A.TYPE_PROTO, _A.TYPE_PROTOS):
-            continue  # no operator on a GPU reads these; the type of an Optional is known by its use
+            plain[name] = tuple(map(_text, _bounded(proto.strings, what, name)))
         else:
-            raise ModelError(f"{what} has attribute {name} of the unknown type {kind}")
-    return plain, graphs, tensors
+            _convert_message(proto, kind, name, what, converted)
+    return converted
+
+
+def _convert_message(
+    proto: onnx.AttributeProto, kind: int, name: str, what: str, converted: Converted
+) -> None:
+    """Add a tensor or a subgraph under ``name``; a referred attribute has another name of its own."""
+    if kind == _A.TENSOR:
+        tensor = constant(proto.t, f"{what}, attribute {name}")
+        converted.tensors[name] = tensor
+        converted.plain[name] = tensor.value
+    elif kind == _A.GRAPH:
+        converted.graphs[name] = proto.g
+    elif kind == _A.SPARSE_TENSOR:
+        converted.tensors[name] = sparse_constant(proto.sparse_tensor, f"{what}, attribute {name}")
+        converted.plain[name] = None
+    elif kind not in _UNREAD:
+        raise ModelError(f"{what} has attribute {name} of the unknown type {kind}")
 
 
 def _bounded(items: Any, what: str, name: str) -> Any:
@@ -77,18 +95,19 @@ def _bounded(items: Any, what: str, name: str) -> Any:
 
 
 def _guess(proto: onnx.AttributeProto) -> int:
-    """The type of an attribute in files older than the ``type`` field (IR version 1)."""
+    """Return the type of an attribute in files older than the ``type`` field (IR version 1)."""
     for field, kind in (("i", _A.INT), ("f", _A.FLOAT), ("s", _A.STRING), ("t", _A.TENSOR), ("g", _A.GRAPH)):
         if proto.HasField(field):
             return int(kind)
-    for items, kind in ((proto.ints, _A.INTS), (proto.floats, _A.FLOATS), (proto.strings, _A.STRINGS)):
-        if len(items):
-            return int(kind)
-    return int(_A.INTS)  # an empty list
+    if len(proto.floats):
+        return int(_A.FLOATS)
+    if len(proto.strings):
+        return int(_A.STRINGS)
+    return int(_A.INTS)  # perhaps an empty list
 
 
 def attribute_key(value: Any) -> Hashable:
-    """A hashable stand-in for an attribute value; equal only for equal values of one type."""
+    """Return a hashable stand-in for an attribute value; equal only for equal values of one type."""
     kind = type(value)
     if kind is int or kind is str or kind is tuple:
         return value  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""ModelProto to Program: functions inlined, names numbered, nodes in an order that can be executed."""
+"""Convert a ModelProto to a Program: functions inlined, names numbered, nodes in an order that can be executed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ _NO_ATTRIBUTES: Mapping[str, onnx.AttributeProto] = {}
 
 
 def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
+    if name == "ai.onnx":
+        return ""
+    return name
 
 
 class _UnresolvedError(Exception):
-    """A node reads a name that is not defined (yet); caught where nodes can still be reordered."""
+    """Say that a node reads a name that is not defined (yet); caught where nodes can still be reordered."""
 
     def __init__(self, name: str, reader: str) -> None:
         super().__init__(name)
@@ -41,7 +43,7 @@ class _UnresolvedError(Exception):
 
 
 class _Scope:
-    """Names visible in one graph or function body, and those of the graph around it."""
+    """Hold the names visible in one graph or function body, and those of the graph around it."""
 
     __slots__ = ("given", "opsets", "outer", "prefix", "slots")
 
@@ -128,6 +130,7 @@ class _Converter:
                 done = 0
 
     def node(self, proto: onnx.NodeProto, scope: _Scope, out: list[Node]) -> None:
+        """Append a node; a call of a model-local function is inlined, a Constant becomes a constant."""
         op_type = proto.op_type
         domain = proto.domain
         if domain == "ai.onnx":
@@ -137,63 +140,79 @@ class _Converter:
         self.count += 1
         if self.count > self.most:
             raise LimitError(f"more than {self.most} nodes once functions are inlined")
+        inputs = self.inputs(proto, scope)
+        if self.functions and (domain, op_type, proto.overload) in self.functions:
+            self.call((domain, op_type, proto.overload), proto, inputs, scope, out)
+        elif op_type == "Constant" and not domain:
+            self.constant_node(proto, scope)
+        else:
+            self.operator(proto, domain, inputs, scope, out)
+
+    def inputs(self, proto: onnx.NodeProto, scope: _Scope) -> list[int]:
+        """Return the slots that a node reads."""
+        slots = []
         find = scope.find
-        inputs = []
         for name in proto.input:
             if not name:
-                inputs.append(OMITTED)
+                slots.append(OMITTED)
                 continue
             slot = find(name)
             if slot is None:
-                raise _UnresolvedError(name, proto.name or op_type)
-            inputs.append(slot)
-        if self.functions:
-            key = (domain, op_type, proto.overload)
-            if key in self.functions:
-                self.call(key, proto, inputs, scope, out)
-                return
-        if op_type == "Constant" and not domain:
-            self.constant_node(proto, scope)
-            return
-        label = distinct_label(scope.prefix + (proto.name or f"{op_type}#{self.count - 1}"), self.node_names)
-        attributes, graphs, _ = (
-            convert_attributes(proto.attribute, f"node {label}", scope.given)
-            if len(proto.attribute)
-            else ({}, {}, {})
-        )
-        blocks = {name: self.block(graph, scope, f"{label}/") for name, graph in graphs.items()} or None
-        names = list(proto.output)
-        while names and not names[-1]:
-            names.pop()
-        outputs = tuple(self.define(scope, name, f"node {label}") if name else OMITTED for name in names)
+                raise _UnresolvedError(name, proto.name or proto.op_type)
+            slots.append(slot)
+        return slots
+
+    def label(self, proto: onnx.NodeProto, scope: _Scope) -> str:
+        """Return a name for a node that no other has."""
+        name = proto.name or f"{proto.op_type}#{self.count - 1}"
+        return distinct_label(scope.prefix + name, self.node_names)
+
+    def operator(
+        self, proto: onnx.NodeProto, domain: str, inputs: list[int], scope: _Scope, out: list[Node]
+    ) -> None:
+        """Append a node that is an operator."""
+        op_type = proto.op_type
+        label = self.label(proto, scope)
+        attributes: dict[str, Any] = {}
+        blocks = None
+        if len(proto.attribute):
+            attributes, graphs, _ = convert_attributes(proto.attribute, f"node {label}", scope.given)
+            if graphs:
+                blocks = {name: self.block(graph, scope, f"{label}/") for name, graph in graphs.items()}
+        outputs = self.written(proto, label, scope)
         while inputs and inputs[-1] == OMITTED:
             inputs.pop()
         version = scope.opsets.get(domain, 1)
-        signature = (
+        # Alike are nodes that a shape rule cannot tell apart: whether two inputs are one tensor counts, not which.
+        values: tuple[Hashable, ...] = ()
+        if attributes:
+            values = tuple([(k, attribute_key(v)) for k, v in attributes.items()])
+        shared: tuple[int, ...] = ()
+        if len(inputs) > len(set(inputs)):
+            shared = tuple(map(inputs.index, inputs))
+        omitted = OMITTED in outputs and outputs
+        alike = (domain, op_type, version, len(inputs), omitted, len(outputs), values, shared)
+        node = Node(
+            self.count - 1,
+            label,
             domain,
             op_type,
             version,
-            len(inputs),
-            OMITTED in outputs and outputs,
-            len(outputs),
-            tuple([(k, attribute_key(v)) for k, v in attributes.items()]) if attributes else (),
-            tuple(map(inputs.index, inputs)) if len(inputs) > len(set(inputs)) else (),
+            attributes,
+            tuple(inputs),
+            outputs,
+            self.signatures.setdefault(alike, len(self.signatures)),
+            blocks,
+            node_kind(domain, op_type),
         )
-        out.append(
-            Node(
-                self.count - 1,
-                label,
-                domain,
-                op_type,
-                version,
-                attributes,
-                tuple(inputs),
-                outputs,
-                self.signatures.setdefault(signature, len(self.signatures)),
-                blocks,
-                node_kind(domain, op_type),
-            )
-        )
+        out.append(node)
+
+    def written(self, proto: onnx.NodeProto, label: str, scope: _Scope) -> tuple[int, ...]:
+        """Return the slots that a node writes; outputs left out at the end are dropped."""
+        names = list(proto.output)
+        while names and not names[-1]:
+            names.pop()
+        return tuple([self.define(scope, name, f"node {label}") if name else OMITTED for name in names])
 
     def constant_node(self, proto: onnx.NodeProto, scope: _Scope) -> None:
         what = f"node {scope.prefix}{proto.name or f'Constant#{self.count - 1}'}"
@@ -228,29 +247,18 @@ class _Converter:
             raise LimitError(
                 f"functions call each other more than {limits.MAX_FUNCTION_DEPTH} deep, at {title}"
             )
-        label = distinct_label(
-            scope.prefix + (proto.name or f"{proto.op_type}#{self.count - 1}"), self.node_names
-        )
+        label = self.label(proto, scope)
         if len(inputs) > len(function.input) or len(proto.output) > len(function.output):
             raise ModelError(
                 f"node {label} passes {len(inputs)} inputs and {len(proto.output)} outputs to function "
                 f"{title}, which has {len(function.input)} and {len(function.output)}"
             )
-        given = {a.name: a for a in function.attribute_proto}
-        for attribute in proto.attribute:
-            if attribute.ref_attr_name:
-                passed = scope.given.get(attribute.ref_attr_name)
-                if passed is None:
-                    continue
-                attribute, name = passed, attribute.name
-                given[name] = attribute
-            else:
-                given[attribute.name] = attribute
         opsets = {_domain(o.domain): o.version for o in function.opset_import}
+        given = _passed(function, proto, scope)
         inner = _Scope(None, f"{label}/", {**scope.opsets, **opsets}, given)
-        for position, name in enumerate(function.input):
-            # an input left out is an empty name inside; OMITTED is what find() then answers
-            inner.slots[name] = inputs[position] if position < len(inputs) else OMITTED
+        # an input left out is an empty name inside; OMITTED is what find() then answers
+        inner.slots = dict.fromkeys(function.input, OMITTED)
+        inner.slots.update(zip(function.input, inputs, strict=False))
         self.calls.append(key)
         first = len(self.names)
         try:
@@ -264,15 +272,16 @@ class _Converter:
         for name, formal in zip(proto.output, function.output, strict=False):
             if not name:
                 continue
-            slot = inner.slots.get(formal)
-            if slot is None or slot == OMITTED:
+            slot = inner.slots.get(formal, OMITTED)
+            if slot == OMITTED:
                 raise ModelError(f"function {title} does not define its output {formal!r}")
             if name in scope.slots:
                 raise ModelError(f"tensor {name!r} is defined twice, the second time by node {label}")
             scope.slots[name] = slot
-            if slot >= first and scope.prefix + name not in self.used:
-                self.names[slot] = scope.prefix + name
-                self.used.add(scope.prefix + name)
+            outer_name = scope.prefix + name
+            if slot >= first and outer_name not in self.used:
+                self.names[slot] = outer_name
+                self.used.add(outer_name)
 
     def block(self, graph: onnx.GraphProto, outer: _Scope, prefix: str) -> Block:
         """Convert a subgraph."""
@@ -297,6 +306,19 @@ class _Converter:
                 raise ModelError(f"output {output.name!r} of the {what} is defined by no node")
             slots.append(slot)
         return tuple(slots)
+
+
+def _passed(
+    function: onnx.FunctionProto, call: onnx.NodeProto, scope: _Scope
+) -> dict[str, onnx.AttributeProto]:
+    """Return the attributes inside a function: its defaults, and what the call passes."""
+    given = {a.name: a for a in function.attribute_proto}
+    for attribute in call.attribute:
+        if not attribute.ref_attr_name:
+            given[attribute.name] = attribute
+        elif attribute.ref_attr_name in scope.given:
+            given[attribute.name] = scope.given[attribute.ref_attr_name]
+    return given
 
 
 _CONSTANT_TYPES = {
@@ -327,7 +349,7 @@ def _inputs(converter: _Converter, graph: onnx.GraphProto, scope: _Scope) -> tup
 
 
 class _Declared(dict[str, DeclaredType]):
-    """Declared types by name, converted on first use: most models never need them."""
+    """Hold declared types by name, converted on first use: most models never need them."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         super().__init__()
@@ -335,13 +357,13 @@ class _Declared(dict[str, DeclaredType]):
 
     def __missing__(self, name: str) -> DeclaredType:
         proto = self._protos.get(name)
-        found = DeclaredType(None, None)
+        declared = DeclaredType(None, None)
         if proto is not None:
             kind, tensor = value_kind(proto.type)
             if kind == "tensor":
-                found = declared_type(tensor, f"value {name!r}")
-        self[name] = found
-        return found
+                declared = declared_type(tensor, f"value {name!r}")
+        self[name] = declared
+        return declared
 
 
 def convert_model(model: onnx.ModelProto) -> Program:

@@ -1,4 +1,4 @@
-"""A file to a ModelProto without weight values.
+"""Read a file into a ModelProto without weight values.
 
 Regular files only, external data never opened, bounded memory.
 """
@@ -14,6 +14,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from gkestimator.core.errors import LimitError, ModelError
+from gkestimator.core.files import open_descriptor, reason
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.wire import strip_values
 
@@ -21,7 +22,7 @@ _PARSE_WHOLE_BELOW = 1 << 20
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
-    """The model in ``path``.
+    """Return the model in ``path``.
 
     Raises ModelError or LimitError with a message that does not name the file yet.
     """
@@ -29,7 +30,7 @@ def read_proto(path: Path) -> onnx.ModelProto:
 
 
 def parse_model(content: bytes) -> onnx.ModelProto:
-    """The model that ``content`` is the serialised form of. Raises ModelError."""
+    """Return the model that ``content`` is the serialised form of. Raises ModelError."""
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)
@@ -41,12 +42,11 @@ def parse_model(content: bytes) -> onnx.ModelProto:
 
 
 def _content(path: Path) -> bytes:
-    """The file's bytes; those of a large file without weight values."""
+    """Return the file's bytes; those of a large file without weight values."""
     try:
-        # O_NONBLOCK: opening a FIFO that nobody writes to must not hang
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        descriptor = open_descriptor(path)
     except OSError as e:
-        raise ModelError(f"cannot be opened: {e.strerror or e}") from e
+        raise ModelError(f"cannot be opened: {reason(e)}") from e
     except ValueError as e:
         raise ModelError(f"not a file name: {e}") from e
     try:
@@ -61,7 +61,7 @@ def _content(path: Path) -> bytes:
         # not closed by hand: an error's frames may still hold views into it
         mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     except OSError as e:
-        raise ModelError(f"cannot be read: {e.strerror or e}") from e
+        raise ModelError(f"cannot be read: {reason(e)}") from e
     finally:
         os.close(descriptor)
     if size < _PARSE_WHOLE_BELOW:

@@ -29,12 +29,11 @@ MAX_BATCH = 1_000_000
 
 MAX_FOLD_ELEMENTS = 65_536  # a larger value is never evaluated; its shape still is
 MAX_FOLD_BYTES = 1 << 20
-MAX_FLOAT_INITIALIZER = (
-    1_024  # floats in larger initializers are weights, not shape arithmetic: never decoded
-)
+# Floats in larger initializers are weights, not shape arithmetic: never decoded.
+MAX_FLOAT_INITIALIZER = 1_024
 MAX_KNOWN_BYTES = 128 << 20  # of all known values of a model together; beyond it only small ones are kept
 
 
 def expanded(written: int, most: int, least: int = MAX_EXPANDED) -> int:
-    """How much ``written`` nodes may become: in proportion, from ``least`` to ``most``."""
+    """Return how much ``written`` nodes may become: in proportion, from ``least`` to ``most``."""
     return min(most, max(least, MAX_EXPANSION * written))

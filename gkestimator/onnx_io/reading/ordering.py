@@ -18,27 +18,33 @@ def _title(proto: onnx.NodeProto) -> str:
 
 
 def _reads(proto: onnx.NodeProto) -> set[str]:
-    """Names that a node reads, those of its subgraphs from outside included."""
+    """Return the names that a node reads, those of its subgraphs from outside included."""
     return free_names(proto).union(name for name in proto.input if name)
 
 
+def _producers(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
+    """Return the place of the node that writes each tensor. Raises ModelError for a tensor that two write."""
+    producers: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in node.output:
+            if name and producers.setdefault(name, index) != index:
+                raise ModelError(f"tensor {name!r} is defined twice, the second time by node {_title(node)}")
+    return producers
+
+
 def executable_order(nodes: Sequence[onnx.NodeProto], known: Callable[[str], bool]) -> list[onnx.NodeProto]:
-    """``nodes`` sorted so that each follows what it reads, otherwise in their order (Kahn's algorithm).
+    """Return ``nodes`` sorted so that each follows what it reads, otherwise in their order (Kahn's algorithm).
 
     ``known`` says whether a name is defined already. Raises ModelError naming a node that reads an undeclared
     tensor, or the nodes of a cycle.
     """
-    producer: dict[str, int] = {}
-    for index, node in enumerate(nodes):
-        for name in node.output:
-            if name and producer.setdefault(name, index) != index:
-                raise ModelError(f"tensor {name!r} is defined twice, the second time by node {_title(node)}")
+    producers = _producers(nodes)
     waiting = [0] * len(nodes)
     readers: list[list[int]] = [[] for _ in nodes]
     for index, node in enumerate(nodes):
         for name in _reads(node):
-            if name in producer:
-                readers[producer[name]].append(index)
+            if name in producers:
+                readers[producers[name]].append(index)
                 waiting[index] += 1
             elif not known(name):
                 raise ModelError(f"node {_title(node)} reads tensor {name!r}, which nothing defines")

@@ -1,4 +1,4 @@
-"""Inference by onnx's own operator schemas, for operators without a rule here."""
+"""Infer by onnx's own operator schemas, for operators without a rule here."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ import numpy as np
 import onnx
 from onnx import checker, defs, helper, numpy_helper, shape_inference
 
-from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ShapeError
-from gkestimator.onnx_io.reading.tensors import declared_type, value_kind
-from gkestimator.operators.registry import SequenceType, ShapeContext, TensorType, ValueType
-
-_NUMBERS = {
-    DType(name.lower()): number
-    for name, number in onnx.TensorProto.DataType.items()
-    if name.lower() in {str(d) for d in DType}
-}
+from gkestimator.onnx_io.reading.tensors import ELEMENT_TYPES, declared_type, value_kind
+from gkestimator.operators.registry import (
+    DeclaredType,
+    SequenceType,
+    ShapeContext,
+    TensorType,
+    ValueType,
+)
 
 
 def known_to_onnx(domain: str, op_type: str, version: int) -> bool:
-    """Whether onnx has a schema of this operator at this opset version of its domain."""
+    """Return whether onnx has a schema of this operator at this opset version of its domain."""
     return bool(defs.has(op_type, version, domain))
 
 
@@ -35,11 +34,11 @@ def _proto(type_: ValueType) -> onnx.TypeProto:
         if type_.optional:
             return helper.make_optional_type_proto(inner)
         return helper.make_sequence_type_proto(inner)
-    return helper.make_tensor_type_proto(_NUMBERS[type_.dtype], type_.shape)
+    return helper.make_tensor_type_proto(ELEMENT_TYPES[type_.dtype], type_.shape)
 
 
 def infer_by_schema(context: ShapeContext) -> Sequence[ValueType | None] | None:
-    """Types of all outputs, or None where onnx leaves one open.
+    """Return the types of all outputs, or None where onnx leaves one open.
 
     Raises ShapeError where onnx finds a contradiction.
     """
@@ -61,23 +60,32 @@ def infer_by_schema(context: ShapeContext) -> Sequence[ValueType | None] | None:
     schema = defs.get_schema(context.op_type, context.version, context.domain)
     opset = [helper.make_opsetid(context.domain, context.version)]
     try:
-        found = shape_inference.infer_node_outputs(schema, node, types, values, opset_imports=opset)
+        protos = shape_inference.infer_node_outputs(schema, node, types, values, opset_imports=opset)
     except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError) as e:
         raise ShapeError(f"onnx: {' '.join(str(e).split())}") from e
     outputs: list[ValueType | None] = []
     for index in range(context.outputs):
-        proto = found.get(f"o{index}")
-        kind, tensor = value_kind(proto) if proto is not None else ("other", None)
-        said = declared_type(tensor, f"output {index}") if kind == "tensor" else None
-        if (
-            said is None
-            or said.dtype is None
-            or said.shape is None
-            or not all(isinstance(d, int) for d in said.shape)
-        ):
+        proto = protos.get(f"o{index}")
+        if proto is None:
             return None
-        outputs.append(TensorType(said.dtype, tuple(d for d in said.shape if isinstance(d, int))))
+        kind, tensor = value_kind(proto)
+        if kind != "tensor":
+            return None
+        type_ = concrete_type(declared_type(tensor, f"output {index}"))
+        if type_ is None:
+            return None
+        outputs.append(type_)
     return outputs
+
+
+def concrete_type(declared: DeclaredType) -> TensorType | None:
+    """Return the type that a declaration stands for, None where it leaves the element type or a dimension open."""
+    if declared.dtype is None or declared.shape is None:
+        return None
+    shape = tuple(d for d in declared.shape if isinstance(d, int))
+    if len(shape) < len(declared.shape):
+        return None
+    return TensorType(declared.dtype, shape)
 
 
 def _attribute(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Types and (small) values of TensorProto, SparseTensorProto and TypeProto."""
+"""Read types and (small) values of TensorProto, SparseTensorProto and TypeProto."""
 
 from __future__ import annotations
 
@@ -9,27 +9,36 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from gkestimator.core.dtypes import DType
+from gkestimator.core.dtypes import NUMPY_NAMES, DType
 from gkestimator.core.errors import LimitError, ModelError
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import Constant
 from gkestimator.operators.registry import DeclaredType, TensorType
 
-_DTYPES: dict[int, DType] = {
-    number: DType(name.lower())
+_NAMES = {str(d) for d in DType}
+ELEMENT_TYPES: dict[DType, int] = {
+    DType(name.lower()): number
     for name, number in onnx.TensorProto.DataType.items()
-    if name.lower() in {str(d) for d in DType}
+    if name.lower() in _NAMES
 }
-_NUMPY = {
-    DType.FLOAT: "<f4", DType.UINT8: "u1", DType.INT8: "i1", DType.UINT16: "<u2", DType.INT16: "<i2",
-    DType.INT32: "<i4", DType.INT64: "<i8", DType.BOOL: "?", DType.FLOAT16: "<f2", DType.DOUBLE: "<f8",
-    DType.UINT32: "<u4", DType.UINT64: "<u8",
-}  # fmt: skip
+"""ONNX's numbers of the element types that the installed onnx knows."""
+_DTYPES = {number: dtype for dtype, number in ELEMENT_TYPES.items()}
+# Raw data are little-endian whatever the machine.
+_NUMPY = {dtype: np.dtype(name).newbyteorder("<") for dtype, name in NUMPY_NAMES.items()}
+_VALUE_FIELDS = (
+    "raw_data",
+    "float_data",
+    "int32_data",
+    "int64_data",
+    "double_data",
+    "uint64_data",
+    "string_data",
+)
 _EXTERNAL = onnx.TensorProto.EXTERNAL
 
 
 def dtype_of(number: int, what: str) -> DType:
-    """The element type with ONNX's number ``number``; ModelError when there is none."""
+    """Return the element type with ONNX's number ``number``; ModelError when there is none."""
     dtype = _DTYPES.get(number)
     if dtype is None:
         raise ModelError(f"{what} has element type {number}, which ONNX does not define")
@@ -37,7 +46,7 @@ def dtype_of(number: int, what: str) -> DType:
 
 
 def tensor_type(dtype: DType, shape: tuple[int, ...], what: str) -> TensorType:
-    """A checked type. Raises ModelError on negative dims and LimitError on too many dims or elements."""
+    """Return a checked type. Raises ModelError on negative dims and LimitError on too many dims or elements."""
     if not shape:
         return TensorType(dtype, shape)
     if len(shape) > limits.MAX_RANK:
@@ -50,27 +59,22 @@ def tensor_type(dtype: DType, shape: tuple[int, ...], what: str) -> TensorType:
 
 
 def constant(proto: onnx.TensorProto, what: str) -> Constant:
-    """Type of ``proto``, and its value where it is small, in the file and may be shape arithmetic."""
+    """Return the type of ``proto``, and its value where it is small, in the file and may be shape arithmetic."""
     if len(proto.dims) > limits.MAX_RANK:
         raise LimitError(f"{what} has {len(proto.dims)} dimensions; at most {limits.MAX_RANK} are supported")
     type_ = tensor_type(dtype_of(proto.data_type, what), tuple(proto.dims), what)
     elements = math.prod(type_.shape)
-    cap = (
-        limits.MAX_FOLD_ELEMENTS
-        if type_.dtype.is_integer or type_.dtype is DType.BOOL
-        else (limits.MAX_FLOAT_INITIALIZER)
-    )
-    if (
-        elements > cap
-        or proto.data_location == _EXTERNAL
-        or type_.dtype.nbytes(elements) > limits.MAX_FOLD_BYTES
-    ):
+    most = limits.MAX_FLOAT_INITIALIZER
+    if type_.dtype.is_integer or type_.dtype is DType.BOOL:
+        most = limits.MAX_FOLD_ELEMENTS
+    large = elements > most or type_.dtype.nbytes(elements) > limits.MAX_FOLD_BYTES
+    if large or proto.data_location == _EXTERNAL:
         return Constant(type_, None)
     return Constant(type_, _value(proto, type_, elements, what))
 
 
 def plain_constant(value: Any, dtype: DType, what: str) -> Constant:
-    """A constant from a number or string (a scalar) or a tuple of them (one dimension)."""
+    """Return a constant from a number or string (a scalar) or a tuple of them (one dimension)."""
     shape: tuple[int, ...] = (len(value),) if isinstance(value, tuple) else ()
     if shape and shape[0] > limits.MAX_FOLD_ELEMENTS:
         return Constant(TensorType(dtype, shape), None)
@@ -83,7 +87,7 @@ def plain_constant(value: Any, dtype: DType, what: str) -> Constant:
 
 
 def _value(proto: onnx.TensorProto, type_: TensorType, elements: int, what: str) -> np.ndarray | None:
-    """The value of a small tensor; None where the file does not hold it (exported without weights)."""
+    """Return the value of a small tensor; None where the file does not hold it (exported without weights)."""
     dtype = _NUMPY.get(type_.dtype)
     if proto.HasField("raw_data") and dtype is not None:
         raw = proto.raw_data
@@ -111,24 +115,16 @@ def _value(proto: onnx.TensorProto, type_: TensorType, elements: int, what: str)
 
 
 def _holds_values(proto: onnx.TensorProto) -> bool:
-    return bool(
-        proto.raw_data
-        or proto.float_data
-        or proto.int32_data
-        or proto.int64_data
-        or proto.double_data
-        or proto.uint64_data
-        or proto.string_data
-    )
+    return any(getattr(proto, field) for field in _VALUE_FIELDS)
 
 
 def sparse_constant(proto: onnx.SparseTensorProto, what: str) -> Constant:
-    """A sparse tensor as the dense one that it stands for; its value is not used."""
+    """Return a sparse tensor as the dense one that it stands for; its value is not used."""
     return Constant(tensor_type(dtype_of(proto.values.data_type, what), tuple(proto.dims), what), None)
 
 
 def value_kind(proto: onnx.TypeProto) -> tuple[str, Any]:
-    """``(kind, tensor TypeProto or None)``: kind ``tensor``, ``sequence``, ``optional`` or ``other``."""
+    """Return ``(kind, tensor TypeProto or None)``: kind ``tensor``, ``sequence``, ``optional`` or ``other``."""
     which = proto.WhichOneof("value")
     if which in ("tensor_type", "sparse_tensor_type"):
         return "tensor", getattr(proto, which)
@@ -142,7 +138,7 @@ def value_kind(proto: onnx.TypeProto) -> tuple[str, Any]:
 
 
 def declared_type(tensor: Any, what: str) -> DeclaredType:
-    """What a TypeProto.Tensor says: its dims as numbers, names, or None where nothing is said."""
+    """Return what a TypeProto.Tensor says: its dims as numbers, names, or None where nothing is said."""
     if tensor is not None and tensor.elem_type:
         dtype = dtype_of(tensor.elem_type, what)
     else:

@@ -40,18 +40,24 @@ _EXTERNAL_DATA = b"\x6a"  # tag of TensorProto.external_data: a list of (key = 1
 
 
 class _Stripper:
-    """State of one walk: the bytes of values kept so far and the fields seen."""
+    """Hold the state of one walk: the bytes of values kept so far and the fields seen."""
 
     def __init__(self, data: Buffer, token: str | None = None) -> None:
         self.data = data
         self.kept = 0
         self.fields = 0
         self.token = token
-        self.cut = _VALUE_FIELDS if token is None else _LOCATED
-        self.keep_below = _KEEP_BELOW if token is None else _COPY_BELOW
+        if token is None:
+            self.cut = _VALUE_FIELDS
+        else:
+            self.cut = _LOCATED
+        if token is None:
+            self.keep_below = _KEEP_BELOW
+        else:
+            self.keep_below = _COPY_BELOW
 
     def varint(self, at: int, end: int) -> tuple[int, int]:
-        """The varint at ``at`` and the position behind it."""
+        """Return the varint at ``at`` and the position behind it."""
         result = shift = 0
         data = self.data
         while at < end and shift < 70:
@@ -77,23 +83,14 @@ class _Stripper:
                 raise LimitError(f"more than {limits.MAX_WIRE_FIELDS} protobuf fields")
             field_at = at
             tag, at = self.varint(at, end)
-            wire = tag & 7
             number = tag >> 3
-            if wire == 2:
-                size, at = self.varint(at, end)
-                body = at
-                at = at + size
-            elif wire == 0:
-                body = at
-                _, at = self.varint(at, end)
-                continue
-            elif wire in (1, 5):
-                at += 8 if wire == 1 else 4
+            if tag & 7 != 2:
+                at = self._behind(tag & 7, at, end)
                 if at > end:
                     break
                 continue
-            else:
-                raise ModelError(f"not an ONNX file: protobuf wire type {wire}")
+            size, body = self.varint(at, end)
+            at = body + size
             if at > end:
                 break
             if tensor and number in self.cut:
@@ -117,6 +114,16 @@ class _Stripper:
             raise ModelError("truncated: a protobuf field ends beyond its message")
         return length + self._copy(run, end, out)
 
+    def _behind(self, wire: int, at: int, end: int) -> int:
+        """Return the position behind a number that begins at ``at``."""
+        if wire == 0:
+            return self.varint(at, end)[1]
+        if wire == 1:
+            return at + 8
+        if wire == 5:
+            return at + 4
+        raise ModelError(f"not an ONNX file: protobuf wire type {wire}")
+
     def _keep(self, size: int) -> bool:
         if size <= _KEEP_ALWAYS or (size <= self.keep_below and self.kept + size <= _KEEP_TOTAL):
             self.kept += size
@@ -130,7 +137,7 @@ class _Stripper:
 
 
 def varint(number: int) -> bytes:
-    """``number`` as a protobuf varint."""
+    """Return ``number`` as a protobuf varint."""
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
@@ -147,7 +154,7 @@ def _entry(key: str, value: str) -> bytes:
 
 
 def strip_values(data: Buffer) -> bytes:
-    """A serialised ModelProto without the tensor values that are too large to be shape arithmetic.
+    """Return a serialised ModelProto without the tensor values that are too large to be shape arithmetic.
 
     A tensor whose value was cut keeps its name, type and dims. Raises ModelError on a broken file and
     LimitError on one whose graph itself is too large.
@@ -160,7 +167,7 @@ def strip_values(data: Buffer) -> bytes:
 
 
 def locate_values(data: Buffer, token: str) -> bytes:
-    """A serialised ModelProto whose large packed values are replaced by a note of where they are in ``data``.
+    """Return a serialised ModelProto whose large packed values are replaced by a note of where they are in ``data``.
 
     The note is an entry of ``external_data`` with the key ``token``: field number, offset and length, joined by
     commas (a field that is there twice leaves two). Values that are no plain little-endian bytes (varints, text)

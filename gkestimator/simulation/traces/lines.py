@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import os
-import stat
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +13,7 @@ from typing import IO
 import numpy as np
 
 from gkestimator.core.errors import DocumentError
+from gkestimator.core.files import FileWords, opened
 from gkestimator.simulation.arrays import Bytes, Ints
 
 _READ = 2**20
@@ -26,6 +25,9 @@ _RATIO_FROM = 2**26
 # Stands for a comma inside a quoted field, which is only compared then.
 INNER_COMMA = "\x1f"
 _COMMA, _NEWLINE = ord(","), ord("\n")
+_WORDS = FileWords(
+    error=DocumentError, not_regular="found something other than a regular file, expected a trace"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -200,19 +202,15 @@ def quoted(text: str) -> str:
 def _reads(path: Path) -> Iterator[bytes]:
     """Yield the file's bytes, unpacked where gzipped, a megabyte at a time."""
     try:
-        # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(handle, "rb") as raw:
-            if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
-                raise DocumentError(f"{path}: found something other than a regular file, expected a trace")
+        with opened(path, _WORDS) as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             if packed:
                 yield from _unpacked(path, raw)
             else:
                 yield from iter(lambda: raw.read(_READ), b"")
-    except (OSError, EOFError, zlib.error) as e:
-        raise DocumentError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
+    except (EOFError, zlib.error) as e:
+        raise DocumentError(f"{path}: cannot be read: {e}") from e
 
 
 def _unpacked(path: Path, raw: IO[bytes]) -> Iterator[bytes]:

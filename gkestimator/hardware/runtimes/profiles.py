@@ -1,4 +1,4 @@
-"""Runtime profiles: what a framework adds to the kernels (host time, copies, context, allocator, precision).
+"""Read runtime profiles: what a framework adds to the kernels (host time, copies, context, allocator, precision).
 
 One TOML file each under ``datasets/runtimes``, every figure with unit and source, read by the rules of
 ``specfiles``.
@@ -19,6 +19,7 @@ from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import SpecError, UsageError
 from gkestimator.core.records import frozen
 from gkestimator.core.specfiles import Quantity, SpecReader
+from gkestimator.core.values import is_text
 from gkestimator.hardware.gpu_spec import GpuSpec
 from gkestimator.hardware.runtimes import RUNTIMES
 
@@ -29,7 +30,7 @@ DTYPE_WORDS = ("auto", "fp32", "tf32", "fp16", "bf16", "amp", "int8")
 
 @frozen
 class AutoRule:
-    """What float32 work is calculated in by default on GPUs of at least ``from_compute_capability``."""
+    """Say what float32 work is calculated in by default on GPUs of at least ``from_compute_capability``."""
 
     from_compute_capability: tuple[int, int]
     matmul: Precision
@@ -38,7 +39,7 @@ class AutoRule:
 
 @frozen
 class RuntimeProfile:
-    """One runtime. Times in microseconds, sizes in bytes, rates in bytes per second.
+    """Hold one runtime. Times in microseconds, sizes in bytes, rates in bytes per second.
 
     ``allocator`` is ``caching`` (torch) or ``arena`` (onnxruntime); ``allocator_bytes`` holds its constants,
     the keys of :data:`ALLOCATOR_FIGURES`. ``host_overhead_us`` is the host's time per framework call;
@@ -64,12 +65,13 @@ class RuntimeProfile:
 
     @property
     def host_range_us(self) -> tuple[float, float]:
-        """The fastest and the slowest host known, in microseconds per framework call."""
+        """Return the fastest and the slowest host known, in microseconds per framework call."""
         known = (self.host_overhead_us, *self.host_overheads.values())
         return min(known), max(known)
 
     def context_bytes(self, gpu: GpuSpec) -> int | None:
-        """CUDA context and library handles on ``gpu``: a fixed part and a stack for every resident thread.
+        """Return the bytes of the CUDA context and library handles on ``gpu``: a fixed part and a stack for
+        every resident thread.
 
         An estimate (the fixed part's source says how good); None where the fixed part is unknown.
         """
@@ -79,18 +81,18 @@ class RuntimeProfile:
         return self.context_fixed_bytes + threads * self.context_bytes_per_thread
 
     def library_workspace_bytes(self, gpu: GpuSpec) -> int:
-        """The matrix library's standing workspace for one handle and stream."""
+        """Return the bytes of the matrix library's standing workspace for one handle and stream."""
         if gpu.compute_capability >= (9, 0):
             return self.workspace_hopper_bytes
         return self.workspace_default_bytes
 
     def pinned_copy_bytes_per_s(self, gpu: GpuSpec) -> float:
-        """Copies between pinned host memory and ``gpu``, one direction."""
+        """Return the rate of copies between pinned host memory and ``gpu``, one direction."""
         return self.pinned_copy_pcie_fraction * gpu.pcie_bytes_per_s
 
     def auto_rule(self, gpu: GpuSpec) -> AutoRule:
-        """The rule for ``auto`` on ``gpu``. UsageError where the runtime supports no GPU so old. A CPU that stands in
-        for a GPU follows the oldest GPU's, which knows no TF32."""
+        """Return the rule for ``auto`` on ``gpu``. UsageError where the runtime supports no GPU so old. A CPU
+        that stands in for a GPU follows the oldest GPU's, which knows no TF32."""
         if gpu.stands_in:
             return min(self.auto, key=lambda rule: rule.from_compute_capability)
         fitting = [rule for rule in self.auto if rule.from_compute_capability <= gpu.compute_capability]
@@ -101,6 +103,10 @@ class RuntimeProfile:
 
 
 _BYTES = Quantity(units=specs.BYTES, low=1, high=2**34, integer=True)
+_CONTEXT = Quantity(units=specs.BYTES, low=0, high=2**34, integer=True, nullable=True)
+_STREAMS = Quantity(units=specs.COUNT, low=1, high=1024, integer=True)
+_COPY = Quantity(units=specs.BYTE_RATE, low=1e7, high=1e13)
+_FRACTION = Quantity(units=specs.COUNT, low=0.01, high=1)
 _TIME = Quantity(units=specs.TIME_US, low=0.01, high=1e5)
 # The constants each kind of allocator needs; a profile gives exactly these.
 ALLOCATOR_FIGURES: Mapping[str, tuple[str, ...]] = {
@@ -121,7 +127,7 @@ ALLOCATOR_FIGURES: Mapping[str, tuple[str, ...]] = {
 def load_runtime_file(path: Path | str) -> RuntimeProfile:
     """Read one profile (TOML, at most 64 KiB). Raises SpecError naming the file and the field."""
     path = Path(path)
-    data = specs.parse_spec(path, specs.read_spec_text(path, what=WHAT), what=WHAT)
+    data = specs.read_spec(path, what=WHAT)
     auto = data.pop("auto", None)
     reader = SpecReader(path, data, what=WHAT)
     reader.schema_version(SCHEMA_VERSION)
@@ -130,25 +136,23 @@ def load_runtime_file(path: Path | str) -> RuntimeProfile:
         raise reader.fail("allocator", f"is {allocator!r}, expected {' or '.join(ALLOCATOR_FIGURES)}")
     constants = _all_of(reader, "allocator_bytes", dict.fromkeys(ALLOCATOR_FIGURES[allocator], _BYTES))
     workspace = _all_of(reader, "workspace_bytes", {"default": _BYTES, "hopper": _BYTES})
-    fixed = reader.figure(
-        "context_fixed_bytes", Quantity(units=specs.BYTES, low=0, high=2**34, integer=True, nullable=True)
-    )[0]
-    hosts = reader.table("host_overheads")
+    fixed, _ = reader.figure("context_fixed_bytes", _CONTEXT)
+    if fixed is not None:
+        fixed = int(fixed)
+    hosts = {}
+    for key, entry in reader.table("host_overheads").items():
+        hosts[key] = reader.number_of(entry, f"host_overheads.{key}", _TIME)
     profile = RuntimeProfile(
         name=reader.text("name"),
         note=reader.text("note", default=""),
         allocator=allocator,
         allocator_bytes={key: int(value) for key, value in constants.items()},
-        streams=reader.integer("streams", Quantity(units=specs.COUNT, low=1, high=1024, integer=True)),
+        streams=reader.integer("streams", _STREAMS),
         host_overhead_us=reader.number("host_overhead_us", _TIME),
-        host_overheads={key: _host(reader, key, found) for key, found in hosts.items()},
-        copy_bytes_per_s=reader.number(
-            "copy_bytes_per_s", Quantity(units=specs.BYTE_RATE, low=1e7, high=1e13)
-        ),
-        pinned_copy_pcie_fraction=reader.number(
-            "pinned_copy_pcie_fraction", Quantity(units=specs.COUNT, low=0.01, high=1)
-        ),
-        context_fixed_bytes=None if fixed is None else int(fixed),
+        host_overheads=hosts,
+        copy_bytes_per_s=reader.number("copy_bytes_per_s", _COPY),
+        pinned_copy_pcie_fraction=reader.number("pinned_copy_pcie_fraction", _FRACTION),
+        context_fixed_bytes=fixed,
         context_bytes_per_thread=reader.integer("context_bytes_per_thread", _BYTES),
         workspace_default_bytes=int(workspace["default"]),
         workspace_hopper_bytes=int(workspace["hopper"]),
@@ -159,45 +163,36 @@ def load_runtime_file(path: Path | str) -> RuntimeProfile:
     return profile
 
 
-def _host(reader: SpecReader, key: str, found: object) -> float:
-    value, _ = reader.figure_of(found, f"host_overheads.{key}", _TIME)
-    assert value is not None, "only nullable quantities read as None"
-    return value
-
-
 def _all_of(reader: SpecReader, name: str, quantities: Mapping[str, Quantity]) -> dict[str, float]:
-    found = reader.numbers(name, quantities)
-    missing = [key for key in quantities if key not in found]
-    if missing:
-        raise reader.fail(f"{name}.{missing[0]}", "is missing, but is required")
-    return found
+    numbers = reader.numbers(name, quantities)
+    for key in quantities:
+        if key not in numbers:
+            raise reader.fail(f"{name}.{key}", "is missing, but is required")
+    return numbers
 
 
-def _auto_rules(reader: SpecReader, found: object) -> tuple[AutoRule, ...]:
-    if not isinstance(found, list) or not 1 <= len(found) <= 32:
+def _auto_rules(reader: SpecReader, entries: object) -> tuple[AutoRule, ...]:
+    if not isinstance(entries, list) or not 1 <= len(entries) <= 32:
         raise reader.fail("auto", "is missing or not a list of 1 to 32 tables")
-    rules = []
+    return tuple(_auto_rule(reader, f"auto.{number}", entry) for number, entry in enumerate(entries))
+
+
+def _auto_rule(reader: SpecReader, where: str, entry: object) -> AutoRule:
     keys = {"from_compute_capability", "matmul", "conv", "source"}
-    for number, entry in enumerate(found):
-        where = f"auto.{number}"
-        if (
-            not isinstance(entry, dict)
-            or set(entry) != keys
-            or not all(isinstance(v, str) for v in entry.values())
-        ):
-            raise reader.fail(where, f"must be a table of the texts {', '.join(sorted(keys))}")
-        capability = re.fullmatch(r"([0-9]{1,2})\.([0-9])", entry["from_compute_capability"])
-        if capability is None or not entry["source"].strip():
-            raise reader.fail(where, "needs from_compute_capability of the form '8.0' and a source")
-        try:
-            matmul = Precision(entry["matmul"])
-            conv = Precision(entry["conv"])
-        except ValueError as e:
-            raise reader.fail(where, f"{e}, expected one of {', '.join(Precision)}") from e
-        reader.sources[where] = entry["source"]
-        at = (int(capability[1]), int(capability[2]))
-        rules.append(AutoRule(from_compute_capability=at, matmul=matmul, conv=conv))
-    return tuple(rules)
+    if not isinstance(entry, dict) or set(entry) != keys or not all(map(is_text, entry.values())):
+        raise reader.fail(where, f"must be a table of the texts {', '.join(sorted(keys))}")
+    source = entry["source"]
+    capability = re.fullmatch(r"([0-9]{1,2})\.([0-9])", entry["from_compute_capability"])
+    if capability is None or not source.strip():
+        raise reader.fail(where, "needs from_compute_capability of the form '8.0' and a source")
+    try:
+        matmul = Precision(entry["matmul"])
+        conv = Precision(entry["conv"])
+    except ValueError as e:
+        raise reader.fail(where, f"{e}, expected one of {', '.join(Precision)}") from e
+    reader.sources[where] = source
+    at = (int(capability[1]), int(capability[2]))
+    return AutoRule(from_compute_capability=at, matmul=matmul, conv=conv)
 
 
 def _folder() -> Path:
@@ -205,13 +200,13 @@ def _folder() -> Path:
 
 
 def runtime_names() -> tuple[str, ...]:
-    """Names of the packaged profiles, sorted."""
+    """Return the names of the packaged profiles, sorted."""
     return tuple(sorted(path.stem for path in _folder().glob("*.toml")))
 
 
 @lru_cache(maxsize=16)
 def load_runtime(name: str) -> RuntimeProfile:
-    """The packaged profile ``name`` (``torch``, ``onnxruntime``). Raises UsageError for another name."""
+    """Return the packaged profile ``name`` (``torch``, ``onnxruntime``). Raises UsageError for another name."""
     known = runtime_names()
     if name not in known:  # compared with the list, so that no name becomes a path
         raise UsageError(f"unknown runtime {name!r}; known: {', '.join(known)}")
@@ -222,7 +217,7 @@ def load_runtime(name: str) -> RuntimeProfile:
 
 
 class ResolvedDtype(NamedTuple):
-    """What a dtype word means on one GPU.
+    """Hold what a dtype word means on one GPU.
 
     ``matmul_precision`` and ``conv_precision``: what float32 matrix products and convolutions calculate in;
     ``half``: the half type that activations are stored in, or None; ``effective``: the word that the row
@@ -254,7 +249,7 @@ def _plain(word: str, precision: Precision, half: Precision | None) -> Callable[
 
 
 def _int8(profile: RuntimeProfile, gpu: GpuSpec) -> ResolvedDtype:
-    """What the file has quantised runs in int8; what it left in float32 runs as under ``auto``."""
+    """Resolve int8: what the file has quantised runs in int8; what it left in float32 runs as under ``auto``."""
     rule = profile.auto_rule(gpu)
     return ResolvedDtype(rule.matmul, rule.conv, None, "int8")
 
@@ -271,7 +266,7 @@ _RESOLVERS: Mapping[str, Callable[[RuntimeProfile, GpuSpec], ResolvedDtype]] = {
 
 
 def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> ResolvedDtype:
-    """What ``dtype`` (one of :data:`DTYPE_WORDS`) means under ``profile`` on ``gpu``.
+    """Return what ``dtype`` (one of :data:`DTYPE_WORDS`) means under ``profile`` on ``gpu``.
 
     TF32 work is calculated in FP32 on hardware that does both at one rate; the effective word stays. Raises
     UsageError, one line, for an unknown word, for a precision that the GPU lacks (bf16 and TF32 before compute
@@ -281,14 +276,12 @@ def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> Resolved
     if resolver is None:
         raise UsageError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPE_WORDS)}")
     traits = RUNTIMES.get(profile.name)  # a profile read from a file of one's own may have any name
-    lacking = None if traits is None else traits.lacking_dtypes.get(dtype)
-    if lacking is not None:
-        raise UsageError(f"dtype {dtype}: {lacking}")
+    if traits is not None and dtype in traits.lacking_dtypes:
+        raise UsageError(f"dtype {dtype}: {traits.lacking_dtypes[dtype]}")
     resolved = resolver(profile, gpu)
+    needed = [resolved.matmul_precision, resolved.conv_precision]
     if dtype == "int8":
-        needed = (Precision.INT8,)
-    else:
-        needed = (resolved.matmul_precision, resolved.conv_precision)
+        needed = [Precision.INT8]
     for precision in needed:
         if precision.value not in gpu.peak_flops_per_s:
             major, minor = gpu.compute_capability
@@ -303,7 +296,9 @@ def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> Resolved
 
 
 def _worth(precision: Precision, gpu: GpuSpec) -> Precision:
-    """FP32 for TF32 where the hardware calculates both at one rate (GeForce boards): TF32 is a permission, and the
-    libraries' FP32 kernels need no other layout and know Winograd."""
+    """Return FP32 for TF32 where the hardware calculates both at one rate (GeForce boards): TF32 is a
+    permission, and the libraries' FP32 kernels need no other layout and know Winograd."""
     same_rate = precision is Precision.TF32 and gpu.peak(Precision.TF32) <= gpu.peak(Precision.FP32)
-    return Precision.FP32 if same_rate else precision
+    if same_rate:
+        return Precision.FP32
+    return precision

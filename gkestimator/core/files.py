@@ -1,0 +1,91 @@
+"""Open files from strangers: regular ones, without waiting, at most so large, and every failure in one line.
+
+All readers of the project start here. What a reader says of a file it cannot take is a :class:`FileWords`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NoReturn
+
+from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.records import frozen
+
+
+@frozen
+class FileWords:
+    """Hold a reader's error class and its words, which follow the file's name.
+
+    ``too_large`` may name ``{size}`` and ``{limit}`` (bytes).
+    """
+
+    error: type[GkestimatorError]
+    unreadable: str = "cannot be read"
+    not_regular: str = "found something other than a regular file"
+    too_large: str = "found {size:,} bytes, expected at most {limit:,}"
+
+
+def reason(error: Exception) -> str:
+    """Return the system's reason for an error, without the file's name where the system says it apart."""
+    return getattr(error, "strerror", None) or str(error)
+
+
+def open_descriptor(path: Path) -> int:
+    """Return a descriptor of ``path`` for reading; the caller closes it. Raises OSError or ValueError."""
+    # Without O_NONBLOCK, opening a named pipe that nobody writes to would wait for ever.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    return os.open(path, flags)
+
+
+def check_status(path: Path, status: os.stat_result, words: FileWords, limit: int | None) -> None:
+    """Raise ``words.error`` unless ``status`` is that of a regular file of at most ``limit`` bytes (None: any size)."""
+    if not stat.S_ISREG(status.st_mode):
+        raise words.error(f"{path}: {words.not_regular}")
+    if limit is not None and status.st_size > limit:
+        raise words.error(f"{path}: {words.too_large.format(size=status.st_size, limit=limit)}")
+
+
+def _refuse(path: Path, words: FileWords, error: Exception) -> NoReturn:
+    raise words.error(f"{path}: {words.unreadable}: {reason(error)}") from error
+
+
+def file_status(path: Path, words: FileWords) -> os.stat_result:
+    """Return what the system says of ``path``. Raises ``words.error``."""
+    try:
+        return os.stat(path)
+    except (OSError, ValueError) as e:
+        _refuse(path, words, e)
+
+
+def check_file(path: Path, words: FileWords, limit: int) -> int:
+    """Return the size in bytes of a file that is to be read piece by piece. Raises ``words.error``."""
+    status = file_status(path, words)
+    check_status(path, status, words, limit)
+    return status.st_size
+
+
+@contextlib.contextmanager
+def opened(path: Path, words: FileWords, limit: int | None = None) -> Iterator[IO[bytes]]:
+    """Open ``path`` for reading. Raises ``words.error``, also for what fails while the caller reads or decodes."""
+    try:
+        descriptor = open_descriptor(path)
+        with os.fdopen(descriptor, "rb") as stream:
+            check_status(path, os.fstat(descriptor), words, limit)
+            yield stream
+    except (OSError, ValueError) as e:
+        _refuse(path, words, e)
+
+
+def read_bytes(path: Path, words: FileWords, limit: int) -> bytes:
+    """Return the content of a file of at most ``limit`` bytes. Raises ``words.error``."""
+    with opened(path, words, limit) as stream:
+        return stream.read(limit)
+
+
+def refuse_constant(text: str) -> float:
+    """Raise ValueError for ``NaN`` and ``Infinity``, which Python's JSON reader would take."""
+    raise ValueError(f"found {text}, expected a finite number")
