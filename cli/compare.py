@@ -39,14 +39,14 @@ def command(spec: Path, output: Path, engine: str, processes: int | None) -> int
 
     asked = read_spec(spec)
     with Progress() as progress:
-        found = run_comparison(
+        results = run_comparison(
             asked,
             output,
             engine=engine,
             processes=processes or _cores(),
             progress=progress,
         )
-    report = write_report(asked, found, output)
+    report = write_report(asked, results, output)
     click.echo(report.text, nl=False)
     say(report.words)
     return 0 if report.whole else 1

@@ -22,5 +22,5 @@ def command(probe: bool) -> None:
 
     for section, facts in diagnose(partial(profiler_facts, probing=probe)):
         click.echo(section)
-        for name, found in facts:
-            click.echo(f"  {name:<22} {found}")
+        for name, fact in facts:
+            click.echo(f"  {name:<22} {fact}")

@@ -20,8 +20,8 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         from gkestimator.export.registry import EXPORTERS, exporter_class
 
         for name in EXPORTERS:
-            found = exporter_class(name)
-            click.echo(f"{name}: {found.summary.rstrip('.')}. {found.limits}")
+            exporter = exporter_class(name)
+            click.echo(f"{name}: {exporter.summary.rstrip('.')}. {exporter.limits}")
         ctx.exit()
 
 

@@ -27,8 +27,8 @@ class _Subcommands(click.Group):
         """Import ``cli/profile_<name>.py``; its command is called ``command``."""
         if cmd_name not in SUBCOMMANDS:
             return None
-        found: click.Command = importlib.import_module(f"gkestimator.cli.profile_{cmd_name}").command
-        return found
+        command: click.Command = importlib.import_module(f"gkestimator.cli.profile_{cmd_name}").command
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of subcommands, without importing them."""

@@ -32,7 +32,7 @@ class _Shares(_ParamType):
         """The pairs of numbers; their range is checked with the other options."""
         if isinstance(value, tuple):
             return value
-        found = []
+        pairs = []
         for item in value.split(","):
             try:
                 one, other = (float(text) for text in item.split(":"))
@@ -40,8 +40,8 @@ class _Shares(_ParamType):
                 one = other = math.nan
             if not (math.isfinite(one) and math.isfinite(other)):
                 self.fail(f"found {item.strip()[:40]!r}, expected two percents such as 20:80", param, ctx)
-            found.append((one, other))
-        return tuple(found)
+            pairs.append((one, other))
+        return tuple(pairs)
 
 
 @click.command(name="pairs")

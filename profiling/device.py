@@ -55,10 +55,10 @@ def parse_device(text: str) -> int | None:
     """``cpu`` -> None, ``cuda`` -> 0, ``cuda:N`` -> N. Raises UsageError."""
     if text == "cpu":
         return None
-    found = re.fullmatch(r"cuda(?::(\d{1,3}))?", text)
-    if found is None:
+    match = re.fullmatch(r"cuda(?::(\d{1,3}))?", text)
+    if match is None:
         raise UsageError(f"device: found {text[:40]!r}, expected cpu or cuda:N")
-    return int(found[1] or 0)
+    return int(match[1] or 0)
 
 
 def cuda_devices() -> tuple[str, ...]:
@@ -75,14 +75,14 @@ def device_facts(device: str) -> DeviceFacts:
         from gkestimator.profiling.host import host_facts
 
         return host_facts()
-    found = cuda_device(index)
-    if isinstance(found, str):
-        raise DeviceError(f"{device}: {found}")
+    cuda = cuda_device(index)
+    if isinstance(cuda, str):
+        raise DeviceError(f"{device}: {cuda}")
     try:
-        gpu = NvmlGpu(uuid=found.uuid, index=index)
+        gpu = NvmlGpu(uuid=cuda.uuid, index=index)
     except NvmlError:
-        return facts_of(found, None, index=index, driver=_driver_by_smi())
-    return facts_of(found, gpu, index=index, driver=gpu.driver())
+        return facts_of(cuda, None, index=index, driver=_driver_by_smi())
+    return facts_of(cuda, gpu, index=index, driver=gpu.driver())
 
 
 def facts_without_measuring(device: str) -> DeviceFacts:
@@ -123,30 +123,30 @@ def facts_of(cuda: CudaDevice, gpu: NvmlGpu | None, *, index: int, driver: str |
 
 def _clocks(has: Mapping[str, int], gpu: NvmlGpu | None) -> dict[str, float]:
     """Maximum clocks. CUDA 13 no longer tells them for every device; NVML does."""
-    found = {}
+    clocks = {}
     for label, attribute, kind in (("sm", "clock_khz", "SM"), ("memory", "memory_clock_khz", "MEM")):
         mhz = None if gpu is None else gpu.clock_mhz(kind, maximum=True)
         if mhz is None and attribute in has:
             mhz = has[attribute] / 1e3
         if mhz:
-            found[label] = mhz
-    return found
+            clocks[label] = mhz
+    return clocks
 
 
 def _from_nvml(gpu: NvmlGpu, sms: float | None) -> dict[str, float]:
-    found: dict[str, float] = {}
+    limits: dict[str, float] = {}
     power = gpu.power_limit_w()
     if power:
-        found["power_limit_w"] = power
+        limits["power_limit_w"] = power
     generation = gpu.ask("nvmlDeviceGetMaxPcieLinkGeneration")
     width = gpu.ask("nvmlDeviceGetMaxPcieLinkWidth")
     if generation in _PCIE_BYTES_PER_LANE and width:
-        found["pcie_bytes_per_s"] = _PCIE_BYTES_PER_LANE[generation] * width
+        limits["pcie_bytes_per_s"] = _PCIE_BYTES_PER_LANE[generation] * width
     cores = gpu.ask("nvmlDeviceGetNumGpuCores")
     # Of a MIG instance NVML counts the whole chip's cores.
     if cores and sms and cores % sms == 0:
-        found["cuda_cores_per_sm"] = cores / sms
-    return found
+        limits["cuda_cores_per_sm"] = cores / sms
+    return limits
 
 
 def _driver_by_smi() -> str | None:
@@ -157,7 +157,7 @@ def _driver_by_smi() -> str | None:
         result = run_tool([program, "--query-gpu=driver_version", "--format=csv,noheader"], timeout_s=_SMI_S)
     except ToolError:
         return None
-    found = re.match(r"\d+(\.\d+)+", result.output.strip())
-    if result.status == 0 and found:
-        return found[0]
+    version = re.match(r"\d+(\.\d+)+", result.output.strip())
+    if result.status == 0 and version:
+        return version[0]
     return None

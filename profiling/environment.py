@@ -177,11 +177,11 @@ def sampling(device: DeviceFacts) -> Callable[[], EnvironmentSample]:
 
     def take() -> EnvironmentSample:
         now = time.time_ns()
-        found = gpu.processes()
-        if found is None:
+        running = gpu.processes()
+        if running is None:
             others = None
         else:
-            others = tenants.others(found, own=_family(os.getpid()))
+            others = tenants.others(running, own=_family(os.getpid()))
         if not others:
             busy = None
         else:

@@ -222,12 +222,12 @@ class _Needed:
 
 
 def _capability(facts: DeviceFacts) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d{1,2})\.(\d)", facts.compute_capability or "")
-    if found is None:
+    capability = re.fullmatch(r"(\d{1,2})\.(\d)", facts.compute_capability or "")
+    if capability is None:
         raise SpecError(
             f"{facts.name}: compute_capability: found {facts.compute_capability!r}, expected one like 9.0"
         )
-    return int(found[1]), int(found[2])
+    return int(capability[1]), int(capability[2])
 
 
 def _header(facts: DeviceFacts, architecture: str, note: str) -> _Toml:

@@ -60,10 +60,10 @@ def host_facts() -> DeviceFacts:
 
 def cpu_clock_mhz() -> float | None:
     """The clock of the fastest core now, or None where the machine does not tell."""
-    found = [
+    now_khz = [
         _number_in(p) for p in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
     ]
-    khz = [k for k in found if k]
+    khz = [k for k in now_khz if k]
     if khz:
         return max(khz) / 1e3
     clocks = re.findall(r"^cpu MHz\s*:\s*([0-9.]+)", _read(Path("/proc/cpuinfo")), re.MULTILINE)
@@ -117,9 +117,9 @@ def _max_clock_mhz(info: Mapping[str, str]) -> float | None:
 def _largest_cache_bytes() -> int | None:
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        found = re.fullmatch(r"(\d+)([KM]?)", _read(path).strip())
-        if found:
-            sizes.append(int(found[1]) * {"": 1, "K": 2**10, "M": 2**20}[found[2]])
+        size = re.fullmatch(r"(\d+)([KM]?)", _read(path).strip())
+        if size:
+            sizes.append(int(size[1]) * {"": 1, "K": 2**10, "M": 2**20}[size[2]])
     return max(sizes) if sizes else None
 
 

@@ -89,29 +89,29 @@ class NvmlGpu:
 
     def processes(self) -> dict[int, int | None] | None:
         """Compute processes with a context on it: bytes by process id (of the host's namespace)."""
-        found = self.ask("nvmlDeviceGetComputeRunningProcesses")
-        if found is None:
+        processes = self.ask("nvmlDeviceGetComputeRunningProcesses")
+        if processes is None:
             return None
-        return {int(p.pid): None if p.usedGpuMemory is None else int(p.usedGpuMemory) for p in found}
+        return {int(p.pid): None if p.usedGpuMemory is None else int(p.usedGpuMemory) for p in processes}
 
     def used_bytes(self) -> int | None:
         """Memory that processes hold of it, without what the driver keeps for itself; None also for drivers before 510,
         which count both together."""
-        found = self._asked(
+        memory = self._asked(
             lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle, version=self._nvml.nvmlMemory_v2)
         )
-        if found is None:
+        if memory is None:
             return None
-        return int(found.used)
+        return int(memory.used)
 
     def sm_pct_by_process(self, since_us: int) -> dict[int, float] | None:
         """Share of the time since ``since_us`` (Unix, microseconds) in which kernels of each process ran, percent. A
         process that ran none is absent."""
-        found = self._nvml_samples(since_us)
-        if found is None:
+        samples = self._nvml_samples(since_us)
+        if samples is None:
             return None
         highest: dict[int, float] = {}
-        for sample in found:
+        for sample in samples:
             pid = int(sample.pid)
             highest[pid] = max(highest.get(pid, 0.0), float(sample.smUtil))
         return highest
@@ -127,17 +127,17 @@ class NvmlGpu:
 
     def driver(self) -> str | None:
         """The driver's version."""
-        found = self._asked(self._nvml.nvmlSystemGetDriverVersion)
-        if found is None:
+        version = self._asked(self._nvml.nvmlSystemGetDriverVersion)
+        if version is None:
             return None
-        return _text(found)
+        return _text(version)
 
     def text(self, function: str) -> str | None:
         """A text that the NVML function answers."""
-        found = self.ask(function)
-        if found is None:
+        answer = self.ask(function)
+        if answer is None:
             return None
-        return _text(found)
+        return _text(answer)
 
     def _asked(self, question: Callable[[], Any]) -> Any | None:
         try:

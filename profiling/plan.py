@@ -127,12 +127,12 @@ def read_plan(path: Path) -> SweepPlan:
     """The plan in the file at ``path``. An entry without an ``id`` (added by hand) is given its own; one whose
     fragment was edited must lose its old id. Raises UsageError in one line naming file, entry and field."""
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
             raise UsageError(f"{path}: not a regular file, expected a sweep plan (JSON)")
-        if found.st_size > MAX_PLAN_BYTES:
+        if status.st_size > MAX_PLAN_BYTES:
             raise UsageError(
-                f"{path}: {found.st_size:,} bytes, expected a plan of at most {MAX_PLAN_BYTES:,}"
+                f"{path}: {status.st_size:,} bytes, expected a plan of at most {MAX_PLAN_BYTES:,}"
             )
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except (OSError, ValueError, RecursionError) as e:
@@ -276,8 +276,8 @@ def _no_constant(text: str) -> float:
 
 def plan_of(entries: Iterable[tuple[Fragment, str, str]], *, runtime: str) -> SweepPlan:
     """A plan of (fragment, dtype, source) as they come, each operator once: for tests and for small sweeps."""
-    found: dict[str, PlanEntry] = {}
+    planned: dict[str, PlanEntry] = {}
     for fragment, dtype, source in entries:
         name = entry_id(fragment, dtype)
-        found.setdefault(name, PlanEntry(id=name, fragment=fragment, dtype=dtype, source=source))
-    return SweepPlan(runtime=runtime, entries=tuple(found.values()))
+        planned.setdefault(name, PlanEntry(id=name, fragment=fragment, dtype=dtype, source=source))
+    return SweepPlan(runtime=runtime, entries=tuple(planned.values()))

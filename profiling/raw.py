@@ -108,9 +108,9 @@ T = TypeVar("T")
 
 def run_folders(path: Path) -> list[Path]:
     """The raw folders at ``path``: itself, or those up to two levels below (several machines' in one place)."""
-    found = [path] if (path / "run.json").is_file() else []
-    found += sorted(p.parent for pattern in ("*/run.json", "*/*/run.json") for p in path.glob(pattern))
-    return list(dict.fromkeys(found))
+    folders = [path] if (path / "run.json").is_file() else []
+    folders += sorted(p.parent for pattern in ("*/run.json", "*/*/run.json") for p in path.glob(pattern))
+    return list(dict.fromkeys(folders))
 
 
 def chunk_folders(raw: Path) -> list[Path]:

@@ -144,9 +144,9 @@ def _version_of(path: Path, changed_ns: int) -> str | None:
         result = run_tool([str(path), "--version"], timeout_s=_VERSION_S)
     except ToolError:
         return None
-    found = _VERSION.search(result.output)
-    if found and result.status == 0:
-        return found[1]
+    version = _VERSION.search(result.output)
+    if version and result.status == 0:
+        return version[1]
     return None
 
 
@@ -249,14 +249,14 @@ class RunningTool:
 
 
 def _marked(mark: bytes) -> list[int]:
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
+                pids.append(int(folder.name))
         except OSError:  # gone, or somebody else's
             continue
-    return [pid for pid in found if pid != os.getpid()]
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def start_tool(
@@ -296,8 +296,8 @@ def complaint(output: str, *, or_last: bool = True) -> str | None:
     lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip()]
     lines = [line for line in lines if not re.match(r"\[\d+/\d+\]", line)]
     for line in lines:
-        found = _COMPLAINT.search(line)
-        if found:
+        wrong = _COMPLAINT.search(line)
+        if wrong:
             return one_line(line, limit=300)
     if lines and or_last:
         return one_line(lines[-1], limit=300)

@@ -48,8 +48,8 @@ def judged_variation(record: EntryRecord, totals_us: Sequence[float] | None) -> 
         return robust_variation(record.latency_us)
     if record.kernels is not None and record.host_us:
         return robust_variation(record.host_us)
-    found = None if totals_us is None else robust_variation(totals_us)
-    if found is None or totals_us is None:
-        return found
+    spread = None if totals_us is None else robust_variation(totals_us)
+    if spread is None or totals_us is None:
+        return spread
     stamps = _STAMP_US / statistics.median(totals_us)
-    return math.sqrt(max(0.0, found * found - stamps * stamps))
+    return math.sqrt(max(0.0, spread * spread - stamps * stamps))

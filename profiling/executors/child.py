@@ -159,12 +159,12 @@ def _record(
     try:
         require_host_memory(entry, given.device, available_host_bytes())
         if given.latency:
-            found = measure_latency(executor, entry, effort=given.effort, seed=given.seed, clocks=Clocks())
+            record = measure_latency(executor, entry, effort=given.effort, seed=given.seed, clocks=Clocks())
         else:
-            found = measure(
+            record = measure(
                 executor, entry, effort=given.effort, seed=given.seed, ranges=ranges, clocks=Clocks()
             )
-        return found, False
+        return record, False
     except OutputError:
         raise  # the machine's fault, not the entry's: it is measured again
     except OSError as e:

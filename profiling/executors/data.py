@@ -45,8 +45,8 @@ def numpy_dtype(dtype: DType) -> np.dtype:
         raise EntryUnsupportedError(
             f"element type {dtype.value} needs the package ml-dtypes, which is not installed"
         ) from e
-    found: np.dtype = np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype]))
-    return found
+    kind: np.dtype = np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype]))
+    return kind
 
 
 def tensor_rng(entry_id: str, tensor: str, seed: int) -> np.random.Generator:

@@ -39,11 +39,11 @@ def device_memory(device: str) -> Callable[[], int | None]:
     from gkestimator.profiling.cuda_driver import cuda_device
     from gkestimator.profiling.nvml import NvmlError, NvmlGpu
 
-    found = cuda_device(index)
-    if isinstance(found, str):
+    cuda = cuda_device(index)
+    if isinstance(cuda, str):
         return nothing_told
     try:
-        return _Held(NvmlGpu(uuid=found.uuid, index=index), own=os.getpid())
+        return _Held(NvmlGpu(uuid=cuda.uuid, index=index), own=os.getpid())
     except NvmlError:
         return nothing_told
 

@@ -15,8 +15,8 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 def available_host_bytes() -> int | None:
     """Bytes that this process may still take, by the kernel's account and the container's; None where not told."""
-    found = [v for v in (_meminfo(), _cgroup()) if v is not None]
-    return min(found) if found else None
+    limits = [v for v in (_meminfo(), _cgroup()) if v is not None]
+    return min(limits) if limits else None
 
 
 def require_host_memory(entry: PlanEntry, device: str, available: int | None) -> None:

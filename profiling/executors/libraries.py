@@ -16,15 +16,15 @@ def cuda_versions(maps: Path = _MAPS) -> dict[str, str]:
         paths = set(re.findall(r"(/\S+\.so[.0-9]*)$", maps.read_text(errors="replace"), re.MULTILINE))
     except OSError:
         return {}
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for path in sorted(paths):
         name = Path(path).name
         for stem, key, read in _LIBRARIES:
             if name.startswith(stem + ".so"):
                 version = _ask(path, read)
                 if version:
-                    found[key] = version
-    return found
+                    versions[key] = version
+    return versions
 
 
 def _ask(path: str, function: str) -> str | None:

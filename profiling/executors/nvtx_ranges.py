@@ -120,11 +120,11 @@ class NvtxRanges:
             self._tables[module] = (slots, table)
 
         def module_functions(module: int, table: Any, size: Any) -> int:
-            found = self._tables.get(module)
-            if found is None:
+            tables = self._tables.get(module)
+            if tables is None:
                 return 0
             if table:
-                table[0] = ctypes.addressof(found[1])
+                table[0] = ctypes.addressof(tables[1])
             if size:
                 size[0] = _SLOTS[module]
             return 1

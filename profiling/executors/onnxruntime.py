@@ -122,10 +122,10 @@ class OnnxruntimeExecutor:
 
     def versions(self) -> Mapping[str, str]:
         """See :class:`Executor`."""
-        found = {"onnxruntime": str(self._ort.__version__)}
+        versions = {"onnxruntime": str(self._ort.__version__)}
         if self._device != "cpu":
-            found |= cuda_versions()
-        return found
+            versions |= cuda_versions()
+        return versions
 
     def prepare(self, entry: PlanEntry, seed: int) -> _Session:
         """See :class:`Executor`. The first call is made here: it allocates, and tells shapes that depend on data."""
@@ -317,10 +317,10 @@ class _Session:
     def _output(self, output: Any) -> _Bound | None:
         """Memory for an output; None for one whose size depends on data, or a sequence: the runtime allocates that at
         every call, as it would for anyone."""
-        found = _PLAIN.match(output.type)
-        if found is None or not all(isinstance(d, int) and d >= 0 for d in output.shape):
+        element = _PLAIN.match(output.type)
+        if element is None or not all(isinstance(d, int) and d >= 0 for d in output.shape):
             return None
-        dtype = DType(found.group(1))
+        dtype = DType(element.group(1))
         shape = tuple(output.shape)
         value = self._ort.OrtValue.ortvalue_from_shape_and_type(
             list(shape), _plain(numpy_dtype(dtype)), self._kind, self._number

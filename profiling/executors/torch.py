@@ -74,12 +74,12 @@ class TorchExecutor:
         """Versions of torch and, on a GPU, of the CUDA libraries that it loaded."""
         import torch
 
-        found = {"torch": str(torch.__version__)}
+        versions = {"torch": str(torch.__version__)}
         if self.on_gpu:
             cudnn: Any = torch.backends.cudnn
             cudnn.version()  # loads what would be loaded with the first convolution
-            found |= {"cuda": str(torch.version.cuda), **cuda_versions()}
-        return found
+            versions |= {"cuda": str(torch.version.cuda), **cuda_versions()}
+        return versions
 
     def prepare(self, entry: PlanEntry, seed: int) -> TorchPrepared:
         """Tensors on the device, weights laid out as torch's modules hold them, the calls tried once. Raises
@@ -113,10 +113,11 @@ class TorchExecutor:
             return
         import torch
 
-        found = torch.cuda.get_device_capability(self.device)
-        if found < _TENSOR_FLOAT_SINCE:
+        capability = torch.cuda.get_device_capability(self.device)
+        if capability < _TENSOR_FLOAT_SINCE:
+            own = "{}.{}".format(*capability)
             raise EntryUnsupportedError(
-                f"torch executor: {dtype} needs compute capability 8.0, {self.device} has {found[0]}.{found[1]}"
+                f"torch executor: {dtype} needs compute capability 8.0, {self.device} has {own}"
             )
 
     @contextlib.contextmanager

@@ -180,10 +180,10 @@ def host_values(
     wanted = [t for t in fragment.tensors if t.name in needed]
     for tensor in wanted:
         torch_dtype(tensor.dtype)  # refuses element types that eager mode has no kernels for
-    found = {t.name: make(t) for t in wanted}
+    values = {t.name: make(t) for t in wanted}
     if program.folded:
-        found |= _folded(fragment, sorted(program.folded), make)
-    return found
+        values |= _folded(fragment, sorted(program.folded), make)
+    return values
 
 
 def _folded(

@@ -39,13 +39,13 @@ def lowering_options(runtime: str, dtypes: Iterable[str], gpu: GpuSpec) -> dict[
     """What each word of ``plan.DTYPES`` means under ``runtime`` on ``gpu``. Raises UsageError for a precision that the
     GPU lacks."""
     profile = load_runtime(runtime)
-    found = {}
+    options = {}
     for dtype in dtypes:
         matmul, conv, half, _ = resolve_dtype(profile, dtype, gpu)
-        found[dtype] = LoweringOptions(
+        options[dtype] = LoweringOptions(
             runtime=runtime, dtype=dtype, matmul_precision=matmul, conv_precision=conv, half=half
         )
-    return found
+    return options
 
 
 @dataclass(slots=True, kw_only=True)

@@ -26,12 +26,12 @@ def standardised(features: np.ndarray) -> np.ndarray:
     dropped. (rows, features) in float32."""
     if not len(features):
         return np.zeros((0, 1), dtype=np.float32)
-    found = np.asarray(features, dtype=np.float64)
-    deviation = found.std(axis=0)
+    columns = np.asarray(features, dtype=np.float64)
+    deviation = columns.std(axis=0)
     kept = deviation > 1e-9
     if not kept.any():
-        return np.zeros((len(found), 1), dtype=np.float32)
-    scaled = (found[:, kept] - found[:, kept].mean(axis=0)) / deviation[kept]
+        return np.zeros((len(columns), 1), dtype=np.float32)
+    scaled = (columns[:, kept] - columns[:, kept].mean(axis=0)) / deviation[kept]
     return np.asarray(np.clip(scaled, -_FARTHEST, _FARTHEST) / np.sqrt(kept.sum()), dtype=np.float32)
 
 
@@ -79,8 +79,8 @@ def _largest(heap: list[tuple[float, int]], left: np.ndarray, gain: Callable[[in
 
 def _distances(points: np.ndarray, squares: np.ndarray, row: int) -> np.ndarray:
     """Distances of all rows to one."""
-    found: np.ndarray = np.sqrt(np.maximum(squares + squares[row] - 2 * (points @ points[row]), 0.0))
-    return found.astype(np.float64)
+    distances: np.ndarray = np.sqrt(np.maximum(squares + squares[row] - 2 * (points @ points[row]), 0.0))
+    return distances.astype(np.float64)
 
 
 def choose_order(

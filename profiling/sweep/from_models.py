@@ -106,10 +106,10 @@ def sweep_graph(sweep: ModelSweep, name: str, graph: OperatorGraph, options: Low
             continue
         for kernel in kernels:
             launched[kernel] += repeat
-        found, problem = finder.fragments(at)
+        answered, problem = finder.fragments(at)
         if problem is not None:
             sweep.left_out[problem] += repeat
-        for fragment, made in found:
+        for fragment, made in answered:
             call = sweep.calls.get(text := fragment.text())
             if call is None:
                 call = sweep.calls[text] = ModelCall(fragment=fragment, kernels=made)
@@ -234,14 +234,14 @@ class _Finder:
 
     def _views(self, value: object) -> list[Operator]:
         """The chain of views that leads to ``value``, first to last."""
-        found: list[Operator] = []
-        while isinstance(value, Tensor) and len(found) < _FEW_VIEWS:
+        views: list[Operator] = []
+        while isinstance(value, Tensor) and len(views) < _FEW_VIEWS:
             op = self._producer.get(value.name)
             if op is None or not _is_view(op):
                 break
-            found.append(op)
+            views.append(op)
             value = op.inputs[0]
-        return found[::-1]
+        return views[::-1]
 
 
 def _valid(op: Operator) -> Operator:

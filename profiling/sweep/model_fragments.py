@@ -53,17 +53,17 @@ _CARRIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
 
 def model_patterns(names: Iterable[str]) -> tuple[str, ...]:
     """What the fragments of models of these names are called: as far as a pattern may hold the name, all different."""
-    found: list[str] = []
+    patterns: list[str] = []
     for name in names:
         clean = "".join(c if c.isascii() and (c.isalnum() or c in "_.:/-") else "_" for c in name)
         pattern = (MODEL_PREFIX + clean)[:_LONGEST_PATTERN]
         number = 1
-        while pattern in found:
+        while pattern in patterns:
             number += 1
             end = f"-{number}"
             pattern = (MODEL_PREFIX + clean)[: _LONGEST_PATTERN - len(end)] + end
-        found.append(pattern)
-    return tuple(found)
+        patterns.append(pattern)
+    return tuple(patterns)
 
 
 def model_fragment(graph: OperatorGraph, pattern: str) -> Fragment:

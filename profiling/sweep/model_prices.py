@@ -83,9 +83,9 @@ class Prices:
         engine = self.engines[dtype]
         try:
             lowered = engine.lower_graphs(graph.name, [graph])
-            (found,) = engine.estimate([lowered])
-            row = requirement_row(engine, found)
-            steps = found.lowering.graph.steps
+            (estimated,) = engine.estimate([lowered])
+            row = requirement_row(engine, estimated)
+            steps = estimated.lowering.graph.steps
         finally:
             engine.forget()
         launches = sum(step.repeat * len(step.kernels) for step in steps)

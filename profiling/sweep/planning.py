@@ -70,7 +70,7 @@ class PlanRequest:
     made_by: str = ""
 
     def __post_init__(self) -> None:
-        for name, good, found, expected in (
+        for name, good, value, expected in (
             ("runtime", self.runtime in tuple(RUNTIMES), self.runtime, runtime_words()),
             ("minutes", self.minutes is None or 0 < self.minutes <= 1e6, self.minutes, "a positive number"),
             (
@@ -91,7 +91,7 @@ class PlanRequest:
             ("gpu", not (self.cpu and self.gpu), self.gpu, "none for a plan of the CPU"),
         ):
             if not good:
-                raise UsageError(f"{name}: found {found!r}, expected {expected}")
+                raise UsageError(f"{name}: found {value!r}, expected {expected}")
         for dtype in self.dtypes or ():
             if dtype not in DTYPES:
                 raise UsageError(f"dtype: found {dtype!r}, expected {', '.join(DTYPES)}")
@@ -133,8 +133,8 @@ def make_plan(request: PlanRequest, progress: Progress | None = None) -> Planned
     of_models = len(collector.candidates)
     if request.catalogue:
         say("catalogue", 0, 2)
-        for found in catalogue(_sampled(request, len(options)), request.seed):
-            collector.add(found.fragment, f"catalogue:{found.source}")
+        for entry in catalogue(_sampled(request, len(options)), request.seed):
+            collector.add(entry.fragment, f"catalogue:{entry.source}")
     candidates = collector.candidates
     failures = (*failures, *sweep.failures)
     if not candidates:
@@ -304,6 +304,6 @@ def _cut(
 
 def _left_out(sweep: ModelSweep, collector: CandidateCollector) -> Counter[str]:
     """What is not in the plan whatever the budget, by reason."""
-    found = Counter({f"of the models: {reason}": n for reason, n in sweep.left_out.items()})
-    found.update(collector.left_out)
-    return found
+    reasons = Counter({f"of the models: {reason}": n for reason, n in sweep.left_out.items()})
+    reasons.update(collector.left_out)
+    return reasons

@@ -32,8 +32,8 @@ def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
 def _always_float(op_type: str, opset: int, domain: str) -> frozenset[int]:
     """Positions of inputs that are float32 whatever the element type (Resize's scales)."""
     schema = _schema(op_type, opset, domain)
-    found = () if schema is None else schema.inputs
-    return frozenset(i for i, formal in enumerate(found) if formal.type_str == "tensor(float)")
+    inputs = () if schema is None else schema.inputs
+    return frozenset(i for i, formal in enumerate(inputs) if formal.type_str == "tensor(float)")
 
 
 @lru_cache(maxsize=4096)
@@ -46,8 +46,8 @@ def _takes(op_type: str, opset: int, domain: str, dtype: str) -> bool:
 
 def native_dtype(fragment: Fragment) -> str | None:
     """The half precision that a fragment's tensors are in already; None where it is in float32 (or in integers)."""
-    found = {t.dtype for t in fragment.tensors}
-    return next((word for word, dtype in HALVES.items() if dtype in found), None)
+    dtypes = {t.dtype for t in fragment.tensors}
+    return next((word for word, dtype in HALVES.items() if dtype in dtypes), None)
 
 
 def in_dtype(fragment: Fragment, dtype: str) -> Fragment | None:

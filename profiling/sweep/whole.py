@@ -163,7 +163,7 @@ class _Maker:
         if native is not None and native not in words:
             self.halves[graph.name] = native
         point = ModelPoint(name=graph.name, batch_size=graph.batch_size, dims=dict(graph.dims))
-        found = []
+        entries = []
         for dtype in words if native is None else [w for w in words if w == native]:
             typed = in_dtype(fragment, dtype)
             if typed is None:  # only of what is no whole model
@@ -172,7 +172,7 @@ class _Maker:
             if price.mreq_pct is not None and price.mreq_pct > 100:
                 self.too_large[graph.name].append(f"{dtype} batch {graph.batch_size}")
                 continue
-            found.append(
+            entries.append(
                 PlanEntry(
                     id=entry_id(typed, dtype),
                     fragment=typed,
@@ -182,7 +182,7 @@ class _Maker:
                     model=point,
                 )
             )
-        return found
+        return entries
 
     def left_out(self) -> list[str]:
         """What is not in the plan whatever the budget, in lines."""
