@@ -21,30 +21,43 @@ GroupKey = tuple[str, str]
 
 FAMILY_SHARES: Mapping[str, float] = MappingProxyType(
     {
-        Family.CONV: 22.0, Family.LINEAR: 18.0, Family.ELEMENTWISE: 11.0, Family.DEPTHWISE: 8.0, Family.BMM: 8.0,
-        Family.ATTENTION: 6.0, Family.LAYERNORM: 4.0, Family.SOFTMAX: 4.0, Family.BATCHNORM: 3.0, Family.COPY: 4.0,
-        Family.POOLING: 3.0, Family.REDUCTION: 3.0, Family.CONV_TRANSPOSE: 2.0, Family.GATHER: 2.0,
-        Family.RESAMPLE: 2.0, Family.RNN: 1.0, Family.SORT: 1.0, Family.SCATTER: 1.0,
+        Family.CONV: 22.0,
+        Family.LINEAR: 18.0,
+        Family.ELEMENTWISE: 11.0,
+        Family.DEPTHWISE: 8.0,
+        Family.BMM: 8.0,
+        Family.ATTENTION: 6.0,
+        Family.LAYERNORM: 4.0,
+        Family.SOFTMAX: 4.0,
+        Family.COPY: 4.0,
+        Family.BATCHNORM: 3.0,
+        Family.POOLING: 3.0,
+        Family.REDUCTION: 3.0,
+        Family.CONV_TRANSPOSE: 2.0,
+        Family.GATHER: 2.0,
+        Family.RESAMPLE: 2.0,
+        Family.RNN: 1.0,
+        Family.SORT: 1.0,
+        Family.SCATTER: 1.0,
     }
-)  # fmt: skip
+)
 """Percent of the entries by family, about as models spend their time and as hard as the family is to predict (library
 kernels change with every shape, memory-bound ones do not). Families that are not named count 0.5."""
 DTYPE_SHARES: Mapping[str, float] = MappingProxyType({"fp32": 1.0, "tf32": 0.7, "fp16": 1.0, "bf16": 0.4})
 """bf16 kernels are those of fp16 in all but few cases, so they are sampled thinner."""
 _SOURCE_WEIGHTS: Mapping[str, float] = MappingProxyType({"corner": 0.8, "sampled": 0.8})
 _FEATURES: Mapping[str, str] = MappingProxyType(
-    {
-        Family.LINEAR: "matrix", Family.BMM: "matrix", Family.RNN: "matrix", Family.CONV: "conv",
-        Family.DEPTHWISE: "conv", Family.CONV_TRANSPOSE: "conv", Family.ATTENTION: "attention",
-        Family.ELEMENTWISE: "elementwise", Family.LAYERNORM: "layernorm",
-    }
-)  # fmt: skip
+    dict.fromkeys((Family.LINEAR, Family.BMM, Family.RNN), "matrix")
+    | dict.fromkeys((Family.CONV, Family.DEPTHWISE, Family.CONV_TRANSPOSE), "conv")
+    | {name: str(name) for name in (Family.ATTENTION, Family.ELEMENTWISE, Family.LAYERNORM)}
+)
+"""Features that spread a family's shapes, by the name of their set; ``memory`` for those that are not named."""
 _SPAN = 2.0  # no weight is more than this times, or this part of, the usual
 
 
 @frozen
 class Valued:
-    """By candidate: predicted microseconds of one call (``call_us``), kernels, how doubtful the prediction is and how
+    """Hold by candidate: predicted microseconds of one call (``call_us``), kernels, how doubtful the prediction is and how
     much that and its source are worth (``weights``, about 1). ``groups``: candidates by family and precision of the
     kernel that takes longest; ``points``: their features; ``shares``: entries that each group is due."""
 
@@ -64,49 +77,50 @@ def value(
     ``doubt``: wide intervals count for more (only where ``gpu`` is the GPU to be measured). ``cpu``: durations are
     those of a slow processor instead.
     """
-    flat = [k for c in candidates for k in c.kernels]
-    counts = np.array([len(c.kernels) for c in candidates])
-    table = KernelTable.from_kernels(flat)
+    counts = np.array([len(c.kernels) for c in candidates], dtype=np.intp)
+    table = KernelTable.from_kernels([k for c in candidates for k in c.kernels])
     predicted = bundle.predict(table, gpu)
-    starts = np.concatenate([[0], np.cumsum(counts)])[:-1].astype(np.intp)
-    duration = predicted.duration_us
-    if len(flat):
-        call_us = np.add.reduceat(duration, starts)
-    else:
-        call_us = np.zeros(0)
-    main = np.array([s + int(np.argmax(duration[s : s + n])) for s, n in zip(starts, counts, strict=True)])
-    main = main.astype(np.intp)
+    duration_us = predicted.duration_us
+    starts = np.cumsum(counts) - counts
+    longest = [
+        start + int(np.argmax(duration_us[start : start + count]))
+        for start, count in zip(starts, counts, strict=True)
+    ]
+    main = np.array(longest, dtype=np.intp)
     if cpu:
         moved = table.columns["read_bytes"] + table.columns["write_bytes"]
-        slow = table.columns["flops"] / CPU_FLOPS_PER_S + moved / CPU_BYTES_PER_S
-        if len(flat):
-            call_us = np.add.reduceat(slow * 1e6, starts)
-        else:
-            call_us = np.zeros(0)
+        duration_us = (table.columns["flops"] / CPU_FLOPS_PER_S + moved / CPU_BYTES_PER_S) * 1e6
+    if len(duration_us):
+        call_us = np.add.reduceat(duration_us, starts)
+    else:
+        call_us = np.zeros(0)
+    if cpu:
         call_us *= [CPU_HALF_SLOWER if c.dtype in HALVES else 1.0 for c in candidates]
     groups: dict[GroupKey, list[int]] = {}
     for position, candidate in enumerate(candidates):
         key = (str(table.family[main[position]]), candidate.dtype)
         groups.setdefault(key, []).append(position)
     weights = np.array([_SOURCE_WEIGHTS.get(c.source.rpartition(":")[2], 1.0) for c in candidates])
-    shares = {
-        key: FAMILY_SHARES.get(key[0], 0.5) * DTYPE_SHARES[key[1]] / _wanted(groups, key[0]) for key in groups
-    }
-    if doubt and len(flat):
+    shares = {}
+    points = {}
+    for (family, dtype), members in groups.items():
+        share = FAMILY_SHARES.get(family, 0.5) * DTYPE_SHARES[dtype]
+        shares[family, dtype] = share / _weight_of_precisions(groups, family)
+        points[family, dtype] = _points(table.take(main[members]), family, gpu)
+    if doubt and len(duration_us):
         width = np.log(predicted.high_us[main] / predicted.low_us[main])
         usual = float(np.median(width))
         for key, members in groups.items():
             mine = width[members]
-            shares[key] *= float(_ratio(np.array([mine.mean()]), usual)[0])
+            shares[key] *= float(_ratio(mine.mean(), usual))
             weights[members] *= _ratio(mine, float(np.median(mine)))
-    points = {key: _points(table.take(main[members]), key[0], gpu) for key, members in groups.items()}
     return Valued(
         call_us=call_us, kernels=counts, weights=weights, groups=groups, points=points, shares=shares
     )
 
 
-def _wanted(groups: Mapping[GroupKey, list[int]], family: str) -> float:
-    """What the precisions of ``family`` weigh together: a family's share is the same however many it comes in."""
+def _weight_of_precisions(groups: Mapping[GroupKey, list[int]], family: str) -> float:
+    """Return what the precisions of ``family`` weigh together: a family's share is the same however many it comes in."""
     return sum(DTYPE_SHARES[dtype] for name, dtype in groups if name == family)
 
 
