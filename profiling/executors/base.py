@@ -35,29 +35,23 @@ class Prepared(Protocol):
 
     def run(self) -> None:
         """One call, as the runtime makes it: returns when the host is done, perhaps before the device is."""
-        ...
 
     def synchronise(self) -> None:
         """Wait until the device is done."""
-        ...
 
     def workspace_bytes(self) -> int | None:
         """Peak memory of a call beyond inputs, weights and outputs; None where the runtime does not tell."""
-        ...
 
     def memory(self) -> MemoryUse | None:
         """Of a whole model on a GPU: the peak of the device memory of this process since its tensors were there; None
         for what was not told, and on the CPU."""
-        ...
 
     def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
         """On the CPU: run ``repeats`` times under the runtime's own profiler; the pieces in the order they ran. None on
         a GPU."""
-        ...
 
     def close(self) -> None:
         """Free the tensors."""
-        ...
 
 
 class Executor(Protocol):
@@ -68,8 +62,6 @@ class Executor(Protocol):
 
     def versions(self) -> Mapping[str, str]:
         """Versions of the runtime and its libraries (torch, cuda, cudnn, onnxruntime, ...)."""
-        ...
 
     def prepare(self, entry: PlanEntry, seed: int) -> Prepared:
         """Tensors made and moved, model compiled. Raises EntryUnsupportedError or ExecutionError."""
-        ...

@@ -17,11 +17,9 @@ class GpuMemory(Protocol):
 
     def processes(self) -> Mapping[int, int | None] | None:
         """Bytes by process id; a size that is not told is None."""
-        ...
 
     def used_bytes(self) -> int | None:
         """What all processes together hold."""
-        ...
 
 
 def nothing_told() -> None:

@@ -60,7 +60,7 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     """Yield heads of 32, 64, 80, 128; one in three causal, one in four with fewer key heads."""
     sizes = (32, 64, 64, 80, 128)
     picked = sampler.pick(count, sizes)
-    for n, (batch, heads, length) in enumerate(sampler.sizes(count, (1, 64), (1, 32), (8, 4096))):
+    for n, (batch, heads, length) in enumerate(sampler.sizes(count, table("attention", "between"))):
         grouped = n % 4 == 0 and heads % 4 == 0
         kv_heads = heads // 4 if grouped else heads
         yield attention(batch, heads, kv_heads, length, length, sizes[picked[n]], causal=n % 3 == 0)

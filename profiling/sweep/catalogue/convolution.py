@@ -121,7 +121,7 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     of_kind = sampler.pick(count, kinds)
     of_kernel = sampler.pick(count, kernels)
     of_stride = sampler.pick(count, strides)
-    sizes = sampler.sizes(count, (1, 128), (3, 2048), (4, 2048), (4, 512))
+    sizes = sampler.sizes(count, table("convolution", "between"))
     for n, (batch, c_in, c_out, size) in enumerate(sizes):
         kind = kinds[of_kind[n]]
         kernel = kernels[of_kernel[n]]

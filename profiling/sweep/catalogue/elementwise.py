@@ -105,7 +105,7 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     frequent = by_field("elementwise", "frequent").values()
     kinds = sorted({"Div", "Exp", "Pow"}.union(*frequent))
     picked = sampler.pick(count, kinds)
-    for n, (batch, rows, columns) in enumerate(sampler.sizes(count, (1, 128), (16, 4096), (16, 4096))):
+    for n, (batch, rows, columns) in enumerate(sampler.sizes(count, table("elementwise", "between"))):
         kind = kinds[picked[n]]
         shape = (batch, min(rows, 2048), columns)
         yield _made(kind, (*shape, 1) if kind.startswith("Channel") else shape)

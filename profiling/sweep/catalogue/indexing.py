@@ -75,7 +75,7 @@ def corners() -> Iterator[Fragment]:
 
 def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     """Yield tables of 64 to 262,144 rows of 8 to 8,192, up to 65,536 indices; some top-k."""
-    for n, (entries, width, ids) in enumerate(sampler.sizes(count, (64, 262144), (8, 8192), (1, 65536))):
+    for n, (entries, width, ids) in enumerate(sampler.sizes(count, table("indexing", "between"))):
         if n % 4 == 0:
             yield topk((max(1, ids // 256), min(entries, 65536)), min(entries, 16))
         else:

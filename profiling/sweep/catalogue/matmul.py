@@ -40,7 +40,7 @@ def corners() -> Iterator[Fragment]:
 
 def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     """Yield rows 1 to 32,768, widths 8 to 16,384; one in four with a bias."""
-    for number, (m, k, n) in enumerate(sampler.sizes(count, (1, 32768), (8, 16384), (8, 16384))):
+    for number, (m, k, n) in enumerate(sampler.sizes(count, table("linear", "between"))):
         yield linear(m, k, n, bias=number % 4 == 0)
 
 
@@ -72,5 +72,5 @@ def batched_corners() -> Iterator[Fragment]:
 
 def batched_sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     """Yield 1 to 2,048 products, sides 1 to 2,048."""
-    for batch, m, k, n in sampler.sizes(count, (1, 2048), (1, 2048), (8, 2048), (1, 2048)):
+    for batch, m, k, n in sampler.sizes(count, table("product", "between")):
         yield _batched((batch,), m, k, n)

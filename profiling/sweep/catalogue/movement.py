@@ -121,7 +121,7 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     """Yield transposes (and their copies) of three and four axes, concatenations, slices."""
     kinds = ("heads", "heads_copy", "last", "last_copy", "concat", "concat_last", "slice", "pad")
     picked = sampler.pick(count, kinds)
-    for n, (batch, a, b) in enumerate(sampler.sizes(count, (1, 128), (8, 2048), (8, 4096))):
+    for n, (batch, a, b) in enumerate(sampler.sizes(count, table("movement", "between"))):
         kind, _, form = kinds[picked[n]].partition("_")
         turn = transpose_copy if form == "copy" else transpose
         match kind:

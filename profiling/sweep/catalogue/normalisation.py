@@ -72,7 +72,7 @@ def corners() -> Iterator[Fragment]:
 
 def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     """Yield 1 to 131,072 rows of 32 to 16,384."""
-    for n, row in enumerate(sampler.sizes(count, (1, 131072), (32, 16384))):
+    for n, row in enumerate(sampler.sizes(count, table("normalisation", "between"))):
         make = rms_norm if n % 3 == 0 else layer_norm
         yield make(*row)
 
@@ -94,7 +94,7 @@ def batch_norm_corners() -> Iterator[Fragment]:
 
 def batch_norm_sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     """Yield batches 1 to 128, 8 to 2,048 channels, sides 1 to 256."""
-    for batch, channels, size in sampler.sizes(count, (1, 128), (8, 2048), (1, 256)):
+    for batch, channels, size in sampler.sizes(count, table("normalisation", "batch_between")):
         yield batch_norm(batch, channels, size, size)
 
 
@@ -122,5 +122,5 @@ def softmax_corners() -> Iterator[Fragment]:
 
 def softmax_sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     """Yield 1 to 131,072 rows of 4 to 16,384."""
-    for row in sampler.sizes(count, (1, 131072), (4, 16384)):
+    for row in sampler.sizes(count, table("normalisation", "softmax_between")):
         yield softmax(*row)

@@ -64,7 +64,7 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
         ("MaxPool", 5, 1),
     )
     picked = sampler.pick(count, kinds)
-    for n, (batch, channels, size) in enumerate(sampler.sizes(count, (1, 128), (8, 1024), (7, 256))):
+    for n, (batch, channels, size) in enumerate(sampler.sizes(count, table("pooling", "between"))):
         if n % 4 == 0:
             yield _global(batch, channels, size, size)
             continue
@@ -100,6 +100,6 @@ def reduction_sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     """Yield means, sums and maxima along the last, the middle and the first axis."""
     kinds = [(op_type, axis) for op_type in ("ReduceMean", "ReduceSum", "ReduceMax") for axis in (2, 2, 1)]
     picked = sampler.pick(count, kinds)
-    for n, shape in enumerate(sampler.sizes(count, (1, 128), (4, 2048), (8, 4096))):
+    for n, shape in enumerate(sampler.sizes(count, table("pooling", "reduction_between"))):
         op_type, axis = kinds[picked[n]]
         yield reduce(op_type, shape, (axis,))

@@ -86,7 +86,7 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     """Yield nearest and linear, by 2 and by a half."""
     kinds = ((2.0, "nearest"), (2.0, "linear"), (0.5, "linear"))
     picked = sampler.pick(count, kinds)
-    for n, (batch, channels, size) in enumerate(sampler.sizes(count, (1, 64), (1, 1024), (7, 256))):
+    for n, (batch, channels, size) in enumerate(sampler.sizes(count, table("resampling", "between"))):
         factor, mode = kinds[picked[n]]
         yield resize((batch, channels, size, size), factor, mode)
 
@@ -108,5 +108,5 @@ def recurrent_corners() -> Iterator[Fragment]:
 
 def recurrent_sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     """Yield lengths 1 to 256, widths 16 to 1,024."""
-    for n, row in enumerate(sampler.sizes(count, (1, 256), (1, 64), (16, 1024), (16, 1024))):
+    for n, row in enumerate(sampler.sizes(count, table("recurrent", "between"))):
         yield recurrent(("LSTM", "GRU")[n % 2], *row, both=n % 4 == 0)

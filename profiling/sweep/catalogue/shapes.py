@@ -51,7 +51,7 @@ class ShapeSampler:
         points: np.ndarray = sobol.random_base2(max(1, math.ceil(math.log2(count))))
         return points[:count]
 
-    def sizes(self, count: int, *ranges: tuple[int, int]) -> list[tuple[int, ...]]:
+    def sizes(self, count: int, ranges: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         """Return ``count`` tuples of whole numbers, each in its (inclusive) range, even in their logarithms.
 
         Two thirds of the sizes from 16 on are rounded to a multiple of 8: most models' are, and kernels for aligned
