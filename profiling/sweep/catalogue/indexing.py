@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.making import (
@@ -40,20 +41,22 @@ def _scatter_nd(shape: Sequence[int], rows: int) -> Fragment:
     return operator("ScatterND", x(*shape), index((rows, 1), shape[0]), x(rows, *shape[1:]))
 
 
+_MAKERS: Mapping[str, Callable[..., Fragment]] = {
+    "embedding": embedding,
+    "topk": topk,
+    "elements": partial(_elements, "GatherElements"),
+    "scatter_nd": _scatter_nd,
+}
+"""What the kinds of ``shapes.toml`` are measured as."""
+
+
 def real() -> Iterator[CatalogueItem]:
     """Yield token and position embeddings, relative positions, proposals of detectors."""
     for entries, width in table("indexing", "vocabularies"):
         for batch, tokens in table("indexing", "lookups"):
             yield item(embedding(entries, width, (batch, tokens)), "language")
-    for heads in (3, 12):
-        yield item(embedding(169, heads, (2401,)), "vision")
-    for batch in (1, 8):
-        yield item(topk((batch, 8400), 300), "detection")
-        yield item(topk((batch, 242991), 1000), "detection")
-        yield item(topk((batch, 50257), 50), "language")
-        yield item(_elements("GatherElements", (batch, 8400, 4), 1, 300), "detection")
-        yield item(_elements("GatherElements", (batch, 8400, 80), 1, 300), "detection")
-    yield item(_scatter_nd((1024, 768), 128), "language")
+    for source, kind, *arguments in table("indexing", "real"):
+        yield item(_MAKERS[kind](*arguments), source)
 
 
 def corners() -> Iterator[Fragment]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gkestimator.core.fragments import Fragment
+from gkestimator.core.fragments import Fragment, JsonAttribute
 from gkestimator.profiling.sweep.catalogue.making import (
     CatalogueItem,
     Link,
@@ -15,8 +15,6 @@ from gkestimator.profiling.sweep.catalogue.making import (
     x,
 )
 from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
-
-_BATCHES = (1, 8, 32)
 
 
 def transpose(shape: Sequence[int], perm: Sequence[int]) -> Fragment:
@@ -38,6 +36,10 @@ def concat(shapes: Sequence[Sequence[int]], axis: int) -> Fragment:
     return operator("Concat", *(x(*s) for s in shapes), attributes={"axis": axis})
 
 
+def _equal_parts(shape: Sequence[int], count: int, axis: int) -> Fragment:
+    return concat([shape] * count, axis)
+
+
 def _slice(shape: Sequence[int], axis: int, start: int, stop: int, step: int = 1) -> Fragment:
     bounds = [constant([n]) for n in (start, stop, axis, step)]
     return operator("Slice", x(*shape), *bounds)
@@ -52,69 +54,50 @@ def _pad(shape: Sequence[int], pads: Sequence[int]) -> Fragment:
     return operator("Pad", x(*shape), constant(pads))
 
 
-def _both(shape: Sequence[int], perm: Sequence[int]) -> tuple[Fragment, Fragment]:
-    return transpose(shape, perm), transpose_copy(shape, perm)
+def _tile(shape: Sequence[int], repeats: Sequence[int]) -> Fragment:
+    return operator("Tile", x(*shape), constant(repeats))
 
 
-def _attention(tokens: int, heads: int, size: int) -> Iterator[Fragment]:
-    """Yield what moves around attention: heads apart, queries, keys and values apart, rotary halves, caches."""
-    for batch in _BATCHES:
-        yield from _both((batch, tokens, heads, size), (0, 2, 1, 3))
-    yield from _both((8, tokens, heads, size), (0, 2, 3, 1))
-    width = heads * size
-    yield _split((8, tokens, 3 * width), 2, 3)
-    yield _slice((8, heads, tokens, size), 3, 0, size // 2)
-    yield concat([(8, heads, tokens, size // 2)] * 2, 3)
-    yield concat([(8, 1, width), (8, tokens - 1, width)], 1)
+def _expand(shape: Sequence[int], target: Sequence[int]) -> Fragment:
+    return operator("Expand", x(*shape), constant(target))
 
 
-def _images() -> Iterator[Fragment]:
-    """Yield images that go to channels last and back, skip connections, dense blocks."""
-    for channels, size in table("movement", "images"):
-        for batch in (1, 16):
-            yield from _both((batch, channels, size, size), (0, 2, 3, 1))
-            yield from _both((batch, size, size, channels), (0, 3, 1, 2))
-            yield concat([(batch, channels, size, size)] * 2, 1)
-    for channels, size in table("movement", "dense_blocks"):
-        for more in (1, 4):
-            grown = [(8, 32, size, size)] * more
-            yield concat([(8, channels, size, size), *grown], 1)
+def _depth_to_space(shape: Sequence[int]) -> Fragment:
+    blocks: dict[str, JsonAttribute] = {"blocksize": 2, "mode": "CRD"}
+    return operator("DepthToSpace", x(*shape), attributes=blocks)
 
 
-def _heads_of_detectors(batch: int) -> Iterator[Fragment]:
-    yield concat([(batch, c, 80, 80) for c in (128, 256)], 1)
-    yield concat([(batch, 85, n) for n in (6400, 1600, 400)], 2)
-    yield from _both((batch, 3, 85, 80, 80), (0, 1, 3, 4, 2))
+def _trilu(shape: Sequence[int]) -> Fragment:
+    return operator("Trilu", x(*shape), attributes={"upper": 0})
+
+
+_MAKERS: Mapping[str, tuple[Callable[..., Fragment], ...]] = {
+    "turn": (transpose, transpose_copy),
+    "concat": (concat,),
+    "equal_parts": (_equal_parts,),
+    "slice": (_slice,),
+    "split": (_split,),
+    "pad": (_pad,),
+    "tile": (_tile,),
+    "expand": (_expand,),
+    "depth_to_space": (_depth_to_space,),
+    "trilu": (_trilu,),
+}
+"""What the operations of ``shapes.toml`` are measured as."""
 
 
 def real() -> Iterator[CatalogueItem]:
     """Yield heads of attention, channels-last and back, skip connections, detection heads, rotary halves."""
-    for source, *row in table("movement", "heads"):
-        for fragment in _attention(*row):
-            yield item(fragment, source)
-    for fragment in _images():
-        yield item(fragment, "vision")
-    for batch in (1, 8):
-        for fragment in _heads_of_detectors(batch):
-            yield item(fragment, "detection")
-        yield item(_pad((batch, 3, 224, 224), (0, 0, 3, 3, 0, 0, 3, 3)), "vision")
-        yield item(_pad((batch, 56, 56, 96), (0, 0, 0, 0, 0, 7, 7, 0)), "vision")
-        yield item(operator("Tile", x(batch, 1, 256), constant([1, 100, 1])), "detection")
-        blocks = {"blocksize": 2, "mode": "CRD"}
-        yield item(operator("DepthToSpace", x(batch, 64, 128, 128), attributes=blocks), "vision")
-        yield item(operator("Expand", x(batch, 1, 768), constant([batch, 197, 768])), "vision")
+    for source, operation, *arguments in table("movement", "real"):
+        for make in _MAKERS[operation]:
+            yield item(make(*arguments), source)
 
 
 def corners() -> Iterator[Fragment]:
     """Yield matrices of odd and large sizes, thin ones, many axes, strided slices, one element."""
-    for shape, perm in table("movement", "transposes"):
-        yield from _both(shape, perm)
-    for row in table("movement", "slices"):
-        yield _slice(*row)
-    for count, shape, axis in table("movement", "concats"):
-        yield concat([shape] * count, axis)
-    yield operator("Tile", x(1, 513), constant([1000, 1]))
-    yield operator("Trilu", x(8, 1024, 1024), attributes={"upper": 0})
+    for operation, *arguments in table("movement", "corners"):
+        for make in _MAKERS[operation]:
+            yield make(*arguments)
 
 
 def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
@@ -131,7 +114,7 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
                 yield turn((batch, a, b), (0, 2, 1))
             case "concat":
                 axis = 2 if form == "last" else 1
-                yield concat([(batch, a, b)] * (2 + n % 3), axis)
+                yield _equal_parts((batch, a, b), 2 + n % 3, axis)
             case "slice":
                 yield _slice((batch, a, b), 1 + n % 2, 1, (a, b)[n % 2] - 1)
             case _:

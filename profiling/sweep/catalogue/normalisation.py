@@ -105,12 +105,8 @@ def softmax_real() -> Iterator[CatalogueItem]:
             for length in lengths:
                 for batch in _BATCHES:
                     yield item(softmax(batch, heads, length, length), source)
-    for batch in (1, 8, 32, 128):
-        yield item(softmax(batch, 1000), "vision")
-        yield item(softmax(batch, 50257), "language")
-        yield item(softmax(batch, 21, 65, 65, axis=1), "vision")
-        yield item(softmax(batch, 4, 16, 8400, axis=2), "detection")
-        yield item(softmax(batch, 128, 32000, op_type="LogSoftmax"), "language")
+    for source, op_type, axis, shape in table("normalisation", "softmax"):
+        yield item(softmax(*shape, axis=axis, op_type=op_type), source)
 
 
 def softmax_corners() -> Iterator[Fragment]:

@@ -29,8 +29,11 @@ def reduce(op_type: str, shape: Sequence[int], axes: Sequence[int], *, keep: int
     return operator(op_type, x(*shape), attributes={"axes": tuple(axes), "keepdims": keep}, opset=17)
 
 
-def _arg_max(*shape: int) -> Fragment:
-    return operator("ArgMax", x(*shape), attributes={"axis": 1, "keepdims": 0})
+def _along(kind: str, shape: Sequence[int], axis: int) -> Fragment:
+    """Return a mean, a maximum or the place of one along an axis, which goes away."""
+    if kind == "arg_max":
+        return operator("ArgMax", x(*shape), attributes={"axis": axis, "keepdims": 0})
+    return reduce({"mean": "ReduceMean", "max": "ReduceMax"}[kind], shape, (axis,), keep=0)
 
 
 def real() -> Iterator[CatalogueItem]:
@@ -79,12 +82,8 @@ def reduction_real() -> Iterator[CatalogueItem]:
             axes = (-1,) if len(shape) == 2 else (2, 3)
             for batch in (1, 16):
                 yield item(reduce("ReduceMean", (batch, *shape), axes), source)
-    for batch in _BATCHES:
-        yield item(reduce("ReduceMean", (batch, 197, 768), (1,), keep=0), "vision")
-        yield item(_arg_max(batch, 1000), "vision")
-        yield item(_arg_max(batch, 21, 513, 513), "vision")
-        yield item(_arg_max(batch, 50257), "language")
-        yield item(reduce("ReduceMax", (batch, 8400, 80), (2,), keep=0), "detection")
+    for source, kind, shape, axis in table("pooling", "reduction"):
+        yield item(_along(kind, shape, axis), source)
 
 
 def reduction_corners() -> Iterator[Fragment]:
@@ -92,7 +91,7 @@ def reduction_corners() -> Iterator[Fragment]:
     for op_type in ("ReduceSum", "ReduceMax", "ReduceMean", "ReduceL2"):
         for shape, axes in table("pooling", "reduction_corners"):
             yield reduce(op_type, shape, axes)
-    yield _arg_max(1, 1000003)
+    yield _along("arg_max", (1, 1000003), 1)
     yield operator("CumSum", x(64, 4096), constant([1], shape=()))
 
 
