@@ -53,7 +53,7 @@ def command(spec: Path, output: Path, engine: str, processes: int | None) -> int
 
 
 def _cores() -> int:
-    """That this process may use."""
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
