@@ -52,7 +52,7 @@ class DeviceError(GkestimatorError):
 
 
 def parse_device(text: str) -> int | None:
-    """``cpu`` -> None, ``cuda`` -> 0, ``cuda:N`` -> N. Raises UsageError."""
+    """Return None for ``cpu``, 0 for ``cuda``, N for ``cuda:N``. Raises UsageError."""
     if text == "cpu":
         return None
     match = re.fullmatch(r"cuda(?::(\d{1,3}))?", text)
@@ -62,14 +62,14 @@ def parse_device(text: str) -> int | None:
 
 
 def cuda_devices() -> tuple[str, ...]:
-    """``cuda:0``, ``cuda:1``, ...: every GPU that a CUDA program would see here."""
+    """Return ``cuda:0``, ``cuda:1``, ...: every GPU that a CUDA program would see here."""
     return tuple(f"cuda:{i}" for i in range(cuda_device_count()))
 
 
 def device_facts(device: str) -> DeviceFacts:
-    """The facts of ``cpu`` or ``cuda:N``, N as CUDA programs count. Makes no CUDA context. For the CPU it measures for
-    a second (:func:`gkestimator.profiling.host.host_facts`). Raises UsageError, and DeviceError where no such GPU
-    answers."""
+    """Return the facts of ``cpu`` or ``cuda:N``, N as CUDA programs count. Makes no CUDA context. For the CPU
+    it measures for a second (:func:`gkestimator.profiling.host.host_facts`). Raises UsageError, and
+    DeviceError where no such GPU answers."""
     index = parse_device(device)
     if index is None:
         from gkestimator.profiling.host import host_facts
@@ -86,14 +86,15 @@ def device_facts(device: str) -> DeviceFacts:
 
 
 def facts_without_measuring(device: str) -> DeviceFacts:
-    """As :func:`device_facts`, but of the CPU only that it is one. Raises UsageError, DeviceError."""
+    """Return the facts as :func:`device_facts` does, but of the CPU only that it is one. Raises UsageError,
+    DeviceError."""
     if parse_device(device) is None:
         return DeviceFacts(kind="cpu", name="CPU")
     return device_facts(device)
 
 
 def facts_of(cuda: CudaDevice, gpu: NvmlGpu | None, *, index: int, driver: str | None) -> DeviceFacts:
-    """The facts from what the CUDA driver says, with NVML's (None where there is none) for the rest."""
+    """Return the facts from what the CUDA driver says, with NVML's (None where there is none) for the rest."""
     has = cuda.attributes
     limits: dict[str, float] = {name: float(has[name]) for name in _DIRECT if name in has}
     if "threads_per_sm" in has:
@@ -122,7 +123,7 @@ def facts_of(cuda: CudaDevice, gpu: NvmlGpu | None, *, index: int, driver: str |
 
 
 def _clocks(has: Mapping[str, int], gpu: NvmlGpu | None) -> dict[str, float]:
-    """Maximum clocks. CUDA 13 no longer tells them for every device; NVML does."""
+    """Return the maximum clocks. CUDA 13 no longer tells them for every device; NVML does."""
     clocks = {}
     for label, attribute, kind in (("sm", "clock_khz", "SM"), ("memory", "memory_clock_khz", "MEM")):
         mhz = None if gpu is None else gpu.clock_mhz(kind, maximum=True)

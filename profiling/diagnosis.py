@@ -51,7 +51,7 @@ def _probed(name: str, device: str) -> str:
 
 
 def counters_permission(parameters: Path = _DRIVER_PARAMETERS) -> str:
-    """Who may read hardware counters, as the driver was loaded."""
+    """Say who may read hardware counters, as the driver was loaded."""
     try:
         setting = re.search(r"^RmProfilingAdminOnly:\s*(\d)", parameters.read_text(), re.MULTILINE)
     except OSError:

@@ -42,8 +42,8 @@ _OTHERS_PCT = 1.0
 
 
 def noise_limit(record: EntryRecord, *, on_cpu: bool = False) -> float:
-    """Return the coefficient of variation above which the entry's repeats are noisy. ``on_cpu``: a CPU measured it, which a
-    record with the runtime's own profile tells by itself."""
+    """Return the coefficient of variation above which the entry's repeats are noisy. ``on_cpu``: a CPU
+    measured it, which a record with the runtime's own profile tells by itself."""
     if on_cpu or record.kernels is not None:
         return NOISY_CV_HOST
     short = 0.0 if not record.elapsed_us else _JITTER_US / record.elapsed_us
@@ -53,9 +53,9 @@ def noise_limit(record: EntryRecord, *, on_cpu: bool = False) -> float:
 def judge(
     samples: Sequence[EnvironmentSample], record: EntryRecord, cv: float | None, on_cpu: bool = False
 ) -> str:
-    """Return ``ok``, ``noisy`` or ``throttled`` for one entry. ``samples``: of its chunk, or of the whole run, in order of
-    time; ``cv``: the coefficient of variation of its repeats, None where there was one only; ``on_cpu``: as
-    :func:`noise_limit` has it.
+    """Return ``ok``, ``noisy`` or ``throttled`` for one entry. ``samples``: of its chunk, or of the whole
+    run, in order of time; ``cv``: the coefficient of variation of its repeats, None where there was one only;
+    ``on_cpu``: as :func:`noise_limit` has it.
 
     ``throttled`` wins: the driver names a reason of :data:`HOLDS_BACK`, or the SM clock was below :data:`LOW_CLOCK` of
     the median at work of all ``samples`` with no power cap named. ``noisy``: ``cv`` above :func:`noise_limit`, or
@@ -85,8 +85,8 @@ def _held_back(near: Sequence[EnvironmentSample], usual_mhz: float | None) -> bo
 
 
 def during(samples: Sequence[EnvironmentSample], record: EntryRecord) -> list[EnvironmentSample]:
-    """Return the samples taken while the entry ran; where it was shorter than the interval, the nearest before and after
-    within half a second."""
+    """Return the samples taken while the entry ran; where it was shorter than the interval, the nearest
+    before and after within half a second."""
     if record.started_unix_ns is None or record.ended_unix_ns is None:
         return []
     inside = [s for s in samples if record.started_unix_ns <= s.unix_ns <= record.ended_unix_ns]

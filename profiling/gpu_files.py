@@ -65,8 +65,9 @@ _ATTAINED = 0.9
 
 
 def known_gpu(facts: DeviceFacts, extra_files: tuple[str, ...] = ()) -> GpuSpec | None:
-    """The catalogue's specification of the device, by its name, memory and number of SMs; None where the catalogue
-    has none (a MIG instance is not its whole GPU). ``extra_files``: as ``--gpu-spec``. Raises SpecError."""
+    """Return the catalogue's specification of the device, by its name, memory and number of SMs; None where
+    the catalogue has none (a MIG instance is not its whole GPU). ``extra_files``: as ``--gpu-spec``. Raises
+    SpecError."""
     catalogue = gpu_catalogue(extra_files)
     if facts.kind == "gpu":
         names = [facts.name, _clean(facts.name), gpu_name(facts)]
@@ -97,8 +98,8 @@ def _is_same(spec: GpuSpec, facts: DeviceFacts) -> bool:
 
 
 def gpu_name(facts: DeviceFacts) -> str:
-    """The canonical name of a device that the catalogue does not know: ``RTX-4070-12GB``, ``CPU-8-cores-AMD-EPYC-7763``
-    (at most 64 characters)."""
+    """Return the canonical name of a device that the catalogue does not know: ``RTX-4070-12GB``,
+    ``CPU-8-cores-AMD-EPYC-7763`` (at most 64 characters)."""
     if facts.kind == "cpu":
         words = _CPU_WORDS.sub(" ", facts.name)
         return _as_name(f"CPU-{facts.limits.get('sms', 1):.0f}-cores {words}")
@@ -118,7 +119,7 @@ def _as_name(text: str) -> str:
 
 
 def _whole_gib(size: int) -> int:
-    """The size that such a device is sold with: the driver keeps back up to a tenth of it."""
+    """Return the size that such a device is sold with: the driver keeps back up to a tenth of it."""
     gib = size / 2**30
     sold = next((s for s in _SOLD_GIB if s >= gib), None)
     if sold is not None and gib >= (1.0 - _SAME_MEMORY) * sold:
@@ -128,7 +129,7 @@ def _whole_gib(size: int) -> int:
 
 @dataclass(slots=True)
 class _Toml:
-    """Lines of the file; texts are written by a serialiser, so that no device's name can become a field."""
+    """Hold the lines of the file; texts are written by a serialiser, so that no device's name can become a field."""
 
     lines: list[str]
 
@@ -142,9 +143,9 @@ class _Toml:
 
 
 def gpu_toml(facts: DeviceFacts, measured: Mapping[str, float] | None = None) -> str:
-    """The text of a specification file (``gkestimator.hardware.gpus.load_gpu_file`` reads it) for the device. ``measured``:
-    ``dram_sustained_bytes_per_s``, where streaming kernels were measured. Raises SpecError naming what the device
-    does not tell and the file cannot do without."""
+    """Return the text of a specification file (``gkestimator.hardware.gpus.load_gpu_file`` reads it) for the
+    device. ``measured``: ``dram_sustained_bytes_per_s``, where streaming kernels were measured. Raises
+    SpecError naming what the device does not tell and the file cannot do without."""
     if facts.kind == "cpu":
         return _cpu_toml(facts)
     major, minor = _capability(facts)
@@ -198,7 +199,7 @@ def gpu_toml(facts: DeviceFacts, measured: Mapping[str, float] | None = None) ->
 
 
 class _Needed:
-    """Figures of the facts that the file cannot do without."""
+    """Look up figures of the facts that the file cannot do without."""
 
     def __init__(self, facts: DeviceFacts) -> None:
         self._facts = facts

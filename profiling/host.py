@@ -38,11 +38,11 @@ _MATRIX = 768
 
 
 def host_facts() -> DeviceFacts:
-    """Return the facts of this machine's CPU. ``limits``: ``sms`` = cores this process may use, ``cuda_cores_per_sm`` = FP32 multiply-add
-    lanes of a core, ``bf16_per_fp32`` and ``fp16_per_fp32`` = rate of its matrix work in these types over fp32's,
-    ``l2_bytes`` = the largest cache, ``dram_bytes_per_s`` = what a core copies at best (read and write counted) times
-    the cores, and ``flops_per_s`` = a single-precision matrix product (numpy's, with the threads it uses), both
-    measured now."""
+    """Return the facts of this machine's CPU. ``limits``: ``sms`` = cores this process may use,
+    ``cuda_cores_per_sm`` = FP32 multiply-add lanes of a core, ``bf16_per_fp32`` and ``fp16_per_fp32`` = rate
+    of its matrix work in these types over fp32's, ``l2_bytes`` = the largest cache, ``dram_bytes_per_s`` =
+    what a core copies at best (read and write counted) times the cores, and ``flops_per_s`` = a
+    single-precision matrix product (numpy's, with the threads it uses), both measured now."""
     info = _cpuinfo()
     limits: dict[str, float] = {"sms": float(_cores()), "cuda_cores_per_sm": float(_lanes(info))}
     for dtype, known in _HALF.items():
@@ -136,9 +136,9 @@ def _memory_bytes() -> int | None:
 
 
 def _copy_bytes_per_s(cache: int | None) -> float:
-    """Return the bytes read and written a second: the fastest block that one core copies between arrays larger than the cache (as
-    far as 192 MiB are), times the cores. An upper bound, as a peak is, and the same on a busy machine, where some
-    blocks still go uninterrupted."""
+    """Return the bytes read and written a second: the fastest block that one core copies between arrays
+    larger than the cache (as far as 192 MiB are), times the cores. An upper bound, as a peak is, and the same
+    on a busy machine, where some blocks still go uninterrupted."""
     import numpy as np
 
     size = min(_MOST_COPY, max(_LEAST_COPY, 2 * (cache or 0)))
@@ -164,7 +164,8 @@ def _flops_per_s() -> float:
 
 
 def _fastest_s(call: Callable[[], object], budget_s: float) -> float:
-    """Return the seconds of the fastest of the calls that fit into the budget; at least three, the first not counted."""
+    """Return the seconds of the fastest of the calls that fit into the budget; at least three, the first not
+    counted."""
     call()
     best = float("inf")
     started = time.perf_counter()

@@ -88,7 +88,8 @@ class SweepPlan:
 
 
 def entry_id(fragment: Fragment, dtype: str) -> str:
-    """Return ``Conv-fp32-<16 hexadecimal digits>``: the same operator in the same arithmetic has the same id everywhere."""
+    """Return ``Conv-fp32-<16 hexadecimal digits>``: the same operator in the same arithmetic has the same id
+    everywhere."""
     word = re.sub(r"[^A-Za-z0-9_]", "_", fragment.op_type)[:40]
     return f"{word}-{dtype}-{fragment.digest()}"
 

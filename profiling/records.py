@@ -27,11 +27,11 @@ class HostKernel:
 
 @frozen
 class MemoryUse:
-    """Hold the device memory of a whole model, in bytes, at its peak over all calls so far, weights and inputs included, as in a
-    process that runs nothing else; copies that loading needs are not counted. ``reserved_bytes``: what the runtime's
-    allocator took from the driver (torch's ``max_memory_reserved``); ``allocated_bytes``: what of it was in use at
-    most; ``device_bytes``: what the process held of the GPU, its context and the libraries' handles included. None
-    where the runtime or the driver does not tell."""
+    """Hold the device memory of a whole model, in bytes, at its peak over all calls so far, weights and
+    inputs included, as in a process that runs nothing else; copies that loading needs are not counted.
+    ``reserved_bytes``: what the runtime's allocator took from the driver (torch's ``max_memory_reserved``);
+    ``allocated_bytes``: what of it was in use at most; ``device_bytes``: what the process held of the GPU,
+    its context and the libraries' handles included. None where the runtime or the driver does not tell."""
 
     reserved_bytes: int | None = None
     allocated_bytes: int | None = None
@@ -40,13 +40,14 @@ class MemoryUse:
 
 @frozen
 class EntryRecord:
-    """Hold what one child measured of one entry. Times: ``started_unix_ns`` and ``ended_unix_ns`` on the wall clock; ``host_us`` is what
-    one call took on the host, one per repeat (without waiting for the device); ``elapsed_us`` the repeats from the
-    first call until the device was done, divided by ``repeats``. ``output_shapes``: of the fragment's outputs.
-    ``workspace_bytes``: peak memory of a call beyond inputs, weights and outputs. ``kernels``: on the CPU, what the
-    runtime's profiler says ran; None on a GPU, where the collector says it. In the latency pass (whole models, without
-    a profiler): ``latency_us``, one per repeat, from the beginning of a call until the device is done, each call alone;
-    ``memory``; ``cpu_nodes``, the nodes that a runtime on a GPU gave to the CPU. What was not measured is None."""
+    """Hold what one child measured of one entry. Times: ``started_unix_ns`` and ``ended_unix_ns`` on the wall
+    clock; ``host_us`` is what one call took on the host, one per repeat (without waiting for the device);
+    ``elapsed_us`` the repeats from the first call until the device was done, divided by ``repeats``.
+    ``output_shapes``: of the fragment's outputs. ``workspace_bytes``: peak memory of a call beyond inputs,
+    weights and outputs. ``kernels``: on the CPU, what the runtime's profiler says ran; None on a GPU, where
+    the collector says it. In the latency pass (whole models, without a profiler): ``latency_us``, one per
+    repeat, from the beginning of a call until the device is done, each call alone; ``memory``; ``cpu_nodes``,
+    the nodes that a runtime on a GPU gave to the CPU. What was not measured is None."""
 
     entry_id: str
     status: str
@@ -76,8 +77,8 @@ def record_line(record: EntryRecord) -> str:
 
 
 def read_records(path: Path) -> Iterator[EntryRecord]:
-    """Yield the records of a file. A last line without its newline (the child was killed) is dropped, anything else that
-    is no record refused with TableError."""
+    """Yield the records of a file. A last line without its newline (the child was killed) is dropped,
+    anything else that is no record refused with TableError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:

@@ -70,7 +70,7 @@ NCU = Tool(
 
 @frozen
 class ToolResult:
-    """How a tool ended. ``status``: its exit status, negative for a signal; None where the time limit ended it.
+    """Say how a tool ended. ``status``: its exit status, negative for a signal; None where the time limit ended it.
     ``output``: stdout and stderr together; of much output the beginning and the end."""
 
     status: int | None
@@ -79,7 +79,7 @@ class ToolResult:
 
     @property
     def timed_out(self) -> bool:
-        """True where the time limit ended it."""
+        """Return True where the time limit ended it."""
         return self.status is None
 
 
@@ -124,7 +124,7 @@ def _installed(tool: Tool) -> Iterator[Path]:
 
 
 def nsight_cache() -> Path:
-    """The folder into which ``.ci/install-nsight.sh`` unpacks by default."""
+    """Return the folder into which ``.ci/install-nsight.sh`` unpacks by default."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(cache) / "gkestimator"
 
@@ -151,7 +151,7 @@ def _version_of(path: Path, changed_ns: int) -> str | None:
 
 
 def tool_version(path: Path) -> str | None:
-    """The version that the tool at ``path`` says (``2023.4.4.54``); None where it does not answer."""
+    """Return the version that the tool at ``path`` says (``2023.4.4.54``); None where it does not answer."""
     try:
         return _version_of(path, path.stat().st_mtime_ns)
     except OSError:
@@ -190,7 +190,7 @@ def _bounded(file: IO[bytes]) -> str:
 
 
 class RunningTool:
-    """A tool at work. As a context manager it is ended, with all it started, when the block is left."""
+    """Hold a tool at work. As a context manager it is ended, with all it started, when the block is left."""
 
     def __init__(self, process: subprocess.Popen[bytes], mark: str) -> None:
         self._process = process
@@ -198,22 +198,22 @@ class RunningTool:
 
     @property
     def pid(self) -> int:
-        """The process that was started; others carry the same mark."""
+        """Return the id of the process that was started; others carry the same mark."""
         return self._process.pid
 
     def poll(self) -> int | None:
-        """The exit status, negative for a signal; None while it runs."""
+        """Return the exit status, negative for a signal; None while it runs."""
         return self._process.poll()
 
     def wait(self, timeout_s: float) -> int | None:
-        """The exit status, or None where it still runs after ``timeout_s`` seconds."""
+        """Return the exit status, or None where it still runs after ``timeout_s`` seconds."""
         try:
             return self._process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
-        """SIGTERM to the tool, then, after ``grace_s`` seconds, SIGKILL to everything that carries its mark."""
+        """Send SIGTERM to the tool, then, after ``grace_s`` seconds, SIGKILL to everything that carries its mark."""
         if self._process.poll() is None and grace_s > 0:
             self._signal_group(signal.SIGTERM)
             self.wait(grace_s)
@@ -291,8 +291,8 @@ def start_tool(
 
 
 def complaint(output: str, *, or_last: bool = True) -> str | None:
-    """The first line of a tool's output that complains (``ERROR``, ``SKIPPED``, ...), without progress bars; failing
-    that, with ``or_last``, its last line; None where it said nothing."""
+    """Return the first line of a tool's output that complains (``ERROR``, ``SKIPPED``, ...), without progress
+    bars; failing that, with ``or_last``, its last line; None where it said nothing."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip()]
     lines = [line for line in lines if not re.match(r"\[\d+/\d+\]", line)]
     for line in lines:

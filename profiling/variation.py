@@ -16,7 +16,7 @@ _NORMAL = 1.4826
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float | None:
-    """Standard deviation (of the sample) / mean; None for fewer than two values or a mean of 0."""
+    """Return standard deviation (of the sample) / mean; None for fewer than two values or a mean of 0."""
     if len(values) < 2:
         return None
     mean = math.fsum(values) / len(values)
@@ -26,8 +26,8 @@ def coefficient_of_variation(values: Sequence[float]) -> float | None:
 
 
 def robust_variation(values: Sequence[float]) -> float | None:
-    """The same from the median absolute deviation, which a few interrupted repeats do not move, as they do not move the
-    median that is kept; None for fewer than two values or a median of 0."""
+    """Return the same from the median absolute deviation, which a few interrupted repeats do not move, as
+    they do not move the median that is kept; None for fewer than two values or a median of 0."""
     if len(values) < 2:
         return None
     middle = statistics.median(values)
@@ -37,9 +37,9 @@ def robust_variation(values: Sequence[float]) -> float | None:
 
 
 def judged_variation(record: EntryRecord, totals_us: Sequence[float] | None) -> float | None:
-    """What ``environment.judge`` is told of an entry. ``totals_us``: device time of each repeat. On the CPU, where the
-    operating system interrupts repeats and runtimes' profilers count whole microseconds, the executor's own clock. Of a
-    whole model in the latency pass the latencies.
+    """Return what ``environment.judge`` is told of an entry. ``totals_us``: device time of each repeat. On
+    the CPU, where the operating system interrupts repeats and runtimes' profilers count whole microseconds,
+    the executor's own clock. Of a whole model in the latency pass the latencies.
 
     Robust in all cases: the median is what is kept, and of fifty calls of 2 us the first, whose code is in no cache,
     is enough for a coefficient of 20 %. On a GPU what time stamps vary by themselves is taken out: CUPTI's have tens of

@@ -41,7 +41,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the entries that ``arguments`` name; the exit status."""
+    """Measure the entries that ``arguments`` name and return the exit status."""
     try:
         return _run(_Arguments(arguments))
     except GkestimatorError as e:
@@ -55,7 +55,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Arguments:
-    """The command line, checked. Raises UsageError."""
+    """Hold the command line, checked. Raises UsageError."""
 
     def __init__(self, arguments: Sequence[str] | None) -> None:
         parser = _Parser(prog="gkest child", allow_abbrev=False)
@@ -140,7 +140,7 @@ def _run(given: _Arguments) -> int:
 
 @contextmanager
 def _told_to_end(listens: bool) -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM came, where the child ``listens`` for it."""
+    """Give what says that SIGTERM came, where the child ``listens`` for it."""
     came: list[int] = []
     if not listens or threading.current_thread() is not threading.main_thread():
         yield lambda: False
@@ -155,7 +155,7 @@ def _told_to_end(listens: bool) -> Iterator[Callable[[], bool]]:
 def _record(
     executor: Executor, entry: PlanEntry, given: _Arguments, ranges: Ranges
 ) -> tuple[EntryRecord, bool]:
-    """The record of ``entry``, and whether the device is lost."""
+    """Return the record of ``entry``, and whether the device is lost."""
     try:
         require_host_memory(entry, given.device, available_host_bytes())
         if given.latency:
@@ -180,7 +180,7 @@ def _record(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """The records, for appending; what a killed child left of a line is cut off first. Raises OutputError."""
+    """Open the records for appending; what a killed child left of a line is cut off first. Raises OutputError."""
     try:
         with open(path, "a+b") as stream:
             stream.seek(0)

@@ -33,8 +33,8 @@ _LARGEST_INTEGER = 100
 
 
 def numpy_dtype(dtype: DType) -> np.dtype:
-    """numpy's type of an element, from ml_dtypes where numpy has none. Raises EntryUnsupportedError for strings and for
-    types packed two to a byte."""
+    """Return numpy's type of an element, from ml_dtypes where numpy has none. Raises EntryUnsupportedError
+    for strings and for types packed two to a byte."""
     if dtype in NUMPY_NAMES:
         return np.dtype(NUMPY_NAMES[dtype])
     if dtype not in _ML_DTYPES:
@@ -50,14 +50,14 @@ def numpy_dtype(dtype: DType) -> np.dtype:
 
 
 def tensor_rng(entry_id: str, tensor: str, seed: int) -> np.random.Generator:
-    """A generator of its own for each tensor, equal on every machine and in whichever order entries run."""
+    """Return a generator of its own for each tensor, equal on every machine and in whichever order entries run."""
     digest = hashlib.sha256(f"{seed}\0{entry_id}\0{tensor}".encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:16], "little"))
 
 
 def fill(tensor: FragmentTensor, rng: np.random.Generator, *, drawn: int = _BLOCK) -> np.ndarray:
-    """Values of ``tensor`` as its ``fill`` says, in its shape and element type, C order. At most ``drawn`` elements are
-    drawn, a larger tensor repeats them.
+    """Return the values of ``tensor`` as its ``fill`` says, in its shape and element type, C order. At most
+    ``drawn`` elements are drawn, a larger tensor repeats them.
 
     Weights of rank 2 and more are scaled by 1/sqrt of the sums they go into, so that half precision holds the sums.
     Whole numbers under ``normal`` or ``positive`` lie in 1..100: nothing is divided by zero. All zeros occurs only
@@ -74,13 +74,13 @@ def fill(tensor: FragmentTensor, rng: np.random.Generator, *, drawn: int = _BLOC
 
 
 def entry_inputs(entry: PlanEntry, seed: int) -> dict[str, np.ndarray]:
-    """Every tensor of role ``input``, by name."""
+    """Return every tensor of role ``input``, by name."""
     make = entry_values(entry, seed)
     return {t.name: make(t) for t in entry.fragment.tensors if t.role == "input"}
 
 
 def entry_values(entry: PlanEntry, seed: int) -> Callable[[FragmentTensor], np.ndarray]:
-    """What makes the values of the entry's tensors, the same for every executor."""
+    """Return what makes the values of the entry's tensors, the same for every executor."""
     drawn = _BLOCK_OF_A_MODEL if entry.fragment.is_model else _BLOCK
     return lambda tensor: fill(tensor, tensor_rng(entry.id, tensor.name, seed), drawn=drawn)
 

@@ -14,13 +14,14 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_host_bytes() -> int | None:
-    """Bytes that this process may still take, by the kernel's account and the container's; None where not told."""
+    """Return the bytes that this process may still take, by the kernel's account and the container's; None
+    where not told."""
     limits = [v for v in (_meminfo(), _cgroup()) if v is not None]
     return min(limits) if limits else None
 
 
 def require_host_memory(entry: PlanEntry, device: str, available: int | None) -> None:
-    """Raises ExecutionError where the tensors of ``entry`` do not fit. On a GPU only its inputs and weights, one at a
+    """Raise ExecutionError where the tensors of ``entry`` do not fit. On a GPU only its inputs and weights, one at a
     time on their way to the device, are held here."""
     if available is None:
         return
@@ -39,7 +40,8 @@ def require_host_memory(entry: PlanEntry, device: str, available: int | None) ->
 
 
 def _outputs(entry: PlanEntry) -> int:
-    """Results that are there at once: each from the operator that makes it to the last that reads it."""
+    """Return the bytes of results that are there at once: each from the operator that makes it to the last
+    that reads it."""
     try:
         graph = fragment_graph(entry.fragment)
     except GkestimatorError:

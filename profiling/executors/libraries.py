@@ -10,8 +10,8 @@ _MAPS = Path("/proc/self/maps")
 
 
 def cuda_versions(maps: Path = _MAPS) -> dict[str, str]:
-    """``cuda`` (runtime), ``cudnn``, ``cublas``, ``cuda_driver`` (the CUDA that the driver serves) as far as loaded;
-    what is not loaded, or does not tell, is left out."""
+    """Return ``cuda`` (runtime), ``cudnn``, ``cublas``, ``cuda_driver`` (the CUDA that the driver serves) as
+    far as loaded; what is not loaded, or does not tell, is left out."""
     try:
         paths = set(re.findall(r"(/\S+\.so[.0-9]*)$", maps.read_text(errors="replace"), re.MULTILINE))
     except OSError:

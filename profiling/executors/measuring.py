@@ -32,9 +32,10 @@ Ranges = Callable[[str], AbstractContextManager[None]]
 
 @frozen
 class Effort:
-    """How often to call. ``repeats`` None: as many as take ``min_ms`` together, within LEAST_REPEATS..MOST_REPEATS; of
-    a whole model LEAST_REPEATS, for one call has thousands of launches; for its latency :func:`choose_calls`.
-    ``counters``: one call after one warm-up, for a profiler that replays it."""
+    """Say how often to call. ``repeats`` None: as many as take ``min_ms`` together, within
+    LEAST_REPEATS..MOST_REPEATS; of a whole model LEAST_REPEATS, for one call has thousands of launches; for
+    its latency :func:`choose_calls`. ``counters``: one call after one warm-up, for a profiler that replays
+    it."""
 
     warmup: int = 3
     repeats: int | None = None
@@ -44,21 +45,21 @@ class Effort:
 
 @frozen
 class Clocks:
-    """``elapsed_ns`` never goes back; ``unix_ns`` is the wall clock."""
+    """Tell the time: ``elapsed_ns`` never goes back; ``unix_ns`` is the wall clock."""
 
     elapsed_ns: Callable[[], int] = time.perf_counter_ns
     unix_ns: Callable[[], int] = time.time_ns
 
 
 def choose_repeats(call_ns: int, min_ms: float) -> int:
-    """Calls of ``call_ns`` that take at least ``min_ms`` together, within LEAST_REPEATS..MOST_REPEATS."""
+    """Return the calls of ``call_ns`` that take at least ``min_ms`` together, within LEAST_REPEATS..MOST_REPEATS."""
     wanted = math.ceil(min_ms * 1e6 / max(1, call_ns))
     return max(LEAST_REPEATS, min(MOST_REPEATS, wanted))
 
 
 def choose_calls(call_ns: int) -> int:
-    """Calls of a whole model of ``call_ns`` for its latency: 20; more while all take less than a second together,
-    MOST_REPEATS at most; fewer where 20 take more than 4 seconds, LEAST_REPEATS at least."""
+    """Return the calls of a whole model of ``call_ns`` for its latency: 20; more while all take less than a
+    second together, MOST_REPEATS at most; fewer where 20 take more than 4 seconds, LEAST_REPEATS at least."""
     call_ns = max(1, call_ns)
     if call_ns * _USUAL_CALLS < _CALLS_NS:
         return min(MOST_REPEATS, _CALLS_NS // call_ns)
@@ -132,7 +133,7 @@ def _latency(prepared: Prepared, entry: PlanEntry, effort: Effort, clocks: Clock
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Python's garbage collector rests while calls are timed."""
+    """Let Python's garbage collector rest while calls are timed."""
     collects = gc.isenabled()
     gc.disable()
     try:

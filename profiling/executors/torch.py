@@ -37,7 +37,7 @@ _RAISED = (
 
 
 class TorchExecutor:
-    """Runs entries on ``cpu`` or ``cuda:N`` through torch's eager mode.
+    """Run entries on ``cpu`` or ``cuda:N`` through torch's eager mode.
 
     Process-wide settings (TF32, cuDNN's autotuning, inference mode) are as eager inference has them while an entry is
     prepared, and as they were before once the last is closed. Raises UsageError where torch or the device is missing.
@@ -67,11 +67,11 @@ class TorchExecutor:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the device is a GPU."""
+        """Return True where the device is a GPU."""
         return bool(self.device.type == "cuda")
 
     def versions(self) -> Mapping[str, str]:
-        """Versions of torch and, on a GPU, of the CUDA libraries that it loaded."""
+        """Return the versions of torch and, on a GPU, of the CUDA libraries that it loaded."""
         import torch
 
         versions = {"torch": str(torch.__version__)}
@@ -82,7 +82,7 @@ class TorchExecutor:
         return versions
 
     def prepare(self, entry: PlanEntry, seed: int) -> TorchPrepared:
-        """Tensors on the device, weights laid out as torch's modules hold them, the calls tried once. Raises
+        """Put tensors on the device, lay weights out as torch's modules hold them, try the calls once. Raises
         EntryUnsupportedError for what eager mode or the device does not do, ExecutionError otherwise."""
         self._require_precision(entry.dtype)
         try:
@@ -122,7 +122,7 @@ class TorchExecutor:
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
-        """Turns what torch raises into one line."""
+        """Turn what torch raises into one line."""
         try:
             yield
         except _RAISED as e:
@@ -130,7 +130,7 @@ class TorchExecutor:
 
 
 class TorchPrepared:
-    """A fragment's calls with their tensors. ``whole``: it is a whole model, whose memory is told."""
+    """Hold a fragment's calls with their tensors. ``whole``: it is a whole model, whose memory is told."""
 
     cpu_nodes: int | None = None
 
@@ -158,7 +158,7 @@ class TorchPrepared:
         self.synchronise()
 
     def outputs(self) -> tuple[Any, ...]:
-        """Run once; the fragment's results as tensors on the device."""
+        """Run once and return the fragment's results as tensors on the device."""
         self._settings.use(tf32=self._tf32)
         if self._call is None:
             raise ExecutionError("torch executor: the entry is closed")
@@ -168,7 +168,7 @@ class TorchPrepared:
             raise judged(e) from e
 
     def run(self) -> None:
-        """One call, as eager mode makes it; on a GPU it returns before the device is done."""
+        """Make one call, as eager mode makes it; on a GPU it returns before the device is done."""
         self.outputs()
 
     def synchronise(self) -> None:
@@ -180,7 +180,8 @@ class TorchPrepared:
                 torch.cuda.synchronize(self._executor.device)
 
     def workspace_bytes(self) -> int | None:
-        """Peak memory of a call beyond its inputs, weights and outputs, by torch's allocator; None on the CPU."""
+        """Return the peak memory of a call beyond its inputs, weights and outputs, by torch's allocator; None
+        on the CPU."""
         if not self._executor.on_gpu:
             return None
         import torch
@@ -197,9 +198,9 @@ class TorchPrepared:
         return max(0, int(peak - max(before, after)))
 
     def memory(self) -> MemoryUse | None:
-        """Device memory at its peak since the tensors were there, every call counted and the first one too: what torch
-        reserved and allocated, and what the process held, context and libraries' handles included. None on the CPU and
-        for what is no whole model.
+        """Return the device memory at its peak since the tensors were there, every call counted and the first
+        one too: what torch reserved and allocated, and what the process held, context and libraries' handles
+        included. None on the CPU and for what is no whole model.
 
         What an earlier entry of this process left in the allocator is given back before the tensors are made, cuBLAS's
         workspace too where this torch can. In the context stay the kernels and handles that it made CUDA load: these
@@ -224,8 +225,9 @@ class TorchPrepared:
         )
 
     def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
-        """On the CPU: the pieces of a call by torch's profiler; None on a GPU, and while another profiler of torch runs
-        (the second would end the first). Raises ExecutionError where the repeats differ from each other."""
+        """Return, on the CPU, the pieces of a call by torch's profiler; None on a GPU, and while another
+        profiler of torch runs (the second would end the first). Raises ExecutionError where the repeats
+        differ from each other."""
         if self._executor.on_gpu:
             return None
         import torch
@@ -271,7 +273,7 @@ def _begin_account(device: Any) -> None:
 
 
 class _Settings:
-    """torch's process-wide switches, as eager inference has them while anything is open."""
+    """Keep torch's process-wide switches, as eager inference has them while anything is open."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -280,7 +282,7 @@ class _Settings:
         self._tf32: bool | None = None
 
     def open(self, *, tf32: bool) -> None:
-        """One more entry is prepared."""
+        """Count one more entry that is prepared."""
         import torch
 
         if self._count == 0:
@@ -308,7 +310,7 @@ class _Settings:
         self._tf32 = tf32
 
     def close(self) -> None:
-        """One entry less; everything as before after the last."""
+        """Count one entry less; everything as before after the last."""
         import torch
 
         self._count -= 1

@@ -43,7 +43,7 @@ _BOOKKEEPING = frozenset(
 
 
 def profiled(run: Callable[[], None], repeats: int) -> tuple[HostKernel, ...]:
-    """The pieces of ``run`` in order, each with its duration in every repeat.
+    """Return the pieces of ``run`` in order, each with its duration in every repeat.
 
     A piece is the outermost operator with code of its own for the CPU; composed ones are taken apart, views and
     allocations left out. Raises ExecutionError where two repeats consist of different pieces.
@@ -88,8 +88,8 @@ def _pieces(event: Any) -> Iterator[Any]:
 
 @lru_cache(maxsize=4096)
 def _nature(name: str) -> tuple[bool, bool]:
-    """Whether an operator can calculate (a view gives its input's memory back and cannot), and whether it has code of
-    its own for the CPU rather than being composed of other operators."""
+    """Say whether an operator can calculate (a view gives its input's memory back and cannot), and whether it has code
+    of its own for the CPU rather than being composed of other operators."""
     import torch
 
     views = []

@@ -25,7 +25,7 @@ MOST_FLOPS = 4 * 10**12
 
 @frozen
 class SweepCandidate:
-    """``kernels``: what it launches in ``dtype``. ``nbytes``: of what goes in."""
+    """Hold what could be measured. ``kernels``: what it launches in ``dtype``. ``nbytes``: of what goes in."""
 
     id: str
     fragment: Fragment
@@ -36,8 +36,8 @@ class SweepCandidate:
 
 
 def lowering_options(runtime: str, dtypes: Iterable[str], gpu: GpuSpec) -> dict[str, LoweringOptions]:
-    """What each word of ``plan.DTYPES`` means under ``runtime`` on ``gpu``. Raises UsageError for a precision that the
-    GPU lacks."""
+    """Return what each word of ``plan.DTYPES`` means under ``runtime`` on ``gpu``. Raises UsageError for a
+    precision that the GPU lacks."""
     profile = load_runtime(runtime)
     options = {}
     for dtype in dtypes:
@@ -50,7 +50,7 @@ def lowering_options(runtime: str, dtypes: Iterable[str], gpu: GpuSpec) -> dict[
 
 @dataclass(slots=True, kw_only=True)
 class CandidateCollector:
-    """Lowers fragments in every precision wanted, keeps what can be measured, counts what is left out and why."""
+    """Lower fragments in every precision wanted, keep what can be measured, count what is left out and why."""
 
     options: Mapping[str, LoweringOptions]
     candidates: list[SweepCandidate] = field(default_factory=list)
@@ -58,7 +58,8 @@ class CandidateCollector:
     _ids: set[str] = field(default_factory=set)
 
     def add(self, fragment: Fragment, source: str) -> list[int]:
-        """Positions of the new candidates that ``fragment`` gives, one a precision; none for what is known already.
+        """Return the positions of the new candidates that ``fragment`` gives, one a precision; none for what
+        is known already.
 
         A float32 fragment is wanted in fp32, in tf32 where that changes a kernel, and in half precision; one that is in
         half precision already in that alone.

@@ -22,8 +22,8 @@ _FARTHEST = 3.0  # standard deviations: one absurd size shall not outweigh every
 
 
 def standardised(features: np.ndarray) -> np.ndarray:
-    """Columns with mean 0 and deviation 1, cut at three deviations, over the root of their number; constant columns are
-    dropped. (rows, features) in float32."""
+    """Return columns with mean 0 and deviation 1, cut at three deviations, over the root of their number;
+    constant columns are dropped. (rows, features) in float32."""
     if not len(features):
         return np.zeros((0, 1), dtype=np.float32)
     columns = np.asarray(features, dtype=np.float64)
@@ -36,7 +36,7 @@ def standardised(features: np.ndarray) -> np.ndarray:
 
 
 def spread(points: np.ndarray, demand: np.ndarray, ease: np.ndarray, taken: np.ndarray) -> Iterator[int]:
-    """Rows of ``points`` that are not ``taken`` (a mask), the most valuable next one first, all in the end.
+    """Yield the rows of ``points`` that are not ``taken`` (a mask), the most valuable next one first, all in the end.
 
     Value: by how much the row shortens the distances of all rows to the nearest one chosen (or taken), each distance
     times the row's ``demand``, all of it times the chosen row's ``ease``. Ties go to the lower row.
@@ -66,7 +66,7 @@ def spread(points: np.ndarray, demand: np.ndarray, ease: np.ndarray, taken: np.n
 
 
 def _largest(heap: list[tuple[float, int]], left: np.ndarray, gain: Callable[[int], float]) -> int:
-    """The row of the largest gain: what is on the heap are gains of before, which none exceeds since."""
+    """Return the row of the largest gain: what is on the heap are gains of before, which none exceeds since."""
     while True:
         _, row = heappop(heap)
         if not left[row]:
@@ -78,7 +78,7 @@ def _largest(heap: list[tuple[float, int]], left: np.ndarray, gain: Callable[[in
 
 
 def _distances(points: np.ndarray, squares: np.ndarray, row: int) -> np.ndarray:
-    """Distances of all rows to one."""
+    """Return the distances of all rows to one."""
     distances: np.ndarray = np.sqrt(np.maximum(squares + squares[row] - 2 * (points @ points[row]), 0.0))
     return distances.astype(np.float64)
 
@@ -91,7 +91,7 @@ def choose_order(
     shares: Mapping[Key, float],
     taken: np.ndarray,
 ) -> Iterator[int]:
-    """Candidates that are not ``taken``, the most valuable next one first.
+    """Yield candidates that are not ``taken``, the most valuable next one first.
 
     ``groups`` lists each group's candidates; ``points`` holds their (standardised) features in the same order;
     ``demand``, ``ease`` (see

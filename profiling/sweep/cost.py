@@ -88,7 +88,8 @@ def entry_s(
 
 
 def counters_s(kernels: np.ndarray, own_s: np.ndarray, costs: Costs) -> np.ndarray:
-    """Return the seconds that the counter pass adds to entries of ``kernels`` kernels and ``own_s`` seconds of timeline pass."""
+    """Return the seconds that the counter pass adds to entries of ``kernels`` kernels and ``own_s`` seconds
+    of timeline pass."""
     replays = kernels * costs.replay_s
     chunk = np.maximum((own_s + replays) / costs.chunk_work_s, 1.0 / costs.chunk_entries)
     return np.asarray(costs.prepare_s + replays + chunk * costs.counter_chunk_s)

@@ -41,8 +41,8 @@ _BYTES_BELOW = 128  # integers of eight bits are quantised numbers, not masks
 _SPLIT_TAKES_SIZES = 13  # the opset from which they are an input
 _ALL = (-1,)
 _HAND_ON = (
-    "Cast CastLike Clip Compress DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND Identity Pad ReduceMax "
-    "ReduceMin Reshape ReverseSequence Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu Unique Unsqueeze"
+    "Cast CastLike Clip Compress DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND Identity Pad "
+    "ReduceMax ReduceMin Reshape ReverseSequence Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu Unique Unsqueeze"
 )
 _CARRIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     dict.fromkeys(_HAND_ON.split(), (0,))
@@ -322,8 +322,8 @@ def _sharing(operators: Iterable[Operator], weights: Mapping[str, int]) -> list[
 
 
 def _one_opset(operators: list[Operator]) -> list[Operator]:
-    """Return operators of one opset a domain: those of inlined functions may be of an older one, and what did not change
-    since is of the newest, too. Raises NotAFragmentError for what changed."""
+    """Return operators of one opset a domain: those of inlined functions may be of an older one, and what did
+    not change since is of the newest, too. Raises NotAFragmentError for what changed."""
     newest: dict[str, int] = {}
     for op in operators:
         newest[op.domain] = max(op.version, newest.get(op.domain, 0))

@@ -41,8 +41,9 @@ _LAUNCH_S = 1e-4
 
 @frozen
 class ModelPrice:
-    """``latency_s``: of a call, estimated; ``seconds`` that measuring takes; ``mreq_pct``: how much of the GPU's memory
-    the process takes, None where no GPU is named or nothing can say."""
+    """Hold the price of a model. ``latency_s``: of a call, estimated; ``seconds`` that measuring takes;
+    ``mreq_pct``: how much of the GPU's memory the process takes, None where no GPU is named or nothing can
+    say."""
 
     latency_s: float
     seconds: float
@@ -51,7 +52,7 @@ class ModelPrice:
 
 @frozen
 class Prices:
-    """The estimator for every precision wanted, on the GPU that is named or the one that stands in for it."""
+    """Hold the estimator for every precision wanted, on the GPU that is named or the one that stands in for it."""
 
     request: PlanRequest
     gpu: GpuSpec
@@ -60,7 +61,7 @@ class Prices:
 
     @classmethod
     def of(cls, request: PlanRequest, paths: Sequence[Path], dtypes: Sequence[str]) -> Prices:
-        """Raises GkestimatorError: a GPU or bundle that cannot be had, a precision that the GPU lacks."""
+        """Raise GkestimatorError: a GPU or bundle that cannot be had, a precision that the GPU lacks."""
         engines = {
             dtype: Engine(
                 EstimateRequest(
@@ -78,8 +79,8 @@ class Prices:
         return cls(request=request, gpu=target.gpu, engines=engines, note=target.note)
 
     def price(self, graph: OperatorGraph, fragment: Fragment, dtype: str) -> ModelPrice:
-        """Of the model ``graph`` whose fragment in ``dtype`` is ``fragment``. Raises UnsupportedOperatorError, and
-        UsageError for a model that launches nothing."""
+        """Return what measuring ``graph`` takes, whose fragment in ``dtype`` is ``fragment``. Raises
+        UnsupportedOperatorError, and UsageError for a model that launches nothing."""
         engine = self.engines[dtype]
         try:
             lowered = engine.lower_graphs(graph.name, [graph])
@@ -113,7 +114,8 @@ class Prices:
 def model_s(
     latency_s: float, *, nbytes: int, nodes: int, launches: int, costs: Costs, repeats: int | None = None
 ) -> float:
-    """Seconds of the latency pass and the timeline pass of a model, their part of the chunks' overhead included.
+    """Return the seconds of the latency pass and the timeline pass of a model, their part of the chunks'
+    overhead included.
 
     ``nbytes``: of inputs and weights; ``launches``: kernels of one call.
     """

@@ -30,7 +30,7 @@ def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
 
 @lru_cache(maxsize=4096)
 def _always_float(op_type: str, opset: int, domain: str) -> frozenset[int]:
-    """Positions of inputs that are float32 whatever the element type (Resize's scales)."""
+    """Return the positions of inputs that are float32 whatever the element type (Resize's scales)."""
     schema = _schema(op_type, opset, domain)
     inputs = () if schema is None else schema.inputs
     return frozenset(i for i, formal in enumerate(inputs) if formal.type_str == "tensor(float)")
@@ -45,13 +45,14 @@ def _takes(op_type: str, opset: int, domain: str, dtype: str) -> bool:
 
 
 def native_dtype(fragment: Fragment) -> str | None:
-    """The half precision that a fragment's tensors are in already; None where it is in float32 (or in integers)."""
+    """Return the half precision that a fragment's tensors are in already; None where it is in float32 (or in
+    integers)."""
     dtypes = {t.dtype for t in fragment.tensors}
     return next((word for word, dtype in HALVES.items() if dtype in dtypes), None)
 
 
 def in_dtype(fragment: Fragment, dtype: str) -> Fragment | None:
-    """``fragment`` with its float32 tensors in the element type of ``dtype`` (one of ``plan.DTYPES``).
+    """Return ``fragment`` with its float32 tensors in the element type of ``dtype`` (one of ``plan.DTYPES``).
 
     The fragment itself for fp32 and tf32. None where nothing is left to do (a cast to the type it has already), except
     in a whole model, where such a cast stays and does nothing.
@@ -90,7 +91,7 @@ def _halved(tensor: FragmentTensor, half: DType) -> FragmentTensor:
 
 
 def _retyped(node: FragmentNode, half: DType) -> FragmentNode:
-    """Attributes that say float32 say ``half``: a converted file stores what was float32 in half precision."""
+    """Have attributes that say float32 say ``half``: a converted file stores what was float32 in half precision."""
     changed = {
         name: element_type(half) for name in _TYPE_ATTRIBUTES if node.attributes.get(name) == _FLOAT_NUMBER
     }

@@ -57,9 +57,10 @@ _SPAN = 2.0  # no weight is more than this times, or this part of, the usual
 
 @frozen
 class Valued:
-    """Hold by candidate: predicted microseconds of one call (``call_us``), kernels, how doubtful the prediction is and how
-    much that and its source are worth (``weights``, about 1). ``groups``: candidates by family and precision of the
-    kernel that takes longest; ``points``: their features; ``shares``: entries that each group is due."""
+    """Hold by candidate: predicted microseconds of one call (``call_us``), kernels, how doubtful the
+    prediction is and how much that and its source are worth (``weights``, about 1). ``groups``: candidates by
+    family and precision of the kernel that takes longest; ``points``: their features; ``shares``: entries
+    that each group is due."""
 
     call_us: np.ndarray
     kernels: np.ndarray
@@ -120,7 +121,8 @@ def value(
 
 
 def _weight_of_precisions(groups: Mapping[GroupKey, list[int]], family: str) -> float:
-    """Return what the precisions of ``family`` weigh together: a family's share is the same however many it comes in."""
+    """Return what the precisions of ``family`` weigh together: a family's share is the same however many it
+    comes in."""
     return sum(DTYPE_SHARES[dtype] for name, dtype in groups if name == family)
 
 

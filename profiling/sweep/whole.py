@@ -31,8 +31,8 @@ _LONGEST_NAME = 200
 
 
 def make_whole_plan(request: PlanRequest, progress: Progress | None = None) -> Planned:
-    """Return a plan of every model of ``request`` at every batch size (None: as exported) in every precision, cheap and most wanted
-    first, until the budget is used up.
+    """Return a plan of every model of ``request`` at every batch size (None: as exported) in every precision,
+    cheap and most wanted first, until the budget is used up.
 
     A model that cannot be planned is in ``failures``, one line for each reason. Where ``request.gpu`` is named, entries
     whose estimated memory is more than it has are left out, and ``messages`` says so. The order does not depend on the
@@ -66,8 +66,8 @@ def make_whole_plan(request: PlanRequest, progress: Progress | None = None) -> P
 
 @frozen
 class _Point:
-    """Hold one model at one batch size: an entry for each precision. ``again``: an earlier model of the plan is the same
-    graph; ``seconds``: of all entries."""
+    """Hold one model at one batch size: an entry for each precision. ``again``: an earlier model of the plan
+    is the same graph; ``seconds``: of all entries."""
 
     entries: tuple[PlanEntry, ...]
     batch_size: int

@@ -11,7 +11,7 @@ from gkestimator.profiling.plan import SweepPlan, write_plan
 
 
 def part_paths(path: Path, parts: int) -> tuple[Path, ...]:
-    """``plan.json`` in 4 parts: ``plan-1of4.json``, ..., ``plan-4of4.json``."""
+    """Return, for ``plan.json`` in 4 parts: ``plan-1of4.json``, ..., ``plan-4of4.json``."""
     return tuple(path.with_name(f"{path.stem}-{i}of{parts}{path.suffix}") for i in range(1, parts + 1))
 
 

@@ -29,8 +29,8 @@ _PRECISIONS = {
 
 @frozen
 class CallStep:
-    """One call: what it is called with and what it gives, by name (an empty name for what is omitted, taken as a host
-    value, or not asked for)."""
+    """Hold one call: what it is called with and what it gives, by name (an empty name for what is omitted,
+    taken as a host value, or not asked for)."""
 
     call: Call
     run: Run | Late
@@ -40,8 +40,8 @@ class CallStep:
 
 @frozen
 class CallProgram:
-    """The calls of a fragment. ``outputs``: names of its results. ``folded``: names of tensors that depend on weights
-    alone, which the graph therefore holds as weights."""
+    """Hold the calls of a fragment. ``outputs``: names of its results. ``folded``: names of tensors that
+    depend on weights alone, which the graph therefore holds as weights."""
 
     steps: tuple[CallStep, ...]
     outputs: tuple[str, ...]
@@ -49,7 +49,7 @@ class CallProgram:
 
 
 def lowering_options(dtype: str) -> LoweringOptions:
-    """How eager mode runs an entry of that arithmetic."""
+    """Return how eager mode runs an entry of that arithmetic."""
     matrix, half = _PRECISIONS[dtype]
     return LoweringOptions(
         runtime="torch", dtype=dtype, matmul_precision=matrix, conv_precision=matrix, half=half
@@ -57,8 +57,8 @@ def lowering_options(dtype: str) -> LoweringOptions:
 
 
 def program_of(fragment: Fragment, dtype: str) -> CallProgram:
-    """The calls of ``fragment``. Raises EntryUnsupportedError for what eager mode has no call for, or where nothing is
-    launched; ModelError for a fragment that is no valid model."""
+    """Return the calls of ``fragment``. Raises EntryUnsupportedError for what eager mode has no call for, or
+    where nothing is launched; ModelError for a fragment that is no valid model."""
     graph = fragment_graph(fragment)
     options = lowering_options(dtype)
     if not any(step.kernels or step.unknown for step in lower(graph, options, allow_unknown=True).steps):
@@ -124,7 +124,7 @@ def _step(
 
 
 def _host_type(dtype: DType) -> str | None:
-    """A type of numpy's own that holds host values of an element type; None where numbers cannot."""
+    """Return a type of numpy's own that holds host values of an element type; None where numbers cannot."""
     if dtype.is_floating:
         return {DType.DOUBLE: "float64", DType.FLOAT16: "float16"}.get(dtype, "float32")
     if dtype is DType.BOOL:
