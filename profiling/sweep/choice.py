@@ -27,12 +27,13 @@ def standardised(features: np.ndarray) -> np.ndarray:
     if not len(features):
         return np.zeros((0, 1), dtype=np.float32)
     columns = np.asarray(features, dtype=np.float64)
-    deviation = columns.std(axis=0)
-    kept = deviation > 1e-9
-    if not kept.any():
+    columns = columns[:, columns.std(axis=0) > 1e-9]
+    count = columns.shape[1]
+    if not count:
         return np.zeros((len(columns), 1), dtype=np.float32)
-    scaled = (columns[:, kept] - columns[:, kept].mean(axis=0)) / deviation[kept]
-    return np.asarray(np.clip(scaled, -_FARTHEST, _FARTHEST) / np.sqrt(kept.sum()), dtype=np.float32)
+    scaled = (columns - columns.mean(axis=0)) / columns.std(axis=0)
+    cut = np.clip(scaled, -_FARTHEST, _FARTHEST)
+    return np.asarray(cut / np.sqrt(count), dtype=np.float32)
 
 
 def spread(points: np.ndarray, demand: np.ndarray, ease: np.ndarray, taken: np.ndarray) -> Iterator[int]:
@@ -41,28 +42,32 @@ def spread(points: np.ndarray, demand: np.ndarray, ease: np.ndarray, taken: np.n
     Value: by how much the row shortens the distances of all rows to the nearest one chosen (or taken), each distance
     times the row's ``demand``, all of it times the chosen row's ``ease``. Ties go to the lower row.
     """
-    count = len(points)
     squares = np.einsum("ij,ij->i", points, points)
     left = ~np.asarray(taken, dtype=bool)
     # Nothing chosen: everything is as far away as two rows can be, which makes the first the (weighted) median.
-    nearest = np.full(count, 2.0 * math.sqrt(float(squares.max(initial=0.0))) + 1e-6)
-    for given in np.flatnonzero(~left):
-        np.minimum(nearest, _distances(points, squares, int(given)), out=nearest)
+    longest = math.sqrt(float(squares.max(initial=0.0)))
+    nearest = np.full(len(points), 2.0 * longest + 1e-6)
+
+    def come_nearer(row: int) -> None:
+        np.minimum(nearest, _distances(points, squares, row), out=nearest)
 
     def gain(row: int) -> float:
         shorter = np.maximum(nearest - _distances(points, squares, row), 0.0)
         return float(shorter @ demand) * float(ease[row])
 
-    heap = [(-gain(int(row)), int(row)) for row in np.flatnonzero(left)]
+    for row in np.flatnonzero(~left).tolist():
+        come_nearer(row)
+    heap = [(-gain(row), row) for row in np.flatnonzero(left).tolist()]
     heapify(heap)
-    for turn in range(1, int(left.sum()) + 1):
+    for turn in range(1, len(heap) + 1):
         if turn % FARTHEST_EVERY == 0:
+            # What no candidate is near to would else come last: corners, which the training range must hold.
             row = int(np.argmax(np.where(left, nearest, -1.0)))
         else:
             row = _largest(heap, left, gain)
         left[row] = False
         yield row
-        np.minimum(nearest, _distances(points, squares, row), out=nearest)
+        come_nearer(row)
 
 
 def _largest(heap: list[tuple[float, int]], left: np.ndarray, gain: Callable[[int], float]) -> int:
@@ -71,15 +76,17 @@ def _largest(heap: list[tuple[float, int]], left: np.ndarray, gain: Callable[[in
         _, row = heappop(heap)
         if not left[row]:
             continue
-        now = gain(row)
-        if not heap or (-now, row) <= heap[0]:
+        now = (-gain(row), row)
+        if not heap or now <= heap[0]:
             return row
-        heappush(heap, (-now, row))
+        heappush(heap, now)
 
 
 def _distances(points: np.ndarray, squares: np.ndarray, row: int) -> np.ndarray:
     """Return the distances of all rows to one."""
-    distances: np.ndarray = np.sqrt(np.maximum(squares + squares[row] - 2 * (points @ points[row]), 0.0))
+    products = points @ points[row]
+    # Rounding takes the square of a distance of nothing below zero.
+    distances: np.ndarray = np.sqrt(np.maximum(squares + squares[row] - 2 * products, 0.0))
     return distances.astype(np.float64)
 
 

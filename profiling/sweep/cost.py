@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 
 from gkestimator.core.records import frozen
 from gkestimator.hardware.runtimes import RUNTIMES
+from gkestimator.profiling.sweep.precision import HALVES
 
+Numbers = TypeVar("Numbers", float, np.ndarray)
 GENERIC_GPU = "A10G"
 """Whose durations stand in for a GPU that is not known: slower than most that are bought today."""
 GENERIC_KERNELS = "A100-PCIE-40GB"
@@ -65,6 +68,18 @@ COSTS: Mapping[str, Costs] = MappingProxyType(
 )
 
 
+def cpu_s(flops: Numbers, nbytes: Numbers) -> Numbers:
+    """Return the seconds that a slow processor takes for so many operations and bytes moved."""
+    return flops / CPU_FLOPS_PER_S + nbytes / CPU_BYTES_PER_S
+
+
+def cpu_slowness(dtype: str) -> float:
+    """Return how many times slower a slow processor is in ``dtype`` than in fp32."""
+    if dtype in HALVES:
+        return CPU_HALF_SLOWER
+    return 1.0
+
+
 def repeats_of(call_s: np.ndarray, costs: Costs, repeats: int | None = None) -> np.ndarray:
     """Return how often calls of ``call_s`` seconds are repeated; ``repeats`` fixes it."""
     if repeats is not None:
@@ -82,7 +97,8 @@ def entry_s(
     """
     call_s = np.maximum(kernel_us, costs.call_us) * 1e-6
     calls = costs.warmup + repeats_of(call_s, costs, repeats)
-    own = costs.prepare_s + nbytes / costs.fill_bytes_per_s + calls * call_s
+    fill_s = nbytes / costs.fill_bytes_per_s
+    own = costs.prepare_s + fill_s + calls * call_s
     chunks = np.maximum(own / costs.chunk_work_s, 1.0 / costs.chunk_entries)
     return np.asarray(own + chunks * costs.chunk_s)
 

@@ -18,16 +18,8 @@ from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.rows import requirement_row
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.profiling.executors.measuring import LEAST_REPEATS, choose_calls
-from gkestimator.profiling.sweep.cost import (
-    COSTS,
-    CPU_BYTES_PER_S,
-    CPU_FLOPS_PER_S,
-    CPU_HALF_SLOWER,
-    GENERIC_GPU,
-    Costs,
-)
+from gkestimator.profiling.sweep.cost import COSTS, GENERIC_GPU, Costs, cpu_s, cpu_slowness
 from gkestimator.profiling.sweep.planning import PlanRequest
-from gkestimator.profiling.sweep.precision import HALVES
 
 _WARM_CALLS = 3
 _WARM_S = 0.2
@@ -94,11 +86,12 @@ class Prices:
             raise UsageError(f"{graph.name}: launches nothing: every operator is a view, or known beforehand")
         latency_s = row.latency_ms / 1e3
         if self.request.cpu:
-            kernels = [(k, step.repeat) for step in steps for k in step.kernels]
-            latency_s = sum(
-                n * (k.flops / CPU_FLOPS_PER_S + (k.read_bytes + k.write_bytes) / CPU_BYTES_PER_S)
-                for k, n in kernels
-            ) * (CPU_HALF_SLOWER if dtype in HALVES else 1.0)
+            latency_s = 0.0
+            for step in steps:
+                for kernel in step.kernels:
+                    moved = kernel.read_bytes + kernel.write_bytes
+                    latency_s += step.repeat * cpu_s(kernel.flops, moved)
+            latency_s *= cpu_slowness(dtype)
         seconds = model_s(
             latency_s,
             nbytes=sum(t.nbytes for t in fragment.tensors),
@@ -121,8 +114,12 @@ def model_s(
     """
     load_s = costs.prepare_s + nodes * _NODE_S + nbytes / costs.fill_bytes_per_s
     warm_s = max(_WARM_CALLS * latency_s, _WARM_S)
-    latency = load_s + warm_s + (repeats or choose_calls(int(latency_s * 1e9))) * latency_s
-    timeline_calls = _TIMELINE_WARM + (repeats or LEAST_REPEATS)  # a number that run is told goes for both
-    timeline = load_s + timeline_calls * (latency_s + launches * _LAUNCH_S)
-    chunks = [max(s / costs.chunk_work_s, 1.0 / costs.chunk_entries) for s in (latency, timeline)]
-    return latency + timeline + sum(chunks) * costs.chunk_s
+    calls = repeats or choose_calls(int(latency_s * 1e9))
+    latency = load_s + warm_s + calls * latency_s
+    traced_calls = _TIMELINE_WARM + (repeats or LEAST_REPEATS)  # a number that run is told goes for both
+    traced_s = latency_s + launches * _LAUNCH_S
+    timeline = load_s + traced_calls * traced_s
+    chunks = 0.0
+    for own_s in (latency, timeline):
+        chunks += max(own_s / costs.chunk_work_s, 1.0 / costs.chunk_entries)
+    return latency + timeline + chunks * costs.chunk_s

@@ -40,6 +40,12 @@ _LEAST_CANDIDATES = 10_000  # a sweep of every precision has as many to choose f
 _SPARE = 1.3  # candidates per entry asked for
 _SHAPES_ALREADY = 2_500  # real shapes and corners of the catalogue, about
 _BATCH_SIZES = 64
+_LEAST_MINUTES = 1e-300
+
+
+def _between(value: float | None, least: float, most: float) -> bool:
+    """Return True for a number in the range, and for None: nobody said any."""
+    return value is None or least <= value <= most
 
 
 @frozen
@@ -71,14 +77,13 @@ class PlanRequest:
     made_by: str = ""
 
     def __post_init__(self) -> None:
-        batches = len(self.batch_sizes or ())
         self._require("runtime", self.runtime in RUNTIMES, runtime_words())
-        self._require("minutes", self.minutes is None or 0 < self.minutes <= 1e6, "a positive number")
-        entries = self.entries is None or 1 <= self.entries <= MAX_ENTRIES
-        self._require("entries", entries, f"1 to {MAX_ENTRIES:,}")
-        self._require("counters", 0 <= self.counters <= 1, "a share from 0 to 1")
-        self._require("repeats", self.repeats is None or 1 <= self.repeats <= 10_000, "1 to 10,000")
-        self._require("seed", 0 <= self.seed < 2**32, "a whole number from 0")
+        self._require("minutes", _between(self.minutes, _LEAST_MINUTES, 1e6), "a positive number")
+        self._require("entries", _between(self.entries, 1, MAX_ENTRIES), f"1 to {MAX_ENTRIES:,}")
+        self._require("counters", _between(self.counters, 0, 1), "a share from 0 to 1")
+        self._require("repeats", _between(self.repeats, 1, 10_000), "1 to 10,000")
+        self._require("seed", _between(self.seed, 0, 2**32 - 1), "a whole number from 0")
+        batches = len(self.batch_sizes or ())
         if batches > _BATCH_SIZES:
             raise UsageError(f"batch sizes: found {batches}, expected at most {_BATCH_SIZES}")
         self._require("gpu", not (self.cpu and self.gpu), "none for a plan of the CPU")
@@ -221,18 +226,21 @@ def _model_order(
     totals: defaultdict[tuple[str, str, int], float] = defaultdict(float)
     spent: list[dict[tuple[str, str, int], float]] = []
     for position, text in enumerate(origins):
-        candidate = candidates[position]
+        dtype = candidates[position].dtype
         mine = {}
         for (name, batch), launches in sweep.calls[text].launches.items():
-            place = (candidate.dtype, name, batch)
+            place = (dtype, name, batch)
             mine[place] = float(call_us[position]) * launches
             totals[place] += mine[place]
         spent.append(mine)
-    shares = [sum(us / totals[place] for place, us in mine.items() if us > 0) for mine in spent]
+    shares = []
+    for mine in spent:
+        parts = [us / totals[place] for place, us in mine.items() if us > 0]
+        shares.append(sum(parts))
     seen: set[tuple[Kernel, ...]] = set()
     new: list[int] = []
     again: list[int] = []
-    for position in sorted(range(len(shares)), key=lambda position: -shares[position]):
+    for position in np.argsort(np.negative(shares), kind="stable").tolist():
         kernels = candidates[position].kernels
         order = again if kernels in seen else new
         order.append(position)

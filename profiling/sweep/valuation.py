@@ -14,8 +14,7 @@ from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.vector import feature_matrix
 from gkestimator.profiling.sweep.candidates import SweepCandidate
 from gkestimator.profiling.sweep.choice import standardised
-from gkestimator.profiling.sweep.cost import CPU_BYTES_PER_S, CPU_FLOPS_PER_S, CPU_HALF_SLOWER
-from gkestimator.profiling.sweep.precision import HALVES
+from gkestimator.profiling.sweep.cost import cpu_s, cpu_slowness
 
 GroupKey = tuple[str, str]
 
@@ -81,34 +80,25 @@ def value(
     counts = np.array([len(c.kernels) for c in candidates], dtype=np.intp)
     table = KernelTable.from_kernels([k for c in candidates for k in c.kernels])
     predicted = bundle.predict(table, gpu)
-    duration_us = predicted.duration_us
     starts = np.cumsum(counts) - counts
-    longest = [
-        start + int(np.argmax(duration_us[start : start + count]))
-        for start, count in zip(starts, counts, strict=True)
-    ]
-    main = np.array(longest, dtype=np.intp)
+    main = _longest(predicted.duration_us, starts, counts)
+    call_us = _per_call(predicted.duration_us, starts)
     if cpu:
         moved = table.columns["read_bytes"] + table.columns["write_bytes"]
-        duration_us = (table.columns["flops"] / CPU_FLOPS_PER_S + moved / CPU_BYTES_PER_S) * 1e6
-    if len(duration_us):
-        call_us = np.add.reduceat(duration_us, starts)
-    else:
-        call_us = np.zeros(0)
-    if cpu:
-        call_us *= [CPU_HALF_SLOWER if c.dtype in HALVES else 1.0 for c in candidates]
+        call_us = _per_call(cpu_s(table.columns["flops"], moved) * 1e6, starts)
+        call_us *= [cpu_slowness(c.dtype) for c in candidates]
     groups: dict[GroupKey, list[int]] = {}
     for position, candidate in enumerate(candidates):
         key = (str(table.family[main[position]]), candidate.dtype)
         groups.setdefault(key, []).append(position)
-    weights = np.array([_SOURCE_WEIGHTS.get(c.source.rpartition(":")[2], 1.0) for c in candidates])
+    weights = np.array([_source_weight(c.source) for c in candidates])
     shares = {}
     points = {}
     for (family, dtype), members in groups.items():
         share = FAMILY_SHARES.get(family, 0.5) * DTYPE_SHARES[dtype]
         shares[family, dtype] = share / _weight_of_precisions(groups, family)
         points[family, dtype] = _points(table.take(main[members]), family, gpu)
-    if doubt and len(duration_us):
+    if doubt and len(candidates):
         width = np.log(predicted.high_us[main] / predicted.low_us[main])
         usual = float(np.median(width))
         for key, members in groups.items():
@@ -118,6 +108,27 @@ def value(
     return Valued(
         call_us=call_us, kernels=counts, weights=weights, groups=groups, points=points, shares=shares
     )
+
+
+def _longest(duration_us: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the row of each candidate's longest kernel."""
+    rows = []
+    for start, count in zip(starts, counts, strict=True):
+        own = duration_us[start : start + count]
+        rows.append(start + int(np.argmax(own)))
+    return np.array(rows, dtype=np.intp)
+
+
+def _per_call(duration_us: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return the kernels' durations summed by candidate."""
+    if not len(duration_us):
+        return np.zeros(0)
+    return np.add.reduceat(duration_us, starts)
+
+
+def _source_weight(source: str) -> float:
+    kind = source.rpartition(":")[2]
+    return _SOURCE_WEIGHTS.get(kind, 1.0)
 
 
 def _weight_of_precisions(groups: Mapping[GroupKey, list[int]], family: str) -> float:

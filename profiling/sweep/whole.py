@@ -46,10 +46,11 @@ def make_whole_plan(request: PlanRequest, progress: Progress | None = None) -> P
     prices = Prices.of(request, paths, _dtypes(request))
     maker = _Maker(request=request, prices=prices)
     names = distinct_names(paths)
-    for number, (path, name, pattern) in enumerate(zip(paths, names, model_patterns(names), strict=True)):
+    patterns = model_patterns(names)
+    for number, (path, name) in enumerate(zip(paths, names, strict=True)):
         if progress is not None:
             progress(name, number, len(paths))
-        maker.add(path, name, pattern)
+        maker.add(path, name, patterns[number])
     failures = (*missing, *maker.failures)
     unmet = sorted(request.dims.keys() - maker.dims_met)
     if unmet and maker.points:
@@ -224,9 +225,10 @@ def _messages(
     if prices.note is not None and plan.gpu is not None:
         lines.append(prices.note)
     models = {e.model.name for e in plan.entries if e.model is not None}
+    plural = "s" if len(models) > 1 else ""
     precisions = Counter(e.dtype for e in plan.entries)
     listed = ", ".join(f"{dtype} {n}" for dtype, n in precisions.most_common())
-    lines.append(f"{len(models)} whole model{'s' if len(models) > 1 else ''}; precisions: {listed}")
+    lines.append(f"{len(models)} whole model{plural}; precisions: {listed}")
     if maker.same:
         listed = ", ".join(f"{name} (as {first})" for name, first in maker.same.items())
         lines.append(f"the same graph as an earlier model, so planned last: {listed}")
