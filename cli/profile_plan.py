@@ -72,8 +72,8 @@ def command(
     """
     from gkestimator.cli.progress import Progress
     from gkestimator.core.errors import UsageError
+    from gkestimator.profiling.plan import write_plans
     from gkestimator.profiling.sweep import PlanRequest, make_plan, make_whole_plan
-    from gkestimator.profiling.sweep.writing import write_plans
 
     if whole and not options["models"]:
         raise UsageError("--whole plans models: name some with --models")

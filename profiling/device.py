@@ -8,21 +8,9 @@ from collections.abc import Mapping
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.profiling.cuda_driver import CudaDevice, cuda_device, cuda_device_count
-from gkestimator.profiling.gpu_files import gpu_name, gpu_toml, known_gpu
 from gkestimator.profiling.nvml import NvmlError, NvmlGpu
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.tools import ToolError, run_tool
-
-__all__ = [
-    "DeviceError",
-    "cuda_devices",
-    "device_facts",
-    "facts_without_measuring",
-    "gpu_name",
-    "gpu_toml",
-    "known_gpu",
-    "parse_device",
-]
 
 _WARP = 32
 _PCIE_BYTES_PER_LANE = {
@@ -96,7 +84,10 @@ def facts_without_measuring(device: str) -> DeviceFacts:
 def facts_of(cuda: CudaDevice, gpu: NvmlGpu | None, *, index: int, driver: str | None) -> DeviceFacts:
     """Return the facts from what the CUDA driver says, with NVML's (None where there is none) for the rest."""
     has = cuda.attributes
-    limits: dict[str, float] = {name: float(has[name]) for name in _DIRECT if name in has}
+    limits = {}
+    for name in _DIRECT:
+        if name in has:
+            limits[name] = float(has[name])
     if "threads_per_sm" in has:
         limits["warps_per_sm"] = float(has["threads_per_sm"] // has.get("warp_size", _WARP))
     limits["memory_visible_bytes"] = float(cuda.memory_bytes)

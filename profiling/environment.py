@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
 from gkestimator.core.errors import OutputError
 from gkestimator.profiling.nvml import NvmlError, NvmlGpu
@@ -39,6 +39,8 @@ _JITTER_US = 0.5
 """What time stamps of a launch vary by themselves: counts for kernels of a few microseconds."""
 _NEAR_NS = int(0.5e9)
 _OTHERS_PCT = 1.0
+HeldBytes: TypeAlias = "Mapping[int, int | None]"
+"""Bytes of the GPU by process id; None where a size is not told."""
 
 
 def noise_limit(record: EntryRecord, *, on_cpu: bool = False) -> float:
@@ -206,7 +208,7 @@ def sampling(device: DeviceFacts) -> Callable[[], EnvironmentSample]:
     return take
 
 
-def _sum_of_known(others: Mapping[int, int | None] | None) -> int | None:
+def _sum_of_known(others: HeldBytes | None) -> int | None:
     """Return what other processes hold together; None where that of one is not told."""
     if others is None:
         return None
@@ -218,7 +220,7 @@ def _sum_of_known(others: Mapping[int, int | None] | None) -> int | None:
     return total
 
 
-def _share_of(others: Mapping[int, int | None] | None, busy: Mapping[int, float] | None) -> float | None:
+def _share_of(others: HeldBytes | None, busy: Mapping[int, float] | None) -> float | None:
     if others is None:
         return None
     if not others:
@@ -235,10 +237,10 @@ class Tenants:
     there are unknown here; then who came after the start and is no process of ours here is taken for our child.
     """
 
-    def __init__(self, first: dict[int, int | None], *, own: frozenset[int]) -> None:
+    def __init__(self, first: HeldBytes, *, own: frozenset[int]) -> None:
         self._first = frozenset(first) - own
 
-    def others(self, listed: Mapping[int, int | None], *, own: frozenset[int]) -> dict[int, int | None]:
+    def others(self, listed: HeldBytes, *, own: frozenset[int]) -> dict[int, int | None]:
         """Return the processes of ``listed`` that are not ours; ``own``: this process and its descendants now."""
         ours_seen = not own.isdisjoint(listed)
         foreign = {}
@@ -261,7 +263,8 @@ def _family(root: int) -> frozenset[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
             # The command's name may hold spaces and brackets: fields count from the last bracket.
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            behind_the_name = (folder / "stat").read_text().rpartition(")")[2]
+            parents[int(folder.name)] = int(behind_the_name.split()[1])
             if f"{MARK}={root}.".encode() in (folder / "environ").read_bytes():
                 family.add(int(folder.name))
     grown = True

@@ -84,7 +84,11 @@ class SweepPlan:
         """Return ``parts`` plans of about equal value and length: entries are dealt round robin. Raises UsageError."""
         if not 1 <= parts <= max(1, len(self.entries)):
             raise UsageError(f"cannot split {len(self.entries)} entries into {parts} plans")
-        return tuple(replace(self, entries=self.entries[i::parts]) for i in range(parts))
+        plans = []
+        for first in range(parts):
+            dealt = self.entries[first::parts]
+            plans.append(replace(self, entries=dealt))
+        return tuple(plans)
 
 
 def entry_id(fragment: Fragment, dtype: str) -> str:
@@ -107,6 +111,35 @@ def write_plan(plan: SweepPlan, path: Path) -> None:
     opened = json.dumps(head, indent=1, allow_nan=False).removesuffix("\n}")
     lines = ",\n".join(json.dumps(_entry_document(entry), allow_nan=False) for entry in plan.entries)
     write_bytes(path, f'{opened},\n "entries": [\n{lines}\n]}}\n'.encode())
+
+
+def part_paths(path: Path, parts: int) -> tuple[Path, ...]:
+    """Return, for ``plan.json`` in 4 parts: ``plan-1of4.json``, ..., ``plan-4of4.json``."""
+    paths = []
+    for number in range(1, parts + 1):
+        name = f"{path.stem}-{number}of{parts}{path.suffix}"
+        paths.append(path.with_name(name))
+    return tuple(paths)
+
+
+def write_plans(
+    plan: SweepPlan, path: Path, split: int | None = None, *, read: Iterable[Path | str] = ()
+) -> tuple[Path, ...]:
+    """Write ``plan``, or ``split`` plans that share its entries, and say where.
+
+    ``read``: files that the plan was made from, which it must not replace. Raises UsageError, OutputError.
+    """
+    for source in read:
+        there = os.path.exists(path) and os.path.exists(source)
+        if there and os.path.samefile(path, source):
+            raise UsageError(f"-o {path}: is also read (as {source}); expected a file of its own")
+    if split is None:
+        write_plan(plan, path)
+        return (path,)
+    paths = part_paths(path, split)
+    for part, target in zip(plan.split(split), paths, strict=True):
+        write_plan(part, target)
+    return paths
 
 
 def _entry_document(entry: PlanEntry) -> dict[str, Any]:
@@ -158,9 +191,12 @@ def _plan(document: Any, where: str) -> SweepPlan:
     minutes = fields.take("minutes", "a positive number or null", _is_positive_or_null)
     seed = fields.take("seed", "a whole number", lambda value: type(value) is int, default=0)
     gpu = fields.take("gpu", "a name or null", lambda value: value is None or isinstance(value, str))
+    read = []
+    for number, entry in enumerate(entries, start=1):
+        read.append(_entry(entry, f"{where}: entry {number}"))
     plan = SweepPlan(
         runtime=runtime,
-        entries=tuple(_entry(e, f"{where}: entry {i}") for i, e in enumerate(entries, start=1)),
+        entries=tuple(read),
         gpu=gpu,
         minutes=None if minutes is None else float(minutes),
         seed=seed,

@@ -34,8 +34,8 @@ class Tools:
 def default_tools() -> Tools:
     """The profiler's own."""
     from gkestimator.profiling.collectors import parse_capture
-    from gkestimator.profiling.device import gpu_toml, known_gpu
     from gkestimator.profiling.environment import during, judge
+    from gkestimator.profiling.gpu_files import gpu_toml, known_gpu
     from gkestimator.profiling.parsers import join, split_repeats
 
     return Tools(

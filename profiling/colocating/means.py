@@ -35,14 +35,14 @@ def _judge(samples: Sequence[EnvironmentSample], record: EntryRecord, cv: float 
 
 
 def _known_gpu(facts: DeviceFacts) -> GpuSpec | None:
-    from gkestimator.profiling.device import known_gpu
+    from gkestimator.profiling.gpu_files import known_gpu
 
     found: GpuSpec | None = known_gpu(facts)
     return found
 
 
 def _gpu_toml(facts: DeviceFacts) -> str:
-    from gkestimator.profiling.device import gpu_toml
+    from gkestimator.profiling.gpu_files import gpu_toml
 
     return str(gpu_toml(facts))
 

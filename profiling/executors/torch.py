@@ -16,7 +16,7 @@ from gkestimator.profiling.executors.data import entry_values
 from gkestimator.profiling.executors.device_memory import nothing_told
 from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.libraries import cuda_versions
-from gkestimator.profiling.executors.torch_binding import bind, compiled, host_values
+from gkestimator.profiling.executors.torch_binding import ProgramRun, bind, compiled, host_values
 from gkestimator.profiling.executors.torch_calls.program import CallProgram, program_of
 from gkestimator.profiling.executors.torch_profile import profiled
 from gkestimator.profiling.plan import PlanEntry
@@ -151,7 +151,8 @@ class TorchPrepared:
         self._tells_memory = whole and executor.on_gpu
         if self._tells_memory:
             _forget_earlier()
-        self._call: Callable[[], tuple[Any, ...]] | None = compiled(*bind(program, values, executor.device))
+        calls, static, results = bind(program, values, executor.device)
+        self._call: ProgramRun | None = compiled(calls, static, results)
         if self._tells_memory:
             _begin_account(executor.device)
         self.output_shapes = tuple(tuple(t.shape) for t in self.outputs())

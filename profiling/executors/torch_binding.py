@@ -13,9 +13,11 @@ from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.onnx_io.fragment_models import fragment_model
 from gkestimator.profiling.executors.torch_calls import Late
 from gkestimator.profiling.executors.torch_calls.program import CallProgram, CallStep
-from gkestimator.profiling.executors.torch_calls.registry import torch_dtype
+from gkestimator.profiling.executors.torch_calls.registry import Change, torch_dtype
 
 Slots = tuple[int, ...]
+ProgramRun = Callable[[], tuple[Any, ...]]
+"""All calls of a program at once; gives its results."""
 Bound = tuple[Callable[..., Any], Slots, Slots, Slots]
 """A call over numbered slots: function, inputs (-1: None), outputs (-1: not asked for), slots dead afterwards. A tuple,
 for it is taken apart at every call that is measured."""
@@ -57,13 +59,15 @@ class _SlotBinder:
         function = step.run
         if isinstance(function, Late):
             late = function
-            function = late.make([None if slot < 0 else self.slots[slot] for slot in reads], self._device)
+            operands = [None if slot < 0 else self.slots[slot] for slot in reads]
+            function = late.make(operands, self._device)
             for position in late.keeps:
                 if position < len(reads):
                     reads[position] = -1
         self.functions.append(function)
         self.reads.append(tuple(reads))
-        self.writes.append(tuple(self._place(name) if name else -1 for name in step.outputs))
+        writes = [self._place(name) if name else -1 for name in step.outputs]
+        self.writes.append(tuple(writes))
 
     def hand_through(self, name: str) -> None:
         """Give a result that no call makes, an input, a slot."""
@@ -107,7 +111,7 @@ class _HostTensors:
         return self._tensors.pop(name, None)
 
 
-def _laid_out(tensor: Any, change: Callable[[Any], Any] | None, device: Any) -> Any:
+def _laid_out(tensor: Any, change: Change | None, device: Any) -> Any:
     """Return ``tensor`` changed, on ``device``, with no trace of the original in the allocator.
 
     A small one is changed on the host, for beside it on the device it would leave a hole among the others; a large one
@@ -146,7 +150,7 @@ def _with_deaths(binder: _SlotBinder, results: Slots) -> list[Bound]:
     return list(zip(binder.functions, binder.reads, binder.writes, dead, strict=True))
 
 
-def compiled(calls: Sequence[Bound], static: list[Any], results: Slots) -> Callable[[], tuple[Any, ...]]:
+def compiled(calls: Sequence[Bound], static: list[Any], results: Slots) -> ProgramRun:
     """Return the calls as one function without arguments, which does as little besides them as it can: what it does is
     measured as the host's time."""
     if len(calls) == 1:
@@ -156,7 +160,7 @@ def compiled(calls: Sequence[Bound], static: list[Any], results: Slots) -> Calla
     return _several(calls, static, results)
 
 
-def _single(function: Callable[..., Any], operands: Sequence[Any]) -> Callable[[], tuple[Any, ...]]:
+def _single(function: Callable[..., Any], operands: Sequence[Any]) -> ProgramRun:
     def single() -> tuple[Any, ...]:
         result = function(*operands)
         if isinstance(result, tuple | list):
@@ -166,7 +170,7 @@ def _single(function: Callable[..., Any], operands: Sequence[Any]) -> Callable[[
     return single
 
 
-def _several(calls: Sequence[Bound], static: list[Any], results: Slots) -> Callable[[], tuple[Any, ...]]:
+def _several(calls: Sequence[Bound], static: list[Any], results: Slots) -> ProgramRun:
     def several() -> tuple[Any, ...]:
         slots = static.copy()
         for function, inputs, outputs, dead in calls:

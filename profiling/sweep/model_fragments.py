@@ -42,7 +42,8 @@ _SPLIT_TAKES_SIZES = 13  # the opset from which they are an input
 _ALL = (-1,)
 _HAND_ON = (
     "Cast CastLike Clip Compress DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND Identity Pad "
-    "ReduceMax ReduceMin Reshape ReverseSequence Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu Unique Unsqueeze"
+    "ReduceMax ReduceMin Reshape ReverseSequence Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu "
+    "Unique Unsqueeze"
 )
 _CARRIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     dict.fromkeys(_HAND_ON.split(), (0,))

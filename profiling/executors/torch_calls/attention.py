@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.profiling.executors.torch_calls.registry import (
     Call,
+    Change,
     Run,
     as_it_is,
     pattern_call,
@@ -17,8 +17,6 @@ from gkestimator.profiling.executors.torch_calls.registry import (
     torch_call,
     torch_dtype,
 )
-
-__all__: list[str] = []
 
 _ATTRIBUTES = frozenset(
     [
@@ -41,7 +39,7 @@ def attention_pattern(call: Call) -> Run:
     group = _Group(call)
     scale = group.scale()
     causal = call.flag("is_causal")
-    turn: Callable[[Any], Any] = as_it_is
+    turn: Change = as_it_is
     if group.keys_turned():  # keys made beforehand lie as projections leave them, their sizes side by side
         call.prepare(1, lambda k: k.transpose(-1, -2).contiguous())
         if not call.is_static(1):
@@ -171,7 +169,7 @@ def attention(call: Call) -> Run:
         kv_heads = call.shape(1)[1]
     _refuse_masks(call, causal, 1 if flat else 2)
     present = call.wants(1) or call.wants(2)
-    ready: Callable[[Any], Any] = as_it_is
+    ready: Change = as_it_is
     if call.has(3) and call.tensor(3).dtype not in (DType.BOOL, call.dtype):
         kind = torch_dtype(call.dtype)
         ready = call.prepare(3, lambda m: m.to(kind))

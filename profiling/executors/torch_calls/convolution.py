@@ -7,8 +7,6 @@ from typing import Any
 from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call
 from gkestimator.profiling.executors.torch_calls.windows import frame, spatial, spatial_rank, window_pads
 
-__all__: list[str] = []
-
 
 @torch_call("Conv")
 def conv(call: Call) -> Run:

@@ -10,13 +10,12 @@ from typing import Any
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN
 from gkestimator.profiling.executors.torch_calls.registry import (
     Call,
+    Change,
     Run,
     calling,
     torch_call,
     torch_dtype,
 )
-
-__all__: list[str] = []
 
 _SAME_NAME = [
     "Abs",
@@ -126,7 +125,7 @@ def _second_number(call: Call) -> float | int | bool | None:
     return call.peek_number(1)
 
 
-def _old_broadcast(call: Call) -> Callable[[Any], Any] | None:
+def _old_broadcast(call: Call) -> Change | None:
     """Return, before opset 7, what lays the second operand's dimensions at ``axis`` of the first."""
     if call.op.version >= _BROADCAST_SINCE or not call.attribute("broadcast", 0):
         return None

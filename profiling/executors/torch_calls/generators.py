@@ -16,8 +16,6 @@ from gkestimator.profiling.executors.torch_calls.registry import (
     torch_dtype,
 )
 
-__all__: list[str] = []
-
 
 def _made_anew(make: Callable[[Any], Any]) -> Late:
     """Return a call that makes a tensor on the device that the inputs lie on, out of nothing but that."""

@@ -9,8 +9,6 @@ import numpy as np
 
 from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call, torch_dtype
 
-__all__: list[str] = []
-
 
 def _count_from_front(call: Call, position: int, size: int) -> None:
     """Have indices that are there beforehand count from 0: ONNX also counts from the end, torch's gathers do not.

@@ -12,8 +12,6 @@ from gkestimator.core.graph import Tensor
 from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call, torch_dtype
 from gkestimator.profiling.executors.torch_calls.windows import frame
 
-__all__: list[str] = []
-
 _SLICE_TAKES_INPUTS = 10
 _PAD_TAKES_INPUTS = 11
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}

@@ -13,8 +13,6 @@ from gkestimator.profiling.executors.torch_calls.registry import (
     torch_dtype,
 )
 
-__all__: list[str] = []
-
 _SOFTMAX_ANY_AXIS = 13  # before, everything from the axis on was one row
 
 

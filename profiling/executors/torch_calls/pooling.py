@@ -15,8 +15,6 @@ from gkestimator.profiling.executors.torch_calls.windows import (
     window_pads,
 )
 
-__all__: list[str] = []
-
 
 @dataclass
 class _Windows:

@@ -6,8 +6,6 @@ from typing import Any
 
 from gkestimator.profiling.executors.torch_calls.registry import Call, Late, Run, torch_call
 
-__all__: list[str] = []
-
 # Position of torch's gates among ONNX's: (input, forget, cell, output) of iofc; (reset, update, new) of zrh.
 _ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 _USUAL = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}

@@ -1,4 +1,4 @@
-"""Reductions and cumulative sums."""
+"""Reductions, cumulative sums and losses."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call, torch_dtype
-
-__all__: list[str] = []
-
 
 Reduction: TypeAlias = "Callable[[Any, list[int], bool], Any]"
 """From a tensor, axes and whether they stay (with length 1) to the reduced tensor."""
@@ -144,5 +141,39 @@ def cumulate(call: Call) -> Run:
         if backwards:
             return torch.flip(total, [axis])
         return total
+
+    return run
+
+
+def _loss(call: Call) -> Run:
+    """Return F.nll_loss with the attributes of ``call`` over scores, targets and weights."""
+    import torch
+    import torch.nn.functional as F  # noqa: N812
+
+    reduction = call.text("reduction", "mean")
+    ignore = call.whole("ignore_index", -100)
+    target = call.prepare(1, lambda t: t.to(torch.int64))
+    return lambda x, t, w=None: F.nll_loss(x, target(t), w, reduction=reduction, ignore_index=ignore)
+
+
+@torch_call("NegativeLogLikelihoodLoss")
+def nll_loss(call: Call) -> Run:
+    """Call F.nll_loss."""
+    return _loss(call)
+
+
+@torch_call("SoftmaxCrossEntropyLoss")
+def cross_entropy(call: Call) -> Run:
+    """Call F.log_softmax, then F.nll_loss: what F.cross_entropy is."""
+    import torch.nn.functional as F  # noqa: N812
+
+    loss = _loss(call)
+    both = call.wants(1)
+
+    def run(x: Any, t: Any, w: Any = None) -> Any:
+        scores = F.log_softmax(x, 1)
+        if both:
+            return (loss(scores, t, w), scores)
+        return loss(scores, t, w)
 
     return run

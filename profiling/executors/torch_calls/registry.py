@@ -22,6 +22,10 @@ Run: TypeAlias = Callable[..., Any]
 tuple of outputs."""
 
 
+Change: TypeAlias = Callable[[Any], Any]
+"""What is done to one tensor."""
+
+
 @dataclass(frozen=True, slots=True)
 class Late:
     """A call that can be built only when the tensors are on the device (a recurrent layer's packed weights): ``make``
@@ -47,7 +51,7 @@ class Call:
     static: frozenset[str]
     group: tuple[Operator, ...] = ()
     host: set[int] = field(default_factory=set)
-    prepared: dict[int, Callable[[Any], Any]] = field(default_factory=dict)
+    prepared: dict[int, Change] = field(default_factory=dict)
 
     def unsupported(self, why: str) -> EntryUnsupportedError:
         """Return the error that says what of the operator this executor does not run."""
@@ -170,7 +174,7 @@ class Call:
         """Return True where input ``position`` exists before the first call."""
         return self.tensor(position).name in self.static
 
-    def prepare(self, position: int, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def prepare(self, position: int, change: Change) -> Change:
         """Lay a static input out beforehand. Returns what the call itself must still apply to its input: nothing for a
         static one, ``change`` for a result of an earlier call."""
         if self.is_static(position):

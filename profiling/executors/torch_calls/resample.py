@@ -11,8 +11,6 @@ import numpy as np
 
 from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call
 
-__all__: list[str] = []
-
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 _LONGEST = 2**20  # whose indices are compared
 _CUBIC = -0.75  # torch's coefficient, and ONNX's default
