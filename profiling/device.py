@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 
 from gkestimator.core.errors import GkestimatorError, UsageError
-from gkestimator.profiling.cuda_driver import CudaDevice, cuda_device, cuda_device_count
+from gkestimator.profiling.cuda_driver import CudaDevice, cuda_device
 from gkestimator.profiling.nvml import NvmlError, NvmlGpu
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.tools import ToolError, run_tool
@@ -47,11 +47,6 @@ def parse_device(text: str) -> int | None:
     if match is None:
         raise UsageError(f"device: found {text[:40]!r}, expected cpu or cuda:N")
     return int(match[1] or 0)
-
-
-def cuda_devices() -> tuple[str, ...]:
-    """Return ``cuda:0``, ``cuda:1``, ...: every GPU that a CUDA program would see here."""
-    return tuple(f"cuda:{i}" for i in range(cuda_device_count()))
 
 
 def device_facts(device: str) -> DeviceFacts:
