@@ -51,7 +51,8 @@ def numpy_dtype(dtype: DType) -> np.dtype:
 
 def tensor_rng(entry_id: str, tensor: str, seed: int) -> np.random.Generator:
     """Return a generator of its own for each tensor, equal on every machine and in whichever order entries run."""
-    digest = hashlib.sha256(f"{seed}\0{entry_id}\0{tensor}".encode()).digest()
+    named = f"{seed}\0{entry_id}\0{tensor}"
+    digest = hashlib.sha256(named.encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:16], "little"))
 
 
@@ -67,7 +68,8 @@ def fill(tensor: FragmentTensor, rng: np.random.Generator, *, drawn: int = _BLOC
     if tensor.values is not None:
         return np.asarray(tensor.values).astype(dtype).reshape(tensor.shape)
     count = tensor.elements
-    block = _FILLERS[tensor.fill](tensor, min(count, drawn), rng).astype(dtype, copy=False)
+    draw = _FILLERS[tensor.fill]
+    block = draw(tensor, min(count, drawn), rng).astype(dtype, copy=False)
     if count > drawn:
         block = np.resize(block, count)  # repeats
     return np.ascontiguousarray(block).reshape(tensor.shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.graph import Operator
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.profiling.executors.base import ExecutionError
 from gkestimator.profiling.plan import PlanEntry
@@ -25,14 +26,16 @@ def require_host_memory(entry: PlanEntry, device: str, available: int | None) ->
     time on their way to the device, are held here."""
     if available is None:
         return
-    sizes = [t.nbytes for t in entry.fragment.tensors]
-    # The runtime packs weights into a layout of its own, so they are there twice.
+    tensors = entry.fragment.tensors
+    weights = sum(t.nbytes for t in tensors if t.role == "weight")
+    total = sum(t.nbytes for t in tensors)
     if device == "cpu":
-        needed = (
-            sum(sizes) + sum(t.nbytes for t in entry.fragment.tensors if t.role == "weight") + _outputs(entry)
-        )
+        # The runtime packs weights into a layout of its own, so they are there twice.
+        needed = total + weights + _outputs(entry)
     else:
-        needed = sum(t.nbytes for t in entry.fragment.tensors if t.role != "input") + max(sizes, default=0)
+        inputs = sum(t.nbytes for t in tensors if t.role == "input")
+        largest = max((t.nbytes for t in tensors), default=0)
+        needed = total - inputs + largest
     if needed > available * _SHARE:
         raise ExecutionError(
             f"out of memory: the tensors take {needed / 2**30:,.1f} GiB, the host has {available / 2**30:,.1f} GiB left"
@@ -46,13 +49,11 @@ def _outputs(entry: PlanEntry) -> int:
         graph = fragment_graph(entry.fragment)
     except GkestimatorError:
         return 0  # an operator that no shape rule covers: the runtime will say what it needs
-    leaving = {v.name for v in graph.outputs}
-    last = {
-        v.name: at
-        for at, op in enumerate(graph.operators)
-        for v in (*op.inputs, *op.outputs)
-        if v is not None and v.name not in leaving
-    }
+    leaving = {value.name for value in graph.outputs}
+    last = {}
+    for at, op in enumerate(graph.operators):
+        for name in _touched(op) - leaving:
+            last[name] = at
     alive = peak = 0
     sizes: dict[str, int] = {}
     for at, op in enumerate(graph.operators):
@@ -61,10 +62,15 @@ def _outputs(entry: PlanEntry) -> int:
                 sizes[made.name] = made.nbytes
                 alive += made.nbytes
         peak = max(peak, alive)
-        for name in {v.name for v in (*op.inputs, *op.outputs) if v is not None}:
+        for name in _touched(op):
             if last.get(name) == at:
                 alive -= sizes.pop(name, 0)
     return peak
+
+
+def _touched(op: Operator) -> set[str]:
+    values = (*op.inputs, *op.outputs)
+    return {value.name for value in values if value is not None}
 
 
 def _meminfo() -> int | None:

@@ -6,9 +6,8 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import pairwise
 
 from gkestimator.core.records import frozen
 from gkestimator.profiling.executors.base import Executor, Prepared
@@ -17,16 +16,14 @@ from gkestimator.profiling.records import EntryRecord
 
 LEAST_REPEATS = 5
 MOST_REPEATS = 50
-_WARM_NS = (
-    1_000_000_000  # a second of calls warms up anything: slow operators are not called more often for it
-)
+# A second of calls warms up anything: slow operators are not called more often for it.
+_WARM_NS = 1_000_000_000
 _USUAL_CALLS = 20
 _CALLS_NS = 1_000_000_000
 _MOST_CALLS_NS = 4_000_000_000
-_LEAST_WARM_NS, _MOST_WARM_NS = (
-    200_000_000,  # clocks and caches settle, and the first calls' choices are made
-    2_000_000_000,
-)
+# Clocks and caches settle, and the first calls' choices are made.
+_LEAST_WARM_NS = 200_000_000
+_MOST_WARM_NS = 2_000_000_000
 Ranges = Callable[[str], AbstractContextManager[None]]
 
 
@@ -122,13 +119,21 @@ def _latency(prepared: Prepared, entry: PlanEntry, effort: Effort, clocks: Clock
         repeats=repeats,
         started_unix_ns=started,
         ended_unix_ns=ended,
-        host_us=tuple((b - a) / 1e3 for a, b in zip(begun, issued, strict=True)),
+        host_us=_spans_us(begun, issued),
         elapsed_us=(done[-1] - begun[0]) / 1e3 / repeats,
-        output_shapes=tuple(tuple(s) for s in prepared.output_shapes),
-        latency_us=tuple((b - a) / 1e3 for a, b in zip(begun, done, strict=True)),
+        output_shapes=_plain(prepared.output_shapes),
+        latency_us=_spans_us(begun, done),
         memory=prepared.memory(),
         cpu_nodes=prepared.cpu_nodes,
     )
+
+
+def _spans_us(begun: Sequence[int], done: Sequence[int]) -> tuple[float, ...]:
+    return tuple((end - start) / 1e3 for start, end in zip(begun, done, strict=True))
+
+
+def _plain(shapes: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, shapes))
 
 
 @contextmanager
@@ -156,11 +161,14 @@ def _measured(
         warm_ns += call_ns
         if warm_ns >= _WARM_NS:
             break
-    repeats = effort.repeats or (
-        LEAST_REPEATS if entry.fragment.is_model else choose_repeats(call_ns, effort.min_ms)
-    )
     if effort.counters:
         repeats = 1
+    elif effort.repeats is not None:
+        repeats = effort.repeats
+    elif entry.fragment.is_model:
+        repeats = LEAST_REPEATS
+    else:
+        repeats = choose_repeats(call_ns, effort.min_ms)
     marks = [0] * (repeats + 1)
     run = prepared.run
     now = clocks.elapsed_ns
@@ -179,9 +187,9 @@ def _measured(
         repeats=repeats,
         started_unix_ns=started,
         ended_unix_ns=ended,
-        host_us=tuple((b - a) / 1e3 for a, b in pairwise(marks)),
+        host_us=_spans_us(marks[:-1], marks[1:]),
         elapsed_us=(done - marks[0]) / 1e3 / repeats,
-        output_shapes=tuple(tuple(s) for s in prepared.output_shapes),
+        output_shapes=_plain(prepared.output_shapes),
         # A whole model's memory is told by its latency pass; one more call would be traced for nothing.
         workspace_bytes=None if entry.fragment.is_model else prepared.workspace_bytes(),
         kernels=None if effort.counters else prepared.host_kernels(repeats),

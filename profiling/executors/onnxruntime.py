@@ -84,8 +84,11 @@ def runnable_fragment(fragment: Fragment) -> Fragment:
         raise EntryUnsupportedError(
             f"{fragment.op_type}: only constants go in, so the runtime calculates it while it loads the model"
         )
-    tensors = tuple(replace(t, role="input") if t.role == "weight" else t for t in fragment.tensors)
-    return replace(fragment, tensors=tensors)
+    tensors = []
+    for tensor in fragment.tensors:
+        role = "input" if tensor.role == "weight" else tensor.role
+        tensors.append(replace(tensor, role=role))
+    return replace(fragment, tensors=tuple(tensors))
 
 
 class OnnxruntimeExecutor:
@@ -147,13 +150,15 @@ class OnnxruntimeExecutor:
         provider lacks."""
         import onnx
 
-        graph = onnx.helper.make_graph(
-            [onnx.helper.make_node("Add", ["x", "x"], ["y"])],
+        helper = onnx.helper
+        floats = (onnx.TensorProto.FLOAT, [8])
+        graph = helper.make_graph(
+            [helper.make_node("Add", ["x", "x"], ["y"])],
             "probe",
-            [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [8])],
-            [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [8])],
+            [helper.make_tensor_value_info("x", *floats)],
+            [helper.make_tensor_value_info("y", *floats)],
         )
-        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
         try:
             session = self._ort.InferenceSession(
                 model.SerializeToString(),
@@ -242,9 +247,10 @@ class _Session:
         self._call = _bare_call(self._session, self._binding, self._run_options)
         self.run()
         self.synchronise()
-        self.output_shapes = tuple(
-            tuple(v.shape()) if v.is_tensor() else () for v in self._binding.get_outputs()
-        )
+        shapes = []
+        for value in self._binding.get_outputs():
+            shapes.append(tuple(value.shape()) if value.is_tensor() else ())
+        self.output_shapes = tuple(shapes)
 
     def run(self) -> None:
         self._call()
@@ -321,8 +327,11 @@ class _Session:
         """Return memory for an output; None for one whose size depends on data, or a sequence: the runtime
         allocates that at every call, as it would for anyone."""
         element = _PLAIN.match(output.type)
-        if element is None or not all(isinstance(d, int) and d >= 0 for d in output.shape):
+        if element is None:
             return None
+        for size in output.shape:
+            if not isinstance(size, int) or size < 0:
+                return None
         dtype = DType(element.group(1))
         shape = tuple(output.shape)
         value = self._ort.OrtValue.ortvalue_from_shape_and_type(

@@ -54,24 +54,21 @@ def profiled(run: Callable[[], None], repeats: int) -> tuple[HostKernel, ...]:
         for _ in range(repeats):
             with record_function(_MARK):
                 run()
-    rounds = [
-        [
-            (piece.name, float(piece.time_range.elapsed_us()))
-            for child in event.cpu_children
-            for piece in _pieces(child)
-        ]
-        for event in profiler.events()
-        if event.name == _MARK and event.cpu_parent is None
-    ]
+    rounds = []
+    for event in profiler.events():
+        if event.name == _MARK and event.cpu_parent is None:
+            rounds.append([piece for child in event.cpu_children for piece in _pieces(child)])
     if len(rounds) != repeats:
         raise ExecutionError(f"torch's profiler shows {len(rounds)} of {repeats} repeats")
-    names = [name for name, _ in rounds[0]]
+    names = [piece.name for piece in rounds[0]]
     for other in rounds[1:]:
-        if [name for name, _ in other] != names:
+        if [piece.name for piece in other] != names:
             raise ExecutionError(f"one repeat ran {len(names)} pieces, another {len(other)} or other ones")
-    return tuple(
-        HostKernel(name=name, durations_us=tuple(one[i][1] for one in rounds)) for i, name in enumerate(names)
-    )
+    kernels = []
+    for name, *repeated in zip(names, *rounds, strict=True):
+        durations = [float(piece.time_range.elapsed_us()) for piece in repeated]
+        kernels.append(HostKernel(name=name, durations_us=tuple(durations)))
+    return tuple(kernels)
 
 
 def _pieces(event: Any) -> Iterator[Any]:

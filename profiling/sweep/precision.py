@@ -61,24 +61,21 @@ def in_dtype(fragment: Fragment, dtype: str) -> Fragment | None:
     half = HALVES.get(dtype)
     if half is None:
         return fragment
-    fixed = {
-        name
-        for node in fragment.nodes
-        for at, name in enumerate(node.inputs)
-        if at in _always_float(node.op_type, fragment.opsets.get(node.domain, 1), node.domain)
-    }
-    tensors = tuple(_halved(t, half) if t.name not in fixed else t for t in fragment.tensors)
-    nodes = tuple(_retyped(n, half) for n in fragment.nodes)
-    made = replace(fragment, tensors=tensors, nodes=nodes, opsets=_opsets(fragment, half))
-    by_name = {t.name: t.dtype for t in tensors}
-    if not fragment.is_model and any(
-        n.op_type == "Cast"
-        and by_name.get(n.inputs[0]) is half
-        and n.attributes.get("to") == element_type(half)
-        for n in nodes
-    ):
-        return None
-    return made
+    fixed = set()
+    for node in fragment.nodes:
+        floats = _always_float(node.op_type, fragment.opsets.get(node.domain, 1), node.domain)
+        fixed.update(name for at, name in enumerate(node.inputs) if at in floats)
+    tensors = []
+    for tensor in fragment.tensors:
+        tensors.append(tensor if tensor.name in fixed else _halved(tensor, half))
+    nodes = [_retyped(node, half) for node in fragment.nodes]
+    if not fragment.is_model:
+        halves = {tensor.name for tensor in tensors if tensor.dtype is half}
+        for node in nodes:
+            into_half = node.op_type == "Cast" and node.attributes.get("to") == element_type(half)
+            if into_half and node.inputs[0] in halves:
+                return None
+    return replace(fragment, tensors=tuple(tensors), nodes=tuple(nodes), opsets=_opsets(fragment, half))
 
 
 def _halved(tensor: FragmentTensor, half: DType) -> FragmentTensor:
@@ -86,8 +83,12 @@ def _halved(tensor: FragmentTensor, half: DType) -> FragmentTensor:
         return tensor
     values = tensor.values
     if values is not None and half is DType.FLOAT16:
-        values = tuple(max(-_FP16_MOST, min(_FP16_MOST, float(v))) for v in values)
+        values = tuple(_clipped(float(v)) for v in values)
     return replace(tensor, dtype=half, values=values)
+
+
+def _clipped(number: float) -> float:
+    return max(-_FP16_MOST, min(_FP16_MOST, number))
 
 
 def _retyped(node: FragmentNode, half: DType) -> FragmentNode:
@@ -108,8 +109,12 @@ def _opsets(fragment: Fragment, half: DType) -> Mapping[str, int]:
     if all(_takes(n.op_type, opset, "", "bfloat16") for n in nodes):
         return fragment.opsets
     for node in nodes:
-        before, after = (_schema(node.op_type, v, "") for v in (opset, _BFLOAT16_OPSET))
-        if before is None or after is None or not set(before.attributes) <= set(after.attributes):
+        before = _schema(node.op_type, opset, "")
+        after = _schema(node.op_type, _BFLOAT16_OPSET, "")
+        if before is None or after is None:
+            return fragment.opsets
+        # An attribute that went away, or another input, would make another operator of the node.
+        if not before.attributes.keys() <= after.attributes.keys():
             return fragment.opsets
         if len(before.inputs) != len(after.inputs):
             return fragment.opsets
