@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call
 from gkestimator.profiling.executors.torch_calls.windows import frame, spatial, spatial_rank, window_pads
 
@@ -25,22 +27,15 @@ def conv(call: Call) -> Run:
     return lambda x, w, b=None: function(F.pad(x, pads), w, b, strides, 0, dilations, groups)
 
 
-def _explicit_pads(call: Call, rank: int) -> tuple[list[int], list[int]] | None:
-    """Return the padding that a ConvTranspose names; None where it follows from the size of the result."""
-    if call.text("auto_pad", "NOTSET") not in ("NOTSET", "") or call.integers("output_shape") is not None:
-        return None
-    pads = call.integers("pads") or [0] * (2 * rank)
-    return pads[:rank], pads[rank:]
-
-
-def _pads_for_result(call: Call, totals: list[int]) -> tuple[list[int], list[int]]:
-    """Return the padding before and after whose sums are ``totals``."""
-    before = []
-    for total in totals:
-        half = int(total / 2)  # towards zero: what is too short is made longer at the end
-        before.append(total - half if call.text("auto_pad", "NOTSET") == "SAME_LOWER" else half)
-    after = [total - first for total, first in zip(totals, before, strict=True)]
-    return before, after
+def _transposed_pads(call: Call, totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the padding of a ConvTranspose before and after each dimension: the file's, or what sums to ``totals``."""
+    mode = call.text("auto_pad", "NOTSET")
+    if mode in ("NOTSET", "") and call.integers("output_shape") is None:
+        pads = np.array(call.integers("pads") or [0] * (2 * len(totals)))
+        return pads[: len(totals)], pads[len(totals) :]
+    half = np.trunc(totals / 2).astype(int)  # towards zero: what is too short is made longer at the end
+    before = totals - half if mode == "SAME_LOWER" else half
+    return before, totals - before
 
 
 @torch_call("ConvTranspose")
@@ -49,35 +44,26 @@ def conv_transpose(call: Call) -> Run:
     import torch.nn.functional as F  # noqa: N812
 
     rank = spatial_rank(call)
-    dimensions = range(rank)
     function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
-    strides = spatial(call, "strides", rank, 1)
-    dilations = spatial(call, "dilations", rank, 1)
-    extra = spatial(call, "output_padding", rank, 0)
+    stride = spatial(call, "strides", rank, 1)
+    dilation = spatial(call, "dilations", rank, 1)
     groups = call.whole("group", 1)
-    source = call.shape()[2:]
-    window = call.shape(1)[2:]
-    result = call.result().shape[2:]
-    whole = []  # sizes without padding, and without output_padding
-    for i in dimensions:
-        reach = dilations[i] * (window[i] - 1) + 1
-        whole.append(strides[i] * (source[i] - 1) + reach)
-    pads = _explicit_pads(call, rank)
-    if pads is None:
-        pads = _pads_for_result(call, [whole[i] + extra[i] - result[i] for i in dimensions])
-    before, after = pads
+    steps = np.array(call.shape()[2:]) - 1
+    reach = np.array(dilation) * (np.array(call.shape(1)[2:]) - 1)
+    whole = np.array(stride) * steps + reach + 1  # sizes without padding, and without output_padding
+    result = np.array(call.result().shape[2:])
+    extra = np.array(spatial(call, "output_padding", rank, 0))
+    before, after = _transposed_pads(call, whole + extra - result)
     # torch pads both sides alike; what the end lacks is output_padding, which must be less than stride or dilation.
-    more = [before[i] - after[i] + extra[i] for i in dimensions]
-    sayable = min(before) >= 0
-    for i in dimensions:
-        sayable = sayable and 0 <= more[i] < max(strides[i], dilations[i])
-    if sayable:
-        return lambda x, w, b=None: function(x, w, b, strides, before, more, groups, dilations)
-    ends = [result[i] - whole[i] + before[i] for i in dimensions]
-    crop = frame([-n for n in before], ends)
+    lacking = before - after + extra
+    if before.min() >= 0 and lacking.min() >= 0 and (lacking < np.maximum(stride, dilation)).all():
+        pads = before.tolist()
+        more = lacking.tolist()
+        return lambda x, w, b=None: function(x, w, b, stride, pads, more, groups, dilation)
+    crop = frame((-before).tolist(), (result - whole + before).tolist())
 
     def run(x: Any, w: Any, b: Any = None) -> Any:
-        return F.pad(function(x, w, b, strides, 0, 0, groups, dilations), crop)
+        return F.pad(function(x, w, b, stride, 0, 0, groups, dilation), crop)
 
     return run
 

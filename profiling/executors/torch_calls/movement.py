@@ -211,14 +211,9 @@ def center_crop_pad(call: Call) -> Run:
     import torch.nn.functional as F  # noqa: N812
 
     call.host.add(1)
-    before = []
-    after = []
-    for size, wanted in zip(call.shape(), call.result().shape, strict=True):
-        more = wanted - size
-        first = int(more / 2)  # towards zero, also where it crops
-        before.append(first)
-        after.append(more - first)
-    sides = frame(before, after)
+    more = np.subtract(call.result().shape, call.shape())
+    before = np.trunc(more / 2).astype(int)  # towards zero, also where it crops
+    sides = frame(before.tolist(), (more - before).tolist())
     return lambda x, *_: F.pad(x, sides)
 
 

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call
 from gkestimator.profiling.executors.torch_calls.windows import (
     MOST_SPATIAL,
@@ -177,10 +179,8 @@ def max_unpool(call: Call) -> Run:
         raise call.unsupported("padded windows")
     extent = list(call.result().shape[2:])
     if call.constant(2) is not None:
-        usual = []
-        for length, stride, size in zip(call.shape()[2:], strides, window, strict=True):
-            usual.append((length - 1) * stride + size)
-        if extent != usual:
+        usual = (np.array(call.shape()[2:]) - 1) * strides + window
+        if extent != usual.tolist():
             raise call.unsupported(
                 "an output of another size than the windows give, whose indices count otherwise"
             )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from gkestimator.profiling.executors.torch_calls.registry import Call
 
 MOST_SPATIAL = 3
@@ -38,20 +40,17 @@ def window_pads(
         if len(pads) != 2 * rank:
             raise call.unsupported(f"attribute pads has {len(pads)} numbers, expected {2 * rank}")
         return pads[:rank], pads[rank:]
-    before = [0] * rank
-    after = [0] * rank
     if mode == "VALID":
-        return before, after
+        return [0] * rank, [0] * rank
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         raise call.unsupported(f"auto_pad {mode!r}")
-    for i in range(rank):
-        extent = dilations[i] * (window[i] - 1) + 1
-        results = -(-source[i] // strides[i])
-        total = max(0, (results - 1) * strides[i] + extent - source[i])
-        half = total // 2
-        before[i] = half if mode == "SAME_UPPER" else total - half
-        after[i] = total - before[i]
-    return before, after
+    size = np.array(source)
+    reach = np.array(dilations) * (np.array(window) - 1)
+    results = -(-size // strides)
+    covered = (results - 1) * strides + reach + 1
+    total = np.maximum(0, covered - size)
+    before = total // 2 if mode == "SAME_UPPER" else total - total // 2
+    return before.tolist(), (total - before).tolist()
 
 
 def frame(before: Sequence[int], after: Sequence[int]) -> list[int]:
