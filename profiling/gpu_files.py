@@ -305,8 +305,8 @@ def _write_rates(toml: _Toml, rates: ChipRates | None, sms: int, cores: int, clo
     if rates is not None:
         for precision, factor in rates.vector.items():
             vector[precision] = factor * vector_fp32
-        for precision, rate in rates.tensor.items():
-            peak[precision] = rate * sms * clock * 1e6
+        for precision, per_sm in rates.tensor.items():
+            peak[precision] = per_sm * sms * clock * 1e6
         source = f"SMs x boost clock x {rates.source}"
     # Where no tensor core calculates in a type the CUDA cores do, and float16 without native arithmetic is converted.
     for precision, rate in vector.items():

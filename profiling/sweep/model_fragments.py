@@ -179,8 +179,8 @@ def _read_on_host(operators: Iterable[Operator]) -> set[str]:
 
 def _made_from_shapes(operators: Iterable[Operator]) -> set[str]:
     """Return the names of larger tensors that are no weights and that no operator writes."""
-    read = set()
-    written = set()
+    read: set[str] = set()
+    written: set[str] = set()
     for op in operators:
         written.update(value.name for value in op.outputs if value is not None)
         for _, tensor in _tensors_read(op):

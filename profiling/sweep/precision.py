@@ -61,7 +61,7 @@ def in_dtype(fragment: Fragment, dtype: str) -> Fragment | None:
     half = HALVES.get(dtype)
     if half is None:
         return fragment
-    fixed = set()
+    fixed: set[str] = set()
     for node in fragment.nodes:
         floats = _always_float(node.op_type, fragment.opsets.get(node.domain, 1), node.domain)
         fixed.update(name for at, name in enumerate(node.inputs) if at in floats)

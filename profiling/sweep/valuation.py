@@ -46,9 +46,17 @@ DTYPE_SHARES: Mapping[str, float] = MappingProxyType({"fp32": 1.0, "tf32": 0.7, 
 """bf16 kernels are those of fp16 in all but few cases, so they are sampled thinner."""
 _SOURCE_WEIGHTS: Mapping[str, float] = MappingProxyType({"corner": 0.8, "sampled": 0.8})
 _FEATURES: Mapping[str, str] = MappingProxyType(
-    dict.fromkeys((Family.LINEAR, Family.BMM, Family.RNN), "matrix")
-    | dict.fromkeys((Family.CONV, Family.DEPTHWISE, Family.CONV_TRANSPOSE), "conv")
-    | {name: str(name) for name in (Family.ATTENTION, Family.ELEMENTWISE, Family.LAYERNORM)}
+    {
+        Family.LINEAR: "matrix",
+        Family.BMM: "matrix",
+        Family.RNN: "matrix",
+        Family.CONV: "conv",
+        Family.DEPTHWISE: "conv",
+        Family.CONV_TRANSPOSE: "conv",
+        Family.ATTENTION: "attention",
+        Family.ELEMENTWISE: "elementwise",
+        Family.LAYERNORM: "layernorm",
+    }
 )
 """Features that spread a family's shapes, by the name of their set; ``memory`` for those that are not named."""
 _SPAN = 2.0  # no weight is more than this times, or this part of, the usual

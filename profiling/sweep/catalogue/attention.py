@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, item, operator, x
-from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, by_field, table
+from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 _OPSET = 23  # the first with Attention
 
@@ -34,7 +34,7 @@ def attention(
 
 def real() -> Iterator[CatalogueItem]:
     """Yield heads and lengths of known architectures, with the masks that their fields use."""
-    for source, rows in by_field("attention").items():
+    for source, rows in table("attention").items():
         for heads, kv_heads, size, lengths in rows:
             causal = source == "language" and heads != 16
             for n in lengths:

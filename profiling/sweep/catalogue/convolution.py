@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gkestimator.core.fragments import Fragment
+from gkestimator.core.fragments import Fragment, JsonAttribute
 from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, item, operator, weight, x
-from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, by_field, table
+from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 BATCHES = (1, 8, 32, 128)
 
@@ -33,7 +33,7 @@ def _conv(
     stride: int,
     groups: int = 1,
     bias: bool = False,
-    **attributes: Sequence[int] | int,
+    **attributes: JsonAttribute,
 ) -> Fragment:
     """Return a Conv of an image (batch, channels, sizes...); ``pads``, before as after, and kernel by dimension."""
     operands = [x(*image), weight(c_out, image[1] // groups, *kernel)]
@@ -87,7 +87,7 @@ def conv_transpose(batch: int, c_in: int, c_out: int, kernel: int, stride: int, 
 
 def real() -> Iterator[CatalogueItem]:
     """Yield the distinct layers of known architectures; detection sizes at small batches alone."""
-    for source, layers in by_field("convolution").items():
+    for source, layers in table("convolution").items():
         batches = (1, 4) if source == "detection" else BATCHES
         for number, row in enumerate(layers):
             layer = ConvLayer(*row)

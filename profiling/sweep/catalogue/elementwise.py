@@ -17,7 +17,7 @@ from gkestimator.profiling.sweep.catalogue.making import (
     weight,
     x,
 )
-from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, by_field, table
+from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 _POSITIVE = frozenset({"Log", "Sqrt", "Reciprocal"})
 _BINARY = frozenset({"Add", "Sub", "Mul", "Div", "Max", "Min", "Greater", "Equal"})
@@ -77,8 +77,8 @@ def _made(kind: str, shape: Sequence[int]) -> Fragment:
 
 def real() -> Iterator[CatalogueItem]:
     """Yield what follows convolutions and linear layers in known architectures."""
-    frequent = by_field("elementwise", "frequent")
-    for source, shapes in by_field("activation").items():
+    frequent = table("elementwise", "frequent")
+    for source, shapes in table("activation").items():
         kinds = frequent[source]
         for number, shape in enumerate(shapes):
             for step, batch in enumerate((1, 8, 32)):
@@ -102,7 +102,7 @@ def corners() -> Iterator[Fragment]:
 
 def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     """Yield the frequent operators over 256 to 134 million elements."""
-    frequent = by_field("elementwise", "frequent").values()
+    frequent = table("elementwise", "frequent").values()
     kinds = sorted({"Div", "Exp", "Pow"}.union(*frequent))
     picked = sampler.pick(count, kinds)
     for n, (batch, rows, columns) in enumerate(sampler.sizes(count, table("elementwise", "between"))):

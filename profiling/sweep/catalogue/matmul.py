@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, item, operator, weight, x
-from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, by_field, table
+from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 BATCHES = (1, 8, 32, 128)
 
@@ -24,7 +24,7 @@ def _batched(outer: tuple[int, ...], m: int, k: int, n: int) -> Fragment:
 
 def real() -> Iterator[CatalogueItem]:
     """Yield layers of known architectures at several batches of tokens."""
-    for source, layers in by_field("linear").items():
+    for source, layers in table("linear").items():
         for k, n, tokens in layers:
             rows = sorted({batch * count for batch in BATCHES for count in tokens})
             for number, m in enumerate(rows):
@@ -52,7 +52,7 @@ def _scores_and_sums(batch: int, heads: int, queries: int, length: int, size: in
 
 def batched_real() -> Iterator[CatalogueItem]:
     """Yield attention's products over whole sequences, and of one new token against a cache."""
-    for source, rows in by_field("attention").items():
+    for source, rows in table("attention").items():
         for heads, _, size, lengths in rows:
             for length in lengths:
                 for batch in (1, 8, 32):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, item, operator, weight, x
-from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, by_field, table
+from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 _BATCHES = (1, 8, 32)
 
@@ -46,7 +46,7 @@ def softmax(*shape: int, axis: int = -1, op_type: str = "Softmax") -> Fragment:
 
 def real() -> Iterator[CatalogueItem]:
     """Yield layer and RMS normalisations of transformers; group normalisations of diffusion models."""
-    for source, rows in by_field("normalisation").items():
+    for source, rows in table("normalisation").items():
         for number, (tokens, width) in enumerate(rows):
             for batch in _BATCHES:
                 yield item(layer_norm(batch, tokens, width), source)
@@ -80,7 +80,7 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
 def batch_norm_real() -> Iterator[CatalogueItem]:
     """Yield those after the convolutions of known architectures."""
     for source in ("vision", "detection"):
-        for shape in by_field("activation")[source]:
+        for shape in table("activation")[source]:
             if len(shape) == 3:
                 for batch in _BATCHES:
                     yield item(batch_norm(batch, *shape), source)
@@ -100,7 +100,7 @@ def batch_norm_sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
 
 def softmax_real() -> Iterator[CatalogueItem]:
     """Yield those of attention scores, of class scores, of vocabularies."""
-    for source, rows in by_field("attention").items():
+    for source, rows in table("attention").items():
         for heads, _, _, lengths in rows:
             for length in lengths:
                 for batch in _BATCHES:

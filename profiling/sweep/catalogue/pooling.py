@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, constant, item, operator, x
-from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, by_field, table
+from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 _BATCHES = (1, 8, 32)
 
@@ -38,7 +38,7 @@ def _along(kind: str, shape: Sequence[int], axis: int) -> Fragment:
 
 def real() -> Iterator[CatalogueItem]:
     """Yield pools of ResNet, VGG, Inception, DenseNet, SPP of YOLO, global pools."""
-    for source, rows in by_field("pooling").items():
+    for source, rows in table("pooling").items():
         for op_type, image, kernel, stride in rows:
             for batch in _BATCHES:
                 yield item(pool(op_type, (batch, *image), kernel, stride), source)
@@ -77,7 +77,7 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
 
 def reduction_real() -> Iterator[CatalogueItem]:
     """Yield means over tokens and images, sums, maxima over classes."""
-    for source, shapes in by_field("activation").items():
+    for source, shapes in table("activation").items():
         for shape in shapes:
             axes = (-1,) if len(shape) == 2 else (2, 3)
             for batch in (1, 16):

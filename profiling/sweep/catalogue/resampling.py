@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gkestimator.core.dtypes import DType
 from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, constant, item, operator, weight, x
-from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, by_field, table
+from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 _GATES = {"LSTM": 4, "GRU": 3}
 
@@ -61,7 +61,7 @@ def recurrent(
 
 def real() -> Iterator[CatalogueItem]:
     """Yield necks of detectors, decoders of segmentation, RoIAlign of two-stage detectors."""
-    for source, shapes in by_field("resampling").items():
+    for source, shapes in table("resampling").items():
         for shape in shapes:
             for batch in (1, 8, 32):
                 yield item(resize((batch, *shape), 2.0, "nearest"), source)

@@ -19,16 +19,10 @@ def _tables() -> dict[str, dict[str, Any]]:
     return tomllib.loads(files(__package__).joinpath("shapes.toml").read_text(encoding="utf-8"))
 
 
-def table(group: str, name: str) -> list[Any]:
-    """Return the rows of one table of ``shapes.toml``, which says what each number is."""
-    rows: list[Any] = _tables()[group][name]
-    return rows
-
-
-def by_field(group: str, name: str = "real") -> dict[str, list[Any]]:
-    """Return rows by the field that they come from (``vision``, ``detection``, ``language``)."""
-    fields: dict[str, list[Any]] = _tables()[group][name]
-    return fields
+def table(group: str, name: str = "real") -> Any:
+    """Return the rows of one table of ``shapes.toml``, which says what each number is: a list of them, or lists by the
+    field that they come from (``vision``, ``detection``, ``language``)."""
+    return _tables()[group][name]
 
 
 class ShapeSampler:
