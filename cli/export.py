@@ -109,11 +109,10 @@ def command(
         if output is None:
             to_stdout(files[0].text.encode())
         else:
+            shown = [str(path) for path in written[:3]]
             if len(written) > 3:
-                more = f" and {len(written) - 3} more files"
-            else:
-                more = ""
-            say_written(*written[:2], f"{written[2]}{more}") if more else say_written(*written)
+                shown[2] += f" and {len(written) - 3} more files"
+            say_written(*shown)
         say(_named(exporter.name, line) for line in (exporter.limits, *exporter.messages(deployment)))
     if not failed:
         return 0

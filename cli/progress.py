@@ -27,7 +27,8 @@ class Progress:
             return
         filled = _WIDTH * done // total if total > 0 else 0
         plain = "".join(c if c.isprintable() else "?" for c in stage)[:40]
-        line = f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {done}/{total} {plain}"
+        bar = "#" * filled + "." * (_WIDTH - filled)
+        line = f"[{bar}] {done}/{total} {plain}"
         self._stream.write("\r" + line.ljust(self._shown))
         self._stream.flush()
         self._shown = max(self._shown, len(line))

@@ -44,7 +44,7 @@ def host_facts() -> DeviceFacts:
     what a core copies at best (read and write counted) times the cores, and ``flops_per_s`` = a
     single-precision matrix product (numpy's, with the threads it uses), both measured now."""
     info = _cpuinfo()
-    limits: dict[str, float] = {"sms": float(_cores()), "cuda_cores_per_sm": float(_lanes(info))}
+    limits: dict[str, float] = {"sms": float(usable_cores()), "cuda_cores_per_sm": float(_lanes(info))}
     for dtype, known in _HALF.items():
         limits[f"{dtype}_per_fp32"] = _first_of(_flags(info), known, 1.0)
     cache = _largest_cache_bytes()
@@ -87,7 +87,8 @@ def _name(info: Mapping[str, str]) -> str:
     return info.get("model name") or platform.processor() or platform.machine() or "unknown CPU"
 
 
-def _cores() -> int:
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -152,7 +153,7 @@ def _copy_bytes_per_s(cache: int | None) -> float:
         np.copyto(*next(turns))
 
     moved = 2.0 * source.nbytes / blocks
-    return moved / _fastest_s(copy, _COPY_SECONDS) * _cores()
+    return moved / _fastest_s(copy, _COPY_SECONDS) * usable_cores()
 
 
 def _flops_per_s() -> float:

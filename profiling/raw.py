@@ -108,9 +108,11 @@ T = TypeVar("T")
 
 def run_folders(path: Path) -> list[Path]:
     """Return the raw folders at ``path``: itself, or those up to two levels below (several machines' in one place)."""
-    folders = [path] if (path / "run.json").is_file() else []
-    folders += sorted(p.parent for pattern in ("*/run.json", "*/*/run.json") for p in path.glob(pattern))
-    return list(dict.fromkeys(folders))
+    below = {*path.glob("*/run.json"), *path.glob("*/*/run.json")}
+    folders = sorted(file.parent for file in below)
+    if (path / "run.json").is_file():
+        return [path, *folders]
+    return folders
 
 
 def chunk_folders(raw: Path) -> list[Path]:
@@ -170,11 +172,13 @@ def _json(path: Path) -> dict[str, Any]:
     return document
 
 
-def _build(kind: type[T], found: Any, path: Path) -> T:
+def _build(kind: type[T], document: Any, path: Path) -> T:
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(found, dict) or not found.keys() <= names:
+    if not isinstance(document, dict) or not document.keys() <= names:
         raise TableError(f"{path}: no {kind.__name__}: expected an object of {', '.join(sorted(names))}")
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+    values = {}
+    for name, value in document.items():
+        values[name] = tuple(value) if isinstance(value, list) else value
     try:
         return kind(**values)
     except TypeError as e:

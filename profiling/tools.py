@@ -125,12 +125,17 @@ def _installed(tool: Tool) -> Iterator[Path]:
 
 def nsight_cache() -> Path:
     """Return the folder into which ``.ci/install-nsight.sh`` unpacks by default."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(cache) / "gkestimator"
+    cache = os.environ.get("XDG_CACHE_HOME")
+    if cache:
+        return Path(cache) / "gkestimator"
+    return Path(os.path.expanduser("~"), ".cache", "gkestimator")
 
 
 def _newest_first(paths: Iterator[Path]) -> list[Path]:
-    return sorted(paths, key=lambda p: [int(n) for n in re.findall(r"\d+", str(p))], reverse=True)
+    def version(path: Path) -> list[int]:
+        return [int(number) for number in re.findall(r"\d+", str(path))]
+
+    return sorted(paths, key=version, reverse=True)
 
 
 def _is_executable(path: Path) -> bool:

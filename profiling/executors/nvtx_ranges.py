@@ -116,7 +116,8 @@ class NvtxRanges:
             start = ctypes.addressof(slots)
             step = ctypes.sizeof(ctypes.c_void_p)
             # Numbers 0 and count hold no function; the profiler writes through the pointers in between.
-            table = (ctypes.c_void_p * (count + 1))(None, *(start + i * step for i in range(1, count)), None)
+            places = [start + i * step for i in range(1, count)]
+            table = (ctypes.c_void_p * (count + 1))(None, *places, None)
             self._tables[module] = (slots, table)
 
         def module_functions(module: int, table: Any, size: Any) -> int:

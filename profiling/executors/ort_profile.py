@@ -30,7 +30,8 @@ def read_profile(path: Path, repeats: int) -> tuple[HostKernel, ...]:
         events = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
         raise OutputError(f"{path}: profile of onnxruntime is cut short ({e}); is the disk full?") from e
-    starts = sorted(int(event["ts"]) for event in events if event.get("name") == "model_run")[-repeats:]
+    runs = [event for event in events if event.get("name") == "model_run"]
+    starts = sorted(int(event["ts"]) for event in runs)[-repeats:]
     if len(starts) < repeats:
         raise ExecutionError(f"profile of onnxruntime: found {len(starts)} calls, expected {repeats}")
     calls: list[list[_Node]] = [[] for _ in starts]

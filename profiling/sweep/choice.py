@@ -109,7 +109,8 @@ def choose_order(
     heap: list[tuple[float, int, Key]] = []
     for number, (name, members) in enumerate(groups.items()):
         index = np.asarray(members, dtype=np.intp)
-        streams[name] = (index, spread(points[name], demand[index], ease[index], taken[index]))
+        stream = spread(points[name], demand[index], ease[index], taken[index])
+        streams[name] = (index, stream)
         heap.append((0.5 / shares[name], number, name))
     heapify(heap)
     while heap:

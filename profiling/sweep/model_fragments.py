@@ -131,7 +131,8 @@ def index_bounds(operators: Iterable[Operator]) -> dict[str, int]:
                 lower(tensor, below)
         if op.domain:
             continue
-        wanted = [bounds[v.name] for v in op.outputs if isinstance(v, Tensor) and v.name in bounds]
+        names = [value.name for value in op.outputs if value is not None]
+        wanted = [bounds[name] for name in names if name in bounds]
         if not wanted:
             continue
         carried = _CARRIES.get(op.op_type, ())
@@ -245,7 +246,8 @@ def _split(
     if not isinstance(made, TensorSequence) or made.bounded:
         raise NotAFragmentError("sequences")
     axis = op.attributes.get("axis", 0)
-    if not isinstance(axis, int) or any(len(t.shape) != len(source.shape) for t in made.elements_):
+    rank = len(source.shape)
+    if not isinstance(axis, int) or any(len(t.shape) != rank for t in made.elements_):
         raise NotAFragmentError("sequences of pieces without the axis they were split along")
     sizes = [t.shape[axis] for t in made.elements_]
     attributes: dict[str, Attribute] = {"axis": axis}

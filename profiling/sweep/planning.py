@@ -327,7 +327,9 @@ class _CounterTurns:
         group = self._group_of[position]
         start = (group * 0.618034) % 1.0  # groups begin at different points of the running share
         met = self._met[group]
-        return int(start + (met + 1) * self._share) > int(start + met * self._share)
+        before = int(start + met * self._share)
+        after = int(start + (met + 1) * self._share)
+        return after > before
 
     def take(self, position: int) -> None:
         """Count the candidate as one of its group."""

@@ -188,7 +188,10 @@ class _Maker:
         if self.too_large:
             gpu = self.prices.gpu
             gib = (gpu.memory_visible_bytes or 0) / 2**30
-            listed = "; ".join(f"{name} {', '.join(points)}" for name, points in self.too_large.items())
+            parts = []
+            for name, points in self.too_large.items():
+                parts.append(f"{name} {', '.join(points)}")
+            listed = "; ".join(parts)
             lines.append(
                 f"left out, for more than the {gib:.1f} GiB of the {gpu.name} are estimated: {listed}"
             )
@@ -236,5 +239,6 @@ def _messages(
     missing = candidates - len(plan.entries)
     if missing:
         lines.append(f"the budget ends before {missing} entries: more --minutes (or --entries) has all")
-    lines.append(f"{len(plan.entries):,} entries of {candidates:,}; {expected_words(plan, cpu=request.cpu)}")
+    expected = expected_words(plan, cpu=request.cpu)
+    lines.append(f"{len(plan.entries):,} entries of {candidates:,}; {expected}")
     return tuple(lines)

@@ -75,7 +75,8 @@ def _aligned(mask: Any, batch: int) -> Any:
     images = mask.shape[0]
     if images == 1 and windows > 1:
         images = max(1, batch // windows)
-    return mask.expand(images, *mask.shape[1:]).reshape(-1, *mask.shape[-3:])
+    spread = mask.expand(images, *mask.shape[1:])
+    return spread.reshape(-1, *mask.shape[-3:])
 
 
 class _Group:
@@ -176,7 +177,8 @@ def attention(call: Call) -> Run:
 
     def heads(x: Any, count: int) -> Any:
         if flat:
-            return x.unflatten(-1, (count, x.shape[-1] // count)).transpose(1, 2)
+            size = x.shape[-1] // count
+            return x.unflatten(-1, (count, size)).transpose(1, 2)
         return x
 
     def run(q: Any, k: Any, v: Any, mask: Any = None, past_k: Any = None, past_v: Any = None, *_: Any) -> Any:

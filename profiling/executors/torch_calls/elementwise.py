@@ -341,7 +341,12 @@ def shrink(call: Call) -> Run:
         return lambda x: F.softshrink(x, lambd)
     if floating and bias == 0.0:
         return lambda x: F.hardshrink(x, lambd)
-    return lambda x: torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, 0.0))
+
+    def run(x: Any) -> Any:
+        upper = torch.where(x > lambd, x - bias, 0.0)
+        return torch.where(x < -lambd, x + bias, upper)
+
+    return run
 
 
 @torch_call("Swish")

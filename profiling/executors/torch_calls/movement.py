@@ -162,7 +162,9 @@ def _pad_sides(call: Call) -> tuple[list[int], list[int], Any]:
         pads = call.numbers(1) or []
         value = call.scalar(2)
         axes = call.numbers(3)
-    named = list(range(call.rank)) if axes is None else [call.dimension(a) for a in axes]
+    if axes is None:
+        axes = list(range(call.rank))
+    named = [call.dimension(axis) for axis in axes]
     before = [0] * call.rank
     after = [0] * call.rank
     for place, axis in enumerate(named):

@@ -123,7 +123,14 @@ def batch_norm(call: Call) -> Run:
     if all(call.tensor(i).dtype is call.dtype for i in range(1, 5)):
         return lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b, eps=epsilon)
     kind = torch_dtype(call.dtype)
-    scale, shift, mean, variance = (call.prepare(i, lambda w: w.to(kind)) for i in range(1, 5))
+
+    def typed(w: Any) -> Any:
+        return w.to(kind)
+
+    scale = call.prepare(1, typed)
+    shift = call.prepare(2, typed)
+    mean = call.prepare(3, typed)
+    variance = call.prepare(4, typed)
     return lambda x, w, b, m, v: F.batch_norm(x, mean(m), variance(v), scale(w), shift(b), eps=epsilon)
 
 

@@ -68,8 +68,10 @@ def _refuse_what_torch_reduces_otherwise(call: Call, axes: list[int]) -> None:
     kind = call.op.op_type
     if kind in _FLOATS_ONLY and not call.dtype.is_floating:
         raise call.unsupported(f"whole numbers ({call.dtype.value})")
-    if kind in ("ReduceMax", "ReduceMin") and any(call.shape()[a] == 0 for a in axes if call.rank):
-        raise call.unsupported("the extremum of nothing")
+    if kind in ("ReduceMax", "ReduceMin") and call.rank:
+        lengths = [call.shape()[axis] for axis in axes]
+        if 0 in lengths:
+            raise call.unsupported("the extremum of nothing")
 
 
 @torch_call(*_FUNCTIONS, *_COMPOSED)

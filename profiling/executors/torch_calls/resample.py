@@ -147,7 +147,9 @@ def _interpolation(call: Call, mode: str, before: Sequence[int], after: Sequence
     rank = len(after)
     transform = _transform(call)
     # To a length of one, ONNX's pytorch_half_pixel takes the first element; torch has ceased to.
-    lost = any(b == 1 and a != 1 for a, b in zip(before, after, strict=True))
+    lost = False
+    for length, size in zip(before, after, strict=True):
+        lost = lost or (size == 1 and length != 1)
     alike = transform == "half_pixel" or (transform == "pytorch_half_pixel" and not lost)
     if not (alike or transform == "align_corners"):
         raise call.unsupported(f"{mode} by {transform}")

@@ -116,6 +116,8 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
                 axis = 2 if form == "last" else 1
                 yield _equal_parts((batch, a, b), 2 + n % 3, axis)
             case "slice":
-                yield _slice((batch, a, b), 1 + n % 2, 1, (a, b)[n % 2] - 1)
+                axis = 1 + n % 2
+                length = (a, b)[n % 2]
+                yield _slice((batch, a, b), axis, 1, length - 1)
             case _:
                 yield _pad((batch, a, b), (0, 1, 1, 0, 1, 1))

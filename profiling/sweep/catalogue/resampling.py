@@ -27,7 +27,9 @@ def _regions(channels: int, height: int, width: int, regions: int, size: int) ->
     for n in range(regions):
         left = (n * 7919) % max(1, 3 * width // 4)
         top = (n * 104729) % max(1, 3 * height // 4)
-        boxes += [float(left), float(top), float(left + width // 4), float(top + height // 4)]
+        right = left + width // 4
+        bottom = top + height // 4
+        boxes += map(float, (left, top, right, bottom))
     return operator(
         "RoiAlign",
         x(1, channels, height, width),

@@ -54,7 +54,8 @@ class ShapeSampler:
         bounds = np.array(ranges)
         low = np.log(bounds[:, 0])
         high = np.log(bounds[:, 1] + 0.999)
-        points = np.exp(low + self.unit(count, len(ranges)) * (high - low)).astype(np.int64)
+        unit = self.unit(count, len(ranges))
+        points = np.exp(low + unit * (high - low)).astype(np.int64)
         aligned = self._rng.random(points.shape) < 2 / 3
         rounded = np.minimum((points + 4) // 8 * 8, bounds[:, 1])
         points = np.where(aligned & (points >= 16), rounded, points)
