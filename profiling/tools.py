@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -238,19 +239,15 @@ class RunningTool:
     def _signal_group(self, number: int) -> None:
         # While unreaped, the leader keeps its group's number from being given to anyone else.
         if self._process.returncode is None:
-            try:
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
-            except (ProcessLookupError, PermissionError):
-                return
 
     def _kill_marked(self) -> None:
         # Twice: a process may have forked between the listing and the signal.
         for _ in range(2):
             for pid in _marked(self._mark):
-                try:
+                with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    continue
 
 
 def _marked(mark: bytes) -> list[int]:

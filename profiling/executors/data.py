@@ -21,14 +21,7 @@ _BLOCK = 1_048_583
 """Random elements drawn; larger tensors repeat them. A prime, so that rows and channels of a power of two differ."""
 _BLOCK_OF_A_MODEL = 65_537
 """The same of a whole model, whose hundreds of tensors would take longer to draw than the model to measure."""
-_ML_DTYPES = {
-    DType.BFLOAT16: "bfloat16",
-    DType.FLOAT8E4M3FN: "float8_e4m3fn",
-    DType.FLOAT8E5M2: "float8_e5m2",
-    DType.FLOAT8E4M3FNUZ: "float8_e4m3fnuz",
-    DType.FLOAT8E5M2FNUZ: "float8_e5m2fnuz",
-}
-_SMALL_FLOATS = frozenset(_ML_DTYPES) - {DType.BFLOAT16}
+_SMALL_FLOATS = frozenset({DType.FLOAT8E4M3FN, DType.FLOAT8E5M2, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2FNUZ})
 _LARGEST_INTEGER = 100
 
 
@@ -37,7 +30,7 @@ def numpy_dtype(dtype: DType) -> np.dtype:
     for strings and for types packed two to a byte."""
     if dtype in NUMPY_NAMES:
         return np.dtype(NUMPY_NAMES[dtype])
-    if dtype not in _ML_DTYPES:
+    if dtype is not DType.BFLOAT16 and dtype not in _SMALL_FLOATS:
         raise EntryUnsupportedError(f"element type {dtype.value}: no data of this type can be made")
     try:
         import ml_dtypes
@@ -45,7 +38,7 @@ def numpy_dtype(dtype: DType) -> np.dtype:
         raise EntryUnsupportedError(
             f"element type {dtype.value} needs the package ml-dtypes, which is not installed"
         ) from e
-    kind: np.dtype = np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype]))
+    kind: np.dtype = np.dtype(getattr(ml_dtypes, dtype.value.replace("float8", "float8_")))
     return kind
 
 

@@ -24,12 +24,7 @@ def read_profile(path: Path, repeats: int) -> tuple[HostKernel, ...]:
     in what they ran, or are missing; OutputError where the file is cut short, which onnxruntime does not notice when
     the disk is full.
     """
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ExecutionError(f"profile of onnxruntime: larger than {_MAX_BYTES:,} bytes")
-        events = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise OutputError(f"{path}: profile of onnxruntime is cut short ({e}); is the disk full?") from e
+    events = _events(path)
     runs = [event for event in events if event.get("name") == "model_run"]
     starts = sorted(int(event["ts"]) for event in runs)[-repeats:]
     if len(starts) < repeats:
@@ -50,6 +45,16 @@ def read_profile(path: Path, repeats: int) -> tuple[HostKernel, ...]:
         durations = tuple(float(node.duration_us) for node in repeated)
         kernels.append(HostKernel(name=name, durations_us=durations))
     return tuple(kernels)
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ExecutionError(f"profile of onnxruntime: larger than {_MAX_BYTES:,} bytes")
+        events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise OutputError(f"{path}: profile of onnxruntime is cut short ({e}); is the disk full?") from e
+    return events
 
 
 class _Node(NamedTuple):

@@ -13,7 +13,7 @@ import numpy as np
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor, JsonAttribute
-from gkestimator.core.graph import Attribute, Operator, Sequence, Tensor
+from gkestimator.core.graph import Attribute, Operator, Tensor, Value
 
 Entering: TypeAlias = "Callable[[Operator, int, Tensor, str], FragmentTensor]"
 """What goes in for a tensor that no operator of a fragment makes: the first operator that reads it, at which position,
@@ -32,7 +32,7 @@ class NotAFragmentError(GkestimatorError):
     """An operator that cannot stand alone; the text says why, in words to count by."""
 
 
-def tensor_of(value: Tensor | Sequence | None) -> Tensor:
+def tensor_of(value: Value | None) -> Tensor:
     """Return ``value``, which has to be a tensor. Raises NotAFragmentError."""
     if not isinstance(value, Tensor):
         raise NotAFragmentError("sequences")

@@ -16,7 +16,7 @@ import onnx
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.fragments import MODEL_PREFIX, Fragment, FragmentTensor
-from gkestimator.core.graph import Attribute, Operator, OperatorGraph, Tensor
+from gkestimator.core.graph import Attribute, Operator, OperatorGraph, Tensor, Value
 from gkestimator.core.graph import Sequence as TensorSequence
 from gkestimator.operators.records import traits_of
 from gkestimator.profiling.sweep.extraction import (
@@ -226,7 +226,7 @@ def _without_sequences(operators: Iterable[Operator]) -> tuple[list[Operator], d
     return plain, {name: tensor.name for name, tensor in renamed.items()}
 
 
-def _piece(pieces: tuple[Tensor, ...], place: Tensor | TensorSequence | None) -> Tensor:
+def _piece(pieces: tuple[Tensor, ...], place: Value | None) -> Tensor:
     """Return the piece that a SequenceAt takes. Raises NotAFragmentError where the file does not say which."""
     value = tensor_of(place).value
     if value is None:
@@ -237,9 +237,7 @@ def _piece(pieces: tuple[Tensor, ...], place: Tensor | TensorSequence | None) ->
     return pieces[number]
 
 
-def _split(
-    op: Operator, inputs: tuple[Tensor | TensorSequence | None, ...]
-) -> tuple[TensorSequence, Operator]:
+def _split(op: Operator, inputs: tuple[Value | None, ...]) -> tuple[TensorSequence, Operator]:
     """Return the sequence that a SplitToSequence makes, and the Split that makes its pieces."""
     made = op.outputs[0]
     source = tensor_of(inputs[0])
@@ -314,7 +312,7 @@ def _sharing(operators: Iterable[Operator], weights: Mapping[str, int]) -> list[
     """
     first: dict[tuple[str, DType, tuple[int, ...]], Tensor] = {}
 
-    def canonical(value: Tensor | TensorSequence | None) -> Tensor | TensorSequence | None:
+    def canonical(value: Value | None) -> Value | None:
         if not isinstance(value, Tensor) or not value.is_weight or value.nbytes != weights.get(value.storage):
             return value
         if value.value is not None and value.elements <= _MOST_VALUES and not value.dtype.is_floating:

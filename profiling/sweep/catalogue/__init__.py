@@ -24,7 +24,7 @@ from gkestimator.profiling.sweep.catalogue import (
     pooling,
     resampling,
 )
-from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, item
+from gkestimator.profiling.sweep.catalogue.making import CatalogueItem
 from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler
 
 __all__ = ["GROUPS", "CatalogueGroup", "CatalogueItem", "catalogue"]
@@ -43,9 +43,9 @@ class CatalogueGroup(NamedTuple):
         """Yield real shapes, corners, then ``count`` sampled ones."""
         yield from self.real()
         for fragment in self.corners():
-            yield item(fragment, "corner")
+            yield CatalogueItem(fragment, "corner")
         for fragment in self.sampled(sampler, count):
-            yield item(fragment, "sampled")
+            yield CatalogueItem(fragment, "sampled")
 
 
 _n = normalisation

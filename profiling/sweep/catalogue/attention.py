@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gkestimator.core.fragments import Fragment
-from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, item, operator, x
+from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, operator, x
 from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 _OPSET = 23  # the first with Attention
@@ -39,13 +39,13 @@ def real() -> Iterator[CatalogueItem]:
             causal = source == "language" and heads != 16
             for n in lengths:
                 for batch in (1, 8, 32):
-                    yield item(attention(batch, heads, kv_heads, n, n, size, causal=causal), source)
-                yield item(attention(4, heads, kv_heads, n, n, size, masked=True), source)
+                    yield CatalogueItem(attention(batch, heads, kv_heads, n, n, size, causal=causal), source)
+                yield CatalogueItem(attention(4, heads, kv_heads, n, n, size, masked=True), source)
             if source == "language":  # one new token against a cache
                 for keys in (128, 1024, 4096):
-                    yield item(attention(8, heads, kv_heads, 1, keys, size), source)
+                    yield CatalogueItem(attention(8, heads, kv_heads, 1, keys, size), source)
     for keys in (77, 4096):  # text against images
-        yield item(attention(2, 8, 8, 4096, keys, 40), "vision")
+        yield CatalogueItem(attention(2, 8, 8, 4096, keys, 40), "vision")
 
 
 def corners() -> Iterator[Fragment]:

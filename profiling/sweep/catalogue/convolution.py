@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gkestimator.core.fragments import Fragment, JsonAttribute
-from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, item, operator, weight, x
+from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, operator, weight, x
 from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 BATCHES = (1, 8, 32, 128)
@@ -92,12 +92,12 @@ def real() -> Iterator[CatalogueItem]:
         for number, row in enumerate(layers):
             layer = ConvLayer(*row)
             for batch in batches:
-                yield item(conv(batch, layer), source)
+                yield CatalogueItem(conv(batch, layer), source)
             if number % 8 == 0:
-                yield item(conv(8, layer, bias=True), source)
+                yield CatalogueItem(conv(8, layer, bias=True), source)
     for row in table("convolution", "transposed"):
         for batch in (1, 8, 32):
-            yield item(conv_transpose(batch, *row), "vision")
+            yield CatalogueItem(conv_transpose(batch, *row), "vision")
 
 
 def corners() -> Iterator[Fragment]:

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.making import (
     CatalogueItem,
-    Link,
     chain,
-    item,
     mask,
     operator,
     positive,
@@ -42,8 +40,7 @@ def unary(op_type: str, shape: Sequence[int]) -> Fragment:
 
 def gate(shape: Sequence[int]) -> Fragment:
     """Return x * sigmoid(x), which torch calls silu."""
-    nodes: tuple[Link, ...] = (("Sigmoid", ["x0"], "s", {}), ("Mul", ["x0", "s"], "y", {}))
-    return chain("silu", [x(*shape)], *nodes)
+    return chain("silu", [x(*shape)], ("Sigmoid", ["x0"], "s", {}), ("Mul", ["x0", "s"], "y", {}))
 
 
 def binary(op_type: str, first: Sequence[int], second: Sequence[int]) -> Fragment:
@@ -84,7 +81,7 @@ def real() -> Iterator[CatalogueItem]:
             for step, batch in enumerate((1, 8, 32)):
                 for turn in range(3):
                     kind = kinds[(number + 3 * step + turn) % len(kinds)]
-                    yield item(_made(kind, (batch, *shape)), source)
+                    yield CatalogueItem(_made(kind, (batch, *shape)), source)
 
 
 def corners() -> Iterator[Fragment]:

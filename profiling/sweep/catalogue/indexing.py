@@ -10,7 +10,6 @@ from gkestimator.profiling.sweep.catalogue.making import (
     CatalogueItem,
     constant,
     index,
-    item,
     operator,
     weight,
     x,
@@ -54,9 +53,9 @@ def real() -> Iterator[CatalogueItem]:
     """Yield token and position embeddings, relative positions, proposals of detectors."""
     for entries, width in table("indexing", "vocabularies"):
         for batch, tokens in table("indexing", "lookups"):
-            yield item(embedding(entries, width, (batch, tokens)), "language")
+            yield CatalogueItem(embedding(entries, width, (batch, tokens)), "language")
     for source, kind, *arguments in table("indexing", "real"):
-        yield item(_MAKERS[kind](*arguments), source)
+        yield CatalogueItem(_MAKERS[kind](*arguments), source)
 
 
 def corners() -> Iterator[Fragment]:

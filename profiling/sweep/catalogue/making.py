@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor, JsonAttribute
-from gkestimator.core.records import frozen
 
 OPSET = 18
 """Opset of catalogue fragments that need no later one: what every ONNX Runtime since 1.14 runs."""
@@ -15,18 +15,12 @@ Link = tuple[str, Sequence[str], str, Mapping[str, JsonAttribute]]
 """A node of a chain: type, inputs, output, attributes."""
 
 
-@frozen
-class CatalogueItem:
+class CatalogueItem(NamedTuple):
     """Hold a fragment of the catalogue. ``source``: ``vision``, ``language``, ``detection`` (shapes of architectures
     that people run), ``corner`` (the edges of a family's range) or ``sampled`` (between them)."""
 
     fragment: Fragment
     source: str
-
-
-def item(fragment: Fragment, source: str) -> CatalogueItem:
-    """Return a :class:`CatalogueItem`."""
-    return CatalogueItem(fragment=fragment, source=source)
 
 
 def x(*shape: int) -> FragmentTensor:

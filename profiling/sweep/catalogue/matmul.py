@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gkestimator.core.fragments import Fragment
-from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, item, operator, weight, x
+from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, operator, weight, x
 from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 BATCHES = (1, 8, 32, 128)
@@ -28,7 +28,7 @@ def real() -> Iterator[CatalogueItem]:
         for k, n, tokens in layers:
             rows = sorted({batch * count for batch in BATCHES for count in tokens})
             for number, m in enumerate(rows):
-                yield item(linear(m, k, n, bias=number % 2 == 0), source)
+                yield CatalogueItem(linear(m, k, n, bias=number % 2 == 0), source)
 
 
 def corners() -> Iterator[Fragment]:
@@ -57,11 +57,11 @@ def batched_real() -> Iterator[CatalogueItem]:
             for length in lengths:
                 for batch in (1, 8, 32):
                     for fragment in _scores_and_sums(batch, heads, length, length, size):
-                        yield item(fragment, source)
+                        yield CatalogueItem(fragment, source)
     for heads, size, length in table("product", "cached"):
         for batch in (1, 16):
             for fragment in _scores_and_sums(batch, heads, 1, length, size):
-                yield item(fragment, "language")
+                yield CatalogueItem(fragment, "language")
 
 
 def batched_corners() -> Iterator[Fragment]:

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from gkestimator.core.fragments import Fragment, JsonAttribute
 from gkestimator.profiling.sweep.catalogue.making import (
     CatalogueItem,
-    Link,
     chain,
     constant,
-    item,
     operator,
     x,
 )
@@ -24,11 +22,9 @@ def transpose(shape: Sequence[int], perm: Sequence[int]) -> Fragment:
 
 def transpose_copy(shape: Sequence[int], perm: Sequence[int]) -> Fragment:
     """Return a Transpose and a flattening Reshape: what torch's eager mode copies."""
-    nodes: tuple[Link, ...] = (
-        ("Transpose", ["x0"], "t", {"perm": tuple(perm)}),
-        ("Reshape", ["t", "c1"], "y", {}),
-    )
-    return chain("contiguous_copy", [x(*shape), constant([-1])], *nodes)
+    operands = [x(*shape), constant([-1])]
+    turned = ("Transpose", ["x0"], "t", {"perm": tuple(perm)})
+    return chain("contiguous_copy", operands, turned, ("Reshape", ["t", "c1"], "y", {}))
 
 
 def concat(shapes: Sequence[Sequence[int]], axis: int) -> Fragment:
@@ -90,7 +86,7 @@ def real() -> Iterator[CatalogueItem]:
     """Yield heads of attention, channels-last and back, skip connections, detection heads, rotary halves."""
     for source, operation, *arguments in table("movement", "real"):
         for make in _MAKERS[operation]:
-            yield item(make(*arguments), source)
+            yield CatalogueItem(make(*arguments), source)
 
 
 def corners() -> Iterator[Fragment]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gkestimator.core.fragments import Fragment
-from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, item, operator, weight, x
+from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, operator, weight, x
 from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 _BATCHES = (1, 8, 32)
@@ -49,16 +49,16 @@ def real() -> Iterator[CatalogueItem]:
     for source, rows in table("normalisation").items():
         for number, (tokens, width) in enumerate(rows):
             for batch in _BATCHES:
-                yield item(layer_norm(batch, tokens, width), source)
+                yield CatalogueItem(layer_norm(batch, tokens, width), source)
                 if source == "language" and number >= 6:
-                    yield item(rms_norm(batch, tokens, width), source)
+                    yield CatalogueItem(rms_norm(batch, tokens, width), source)
     for channels, size in table("normalisation", "group"):
         for batch in (1, 4):
-            yield item(group_norm(32, batch, channels, size, size), "vision")
+            yield CatalogueItem(group_norm(32, batch, channels, size, size), "vision")
     for channels, size in table("normalisation", "instance"):
         parameter = weight(channels)
         image = x(4, channels, size, size)
-        yield item(operator("InstanceNormalization", image, parameter, parameter), "vision")
+        yield CatalogueItem(operator("InstanceNormalization", image, parameter, parameter), "vision")
 
 
 def corners() -> Iterator[Fragment]:
@@ -83,7 +83,7 @@ def batch_norm_real() -> Iterator[CatalogueItem]:
         for shape in table("activation")[source]:
             if len(shape) == 3:
                 for batch in _BATCHES:
-                    yield item(batch_norm(batch, *shape), source)
+                    yield CatalogueItem(batch_norm(batch, *shape), source)
 
 
 def batch_norm_corners() -> Iterator[Fragment]:
@@ -104,9 +104,9 @@ def softmax_real() -> Iterator[CatalogueItem]:
         for heads, _, _, lengths in rows:
             for length in lengths:
                 for batch in _BATCHES:
-                    yield item(softmax(batch, heads, length, length), source)
+                    yield CatalogueItem(softmax(batch, heads, length, length), source)
     for source, op_type, axis, shape in table("normalisation", "softmax"):
-        yield item(softmax(*shape, axis=axis, op_type=op_type), source)
+        yield CatalogueItem(softmax(*shape, axis=axis, op_type=op_type), source)
 
 
 def softmax_corners() -> Iterator[Fragment]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gkestimator.core.fragments import Fragment
-from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, constant, item, operator, x
+from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, constant, operator, x
 from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 _BATCHES = (1, 8, 32)
@@ -41,11 +41,11 @@ def real() -> Iterator[CatalogueItem]:
     for source, rows in table("pooling").items():
         for op_type, image, kernel, stride in rows:
             for batch in _BATCHES:
-                yield item(pool(op_type, (batch, *image), kernel, stride), source)
+                yield CatalogueItem(pool(op_type, (batch, *image), kernel, stride), source)
     for channels, size in table("pooling", "global"):
         for batch in _BATCHES:
-            yield item(_global(batch, channels, size, size), "vision")
-    yield item(operator("GlobalMaxPool", x(8, 512, 7, 7)), "vision")
+            yield CatalogueItem(_global(batch, channels, size, size), "vision")
+    yield CatalogueItem(operator("GlobalMaxPool", x(8, 512, 7, 7)), "vision")
 
 
 def corners() -> Iterator[Fragment]:
@@ -81,9 +81,9 @@ def reduction_real() -> Iterator[CatalogueItem]:
         for shape in shapes:
             axes = (-1,) if len(shape) == 2 else (2, 3)
             for batch in (1, 16):
-                yield item(reduce("ReduceMean", (batch, *shape), axes), source)
+                yield CatalogueItem(reduce("ReduceMean", (batch, *shape), axes), source)
     for source, kind, shape, axis in table("pooling", "reduction"):
-        yield item(_along(kind, shape, axis), source)
+        yield CatalogueItem(_along(kind, shape, axis), source)
 
 
 def reduction_corners() -> Iterator[Fragment]:

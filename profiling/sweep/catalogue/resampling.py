@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.fragments import Fragment
-from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, constant, item, operator, weight, x
+from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, constant, operator, weight, x
 from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 _GATES = {"LSTM": 4, "GRU": 3}
@@ -66,13 +66,13 @@ def real() -> Iterator[CatalogueItem]:
     for source, shapes in table("resampling").items():
         for shape in shapes:
             for batch in (1, 8, 32):
-                yield item(resize((batch, *shape), 2.0, "nearest"), source)
-                yield item(resize((batch, *shape), 2.0, "linear"), source)
+                yield CatalogueItem(resize((batch, *shape), 2.0, "nearest"), source)
+                yield CatalogueItem(resize((batch, *shape), 2.0, "linear"), source)
     for batch in (1, 8):
-        yield item(resize((batch, 21, 65, 65), 8.0, "linear"), "vision")
-        yield item(resize((batch, 3, 256, 256), 0.875, "linear"), "vision")
+        yield CatalogueItem(resize((batch, 21, 65, 65), 8.0, "linear"), "vision")
+        yield CatalogueItem(resize((batch, 3, 256, 256), 0.875, "linear"), "vision")
     for row in table("resampling", "regions"):
-        yield item(_regions(256, *row), "detection")
+        yield CatalogueItem(_regions(256, *row), "detection")
 
 
 def corners() -> Iterator[Fragment]:
@@ -98,7 +98,7 @@ def recurrent_real() -> Iterator[CatalogueItem]:
     for op_type in _GATES:
         for length, width, hidden, both in table("recurrent", "layers"):
             for batch in (1, 16):
-                yield item(recurrent(op_type, length, batch, width, hidden, both=both), "language")
+                yield CatalogueItem(recurrent(op_type, length, batch, width, hidden, both=both), "language")
 
 
 def recurrent_corners() -> Iterator[Fragment]:
