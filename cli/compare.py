@@ -37,6 +37,7 @@ def command(spec: Path, output: Path, engine: str, processes: int | None) -> int
     from gkestimator.simulation.comparing.run import run_comparison
     from gkestimator.simulation.comparing.spec import read_spec
 
+    # A wrong cell is refused before any is computed.
     asked = read_spec(spec)
     with Progress() as progress:
         results = run_comparison(

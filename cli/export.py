@@ -103,6 +103,7 @@ def command(
             elif len(files) > 1 or len(exporters) > 1:
                 raise UsageError("several files are to be written: expected -o FOLDER")
         except GkestimatorError as e:
+            # One target that cannot say something does not keep the others from being written.
             failed += 1
             say([_named(exporter.name, str(e))], "error")
             continue

@@ -72,6 +72,7 @@ class LazyGroup(click.Group):
         """Import the module of ``cmd_name`` and return its command; None for an unknown name."""
         if cmd_name not in self._modules:
             return None
+        # Imported by name: pandas and onnx are loaded by the command that needs them alone.
         module = importlib.import_module(f"gkestimator.cli.{self._prefix}{cmd_name}")
         command: click.Command = module.command
         return command

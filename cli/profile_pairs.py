@@ -28,6 +28,7 @@ class _Shares(ParamType):
         if isinstance(value, tuple):
             return value
         pairs = []
+        # The range of a percent is checked with the other options, for the library too.
         for item in value.split(","):
             try:
                 first, second = map(float, item.split(":"))

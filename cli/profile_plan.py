@@ -80,6 +80,7 @@ def command(
     for name, given in (("--catalogue", catalogue), ("--counters", counters)):
         if whole and given:
             raise UsageError(f"{name} is of operators: leave it out, or leave out --whole")
+    # So that whoever finds the plan can make it again.
     made_by = shlex.join(["gkest", *sys.argv[1:]])[:500]
     request = PlanRequest(
         made_by=made_by,

@@ -23,6 +23,7 @@ class Progress:
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Show ``done`` of ``total`` and what is being worked on."""
+        # A command that is quick, or whose stderr is a file, shows nothing.
         if not self._active or self._clock() - self._start < PATIENCE_S:
             return
         filled = _WIDTH * done // total if total > 0 else 0

@@ -78,6 +78,7 @@ def command(
 
     read = [plan, *tables, *options["gpu_specs"], *filter(None, [options["coefficients"], cluster])]
     read += [Path(text) for text in (options["arrivals"], options["network"]) if text not in _WORDS]
+    # Before the simulation, not after.
     refuse_overwriting({"-o": output, "--plot": plot, "--requests": requests}, read)
     chosen = forms(form, output, plot, requests)
     run = FileRun(keep_requests=requests is not None, **options)

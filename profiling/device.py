@@ -62,6 +62,7 @@ def device_facts(device: str) -> DeviceFacts:
     if isinstance(cuda, str):
         raise DeviceError(f"{device}: {cuda}")
     try:
+        # CUDA and NVML number devices differently (CUDA_VISIBLE_DEVICES, MIG): the UUID is the same.
         gpu = NvmlGpu(uuid=cuda.uuid, index=index)
     except NvmlError:
         return facts_of(cuda, None, index=index, driver=_driver_by_smi())

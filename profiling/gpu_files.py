@@ -157,7 +157,9 @@ def gpu_name(facts: DeviceFacts) -> str:
     if facts.kind == "cpu":
         words = _CPU_WORDS.sub(" ", facts.name)
         return _as_name(f"CPU-{facts.limits.get('sms', 1):.0f}-cores {words}")
+    # The maker's name is in every product: left out, names are as the catalogue has them.
     name = _clean(facts.name)
+    # Boards of one name are sold with different memory, and place differently.
     if facts.memory_bytes is not None and not re.search(r"\d+\s?GB", name, re.IGNORECASE):
         name = f"{name}-{_whole_gib(facts.memory_bytes)}GB"
     return _as_name(name)

@@ -167,6 +167,7 @@ def _flops_per_s() -> float:
 def _fastest_s(call: Callable[[], object], budget_s: float) -> float:
     """Return the seconds of the fastest of the calls that fit into the budget; at least three, the first not
     counted."""
+    # The first call pays for memory and threads that later ones find.
     call()
     best = float("inf")
     started = time.perf_counter()

@@ -38,6 +38,7 @@ def _nvml() -> Any:
         raise NvmlError("the package nvidia-ml-py (pynvml) is not installed") from e
     try:
         with _lock:
+            # NVML counts its users, so every one of them may start it.
             pynvml.nvmlInit()
     except pynvml.NVMLError as e:
         raise NvmlError(f"NVML does not start: {e}") from e

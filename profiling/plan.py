@@ -108,6 +108,7 @@ def write_plan(plan: SweepPlan, path: Path) -> None:
         "minutes": plan.minutes,
         "seed": plan.seed,
     }
+    # One entry a line: people cut and split plans with text tools.
     opened = json.dumps(head, indent=1, allow_nan=False).removesuffix("\n}")
     lines = ",\n".join(json.dumps(_entry_document(entry), allow_nan=False) for entry in plan.entries)
     write_bytes(path, f'{opened},\n "entries": [\n{lines}\n]}}\n'.encode())
@@ -235,6 +236,7 @@ class _Fields:
 
 
 def _refuse_twice(entries: Sequence[PlanEntry], where: str) -> None:
+    # Two of one id would be measured twice and be one row.
     seen: dict[str, int] = {}
     for number, entry in enumerate(entries, start=1):
         first = seen.setdefault(entry.id, number)

@@ -173,6 +173,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _build(kind: type[T], document: Any, path: Path) -> T:
+    # A field of a newer version may change what the others mean: refused.
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     if not isinstance(document, dict) or not document.keys() <= names:
         raise TableError(f"{path}: no {kind.__name__}: expected an object of {', '.join(sorted(names))}")

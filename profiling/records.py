@@ -83,6 +83,7 @@ def read_records(path: Path) -> Iterator[EntryRecord]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise TableError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
+    # A killed child leaves half a line; the entry is measured again.
     whole, _, _ = text.rpartition("\n")
     for number, line in enumerate(whole.split("\n") if whole else (), start=1):
         try:

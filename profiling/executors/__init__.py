@@ -34,5 +34,6 @@ def make_executor(name: str, device: str, *, held_bytes: Callable[[], int | None
         raise UsageError(f"device: found {device!r}, expected cpu or cuda:N")
     module, kind = EXECUTORS[name]
     told = {} if held_bytes is None else {"held_bytes": held_bytes}
+    # Imported here: asking for one runtime must not load the other's libraries.
     made: Executor = getattr(import_module(module), kind)(device, **told)
     return made

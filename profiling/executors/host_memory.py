@@ -47,6 +47,7 @@ def _outputs(entry: PlanEntry) -> int:
     that reads it."""
     try:
         graph = fragment_graph(entry.fragment)
+    # The estimate is a courtesy: the runtime itself decides what it can run.
     except GkestimatorError:
         return 0  # an operator that no shape rule covers: the runtime will say what it needs
     leaving = {value.name for value in graph.outputs}

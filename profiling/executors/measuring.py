@@ -92,6 +92,7 @@ def _latency(prepared: Prepared, entry: PlanEntry, effort: Effort, clocks: Clock
     synchronise = prepared.synchronise
     now = clocks.elapsed_ns
     call_ns = warm_ns = calls = 0
+    # What loading left on the device is not the first call's.
     synchronise()
     while (calls < effort.warmup or warm_ns < _LEAST_WARM_NS) and warm_ns < _MOST_WARM_NS:
         before = now()
@@ -172,6 +173,7 @@ def _measured(
     marks = [0] * (repeats + 1)
     run = prepared.run
     now = clocks.elapsed_ns
+    # One range around all repeats: a range for each would be in the host's time.
     with no_collection(), ranges(f"{entry.id}#{repeats}"):
         started = clocks.unix_ns()
         marks[0] = now()

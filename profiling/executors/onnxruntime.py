@@ -138,6 +138,7 @@ class OnnxruntimeExecutor:
         try:
             prepared.open()
         except GkestimatorError:
+            # What was taken of the device's memory is needed by the next entry.
             prepared.close()
             raise
         except Exception as e:  # onnxruntime's errors have no public base class

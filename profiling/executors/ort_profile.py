@@ -37,6 +37,7 @@ def read_profile(path: Path, repeats: int) -> tuple[HostKernel, ...]:
             calls[call].append(node)
     outer = [_outer(call) for call in calls]
     names = [node.name for node in outer[0]]
+    # A call that fused otherwise than the first would give rows of different kernels.
     for call_nodes in outer:
         if [node.name for node in call_nodes] != names:
             raise ExecutionError(f"profile of onnxruntime: calls ran different nodes: {names} and others")

@@ -153,6 +153,7 @@ def _with_deaths(binder: _SlotBinder, results: Slots) -> list[Bound]:
 def compiled(calls: Sequence[Bound], static: list[Any], results: Slots) -> ProgramRun:
     """Return the calls as one function without arguments, which does as little besides them as it can: what it does is
     measured as the host's time."""
+    # Most entries are one call: no loop over slots is measured with it.
     if len(calls) == 1:
         function, inputs, outputs, _ = calls[0]
         if results == outputs and len(outputs) == 1:
@@ -181,6 +182,7 @@ def _several(calls: Sequence[Bound], static: list[Any], results: Slots) -> Progr
                 for slot, tensor in zip(outputs, result, strict=False):
                     if slot >= 0:
                         slots[slot] = tensor
+            # These names would keep a tensor alive that dies here.
             result = tensor = None
             for slot in dead:
                 slots[slot] = None
@@ -207,6 +209,7 @@ def host_values(
     read = set(program.outputs).union(*(step.inputs for step in program.steps))
     wanted = [tensor for tensor in fragment.tensors if tensor.name in read]
     for tensor in wanted:
+        # Before any value is made: drawing gigabytes for nothing takes seconds.
         torch_dtype(tensor.dtype)  # refuses element types that eager mode has no kernels for
     values = {tensor.name: make(tensor) for tensor in wanted}
     if program.folded:

@@ -64,11 +64,13 @@ class CandidateCollector:
         A float32 fragment is wanted in fp32, in tf32 where that changes a kernel, and in half precision; one that is in
         half precision already in that alone.
         """
+        # What was exported in half precision is run in that.
         native = native_dtype(fragment)
         words = [w for w in self.options if native is None or w == native]
         if not words:
             self.left_out[f"{native} operators: not among the precisions wanted"] += 1
             return []
+        # A fragment that one precision cannot lower is left out of all, with the reason once.
         try:
             graphs = lower_each(fragment_graph(fragment), [self.options[w] for w in words])
         except GkestimatorError as e:

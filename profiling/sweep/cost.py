@@ -84,6 +84,7 @@ def repeats_of(call_s: np.ndarray, costs: Costs, repeats: int | None = None) -> 
     """Return how often calls of ``call_s`` seconds are repeated; ``repeats`` fixes it."""
     if repeats is not None:
         return np.full(call_s.shape, float(repeats))
+    # The child repeats short calls until they take long enough to be timed.
     wanted = np.ceil(costs.enough_ms / 1e3 / np.maximum(call_s, 1e-9))
     return np.asarray(np.clip(wanted, costs.least_repeats, costs.most_repeats))
 
@@ -97,6 +98,7 @@ def entry_s(
     """
     call_s = np.maximum(kernel_us, costs.call_us) * 1e-6
     calls = costs.warmup + repeats_of(call_s, costs, repeats)
+    # Values are drawn on the host and copied: large entries cost more than their calls.
     fill_s = nbytes / costs.fill_bytes_per_s
     own = costs.prepare_s + fill_s + calls * call_s
     chunks = np.maximum(own / costs.chunk_work_s, 1.0 / costs.chunk_entries)

@@ -141,9 +141,11 @@ class _Parts:
 
     def node(self, number: int, op: Operator) -> FragmentNode:
         """Return the node of ``op``, the fragment's ``number``-th."""
+        # One version a domain: a fragment is a small ONNX file.
         if self.opsets.setdefault(op.domain, op.version) != op.version:
             raise NotAFragmentError("operators of several opset versions")
         reads = [self._read(op, position) for position in range(len(op.inputs))]
+        # Omitted inputs at the end are not written in ONNX.
         while reads and not reads[-1]:
             reads.pop()
         writes = []

@@ -90,6 +90,7 @@ def sweep_models(
 
 def sweep_graph(sweep: ModelSweep, name: str, graph: OperatorGraph, options: LoweringOptions) -> None:
     """Add the calls of one bound model."""
+    # As the runtime fuses them: what is measured must be what the model launches.
     matches = find_matches(graph, options)
     calls = list_calls(graph, options, matches)
     finder = _Finder(graph, calls, options)
@@ -173,6 +174,7 @@ class _Finder:
         return self._known[key]
 
     def _answers(self, at: int, head: Operator | Match, kernels: tuple[Kernel, ...]) -> _Answers:
+        # Kernels are ticked off: a fragment that launches anything else stands for another operator.
         missing = Counter(map(_physical, kernels))
         answers = _Answers()
         for candidate in self._candidates(at, head):

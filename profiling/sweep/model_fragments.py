@@ -101,6 +101,7 @@ def model_fragment(graph: OperatorGraph, pattern: str) -> Fragment:
         below = bounds.get(tensor.name) or usual
         return replace(drawn, role=role, fill="index", below=below, values=None)
 
+    # A graph may name one value twice among its outputs, a fragment may not; the order stays.
     results: dict[str, None] = {}
     for value in graph.outputs:
         name = tensor_of(value).name
@@ -124,6 +125,7 @@ def index_bounds(operators: Iterable[Operator]) -> dict[str, int]:
     def lower(tensor: Tensor, bound: int) -> None:
         bounds[tensor.name] = min(bound, bounds.get(tensor.name, bound))
 
+    # From results to inputs: a bound is known before what hands the numbers on is reached.
     for op in reversed(tuple(operators)):
         for position, tensor in _tensors_read(op):
             below = index_bound(op, position) if tensor.dtype.is_integer else None
@@ -325,6 +327,7 @@ def _sharing(operators: Iterable[Operator], weights: Mapping[str, int]) -> list[
 def _one_opset(operators: list[Operator]) -> list[Operator]:
     """Return operators of one opset a domain: those of inlined functions may be of an older one, and what did
     not change since is of the newest, too. Raises NotAFragmentError for what changed."""
+    # A fragment has one opset a domain, as an ONNX file has.
     newest: dict[str, int] = {}
     for op in operators:
         newest[op.domain] = max(op.version, newest.get(op.domain, 0))

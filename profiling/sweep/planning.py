@@ -170,6 +170,7 @@ def make_plan(request: PlanRequest, progress: Progress | None = None) -> Planned
     valued = value(candidates, bundle, gpu, doubt=known, cpu=request.cpu)
     seconds = _Seconds.of(request, candidates, valued)
     head = _model_order(sweep, origins, candidates, valued.call_us)
+    # The models' entries come first whatever they add; the catalogue fills what they leave open.
     taken = np.arange(len(candidates)) < of_models
     rest = choose_order(
         valued.groups, valued.points, valued.weights, seconds.cheapness(), valued.shares, taken
@@ -237,6 +238,7 @@ def _model_order(
     for mine in spent:
         parts = [us / totals[place] for place, us in mine.items() if us > 0]
         shares.append(sum(parts))
+    # The same kernels under another operator tell nothing new.
     seen: set[tuple[Kernel, ...]] = set()
     new: list[int] = []
     again: list[int] = []
@@ -289,10 +291,12 @@ def _within(
         candidate = candidates[position]
         if request.cpu and valued.call_us[position] > 1e6 * CPU_LONGEST_S:
             continue
+        # Counters cost minutes where a timeline costs seconds, so a share of the entries has them.
         counters = turns.next_has_counters(position)
         cost = float(seconds.timeline[position])
         if counters:
             cost += float(seconds.counters[position])
+        # Not a cheaper one further down: every plan is to be the head of a longer one.
         if cost > left_s:
             break
         left_s -= cost

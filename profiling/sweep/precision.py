@@ -70,6 +70,7 @@ def in_dtype(fragment: Fragment, dtype: str) -> Fragment | None:
         tensors.append(tensor if tensor.name in fixed else _halved(tensor, half))
     nodes = [_retyped(node, half) for node in fragment.nodes]
     if not fragment.is_model:
+        # Converting what is half already would be measured as a copy.
         halves = {tensor.name for tensor in tensors if tensor.dtype is half}
         for node in nodes:
             into_half = node.op_type == "Cast" and node.attributes.get("to") == element_type(half)

@@ -25,6 +25,7 @@ def expected_words(plan: SweepPlan, *, cpu: bool) -> str:
 
 
 def _listed(counts: Mapping[str, int], most: int = 12) -> str:
+    # The most frequent first: what does not fit into the line is the least of it.
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     shown = ", ".join(f"{name} {count}" for name, count in ordered[:most])
     if len(ordered) > most:

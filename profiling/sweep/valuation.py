@@ -99,6 +99,7 @@ def value(
     for position, candidate in enumerate(candidates):
         key = (str(table.family[main[position]]), candidate.dtype)
         groups.setdefault(key, []).append(position)
+    # Shapes of real layers are what users run; the others only bound them.
     weights = np.array([_source_weight(c.source) for c in candidates])
     shares = {}
     points = {}
@@ -106,6 +107,7 @@ def value(
         share = FAMILY_SHARES.get(family, 0.5) * DTYPE_SHARES[dtype]
         shares[family, dtype] = share / _weight_of_precisions(groups, family)
         points[family, dtype] = _points(table.take(main[members]), family, gpu)
+    # Intervals are those of the GPU that was named; of a stand-in they say nothing.
     if doubt and len(candidates):
         width = np.log(predicted.high_us[main] / predicted.low_us[main])
         usual = float(np.median(width))

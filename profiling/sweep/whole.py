@@ -136,6 +136,7 @@ class _Maker:
     def _point(self, model: Model, size: int | None, dims: Mapping[str, int], pattern: str) -> None:
         graph = model.bind(batch_size=size, dims=dims)
         fragment = model_fragment(graph, pattern)
+        # The pattern holds the name: without it equal graphs are equal.
         digest = replace(fragment, pattern="").digest()
         first = self._seen.setdefault(digest, graph.name)
         if first != graph.name:
@@ -161,6 +162,7 @@ class _Maker:
         point = ModelPoint(name=graph.name, batch_size=graph.batch_size, dims=dict(graph.dims))
         entries = []
         for dtype in words:
+            # The executors run a fragment as it stands: its tensors say the precision.
             typed = in_dtype(fragment, dtype)
             if typed is None:  # only of what is no whole model
                 continue

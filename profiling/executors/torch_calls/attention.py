@@ -203,6 +203,8 @@ def attention(call: Call) -> Run:
 
 
 def _refuse_what_torch_lacks(call: Call) -> None:
+    # An attribute that nobody here knows may change the result: refused rather than measured as something
+    # else.
     unknown = sorted(set(call.op.attributes) - _ATTRIBUTES)
     if unknown:
         raise call.unsupported(f"attribute {unknown[0]}")

@@ -23,6 +23,7 @@ def conv(call: Call) -> Run:
     groups = call.whole("group", 1)
     if before == after:
         return lambda x, w, b=None: function(x, w, b, strides, before, dilations, groups)
+    # torch pads both sides alike; authors of such models write the padding themselves.
     pads = frame(before, after)
     return lambda x, w, b=None: function(F.pad(x, pads), w, b, strides, 0, dilations, groups)
 

@@ -104,6 +104,7 @@ def with_scalars(call: Call, function: Callable[[Any, Any], Any]) -> Run:
     align = _old_broadcast(call)
     if align is not None:
         return lambda a, b: function(a, align(b))
+    # The second operand is the usual place of a scalar.
     for position in (1, 0):
         other = call.tensor(1 - position)
         number = call.peek_number(position)

@@ -27,6 +27,7 @@ def constant_of_shape(call: Call) -> Late:
     """Call torch.full."""
     import torch
 
+    # The shape is known by now: a tensor of it would only be copied back from the device.
     call.drop_inputs(0)
     value = call.attribute("value")
     number = 0.0 if value is None else python_number(np.asarray(value))

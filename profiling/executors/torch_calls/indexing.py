@@ -23,6 +23,7 @@ def _count_from_front(call: Call, position: int, size: int) -> None:
         return torch.where(index < 0, index + size, index)
 
     if call.is_static(position):
+        # Once, before the measurement: eager models hold their indices ready.
         call.prepare(position, from_front)
 
 

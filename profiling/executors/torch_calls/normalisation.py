@@ -99,6 +99,7 @@ def group_norm(call: Call) -> Run:
     groups = call.whole("num_groups", 1)
     epsilon = call.real("epsilon", 1e-5)
 
+    # Opset 18 stored one number a group, torch one a channel.
     def per_channel(w: Any) -> Any:
         flat = w.reshape(-1)
         if flat.numel() == channels:

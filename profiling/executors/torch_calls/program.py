@@ -61,8 +61,10 @@ def program_of(fragment: Fragment, dtype: str) -> CallProgram:
     where nothing is launched; ModelError for a fragment that is no valid model."""
     graph = fragment_graph(fragment)
     options = lowering_options(dtype)
+    # What launches nothing would be measured as the Python call around it.
     if not any(step.kernels or step.unknown for step in lower(graph, options, allow_unknown=True).steps):
         raise EntryUnsupportedError(f"torch executor: {fragment.op_type} launches nothing in eager mode")
+    # Axes, shapes and pads are numbers to an author: the calls take them as Python's.
     known = {
         t.name: np.asarray(t.values).astype(kind).reshape(t.shape)
         for t in fragment.tensors
@@ -84,6 +86,7 @@ def program_of(fragment: Fragment, dtype: str) -> CallProgram:
 def _steps(
     graph: OperatorGraph, options: LoweringOptions, known: Mapping[str, np.ndarray], static: frozenset[str]
 ) -> list[CallStep]:
+    # The same matches as the lowering's: what is measured is what is predicted.
     matches = find_matches(graph, options)
     at = {match.position: match for match in matches}
     covered = {index for match in matches for index in match.covered}
@@ -94,6 +97,7 @@ def _steps(
             group = tuple(graph.operators[i] for i in match.covered)
             steps.append(_step(match.operator, match.name, group, known, static))
         elif index not in covered:
+            # A loop's body runs as often as its counter says, which one call cannot stand for.
             if op.repeat != 1:
                 raise EntryUnsupportedError(f"torch executor: {op.op_type} runs {op.repeat} times, in a loop")
             steps.append(_step(op, "", (), known, static))

@@ -43,6 +43,7 @@ def recurrent(call: Call) -> Late:
             dtype=w.dtype,
             **options,
         )
+        # A module's parameters refuse to be written to while autograd watches.
         with torch.no_grad():
             for d in range(directions):
                 suffix = "_l0_reverse" if d else "_l0"
@@ -52,6 +53,7 @@ def recurrent(call: Call) -> Late:
                 for name, part in parts.items():
                     getattr(module, name + suffix).copy_(packed(part))
         module.eval()
+        # cuDNN wants one block of weights, and would copy them together at every call.
         module.flatten_parameters()
         return _run(module, kind, directions, hidden, batch_first)
 

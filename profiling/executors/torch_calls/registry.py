@@ -177,6 +177,8 @@ class Call:
     def prepare(self, position: int, change: Change) -> Change:
         """Lay a static input out beforehand. Returns what the call itself must still apply to its input: nothing for a
         static one, ``change`` for a result of an earlier call."""
+        # Exporters store weights in ONNX's layout; an author's module holds them ready, so laying out is not
+        # measured.
         if self.is_static(position):
             self.prepared[position] = change
             return as_it_is
@@ -231,6 +233,7 @@ PATTERN_CALLS: dict[str, Builder] = {}
 def _registering(table: dict[Key, Builder], keys: Sequence[Key]) -> Callable[[Builder], Builder]:
     def register(builder: Builder) -> Builder:
         for key in keys:
+            # The later one would win silently, and its file's order of import decide what is measured.
             if key in table:
                 raise AssertionError(f"two torch calls for {key}")
             table[key] = builder
@@ -251,6 +254,7 @@ def pattern_call(*names: str) -> Callable[[Builder], Builder]:
 
 def build_call(call: Call, pattern: str = "") -> Run | Late:
     """Return the call of an operator, or of the group that ``pattern`` names. Raises EntryUnsupportedError."""
+    # A pattern without a call of its own is called as the operator that it was fused into.
     builder = PATTERN_CALLS.get(pattern) if pattern else None
     builder = builder or CALLS.get(call.op.key)
     if builder is None:

@@ -82,6 +82,7 @@ def catalogue(sampled: int, seed: int) -> Iterator[CatalogueItem]:
         # Own streams: a shape added to one group leaves the others' samples as they are.
         sampler = ShapeSampler(np.random.default_rng([seed, *group.name.encode()]))
         for entry in group.items(sampler, round(sampled * group.share)):
+            # Architectures share layers; a shape counts once, for the first that has it.
             text = entry.fragment.text()
             if text not in seen:
                 seen.add(text)

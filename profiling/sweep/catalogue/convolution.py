@@ -55,6 +55,7 @@ def conv(batch: int, layer: ConvLayer, *, bias: bool = False) -> Fragment:
     """Return a two-dimensional convolution of ``batch`` images, padded so that the size is kept up to the stride."""
     height, width = layer.kernel
     pads = (layer.dilation * (height - 1) // 2, layer.dilation * (width - 1) // 2)
+    # Cut out side by side, so nothing is padded.
     if height == layer.stride and height > 1:  # patches
         pads = (0, 0)
     return _conv(

@@ -34,6 +34,7 @@ def unary(op_type: str, shape: Sequence[int]) -> Fragment:
             return operator("Cast", x(*shape), attributes={"to": 10})
         case "LeakyRelu":
             return operator("LeakyRelu", x(*shape), attributes={"alpha": 0.1})
+    # Of negative numbers these are NaN, which some kernels branch on.
     make = positive if op_type in _POSITIVE else x
     return operator(op_type, make(*shape))
 
@@ -78,6 +79,7 @@ def real() -> Iterator[CatalogueItem]:
     for source, shapes in table("activation").items():
         kinds = frequent[source]
         for number, shape in enumerate(shapes):
+            # The kinds take turns, so that every operator meets every size without their product.
             for step, batch in enumerate((1, 8, 32)):
                 for turn in range(3):
                     kind = kinds[(number + 3 * step + turn) % len(kinds)]

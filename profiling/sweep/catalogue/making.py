@@ -85,6 +85,7 @@ def operator(
     reads = [""] * len(tensors)
     for position, tensor in named.items():
         reads[position] = tensor.name
+    # Names are part of the entry's id: one result has the shortest.
     results = ("y",) if outputs == 1 else tuple(f"y{i}" for i in range(outputs))
     node = FragmentNode(
         op_type=op_type, domain="", attributes=dict(attributes or {}), inputs=tuple(reads), outputs=results

@@ -26,6 +26,7 @@ def real() -> Iterator[CatalogueItem]:
     """Yield layers of known architectures at several batches of tokens."""
     for source, layers in table("linear").items():
         for k, n, tokens in layers:
+            # Batches of tokens are rows of one product: equal numbers of them are measured once.
             rows = sorted({batch * count for batch in BATCHES for count in tokens})
             for number, m in enumerate(rows):
                 yield CatalogueItem(linear(m, k, n, bias=number % 2 == 0), source)

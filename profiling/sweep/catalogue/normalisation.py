@@ -34,6 +34,7 @@ def group_norm(groups: int, *shape: int) -> Fragment:
 def batch_norm(*shape: int) -> Fragment:
     """Return one as at inference: scale and shift per channel."""
     parameter = weight(shape[1])
+    # A negative variance has no root.
     variance = weight(shape[1], fill="positive")
     operands = (x(*shape), parameter, parameter, parameter, variance)
     return operator("BatchNormalization", *operands, attributes={"epsilon": 1e-5})

@@ -13,6 +13,7 @@ _BATCHES = (1, 8, 32)
 
 def pool(op_type: str, shape: Sequence[int], kernel: int, stride: int) -> Fragment:
     """Return a MaxPool or AveragePool over squares."""
+    # Windows that overlap keep the size, as ResNet's stem does.
     pad = kernel // 2 if stride < kernel else 0
     attributes = {"kernel_shape": (kernel,) * 2, "pads": (pad,) * 4, "strides": (stride,) * 2}
     return operator(op_type, x(*shape), attributes=attributes)

@@ -56,6 +56,7 @@ class ShapeSampler:
         high = np.log(bounds[:, 1] + 0.999)
         unit = self.unit(count, len(ranges))
         points = np.exp(low + unit * (high - low)).astype(np.int64)
+        # Tensor cores and vector loads want multiples of 8.
         aligned = self._rng.random(points.shape) < 2 / 3
         rounded = np.minimum((points + 4) // 8 * 8, bounds[:, 1])
         points = np.where(aligned & (points >= 16), rounded, points)
