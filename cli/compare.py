@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -33,27 +32,22 @@ def command(spec: Path, output: Path, engine: str, processes: int | None) -> int
     failed, 2 the command or a file was wrong.
     """
     from gkestimator.cli.progress import Progress
+    from gkestimator.profiling.host import usable_cores
     from gkestimator.simulation.comparing.report import write_report
     from gkestimator.simulation.comparing.run import run_comparison
     from gkestimator.simulation.comparing.spec import read_spec
 
+    # A wrong cell is refused before any is computed.
     asked = read_spec(spec)
     with Progress() as progress:
-        found = run_comparison(
+        results = run_comparison(
             asked,
             output,
             engine=engine,
-            processes=processes or _cores(),
+            processes=processes or usable_cores(),
             progress=progress,
         )
-    report = write_report(asked, found, output)
+    report = write_report(asked, results, output)
     click.echo(report.text, nl=False)
     say(report.words)
     return 0 if report.whole else 1
-
-
-def _cores() -> int:
-    """That this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -6,15 +6,17 @@ import click
 
 from gkestimator.cli.group import debug_option
 
+_HELP = """What this machine can do: GPU, driver, profilers, runtimes, bundles and where found, operators covered.
 
-@click.command(name="doctor")
+Reads only; what is absent is said, never an error.
+"""
+
+
+@click.command(name="doctor", help=_HELP)
 @click.option("--probe", is_flag=True, help="Also make a small capture with each profiler (some seconds).")
 @debug_option
 def command(probe: bool) -> None:
-    """What this machine can do: GPU, driver, profilers, runtimes, bundles and where found, operators covered.
-
-    Reads only; what is absent is said, never an error.
-    """
+    """Print what this machine can do, section by section."""
     from functools import partial
 
     from gkestimator.estimation.doctor import diagnose
@@ -22,5 +24,5 @@ def command(probe: bool) -> None:
 
     for section, facts in diagnose(partial(profiler_facts, probing=probe)):
         click.echo(section)
-        for name, found in facts:
-            click.echo(f"  {name:<22} {found}")
+        for name, fact in facts:
+            click.echo(f"  {name:<22} {fact}")

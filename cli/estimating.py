@@ -22,6 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def estimate_options(function: F) -> F:
     """Give a command the options of an estimate and of its output."""
+    # Decorators apply from the last to the first, so this is help's order backwards.
     for decorator in (
         click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all."),
         form_option(*FORMATS),

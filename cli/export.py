@@ -20,8 +20,8 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         from gkestimator.export.registry import EXPORTERS, exporter_class
 
         for name in EXPORTERS:
-            found = exporter_class(name)
-            click.echo(f"{name}: {found.summary.rstrip('.')}. {found.limits}")
+            exporter = exporter_class(name)
+            click.echo(f"{name}: {exporter.summary.rstrip('.')}. {exporter.limits}")
         ctx.exit()
 
 
@@ -103,17 +103,17 @@ def command(
             elif len(files) > 1 or len(exporters) > 1:
                 raise UsageError("several files are to be written: expected -o FOLDER")
         except GkestimatorError as e:
+            # One target that cannot say something does not keep the others from being written.
             failed += 1
             say([_named(exporter.name, str(e))], "error")
             continue
         if output is None:
             to_stdout(files[0].text.encode())
         else:
+            shown = [str(path) for path in written[:3]]
             if len(written) > 3:
-                more = f" and {len(written) - 3} more files"
-            else:
-                more = ""
-            say_written(*written[:2], f"{written[2]}{more}") if more else say_written(*written)
+                shown[2] += f" and {len(written) - 3} more files"
+            say_written(*shown)
         say(_named(exporter.name, line) for line in (exporter.limits, *exporter.messages(deployment)))
     if not failed:
         return 0

@@ -10,14 +10,17 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say
 from gkestimator.cli.parameters import gpu_spec_option
 
+_HELP = (
+    "What is known of each GPU, and from where: a table of all, or every figure of NAME with unit and source."
+)
 
-@click.command(name="gpus")
+
+@click.command(name="gpus", help=_HELP)
 @click.argument("name", required=False)
 @gpu_spec_option
 @debug_option
 def command(name: str | None, gpu_specs: tuple[Path, ...]) -> None:
-    """What is known of each GPU, and from where: a table of all, or every figure of NAME with unit and
-    source."""
+    """Print the table of all GPUs, or every figure of one."""
     from gkestimator.hardware.gpu_report import describe, overview
     from gkestimator.hardware.gpus import gpu_catalogue
 

@@ -4,7 +4,7 @@ help."""
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(slots=True)
 class CliSession:
-    """What one run of the program was told besides its command."""
+    """Hold what one run of the program was told besides its command."""
 
     debug: bool = False
 
@@ -41,7 +41,7 @@ def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def debug_option(function: F) -> F:
-    """``--debug``, accepted before and after the command's name."""
+    """Give a command ``--debug``, accepted before and after its name."""
     return click.option(
         "--debug",
         is_flag=True,
@@ -53,23 +53,34 @@ def debug_option(function: F) -> F:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported on use: ``gkest --help`` imports none of them."""
+    """Group commands that are imported on use: the help of the group imports none of them.
+
+    ``modules``: a line on each command, by its name, in the order in which a newcomer needs them. The command ``NAME``
+    is called ``command`` in ``cli/<prefix><NAME>.py``.
+    """
+
+    def __init__(self, *, modules: Mapping[str, str], prefix: str = "", **settings: Any) -> None:
+        super().__init__(**settings)
+        self._modules = modules
+        self._prefix = prefix
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order in which a newcomer needs them."""
-        return list(COMMANDS)
+        """Return the names in the order of help."""
+        return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of ``cmd_name``; its command is called ``command``."""
-        if cmd_name not in COMMANDS:
+        """Import the module of ``cmd_name`` and return its command; None for an unknown name."""
+        if cmd_name not in self._modules:
             return None
-        command: click.Command = importlib.import_module(f"gkestimator.cli.{cmd_name}").command
+        # Imported by name: pandas and onnx are loaded by the command that needs them alone.
+        module = importlib.import_module(f"gkestimator.cli.{self._prefix}{cmd_name}")
+        command: click.Command = module.command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, from COMMANDS alone."""
+        """Write the list of commands, without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl(list(self._modules.items()))
 
 
 def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -80,7 +91,7 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, modules=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version."
 )

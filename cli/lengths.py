@@ -51,6 +51,7 @@ def command(
     from gkestimator.simulation.lengths.running import simulate_lengths_files
     from gkestimator.simulation.lengths.spec import read_lengths_spec
 
+    # Before the simulation, not after.
     refuse_overwriting({"-o": output, "--plot": plot}, (spec, *tables))
     form = form or ("table" if output is None else by_suffix("-o", output, REPORT_SUFFIXES))
     shape = None if plot is None else by_suffix("--plot", plot, PICTURE_SUFFIXES)

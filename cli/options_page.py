@@ -48,7 +48,8 @@ def _row(name: str, option: Option[object, object]) -> str:
     if isinstance(option.kind, Flag) and option.default:
         flag = f"{flag}, `--no-{name.replace('_', '-')}`"
     value = f"{option.expected}; repeatable" if option.repeat else option.expected
-    return f"| {flag} | `{name}` | {value} | {option.unit} | {_default(option.default)} | {option.help} |"
+    cells = (flag, f"`{name}`", value, option.unit, _default(option.default), option.help)
+    return f"| {' | '.join(cells)} |"
 
 
 def _default(default: object) -> str:

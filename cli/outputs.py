@@ -25,6 +25,7 @@ def say_written(*paths: object) -> None:
 
 def to_stdout(data: bytes) -> None:
     """Write bytes to stdout as they are: UTF-8 whatever the locale."""
+    # print would encode by the locale, and end lines by the system's.
     stream = sys.stdout.buffer
     stream.write(data)
     stream.flush()

@@ -13,9 +13,9 @@ from gkestimator.core.options import REQUIRED, Option, options_of
 from gkestimator.estimation.request import EstimateRequest
 
 if TYPE_CHECKING:
-    _ParamType = click.ParamType[Any]
+    ParamType = click.ParamType[Any]
 else:
-    _ParamType = click.ParamType  # generic since click 8.5 only
+    ParamType = click.ParamType  # generic since click 8.5 only
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -23,7 +23,7 @@ PATH = click.Path(path_type=Path)
 SEED = click.IntRange(0, 2**63 - 1)
 
 
-class _Kind(_ParamType):
+class _Kind(ParamType):
     """Read a text as an option's kind does, and refuse it with the words of its one check."""
 
     def __init__(self, option: Option[Any, Any]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import LazyGroup, debug_option
 
 SUBCOMMANDS = {
     "plan": "Choose the operators to measure, and say how long it will take.",
@@ -18,25 +16,7 @@ SUBCOMMANDS = {
 }
 
 
-class _Subcommands(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order in which they are used."""
-        return list(SUBCOMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import ``cli/profile_<name>.py``; its command is called ``command``."""
-        if cmd_name not in SUBCOMMANDS:
-            return None
-        found: click.Command = importlib.import_module(f"gkestimator.cli.profile_{cmd_name}").command
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of subcommands, without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(SUBCOMMANDS.items()))
-
-
-@click.group(name="profile", cls=_Subcommands)
+@click.group(name="profile", cls=LazyGroup, modules=SUBCOMMANDS, prefix="profile_")
 @debug_option
 def command() -> None:
     """Measure a GPU: plan, run, build; then gkest train."""

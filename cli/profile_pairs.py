@@ -5,43 +5,39 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say
-from gkestimator.cli.parameters import PATH, gpu_spec_option
+from gkestimator.cli.parameters import PATH, ParamType, gpu_spec_option
 from gkestimator.cli.progress import Progress
 from gkestimator.hardware.runtimes import RUNTIMES
 
-if TYPE_CHECKING:
-    _ParamType = click.ParamType[Any]
-else:
-    _ParamType = click.ParamType  # generic since click 8.5 only
 
-
-class _Shares(_ParamType):
-    """``100:100,20:80``: percents of the SMs of the one and the other."""
+class _Shares(ParamType):
+    """Read ``100:100,20:80``: percents of the SMs of the one and the other."""
 
     name = "X:Y,..."
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[tuple[float, float], ...]:
-        """The pairs of numbers; their range is checked with the other options."""
+        """Return the pairs of numbers; their range is checked with the other options."""
         if isinstance(value, tuple):
             return value
-        found = []
+        pairs = []
+        # The range of a percent is checked with the other options, for the library too.
         for item in value.split(","):
             try:
-                one, other = (float(text) for text in item.split(":"))
+                first, second = map(float, item.split(":"))
             except ValueError:
-                one = other = math.nan
-            if not (math.isfinite(one) and math.isfinite(other)):
+                first = second = math.nan
+            if not (math.isfinite(first) and math.isfinite(second)):
                 self.fail(f"found {item.strip()[:40]!r}, expected two percents such as 20:80", param, ctx)
-            found.append((one, other))
-        return tuple(found)
+            pairs.append((first, second))
+        return tuple(pairs)
 
 
 @click.command(name="pairs")

@@ -72,14 +72,15 @@ def command(
     """
     from gkestimator.cli.progress import Progress
     from gkestimator.core.errors import UsageError
+    from gkestimator.profiling.plan import write_plans
     from gkestimator.profiling.sweep import PlanRequest, make_plan, make_whole_plan
-    from gkestimator.profiling.sweep.writing import write_plans
 
     if whole and not options["models"]:
         raise UsageError("--whole plans models: name some with --models")
     for name, given in (("--catalogue", catalogue), ("--counters", counters)):
         if whole and given:
             raise UsageError(f"{name} is of operators: leave it out, or leave out --whole")
+    # So that whoever finds the plan can make it again.
     made_by = shlex.join(["gkest", *sys.argv[1:]])[:500]
     request = PlanRequest(
         made_by=made_by,

@@ -23,11 +23,13 @@ class Progress:
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Show ``done`` of ``total`` and what is being worked on."""
+        # A command that is quick, or whose stderr is a file, shows nothing.
         if not self._active or self._clock() - self._start < PATIENCE_S:
             return
         filled = _WIDTH * done // total if total > 0 else 0
         plain = "".join(c if c.isprintable() else "?" for c in stage)[:40]
-        line = f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {done}/{total} {plain}"
+        bar = "#" * filled + "." * (_WIDTH - filled)
+        line = f"[{bar}] {done}/{total} {plain}"
         self._stream.write("\r" + line.ljust(self._shown))
         self._stream.flush()
         self._shown = max(self._shown, len(line))

@@ -83,6 +83,7 @@ def command(
     from gkestimator.placement.scheduling import UnservableError, schedule
 
     read = (*tables, workload, cluster, *options["gpu_specs"], *filter(None, [options["coefficients"]]))
+    # Before minutes of placement, not after.
     refuse_overwriting({"-o": output, "--plot": plot}, read)
     form = form or ("table" if output is None else by_suffix("-o", output, PLAN_SUFFIXES))
     if plot is not None:

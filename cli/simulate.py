@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +78,20 @@ def command(
 
     read = [plan, *tables, *options["gpu_specs"], *filter(None, [options["coefficients"], cluster])]
     read += [Path(text) for text in (options["arrivals"], options["network"]) if text not in _WORDS]
+    # Before the simulation, not after.
     refuse_overwriting({"-o": output, "--plot": plot, "--requests": requests}, read)
     chosen = forms(form, output, plot, requests)
     run = FileRun(keep_requests=requests is not None, **options)
-    with when_compiling(_say_compiling), Progress() as progress:
+    with when_compiling(partial(click.echo, COMPILING, err=True)), Progress() as progress:
         if replan == "none":
-            _refuse(
-                "--replan none",
-                {"--cluster": cluster, "--policy": policy, "--replan-option": next(iter(replan_pairs), None)},
-            )
+            unused = {
+                "--cluster": cluster,
+                "--policy": policy,
+                "--replan-option": next(iter(replan_pairs), None),
+            }
+            for option, value in unused.items():
+                if value is not None:
+                    raise UsageError(f"{option} {value}: has no use with --replan none")
             made = simulated_output(simulate_files(plan, tables, run, progress=progress), chosen)
         else:
             from gkestimator.placement.registry import policy_options
@@ -104,13 +110,3 @@ def command(
         say(made.notes, "note")
     say(made.words)
     return 0 if drawn and listed else 1
-
-
-def _say_compiling() -> None:
-    click.echo(COMPILING, err=True)
-
-
-def _refuse(beside: str, given: dict[str, Any]) -> None:
-    for option, value in given.items():
-        if value is not None:
-            raise UsageError(f"{option} {value}: has no use with {beside}")

@@ -14,7 +14,7 @@ LAUNCH_KINDS = ("kernel", "memcpy", "memset", "host")
 
 @frozen
 class CapturedLaunch:
-    """One thing that ran, in the order of the host's launches.
+    """Hold one thing that ran, in the order of the host's launches.
 
     ``kind``: one of ``LAUNCH_KINDS`` (``host``: an operator of a CPU executor, for which there is no launch geometry).
     ``start_ns`` and ``duration_ns`` on the device's clock; ``grid`` and ``block`` are (x, y, z). ``counters`` maps ncu
@@ -41,7 +41,7 @@ class CapturedLaunch:
 
 @frozen
 class EntryRange:
-    """One NVTX range of an entry: ``repeats`` calls, and the launches that the host issued inside, in order."""
+    """Hold one NVTX range of an entry: ``repeats`` calls, and the launches that the host issued inside, in order."""
 
     entry_id: str
     repeats: int
@@ -52,7 +52,7 @@ class EntryRange:
 
 @frozen
 class Capture:
-    """One parsed file. ``tool``: nsys, ncu, kineto or executor. ``device``: what the tool says of the GPU, by the
+    """Hold one parsed file. ``tool``: nsys, ncu, kineto or executor. ``device``: what the tool says of the GPU, by the
     tool's own names. ``unjoined``: launches of which it cannot be told to which entry they belong, counted by reason.
     ``problems``: one line each, for people."""
 

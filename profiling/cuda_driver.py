@@ -34,7 +34,7 @@ _LIBRARIES = ("libcuda.so.1", "libcuda.so", "nvcuda.dll")
 
 @frozen
 class CudaDevice:
-    """A device as the driver describes it. ``uuid``: ``GPU-...`` or, of a MIG instance, its own. ``memory_bytes``:
+    """Hold a device as the driver describes it. ``uuid``: ``GPU-...`` or, of a MIG instance, its own. ``memory_bytes``:
     what a program can allocate at most. ``driver_cuda``: the newest CUDA version that the driver runs. ``attributes``
     by the names of this module; those that the driver does not know are absent."""
 
@@ -46,7 +46,7 @@ class CudaDevice:
 
 
 def cuda_device_count() -> int:
-    """Devices that a CUDA program would see (``CUDA_VISIBLE_DEVICES`` counts); 0 without a driver."""
+    """Return how many devices a CUDA program would see (``CUDA_VISIBLE_DEVICES`` counts); 0 without a driver."""
     library = _library()
     count = ctypes.c_int(0)
     if library is None or library.cuDeviceGetCount(ctypes.byref(count)) != 0:
@@ -55,7 +55,7 @@ def cuda_device_count() -> int:
 
 
 def cuda_device(index: int) -> CudaDevice | str:
-    """The device that CUDA programs call ``cuda:<index>``, or in one line why there is none."""
+    """Return the device that CUDA programs call ``cuda:<index>``, or in one line why there is none."""
     library = _library()
     if library is None:
         return "no CUDA driver (libcuda) that starts on this machine"

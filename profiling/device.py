@@ -7,22 +7,10 @@ import shutil
 from collections.abc import Mapping
 
 from gkestimator.core.errors import GkestimatorError, UsageError
-from gkestimator.profiling.cuda_driver import CudaDevice, cuda_device, cuda_device_count
-from gkestimator.profiling.gpu_files import gpu_name, gpu_toml, known_gpu
+from gkestimator.profiling.cuda_driver import CudaDevice, cuda_device
 from gkestimator.profiling.nvml import NvmlError, NvmlGpu
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.tools import ToolError, run_tool
-
-__all__ = [
-    "DeviceError",
-    "cuda_devices",
-    "device_facts",
-    "facts_without_measuring",
-    "gpu_name",
-    "gpu_toml",
-    "known_gpu",
-    "parse_device",
-]
 
 _WARP = 32
 _PCIE_BYTES_PER_LANE = {
@@ -52,50 +40,50 @@ class DeviceError(GkestimatorError):
 
 
 def parse_device(text: str) -> int | None:
-    """``cpu`` -> None, ``cuda`` -> 0, ``cuda:N`` -> N. Raises UsageError."""
+    """Return None for ``cpu``, 0 for ``cuda``, N for ``cuda:N``. Raises UsageError."""
     if text == "cpu":
         return None
-    found = re.fullmatch(r"cuda(?::(\d{1,3}))?", text)
-    if found is None:
+    match = re.fullmatch(r"cuda(?::(\d{1,3}))?", text)
+    if match is None:
         raise UsageError(f"device: found {text[:40]!r}, expected cpu or cuda:N")
-    return int(found[1] or 0)
-
-
-def cuda_devices() -> tuple[str, ...]:
-    """``cuda:0``, ``cuda:1``, ...: every GPU that a CUDA program would see here."""
-    return tuple(f"cuda:{i}" for i in range(cuda_device_count()))
+    return int(match[1] or 0)
 
 
 def device_facts(device: str) -> DeviceFacts:
-    """The facts of ``cpu`` or ``cuda:N``, N as CUDA programs count. Makes no CUDA context. For the CPU it measures for
-    a second (:func:`gkestimator.profiling.host.host_facts`). Raises UsageError, and DeviceError where no such GPU
-    answers."""
+    """Return the facts of ``cpu`` or ``cuda:N``, N as CUDA programs count. Makes no CUDA context. For the CPU
+    it measures for a second (:func:`gkestimator.profiling.host.host_facts`). Raises UsageError, and
+    DeviceError where no such GPU answers."""
     index = parse_device(device)
     if index is None:
         from gkestimator.profiling.host import host_facts
 
         return host_facts()
-    found = cuda_device(index)
-    if isinstance(found, str):
-        raise DeviceError(f"{device}: {found}")
+    cuda = cuda_device(index)
+    if isinstance(cuda, str):
+        raise DeviceError(f"{device}: {cuda}")
     try:
-        gpu = NvmlGpu(uuid=found.uuid, index=index)
+        # CUDA and NVML number devices differently (CUDA_VISIBLE_DEVICES, MIG): the UUID is the same.
+        gpu = NvmlGpu(uuid=cuda.uuid, index=index)
     except NvmlError:
-        return facts_of(found, None, index=index, driver=_driver_by_smi())
-    return facts_of(found, gpu, index=index, driver=gpu.driver())
+        return facts_of(cuda, None, index=index, driver=_driver_by_smi())
+    return facts_of(cuda, gpu, index=index, driver=gpu.driver())
 
 
 def facts_without_measuring(device: str) -> DeviceFacts:
-    """As :func:`device_facts`, but of the CPU only that it is one. Raises UsageError, DeviceError."""
+    """Return the facts as :func:`device_facts` does, but of the CPU only that it is one. Raises UsageError,
+    DeviceError."""
     if parse_device(device) is None:
         return DeviceFacts(kind="cpu", name="CPU")
     return device_facts(device)
 
 
 def facts_of(cuda: CudaDevice, gpu: NvmlGpu | None, *, index: int, driver: str | None) -> DeviceFacts:
-    """The facts from what the CUDA driver says, with NVML's (None where there is none) for the rest."""
+    """Return the facts from what the CUDA driver says, with NVML's (None where there is none) for the rest."""
     has = cuda.attributes
-    limits: dict[str, float] = {name: float(has[name]) for name in _DIRECT if name in has}
+    limits = {}
+    for name in _DIRECT:
+        if name in has:
+            limits[name] = float(has[name])
     if "threads_per_sm" in has:
         limits["warps_per_sm"] = float(has["threads_per_sm"] // has.get("warp_size", _WARP))
     limits["memory_visible_bytes"] = float(cuda.memory_bytes)
@@ -122,31 +110,31 @@ def facts_of(cuda: CudaDevice, gpu: NvmlGpu | None, *, index: int, driver: str |
 
 
 def _clocks(has: Mapping[str, int], gpu: NvmlGpu | None) -> dict[str, float]:
-    """Maximum clocks. CUDA 13 no longer tells them for every device; NVML does."""
-    found = {}
+    """Return the maximum clocks. CUDA 13 no longer tells them for every device; NVML does."""
+    clocks = {}
     for label, attribute, kind in (("sm", "clock_khz", "SM"), ("memory", "memory_clock_khz", "MEM")):
         mhz = None if gpu is None else gpu.clock_mhz(kind, maximum=True)
         if mhz is None and attribute in has:
             mhz = has[attribute] / 1e3
         if mhz:
-            found[label] = mhz
-    return found
+            clocks[label] = mhz
+    return clocks
 
 
 def _from_nvml(gpu: NvmlGpu, sms: float | None) -> dict[str, float]:
-    found: dict[str, float] = {}
+    limits: dict[str, float] = {}
     power = gpu.power_limit_w()
     if power:
-        found["power_limit_w"] = power
+        limits["power_limit_w"] = power
     generation = gpu.ask("nvmlDeviceGetMaxPcieLinkGeneration")
     width = gpu.ask("nvmlDeviceGetMaxPcieLinkWidth")
     if generation in _PCIE_BYTES_PER_LANE and width:
-        found["pcie_bytes_per_s"] = _PCIE_BYTES_PER_LANE[generation] * width
+        limits["pcie_bytes_per_s"] = _PCIE_BYTES_PER_LANE[generation] * width
     cores = gpu.ask("nvmlDeviceGetNumGpuCores")
     # Of a MIG instance NVML counts the whole chip's cores.
     if cores and sms and cores % sms == 0:
-        found["cuda_cores_per_sm"] = cores / sms
-    return found
+        limits["cuda_cores_per_sm"] = cores / sms
+    return limits
 
 
 def _driver_by_smi() -> str | None:
@@ -157,7 +145,7 @@ def _driver_by_smi() -> str | None:
         result = run_tool([program, "--query-gpu=driver_version", "--format=csv,noheader"], timeout_s=_SMI_S)
     except ToolError:
         return None
-    found = re.match(r"\d+(\.\d+)+", result.output.strip())
-    if result.status == 0 and found:
-        return found[0]
+    version = re.match(r"\d+(\.\d+)+", result.output.strip())
+    if result.status == 0 and version:
+        return version[0]
     return None

@@ -51,14 +51,14 @@ def _probed(name: str, device: str) -> str:
 
 
 def counters_permission(parameters: Path = _DRIVER_PARAMETERS) -> str:
-    """Who may read hardware counters, as the driver was loaded."""
+    """Say who may read hardware counters, as the driver was loaded."""
     try:
-        found = re.search(r"^RmProfilingAdminOnly:\s*(\d)", parameters.read_text(), re.MULTILINE)
+        setting = re.search(r"^RmProfilingAdminOnly:\s*(\d)", parameters.read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    if found is None:
+        setting = None
+    if setting is None:
         return "unknown who may read them"
-    if found[1] == "0":
+    if setting[1] == "0":
         return "every user may read them"
     return "root may read them" + (
         " (you are)" if os.geteuid() == 0 else "; you are not (see gkest doctor --probe)"

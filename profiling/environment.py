@@ -9,11 +9,11 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
 from gkestimator.core.errors import OutputError
 from gkestimator.profiling.nvml import NvmlError, NvmlGpu
@@ -39,11 +39,13 @@ _JITTER_US = 0.5
 """What time stamps of a launch vary by themselves: counts for kernels of a few microseconds."""
 _NEAR_NS = int(0.5e9)
 _OTHERS_PCT = 1.0
+HeldBytes: TypeAlias = "Mapping[int, int | None]"
+"""Bytes of the GPU by process id; None where a size is not told."""
 
 
 def noise_limit(record: EntryRecord, *, on_cpu: bool = False) -> float:
-    """The coefficient of variation above which the entry's repeats are noisy. ``on_cpu``: a CPU measured it, which a
-    record with the runtime's own profile tells by itself."""
+    """Return the coefficient of variation above which the entry's repeats are noisy. ``on_cpu``: a CPU
+    measured it, which a record with the runtime's own profile tells by itself."""
     if on_cpu or record.kernels is not None:
         return NOISY_CV_HOST
     short = 0.0 if not record.elapsed_us else _JITTER_US / record.elapsed_us
@@ -53,32 +55,40 @@ def noise_limit(record: EntryRecord, *, on_cpu: bool = False) -> float:
 def judge(
     samples: Sequence[EnvironmentSample], record: EntryRecord, cv: float | None, on_cpu: bool = False
 ) -> str:
-    """``ok``, ``noisy`` or ``throttled`` for one entry. ``samples``: of its chunk, or of the whole run, in order of
-    time; ``cv``: the coefficient of variation of its repeats, None where there was one only; ``on_cpu``: as
-    :func:`noise_limit` has it.
+    """Return ``ok``, ``noisy`` or ``throttled`` for one entry. ``samples``: of its chunk, or of the whole
+    run, in order of time; ``cv``: the coefficient of variation of its repeats, None where there was one only;
+    ``on_cpu``: as :func:`noise_limit` has it.
 
     ``throttled`` wins: the driver names a reason of :data:`HOLDS_BACK`, or the SM clock was below :data:`LOW_CLOCK` of
     the median at work of all ``samples`` with no power cap named. ``noisy``: ``cv`` above :func:`noise_limit`, or
     kernels of other processes ran. Without samples ``cv`` alone decides.
     """
     near = during(samples, record)
-    reasons = {reason for sample in near for reason in sample.throttled or ()}
-    if reasons & HOLDS_BACK:
-        return "throttled"
-    usual = reference_clock_mhz(samples)
-    clocks = [s.sm_clock_mhz for s in near if s.sm_clock_mhz is not None and _at_work(s)]
-    if usual and clocks and "sw_power_cap" not in reasons and statistics.median(clocks) < LOW_CLOCK * usual:
+    if _held_back(near, reference_clock_mhz(samples)):
         return "throttled"
     if cv is not None and cv > noise_limit(record, on_cpu=on_cpu):
         return "noisy"
-    if any(s.others_sm_pct is not None and s.others_sm_pct >= _OTHERS_PCT for s in near):
-        return "noisy"
+    for sample in near:
+        if sample.others_sm_pct is not None and sample.others_sm_pct >= _OTHERS_PCT:
+            return "noisy"
     return "ok"
 
 
+def _held_back(near: Sequence[EnvironmentSample], usual_mhz: float | None) -> bool:
+    reasons: set[str] = set()
+    for sample in near:
+        reasons.update(sample.throttled or ())
+    if reasons & HOLDS_BACK:
+        return True
+    if usual_mhz is None or "sw_power_cap" in reasons:
+        return False
+    clock_mhz = reference_clock_mhz(near)
+    return clock_mhz is not None and clock_mhz < LOW_CLOCK * usual_mhz
+
+
 def during(samples: Sequence[EnvironmentSample], record: EntryRecord) -> list[EnvironmentSample]:
-    """The samples taken while the entry ran; where it was shorter than the interval, the nearest before and after
-    within half a second."""
+    """Return the samples taken while the entry ran; where it was shorter than the interval, the nearest
+    before and after within half a second."""
     if record.started_unix_ns is None or record.ended_unix_ns is None:
         return []
     inside = [s for s in samples if record.started_unix_ns <= s.unix_ns <= record.ended_unix_ns]
@@ -90,7 +100,7 @@ def during(samples: Sequence[EnvironmentSample], record: EntryRecord) -> list[En
 
 
 def reference_clock_mhz(samples: Sequence[EnvironmentSample]) -> float | None:
-    """The median SM clock of the samples at work; None without any."""
+    """Return the median SM clock of the samples at work; None without any."""
     clocks = [s.sm_clock_mhz for s in samples if s.sm_clock_mhz is not None and _at_work(s)]
     if clocks:
         return statistics.median(clocks)
@@ -103,7 +113,7 @@ def _at_work(sample: EnvironmentSample) -> bool:
 
 
 class EnvironmentSampler:
-    """Appends a sample every ``interval_s`` seconds to ``path`` (JSON lines) while the context is open.
+    """Append a sample every ``interval_s`` seconds to ``path`` (JSON lines) while the context is open.
 
     Enter it before the child starts: processes that use the GPU by then, and are not descendants of this one, are
     other tenants. A machine that tells nothing gives samples of nulls; a full disk ends the sampling, not the run
@@ -146,9 +156,9 @@ class EnvironmentSampler:
         with suppress(OSError):  # what a full disk refused is in the stream's buffer still
             stream.close()
 
-    def _write(self, stream: TextIO, found: EnvironmentSample) -> None:
+    def _write(self, stream: TextIO, taken: EnvironmentSample) -> None:
         try:
-            stream.write(json.dumps(document_of(found), separators=(",", ":")) + "\n")
+            stream.write(json.dumps(document_of(taken), separators=(",", ":")) + "\n")
             stream.flush()
         except OSError as e:
             self.problem = f"{self._path}: sampling ended: {e.strerror or e}"
@@ -156,7 +166,7 @@ class EnvironmentSampler:
 
 @contextmanager
 def sample(path: Path, device: DeviceFacts | str) -> Iterator[EnvironmentSampler]:
-    """:class:`EnvironmentSampler` for facts, or for ``cpu`` or ``cuda:N``."""
+    """Open an :class:`EnvironmentSampler` for facts, or for ``cpu`` or ``cuda:N``."""
     if isinstance(device, str):
         from gkestimator.profiling.device import facts_without_measuring
 
@@ -166,7 +176,7 @@ def sample(path: Path, device: DeviceFacts | str) -> Iterator[EnvironmentSampler
 
 
 def sampling(device: DeviceFacts) -> Callable[[], EnvironmentSample]:
-    """What takes a sample of the device each time it is called."""
+    """Return what takes a sample of the device each time it is called."""
     if device.kind == "cpu":
         return _host_sample
     try:
@@ -177,16 +187,12 @@ def sampling(device: DeviceFacts) -> Callable[[], EnvironmentSample]:
 
     def take() -> EnvironmentSample:
         now = time.time_ns()
-        found = gpu.processes()
-        if found is None:
+        running = gpu.processes()
+        if running is None:
             others = None
         else:
-            others = tenants.others(found, own=_family(os.getpid()))
-        if not others:
-            busy = None
-        else:
-            busy = gpu.sm_pct_by_process(now // 1000 - 1_000_000)
-        sizes = [size for size in (others or {}).values() if size is not None]
+            others = tenants.others(running, own=_family(os.getpid()))
+        busy = gpu.sm_pct_by_process(now // 1000 - 1_000_000) if others else None
         return EnvironmentSample(
             unix_ns=now,
             sm_clock_mhz=gpu.clock_mhz("SM"),
@@ -195,14 +201,26 @@ def sampling(device: DeviceFacts) -> Callable[[], EnvironmentSample]:
             temperature_c=gpu.temperature_c(),
             throttled=gpu.throttled(),
             tenants=None if others is None else len(others),
-            others_bytes=None if others is None or len(sizes) < len(others) else sum(sizes),
+            others_bytes=_sum_of_known(others),
             others_sm_pct=_share_of(others, busy),
         )
 
     return take
 
 
-def _share_of(others: dict[int, int | None] | None, busy: dict[int, float] | None) -> float | None:
+def _sum_of_known(others: HeldBytes | None) -> int | None:
+    """Return what other processes hold together; None where that of one is not told."""
+    if others is None:
+        return None
+    total = 0
+    for size in others.values():
+        if size is None:
+            return None
+        total += size
+    return total
+
+
+def _share_of(others: HeldBytes | None, busy: Mapping[int, float] | None) -> float | None:
     if others is None:
         return None
     if not others:
@@ -213,27 +231,30 @@ def _share_of(others: dict[int, int | None] | None, busy: dict[int, float] | Non
 
 
 class Tenants:
-    """Tells our processes on the GPU from others'.
+    """Tell our processes on the GPU from others'.
 
     NVML gives the host's process ids. Outside containers ours are this process's descendants. Inside one, our ids
     there are unknown here; then who came after the start and is no process of ours here is taken for our child.
     """
 
-    def __init__(self, first: dict[int, int | None], *, own: frozenset[int]) -> None:
+    def __init__(self, first: HeldBytes, *, own: frozenset[int]) -> None:
         self._first = frozenset(first) - own
 
-    def others(self, found: dict[int, int | None], *, own: frozenset[int]) -> dict[int, int | None]:
-        """The processes of ``found`` that are not ours; ``own``: this process and its descendants now."""
-        ours_seen = bool(own & found.keys())
-        return {
-            pid: size
-            for pid, size in found.items()
-            if pid not in own and (pid in self._first or ours_seen or Path(f"/proc/{pid}").exists())
-        }
+    def others(self, listed: HeldBytes, *, own: frozenset[int]) -> dict[int, int | None]:
+        """Return the processes of ``listed`` that are not ours; ``own``: this process and its descendants now."""
+        ours_seen = not own.isdisjoint(listed)
+        foreign = {}
+        for pid, size in listed.items():
+            if pid in own:
+                continue
+            # Without a sign of ours, an unknown number that came after the start may be our child under another.
+            if pid in self._first or ours_seen or Path(f"/proc/{pid}").exists():
+                foreign[pid] = size
+        return foreign
 
 
 def _family(root: int) -> frozenset[int]:
-    """``root`` and its descendants, as /proc tells; also those that carry the mark of a tool that it started
+    """Return ``root`` and its descendants, as /proc tells; also those that carry the mark of a tool that it started
     and whose parents are gone (nsys reparents its agent)."""
     from gkestimator.profiling.tools import MARK
 
@@ -242,7 +263,8 @@ def _family(root: int) -> frozenset[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
             # The command's name may hold spaces and brackets: fields count from the last bracket.
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            behind_the_name = (folder / "stat").read_text().rpartition(")")[2]
+            parents[int(folder.name)] = int(behind_the_name.split()[1])
             if f"{MARK}={root}.".encode() in (folder / "environ").read_bytes():
                 family.add(int(folder.name))
     grown = True

@@ -13,8 +13,9 @@ from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.profiling.chip_rates import ChipRates, architecture_of, chip_rates
 from gkestimator.profiling.raw import DeviceFacts
 
+_STAND_IN = "a stand-in: a CPU has none"
+_COPY = "measured on the device: the fastest block that a core copies (read and write counted), times cores"
 _READ = "read from the device"
-_MEASURED = "measured on the device"
 _SAME_MEMORY = 0.12
 """Two devices of one name with memory this close are one type: drivers keep back different amounts, and makers' GB are
 sometimes 2^30 and sometimes 10^9 bytes."""
@@ -51,22 +52,73 @@ _CPU_NOTE = (
     "A CPU, described as if it were a GPU so that plan, run, build, train and estimate can be tried without "
     "one: occupancy, SM utilisation and launch geometry mean nothing here"
 )
-# What the estimator's launch rules need to run at all, where there are no SMs: the limits of compute capability 8.0.
-_STAND_IN = "a stand-in: a CPU has none"
-_CPU_LIMITS = {
-    "registers_per_sm": 65536,
-    "warps_per_sm": 64,
-    "blocks_per_sm": 32,
-    "threads_per_block_max": 1024,
-}
-_CPU_SHARED_KIB = (164, 163)
 _CPU_WATTS_PER_CORE = 15.0
 _ATTAINED = 0.9
+# Figures in the order of the file: name, value in braces, unit, source.
+_GPU_HEAD = """
+compute_capability | {capability} | 1 | read from the device
+sms | {sms} | 1 | read from the device
+cuda_cores_per_sm | {cores} | 1 | {cores_source}
+base_clock_mhz | {unknown} | MHz | the device does not tell
+boost_clock_mhz | {clock} | MHz | read from the device: the highest SM clock it offers
+"""
+_GPU_MEMORY = """
+dram_bytes_per_s | {dram_bytes_per_s} | B/s | read from the device: memory clock x 2 x bus width / 8
+"""
+_GPU_SUSTAINED = """
+dram_sustained_bytes_per_s | {sustained} | B/s | measured on the device
+"""
+_GPU_TAIL = """
+l2_bytes | {l2_bytes} | B | read from the device
+memory_visible_bytes | {memory_visible_bytes} | B | read from the device
+registers_per_sm | {registers_per_sm} | 1 | read from the device
+shared_bytes_per_sm | {shared_bytes_per_sm} | B | read from the device
+shared_bytes_per_block_max | {shared_bytes_per_block_max} | B | read from the device
+warps_per_sm | {warps_per_sm} | 1 | read from the device
+blocks_per_sm | {blocks_per_sm} | 1 | read from the device
+threads_per_block_max | {threads_per_block_max} | 1 | read from the device
+memory_bytes | {gib} | GiB | read from the device: what programs see, rounded up to a size that is sold
+pcie_bytes_per_s | {pcie_bytes_per_s} | B/s | read from the device: highest generation and width of its link
+power_limit_w | {power_limit_w} | W | read from the device: its default limit
+"""
+_GPU_LIMITS = (
+    "l2_bytes",
+    "memory_visible_bytes",
+    "registers_per_sm",
+    "shared_bytes_per_sm",
+    "shared_bytes_per_block_max",
+    "warps_per_sm",
+    "blocks_per_sm",
+    "threads_per_block_max",
+)
+# What the estimator's launch rules need to run at all, where there are no SMs: the limits of compute capability 8.0.
+_CPU_HEAD = """
+compute_capability | {capability} | 1 | a stand-in: a CPU has none
+sms | {cores} | 1 | cores that the process may use
+cuda_cores_per_sm | {lanes} | 1 | fp32 multiply-add lanes of a core by its instruction sets
+base_clock_mhz | {unknown} | MHz | not told
+boost_clock_mhz | {clock} | MHz | the larger of what the machine tells and what its measured matrix product needs
+"""
+_CPU_TAIL = """
+dram_bytes_per_s | {copied} | B/s | {copy_source}
+l2_bytes | {cache} | B | {cache_source}
+memory_bytes | {memory} | B | the machine's memory
+memory_visible_bytes | {memory} | B | the machine's memory
+registers_per_sm | 65536 | 1 | a stand-in: a CPU has none
+warps_per_sm | 64 | 1 | a stand-in: a CPU has none
+blocks_per_sm | 32 | 1 | a stand-in: a CPU has none
+threads_per_block_max | 1024 | 1 | a stand-in: a CPU has none
+shared_bytes_per_sm | 164 | KiB | a stand-in: a CPU has none
+shared_bytes_per_block_max | 163 | KiB | a stand-in: a CPU has none
+pcie_bytes_per_s | {copied} | B/s | the copy's rate: nothing lies between host and device
+power_limit_w | {power} | W | a stand-in: a CPU has none of its own to tell: 15 W a core
+"""
 
 
 def known_gpu(facts: DeviceFacts, extra_files: tuple[str, ...] = ()) -> GpuSpec | None:
-    """The catalogue's specification of the device, by its name, memory and number of SMs; None where the catalogue
-    has none (a MIG instance is not its whole GPU). ``extra_files``: as ``--gpu-spec``. Raises SpecError."""
+    """Return the catalogue's specification of the device, by its name, memory and number of SMs; None where
+    the catalogue has none (a MIG instance is not its whole GPU). ``extra_files``: as ``--gpu-spec``. Raises
+    SpecError."""
     catalogue = gpu_catalogue(extra_files)
     if facts.kind == "gpu":
         names = [facts.name, _clean(facts.name), gpu_name(facts)]
@@ -79,10 +131,13 @@ def known_gpu(facts: DeviceFacts, extra_files: tuple[str, ...] = ()) -> GpuSpec 
             continue
         # "V100-SXM2" may mean 16 or 32 GB: what the device has decides, among the types whose name starts alike.
         stem = _clean(name).casefold()
-        others = [n for n in catalogue.names() if n.casefold().startswith(stem) and n != spec.name]
-        for candidate in (spec, *(catalogue.spec(n) for n in others)):
-            if _is_same(candidate, facts):
-                return candidate
+        if _is_same(spec, facts):
+            return spec
+        for other in catalogue.names():
+            if other != spec.name and other.casefold().startswith(stem):
+                candidate = catalogue.spec(other)
+                if _is_same(candidate, facts):
+                    return candidate
     return None
 
 
@@ -97,12 +152,14 @@ def _is_same(spec: GpuSpec, facts: DeviceFacts) -> bool:
 
 
 def gpu_name(facts: DeviceFacts) -> str:
-    """The canonical name of a device that the catalogue does not know: ``RTX-4070-12GB``, ``CPU-8-cores-AMD-EPYC-7763``
-    (at most 64 characters)."""
+    """Return the canonical name of a device that the catalogue does not know: ``RTX-4070-12GB``,
+    ``CPU-8-cores-AMD-EPYC-7763`` (at most 64 characters)."""
     if facts.kind == "cpu":
         words = _CPU_WORDS.sub(" ", facts.name)
         return _as_name(f"CPU-{facts.limits.get('sms', 1):.0f}-cores {words}")
+    # The maker's name is in every product: left out, names are as the catalogue has them.
     name = _clean(facts.name)
+    # Boards of one name are sold with different memory, and place differently.
     if facts.memory_bytes is not None and not re.search(r"\d+\s?GB", name, re.IGNORECASE):
         name = f"{name}-{_whole_gib(facts.memory_bytes)}GB"
     return _as_name(name)
@@ -118,7 +175,7 @@ def _as_name(text: str) -> str:
 
 
 def _whole_gib(size: int) -> int:
-    """The size that such a device is sold with: the driver keeps back up to a tenth of it."""
+    """Return the size that such a device is sold with: the driver keeps back up to a tenth of it."""
     gib = size / 2**30
     sold = next((s for s in _SOLD_GIB if s >= gib), None)
     if sold is not None and gib >= (1.0 - _SAME_MEMORY) * sold:
@@ -128,7 +185,7 @@ def _whole_gib(size: int) -> int:
 
 @dataclass(slots=True)
 class _Toml:
-    """Lines of the file; texts are written by a serialiser, so that no device's name can become a field."""
+    """Hold the lines of the file; texts are written by a serialiser, so that no device's name can become a field."""
 
     lines: list[str]
 
@@ -140,11 +197,23 @@ class _Toml:
         for key, text in {"value": value, "unit": unit, **extra, "source": source}.items():
             self.key(key, text)
 
+    def text(self) -> str:
+        """Return the file, which ends with a price that no device knows."""
+        self.figure("price_per_hour_usd", "unknown", "USD/h", "not known to the device", date="unknown")
+        return "\n".join(self.lines) + "\n"
+
+    def figures(self, table: str, **values: object) -> None:
+        """Write the figures of a table; braces stand for ``values``."""
+        for row in table.strip().splitlines():
+            name, value, unit, source = (cell.strip() for cell in row.split("|"))
+            number = json.loads(value) if value.isdigit() else values[value.strip("{}")]
+            self.figure(name, number, unit, source.format(**values))
+
 
 def gpu_toml(facts: DeviceFacts, measured: Mapping[str, float] | None = None) -> str:
-    """The text of a specification file (``gkestimator.hardware.gpus.load_gpu_file`` reads it) for the device. ``measured``:
-    ``dram_sustained_bytes_per_s``, where streaming kernels were measured. Raises SpecError naming what the device
-    does not tell and the file cannot do without."""
+    """Return the text of a specification file (``gkestimator.hardware.gpus.load_gpu_file`` reads it) for the
+    device. ``measured``: ``dram_sustained_bytes_per_s``, where streaming kernels were measured. Raises
+    SpecError naming what the device does not tell and the file cannot do without."""
     if facts.kind == "cpu":
         return _cpu_toml(facts)
     major, minor = _capability(facts)
@@ -154,51 +223,33 @@ def gpu_toml(facts: DeviceFacts, measured: Mapping[str, float] | None = None) ->
     clock = need.clock("sm")
     cores = rates.cores if rates else int(need.limit("cuda_cores_per_sm"))
     toml = _header(facts, architecture_of((major, minor)), "")
-    toml.figure("compute_capability", f"{major}.{minor}", "1", _READ)
-    toml.figure("sms", sms, "1", _READ)
-    toml.figure("cuda_cores_per_sm", cores, "1", rates.source if rates else f"{_READ}: NVML's cores / SMs")
-    toml.figure("base_clock_mhz", "unknown", "MHz", "the device does not tell")
-    toml.figure("boost_clock_mhz", clock, "MHz", f"{_READ}: the highest SM clock it offers")
+    toml.figures(
+        _GPU_HEAD,
+        capability=f"{major}.{minor}",
+        sms=sms,
+        cores=cores,
+        cores_source=rates.source if rates else f"{_READ}: NVML's cores / SMs",
+        unknown="unknown",
+        clock=clock,
+    )
     _write_rates(toml, rates, sms, cores, clock)
-    toml.figure(
-        "dram_bytes_per_s",
-        need.limit("dram_bytes_per_s"),
-        "B/s",
-        f"{_READ}: memory clock x 2 x bus width / 8",
-    )
+    dram = need.limit("dram_bytes_per_s")
+    toml.figures(_GPU_MEMORY, dram_bytes_per_s=dram)
     if measured and "dram_sustained_bytes_per_s" in measured:
-        rate = min(measured["dram_sustained_bytes_per_s"], need.limit("dram_bytes_per_s"))
-        toml.figure("dram_sustained_bytes_per_s", rate, "B/s", _MEASURED)
-    for name in (
-        "l2_bytes",
-        "memory_visible_bytes",
-        "registers_per_sm",
-        "shared_bytes_per_sm",
-        "shared_bytes_per_block_max",
-        "warps_per_sm",
-        "blocks_per_sm",
-        "threads_per_block_max",
-    ):
-        toml.figure(name, int(need.limit(name)), "B" if "bytes" in name else "1", _READ)
-    toml.figure(
-        "memory_bytes",
-        _whole_gib(int(need.limit("memory_visible_bytes"))),
-        "GiB",
-        f"{_READ}: what programs see, rounded up to a size that is sold",
+        toml.figures(_GPU_SUSTAINED, sustained=min(measured["dram_sustained_bytes_per_s"], dram))
+    limits = {name: int(need.limit(name)) for name in _GPU_LIMITS}
+    toml.figures(
+        _GPU_TAIL,
+        **limits,
+        gib=_whole_gib(limits["memory_visible_bytes"]),
+        pcie_bytes_per_s=need.limit("pcie_bytes_per_s"),
+        power_limit_w=need.limit("power_limit_w"),
     )
-    toml.figure(
-        "pcie_bytes_per_s",
-        need.limit("pcie_bytes_per_s"),
-        "B/s",
-        f"{_READ}: highest generation and width of its link",
-    )
-    toml.figure("power_limit_w", need.limit("power_limit_w"), "W", f"{_READ}: its default limit")
-    _no_price(toml)
-    return "\n".join(toml.lines) + "\n"
+    return toml.text()
 
 
 class _Needed:
-    """Figures of the facts that the file cannot do without."""
+    """Look up figures of the facts that the file cannot do without."""
 
     def __init__(self, facts: DeviceFacts) -> None:
         self._facts = facts
@@ -222,12 +273,12 @@ class _Needed:
 
 
 def _capability(facts: DeviceFacts) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d{1,2})\.(\d)", facts.compute_capability or "")
-    if found is None:
+    capability = re.fullmatch(r"(\d{1,2})\.(\d)", facts.compute_capability or "")
+    if capability is None:
         raise SpecError(
             f"{facts.name}: compute_capability: found {facts.compute_capability!r}, expected one like 9.0"
         )
-    return int(found[1]), int(found[2])
+    return int(capability[1]), int(capability[2])
 
 
 def _header(facts: DeviceFacts, architecture: str, note: str) -> _Toml:
@@ -254,8 +305,10 @@ def _write_rates(toml: _Toml, rates: ChipRates | None, sms: int, cores: int, clo
     peak: dict[str, float] = {}
     source = "2 x SMs x cores x boost clock"
     if rates is not None:
-        vector |= {p: factor * vector_fp32 for p, factor in rates.vector.items()}
-        peak = {p: rate * sms * clock * 1e6 for p, rate in rates.tensor.items()}
+        for precision, factor in rates.vector.items():
+            vector[precision] = factor * vector_fp32
+        for precision, per_sm in rates.tensor.items():
+            peak[precision] = per_sm * sms * clock * 1e6
         source = f"SMs x boost clock x {rates.source}"
     # Where no tensor core calculates in a type the CUDA cores do, and float16 without native arithmetic is converted.
     for precision, rate in vector.items():
@@ -265,10 +318,6 @@ def _write_rates(toml: _Toml, rates: ChipRates | None, sms: int, cores: int, clo
         for precision, rate in figures.items():
             unit = "OP/s" if precision == "int8" else "FLOP/s"
             toml.figure(f"{label}_flops_per_s.{precision}", rate, unit, source)
-
-
-def _no_price(toml: _Toml) -> None:
-    toml.figure("price_per_hour_usd", "unknown", "USD/h", "not known to the device", date="unknown")
 
 
 def _cpu_toml(facts: DeviceFacts) -> str:
@@ -282,16 +331,7 @@ def _cpu_toml(facts: DeviceFacts) -> str:
     needed = flops / _ATTAINED / (2.0 * cores * lanes * 1e6)
     clock = min(10_000.0, max(told, needed, 100.0))
     toml = _header(facts, "CPU", _CPU_NOTE)
-    toml.figure("compute_capability", "1.0", "1", _STAND_IN)
-    toml.figure("sms", cores, "1", "cores that the process may use")
-    toml.figure("cuda_cores_per_sm", lanes, "1", "fp32 multiply-add lanes of a core by its instruction sets")
-    toml.figure("base_clock_mhz", "unknown", "MHz", "not told")
-    toml.figure(
-        "boost_clock_mhz",
-        clock,
-        "MHz",
-        "the larger of what the machine tells and what its measured matrix product needs",
-    )
+    toml.figures(_CPU_HEAD, capability="1.0", cores=cores, lanes=lanes, unknown="unknown", clock=clock)
     rate = 2.0 * cores * lanes * clock * 1e6
     product = "2 x cores x lanes x clock"
     for precision in ("fp32", "tf32", "fp16", "bf16"):
@@ -302,24 +342,13 @@ def _cpu_toml(facts: DeviceFacts) -> str:
             source = f"{product} x {factor:g}, by its instruction sets"
         toml.figure(f"peak_flops_per_s.{precision}", rate * factor, "FLOP/s", source)
     toml.figure("vector_flops_per_s.fp32", rate, "FLOP/s", product)
-    toml.figure(
-        "dram_bytes_per_s",
-        copied,
-        "B/s",
-        f"{_MEASURED}: the fastest block that a core copies (read and write counted), times cores",
+    toml.figures(
+        _CPU_TAIL,
+        copied=copied,
+        copy_source=_COPY,
+        cache=int(facts.limits.get("l2_bytes", 2**20)),
+        cache_source="the largest cache" if "l2_bytes" in facts.limits else _STAND_IN,
+        memory=int(need.memory()),
+        power=_CPU_WATTS_PER_CORE * cores,
     )
-    cache = int(facts.limits.get("l2_bytes", 2**20))
-    toml.figure("l2_bytes", cache, "B", "the largest cache" if "l2_bytes" in facts.limits else _STAND_IN)
-    memory = int(need.memory())
-    toml.figure("memory_bytes", memory, "B", "the machine's memory")
-    toml.figure("memory_visible_bytes", memory, "B", "the machine's memory")
-    for name, value in _CPU_LIMITS.items():
-        toml.figure(name, value, "1", _STAND_IN)
-    for name, kib in zip(("shared_bytes_per_sm", "shared_bytes_per_block_max"), _CPU_SHARED_KIB, strict=True):
-        toml.figure(name, kib, "KiB", _STAND_IN)
-    toml.figure("pcie_bytes_per_s", copied, "B/s", "the copy's rate: nothing lies between host and device")
-    toml.figure(
-        "power_limit_w", _CPU_WATTS_PER_CORE * cores, "W", f"{_STAND_IN} of its own to tell: 15 W a core"
-    )
-    _no_price(toml)
-    return "\n".join(toml.lines) + "\n"
+    return toml.text()

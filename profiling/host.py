@@ -26,6 +26,9 @@ _HALF = {
     "bf16": (("amx_bf16", 16.0), ("avx512_bf16", 2.0), ("bf16", 2.0)),
     "fp16": (("amx_fp16", 16.0), ("avx512_fp16", 2.0), ("asimdhp", 2.0)),
 }
+_CPUINFO = Path("/proc/cpuinfo")
+_CPUS = Path("/sys/devices/system/cpu")
+_BYTES = {"": 1, "K": 2**10, "M": 2**20}
 _COPY_SECONDS = 0.3
 _MULTIPLY_SECONDS = 0.3
 _LEAST_COPY = 32 * 2**20
@@ -35,14 +38,15 @@ _MATRIX = 768
 
 
 def host_facts() -> DeviceFacts:
-    """This machine's CPU. ``limits``: ``sms`` = cores this process may use, ``cuda_cores_per_sm`` = FP32 multiply-add
-    lanes of a core, ``bf16_per_fp32`` and ``fp16_per_fp32`` = rate of its matrix work in these types over fp32's,
-    ``l2_bytes`` = the largest cache, ``dram_bytes_per_s`` = what a core copies at best (read and write counted) times
-    the cores, and ``flops_per_s`` = a single-precision matrix product (numpy's, with the threads it uses), both
-    measured now."""
+    """Return the facts of this machine's CPU. ``limits``: ``sms`` = cores this process may use,
+    ``cuda_cores_per_sm`` = FP32 multiply-add lanes of a core, ``bf16_per_fp32`` and ``fp16_per_fp32`` = rate
+    of its matrix work in these types over fp32's, ``l2_bytes`` = the largest cache, ``dram_bytes_per_s`` =
+    what a core copies at best (read and write counted) times the cores, and ``flops_per_s`` = a
+    single-precision matrix product (numpy's, with the threads it uses), both measured now."""
     info = _cpuinfo()
-    limits: dict[str, float] = {"sms": float(_cores()), "cuda_cores_per_sm": float(_lanes(info))}
-    limits |= {f"{dtype}_per_fp32": _factor(_flags(info), known) for dtype, known in _HALF.items()}
+    limits: dict[str, float] = {"sms": float(usable_cores()), "cuda_cores_per_sm": float(_lanes(info))}
+    for dtype, known in _HALF.items():
+        limits[f"{dtype}_per_fp32"] = _first_of(_flags(info), known, 1.0)
     cache = _largest_cache_bytes()
     if cache is not None:
         limits["l2_bytes"] = float(cache)
@@ -59,23 +63,21 @@ def host_facts() -> DeviceFacts:
 
 
 def cpu_clock_mhz() -> float | None:
-    """The clock of the fastest core now, or None where the machine does not tell."""
-    found = [
-        _number_in(p) for p in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
-    ]
-    khz = [k for k in found if k]
-    if khz:
-        return max(khz) / 1e3
-    clocks = re.findall(r"^cpu MHz\s*:\s*([0-9.]+)", _read(Path("/proc/cpuinfo")), re.MULTILINE)
-    if clocks:
-        return max(map(float, clocks))
+    """Return the clock of the fastest core now, or None where the machine does not tell."""
+    clocks = [_number_in(path) or 0.0 for path in _CPUS.glob("cpu[0-9]*/cpufreq/scaling_cur_freq")]
+    fastest_khz = max(clocks, default=0.0)
+    if fastest_khz:
+        return fastest_khz / 1e3
+    listed = re.findall(r"^cpu MHz\s*:\s*([0-9.]+)", _read(_CPUINFO), re.MULTILINE)
+    if listed:
+        return max(map(float, listed))
     return None
 
 
 def _cpuinfo() -> Mapping[str, str]:
-    """Fields of the first processor."""
+    """Return the fields of the first processor."""
     fields: dict[str, str] = {}
-    for line in _read(Path("/proc/cpuinfo")).split("\n\n")[0].splitlines():
+    for line in _read(_CPUINFO).split("\n\n")[0].splitlines():
         key, _, value = line.partition(":")
         fields[key.strip()] = value.strip()
     return fields
@@ -85,27 +87,31 @@ def _name(info: Mapping[str, str]) -> str:
     return info.get("model name") or platform.processor() or platform.machine() or "unknown CPU"
 
 
-def _cores() -> int:
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _lanes(info: Mapping[str, str]) -> int:
-    flags = _flags(info)
-    return next((lanes for flag, lanes in _LANES if flag in flags), _FEWEST_LANES)
+    return int(_first_of(_flags(info), _LANES, _FEWEST_LANES))
 
 
 def _flags(info: Mapping[str, str]) -> frozenset[str]:
     return frozenset(f"{info.get('flags', '')} {info.get('Features', '')}".split())
 
 
-def _factor(flags: frozenset[str], known: Sequence[tuple[str, float]]) -> float:
-    return next((factor for flag, factor in known if flag in flags), 1.0)
+def _first_of(flags: frozenset[str], known: Sequence[tuple[str, float]], otherwise: float) -> float:
+    """Return what stands beside the first of the instruction sets that the processor has."""
+    for flag, figure in known:
+        if flag in flags:
+            return figure
+    return otherwise
 
 
 def _max_clock_mhz(info: Mapping[str, str]) -> float | None:
-    khz = _number_in(Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"))
+    khz = _number_in(_CPUS / "cpu0/cpufreq/cpuinfo_max_freq")
     if khz:
         return khz / 1e3
     try:
@@ -116,11 +122,11 @@ def _max_clock_mhz(info: Mapping[str, str]) -> float | None:
 
 def _largest_cache_bytes() -> int | None:
     sizes = []
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        found = re.fullmatch(r"(\d+)([KM]?)", _read(path).strip())
-        if found:
-            sizes.append(int(found[1]) * {"": 1, "K": 2**10, "M": 2**20}[found[2]])
-    return max(sizes) if sizes else None
+    for path in (_CPUS / "cpu0/cache").glob("index*/size"):
+        size = re.fullmatch(r"(\d+)([KM]?)", _read(path).strip())
+        if size:
+            sizes.append(int(size[1]) * _BYTES[size[2]])
+    return max(sizes, default=None)
 
 
 def _memory_bytes() -> int | None:
@@ -131,22 +137,23 @@ def _memory_bytes() -> int | None:
 
 
 def _copy_bytes_per_s(cache: int | None) -> float:
-    """Read and written bytes a second: the fastest block that one core copies between arrays larger than the cache (as
-    far as 192 MiB are), times the cores. An upper bound, as a peak is, and the same on a busy machine, where some
-    blocks still go uninterrupted."""
+    """Return the bytes read and written a second: the fastest block that one core copies between arrays
+    larger than the cache (as far as 192 MiB are), times the cores. An upper bound, as a peak is, and the same
+    on a busy machine, where some blocks still go uninterrupted."""
     import numpy as np
 
     size = min(_MOST_COPY, max(_LEAST_COPY, 2 * (cache or 0)))
     source = np.ones(size // 8)
     target = np.zeros_like(source)
     blocks = max(1, size // _BLOCK)
-    pairs = list(zip(np.array_split(target, blocks), np.array_split(source, blocks), strict=True))
-    place = itertools.count()
+    pairs = zip(np.array_split(target, blocks), np.array_split(source, blocks), strict=True)
+    turns = itertools.cycle(pairs)
 
     def copy() -> None:
-        np.copyto(*pairs[next(place) % blocks])
+        np.copyto(*next(turns))
 
-    return 2.0 * (source.nbytes / blocks) / _fastest_s(copy, _COPY_SECONDS) * _cores()
+    moved = 2.0 * source.nbytes / blocks
+    return moved / _fastest_s(copy, _COPY_SECONDS) * usable_cores()
 
 
 def _flops_per_s() -> float:
@@ -158,7 +165,9 @@ def _flops_per_s() -> float:
 
 
 def _fastest_s(call: Callable[[], object], budget_s: float) -> float:
-    """Seconds of the fastest of the calls that fit into the budget; at least three, the first not counted."""
+    """Return the seconds of the fastest of the calls that fit into the budget; at least three, the first not
+    counted."""
+    # The first call pays for memory and threads that later ones find.
     call()
     best = float("inf")
     started = time.perf_counter()

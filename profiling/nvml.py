@@ -38,6 +38,7 @@ def _nvml() -> Any:
         raise NvmlError("the package nvidia-ml-py (pynvml) is not installed") from e
     try:
         with _lock:
+            # NVML counts its users, so every one of them may start it.
             pynvml.nvmlInit()
     except pynvml.NVMLError as e:
         raise NvmlError(f"NVML does not start: {e}") from e
@@ -45,7 +46,7 @@ def _nvml() -> Any:
 
 
 class NvmlGpu:
-    """One GPU by its UUID (``GPU-...``, ``MIG-...``) or, failing that, its NVML index. Raises NvmlError."""
+    """Ask one GPU, by its UUID (``GPU-...``, ``MIG-...``) or, failing that, its NVML index. Raises NvmlError."""
 
     def __init__(self, *, uuid: str | None = None, index: int = 0) -> None:
         self._nvml = _nvml()
@@ -58,28 +59,41 @@ class NvmlGpu:
             raise NvmlError(f"NVML knows no GPU {uuid or index}: {e}") from e
 
     def ask(self, function: str, *arguments: object) -> Any | None:
-        """What the NVML function answers for this GPU; None where it is refused or the GPU is gone."""
+        """Return what the NVML function answers for this GPU; None where it is refused or the GPU is gone."""
         return self._asked(lambda: getattr(self._nvml, function)(self._handle, *arguments))
 
+    def number(self, function: str, *arguments: object) -> float | None:
+        """Return a number that the NVML function answers."""
+        answer = self.ask(function, *arguments)
+        if answer is None:
+            return None
+        return float(answer)
+
     def clock_mhz(self, kind: str, *, maximum: bool = False) -> float | None:
-        """The clock of ``SM`` or ``MEM``, now or at most."""
+        """Return the clock of ``SM`` or ``MEM``, now or at most."""
         which = getattr(self._nvml, f"NVML_CLOCK_{kind}")
-        return _number(self.ask("nvmlDeviceGetMaxClockInfo" if maximum else "nvmlDeviceGetClockInfo", which))
+        return self.number("nvmlDeviceGetMaxClockInfo" if maximum else "nvmlDeviceGetClockInfo", which)
 
     def power_w(self) -> float | None:
-        """What it draws."""
-        return _scaled(self.ask("nvmlDeviceGetPowerUsage"), 1e-3)
+        """Return the power that it draws."""
+        return self._watts("nvmlDeviceGetPowerUsage")
 
     def power_limit_w(self) -> float | None:
-        """The limit that it was made with (not one that was set later)."""
-        return _scaled(self.ask("nvmlDeviceGetPowerManagementDefaultLimit"), 1e-3)
+        """Return the limit that it was made with (not one that was set later)."""
+        return self._watts("nvmlDeviceGetPowerManagementDefaultLimit")
+
+    def _watts(self, function: str) -> float | None:
+        milliwatts = self.number(function)
+        if milliwatts is None:
+            return None
+        return milliwatts * 1e-3
 
     def temperature_c(self) -> float | None:
-        """Of the chip."""
-        return _number(self.ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU))
+        """Return the chip's temperature."""
+        return self.number("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
 
     def throttled(self) -> tuple[str, ...] | None:
-        """Why clocks are held down, by the words of :data:`REASONS`."""
+        """Return why clocks are held down, by the words of :data:`REASONS`."""
         bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # drivers before 535
             bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
@@ -88,56 +102,48 @@ class NvmlGpu:
         return decoded_reasons(int(bits))
 
     def processes(self) -> dict[int, int | None] | None:
-        """Compute processes with a context on it: bytes by process id (of the host's namespace)."""
-        found = self.ask("nvmlDeviceGetComputeRunningProcesses")
-        if found is None:
+        """Return the compute processes with a context on it: bytes by process id (of the host's namespace)."""
+        processes = self.ask("nvmlDeviceGetComputeRunningProcesses")
+        if processes is None:
             return None
-        return {int(p.pid): None if p.usedGpuMemory is None else int(p.usedGpuMemory) for p in found}
+        held: dict[int, int | None] = {}
+        for process in processes:
+            size = process.usedGpuMemory
+            held[int(process.pid)] = None if size is None else int(size)
+        return held
 
     def used_bytes(self) -> int | None:
-        """Memory that processes hold of it, without what the driver keeps for itself; None also for drivers before 510,
-        which count both together."""
-        found = self._asked(
+        """Return the memory that processes hold of it, without what the driver keeps for itself; None also for drivers
+        before 510, which count both together."""
+        memory = self._asked(
             lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle, version=self._nvml.nvmlMemory_v2)
         )
-        if found is None:
+        if memory is None:
             return None
-        return int(found.used)
+        return int(memory.used)
 
     def sm_pct_by_process(self, since_us: int) -> dict[int, float] | None:
-        """Share of the time since ``since_us`` (Unix, microseconds) in which kernels of each process ran, percent. A
-        process that ran none is absent."""
-        found = self._nvml_samples(since_us)
-        if found is None:
+        """Return the share of the time since ``since_us`` (Unix, microseconds) in which kernels of each process ran,
+        percent. A process that ran none is absent."""
+        try:
+            samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, since_us)
+        except self._nvml.NVMLError_NotFound:  # no samples: nobody ran anything
+            return {}
+        except self._nvml.NVMLError:
             return None
         highest: dict[int, float] = {}
-        for sample in found:
+        for sample in samples:
             pid = int(sample.pid)
             highest[pid] = max(highest.get(pid, 0.0), float(sample.smUtil))
         return highest
 
-    def _nvml_samples(self, since_us: int) -> list[Any] | None:
-        ask = self._nvml.nvmlDeviceGetProcessUtilization
-        try:
-            return list(ask(self._handle, since_us))
-        except self._nvml.NVMLError_NotFound:  # no samples: nobody ran anything
-            return []
-        except self._nvml.NVMLError:
-            return None
-
     def driver(self) -> str | None:
-        """The driver's version."""
-        found = self._asked(self._nvml.nvmlSystemGetDriverVersion)
-        if found is None:
-            return None
-        return _text(found)
+        """Return the driver's version."""
+        return _text(self._asked(self._nvml.nvmlSystemGetDriverVersion))
 
     def text(self, function: str) -> str | None:
-        """A text that the NVML function answers."""
-        found = self.ask(function)
-        if found is None:
-            return None
-        return _text(found)
+        """Return a text that the NVML function answers."""
+        return _text(self.ask(function))
 
     def _asked(self, question: Callable[[], Any]) -> Any | None:
         try:
@@ -147,23 +153,18 @@ class NvmlGpu:
 
 
 def decoded_reasons(bits: int) -> tuple[str, ...]:
-    """The words for the set bits, lowest first."""
-    return tuple(REASONS.get(1 << place, f"bit_{1 << place:#x}") for place in range(64) if bits >> place & 1)
+    """Return the words for the set bits, lowest first."""
+    words = []
+    for place in range(64):
+        bit = 1 << place
+        if bits & bit:
+            words.append(REASONS.get(bit, f"bit_{bit:#x}"))
+    return tuple(words)
 
 
-def _text(found: Any) -> str:
-    if isinstance(found, bytes):
-        return found.decode(errors="replace")
-    return str(found)
-
-
-def _number(found: Any) -> float | None:
-    if found is None:
+def _text(answer: Any) -> str | None:
+    if answer is None:
         return None
-    return float(found)
-
-
-def _scaled(found: Any, factor: float) -> float | None:
-    if found is None:
-        return None
-    return float(found) * factor
+    if isinstance(answer, bytes):
+        return answer.decode(errors="replace")
+    return str(answer)

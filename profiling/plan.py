@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,14 @@ _WORDS = FileWords(
     not_regular="not a regular file, expected a sweep plan (JSON)",
     too_large="{size:,} bytes, expected a plan of at most {limit:,}",
 )
+_PLAN_FIELDS = frozenset({"schema_version", "made_by", "runtime", "gpu", "minutes", "seed", "entries"})
+_ENTRY_FIELDS = frozenset({"id", "dtype", "source", "counters", "estimated_s", "model", "fragment"})
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}\Z")
 
 
 @frozen
 class ModelPoint:
-    """Which row of a requirement table a whole model is: ``name`` as estimates have it (the file's stem),
+    """Say which row of a requirement table a whole model is: ``name`` as estimates have it (the file's stem),
     ``batch_size`` (None: no input has a batch) and the numbers of its other symbolic dimensions."""
 
     name: str
@@ -43,7 +45,7 @@ class ModelPoint:
 
 @frozen
 class PlanEntry:
-    """One operator, pattern or whole model to measure.
+    """Hold one operator, pattern or whole model to measure.
 
     ``id`` names it in NVTX ranges, records and datasets (:func:`entry_id`). ``source`` says why it is there
     (``catalogue:vision``, ``model:resnet50``). ``counters``: hardware counters are wanted as well. ``estimated_s``:
@@ -62,7 +64,7 @@ class PlanEntry:
 
 @frozen
 class SweepPlan:
-    """Entries, most valuable first. ``runtime``: whose fusions and calls the patterns follow (``torch`` or
+    """Hold entries, most valuable first. ``runtime``: whose fusions and calls the patterns follow (``torch`` or
     ``onnxruntime``). ``gpu``: the type whose estimates it was planned with, None for none. ``minutes``: the budget it
     was cut to, None for all. ``made_by``: the command, for people."""
 
@@ -75,21 +77,28 @@ class SweepPlan:
 
     @property
     def estimated_s(self) -> float | None:
-        """Seconds of all entries together; None if that of one is not known."""
-        each = [e.estimated_s for e in self.entries]
-        if any(s is None for s in each):
-            return None
-        return sum(s for s in each if s is not None)
+        """Return the seconds of all entries together; None if that of one is not known."""
+        total = 0.0
+        for entry in self.entries:
+            if entry.estimated_s is None:
+                return None
+            total += entry.estimated_s
+        return total
 
     def split(self, parts: int) -> tuple[SweepPlan, ...]:
-        """``parts`` plans of about equal value and length: entries are dealt round robin. Raises UsageError."""
+        """Return ``parts`` plans of about equal value and length: entries are dealt round robin. Raises UsageError."""
         if not 1 <= parts <= max(1, len(self.entries)):
             raise UsageError(f"cannot split {len(self.entries)} entries into {parts} plans")
-        return tuple(replace(self, entries=self.entries[i::parts]) for i in range(parts))
+        plans = []
+        for first in range(parts):
+            dealt = self.entries[first::parts]
+            plans.append(replace(self, entries=dealt))
+        return tuple(plans)
 
 
 def entry_id(fragment: Fragment, dtype: str) -> str:
-    """``Conv-fp32-<16 hexadecimal digits>``: the same operator in the same arithmetic has the same id everywhere."""
+    """Return ``Conv-fp32-<16 hexadecimal digits>``: the same operator in the same arithmetic has the same id
+    everywhere."""
     word = re.sub(r"[^A-Za-z0-9_]", "_", fragment.op_type)[:40]
     return f"{word}-{dtype}-{fragment.digest()}"
 
@@ -104,18 +113,50 @@ def write_plan(plan: SweepPlan, path: Path) -> None:
         "minutes": plan.minutes,
         "seed": plan.seed,
     }
-    lines = [json.dumps(_entry_document(e), allow_nan=False) for e in plan.entries]
-    text = (
-        json.dumps(head, indent=1, allow_nan=False)[:-2] + ',\n "entries": [\n' + ",\n".join(lines) + "\n]}\n"
-    )
-    write_bytes(path, text.encode())
+    # One entry a line: people cut and split plans with text tools.
+    opened = json.dumps(head, indent=1, allow_nan=False).removesuffix("\n}")
+    lines = ",\n".join(json.dumps(_entry_document(entry), allow_nan=False) for entry in plan.entries)
+    write_bytes(path, f'{opened},\n "entries": [\n{lines}\n]}}\n'.encode())
+
+
+def part_paths(path: Path, parts: int) -> tuple[Path, ...]:
+    """Return, for ``plan.json`` in 4 parts: ``plan-1of4.json``, ..., ``plan-4of4.json``."""
+    paths = []
+    for number in range(1, parts + 1):
+        name = f"{path.stem}-{number}of{parts}{path.suffix}"
+        paths.append(path.with_name(name))
+    return tuple(paths)
+
+
+def write_plans(
+    plan: SweepPlan, path: Path, split: int | None = None, *, read: Iterable[Path | str] = ()
+) -> tuple[Path, ...]:
+    """Write ``plan``, or ``split`` plans that share its entries, and say where.
+
+    ``read``: files that the plan was made from, which it must not replace. Raises UsageError, OutputError.
+    """
+    for source in read:
+        there = os.path.exists(path) and os.path.exists(source)
+        if there and os.path.samefile(path, source):
+            raise UsageError(f"-o {path}: is also read (as {source}); expected a file of its own")
+    if split is None:
+        write_plan(plan, path)
+        return (path,)
+    paths = part_paths(path, split)
+    for part, target in zip(plan.split(split), paths, strict=True):
+        write_plan(part, target)
+    return paths
 
 
 def _entry_document(entry: PlanEntry) -> dict[str, Any]:
-    point = entry.model
-    return {
-        "id": entry.id,
-        **({} if point is None else {"model": _point_document(point)}),
+    document: dict[str, Any] = {"id": entry.id}
+    if entry.model is not None:
+        document["model"] = {
+            "name": entry.model.name,
+            "batch_size": entry.model.batch_size,
+            "dims": dict(sorted(entry.model.dims.items())),
+        }
+    return document | {
         "dtype": entry.dtype,
         "source": entry.source,
         "counters": entry.counters,
@@ -124,55 +165,38 @@ def _entry_document(entry: PlanEntry) -> dict[str, Any]:
     }
 
 
-def _point_document(point: ModelPoint) -> dict[str, Any]:
-    return {"name": point.name, "batch_size": point.batch_size, "dims": dict(sorted(point.dims.items()))}
-
-
 def read_plan(path: Path) -> SweepPlan:
-    """The plan in the file at ``path``. An entry without an ``id`` (added by hand) is given its own; one whose
+    """Return the plan in the file at ``path``. An entry without an ``id`` (added by hand) is given its own; one whose
     fragment was edited must lose its old id. Raises UsageError in one line naming file, entry and field."""
     with opened(path, _WORDS, MAX_PLAN_BYTES) as stream:
         try:
             document = json.loads(stream.read().decode("utf-8"), parse_constant=refuse_constant)
         except RecursionError as e:
             raise ValueError(e) from e  # worded as the system's errors are
-    return plan_from_document(document, where=str(path))
+    return _plan(document, str(path))
 
 
-def plan_from_document(document: Any, *, where: str) -> SweepPlan:
-    """The plan that JSON values describe. Raises UsageError as :func:`read_plan`."""
-    if not isinstance(document, dict) or document.get("schema_version") != PLAN_VERSION:
-        if isinstance(document, dict):
-            found = document.get("schema_version")
-        else:
-            found = type(document).__name__
+def _plan(document: Any, where: str) -> SweepPlan:
+    version = document.get("schema_version") if isinstance(document, dict) else type(document).__name__
+    if version != PLAN_VERSION:
         raise UsageError(
-            f"{where}: schema_version: found {found!r}, expected a sweep plan of version {PLAN_VERSION}"
+            f"{where}: schema_version: found {version!r}, expected a sweep plan of version {PLAN_VERSION}"
         )
-    known = {"schema_version", "made_by", "runtime", "gpu", "minutes", "seed", "entries"}
-    for key in document:
-        if key not in known:
-            raise UsageError(
-                f"{where}: {key!r} is no field of a sweep plan (known: {', '.join(sorted(known))})"
-            )
+    _refuse_unknown(document, _PLAN_FIELDS, f"{where}: {{!r}} is no field of a sweep plan")
     entries = document.get("entries")
     if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_ENTRIES:
         raise UsageError(f"{where}: entries: expected a list of 1 to {MAX_ENTRIES:,} entries")
-    runtime = document.get("runtime")
-    if not isinstance(runtime, str) or runtime not in RUNTIMES:
-        raise UsageError(f"{where}: runtime: found {runtime!r}, expected {runtime_words()}")
-    minutes = document.get("minutes")
-    seed = document.get("seed", 0)
-    gpu = document.get("gpu")
-    if minutes is not None and not (_is_number(minutes) and minutes > 0):
-        raise UsageError(f"{where}: minutes: found {minutes!r}, expected a positive number or null")
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise UsageError(f"{where}: seed: found {seed!r}, expected a whole number")
-    if gpu is not None and not isinstance(gpu, str):
-        raise UsageError(f"{where}: gpu: found {gpu!r}, expected a name or null")
+    fields = _Fields(document, f"{where}: ")
+    runtime = fields.take("runtime", runtime_words(), lambda value: value in tuple(RUNTIMES))
+    minutes = fields.take("minutes", "a positive number or null", _is_positive_or_null)
+    seed = fields.take("seed", "a whole number", lambda value: type(value) is int, default=0)
+    gpu = fields.take("gpu", "a name or null", lambda value: value is None or isinstance(value, str))
+    read = []
+    for number, entry in enumerate(entries, start=1):
+        read.append(_entry(entry, f"{where}: entry {number}"))
     plan = SweepPlan(
         runtime=runtime,
-        entries=tuple(_entry(e, f"{where}: entry {i}") for i, e in enumerate(entries, start=1)),
+        entries=tuple(read),
         gpu=gpu,
         minutes=None if minutes is None else float(minutes),
         seed=seed,
@@ -182,7 +206,36 @@ def plan_from_document(document: Any, *, where: str) -> SweepPlan:
     return plan
 
 
+def _refuse_unknown(document: Mapping[str, Any], known: Collection[str], complaint: str) -> None:
+    for key in document:
+        if key not in known:
+            raise UsageError(f"{complaint.format(key)} (known: {', '.join(sorted(known))})")
+
+
+class _Fields:
+    """Read the fields of an object, each checked; ``prefix``: where they stand, in the words of an error."""
+
+    def __init__(self, document: Mapping[str, Any], prefix: str) -> None:
+        self._document = document
+        self._prefix = prefix
+
+    def take(self, name: str, expected: str, fits: Callable[[Any], bool], *, default: Any = None) -> Any:
+        """Return a field that ``fits``. Raises UsageError naming it, what was found and what was ``expected``."""
+        value = self._document.get(name, default)
+        if not fits(value):
+            raise UsageError(f"{self._prefix}{name}: found {value!r}, expected {expected}")
+        return value
+
+    def short_text(self, name: str, *, default: Any = None, least: int = 0) -> str:
+        """Return a field of ``least`` to 200 printable characters."""
+        value = self._document.get(name, default)
+        if not isinstance(value, str) or not value.isprintable() or not least <= len(value) <= 200:
+            raise UsageError(f"{self._prefix}{name}: found {str(value)[:40]!r}, expected a short text")
+        return value
+
+
 def _refuse_twice(entries: Sequence[PlanEntry], where: str) -> None:
+    # Two of one id would be measured twice and be one row.
     seen: dict[str, int] = {}
     for number, entry in enumerate(entries, start=1):
         first = seen.setdefault(entry.id, number)
@@ -193,35 +246,19 @@ def _refuse_twice(entries: Sequence[PlanEntry], where: str) -> None:
 def _entry(document: Any, where: str) -> PlanEntry:
     if not isinstance(document, dict):
         raise UsageError(f"{where}: found {type(document).__name__}, expected an object")
-    known = {"id", "dtype", "source", "counters", "estimated_s", "model", "fragment"}
-    for key in document:
-        if key not in known:
-            raise UsageError(f"{where}: {key!r} is no field of an entry (known: {', '.join(sorted(known))})")
-    dtype = document.get("dtype")
-    source = document.get("source", "by hand")
-    if dtype not in DTYPES:
-        raise UsageError(f"{where}: dtype: found {dtype!r}, expected one of {', '.join(DTYPES)}")
-    if not isinstance(source, str) or not source.isprintable() or len(source) > 200:
-        raise UsageError(f"{where}: source: found {str(source)[:40]!r}, expected a short text")
-    counters = document.get("counters", False)
-    seconds = document.get("estimated_s")
-    if not isinstance(counters, bool):
-        raise UsageError(f"{where}: counters: found {counters!r}, expected true or false")
-    if seconds is not None and not (_is_number(seconds) and seconds >= 0):
-        raise UsageError(f"{where}: estimated_s: found {seconds!r}, expected seconds or null")
+    _refuse_unknown(document, _ENTRY_FIELDS, f"{where}: {{!r}} is no field of an entry")
+    fields = _Fields(document, f"{where}: ")
+    dtype = fields.take("dtype", f"one of {', '.join(DTYPES)}", lambda value: value in DTYPES)
+    source = fields.short_text("source", default="by hand")
+    counters = fields.take("counters", "true or false", lambda value: type(value) is bool, default=False)
+    seconds = fields.take("estimated_s", "seconds or null", _is_number_or_null)
     try:
         fragment = Fragment.from_document(document.get("fragment"), where=f"{where}: fragment")
     except GkestimatorError as e:
         raise UsageError(str(e)) from e
     point = _point(document.get("model"), where, whole=fragment.is_model)
     own = entry_id(fragment, dtype)
-    given = document.get("id")
-    if given is not None and given != own:
-        if not isinstance(given, str) or not _ID.match(given):
-            raise UsageError(f"{where}: id: found {str(given)[:40]!r}, expected {own}, or none")
-        raise UsageError(
-            f"{where}: id {given} is not that of its fragment ({own}); remove the id of an edited entry"
-        )
+    _refuse_another_id(document.get("id"), own, where)
     return PlanEntry(
         id=own,
         fragment=fragment,
@@ -233,46 +270,55 @@ def _entry(document: Any, where: str) -> PlanEntry:
     )
 
 
-def _point(found: Any, where: str, *, whole: bool) -> ModelPoint | None:
-    if (found is not None) != whole:
-        what = "none, for its fragment is no whole model" if found is not None else "which model this is"
-        raise UsageError(f"{where}: model: found {type(found).__name__}, expected {what}")
-    if found is None:
+def _refuse_another_id(written: Any, own: str, where: str) -> None:
+    """Refuse an id that is not that of the fragment: rows of measurements are joined by it."""
+    if written is None or written == own:
+        return
+    if not isinstance(written, str) or not _ID.match(written):
+        raise UsageError(f"{where}: id: found {str(written)[:40]!r}, expected {own}, or none")
+    raise UsageError(
+        f"{where}: id {written} is not that of its fragment ({own}); remove the id of an edited entry"
+    )
+
+
+def _point(document: Any, where: str, *, whole: bool) -> ModelPoint | None:
+    if (document is not None) != whole:
+        what = "which model this is" if whole else "none, for its fragment is no whole model"
+        raise UsageError(f"{where}: model: found {type(document).__name__}, expected {what}")
+    if document is None:
         return None
-    if not isinstance(found, dict) or not {"name", "batch_size"} <= found.keys() <= {
-        "name",
-        "batch_size",
-        "dims",
-    }:
+    required = {"name", "batch_size"}
+    if not isinstance(document, dict) or not required <= document.keys() <= required | {"dims"}:
         raise UsageError(f"{where}: model: expected an object of name, batch_size and dims")
-    name = found["name"]
-    batch = found["batch_size"]
-    dims = found.get("dims", {})
-    if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 200:
-        raise UsageError(f"{where}: model.name: found {str(name)[:40]!r}, expected a short text")
-    if batch is not None and not _is_size(batch):
-        raise UsageError(
-            f"{where}: model.batch_size: found {batch!r}, expected a whole number from 1, or null"
-        )
-    if not isinstance(dims, dict) or not all(
-        k and k.isprintable() and len(k) <= 200 and _is_size(v) for k, v in dims.items()
-    ):
+    fields = _Fields(document, f"{where}: model.")
+    name = fields.short_text("name", least=1)
+    batch_size = fields.take("batch_size", "a whole number from 1, or null", _is_size_or_null)
+    dims = document.get("dims", {})
+    if not isinstance(dims, dict) or not all(map(_is_dimension, dims, dims.values())):
         raise UsageError(f"{where}: model.dims: expected whole numbers from 1 by name")
-    return ModelPoint(name=name, batch_size=batch, dims=dims)
+    return ModelPoint(name=name, batch_size=batch_size, dims=dims)
 
 
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
+def _is_dimension(name: str, size: object) -> bool:
+    return 0 < len(name) <= 200 and name.isprintable() and size is not None and _is_size_or_null(size)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12
+def _is_size_or_null(value: Any) -> bool:
+    return value is None or (type(value) is int and 1 <= value < 2**31)
+
+
+def _is_number_or_null(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and 0 <= value < 1e12)
+
+
+def _is_positive_or_null(value: Any) -> bool:
+    return value != 0 and _is_number_or_null(value)
 
 
 def plan_of(entries: Iterable[tuple[Fragment, str, str]], *, runtime: str) -> SweepPlan:
-    """A plan of (fragment, dtype, source) as they come, each operator once: for tests and for small sweeps."""
-    found: dict[str, PlanEntry] = {}
+    """Return a plan of (fragment, dtype, source) as they come, each operator once: for tests and for small sweeps."""
+    planned: dict[str, PlanEntry] = {}
     for fragment, dtype, source in entries:
         name = entry_id(fragment, dtype)
-        found.setdefault(name, PlanEntry(id=name, fragment=fragment, dtype=dtype, source=source))
-    return SweepPlan(runtime=runtime, entries=tuple(found.values()))
+        planned.setdefault(name, PlanEntry(id=name, fragment=fragment, dtype=dtype, source=source))
+    return SweepPlan(runtime=runtime, entries=tuple(planned.values()))

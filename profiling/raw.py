@@ -33,7 +33,7 @@ _MAX_BYTES = 16 * 2**20
 
 @frozen
 class DeviceFacts:
-    """What measured: ``kind`` gpu or cpu; ``name`` as the driver says it (NVIDIA H200, or the CPU's model name).
+    """Hold what measured: ``kind`` gpu or cpu; ``name`` as the driver says it (NVIDIA H200, or the CPU's model name).
     Unknown is None. ``clocks_mhz``: maximum SM and memory clocks (``sm``, ``memory``). ``limits``: what the device
     tells of itself by the names of GpuSpec's fields (``sms``, ``l2_bytes``, ...), in its units."""
 
@@ -51,7 +51,7 @@ class DeviceFacts:
 
 @frozen
 class EnvironmentSample:
-    """The device at one moment. ``throttled``: reasons why the driver holds clocks down (empty: none; None: not
+    """Hold the device at one moment. ``throttled``: reasons why the driver holds clocks down (empty: none; None: not
     told). ``tenants``: other processes with a context on the GPU; ``others_bytes``: what they hold; ``others_sm_pct``:
     the share of the time in which their kernels ran."""
 
@@ -68,7 +68,7 @@ class EnvironmentSample:
 
 @frozen
 class RunInfo:
-    """How a folder came about. ``versions``: of libraries and tools by name (``torch``, ``cudnn``, ``nsys``, ...);
+    """Say how a folder came about. ``versions``: of libraries and tools by name (``torch``, ``cudnn``, ``nsys``, ...);
     ``plan_digest``: of the plan worked off; ``command``: for people."""
 
     schema_version: int
@@ -84,9 +84,9 @@ class RunInfo:
 
 @frozen
 class ChunkInfo:
-    """One chunk. ``pass_name``: latency, timeline or counters; ``attempt``: 1, or more where entries are measured again
-    because they were noisy; ``collector``: the one that really ran; ``files``: the captures it made; ``problems``: one
-    line each; ``entries``: the ids that were asked for."""
+    """Hold one chunk. ``pass_name``: latency, timeline or counters; ``attempt``: 1, or more where entries are
+    measured again because they were noisy; ``collector``: the one that really ran; ``files``: the captures it
+    made; ``problems``: one line each; ``entries``: the ids that were asked for."""
 
     number: int
     pass_name: str
@@ -107,19 +107,21 @@ T = TypeVar("T")
 
 
 def run_folders(path: Path) -> list[Path]:
-    """The raw folders at ``path``: itself, or those up to two levels below (several machines' in one place)."""
-    found = [path] if (path / "run.json").is_file() else []
-    found += sorted(p.parent for pattern in ("*/run.json", "*/*/run.json") for p in path.glob(pattern))
-    return list(dict.fromkeys(found))
+    """Return the raw folders at ``path``: itself, or those up to two levels below (several machines' in one place)."""
+    below = {*path.glob("*/run.json"), *path.glob("*/*/run.json")}
+    folders = sorted(file.parent for file in below)
+    if (path / "run.json").is_file():
+        return [path, *folders]
+    return folders
 
 
 def chunk_folders(raw: Path) -> list[Path]:
-    """Committed chunks of a raw folder, in the order they were made."""
+    """Return the committed chunks of a raw folder, in the order they were made."""
     return sorted(p.parent for p in (raw / "chunks").glob("[0-9]*/chunk.json"))
 
 
 def read_run(raw: Path) -> RunInfo:
-    """``run.json``. Raises TableError."""
+    """Return what ``run.json`` says. Raises TableError."""
     document = _json(raw / "run.json")
     if document.get("schema_version") != RAW_VERSION:
         raise TableError(
@@ -133,7 +135,7 @@ def read_run(raw: Path) -> RunInfo:
 
 
 def read_chunk(folder: Path) -> ChunkInfo:
-    """``chunk.json`` of a committed chunk. Raises TableError."""
+    """Return what ``chunk.json`` says of a committed chunk. Raises TableError."""
     path = folder / "chunk.json"
     document = _json(path)
     device = _build(DeviceFacts, document.get("device"), path)
@@ -141,7 +143,7 @@ def read_chunk(folder: Path) -> ChunkInfo:
 
 
 def read_environment(folder: Path) -> Iterator[EnvironmentSample]:
-    """Samples of a chunk in order of time; a last line cut short is dropped. Raises TableError."""
+    """Yield the samples of a chunk in order of time; a last line cut short is dropped. Raises TableError."""
     path = folder / "environment.jsonl"
     if not path.is_file():
         return
@@ -154,7 +156,7 @@ def read_environment(folder: Path) -> Iterator[EnvironmentSample]:
 
 
 def document_of(value: RunInfo | ChunkInfo | EnvironmentSample) -> dict[str, Any]:
-    """``value`` as JSON values."""
+    """Return ``value`` as JSON values."""
     return asdict(value)
 
 
@@ -170,11 +172,14 @@ def _json(path: Path) -> dict[str, Any]:
     return document
 
 
-def _build(kind: type[T], found: Any, path: Path) -> T:
+def _build(kind: type[T], document: Any, path: Path) -> T:
+    # A field of a newer version may change what the others mean: refused.
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(found, dict) or not found.keys() <= names:
+    if not isinstance(document, dict) or not document.keys() <= names:
         raise TableError(f"{path}: no {kind.__name__}: expected an object of {', '.join(sorted(names))}")
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+    values = {}
+    for name, value in document.items():
+        values[name] = tuple(value) if isinstance(value, list) else value
     try:
         return kind(**values)
     except TypeError as e:

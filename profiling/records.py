@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ something this executor runs (an operator it does not cover, a precision the dev
 
 @frozen
 class HostKernel:
-    """A piece of an operator as a CPU executor's own profiler saw it: ``durations_us``, one per repeat."""
+    """Hold a piece of an operator as a CPU executor's own profiler saw it: ``durations_us``, one per repeat."""
 
     name: str
     durations_us: tuple[float, ...]
@@ -26,11 +27,11 @@ class HostKernel:
 
 @frozen
 class MemoryUse:
-    """Device memory of a whole model, in bytes, at its peak over all calls so far, weights and inputs included, as in a
-    process that runs nothing else; copies that loading needs are not counted. ``reserved_bytes``: what the runtime's
-    allocator took from the driver (torch's ``max_memory_reserved``); ``allocated_bytes``: what of it was in use at
-    most; ``device_bytes``: what the process held of the GPU, its context and the libraries' handles included. None
-    where the runtime or the driver does not tell."""
+    """Hold the device memory of a whole model, in bytes, at its peak over all calls so far, weights and
+    inputs included, as in a process that runs nothing else; copies that loading needs are not counted.
+    ``reserved_bytes``: what the runtime's allocator took from the driver (torch's ``max_memory_reserved``);
+    ``allocated_bytes``: what of it was in use at most; ``device_bytes``: what the process held of the GPU,
+    its context and the libraries' handles included. None where the runtime or the driver does not tell."""
 
     reserved_bytes: int | None = None
     allocated_bytes: int | None = None
@@ -39,13 +40,14 @@ class MemoryUse:
 
 @frozen
 class EntryRecord:
-    """One entry of one child. Times: ``started_unix_ns`` and ``ended_unix_ns`` on the wall clock; ``host_us`` is what
-    one call took on the host, one per repeat (without waiting for the device); ``elapsed_us`` the repeats from the
-    first call until the device was done, divided by ``repeats``. ``output_shapes``: of the fragment's outputs.
-    ``workspace_bytes``: peak memory of a call beyond inputs, weights and outputs. ``kernels``: on the CPU, what the
-    runtime's profiler says ran; None on a GPU, where the collector says it. In the latency pass (whole models, without
-    a profiler): ``latency_us``, one per repeat, from the beginning of a call until the device is done, each call alone;
-    ``memory``; ``cpu_nodes``, the nodes that a runtime on a GPU gave to the CPU. What was not measured is None."""
+    """Hold what one child measured of one entry. Times: ``started_unix_ns`` and ``ended_unix_ns`` on the wall
+    clock; ``host_us`` is what one call took on the host, one per repeat (without waiting for the device);
+    ``elapsed_us`` the repeats from the first call until the device was done, divided by ``repeats``.
+    ``output_shapes``: of the fragment's outputs. ``workspace_bytes``: peak memory of a call beyond inputs,
+    weights and outputs. ``kernels``: on the CPU, what the runtime's profiler says ran; None on a GPU, where
+    the collector says it. In the latency pass (whole models, without a profiler): ``latency_us``, one per
+    repeat, from the beginning of a call until the device is done, each call alone; ``memory``; ``cpu_nodes``,
+    the nodes that a runtime on a GPU gave to the CPU. What was not measured is None."""
 
     entry_id: str
     status: str
@@ -70,17 +72,18 @@ _MEMORY = frozenset(f.name for f in fields(MemoryUse))
 
 
 def record_line(record: EntryRecord) -> str:
-    """The record as one line of JSON, with its newline."""
+    """Return the record as one line of JSON, with its newline."""
     return json.dumps(asdict(record), allow_nan=False, separators=(",", ":")) + "\n"
 
 
 def read_records(path: Path) -> Iterator[EntryRecord]:
-    """The records of a file. A last line without its newline (the child was killed) is dropped, anything else that
-    is no record refused with TableError."""
+    """Yield the records of a file. A last line without its newline (the child was killed) is dropped,
+    anything else that is no record refused with TableError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise TableError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
+    # A killed child leaves half a line; the entry is measured again.
     whole, _, _ = text.rpartition("\n")
     for number, line in enumerate(whole.split("\n") if whole else (), start=1):
         try:
@@ -89,56 +92,70 @@ def read_records(path: Path) -> Iterator[EntryRecord]:
             raise TableError(f"{path}: line {number} is no record of an entry: {e}") from e
 
 
-def _record(found: Any) -> EntryRecord:
-    if not isinstance(found, dict) or not found.keys() <= _NAMES:
+def _record(document: Any) -> EntryRecord:
+    if not isinstance(document, dict) or not document.keys() <= _NAMES:
         raise ValueError("unknown fields")
-    if found.get("status") not in STATUSES:
-        raise ValueError(f"status {found.get('status')!r}, expected one of {', '.join(STATUSES)}")
-    kernels = found.get("kernels")
-    shapes = found.get("output_shapes")
-    host = found.get("host_us")
-    latency = found.get("latency_us")
-    memory = found.get("memory")
-    return EntryRecord(
-        **{
-            **found,
-            "entry_id": str(found["entry_id"]),
-            "kernels": None
-            if kernels is None
-            else tuple(
-                HostKernel(name=str(k["name"]), durations_us=tuple(float(v) for v in k["durations_us"]))
-                for k in kernels
-            ),
-            "output_shapes": None if shapes is None else tuple(tuple(int(v) for v in s) for s in shapes),
-            "host_us": None if host is None else tuple(float(v) for v in host),
-            "latency_us": None if latency is None else _latency(latency, found.get("repeats")),
-            "memory": None if memory is None else _memory(memory),
-            "cpu_nodes": _count(found.get("cpu_nodes"), "cpu_nodes"),
-        }
-    )
+    if document.get("status") not in STATUSES:
+        raise ValueError(f"status {document.get('status')!r}, expected one of {', '.join(STATUSES)}")
+    fields_read = {**document, "entry_id": str(document["entry_id"])}
+    for name, read in _READERS.items():
+        if document.get(name) is not None:
+            fields_read[name] = read(document[name])
+    latency = fields_read.get("latency_us")
+    if latency is not None and len(latency) != document.get("repeats"):
+        raise ValueError(f"latency_us: found {len(latency)} times, expected one for each repeat")
+    return EntryRecord(**fields_read)
 
 
-def _latency(found: Any, repeats: Any) -> tuple[float, ...]:
-    if not isinstance(found, list):
-        raise ValueError(f"latency_us: found {type(found).__name__}, expected a list of microseconds")
-    if not found or len(found) != repeats:
-        raise ValueError(f"latency_us: found {len(found)} times, expected one for each repeat")
-    for value in found:
+def _floats(values: Any) -> tuple[float, ...]:
+    return tuple(map(float, values))
+
+
+def _shapes(shapes: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(int, shape)) for shape in shapes)
+
+
+def _kernels(kernels: Any) -> tuple[HostKernel, ...]:
+    pieces = []
+    for kernel in kernels:
+        durations = _floats(kernel["durations_us"])
+        pieces.append(HostKernel(name=str(kernel["name"]), durations_us=durations))
+    return tuple(pieces)
+
+
+def _latency(values: Any) -> tuple[float, ...]:
+    if not isinstance(values, list):
+        raise ValueError(f"latency_us: found {type(values).__name__}, expected a list of microseconds")
+    if not values:
+        raise ValueError("latency_us: found 0 times, expected one for each repeat")
+    for value in values:
         # bool is an int to Python; NaN compares false with everything
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_US:
+        if type(value) not in (int, float) or not 0 <= value <= _MOST_US:
             raise ValueError(f"latency_us: found {str(value)[:40]!r}, expected microseconds from 0")
-    return tuple(float(v) for v in found)
+    return _floats(values)
 
 
-def _memory(found: Any) -> MemoryUse:
-    if not isinstance(found, dict) or not found.keys() <= _MEMORY:
+def _memory(sizes: Any) -> MemoryUse:
+    if not isinstance(sizes, dict) or not sizes.keys() <= _MEMORY:
         raise ValueError(f"memory: expected an object of {', '.join(sorted(_MEMORY))}")
-    return MemoryUse(**{name: _count(value, f"memory.{name}") for name, value in found.items()})
+    for name, size in sizes.items():
+        if size is not None:
+            _count(size, f"memory.{name}")
+    return MemoryUse(**sizes)
 
 
-def _count(value: Any, name: str) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_BYTES:
+def _count(value: Any, name: str) -> int:
+    if type(value) is not int or not 0 <= value <= _MOST_BYTES:
         raise ValueError(f"{name}: found {str(value)[:40]!r}, expected a whole number from 0, or null")
     return value
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "kernels": _kernels,
+    "output_shapes": _shapes,
+    "host_us": _floats,
+    "latency_us": _latency,
+    "memory": _memory,
+    "cpu_nodes": partial(_count, name="cpu_nodes"),
+}
+"""How the fields are read that are not taken as they are; none of them where it is null."""

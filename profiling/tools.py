@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -70,7 +71,7 @@ NCU = Tool(
 
 @frozen
 class ToolResult:
-    """How a tool ended. ``status``: its exit status, negative for a signal; None where the time limit ended it.
+    """Say how a tool ended. ``status``: its exit status, negative for a signal; None where the time limit ended it.
     ``output``: stdout and stderr together; of much output the beginning and the end."""
 
     status: int | None
@@ -79,7 +80,7 @@ class ToolResult:
 
     @property
     def timed_out(self) -> bool:
-        """True where the time limit ended it."""
+        """Return True where the time limit ended it."""
         return self.status is None
 
 
@@ -124,13 +125,18 @@ def _installed(tool: Tool) -> Iterator[Path]:
 
 
 def nsight_cache() -> Path:
-    """The folder into which ``.ci/install-nsight.sh`` unpacks by default."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(cache) / "gkestimator"
+    """Return the folder into which ``.ci/install-nsight.sh`` unpacks by default."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    if cache:
+        return Path(cache) / "gkestimator"
+    return Path(os.path.expanduser("~"), ".cache", "gkestimator")
 
 
 def _newest_first(paths: Iterator[Path]) -> list[Path]:
-    return sorted(paths, key=lambda p: [int(n) for n in re.findall(r"\d+", str(p))], reverse=True)
+    def version(path: Path) -> list[int]:
+        return [int(number) for number in re.findall(r"\d+", str(path))]
+
+    return sorted(paths, key=version, reverse=True)
 
 
 def _is_executable(path: Path) -> bool:
@@ -144,14 +150,14 @@ def _version_of(path: Path, changed_ns: int) -> str | None:
         result = run_tool([str(path), "--version"], timeout_s=_VERSION_S)
     except ToolError:
         return None
-    found = _VERSION.search(result.output)
-    if found and result.status == 0:
-        return found[1]
+    version = _VERSION.search(result.output)
+    if version and result.status == 0:
+        return version[1]
     return None
 
 
 def tool_version(path: Path) -> str | None:
-    """The version that the tool at ``path`` says (``2023.4.4.54``); None where it does not answer."""
+    """Return the version that the tool at ``path`` says (``2023.4.4.54``); None where it does not answer."""
     try:
         return _version_of(path, path.stat().st_mtime_ns)
     except OSError:
@@ -190,7 +196,7 @@ def _bounded(file: IO[bytes]) -> str:
 
 
 class RunningTool:
-    """A tool at work. As a context manager it is ended, with all it started, when the block is left."""
+    """Hold a tool at work. As a context manager it is ended, with all it started, when the block is left."""
 
     def __init__(self, process: subprocess.Popen[bytes], mark: str) -> None:
         self._process = process
@@ -198,22 +204,22 @@ class RunningTool:
 
     @property
     def pid(self) -> int:
-        """The process that was started; others carry the same mark."""
+        """Return the id of the process that was started; others carry the same mark."""
         return self._process.pid
 
     def poll(self) -> int | None:
-        """The exit status, negative for a signal; None while it runs."""
+        """Return the exit status, negative for a signal; None while it runs."""
         return self._process.poll()
 
     def wait(self, timeout_s: float) -> int | None:
-        """The exit status, or None where it still runs after ``timeout_s`` seconds."""
+        """Return the exit status, or None where it still runs after ``timeout_s`` seconds."""
         try:
             return self._process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
-        """SIGTERM to the tool, then, after ``grace_s`` seconds, SIGKILL to everything that carries its mark."""
+        """Send SIGTERM to the tool, then, after ``grace_s`` seconds, SIGKILL to everything that carries its mark."""
         if self._process.poll() is None and grace_s > 0:
             self._signal_group(signal.SIGTERM)
             self.wait(grace_s)
@@ -233,30 +239,26 @@ class RunningTool:
     def _signal_group(self, number: int) -> None:
         # While unreaped, the leader keeps its group's number from being given to anyone else.
         if self._process.returncode is None:
-            try:
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
-            except (ProcessLookupError, PermissionError):
-                return
 
     def _kill_marked(self) -> None:
         # Twice: a process may have forked between the listing and the signal.
         for _ in range(2):
             for pid in _marked(self._mark):
-                try:
+                with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    continue
 
 
 def _marked(mark: bytes) -> list[int]:
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
+                pids.append(int(folder.name))
         except OSError:  # gone, or somebody else's
             continue
-    return [pid for pid in found if pid != os.getpid()]
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def start_tool(
@@ -291,13 +293,13 @@ def start_tool(
 
 
 def complaint(output: str, *, or_last: bool = True) -> str | None:
-    """The first line of a tool's output that complains (``ERROR``, ``SKIPPED``, ...), without progress bars; failing
-    that, with ``or_last``, its last line; None where it said nothing."""
+    """Return the first line of a tool's output that complains (``ERROR``, ``SKIPPED``, ...), without progress
+    bars; failing that, with ``or_last``, its last line; None where it said nothing."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip()]
     lines = [line for line in lines if not re.match(r"\[\d+/\d+\]", line)]
     for line in lines:
-        found = _COMPLAINT.search(line)
-        if found:
+        wrong = _COMPLAINT.search(line)
+        if wrong:
             return one_line(line, limit=300)
     if lines and or_last:
         return one_line(lines[-1], limit=300)

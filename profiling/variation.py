@@ -16,7 +16,7 @@ _NORMAL = 1.4826
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float | None:
-    """Standard deviation (of the sample) / mean; None for fewer than two values or a mean of 0."""
+    """Return standard deviation (of the sample) / mean; None for fewer than two values or a mean of 0."""
     if len(values) < 2:
         return None
     mean = math.fsum(values) / len(values)
@@ -26,8 +26,8 @@ def coefficient_of_variation(values: Sequence[float]) -> float | None:
 
 
 def robust_variation(values: Sequence[float]) -> float | None:
-    """The same from the median absolute deviation, which a few interrupted repeats do not move, as they do not move the
-    median that is kept; None for fewer than two values or a median of 0."""
+    """Return the same from the median absolute deviation, which a few interrupted repeats do not move, as
+    they do not move the median that is kept; None for fewer than two values or a median of 0."""
     if len(values) < 2:
         return None
     middle = statistics.median(values)
@@ -37,9 +37,9 @@ def robust_variation(values: Sequence[float]) -> float | None:
 
 
 def judged_variation(record: EntryRecord, totals_us: Sequence[float] | None) -> float | None:
-    """What ``environment.judge`` is told of an entry. ``totals_us``: device time of each repeat. On the CPU, where the
-    operating system interrupts repeats and runtimes' profilers count whole microseconds, the executor's own clock. Of a
-    whole model in the latency pass the latencies.
+    """Return what ``environment.judge`` is told of an entry. ``totals_us``: device time of each repeat. On
+    the CPU, where the operating system interrupts repeats and runtimes' profilers count whole microseconds,
+    the executor's own clock. Of a whole model in the latency pass the latencies.
 
     Robust in all cases: the median is what is kept, and of fifty calls of 2 us the first, whose code is in no cache,
     is enough for a coefficient of 20 %. On a GPU what time stamps vary by themselves is taken out: CUPTI's have tens of
@@ -48,8 +48,8 @@ def judged_variation(record: EntryRecord, totals_us: Sequence[float] | None) -> 
         return robust_variation(record.latency_us)
     if record.kernels is not None and record.host_us:
         return robust_variation(record.host_us)
-    found = None if totals_us is None else robust_variation(totals_us)
-    if found is None or totals_us is None:
-        return found
+    spread = None if totals_us is None else robust_variation(totals_us)
+    if spread is None or totals_us is None:
+        return spread
     stamps = _STAMP_US / statistics.median(totals_us)
-    return math.sqrt(max(0.0, found * found - stamps * stamps))
+    return math.sqrt(max(0.0, spread * spread - stamps * stamps))

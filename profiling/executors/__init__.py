@@ -23,15 +23,17 @@ DEVICE = re.compile(r"cpu\Z|cuda:(\d{1,3})\Z")
 
 
 def make_executor(name: str, device: str, *, held_bytes: Callable[[], int | None] | None = None) -> Executor:
-    """The executor ``name`` on ``device`` (``cpu`` or ``cuda:N``). ``held_bytes`` says what this process holds of the
-    device (:func:`~gkestimator.profiling.executors.device_memory.device_memory`), for ``Prepared.memory``; without it
-    that is not told. Raises UsageError for an unknown name or device and where its library is not installed or lacks
-    the device; DeviceLostError where the device does not answer."""
+    """Return the executor ``name`` on ``device`` (``cpu`` or ``cuda:N``). ``held_bytes`` says what this
+    process holds of the device (:func:`~gkestimator.profiling.executors.device_memory.device_memory`), for
+    ``Prepared.memory``; without it that is not told. Raises UsageError for an unknown name or device and
+    where its library is not installed or lacks the device; DeviceLostError where the device does not
+    answer."""
     if name not in EXECUTORS:
         raise UsageError(f"executor: found {name!r}, expected one of {', '.join(EXECUTORS)}")
     if not DEVICE.match(device):
         raise UsageError(f"device: found {device!r}, expected cpu or cuda:N")
     module, kind = EXECUTORS[name]
     told = {} if held_bytes is None else {"held_bytes": held_bytes}
+    # Imported here: asking for one runtime must not load the other's libraries.
     made: Executor = getattr(import_module(module), kind)(device, **told)
     return made

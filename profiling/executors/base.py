@@ -25,7 +25,7 @@ class DeviceLostError(GkestimatorError):
 
 
 class Prepared(Protocol):
-    """One entry with its tensors on the device. Used from one thread; :meth:`close` frees everything.
+    """Hold one entry with its tensors on the device. Used from one thread; :meth:`close` frees everything.
 
     ``cpu_nodes``: of a whole model on a GPU, how many nodes the runtime gave to the CPU; None where not told.
     """
@@ -34,42 +34,34 @@ class Prepared(Protocol):
     cpu_nodes: int | None
 
     def run(self) -> None:
-        """One call, as the runtime makes it: returns when the host is done, perhaps before the device is."""
-        ...
+        """Make one call, as the runtime makes it: returns when the host is done, perhaps before the device is."""
 
     def synchronise(self) -> None:
         """Wait until the device is done."""
-        ...
 
     def workspace_bytes(self) -> int | None:
-        """Peak memory of a call beyond inputs, weights and outputs; None where the runtime does not tell."""
-        ...
+        """Return the peak memory of a call beyond inputs, weights and outputs; None where the runtime does not tell."""
 
     def memory(self) -> MemoryUse | None:
-        """Of a whole model on a GPU: the peak of the device memory of this process since its tensors were there; None
-        for what was not told, and on the CPU."""
-        ...
+        """Return, of a whole model on a GPU, the peak of the device memory of this process since its tensors were
+        there; None for what was not told, and on the CPU."""
 
     def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
-        """On the CPU: run ``repeats`` times under the runtime's own profiler; the pieces in the order they ran. None on
-        a GPU."""
-        ...
+        """Run, on the CPU, ``repeats`` times under the runtime's own profiler; return the pieces in the order they ran.
+        None on a GPU."""
 
     def close(self) -> None:
         """Free the tensors."""
-        ...
 
 
 class Executor(Protocol):
-    """``name`` as on the command line (``onnxruntime``, ``torch``). Made once per child for one device (``cpu`` or
-    ``cuda:N``)."""
+    """Prepare entries. ``name`` as on the command line (``onnxruntime``, ``torch``). Made once per child for
+    one device (``cpu`` or ``cuda:N``)."""
 
     name: str
 
     def versions(self) -> Mapping[str, str]:
-        """Versions of the runtime and its libraries (torch, cuda, cudnn, onnxruntime, ...)."""
-        ...
+        """Return the versions of the runtime and its libraries (torch, cuda, cudnn, onnxruntime, ...)."""
 
     def prepare(self, entry: PlanEntry, seed: int) -> Prepared:
-        """Tensors made and moved, model compiled. Raises EntryUnsupportedError or ExecutionError."""
-        ...
+        """Make and move the tensors, compile the model. Raises EntryUnsupportedError or ExecutionError."""

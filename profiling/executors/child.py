@@ -41,9 +41,9 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the entries that ``arguments`` name; the exit status."""
+    """Measure the entries that ``arguments`` name and return the exit status."""
     try:
-        return _run(_Arguments(arguments))
+        return _run(_arguments(arguments))
     except GkestimatorError as e:
         print(f"gkest child: {e}", file=sys.stderr)
         return e.exit_code
@@ -54,57 +54,78 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-class _Arguments:
-    """The command line, checked. Raises UsageError."""
+class _Arguments(argparse.Namespace):
+    """Hold the command line, checked."""
 
-    def __init__(self, arguments: Sequence[str] | None) -> None:
-        parser = _Parser(prog="gkest child", allow_abbrev=False)
-        parser.add_argument("--entries", required=True, type=Path)
-        parser.add_argument("--records", required=True, type=Path)
-        parser.add_argument("--executor", required=True, choices=tuple(EXECUTORS))
-        parser.add_argument("--device", required=True)
-        parser.add_argument("--warmup", type=int, default=Effort().warmup)
-        parser.add_argument("--repeats", type=int)
-        parser.add_argument("--min-ms", type=float, default=Effort().min_ms)
-        parser.add_argument("--seed", type=int, default=0)
-        parser.add_argument("--kineto", type=Path)
-        parser.add_argument("--pass", dest="pass_name", choices=PASSES, default="timeline")
-        given = parser.parse_args(arguments)
-        if not 1 <= given.warmup <= _MOST_CALLS:
-            raise UsageError(f"--warmup: found {given.warmup}, expected 1 to {_MOST_CALLS:,}")
-        if given.repeats is not None and not 1 <= given.repeats <= _MOST_CALLS:
-            raise UsageError(f"--repeats: found {given.repeats}, expected 1 to {_MOST_CALLS:,}")
-        if not (math.isfinite(given.min_ms) and given.min_ms >= 0):
-            raise UsageError(f"--min-ms: found {given.min_ms}, expected milliseconds from 0")
-        self.records: Path = given.records
-        self.executor: str = given.executor
-        self.device: str = given.device
-        self.seed: int = given.seed
-        self.kineto: Path | None = given.kineto
-        self.latency: bool = given.pass_name == "latency"
-        self.entries = read_plan(given.entries).entries
-        if self.latency and self.kineto is not None:
-            raise UsageError("--kineto: found with --pass latency, which no profiler may disturb")
-        for entry in self.entries:
-            if self.latency and entry.model is None:
-                raise UsageError(f"--pass latency: {entry.id} is an operator, expected whole models alone")
-        self.effort = Effort(
-            warmup=given.warmup,
-            repeats=given.repeats,
-            min_ms=given.min_ms,
-            counters=given.pass_name == "counters",
-        )
+    entries: Path
+    records: Path
+    executor: str
+    device: str
+    warmup: int
+    repeats: int | None
+    min_ms: float
+    seed: int
+    kineto: Path | None
+    pass_name: str
+
+    @property
+    def latency(self) -> bool:
+        """Return True in the pass of whole models' latencies."""
+        return self.pass_name == "latency"
+
+    @property
+    def effort(self) -> Effort:
+        """Return how often to call."""
+        counters = self.pass_name == "counters"
+        return Effort(warmup=self.warmup, repeats=self.repeats, min_ms=self.min_ms, counters=counters)
 
 
-def _run(given: _Arguments) -> int:
+def _arguments(arguments: Sequence[str] | None) -> _Arguments:
+    """Return the command line. Raises UsageError."""
+    parser = _Parser(prog="gkest child", allow_abbrev=False)
+    parser.add_argument("--entries", required=True, type=Path)
+    parser.add_argument("--records", required=True, type=Path)
+    parser.add_argument("--executor", required=True, choices=tuple(EXECUTORS))
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--warmup", type=int, default=Effort().warmup)
+    parser.add_argument("--repeats", type=int)
+    parser.add_argument("--min-ms", type=float, default=Effort().min_ms)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kineto", type=Path)
+    parser.add_argument("--pass", dest="pass_name", choices=PASSES, default="timeline")
+    asked = parser.parse_args(arguments, namespace=_Arguments())
+    if not 1 <= asked.warmup <= _MOST_CALLS:
+        raise UsageError(f"--warmup: found {asked.warmup}, expected 1 to {_MOST_CALLS:,}")
+    if asked.repeats is not None and not 1 <= asked.repeats <= _MOST_CALLS:
+        raise UsageError(f"--repeats: found {asked.repeats}, expected 1 to {_MOST_CALLS:,}")
+    if not (math.isfinite(asked.min_ms) and asked.min_ms >= 0):
+        raise UsageError(f"--min-ms: found {asked.min_ms}, expected milliseconds from 0")
+    return asked
+
+
+def _entries(asked: _Arguments) -> tuple[PlanEntry, ...]:
+    """Return what to measure. Raises UsageError for what the latency pass does not measure."""
+    entries = read_plan(asked.entries).entries
+    if not asked.latency:
+        return entries
+    if asked.kineto is not None:
+        raise UsageError("--kineto: found with --pass latency, which no profiler may disturb")
+    for entry in entries:
+        if entry.model is None:
+            raise UsageError(f"--pass latency: {entry.id} is an operator, expected whole models alone")
+    return entries
+
+
+def _run(asked: _Arguments) -> int:
+    entries = _entries(asked)
     # First of all: what is on the GPU before CUDA starts here is others'.
-    held_bytes = device_memory(given.device) if given.latency else None
+    held_bytes = device_memory(asked.device) if asked.latency else None
     nvtx = NvtxRanges(NVTX_DOMAIN)
-    if given.kineto is None:
+    if asked.kineto is None:
         trace = None
     else:
-        trace = KinetoTrace(given.kineto, cuda=given.device != "cpu")
-    executor = make_executor(given.executor, given.device, held_bytes=held_bytes)
+        trace = KinetoTrace(asked.kineto, cuda=asked.device != "cpu")
+    executor = make_executor(asked.executor, asked.device, held_bytes=held_bytes)
     gc.freeze()  # what the libraries made at import stays: collecting around each entry is quick
 
     @contextmanager
@@ -115,17 +136,17 @@ def _run(given: _Arguments) -> int:
             stack.enter_context(nvtx.range(text))
             yield
 
-    current = given.records.with_name(given.records.name + ".current")
+    current = asked.records.with_name(asked.records.name + ".current")
     # What kineto saw is written at the end alone: told to end, the child finishes the entry at hand and writes it.
-    with _opened(given.records) as records, _told_to_end(trace is not None) as told:
+    with _opened(asked.records) as records, _ends_when_told(trace is not None) as ended:
         if trace is not None:
             trace.start()
         lost = False
-        for entry in given.entries:
-            if told():
+        for entry in entries:
+            if ended():
                 break
-            _write_aside(given.records, ".current", entry.id)
-            record, lost = _record(executor, entry, given, ranges)
+            _write_aside(asked.records, ".current", entry.id)
+            record, lost = _record(executor, entry, asked, ranges)
             _append(records, record)
             if lost:
                 print(f"gkest child: {entry.id}: {record.reason}", file=sys.stderr)
@@ -139,8 +160,8 @@ def _run(given: _Arguments) -> int:
 
 
 @contextmanager
-def _told_to_end(listens: bool) -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM came, where the child ``listens`` for it."""
+def _ends_when_told(listens: bool) -> Iterator[Callable[[], bool]]:
+    """Give what says that SIGTERM came, where the child ``listens`` for it."""
     came: list[int] = []
     if not listens or threading.current_thread() is not threading.main_thread():
         yield lambda: False
@@ -153,18 +174,18 @@ def _told_to_end(listens: bool) -> Iterator[Callable[[], bool]]:
 
 
 def _record(
-    executor: Executor, entry: PlanEntry, given: _Arguments, ranges: Ranges
+    executor: Executor, entry: PlanEntry, asked: _Arguments, ranges: Ranges
 ) -> tuple[EntryRecord, bool]:
-    """The record of ``entry``, and whether the device is lost."""
+    """Return the record of ``entry``, and whether the device is lost."""
     try:
-        require_host_memory(entry, given.device, available_host_bytes())
-        if given.latency:
-            found = measure_latency(executor, entry, effort=given.effort, seed=given.seed, clocks=Clocks())
+        require_host_memory(entry, asked.device, available_host_bytes())
+        if asked.latency:
+            record = measure_latency(executor, entry, effort=asked.effort, seed=asked.seed, clocks=Clocks())
         else:
-            found = measure(
-                executor, entry, effort=given.effort, seed=given.seed, ranges=ranges, clocks=Clocks()
+            record = measure(
+                executor, entry, effort=asked.effort, seed=asked.seed, ranges=ranges, clocks=Clocks()
             )
-        return found, False
+        return record, False
     except OutputError:
         raise  # the machine's fault, not the entry's: it is measured again
     except OSError as e:
@@ -180,7 +201,7 @@ def _record(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """The records, for appending; what a killed child left of a line is cut off first. Raises OutputError."""
+    """Open the records for appending; what a killed child left of a line is cut off first. Raises OutputError."""
     try:
         with open(path, "a+b") as stream:
             stream.seek(0)
@@ -218,7 +239,7 @@ def _stop(trace: KinetoTrace, lost: bool) -> None:
 
 
 if __name__ == "__main__":
-    # A child that is told to end, ends (but see _told_to_end): no handler of Python's, none ignored by inheritance.
+    # A child that is told to end, ends (but see _ends_when_told): no handler of Python's, none ignored by inheritance.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     faulthandler.enable()  # a crash leaves the Python stack in the child's log

@@ -21,23 +21,16 @@ _BLOCK = 1_048_583
 """Random elements drawn; larger tensors repeat them. A prime, so that rows and channels of a power of two differ."""
 _BLOCK_OF_A_MODEL = 65_537
 """The same of a whole model, whose hundreds of tensors would take longer to draw than the model to measure."""
-_ML_DTYPES = {
-    DType.BFLOAT16: "bfloat16",
-    DType.FLOAT8E4M3FN: "float8_e4m3fn",
-    DType.FLOAT8E5M2: "float8_e5m2",
-    DType.FLOAT8E4M3FNUZ: "float8_e4m3fnuz",
-    DType.FLOAT8E5M2FNUZ: "float8_e5m2fnuz",
-}
-_SMALL_FLOATS = frozenset(_ML_DTYPES) - {DType.BFLOAT16}
+_SMALL_FLOATS = frozenset({DType.FLOAT8E4M3FN, DType.FLOAT8E5M2, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2FNUZ})
 _LARGEST_INTEGER = 100
 
 
 def numpy_dtype(dtype: DType) -> np.dtype:
-    """numpy's type of an element, from ml_dtypes where numpy has none. Raises EntryUnsupportedError for strings and for
-    types packed two to a byte."""
+    """Return numpy's type of an element, from ml_dtypes where numpy has none. Raises EntryUnsupportedError
+    for strings and for types packed two to a byte."""
     if dtype in NUMPY_NAMES:
         return np.dtype(NUMPY_NAMES[dtype])
-    if dtype not in _ML_DTYPES:
+    if dtype is not DType.BFLOAT16 and dtype not in _SMALL_FLOATS:
         raise EntryUnsupportedError(f"element type {dtype.value}: no data of this type can be made")
     try:
         import ml_dtypes
@@ -45,19 +38,20 @@ def numpy_dtype(dtype: DType) -> np.dtype:
         raise EntryUnsupportedError(
             f"element type {dtype.value} needs the package ml-dtypes, which is not installed"
         ) from e
-    found: np.dtype = np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype]))
-    return found
+    kind: np.dtype = np.dtype(getattr(ml_dtypes, dtype.value.replace("float8", "float8_")))
+    return kind
 
 
 def tensor_rng(entry_id: str, tensor: str, seed: int) -> np.random.Generator:
-    """A generator of its own for each tensor, equal on every machine and in whichever order entries run."""
-    digest = hashlib.sha256(f"{seed}\0{entry_id}\0{tensor}".encode()).digest()
+    """Return a generator of its own for each tensor, equal on every machine and in whichever order entries run."""
+    named = f"{seed}\0{entry_id}\0{tensor}"
+    digest = hashlib.sha256(named.encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:16], "little"))
 
 
 def fill(tensor: FragmentTensor, rng: np.random.Generator, *, drawn: int = _BLOCK) -> np.ndarray:
-    """Values of ``tensor`` as its ``fill`` says, in its shape and element type, C order. At most ``drawn`` elements are
-    drawn, a larger tensor repeats them.
+    """Return the values of ``tensor`` as its ``fill`` says, in its shape and element type, C order. At most
+    ``drawn`` elements are drawn, a larger tensor repeats them.
 
     Weights of rank 2 and more are scaled by 1/sqrt of the sums they go into, so that half precision holds the sums.
     Whole numbers under ``normal`` or ``positive`` lie in 1..100: nothing is divided by zero. All zeros occurs only
@@ -67,20 +61,21 @@ def fill(tensor: FragmentTensor, rng: np.random.Generator, *, drawn: int = _BLOC
     if tensor.values is not None:
         return np.asarray(tensor.values).astype(dtype).reshape(tensor.shape)
     count = tensor.elements
-    block = _FILLERS[tensor.fill](tensor, min(count, drawn), rng).astype(dtype, copy=False)
+    draw = _FILLERS[tensor.fill]
+    block = draw(tensor, min(count, drawn), rng).astype(dtype, copy=False)
     if count > drawn:
         block = np.resize(block, count)  # repeats
     return np.ascontiguousarray(block).reshape(tensor.shape)
 
 
 def entry_inputs(entry: PlanEntry, seed: int) -> dict[str, np.ndarray]:
-    """Every tensor of role ``input``, by name."""
+    """Return every tensor of role ``input``, by name."""
     make = entry_values(entry, seed)
     return {t.name: make(t) for t in entry.fragment.tensors if t.role == "input"}
 
 
 def entry_values(entry: PlanEntry, seed: int) -> Callable[[FragmentTensor], np.ndarray]:
-    """What makes the values of the entry's tensors, the same for every executor."""
+    """Return what makes the values of the entry's tensors, the same for every executor."""
     drawn = _BLOCK_OF_A_MODEL if entry.fragment.is_model else _BLOCK
     return lambda tensor: fill(tensor, tensor_rng(entry.id, tensor.name, seed), drawn=drawn)
 

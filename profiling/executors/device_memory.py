@@ -13,25 +13,23 @@ _NO_CONTEXT_BYTES = 64 * 2**20
 
 
 class GpuMemory(Protocol):
-    """What :class:`gkestimator.profiling.nvml.NvmlGpu` tells of a GPU's memory."""
+    """Tell, as :class:`gkestimator.profiling.nvml.NvmlGpu` does, of a GPU's memory."""
 
     def processes(self) -> Mapping[int, int | None] | None:
-        """Bytes by process id; a size that is not told is None."""
-        ...
+        """Return the bytes by process id; a size that is not told is None."""
 
     def used_bytes(self) -> int | None:
-        """What all processes together hold."""
-        ...
+        """Return what all processes together hold."""
 
 
 def nothing_told() -> None:
-    """Where nobody can tell."""
+    """Return None, where nobody can tell."""
 
 
 def device_memory(device: str) -> Callable[[], int | None]:
-    """What asks how many bytes of ``device`` (``cpu`` or ``cuda:N``) this process holds. To be made before the process
-    starts CUDA: what is there by then is others'. It answers None on the CPU, without NVML, and where it cannot tell
-    this process's memory from others'."""
+    """Return what asks how many bytes of ``device`` (``cpu`` or ``cuda:N``) this process holds. To be made
+    before the process starts CUDA: what is there by then is others'. It answers None on the CPU, without
+    NVML, and where it cannot tell this process's memory from others'."""
     asked = DEVICE.match(device)
     if asked is None or asked[1] is None:
         return nothing_told
@@ -39,19 +37,20 @@ def device_memory(device: str) -> Callable[[], int | None]:
     from gkestimator.profiling.cuda_driver import cuda_device
     from gkestimator.profiling.nvml import NvmlError, NvmlGpu
 
-    found = cuda_device(index)
-    if isinstance(found, str):
+    cuda = cuda_device(index)
+    if isinstance(cuda, str):
         return nothing_told
     try:
-        return _Held(NvmlGpu(uuid=found.uuid, index=index), own=os.getpid())
+        return _Held(NvmlGpu(uuid=cuda.uuid, index=index), own=os.getpid())
     except NvmlError:
         return nothing_told
 
 
 class _Held:
-    """The driver's own account of the process (NVML, per process) where it has one. Containers often hide it, for the
-    driver counts in the host's process ids. Then the growth of the GPU's used memory since this was made, if nobody
-    else was there: no process was listed before and at most one is now, and no more was in use than an idle GPU has.
+    """Tell the driver's own account of the process (NVML, per process) where it has one. Containers often
+    hide it, for the driver counts in the host's process ids. Then the growth of the GPU's used memory since
+    this was made, if nobody else was there: no process was listed before and at most one is now, and no more
+    was in use than an idle GPU has.
     """
 
     def __init__(self, gpu: GpuMemory, *, own: int) -> None:
@@ -61,7 +60,7 @@ class _Held:
         self._used_before = gpu.used_bytes()
 
     def __call__(self) -> int | None:
-        """Bytes that the process holds now; None where not told."""
+        """Return the bytes that the process holds now; None where not told."""
         before = self._listed_before or {}
         now = self._gpu.processes()
         # Another namespace's number may be equal to ours: one that was there before our context is not ours.

@@ -35,8 +35,9 @@ _LACKING = re.compile(
 
 
 def judged(error: BaseException) -> GkestimatorError:
-    """``error`` as DeviceLostError, EntryUnsupportedError or ExecutionError, in one line. What already is one of ours
-    is judged by its text only for being a lost device or an unknown operator: an executor need not know."""
+    """Return ``error`` as DeviceLostError, EntryUnsupportedError or ExecutionError, in one line. What already
+    is one of ours is judged by its text only for being a lost device or an unknown operator: an executor need
+    not know."""
     text = one_line(f"{type(error).__name__}: {error}", limit=400)
     if isinstance(error, GkestimatorError):
         if isinstance(error, ExecutionError) and _LOST.search(str(error)):

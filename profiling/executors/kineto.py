@@ -20,10 +20,10 @@ and a launch takes 2.5 KB. In blocks and at zlib's usual level it was 120, for a
 
 
 class KinetoTrace:
-    """Records from :meth:`start` to :meth:`stop`, which writes the trace wholly or not at all."""
+    """Record from :meth:`start` to :meth:`stop`, which writes the trace wholly or not at all."""
 
     def __init__(self, path: Path, *, cuda: bool) -> None:
-        """Raises UsageError without torch, or where torch's profiler cannot see the GPU."""
+        """Raise UsageError without torch, or where torch's profiler cannot see the GPU."""
         os.environ.setdefault(
             "KINETO_LOG_LEVEL", "99"
         )  # read when torch is loaded; else kineto prints at every start
@@ -55,7 +55,8 @@ class KinetoTrace:
         self._profile.start()
 
     def _begin_cupti(self) -> None:
-        """A session that nobody reads: with it come CUDA's context and CUPTI, which the first entry would wait for."""
+        """Make a session that nobody reads: with it come CUDA's context and CUPTI, which the first entry
+        would wait for."""
         try:
             with self._make():
                 self._torch.ones(1, device="cuda").add_(1.0)
@@ -83,7 +84,7 @@ class KinetoTrace:
                 left.unlink(missing_ok=True)
 
     def range(self, text: str) -> AbstractContextManager[None]:
-        """A user annotation ``gkestimator:<text>`` around the block."""
+        """Put a user annotation ``gkestimator:<text>`` around the block."""
         return self._range(f"{NVTX_DOMAIN}:{text}")
 
     @contextmanager

@@ -10,43 +10,51 @@ _MAPS = Path("/proc/self/maps")
 
 
 def cuda_versions(maps: Path = _MAPS) -> dict[str, str]:
-    """``cuda`` (runtime), ``cudnn``, ``cublas``, ``cuda_driver`` (the CUDA that the driver serves) as far as loaded;
-    what is not loaded, or does not tell, is left out."""
+    """Return ``cuda`` (runtime), ``cudnn``, ``cublas``, ``cuda_driver`` (the CUDA that the driver serves) as
+    far as loaded; what is not loaded, or does not tell, is left out."""
     try:
         paths = set(re.findall(r"(/\S+\.so[.0-9]*)$", maps.read_text(errors="replace"), re.MULTILINE))
     except OSError:
         return {}
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for path in sorted(paths):
         name = Path(path).name
         for stem, key, read in _LIBRARIES:
             if name.startswith(stem + ".so"):
                 version = _ask(path, read)
                 if version:
-                    found[key] = version
-    return found
+                    versions[key] = version
+    return versions
 
 
 def _ask(path: str, function: str) -> str | None:
     try:
         library = ctypes.CDLL(path)
         if function == "cublasGetProperty":
-            parts = [ctypes.c_int() for _ in range(3)]
-            if any(library.cublasGetProperty(i, ctypes.byref(p)) for i, p in enumerate(parts)):
-                return None
-            return ".".join(str(p.value) for p in parts)
+            return _cublas(library)
         if function == "cudnnGetVersion":
             library.cudnnGetVersion.restype = ctypes.c_size_t
             number = int(library.cudnnGetVersion())
             # 8905 up to cuDNN 8, 90100 from 9 on
             scale = 10_000 if number >= 10_000 else 1000
-            return f"{number // scale}.{number % scale // 100}.{number % 100}"
+            minor = number % scale // 100
+            return f"{number // scale}.{minor}.{number % 100}"
         value = ctypes.c_int()
         if getattr(library, function)(ctypes.byref(value)):
             return None
         return f"{value.value // 1000}.{value.value % 1000 // 10}"
     except (OSError, AttributeError):
         return None
+
+
+def _cublas(library: ctypes.CDLL) -> str | None:
+    parts = []
+    for which in range(3):  # major, minor, patch
+        part = ctypes.c_int()
+        if library.cublasGetProperty(which, ctypes.byref(part)):
+            return None
+        parts.append(str(part.value))
+    return ".".join(parts)
 
 
 _LIBRARIES = (

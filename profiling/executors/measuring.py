@@ -6,9 +6,8 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import pairwise
 
 from gkestimator.core.records import frozen
 from gkestimator.profiling.executors.base import Executor, Prepared
@@ -17,24 +16,23 @@ from gkestimator.profiling.records import EntryRecord
 
 LEAST_REPEATS = 5
 MOST_REPEATS = 50
-_WARM_NS = (
-    1_000_000_000  # a second of calls warms up anything: slow operators are not called more often for it
-)
+# A second of calls warms up anything: slow operators are not called more often for it.
+_WARM_NS = 1_000_000_000
 _USUAL_CALLS = 20
 _CALLS_NS = 1_000_000_000
 _MOST_CALLS_NS = 4_000_000_000
-_LEAST_WARM_NS, _MOST_WARM_NS = (
-    200_000_000,  # clocks and caches settle, and the first calls' choices are made
-    2_000_000_000,
-)
+# Clocks and caches settle, and the first calls' choices are made.
+_LEAST_WARM_NS = 200_000_000
+_MOST_WARM_NS = 2_000_000_000
 Ranges = Callable[[str], AbstractContextManager[None]]
 
 
 @frozen
 class Effort:
-    """How often to call. ``repeats`` None: as many as take ``min_ms`` together, within LEAST_REPEATS..MOST_REPEATS; of
-    a whole model LEAST_REPEATS, for one call has thousands of launches; for its latency :func:`choose_calls`.
-    ``counters``: one call after one warm-up, for a profiler that replays it."""
+    """Say how often to call. ``repeats`` None: as many as take ``min_ms`` together, within
+    LEAST_REPEATS..MOST_REPEATS; of a whole model LEAST_REPEATS, for one call has thousands of launches; for
+    its latency :func:`choose_calls`. ``counters``: one call after one warm-up, for a profiler that replays
+    it."""
 
     warmup: int = 3
     repeats: int | None = None
@@ -44,21 +42,21 @@ class Effort:
 
 @frozen
 class Clocks:
-    """``elapsed_ns`` never goes back; ``unix_ns`` is the wall clock."""
+    """Tell the time: ``elapsed_ns`` never goes back; ``unix_ns`` is the wall clock."""
 
     elapsed_ns: Callable[[], int] = time.perf_counter_ns
     unix_ns: Callable[[], int] = time.time_ns
 
 
 def choose_repeats(call_ns: int, min_ms: float) -> int:
-    """Calls of ``call_ns`` that take at least ``min_ms`` together, within LEAST_REPEATS..MOST_REPEATS."""
+    """Return the calls of ``call_ns`` that take at least ``min_ms`` together, within LEAST_REPEATS..MOST_REPEATS."""
     wanted = math.ceil(min_ms * 1e6 / max(1, call_ns))
     return max(LEAST_REPEATS, min(MOST_REPEATS, wanted))
 
 
 def choose_calls(call_ns: int) -> int:
-    """Calls of a whole model of ``call_ns`` for its latency: 20; more while all take less than a second together,
-    MOST_REPEATS at most; fewer where 20 take more than 4 seconds, LEAST_REPEATS at least."""
+    """Return the calls of a whole model of ``call_ns`` for its latency: 20; more while all take less than a
+    second together, MOST_REPEATS at most; fewer where 20 take more than 4 seconds, LEAST_REPEATS at least."""
     call_ns = max(1, call_ns)
     if call_ns * _USUAL_CALLS < _CALLS_NS:
         return min(MOST_REPEATS, _CALLS_NS // call_ns)
@@ -94,6 +92,7 @@ def _latency(prepared: Prepared, entry: PlanEntry, effort: Effort, clocks: Clock
     synchronise = prepared.synchronise
     now = clocks.elapsed_ns
     call_ns = warm_ns = calls = 0
+    # What loading left on the device is not the first call's.
     synchronise()
     while (calls < effort.warmup or warm_ns < _LEAST_WARM_NS) and warm_ns < _MOST_WARM_NS:
         before = now()
@@ -121,18 +120,26 @@ def _latency(prepared: Prepared, entry: PlanEntry, effort: Effort, clocks: Clock
         repeats=repeats,
         started_unix_ns=started,
         ended_unix_ns=ended,
-        host_us=tuple((b - a) / 1e3 for a, b in zip(begun, issued, strict=True)),
+        host_us=_spans_us(begun, issued),
         elapsed_us=(done[-1] - begun[0]) / 1e3 / repeats,
-        output_shapes=tuple(tuple(s) for s in prepared.output_shapes),
-        latency_us=tuple((b - a) / 1e3 for a, b in zip(begun, done, strict=True)),
+        output_shapes=_plain(prepared.output_shapes),
+        latency_us=_spans_us(begun, done),
         memory=prepared.memory(),
         cpu_nodes=prepared.cpu_nodes,
     )
 
 
+def _spans_us(begun: Sequence[int], done: Sequence[int]) -> tuple[float, ...]:
+    return tuple((end - start) / 1e3 for start, end in zip(begun, done, strict=True))
+
+
+def _plain(shapes: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, shapes))
+
+
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Python's garbage collector rests while calls are timed."""
+    """Let Python's garbage collector rest while calls are timed."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -155,14 +162,18 @@ def _measured(
         warm_ns += call_ns
         if warm_ns >= _WARM_NS:
             break
-    repeats = effort.repeats or (
-        LEAST_REPEATS if entry.fragment.is_model else choose_repeats(call_ns, effort.min_ms)
-    )
     if effort.counters:
         repeats = 1
+    elif effort.repeats is not None:
+        repeats = effort.repeats
+    elif entry.fragment.is_model:
+        repeats = LEAST_REPEATS
+    else:
+        repeats = choose_repeats(call_ns, effort.min_ms)
     marks = [0] * (repeats + 1)
     run = prepared.run
     now = clocks.elapsed_ns
+    # One range around all repeats: a range for each would be in the host's time.
     with no_collection(), ranges(f"{entry.id}#{repeats}"):
         started = clocks.unix_ns()
         marks[0] = now()
@@ -178,9 +189,9 @@ def _measured(
         repeats=repeats,
         started_unix_ns=started,
         ended_unix_ns=ended,
-        host_us=tuple((b - a) / 1e3 for a, b in pairwise(marks)),
+        host_us=_spans_us(marks[:-1], marks[1:]),
         elapsed_us=(done - marks[0]) / 1e3 / repeats,
-        output_shapes=tuple(tuple(s) for s in prepared.output_shapes),
+        output_shapes=_plain(prepared.output_shapes),
         # A whole model's memory is told by its latency pass; one more call would be traced for nothing.
         workspace_bytes=None if entry.fragment.is_model else prepared.workspace_bytes(),
         kernels=None if effort.counters else prepared.host_kernels(repeats),

@@ -73,11 +73,11 @@ class _Attributes(ctypes.Structure):
 
 
 class NvtxRanges:
-    """Push/pop ranges of one NVTX domain. ``active`` is False where no profiler asks for them: then ranges cost
+    """Make push/pop ranges of one NVTX domain. ``active`` is False where no profiler asks for them: then ranges cost
     nothing and do nothing. One per process and domain; keep it alive as long as the process."""
 
     def __init__(self, domain: str, environment: Mapping[str, str] = os.environ) -> None:
-        """Raises NvtxError where a profiler asks for ranges and cannot get them."""
+        """Raise NvtxError where a profiler asks for ranges and cannot get them."""
         self._tables: dict[int, Any] = {}
         self._keep: list[Any] = []
         self._domain: int | None = None
@@ -88,12 +88,12 @@ class NvtxRanges:
 
     @property
     def active(self) -> bool:
-        """True where a profiler takes the ranges."""
+        """Return True where a profiler takes the ranges."""
         return self._domain is not None
 
     @contextmanager
     def range(self, text: str) -> Iterator[None]:
-        """A push/pop range around the block. ``text`` is ASCII."""
+        """Put a push/pop range around the block. ``text`` is ASCII."""
         if self._domain is None:
             yield
             return
@@ -116,15 +116,16 @@ class NvtxRanges:
             start = ctypes.addressof(slots)
             step = ctypes.sizeof(ctypes.c_void_p)
             # Numbers 0 and count hold no function; the profiler writes through the pointers in between.
-            table = (ctypes.c_void_p * (count + 1))(None, *(start + i * step for i in range(1, count)), None)
+            places = [start + i * step for i in range(1, count)]
+            table = (ctypes.c_void_p * (count + 1))(None, *places, None)
             self._tables[module] = (slots, table)
 
         def module_functions(module: int, table: Any, size: Any) -> int:
-            found = self._tables.get(module)
-            if found is None:
+            tables = self._tables.get(module)
+            if tables is None:
                 return 0
             if table:
-                table[0] = ctypes.addressof(found[1])
+                table[0] = ctypes.addressof(tables[1])
             if size:
                 size[0] = _SLOTS[module]
             return 1

@@ -40,10 +40,10 @@ _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
 
 def session_options(device: str, *, whole: bool = False) -> dict[str, str]:
-    """Configuration entries of a session. On a GPU an operator that the CUDA provider does not take is an error: a
-    silent fallback would be measured as a GPU kernel. Of a ``whole`` model the runtime puts shape arithmetic on the CPU
-    on purpose; which nodes it put there it is asked to remember. Threads do not spin, so that a neighbour on the CPU is
-    not slowed."""
+    """Return the configuration entries of a session. On a GPU an operator that the CUDA provider does not
+    take is an error: a silent fallback would be measured as a GPU kernel. Of a ``whole`` model the runtime
+    puts shape arithmetic on the CPU on purpose; which nodes it put there it is asked to remember. Threads do
+    not spin, so that a neighbour on the CPU is not slowed."""
     entries = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
     if device != "cpu":
         entries[_ASSIGNMENT if whole else "session.disable_cpu_ep_fallback"] = "1"
@@ -51,9 +51,10 @@ def session_options(device: str, *, whole: bool = False) -> dict[str, str]:
 
 
 def provider_options(device: str, dtype: str) -> tuple[str, dict[str, str]]:
-    """The execution provider and its options. HEURISTIC takes cuDNN's first choice instead of timing all algorithms
-    (EXHAUSTIVE, the default, answers differently from run to run); the arena grows by what is asked for, so that an
-    entry's memory is its own; TF32 only where the entry's arithmetic says so (it is on by default)."""
+    """Return the execution provider and its options. HEURISTIC takes cuDNN's first choice instead of timing
+    all algorithms (EXHAUSTIVE, the default, answers differently from run to run); the arena grows by what is
+    asked for, so that an entry's memory is its own; TF32 only where the entry's arithmetic says so (it is on
+    by default)."""
     if device == "cpu":
         return _CPU, {}
     return _CUDA, {
@@ -68,22 +69,26 @@ def provider_options(device: str, dtype: str) -> tuple[str, dict[str, str]]:
 
 
 def run_options() -> dict[str, str]:
-    """Configuration entries of a call: it returns when the host has launched everything, as it does in a pipeline."""
+    """Return the configuration entries of a call: it returns when the host has launched everything, as it
+    does in a pipeline."""
     return {"disable_synchronize_execution_providers": "1"}
 
 
 def runnable_fragment(fragment: Fragment) -> Fragment:
-    """``fragment`` with at least one graph input: where only weights go in, they become inputs, or the runtime would
-    calculate the operator while it loads the model. Raises EntryUnsupportedError where nothing but constants go in, and
-    for a whole model without inputs: its weights are weights."""
+    """Return ``fragment`` with at least one graph input: where only weights go in, they become inputs, or the
+    runtime would calculate the operator while it loads the model. Raises EntryUnsupportedError where nothing
+    but constants go in, and for a whole model without inputs: its weights are weights."""
     if any(t.role == "input" for t in fragment.tensors):
         return fragment
     if fragment.is_model or not any(t.role == "weight" for t in fragment.tensors):
         raise EntryUnsupportedError(
             f"{fragment.op_type}: only constants go in, so the runtime calculates it while it loads the model"
         )
-    tensors = tuple(replace(t, role="input") if t.role == "weight" else t for t in fragment.tensors)
-    return replace(fragment, tensors=tensors)
+    tensors = []
+    for tensor in fragment.tensors:
+        role = "input" if tensor.role == "weight" else tensor.role
+        tensors.append(replace(tensor, role=role))
+    return replace(fragment, tensors=tuple(tensors))
 
 
 class OnnxruntimeExecutor:
@@ -122,10 +127,10 @@ class OnnxruntimeExecutor:
 
     def versions(self) -> Mapping[str, str]:
         """See :class:`Executor`."""
-        found = {"onnxruntime": str(self._ort.__version__)}
+        versions = {"onnxruntime": str(self._ort.__version__)}
         if self._device != "cpu":
-            found |= cuda_versions()
-        return found
+            versions |= cuda_versions()
+        return versions
 
     def prepare(self, entry: PlanEntry, seed: int) -> _Session:
         """See :class:`Executor`. The first call is made here: it allocates, and tells shapes that depend on data."""
@@ -133,6 +138,7 @@ class OnnxruntimeExecutor:
         try:
             prepared.open()
         except GkestimatorError:
+            # What was taken of the device's memory is needed by the next entry.
             prepared.close()
             raise
         except Exception as e:  # onnxruntime's errors have no public base class
@@ -141,16 +147,19 @@ class OnnxruntimeExecutor:
         return prepared
 
     def _probe(self) -> None:
-        """One addition on the device: tells a missing driver or cuDNN from an operator that the provider lacks."""
+        """Make one addition on the device: it tells a missing driver or cuDNN from an operator that the
+        provider lacks."""
         import onnx
 
-        graph = onnx.helper.make_graph(
-            [onnx.helper.make_node("Add", ["x", "x"], ["y"])],
+        helper = onnx.helper
+        floats = (onnx.TensorProto.FLOAT, [8])
+        graph = helper.make_graph(
+            [helper.make_node("Add", ["x", "x"], ["y"])],
             "probe",
-            [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [8])],
-            [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [8])],
+            [helper.make_tensor_value_info("x", *floats)],
+            [helper.make_tensor_value_info("y", *floats)],
         )
-        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
         try:
             session = self._ort.InferenceSession(
                 model.SerializeToString(),
@@ -239,9 +248,10 @@ class _Session:
         self._call = _bare_call(self._session, self._binding, self._run_options)
         self.run()
         self.synchronise()
-        self.output_shapes = tuple(
-            tuple(v.shape()) if v.is_tensor() else () for v in self._binding.get_outputs()
-        )
+        shapes = []
+        for value in self._binding.get_outputs():
+            shapes.append(tuple(value.shape()) if value.is_tensor() else ())
+        self.output_shapes = tuple(shapes)
 
     def run(self) -> None:
         self._call()
@@ -250,13 +260,13 @@ class _Session:
         self._binding.synchronize_outputs()
 
     def workspace_bytes(self) -> int | None:
-        """None: the arena's statistics of a release wheel count kept memory and the weights' packing with it."""
+        """Return None: the arena's statistics of a release wheel count kept memory and the weights' packing with it."""
         return None
 
     def memory(self) -> MemoryUse | None:
-        """What the process holds of the GPU after the calls: the arena keeps what it took, so that it is the peak. How
-        much of it is the arena's the Python package does not tell. The context keeps what earlier entries of this
-        process made CUDA load."""
+        """Return what the process holds of the GPU after the calls: the arena keeps what it took, so that it
+        is the peak. How much of it is the arena's the Python package does not tell. The context keeps what
+        earlier entries of this process made CUDA load."""
         if not self._on_whole_gpu:
             return None
         self.synchronise()
@@ -307,7 +317,7 @@ class _Session:
         return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(_bits(data), element_type(dtype))
 
     def _input(self, data: np.ndarray, dtype: DType) -> _Bound:
-        """``data`` in memory of the device."""
+        """Return ``data`` in memory of the device."""
         if self._kind == "cpu":
             value = self._host_value(data, dtype)
         else:
@@ -315,12 +325,15 @@ class _Session:
         return _Bound(element_type=element_type(dtype), shape=data.shape, value=value)
 
     def _output(self, output: Any) -> _Bound | None:
-        """Memory for an output; None for one whose size depends on data, or a sequence: the runtime allocates that at
-        every call, as it would for anyone."""
-        found = _PLAIN.match(output.type)
-        if found is None or not all(isinstance(d, int) and d >= 0 for d in output.shape):
+        """Return memory for an output; None for one whose size depends on data, or a sequence: the runtime
+        allocates that at every call, as it would for anyone."""
+        element = _PLAIN.match(output.type)
+        if element is None:
             return None
-        dtype = DType(found.group(1))
+        for size in output.shape:
+            if not isinstance(size, int) or size < 0:
+                return None
+        dtype = DType(element.group(1))
         shape = tuple(output.shape)
         value = self._ort.OrtValue.ortvalue_from_shape_and_type(
             list(shape), _plain(numpy_dtype(dtype)), self._kind, self._number
@@ -342,8 +355,9 @@ class _Session:
 
 
 def _bare_call(session: Any, binding: Any, options: Any) -> Callable[[], None]:
-    """One call of the session. From 1.31 on the Python wrapper looks options up at every call, 30 us that no other
-    language pays and that would hide what the runtime itself needs; so what lies below it is called where there is one.
+    """Return one call of the session. From 1.31 on the Python wrapper looks options up at every call, 30 us
+    that no other language pays and that would hide what the runtime itself needs; so what lies below it is
+    called where there is one.
     """
     inner = getattr(getattr(session, "_sess", None), "run_with_iobinding", None)
     bound = getattr(binding, "_iobinding", None)
@@ -353,7 +367,8 @@ def _bare_call(session: Any, binding: Any, options: Any) -> Callable[[], None]:
 
 
 def nodes_on_cpu(session: Any) -> int | None:
-    """Nodes that the runtime gave to the CPU, before its last fusions; None where it does not tell (older versions)."""
+    """Return the nodes that the runtime gave to the CPU, before its last fusions; None where it does not tell
+    (older versions)."""
     try:
         parts = session.get_provider_graph_assignment_info()
     except Exception:  # noqa: BLE001 - no such method, or not asked to remember (of no public class): not told
@@ -367,7 +382,7 @@ def _closed() -> None:
 
 @frozen
 class _Bound:
-    """A tensor in memory of the device. Bindings hold its address only: ``value`` keeps it alive."""
+    """Hold a tensor in memory of the device. Bindings hold its address only: ``value`` keeps it alive."""
 
     element_type: int
     shape: tuple[int, ...]
@@ -375,7 +390,8 @@ class _Bound:
 
 
 def _plain(dtype: np.dtype) -> np.dtype:
-    """A type of numpy's own as wide as ``dtype``: onnxruntime knows no other, so bfloat16 travels as its bits."""
+    """Return a type of numpy's own as wide as ``dtype``: onnxruntime knows no other, so bfloat16 travels as
+    its bits."""
     if dtype.isbuiltin == 1:
         return dtype
     return np.dtype(f"uint{8 * dtype.itemsize}")

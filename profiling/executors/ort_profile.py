@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gkestimator.core.errors import OutputError
 from gkestimator.profiling.executors.base import ExecutionError
@@ -15,50 +17,78 @@ _SUFFIX = "_kernel_time"
 
 
 def read_profile(path: Path, repeats: int) -> tuple[HostKernel, ...]:
-    """The nodes of the last ``repeats`` calls in the order they ran, each with its durations (whole microseconds, as
-    the profiler writes them). A node of a subgraph runs inside its ``Loop`` or ``If`` and counts there. Raises
-    ExecutionError where calls differ in what they ran, or are missing; OutputError where the file is cut short, which
-    onnxruntime does not notice when the disk is full."""
+    """Return the nodes of the last ``repeats`` calls in the order they ran, each with its durations (whole
+    microseconds, as the profiler writes them).
+
+    A node of a subgraph runs inside its ``Loop`` or ``If`` and counts there. Raises ExecutionError where calls differ
+    in what they ran, or are missing; OutputError where the file is cut short, which onnxruntime does not notice when
+    the disk is full.
+    """
+    events = _events(path)
+    runs = [event for event in events if event.get("name") == "model_run"]
+    starts = sorted(int(event["ts"]) for event in runs)[-repeats:]
+    if len(starts) < repeats:
+        raise ExecutionError(f"profile of onnxruntime: found {len(starts)} calls, expected {repeats}")
+    calls: list[list[_Node]] = [[] for _ in starts]
+    for node in _nodes(events):
+        # Events of a call are cut out by the start of the next: ends are rounded, and its own may lie before them.
+        call = bisect_right(starts, node.start_us) - 1
+        if call >= 0:
+            calls[call].append(node)
+    outer = [_outer(call) for call in calls]
+    names = [node.name for node in outer[0]]
+    # A call that fused otherwise than the first would give rows of different kernels.
+    for call_nodes in outer:
+        if [node.name for node in call_nodes] != names:
+            raise ExecutionError(f"profile of onnxruntime: calls ran different nodes: {names} and others")
+    kernels = []
+    for name, *repeated in zip(names, *outer, strict=True):
+        durations = tuple(float(node.duration_us) for node in repeated)
+        kernels.append(HostKernel(name=name, durations_us=durations))
+    return tuple(kernels)
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ExecutionError(f"profile of onnxruntime: larger than {_MAX_BYTES:,} bytes")
-        events = json.loads(path.read_text(encoding="utf-8"))
+        events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
         raise OutputError(f"{path}: profile of onnxruntime is cut short ({e}); is the disk full?") from e
-    calls = sorted((e for e in events if e.get("name") == "model_run"), key=lambda e: int(e["ts"]))[-repeats:]
-    if len(calls) < repeats:
-        raise ExecutionError(f"profile of onnxruntime: found {len(calls)} calls, expected {repeats}")
-    nodes = [e for e in events if e.get("cat") == "Node" and str(e.get("name", "")).endswith(_SUFFIX)]
-    nodes.sort(key=lambda e: (int(e["ts"]), -int(e["dur"])))
-    # Events of a call are cut out by the start of the next: ends are rounded, and a call's own end may lie before them.
-    starts = [int(c["ts"]) for c in calls]
-    ends: list[float] = [*starts[1:], float("inf")]
-    per_call = [
-        _outer([n for n in nodes if start <= int(n["ts"]) < end])
-        for start, end in zip(starts, ends, strict=True)
-    ]
-    names = [[_name(n) for n in call] for call in per_call]
-    if any(n != names[0] for n in names):
-        raise ExecutionError(f"profile of onnxruntime: calls ran different nodes: {names[0]} and others")
-    return tuple(
-        HostKernel(name=name, durations_us=tuple(float(call[i]["dur"]) for call in per_call))
-        for i, name in enumerate(names[0])
-    )
+    return events
 
 
-def _outer(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """``nodes`` of one call in order of start, without those that run inside another (a subgraph's)."""
-    kept: list[dict[str, Any]] = []
-    end = -1
+class _Node(NamedTuple):
+    """Hold one run of one node."""
+
+    start_us: int
+    duration_us: int
+    name: str
+
+    @property
+    def end_us(self) -> int:
+        return self.start_us + self.duration_us
+
+
+def _nodes(events: Iterable[Mapping[str, Any]]) -> list[_Node]:
+    """Return the nodes that ran, in order of start; of two that start together the longer, which holds the other."""
+    nodes = []
+    for event in events:
+        text = str(event.get("name", ""))
+        if event.get("cat") == "Node" and text.endswith(_SUFFIX):
+            kind = event.get("args", {}).get("op_name")
+            name = str(kind or text.removesuffix(_SUFFIX))
+            nodes.append(_Node(int(event["ts"]), int(event["dur"]), name))
+    return sorted(nodes, key=lambda node: (node.start_us, -node.duration_us))
+
+
+def _outer(nodes: Iterable[_Node]) -> list[_Node]:
+    """Return the nodes of one call, in order of start, without those that run inside another (a subgraph's)."""
+    outer: list[_Node] = []
+    end_us = -1
     for node in nodes:
-        stop = int(node["ts"]) + int(node["dur"])
-        if kept and int(node["ts"]) < end and stop <= end:
+        if node.start_us < end_us and node.end_us <= end_us:
             continue
-        kept.append(node)
-        end = max(end, stop)
-    return kept
-
-
-def _name(node: dict[str, Any]) -> str:
-    kind = node.get("args", {}).get("op_name")
-    return str(kind or node["name"][: -len(_SUFFIX)])
+        outer.append(node)
+        end_us = max(end_us, node.end_us)
+    return outer

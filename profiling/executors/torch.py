@@ -16,7 +16,7 @@ from gkestimator.profiling.executors.data import entry_values
 from gkestimator.profiling.executors.device_memory import nothing_told
 from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.libraries import cuda_versions
-from gkestimator.profiling.executors.torch_binding import bind, compiled, host_values
+from gkestimator.profiling.executors.torch_binding import ProgramRun, bind, compiled, host_values
 from gkestimator.profiling.executors.torch_calls.program import CallProgram, program_of
 from gkestimator.profiling.executors.torch_profile import profiled
 from gkestimator.profiling.plan import PlanEntry
@@ -37,7 +37,7 @@ _RAISED = (
 
 
 class TorchExecutor:
-    """Runs entries on ``cpu`` or ``cuda:N`` through torch's eager mode.
+    """Run entries on ``cpu`` or ``cuda:N`` through torch's eager mode.
 
     Process-wide settings (TF32, cuDNN's autotuning, inference mode) are as eager inference has them while an entry is
     prepared, and as they were before once the last is closed. Raises UsageError where torch or the device is missing.
@@ -67,22 +67,22 @@ class TorchExecutor:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the device is a GPU."""
+        """Return True where the device is a GPU."""
         return bool(self.device.type == "cuda")
 
     def versions(self) -> Mapping[str, str]:
-        """Versions of torch and, on a GPU, of the CUDA libraries that it loaded."""
+        """Return the versions of torch and, on a GPU, of the CUDA libraries that it loaded."""
         import torch
 
-        found = {"torch": str(torch.__version__)}
+        versions = {"torch": str(torch.__version__)}
         if self.on_gpu:
             cudnn: Any = torch.backends.cudnn
             cudnn.version()  # loads what would be loaded with the first convolution
-            found |= {"cuda": str(torch.version.cuda), **cuda_versions()}
-        return found
+            versions |= {"cuda": str(torch.version.cuda), **cuda_versions()}
+        return versions
 
     def prepare(self, entry: PlanEntry, seed: int) -> TorchPrepared:
-        """Tensors on the device, weights laid out as torch's modules hold them, the calls tried once. Raises
+        """Put tensors on the device, lay weights out as torch's modules hold them, try the calls once. Raises
         EntryUnsupportedError for what eager mode or the device does not do, ExecutionError otherwise."""
         self._require_precision(entry.dtype)
         try:
@@ -113,15 +113,16 @@ class TorchExecutor:
             return
         import torch
 
-        found = torch.cuda.get_device_capability(self.device)
-        if found < _TENSOR_FLOAT_SINCE:
+        capability = torch.cuda.get_device_capability(self.device)
+        if capability < _TENSOR_FLOAT_SINCE:
+            own = "{}.{}".format(*capability)
             raise EntryUnsupportedError(
-                f"torch executor: {dtype} needs compute capability 8.0, {self.device} has {found[0]}.{found[1]}"
+                f"torch executor: {dtype} needs compute capability 8.0, {self.device} has {own}"
             )
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
-        """Turns what torch raises into one line."""
+        """Turn what torch raises into one line."""
         try:
             yield
         except _RAISED as e:
@@ -129,7 +130,7 @@ class TorchExecutor:
 
 
 class TorchPrepared:
-    """A fragment's calls with their tensors. ``whole``: it is a whole model, whose memory is told."""
+    """Hold a fragment's calls with their tensors. ``whole``: it is a whole model, whose memory is told."""
 
     cpu_nodes: int | None = None
 
@@ -150,14 +151,15 @@ class TorchPrepared:
         self._tells_memory = whole and executor.on_gpu
         if self._tells_memory:
             _forget_earlier()
-        self._call: Callable[[], tuple[Any, ...]] | None = compiled(*bind(program, values, executor.device))
+        calls, static, results = bind(program, values, executor.device)
+        self._call: ProgramRun | None = compiled(calls, static, results)
         if self._tells_memory:
             _begin_account(executor.device)
         self.output_shapes = tuple(tuple(t.shape) for t in self.outputs())
         self.synchronise()
 
     def outputs(self) -> tuple[Any, ...]:
-        """Run once; the fragment's results as tensors on the device."""
+        """Run once and return the fragment's results as tensors on the device."""
         self._settings.use(tf32=self._tf32)
         if self._call is None:
             raise ExecutionError("torch executor: the entry is closed")
@@ -167,7 +169,7 @@ class TorchPrepared:
             raise judged(e) from e
 
     def run(self) -> None:
-        """One call, as eager mode makes it; on a GPU it returns before the device is done."""
+        """Make one call, as eager mode makes it; on a GPU it returns before the device is done."""
         self.outputs()
 
     def synchronise(self) -> None:
@@ -179,7 +181,8 @@ class TorchPrepared:
                 torch.cuda.synchronize(self._executor.device)
 
     def workspace_bytes(self) -> int | None:
-        """Peak memory of a call beyond its inputs, weights and outputs, by torch's allocator; None on the CPU."""
+        """Return the peak memory of a call beyond its inputs, weights and outputs, by torch's allocator; None
+        on the CPU."""
         if not self._executor.on_gpu:
             return None
         import torch
@@ -196,9 +199,9 @@ class TorchPrepared:
         return max(0, int(peak - max(before, after)))
 
     def memory(self) -> MemoryUse | None:
-        """Device memory at its peak since the tensors were there, every call counted and the first one too: what torch
-        reserved and allocated, and what the process held, context and libraries' handles included. None on the CPU and
-        for what is no whole model.
+        """Return the device memory at its peak since the tensors were there, every call counted and the first
+        one too: what torch reserved and allocated, and what the process held, context and libraries' handles
+        included. None on the CPU and for what is no whole model.
 
         What an earlier entry of this process left in the allocator is given back before the tensors are made, cuBLAS's
         workspace too where this torch can. In the context stay the kernels and handles that it made CUDA load: these
@@ -223,8 +226,9 @@ class TorchPrepared:
         )
 
     def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
-        """On the CPU: the pieces of a call by torch's profiler; None on a GPU, and while another profiler of torch runs
-        (the second would end the first). Raises ExecutionError where the repeats differ from each other."""
+        """Return, on the CPU, the pieces of a call by torch's profiler; None on a GPU, and while another
+        profiler of torch runs (the second would end the first). Raises ExecutionError where the repeats
+        differ from each other."""
         if self._executor.on_gpu:
             return None
         import torch
@@ -270,7 +274,7 @@ def _begin_account(device: Any) -> None:
 
 
 class _Settings:
-    """torch's process-wide switches, as eager inference has them while anything is open."""
+    """Keep torch's process-wide switches, as eager inference has them while anything is open."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -279,7 +283,7 @@ class _Settings:
         self._tf32: bool | None = None
 
     def open(self, *, tf32: bool) -> None:
-        """One more entry is prepared."""
+        """Count one more entry that is prepared."""
         import torch
 
         if self._count == 0:
@@ -307,7 +311,7 @@ class _Settings:
         self._tf32 = tf32
 
     def close(self) -> None:
-        """One entry less; everything as before after the last."""
+        """Count one entry less; everything as before after the last."""
         import torch
 
         self._count -= 1

@@ -43,7 +43,7 @@ _BOOKKEEPING = frozenset(
 
 
 def profiled(run: Callable[[], None], repeats: int) -> tuple[HostKernel, ...]:
-    """The pieces of ``run`` in order, each with its duration in every repeat.
+    """Return the pieces of ``run`` in order, each with its duration in every repeat.
 
     A piece is the outermost operator with code of its own for the CPU; composed ones are taken apart, views and
     allocations left out. Raises ExecutionError where two repeats consist of different pieces.
@@ -54,24 +54,21 @@ def profiled(run: Callable[[], None], repeats: int) -> tuple[HostKernel, ...]:
         for _ in range(repeats):
             with record_function(_MARK):
                 run()
-    rounds = [
-        [
-            (piece.name, float(piece.time_range.elapsed_us()))
-            for child in event.cpu_children
-            for piece in _pieces(child)
-        ]
-        for event in profiler.events()
-        if event.name == _MARK and event.cpu_parent is None
-    ]
+    rounds = []
+    for event in profiler.events():
+        if event.name == _MARK and event.cpu_parent is None:
+            rounds.append([piece for child in event.cpu_children for piece in _pieces(child)])
     if len(rounds) != repeats:
         raise ExecutionError(f"torch's profiler shows {len(rounds)} of {repeats} repeats")
-    names = [name for name, _ in rounds[0]]
+    names = [piece.name for piece in rounds[0]]
     for other in rounds[1:]:
-        if [name for name, _ in other] != names:
+        if [piece.name for piece in other] != names:
             raise ExecutionError(f"one repeat ran {len(names)} pieces, another {len(other)} or other ones")
-    return tuple(
-        HostKernel(name=name, durations_us=tuple(one[i][1] for one in rounds)) for i, name in enumerate(names)
-    )
+    kernels = []
+    for name, *repeated in zip(names, *rounds, strict=True):
+        durations = [float(piece.time_range.elapsed_us()) for piece in repeated]
+        kernels.append(HostKernel(name=name, durations_us=tuple(durations)))
+    return tuple(kernels)
 
 
 def _pieces(event: Any) -> Iterator[Any]:
@@ -88,8 +85,8 @@ def _pieces(event: Any) -> Iterator[Any]:
 
 @lru_cache(maxsize=4096)
 def _nature(name: str) -> tuple[bool, bool]:
-    """Whether an operator can calculate (a view gives its input's memory back and cannot), and whether it has code of
-    its own for the CPU rather than being composed of other operators."""
+    """Say whether an operator can calculate (a view gives its input's memory back and cannot), and whether it has code
+    of its own for the CPU rather than being composed of other operators."""
     import torch
 
     views = []

@@ -25,7 +25,7 @@ MOST_FLOPS = 4 * 10**12
 
 @frozen
 class SweepCandidate:
-    """``kernels``: what it launches in ``dtype``. ``nbytes``: of what goes in."""
+    """Hold what could be measured. ``kernels``: what it launches in ``dtype``. ``nbytes``: of what goes in."""
 
     id: str
     fragment: Fragment
@@ -36,21 +36,21 @@ class SweepCandidate:
 
 
 def lowering_options(runtime: str, dtypes: Iterable[str], gpu: GpuSpec) -> dict[str, LoweringOptions]:
-    """What each word of ``plan.DTYPES`` means under ``runtime`` on ``gpu``. Raises UsageError for a precision that the
-    GPU lacks."""
+    """Return what each word of ``plan.DTYPES`` means under ``runtime`` on ``gpu``. Raises UsageError for a
+    precision that the GPU lacks."""
     profile = load_runtime(runtime)
-    found = {}
+    options = {}
     for dtype in dtypes:
         matmul, conv, half, _ = resolve_dtype(profile, dtype, gpu)
-        found[dtype] = LoweringOptions(
+        options[dtype] = LoweringOptions(
             runtime=runtime, dtype=dtype, matmul_precision=matmul, conv_precision=conv, half=half
         )
-    return found
+    return options
 
 
 @dataclass(slots=True, kw_only=True)
 class CandidateCollector:
-    """Lowers fragments in every precision wanted, keeps what can be measured, counts what is left out and why."""
+    """Lower fragments in every precision wanted, keep what can be measured, count what is left out and why."""
 
     options: Mapping[str, LoweringOptions]
     candidates: list[SweepCandidate] = field(default_factory=list)
@@ -58,16 +58,19 @@ class CandidateCollector:
     _ids: set[str] = field(default_factory=set)
 
     def add(self, fragment: Fragment, source: str) -> list[int]:
-        """Positions of the new candidates that ``fragment`` gives, one a precision; none for what is known already.
+        """Return the positions of the new candidates that ``fragment`` gives, one a precision; none for what
+        is known already.
 
         A float32 fragment is wanted in fp32, in tf32 where that changes a kernel, and in half precision; one that is in
         half precision already in that alone.
         """
+        # What was exported in half precision is run in that.
         native = native_dtype(fragment)
         words = [w for w in self.options if native is None or w == native]
         if not words:
             self.left_out[f"{native} operators: not among the precisions wanted"] += 1
             return []
+        # A fragment that one precision cannot lower is left out of all, with the reason once.
         try:
             graphs = lower_each(fragment_graph(fragment), [self.options[w] for w in words])
         except GkestimatorError as e:

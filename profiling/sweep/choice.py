@@ -22,65 +22,72 @@ _FARTHEST = 3.0  # standard deviations: one absurd size shall not outweigh every
 
 
 def standardised(features: np.ndarray) -> np.ndarray:
-    """Columns with mean 0 and deviation 1, cut at three deviations, over the root of their number; constant columns are
-    dropped. (rows, features) in float32."""
+    """Return columns with mean 0 and deviation 1, cut at three deviations, over the root of their number;
+    constant columns are dropped. (rows, features) in float32."""
     if not len(features):
         return np.zeros((0, 1), dtype=np.float32)
-    found = np.asarray(features, dtype=np.float64)
-    deviation = found.std(axis=0)
-    kept = deviation > 1e-9
-    if not kept.any():
-        return np.zeros((len(found), 1), dtype=np.float32)
-    scaled = (found[:, kept] - found[:, kept].mean(axis=0)) / deviation[kept]
-    return np.asarray(np.clip(scaled, -_FARTHEST, _FARTHEST) / np.sqrt(kept.sum()), dtype=np.float32)
+    columns = np.asarray(features, dtype=np.float64)
+    columns = columns[:, columns.std(axis=0) > 1e-9]
+    count = columns.shape[1]
+    if not count:
+        return np.zeros((len(columns), 1), dtype=np.float32)
+    scaled = (columns - columns.mean(axis=0)) / columns.std(axis=0)
+    cut = np.clip(scaled, -_FARTHEST, _FARTHEST)
+    return np.asarray(cut / np.sqrt(count), dtype=np.float32)
 
 
 def spread(points: np.ndarray, demand: np.ndarray, ease: np.ndarray, taken: np.ndarray) -> Iterator[int]:
-    """Rows of ``points`` that are not ``taken`` (a mask), the most valuable next one first, all in the end.
+    """Yield the rows of ``points`` that are not ``taken`` (a mask), the most valuable next one first, all in the end.
 
     Value: by how much the row shortens the distances of all rows to the nearest one chosen (or taken), each distance
     times the row's ``demand``, all of it times the chosen row's ``ease``. Ties go to the lower row.
     """
-    count = len(points)
     squares = np.einsum("ij,ij->i", points, points)
     left = ~np.asarray(taken, dtype=bool)
     # Nothing chosen: everything is as far away as two rows can be, which makes the first the (weighted) median.
-    nearest = np.full(count, 2.0 * math.sqrt(float(squares.max(initial=0.0))) + 1e-6)
-    for given in np.flatnonzero(~left):
-        np.minimum(nearest, _distances(points, squares, int(given)), out=nearest)
+    longest = math.sqrt(float(squares.max(initial=0.0)))
+    nearest = np.full(len(points), 2.0 * longest + 1e-6)
+
+    def come_nearer(row: int) -> None:
+        np.minimum(nearest, _distances(points, squares, row), out=nearest)
 
     def gain(row: int) -> float:
         shorter = np.maximum(nearest - _distances(points, squares, row), 0.0)
         return float(shorter @ demand) * float(ease[row])
 
-    heap = [(-gain(int(row)), int(row)) for row in np.flatnonzero(left)]
+    for row in np.flatnonzero(~left).tolist():
+        come_nearer(row)
+    heap = [(-gain(row), row) for row in np.flatnonzero(left).tolist()]
     heapify(heap)
-    for turn in range(1, int(left.sum()) + 1):
+    for turn in range(1, len(heap) + 1):
         if turn % FARTHEST_EVERY == 0:
+            # What no candidate is near to would else come last: corners, which the training range must hold.
             row = int(np.argmax(np.where(left, nearest, -1.0)))
         else:
             row = _largest(heap, left, gain)
         left[row] = False
         yield row
-        np.minimum(nearest, _distances(points, squares, row), out=nearest)
+        come_nearer(row)
 
 
 def _largest(heap: list[tuple[float, int]], left: np.ndarray, gain: Callable[[int], float]) -> int:
-    """The row of the largest gain: what is on the heap are gains of before, which none exceeds since."""
+    """Return the row of the largest gain: what is on the heap are gains of before, which none exceeds since."""
     while True:
         _, row = heappop(heap)
         if not left[row]:
             continue
-        now = gain(row)
-        if not heap or (-now, row) <= heap[0]:
+        now = (-gain(row), row)
+        if not heap or now <= heap[0]:
             return row
-        heappush(heap, (-now, row))
+        heappush(heap, now)
 
 
 def _distances(points: np.ndarray, squares: np.ndarray, row: int) -> np.ndarray:
-    """Distances of all rows to one."""
-    found: np.ndarray = np.sqrt(np.maximum(squares + squares[row] - 2 * (points @ points[row]), 0.0))
-    return found.astype(np.float64)
+    """Return the distances of all rows to one."""
+    products = points @ points[row]
+    # Rounding takes the square of a distance of nothing below zero.
+    distances: np.ndarray = np.sqrt(np.maximum(squares + squares[row] - 2 * products, 0.0))
+    return distances.astype(np.float64)
 
 
 def choose_order(
@@ -91,7 +98,7 @@ def choose_order(
     shares: Mapping[Key, float],
     taken: np.ndarray,
 ) -> Iterator[int]:
-    """Candidates that are not ``taken``, the most valuable next one first.
+    """Yield candidates that are not ``taken``, the most valuable next one first.
 
     ``groups`` lists each group's candidates; ``points`` holds their (standardised) features in the same order;
     ``demand``, ``ease`` (see
@@ -102,7 +109,8 @@ def choose_order(
     heap: list[tuple[float, int, Key]] = []
     for number, (name, members) in enumerate(groups.items()):
         index = np.asarray(members, dtype=np.intp)
-        streams[name] = (index, spread(points[name], demand[index], ease[index], taken[index]))
+        stream = spread(points[name], demand[index], ease[index], taken[index])
+        streams[name] = (index, stream)
         heap.append((0.5 / shares[name], number, name))
     heapify(heap)
     while heap:

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 
 from gkestimator.core.records import frozen
 from gkestimator.hardware.runtimes import RUNTIMES
+from gkestimator.profiling.sweep.precision import HALVES
 
+Numbers = TypeVar("Numbers", float, np.ndarray)
 GENERIC_GPU = "A10G"
 """Whose durations stand in for a GPU that is not known: slower than most that are bought today."""
 GENERIC_KERNELS = "A100-PCIE-40GB"
@@ -33,7 +36,7 @@ CPU_HALF_SLOWER = 50.0
 
 @frozen
 class Costs:
-    """Seconds, calls and bytes per second.
+    """Hold seconds, calls and bytes per second.
 
     ``prepare_s``: building the operator (a session of onnxruntime, module look-ups of torch), the first call's library
     set-up, the record, the range; ``fill_bytes_per_s``: making data and moving it to the device; ``call_us``: time of
@@ -44,42 +47,44 @@ class Costs:
     """
 
     prepare_s: float
-    fill_bytes_per_s: float
-    call_us: float
-    warmup: int
-    enough_ms: float
-    least_repeats: int
-    most_repeats: int
     chunk_s: float
-    chunk_entries: int
-    chunk_work_s: float
-    replay_s: float
-    counter_chunk_s: float
+    fill_bytes_per_s: float = 1.0e9
+    call_us: float = 30.0
+    warmup: int = 3
+    enough_ms: float = 20.0
+    least_repeats: int = 5
+    most_repeats: int = 50
+    chunk_entries: int = 200
+    chunk_work_s: float = 20.0
+    replay_s: float = 0.6
+    counter_chunk_s: float = 12.0
 
 
-_CHILD = {"warmup": 3, "enough_ms": 20.0, "least_repeats": 5, "most_repeats": 50}
-_RUNNER = {"chunk_entries": 200, "chunk_work_s": 20.0}
 COSTS: Mapping[str, Costs] = MappingProxyType(
     {
-        name: Costs(
-            prepare_s=traits.sweep_prepare_s,
-            fill_bytes_per_s=1.0e9,
-            call_us=30.0,
-            chunk_s=traits.sweep_chunk_s,
-            replay_s=0.6,
-            counter_chunk_s=12.0,
-            **_CHILD,  # type: ignore[arg-type]
-            **_RUNNER,  # type: ignore[arg-type]
-        )
+        name: Costs(prepare_s=traits.sweep_prepare_s, chunk_s=traits.sweep_chunk_s)
         for name, traits in RUNTIMES.items()
     }
 )
 
 
+def cpu_s(flops: Numbers, nbytes: Numbers) -> Numbers:
+    """Return the seconds that a slow processor takes for so many operations and bytes moved."""
+    return flops / CPU_FLOPS_PER_S + nbytes / CPU_BYTES_PER_S
+
+
+def cpu_slowness(dtype: str) -> float:
+    """Return how many times slower a slow processor is in ``dtype`` than in fp32."""
+    if dtype in HALVES:
+        return CPU_HALF_SLOWER
+    return 1.0
+
+
 def repeats_of(call_s: np.ndarray, costs: Costs, repeats: int | None = None) -> np.ndarray:
-    """How often calls of ``call_s`` seconds are repeated; ``repeats`` fixes it."""
+    """Return how often calls of ``call_s`` seconds are repeated; ``repeats`` fixes it."""
     if repeats is not None:
         return np.full(call_s.shape, float(repeats))
+    # The child repeats short calls until they take long enough to be timed.
     wanted = np.ceil(costs.enough_ms / 1e3 / np.maximum(call_s, 1e-9))
     return np.asarray(np.clip(wanted, costs.least_repeats, costs.most_repeats))
 
@@ -87,19 +92,22 @@ def repeats_of(call_s: np.ndarray, costs: Costs, repeats: int | None = None) -> 
 def entry_s(
     kernel_us: np.ndarray, nbytes: np.ndarray, costs: Costs, *, repeats: int | None = None
 ) -> np.ndarray:
-    """Seconds per entry of the timeline pass, its part of the chunk's overhead included.
+    """Return the seconds per entry of the timeline pass, its part of the chunk's overhead included.
 
     ``kernel_us``: predicted GPU microseconds of one call; ``nbytes``: bytes of inputs and weights.
     """
     call_s = np.maximum(kernel_us, costs.call_us) * 1e-6
     calls = costs.warmup + repeats_of(call_s, costs, repeats)
-    own = costs.prepare_s + nbytes / costs.fill_bytes_per_s + calls * call_s
+    # Values are drawn on the host and copied: large entries cost more than their calls.
+    fill_s = nbytes / costs.fill_bytes_per_s
+    own = costs.prepare_s + fill_s + calls * call_s
     chunks = np.maximum(own / costs.chunk_work_s, 1.0 / costs.chunk_entries)
     return np.asarray(own + chunks * costs.chunk_s)
 
 
 def counters_s(kernels: np.ndarray, own_s: np.ndarray, costs: Costs) -> np.ndarray:
-    """Seconds that the counter pass adds to entries of ``kernels`` kernels and ``own_s`` seconds of timeline pass."""
+    """Return the seconds that the counter pass adds to entries of ``kernels`` kernels and ``own_s`` seconds
+    of timeline pass."""
     replays = kernels * costs.replay_s
     chunk = np.maximum((own_s + replays) / costs.chunk_work_s, 1.0 / costs.chunk_entries)
     return np.asarray(costs.prepare_s + replays + chunk * costs.counter_chunk_s)

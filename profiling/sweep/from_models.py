@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,17 +24,18 @@ from gkestimator.lowering.patterns import Match, find_matches
 from gkestimator.onnx_io import read_model
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.operators.records import traits_of
-from gkestimator.profiling.sweep.extraction import NotAFragmentError, fragment_of
+from gkestimator.profiling.sweep.extraction import NotAFragmentError, fragment_of, tensor_of
 
 Progress = Callable[[str, int, int], None]
 COPY_PATTERN = "contiguous_copy"
 VIEWED_PATTERN = "after_views"  # an operator that works otherwise on strided memory, with the views before it
 _FEW_VIEWS = 8
+_MASK_OF_ATTENTION = 3  # its position among the inputs
 
 
 @dataclass(slots=True, kw_only=True)
 class ModelCall:
-    """A distinct fragment with the kernels it stands for (float32) and how often each model launches it, by the
+    """Hold a distinct fragment with the kernels it stands for (float32) and how often each model launches it, by the
     model's name and batch."""
 
     fragment: Fragment
@@ -43,9 +45,9 @@ class ModelCall:
 
 @dataclass(slots=True, kw_only=True)
 class ModelSweep:
-    """What models launch. ``calls`` by text of the fragment, in the order met; ``kernels`` counts every launch of every
-    (model, batch); ``left_out`` counts launches of operators that no fragment stands for, by reason; ``failures`` are
-    files that could not be read or bound."""
+    """Hold what models launch. ``calls`` by text of the fragment, in the order met; ``kernels`` counts every launch of
+    every (model, batch); ``left_out`` counts launches of operators that no fragment stands for, by reason; ``failures``
+    are files that could not be read or bound."""
 
     calls: dict[str, ModelCall] = field(default_factory=dict)
     kernels: dict[tuple[str, int], Counter[Kernel]] = field(default_factory=dict)
@@ -61,7 +63,7 @@ def sweep_models(
     dims: Mapping[str, int] | None = None,
     progress: Progress | None = None,
 ) -> ModelSweep:
-    """The calls of every file at every batch size (None: as exported), under ``options`` in float32.
+    """Return the calls of every file at every batch size (None: as exported), under ``options`` in float32.
 
     A name in ``dims`` counts for the models that have it; UsageError where none has.
     """
@@ -88,6 +90,7 @@ def sweep_models(
 
 def sweep_graph(sweep: ModelSweep, name: str, graph: OperatorGraph, options: LoweringOptions) -> None:
     """Add the calls of one bound model."""
+    # As the runtime fuses them: what is measured must be what the model launches.
     matches = find_matches(graph, options)
     calls = list_calls(graph, options, matches)
     finder = _Finder(graph, calls, options)
@@ -106,115 +109,129 @@ def sweep_graph(sweep: ModelSweep, name: str, graph: OperatorGraph, options: Low
             continue
         for kernel in kernels:
             launched[kernel] += repeat
-        found, problem = finder.fragments(at)
-        if problem is not None:
-            sweep.left_out[problem] += repeat
-        for fragment, made in found:
-            call = sweep.calls.get(text := fragment.text())
-            if call is None:
-                call = sweep.calls[text] = ModelCall(fragment=fragment, kernels=made)
+        answers = finder.answers(at)
+        if answers.problem is not None:
+            sweep.left_out[answers.problem] += repeat
+        for fragment, made in answers.fragments:
+            call = sweep.calls.setdefault(fragment.text(), ModelCall(fragment=fragment, kernels=made))
             call.launches[place] += repeat
 
 
-Found = tuple[tuple[Fragment, tuple[Kernel, ...]], ...]
+@dataclass
+class _Answers:
+    """Hold the fragments that stand for a call, with their kernels, and why some kernels have none."""
+
+    fragments: list[tuple[Fragment, tuple[Kernel, ...]]] = field(default_factory=list)
+    problem: str | None = None
+
+    def note(self, problem: str) -> None:
+        """Keep the first problem met."""
+        if self.problem is None:
+            self.problem = problem
 
 
 class _Finder:
-    """Fragments for the calls of one graph, each checked: it lowers to kernels that the call launches."""
+    """Find fragments for the calls of one graph, each checked: it lowers to kernels that the call launches."""
 
     def __init__(self, graph: OperatorGraph, calls: Calls, options: LoweringOptions) -> None:
         self._graph = graph
         self._calls = calls
         self._options = options
-        self._producer = {
-            value.name: op for op in graph.operators for value in op.outputs if isinstance(value, Tensor)
-        }
+        self._eager = runtime_traits(options.runtime).eager
+        self._producer: dict[str, Operator] = {}
+        for op in graph.operators:
+            for value in op.outputs:
+                if isinstance(value, Tensor):
+                    self._producer[value.name] = op
         self._lowered: dict[str, tuple[Kernel, ...]] = {}
-        self._known: dict[tuple[int, int], tuple[Found, str | None]] = {}
+        self._known: dict[tuple[int, int], _Answers] = {}
 
     def repeat(self, at: int) -> int:
-        """How often the call runs."""
+        """Return how often the call runs."""
         head = self._calls.heads[at]
         if isinstance(head, Match):
             return head.operator.repeat
         return head.repeat
 
     def launches(self, at: int) -> tuple[Kernel, ...]:
-        """All kernels of the call, the BatchNorm that an exporter folded in included."""
+        """Return all kernels of the call, the BatchNorm that an exporter folded in included."""
+        kernels = self._calls.kernels[at]
         norm = self._calls.norms.get(at)
-        return self._calls.kernels[at] + (() if norm is None else (norm,))
+        if norm is None:
+            return kernels
+        return (*kernels, norm)
 
-    def fragments(self, at: int) -> tuple[Found, str | None]:
-        """Fragments whose kernels are those of the call, as far as there are any, and why some are missing."""
+    def answers(self, at: int) -> _Answers:
+        """Return fragments whose kernels are those of the call, as far as there are any, and why some are missing."""
         head = self._calls.heads[at]
         kernels = self.launches(at)
-        signature = head.signature if isinstance(head, Operator) else None
+        if not isinstance(head, Operator) or head.signature is None:
+            return self._answers(at, head, kernels)
         # Equal operators differ in the copies before them at most, and those are among the kernels.
-        key = None if signature is None else (signature, hash(kernels))
-        if key is not None and key in self._known:
-            return self._known[key]
+        key = (head.signature, hash(kernels))
+        if key not in self._known:
+            self._known[key] = self._answers(at, head, kernels)
+        return self._known[key]
+
+    def _answers(self, at: int, head: Operator | Match, kernels: tuple[Kernel, ...]) -> _Answers:
+        # Kernels are ticked off: a fragment that launches anything else stands for another operator.
         missing = Counter(map(_physical, kernels))
-        found: list[tuple[Fragment, tuple[Kernel, ...]]] = []
-        problem: str | None = None
+        answers = _Answers()
         for candidate in self._candidates(at, head):
             try:
                 fragment = candidate()
                 made = self._kernels(fragment)
             except NotAFragmentError as e:
-                problem = problem or str(e)
+                answers.note(str(e))
                 continue
             except GkestimatorError:
-                problem = problem or "operators that need values which the file leaves open"
+                answers.note("operators that need values which the file leaves open")
                 continue
-            answered = Counter(map(_physical, made))
-            if made and not answered - missing:
-                missing -= answered
-                found.append((fragment, made))
+            launched = Counter(map(_physical, made))
+            if made and launched <= missing:
+                missing -= launched
+                answers.fragments.append((fragment, made))
             if not missing:
-                break
-        if missing and problem is None:
-            if all(k.variant == "contiguous" for k in missing):
-                problem = "copies of tensors that a strided view precedes"
-            else:
-                problem = "operators whose kernels depend on what surrounds them"
-        answer = (tuple(found), problem if missing else None)
-        if key is not None:
-            self._known[key] = answer
-        return answer
+                answers.problem = None
+                return answers
+        if all(kernel.variant == "contiguous" for kernel in missing):
+            answers.note("copies of tensors that a strided view precedes")
+        answers.note("operators whose kernels depend on what surrounds them")
+        return answers
 
     def _kernels(self, fragment: Fragment) -> tuple[Kernel, ...]:
         text = fragment.text()
         if text not in self._lowered:
-            graph = lower(fragment_graph(fragment), self._options)
-            self._lowered[text] = tuple(k for step in graph.steps for k in step.kernels)
+            steps = lower(fragment_graph(fragment), self._options).steps
+            self._lowered[text] = tuple(kernel for step in steps for kernel in step.kernels)
         return self._lowered[text]
 
+    def _covered(self, match: Match) -> list[Operator]:
+        return [self._graph.operators[i] for i in match.covered]
+
     def _candidates(self, at: int, head: Operator | Match) -> Iterator[Callable[[], Fragment]]:
-        """In order of preference: the one operator that a match stands for, then its nodes; then copies."""
+        """Yield in order of preference: the one operator that a match stands for, then its nodes; then copies."""
         if isinstance(head, Match):
-            if (
-                not head.operator.domain
-                and runtime_traits(self._options.runtime).eager
-                and head.name != "silu"
-            ):
-                yield lambda: fragment_of([_valid(head.operator)])
-            nodes = [self._graph.operators[i] for i in head.covered]
-            yield lambda: fragment_of(nodes, head.name)
-            if (
-                head.operator.domain == "com.microsoft"
-            ):  # what onnxruntime does not fuse at the end of a graph
-                yield lambda: fragment_of([head.operator])
+            yield from self._of_match(head)
         elif self._calls.tokens[at] & UNFOLDED:
             own_bias = self._calls.tokens[at] & OWN_BIAS
             yield lambda: fragment_of([head if own_bias else _replaced(head, inputs=head.inputs[:2])])
             yield lambda: fragment_of([_norm_after(head)])
         else:
             yield lambda: fragment_of([head])
-        if runtime_traits(self._options.runtime).eager:
+        if self._eager:
             yield from self._copies(at)
 
+    def _of_match(self, match: Match) -> Iterator[Callable[[], Fragment]]:
+        operator = match.operator
+        if self._eager and not operator.domain and match.name != "silu":
+            yield lambda: fragment_of([_valid(operator)])
+        yield lambda: fragment_of(self._covered(match), match.name)
+        if operator.domain == "com.microsoft":  # what onnxruntime does not fuse at the end of a graph
+            yield lambda: fragment_of([operator])
+
     def _copies(self, at: int) -> Iterator[Callable[[], Fragment]]:
-        """The views behind each input of the call, ended by a Reshape that cannot be one."""
+        """Yield the views behind each input of the call, ended by a Reshape that cannot be one."""
         head = self._calls.heads[at]
         if isinstance(head, Operator):
             name = COPY_PATTERN if _is_view(head) else VIEWED_PATTERN
@@ -222,72 +239,69 @@ class _Finder:
             if head.op_type == "Conv" and not head.domain:
                 yield lambda: fragment_of(_channels_last(head), VIEWED_PATTERN)
         elif head.covered:
-            nodes = [self._graph.operators[i] for i in head.covered]
+            nodes = self._covered(head)
             yield lambda: fragment_of([*self._views(nodes[0].inputs[0]), *nodes], VIEWED_PATTERN)
         for value in self._calls.inputs[at]:
             if not isinstance(value, Tensor):
                 continue
             views = self._views(value)
             if views:
-                flat = _flattened(value, views[-1].version)
-                yield lambda views=views, flat=flat: fragment_of([*views, flat], COPY_PATTERN)  # type: ignore[misc]
+                copied = [*views, _flattened(value, views[-1].version)]
+                yield partial(fragment_of, copied, COPY_PATTERN)
 
     def _views(self, value: object) -> list[Operator]:
-        """The chain of views that leads to ``value``, first to last."""
-        found: list[Operator] = []
-        while isinstance(value, Tensor) and len(found) < _FEW_VIEWS:
+        """Return the chain of views that leads to ``value``, first to last."""
+        views: list[Operator] = []
+        while isinstance(value, Tensor) and len(views) < _FEW_VIEWS:
             op = self._producer.get(value.name)
             if op is None or not _is_view(op):
                 break
-            found.append(op)
+            views.append(op)
             value = op.inputs[0]
-        return found[::-1]
+        return views[::-1]
 
 
 def _valid(op: Operator) -> Operator:
-    """``op`` as ONNX has it: attention takes masks of at most four dimensions, windows add some of length one."""
-    if op.op_type != "Attention":
+    """Return ``op`` as ONNX has it: attention takes masks of at most four dimensions, windows add some of length
+    one."""
+    if op.op_type != "Attention" or len(op.inputs) <= _MASK_OF_ATTENTION:
         return op
-    return _replaced(op, inputs=tuple(_of_rank_4(v) if i == 3 else v for i, v in enumerate(op.inputs)))
-
-
-def _of_rank_4(mask: object) -> Tensor:
-    if not isinstance(mask, Tensor):
-        raise NotAFragmentError("sequences")
+    inputs = list(op.inputs)
+    mask = tensor_of(inputs[_MASK_OF_ATTENTION])
     if math.prod(mask.shape[:-4]) != 1:
         raise NotAFragmentError("masks of more than four dimensions")
-    return replace(mask, shape=mask.shape[-4:], value=None)
+    inputs[_MASK_OF_ATTENTION] = replace(mask, shape=mask.shape[-4:], value=None)
+    return _replaced(op, inputs=tuple(inputs))
 
 
-def _own(name: str, tensor: Tensor, shape: tuple[int, ...], *, weight: bool = True) -> Tensor:
+def _own(name: str, tensor: Tensor, shape: tuple[int, ...], *, weight: bool = False) -> Tensor:
     return Tensor(name=name, dtype=tensor.dtype, shape=shape, storage=name, is_weight=weight)
 
 
 def _norm_after(op: Operator) -> Operator:
-    """The BatchNormalization that the exporter folded into ``op``."""
-    result = op.outputs[0]
-    if not isinstance(result, Tensor) or len(result.shape) < 2:
+    """Return the BatchNormalization that the exporter folded into ``op``."""
+    result = tensor_of(op.outputs[0])
+    if len(result.shape) < 2:
         raise NotAFragmentError("sequences")
     channels = (result.shape[1],)
-    parameters = tuple(_own(f"#{i}", result, channels) for i in range(4))
-    source = _own("#x", result, result.shape, weight=False)
+    parameters = [_own(f"#{i}", result, channels, weight=True) for i in range(4)]
     return _replaced(
         op,
         op_type="BatchNormalization",
         version=15,
         attributes={"epsilon": 1e-5},
-        inputs=(source, *parameters),
+        inputs=(_own("#x", result, result.shape), *parameters),
     )
 
 
 def _channels_last(op: Operator) -> list[Operator]:
-    """The convolution on an image that lies in NHWC: a Transpose, which launches nothing, before it."""
+    """Return the convolution on an image that lies in NHWC: a Transpose, which launches nothing, before it."""
     image = op.inputs[0]
     if not isinstance(image, Tensor) or len(image.shape) != 4:
         raise NotAFragmentError("images that are not two-dimensional")
     batch, channels, height, width = image.shape
-    stored = _own("#nhwc", image, (batch, height, width, channels), weight=False)
-    view = _own("#nchw", image, image.shape, weight=False)
+    stored = _own("#nhwc", image, (batch, height, width, channels))
+    view = _own("#nchw", image, image.shape)
     turned = _replaced(
         op, op_type="Transpose", attributes={"perm": (0, 3, 1, 2)}, inputs=(stored,), outputs=(view,)
     )
@@ -295,12 +309,13 @@ def _channels_last(op: Operator) -> list[Operator]:
 
 
 def _physical(kernel: Kernel) -> Kernel:
-    """``kernel`` without which of its operands are weights, and scalars among them: a fragment holds as a constant what
-    a model computes from its shapes. The bytes stay."""
+    """Return ``kernel`` without which of its operands are weights, and scalars among them: a fragment holds as a
+    constant what a model computes from its shapes. The bytes stay."""
     return replace(kernel, weight_bytes=0, inputs=1)
 
 
 def _flattened(value: Tensor, version: int) -> Operator:
+    """Return a Reshape of ``value`` to one dimension."""
     shape = Tensor(
         name="#shape",
         dtype=DType.INT64,
@@ -316,7 +331,7 @@ def _flattened(value: Tensor, version: int) -> Operator:
         version=version,
         attributes={},
         inputs=(value, shape),
-        outputs=(_own("#flat", value, (value.elements,), weight=False),),
+        outputs=(_own("#flat", value, (value.elements,)),),
     )
 
 

@@ -18,16 +18,8 @@ from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.rows import requirement_row
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.profiling.executors.measuring import LEAST_REPEATS, choose_calls
-from gkestimator.profiling.sweep.cost import (
-    COSTS,
-    CPU_BYTES_PER_S,
-    CPU_FLOPS_PER_S,
-    CPU_HALF_SLOWER,
-    GENERIC_GPU,
-    Costs,
-)
+from gkestimator.profiling.sweep.cost import COSTS, GENERIC_GPU, Costs, cpu_s, cpu_slowness
 from gkestimator.profiling.sweep.planning import PlanRequest
-from gkestimator.profiling.sweep.precision import HALVES
 
 _WARM_CALLS = 3
 _WARM_S = 0.2
@@ -41,8 +33,9 @@ _LAUNCH_S = 1e-4
 
 @frozen
 class ModelPrice:
-    """``latency_s``: of a call, estimated; ``seconds`` that measuring takes; ``mreq_pct``: how much of the GPU's memory
-    the process takes, None where no GPU is named or nothing can say."""
+    """Hold the price of a model. ``latency_s``: of a call, estimated; ``seconds`` that measuring takes;
+    ``mreq_pct``: how much of the GPU's memory the process takes, None where no GPU is named or nothing can
+    say."""
 
     latency_s: float
     seconds: float
@@ -51,7 +44,7 @@ class ModelPrice:
 
 @frozen
 class Prices:
-    """The estimator for every precision wanted, on the GPU that is named or the one that stands in for it."""
+    """Hold the estimator for every precision wanted, on the GPU that is named or the one that stands in for it."""
 
     request: PlanRequest
     gpu: GpuSpec
@@ -60,7 +53,7 @@ class Prices:
 
     @classmethod
     def of(cls, request: PlanRequest, paths: Sequence[Path], dtypes: Sequence[str]) -> Prices:
-        """Raises GkestimatorError: a GPU or bundle that cannot be had, a precision that the GPU lacks."""
+        """Raise GkestimatorError: a GPU or bundle that cannot be had, a precision that the GPU lacks."""
         engines = {
             dtype: Engine(
                 EstimateRequest(
@@ -78,14 +71,14 @@ class Prices:
         return cls(request=request, gpu=target.gpu, engines=engines, note=target.note)
 
     def price(self, graph: OperatorGraph, fragment: Fragment, dtype: str) -> ModelPrice:
-        """Of the model ``graph`` whose fragment in ``dtype`` is ``fragment``. Raises UnsupportedOperatorError, and
-        UsageError for a model that launches nothing."""
+        """Return what measuring ``graph`` takes, whose fragment in ``dtype`` is ``fragment``. Raises
+        UnsupportedOperatorError, and UsageError for a model that launches nothing."""
         engine = self.engines[dtype]
         try:
             lowered = engine.lower_graphs(graph.name, [graph])
-            (found,) = engine.estimate([lowered])
-            row = requirement_row(engine, found)
-            steps = found.lowering.graph.steps
+            (estimated,) = engine.estimate([lowered])
+            row = requirement_row(engine, estimated)
+            steps = estimated.lowering.graph.steps
         finally:
             engine.forget()
         launches = sum(step.repeat * len(step.kernels) for step in steps)
@@ -93,11 +86,12 @@ class Prices:
             raise UsageError(f"{graph.name}: launches nothing: every operator is a view, or known beforehand")
         latency_s = row.latency_ms / 1e3
         if self.request.cpu:
-            kernels = [(k, step.repeat) for step in steps for k in step.kernels]
-            latency_s = sum(
-                n * (k.flops / CPU_FLOPS_PER_S + (k.read_bytes + k.write_bytes) / CPU_BYTES_PER_S)
-                for k, n in kernels
-            ) * (CPU_HALF_SLOWER if dtype in HALVES else 1.0)
+            latency_s = 0.0
+            for step in steps:
+                for kernel in step.kernels:
+                    moved = kernel.read_bytes + kernel.write_bytes
+                    latency_s += step.repeat * cpu_s(kernel.flops, moved)
+            latency_s *= cpu_slowness(dtype)
         seconds = model_s(
             latency_s,
             nbytes=sum(t.nbytes for t in fragment.tensors),
@@ -113,14 +107,19 @@ class Prices:
 def model_s(
     latency_s: float, *, nbytes: int, nodes: int, launches: int, costs: Costs, repeats: int | None = None
 ) -> float:
-    """Seconds of the latency pass and the timeline pass of a model, their part of the chunks' overhead included.
+    """Return the seconds of the latency pass and the timeline pass of a model, their part of the chunks'
+    overhead included.
 
     ``nbytes``: of inputs and weights; ``launches``: kernels of one call.
     """
     load_s = costs.prepare_s + nodes * _NODE_S + nbytes / costs.fill_bytes_per_s
     warm_s = max(_WARM_CALLS * latency_s, _WARM_S)
-    latency = load_s + warm_s + (repeats or choose_calls(int(latency_s * 1e9))) * latency_s
-    timeline_calls = _TIMELINE_WARM + (repeats or LEAST_REPEATS)  # a number that run is told goes for both
-    timeline = load_s + timeline_calls * (latency_s + launches * _LAUNCH_S)
-    chunks = [max(s / costs.chunk_work_s, 1.0 / costs.chunk_entries) for s in (latency, timeline)]
-    return latency + timeline + sum(chunks) * costs.chunk_s
+    calls = repeats or choose_calls(int(latency_s * 1e9))
+    latency = load_s + warm_s + calls * latency_s
+    traced_calls = _TIMELINE_WARM + (repeats or LEAST_REPEATS)  # a number that run is told goes for both
+    traced_s = latency_s + launches * _LAUNCH_S
+    timeline = load_s + traced_calls * traced_s
+    chunks = 0.0
+    for own_s in (latency, timeline):
+        chunks += max(own_s / costs.chunk_work_s, 1.0 / costs.chunk_entries)
+    return latency + timeline + chunks * costs.chunk_s

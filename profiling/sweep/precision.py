@@ -30,10 +30,10 @@ def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
 
 @lru_cache(maxsize=4096)
 def _always_float(op_type: str, opset: int, domain: str) -> frozenset[int]:
-    """Positions of inputs that are float32 whatever the element type (Resize's scales)."""
+    """Return the positions of inputs that are float32 whatever the element type (Resize's scales)."""
     schema = _schema(op_type, opset, domain)
-    found = () if schema is None else schema.inputs
-    return frozenset(i for i, formal in enumerate(found) if formal.type_str == "tensor(float)")
+    inputs = () if schema is None else schema.inputs
+    return frozenset(i for i, formal in enumerate(inputs) if formal.type_str == "tensor(float)")
 
 
 @lru_cache(maxsize=4096)
@@ -45,13 +45,14 @@ def _takes(op_type: str, opset: int, domain: str, dtype: str) -> bool:
 
 
 def native_dtype(fragment: Fragment) -> str | None:
-    """The half precision that a fragment's tensors are in already; None where it is in float32 (or in integers)."""
-    found = {t.dtype for t in fragment.tensors}
-    return next((word for word, dtype in HALVES.items() if dtype in found), None)
+    """Return the half precision that a fragment's tensors are in already; None where it is in float32 (or in
+    integers)."""
+    dtypes = {t.dtype for t in fragment.tensors}
+    return next((word for word, dtype in HALVES.items() if dtype in dtypes), None)
 
 
 def in_dtype(fragment: Fragment, dtype: str) -> Fragment | None:
-    """``fragment`` with its float32 tensors in the element type of ``dtype`` (one of ``plan.DTYPES``).
+    """Return ``fragment`` with its float32 tensors in the element type of ``dtype`` (one of ``plan.DTYPES``).
 
     The fragment itself for fp32 and tf32. None where nothing is left to do (a cast to the type it has already), except
     in a whole model, where such a cast stays and does nothing.
@@ -60,24 +61,22 @@ def in_dtype(fragment: Fragment, dtype: str) -> Fragment | None:
     half = HALVES.get(dtype)
     if half is None:
         return fragment
-    fixed = {
-        name
-        for node in fragment.nodes
-        for at, name in enumerate(node.inputs)
-        if at in _always_float(node.op_type, fragment.opsets.get(node.domain, 1), node.domain)
-    }
-    tensors = tuple(_halved(t, half) if t.name not in fixed else t for t in fragment.tensors)
-    nodes = tuple(_retyped(n, half) for n in fragment.nodes)
-    made = replace(fragment, tensors=tensors, nodes=nodes, opsets=_opsets(fragment, half))
-    by_name = {t.name: t.dtype for t in tensors}
-    if not fragment.is_model and any(
-        n.op_type == "Cast"
-        and by_name.get(n.inputs[0]) is half
-        and n.attributes.get("to") == element_type(half)
-        for n in nodes
-    ):
-        return None
-    return made
+    fixed: set[str] = set()
+    for node in fragment.nodes:
+        floats = _always_float(node.op_type, fragment.opsets.get(node.domain, 1), node.domain)
+        fixed.update(name for at, name in enumerate(node.inputs) if at in floats)
+    tensors = []
+    for tensor in fragment.tensors:
+        tensors.append(tensor if tensor.name in fixed else _halved(tensor, half))
+    nodes = [_retyped(node, half) for node in fragment.nodes]
+    if not fragment.is_model:
+        # Converting what is half already would be measured as a copy.
+        halves = {tensor.name for tensor in tensors if tensor.dtype is half}
+        for node in nodes:
+            into_half = node.op_type == "Cast" and node.attributes.get("to") == element_type(half)
+            if into_half and node.inputs[0] in halves:
+                return None
+    return replace(fragment, tensors=tuple(tensors), nodes=tuple(nodes), opsets=_opsets(fragment, half))
 
 
 def _halved(tensor: FragmentTensor, half: DType) -> FragmentTensor:
@@ -85,12 +84,16 @@ def _halved(tensor: FragmentTensor, half: DType) -> FragmentTensor:
         return tensor
     values = tensor.values
     if values is not None and half is DType.FLOAT16:
-        values = tuple(max(-_FP16_MOST, min(_FP16_MOST, float(v))) for v in values)
+        values = tuple(_clipped(float(v)) for v in values)
     return replace(tensor, dtype=half, values=values)
 
 
+def _clipped(number: float) -> float:
+    return max(-_FP16_MOST, min(_FP16_MOST, number))
+
+
 def _retyped(node: FragmentNode, half: DType) -> FragmentNode:
-    """Attributes that say float32 say ``half``: a converted file stores what was float32 in half precision."""
+    """Have attributes that say float32 say ``half``: a converted file stores what was float32 in half precision."""
     changed = {
         name: element_type(half) for name in _TYPE_ATTRIBUTES if node.attributes.get(name) == _FLOAT_NUMBER
     }
@@ -107,8 +110,12 @@ def _opsets(fragment: Fragment, half: DType) -> Mapping[str, int]:
     if all(_takes(n.op_type, opset, "", "bfloat16") for n in nodes):
         return fragment.opsets
     for node in nodes:
-        before, after = (_schema(node.op_type, v, "") for v in (opset, _BFLOAT16_OPSET))
-        if before is None or after is None or not set(before.attributes) <= set(after.attributes):
+        before = _schema(node.op_type, opset, "")
+        after = _schema(node.op_type, _BFLOAT16_OPSET, "")
+        if before is None or after is None:
+            return fragment.opsets
+        # An attribute that went away, or another input, would make another operator of the node.
+        if not before.attributes.keys() <= after.attributes.keys():
             return fragment.opsets
         if len(before.inputs) != len(after.inputs):
             return fragment.opsets

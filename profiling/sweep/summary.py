@@ -10,7 +10,7 @@ from gkestimator.profiling.sweep.cost import GENERIC_GPU
 
 
 def duration_words(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``3.2 h``."""
+    """Say ``40 s``, ``12 min``, ``3.2 h``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -18,10 +18,19 @@ def duration_words(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
+def expected_words(plan: SweepPlan, *, cpu: bool) -> str:
+    """Say how long the plan should take, and on what: ``about 12 min on A100-PCIE-40GB``."""
+    on = plan.gpu or ("this CPU, guessed" if cpu else f"an unknown GPU, taken as an {GENERIC_GPU}")
+    return f"about {duration_words(plan.estimated_s or 0.0)} on {on}"
+
+
 def _listed(counts: Mapping[str, int], most: int = 12) -> str:
+    # The most frequent first: what does not fit into the line is the least of it.
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     shown = ", ".join(f"{name} {count}" for name, count in ordered[:most])
-    return shown + (f" and {len(ordered) - most} more" if len(ordered) > most else "")
+    if len(ordered) > most:
+        return f"{shown} and {len(ordered) - most} more"
+    return shown
 
 
 def messages_of(
@@ -33,15 +42,16 @@ def messages_of(
     cut_models: int,
     left_out: Mapping[str, int],
 ) -> tuple[str, ...]:
-    """Lines for people, the most important one last."""
+    """Return lines for people, the most important one last."""
     lines = []
     if note is not None and plan.gpu is not None:
         lines.append(note)
     operators = Counter(e.fragment.op_type for e in plan.entries)
-    sources = Counter(
-        e.source.partition(":")[0] if e.source.startswith("model") else e.source for e in plan.entries
-    )
     precisions = Counter(e.dtype for e in plan.entries)
+    sources: Counter[str] = Counter()
+    for entry in plan.entries:
+        is_model = entry.source.startswith("model")
+        sources[entry.source.partition(":")[0] if is_model else entry.source] += 1
     lines.append(f"operators: {_listed(operators)}")
     lines.append(f"sources: {_listed(sources)}; precisions: {_listed(precisions)}")
     if left_out:
@@ -50,11 +60,9 @@ def messages_of(
         lines.append(
             f"the budget ends before {cut_models} entries of the models: more --minutes (or --entries) has them all"
         )
-    on = plan.gpu or ("this CPU, guessed" if cpu else f"an unknown GPU, taken as an {GENERIC_GPU}")
-    seconds = plan.estimated_s or 0.0
     counted = sum(e.counters for e in plan.entries)
     lines.append(
-        f"{len(plan.entries):,} entries of {candidates:,} candidates, {counted} with counters; about "
-        f"{duration_words(seconds)} on {on}"
+        f"{len(plan.entries):,} entries of {candidates:,} candidates, {counted} with counters; "
+        f"{expected_words(plan, cpu=cpu)}"
     )
     return tuple(lines)

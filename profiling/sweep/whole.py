@@ -14,13 +14,12 @@ from gkestimator.core.naming import distinct_names, find_models
 from gkestimator.core.records import frozen
 from gkestimator.onnx_io import Model, read_model
 from gkestimator.profiling.plan import MAX_ENTRIES, ModelPoint, PlanEntry, SweepPlan, entry_id
-from gkestimator.profiling.sweep.cost import GENERIC_GPU
 from gkestimator.profiling.sweep.extraction import NotAFragmentError
 from gkestimator.profiling.sweep.model_fragments import model_fragment, model_patterns
 from gkestimator.profiling.sweep.model_prices import Prices
-from gkestimator.profiling.sweep.planning import DEFAULT_MINUTES, Planned, PlanRequest
+from gkestimator.profiling.sweep.planning import Planned, PlanRequest
 from gkestimator.profiling.sweep.precision import in_dtype, native_dtype
-from gkestimator.profiling.sweep.summary import duration_words
+from gkestimator.profiling.sweep.summary import expected_words
 
 Progress = Callable[[str, int, int], None]
 _DTYPES = ("fp32", "fp16", "tf32", "bf16")
@@ -32,8 +31,8 @@ _LONGEST_NAME = 200
 
 
 def make_whole_plan(request: PlanRequest, progress: Progress | None = None) -> Planned:
-    """Every model of ``request`` at every batch size (None: as exported) in every precision, cheap and most wanted
-    first, until the budget is used up.
+    """Return a plan of every model of ``request`` at every batch size (None: as exported) in every precision,
+    cheap and most wanted first, until the budget is used up.
 
     A model that cannot be planned is in ``failures``, one line for each reason. Where ``request.gpu`` is named, entries
     whose estimated memory is more than it has are left out, and ``messages`` says so. The order does not depend on the
@@ -47,34 +46,29 @@ def make_whole_plan(request: PlanRequest, progress: Progress | None = None) -> P
     prices = Prices.of(request, paths, _dtypes(request))
     maker = _Maker(request=request, prices=prices)
     names = distinct_names(paths)
-    for number, (path, name, pattern) in enumerate(zip(paths, names, model_patterns(names), strict=True)):
+    patterns = model_patterns(names)
+    for number, (path, name) in enumerate(zip(paths, names, strict=True)):
         if progress is not None:
             progress(name, number, len(paths))
-        maker.add(path, name, pattern)
+        maker.add(path, name, patterns[number])
     failures = (*missing, *maker.failures)
     unmet = sorted(request.dims.keys() - maker.dims_met)
     if unmet and maker.points:
         raise UsageError(f"--dim {unmet[0]}: no model has a symbolic dimension of this name")
-    ordered = [entry for point in sorted(maker.points, key=lambda p: p.rank) for entry in point.entries]
+    points = sorted(maker.points, key=lambda point: point.rank)
+    ordered = [entry for point in points for entry in point.entries]
     if not ordered:
-        raise UsageError(f"nothing to plan: {[*(str(e) for _, e in failures), *maker.left_out()][0]}")
-    plan = SweepPlan(
-        runtime=request.runtime,
-        entries=_within(request, ordered),
-        gpu=prices.gpu.name if request.gpu is not None else None,
-        minutes=_minutes(request),
-        seed=request.seed,
-        made_by=request.made_by,
-    )
-    return Planned(
-        plan=plan, failures=failures, messages=_messages(request, prices, maker, plan, len(ordered))
-    )
+        reasons = [str(error) for _, error in failures] + maker.left_out()
+        raise UsageError(f"nothing to plan: {reasons[0]}")
+    plan = request.plan_of(_within(request, ordered), prices.gpu)
+    messages = _messages(request, prices, maker, plan, len(ordered))
+    return Planned(plan=plan, failures=failures, messages=messages)
 
 
 @frozen
 class _Point:
-    """One model at one batch size: an entry for each precision. ``again``: an earlier model of the plan is the same
-    graph; ``seconds``: of all entries."""
+    """Hold one model at one batch size: an entry for each precision. ``again``: an earlier model of the plan
+    is the same graph; ``seconds``: of all entries."""
 
     entries: tuple[PlanEntry, ...]
     batch_size: int
@@ -83,7 +77,7 @@ class _Point:
 
     @property
     def rank(self) -> tuple[bool, int, float, int]:
-        """What points are ordered by; of two that take about as long the smaller batch comes first."""
+        """Return what points are ordered by; of two that take about as long the smaller batch comes first."""
         if self.batch_size in _FIRST:
             turn = 0
         elif self.batch_size in _SECOND:
@@ -95,7 +89,7 @@ class _Point:
 
 @dataclass(slots=True, kw_only=True)
 class _Maker:
-    """Reads, binds and prices models one by one. ``points``, ``failures``: what became of them; ``dims_met``: names of
+    """Read, bind and price models one by one. ``points``, ``failures``: what became of them; ``dims_met``: names of
     dimensions that were asked for and found; ``same``: names of models that an earlier one is equal to, with its name;
     ``too_large``, ``halves``: what is left out, by model."""
 
@@ -110,7 +104,7 @@ class _Maker:
     _seen: dict[str, str] = field(default_factory=dict)  # digests of fragments without a name: whose they are
 
     def add(self, path: Path, name: str, pattern: str) -> None:
-        """The points of one model. Why some are missing is told once, with the batch sizes unless it is all."""
+        """Add the points of one model. Why some are missing is told once, with the batch sizes unless it is all."""
         if not name.isprintable() or len(name) > _LONGEST_NAME:
             self.failures.append(
                 (path, UsageError(f"{path.name}: a plan holds names of at most 200 printable characters"))
@@ -142,6 +136,7 @@ class _Maker:
     def _point(self, model: Model, size: int | None, dims: Mapping[str, int], pattern: str) -> None:
         graph = model.bind(batch_size=size, dims=dims)
         fragment = model_fragment(graph, pattern)
+        # The pattern holds the name: without it equal graphs are equal.
         digest = replace(fragment, pattern="").digest()
         first = self._seen.setdefault(digest, graph.name)
         if first != graph.name:
@@ -160,11 +155,14 @@ class _Maker:
     def _entries(self, graph: OperatorGraph, fragment: Fragment) -> list[PlanEntry]:
         native = native_dtype(fragment)
         words = _dtypes(self.request)
-        if native is not None and native not in words:
-            self.halves[graph.name] = native
+        if native is not None:
+            if native not in words:
+                self.halves[graph.name] = native
+            words = tuple(word for word in words if word == native)
         point = ModelPoint(name=graph.name, batch_size=graph.batch_size, dims=dict(graph.dims))
-        found = []
-        for dtype in words if native is None else [w for w in words if w == native]:
+        entries = []
+        for dtype in words:
+            # The executors run a fragment as it stands: its tensors say the precision.
             typed = in_dtype(fragment, dtype)
             if typed is None:  # only of what is no whole model
                 continue
@@ -172,30 +170,32 @@ class _Maker:
             if price.mreq_pct is not None and price.mreq_pct > 100:
                 self.too_large[graph.name].append(f"{dtype} batch {graph.batch_size}")
                 continue
-            found.append(
-                PlanEntry(
-                    id=entry_id(typed, dtype),
-                    fragment=typed,
-                    dtype=dtype,
-                    source=f"model:{graph.name}"[:_LONGEST_NAME],
-                    estimated_s=round(price.seconds, 4),
-                    model=point,
-                )
+            entry = PlanEntry(
+                id=entry_id(typed, dtype),
+                fragment=typed,
+                dtype=dtype,
+                source=f"model:{graph.name}"[:_LONGEST_NAME],
+                estimated_s=round(price.seconds, 4),
+                model=point,
             )
-        return found
+            entries.append(entry)
+        return entries
 
     def left_out(self) -> list[str]:
-        """What is not in the plan whatever the budget, in lines."""
+        """Return what is not in the plan whatever the budget, in lines."""
         lines = [
             f"left out: {name} is in {half}, which is not among the precisions wanted"
             for name, half in self.halves.items()
         ]
         if self.too_large:
             gpu = self.prices.gpu
-            listed = "; ".join(f"{name} {', '.join(points)}" for name, points in self.too_large.items())
+            gib = (gpu.memory_visible_bytes or 0) / 2**30
+            parts = []
+            for name, points in self.too_large.items():
+                parts.append(f"{name} {', '.join(points)}")
+            listed = "; ".join(parts)
             lines.append(
-                f"left out, for more than the {(gpu.memory_visible_bytes or 0) / 2**30:.1f} GiB of the {gpu.name} are "
-                f"estimated: {listed}"
+                f"left out, for more than the {gib:.1f} GiB of the {gpu.name} are estimated: {listed}"
             )
         return lines
 
@@ -208,49 +208,39 @@ def _dtypes(request: PlanRequest) -> tuple[str, ...]:
     return _DTYPES[:2]
 
 
-def _minutes(request: PlanRequest) -> float | None:
-    if request.minutes is None and request.entries is None:
-        return DEFAULT_MINUTES
-    return request.minutes
-
-
-def _within(request: PlanRequest, ordered: Sequence[PlanEntry]) -> tuple[PlanEntry, ...]:
-    """The head of ``ordered`` that the budget has room for."""
-    minutes = _minutes(request)
-    left_s = float("inf") if minutes is None else 60 * minutes
-    kept: list[PlanEntry] = []
+def _within(request: PlanRequest, ordered: Sequence[PlanEntry]) -> list[PlanEntry]:
+    """Return the head of ``ordered`` that the budget has room for."""
+    left_s = request.budget_s
+    entries: list[PlanEntry] = []
     for entry in ordered[: request.entries or MAX_ENTRIES]:
         left_s -= entry.estimated_s or 0.0
         if left_s < 0:
             break
-        kept.append(entry)
-    if not kept:
-        raise UsageError(f"minutes: found {minutes}, expected enough for one model")
-    return tuple(kept)
+        entries.append(entry)
+    if not entries:
+        raise UsageError(f"minutes: found {request.budget_minutes}, expected enough for one model")
+    return entries
 
 
 def _messages(
     request: PlanRequest, prices: Prices, maker: _Maker, plan: SweepPlan, candidates: int
 ) -> tuple[str, ...]:
-    """Lines for people, the most important one last."""
-    if prices.note is None or plan.gpu is None:
-        lines = []
-    else:
-        lines = [prices.note]
+    """Return lines for people, the most important one last."""
+    lines = []
+    if prices.note is not None and plan.gpu is not None:
+        lines.append(prices.note)
     models = {e.model.name for e in plan.entries if e.model is not None}
+    plural = "s" if len(models) > 1 else ""
     precisions = Counter(e.dtype for e in plan.entries)
     listed = ", ".join(f"{dtype} {n}" for dtype, n in precisions.most_common())
-    lines.append(f"{len(models)} whole model{'s' if len(models) > 1 else ''}; precisions: {listed}")
+    lines.append(f"{len(models)} whole model{plural}; precisions: {listed}")
     if maker.same:
         listed = ", ".join(f"{name} (as {first})" for name, first in maker.same.items())
         lines.append(f"the same graph as an earlier model, so planned last: {listed}")
     lines += maker.left_out()
-    if len(plan.entries) < candidates:
-        lines.append(
-            f"the budget ends before {candidates - len(plan.entries)} entries: more --minutes (or --entries) has all"
-        )
-    on = plan.gpu or ("this CPU, guessed" if request.cpu else f"an unknown GPU, taken as an {GENERIC_GPU}")
-    lines.append(
-        f"{len(plan.entries):,} entries of {candidates:,}; about {duration_words(plan.estimated_s or 0.0)} on {on}"
-    )
+    missing = candidates - len(plan.entries)
+    if missing:
+        lines.append(f"the budget ends before {missing} entries: more --minutes (or --entries) has all")
+    expected = expected_words(plan, cpu=request.cpu)
+    lines.append(f"{len(plan.entries):,} entries of {candidates:,}; {expected}")
     return tuple(lines)

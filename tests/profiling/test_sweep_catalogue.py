@@ -22,7 +22,7 @@ from gkestimator.profiling.sweep.candidates import (
 )
 from gkestimator.profiling.sweep.catalogue import GROUPS, catalogue
 from gkestimator.profiling.sweep.catalogue.making import CatalogueItem
-from gkestimator.profiling.sweep.catalogue.sampling import ShapeSampler
+from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler
 from gkestimator.profiling.sweep.precision import in_dtype
 
 SAMPLED = 600

@@ -7,6 +7,7 @@ package registers them all; torch itself is imported when a call is built.
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 
 from gkestimator.profiling.executors.torch_calls.registry import (
     CALLS,
@@ -19,19 +20,5 @@ from gkestimator.profiling.executors.torch_calls.registry import (
 
 __all__ = ["CALLS", "PATTERN_CALLS", "Call", "Late", "Run", "build_call"]
 
-for _module in (
-    "attention",
-    "convolution",
-    "elementwise",
-    "generators",
-    "indexing",
-    "losses",
-    "matmul",
-    "movement",
-    "normalisation",
-    "pooling",
-    "recurrent",
-    "reduction",
-    "resample",
-):
-    import_module(f"{__name__}.{_module}")
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -4,90 +4,74 @@ from __future__ import annotations
 
 from typing import Any
 
-from gkestimator.profiling.executors.torch_calls.registry import (
-    Call,
-    Run,
-    frame,
-    spatial,
-    torch_call,
-    window_pads,
-)
+import numpy as np
 
-__all__: list[str] = []
-
-_MOST_SPATIAL = 3
-
-
-def _rank(call: Call) -> int:
-    rank = len(call.shape(0)) - 2
-    if not 1 <= rank <= _MOST_SPATIAL:
-        raise call.unsupported(f"{rank} spatial dimensions, expected 1 to {_MOST_SPATIAL}")
-    return rank
+from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call
+from gkestimator.profiling.executors.torch_calls.windows import frame, spatial, spatial_rank, window_pads
 
 
 @torch_call("Conv")
 def conv(call: Call) -> Run:
-    """F.conv1d, conv2d or conv3d; padding that differs between the sides is an F.pad before, as authors write it."""
+    """Call F.conv1d, conv2d or conv3d; padding that differs between the sides is an F.pad before, as authors do."""
     import torch.nn.functional as F  # noqa: N812
 
-    rank = _rank(call)
+    rank = spatial_rank(call)
     function = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
     strides = spatial(call, "strides", rank, 1)
     dilations = spatial(call, "dilations", rank, 1)
-    before, after = window_pads(call, call.shape(0)[2:], call.shape(1)[2:], strides, dilations)
-    groups = int(call.attribute("group", 1))
+    before, after = window_pads(call, call.shape()[2:], call.shape(1)[2:], strides, dilations)
+    groups = call.whole("group", 1)
     if before == after:
         return lambda x, w, b=None: function(x, w, b, strides, before, dilations, groups)
+    # torch pads both sides alike; authors of such models write the padding themselves.
     pads = frame(before, after)
     return lambda x, w, b=None: function(F.pad(x, pads), w, b, strides, 0, dilations, groups)
 
 
+def _transposed_pads(call: Call, totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the padding of a ConvTranspose before and after each dimension: the file's, or what sums to ``totals``."""
+    mode = call.text("auto_pad", "NOTSET")
+    if mode in ("NOTSET", "") and call.integers("output_shape") is None:
+        pads = np.array(call.integers("pads") or [0] * (2 * len(totals)))
+        return pads[: len(totals)], pads[len(totals) :]
+    half = np.trunc(totals / 2).astype(int)  # towards zero: what is too short is made longer at the end
+    before = totals - half if mode == "SAME_LOWER" else half
+    return before, totals - before
+
+
 @torch_call("ConvTranspose")
 def conv_transpose(call: Call) -> Run:
-    """F.conv_transpose1d, 2d or 3d. Raises EntryUnsupportedError for paddings that torch's call cannot say."""
+    """Call F.conv_transpose1d, 2d or 3d, and an F.pad that crops where torch's padding cannot say it."""
     import torch.nn.functional as F  # noqa: N812
 
-    rank = _rank(call)
+    rank = spatial_rank(call)
     function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
-    strides = spatial(call, "strides", rank, 1)
-    dilations = spatial(call, "dilations", rank, 1)
-    groups = int(call.attribute("group", 1))
-    source = call.shape(0)[2:]
-    window = call.shape(1)[2:]
-    result = call.result().shape[2:]
-    whole = [
-        strides[i] * (source[i] - 1) + dilations[i] * (window[i] - 1) + 1 for i in range(rank)
-    ]  # without padding, and without output_padding
-    extra = spatial(call, "output_padding", rank, 0)
-    mode = str(call.attribute("auto_pad", "NOTSET"))
-    explicit = call.integers("pads")
-    if mode in ("NOTSET", "") and call.integers("output_shape") is None:
-        explicit = explicit or [0] * (2 * rank)
-        before = explicit[:rank]
-        after = explicit[rank:]
-    else:
-        before = [0] * rank
-        after = [0] * rank
-        for i in range(rank):
-            total = whole[i] + extra[i] - result[i]
-            half = int(total / 2)  # towards zero: what is too short is made longer at the end
-            before[i] = total - half if mode == "SAME_LOWER" else half
-            after[i] = total - before[i]
+    stride = spatial(call, "strides", rank, 1)
+    dilation = spatial(call, "dilations", rank, 1)
+    groups = call.whole("group", 1)
+    steps = np.array(call.shape()[2:]) - 1
+    reach = np.array(dilation) * (np.array(call.shape(1)[2:]) - 1)
+    whole = np.array(stride) * steps + reach + 1  # sizes without padding, and without output_padding
+    result = np.array(call.result().shape[2:])
+    extra = np.array(spatial(call, "output_padding", rank, 0))
+    before, after = _transposed_pads(call, whole + extra - result)
     # torch pads both sides alike; what the end lacks is output_padding, which must be less than stride or dilation.
-    more = [before[i] - after[i] + extra[i] for i in range(rank)]
-    if min(before) >= 0 and all(0 <= m < max(s, d) for m, s, d in zip(more, strides, dilations, strict=True)):
-        return lambda x, w, b=None: function(x, w, b, strides, before, more, groups, dilations)
-    crop = frame([-n for n in before], [result[i] - whole[i] + before[i] for i in range(rank)])
+    lacking = before - after + extra
+    if before.min() >= 0 and lacking.min() >= 0 and (lacking < np.maximum(stride, dilation)).all():
+        pads = before.tolist()
+        more = lacking.tolist()
+        return lambda x, w, b=None: function(x, w, b, stride, pads, more, groups, dilation)
+    crop = frame((-before).tolist(), (result - whole + before).tolist())
 
     def run(x: Any, w: Any, b: Any = None) -> Any:
-        return F.pad(function(x, w, b, strides, 0, 0, groups, dilations), crop)
+        return F.pad(function(x, w, b, stride, 0, 0, groups, dilation), crop)
 
     return run
 
 
 @torch_call("Col2Im")
 def col2im(call: Call) -> Run:
-    """F.fold, for images."""
+    """Call F.fold, for images."""
     import torch.nn.functional as F  # noqa: N812
 
     image = tuple(call.numbers(1) or ())
@@ -96,6 +80,7 @@ def col2im(call: Call) -> Run:
     pads = call.integers("pads") or [0] * (2 * rank)
     if rank != 2 or pads[:2] != pads[2:]:
         raise call.unsupported("torch folds two spatial dimensions with the same padding on both sides")
-    strides, dilations = (tuple(spatial(call, name, rank, 1)) for name in ("strides", "dilations"))
+    strides = tuple(spatial(call, "strides", rank, 1))
+    dilations = tuple(spatial(call, "dilations", rank, 1))
     before = tuple(pads[:2])
     return lambda x, *_: F.fold(x, image, block, dilations, before, strides)

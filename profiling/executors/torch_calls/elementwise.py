@@ -4,103 +4,114 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, calling, python_number, torch_call
+from gkestimator.profiling.executors.torch_calls.registry import (
+    Call,
+    Change,
+    Run,
+    calling,
+    torch_call,
+    torch_dtype,
+)
 
-__all__: list[str] = []
-
-_UNARY = {
-    "Abs": "abs",
-    "Acos": "acos",
-    "Acosh": "acosh",
-    "Asin": "asin",
-    "Asinh": "asinh",
-    "Atan": "atan",
-    "Atanh": "atanh",
+_SAME_NAME = [
+    "Abs",
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "Ceil",
+    "Cos",
+    "Cosh",
+    "Erf",
+    "Exp",
+    "Floor",
+    "IsNaN",
+    "Log",
+    "Neg",
+    "Reciprocal",
+    "Relu",
+    "Round",
+    "Rsqrt",
+    "Sigmoid",
+    "Sign",
+    "Sin",
+    "Sinh",
+    "Sqrt",
+    "Tan",
+    "Tanh",
+]
+"""Operators that torch has under the same name in lower case."""
+_FUNCTIONS = {name: name.lower() for name in _SAME_NAME} | {
     "BitwiseNot": "bitwise_not",
-    "Ceil": "ceil",
-    "Cos": "cos",
-    "Cosh": "cosh",
-    "Erf": "erf",
-    "Exp": "exp",
-    "Floor": "floor",
-    "IsNaN": "isnan",
-    "Log": "log",
-    "Neg": "neg",
+    "Det": "linalg.det",
+    "HardSwish": "nn.functional.hardswish",
+    "Mish": "nn.functional.mish",
     "Not": "logical_not",
-    "Reciprocal": "reciprocal",
-    "Relu": "relu",
-    "Round": "round",
-    "Sigmoid": "sigmoid",
-    "Sign": "sign",
-    "Sin": "sin",
-    "Sinh": "sinh",
-    "Sqrt": "sqrt",
-    "Tan": "tan",
-    "Tanh": "tanh",
+    "Softplus": "nn.functional.softplus",
+    "Softsign": "nn.functional.softsign",
 }
-_FUNCTIONAL = {"HardSwish": "hardswish", "Mish": "mish", "Softplus": "softplus", "Softsign": "softsign"}
-_BINARY = {
-    "Add": "add",
+"""Functions of one tensor, by their path in torch."""
+_WITH_ALPHA = {
+    "Celu": ("celu", 1.0),
+    "Elu": ("elu", 1.0),
+    "LeakyRelu": ("leaky_relu", 0.01),
+}
+"""Functions of torch.nn.functional with the attribute ``alpha``, and its default."""
+_COMPARISONS = {"Equal": "eq", "Greater": "gt", "GreaterOrEqual": "ge", "Less": "lt", "LessOrEqual": "le"}
+_ARITHMETIC = {"Add": "add", "Mul": "mul", "Sub": "sub"}
+_LOGIC = {
     "And": "logical_and",
     "BitwiseAnd": "bitwise_and",
     "BitwiseOr": "bitwise_or",
     "BitwiseXor": "bitwise_xor",
-    "Equal": "eq",
-    "Greater": "gt",
-    "GreaterOrEqual": "ge",
-    "Less": "lt",
-    "LessOrEqual": "le",
-    "Mul": "mul",
     "Or": "logical_or",
-    "Sub": "sub",
     "Xor": "logical_xor",
 }
 _SELU_ALPHA = 1.67326319217681884765625
 _SELU_GAMMA = 1.05070102214813232421875
 _BROADCAST_SINCE = 7  # before, an attribute asked for it
-
-
-@torch_call(*_UNARY)
-def unary(call: Call) -> Run:
-    """torch's function of that name."""
-    import torch
-
-    return calling(getattr(torch, _UNARY[call.op.op_type]))
-
-
-@torch_call(*_FUNCTIONAL)
-def functional(call: Call) -> Run:
-    """torch.nn.functional's function of that name."""
-    import torch.nn.functional as F  # noqa: N812
-
-    return calling(getattr(F, _FUNCTIONAL[call.op.op_type]))
+_CLIP_TAKES_INPUTS = 11  # before, bounds were attributes
 
 
 @torch_call("Rsqrt", domain=FUSED_DOMAIN)
-def rsqrt(call: Call) -> Run:
-    """torch.rsqrt."""
+@torch_call(*(name for name in _FUNCTIONS if name != "Rsqrt"))
+def unary(call: Call) -> Run:
+    """Call torch's function of that name."""
     import torch
 
-    return calling(torch.rsqrt)
+    return calling(attrgetter(_FUNCTIONS[call.op.op_type])(torch))
+
+
+@torch_call(*_WITH_ALPHA)
+def with_alpha(call: Call) -> Run:
+    """Call torch.nn.functional's function of that name."""
+    import torch.nn.functional as F  # noqa: N812
+
+    name, default = _WITH_ALPHA[call.op.op_type]
+    function = getattr(F, name)
+    alpha = call.real("alpha", default)
+    return lambda x: function(x, alpha)
 
 
 def with_scalars(call: Call, function: Callable[[Any, Any], Any]) -> Run:
-    """A binary function; a one-element constant is a python number, as an author writes it."""
+    """Call a binary function; a one-element constant is a python number, as an author writes it."""
     align = _old_broadcast(call)
     if align is not None:
         return lambda a, b: function(a, align(b))
-    first = call.tensor(0)
-    second = call.tensor(1)
-    for position, other in ((1, first), (0, second)):
-        known = call.peek(position)
-        if known is None or known.size != 1 or len(call.shape(position)) > len(other.shape):
+    # The second operand is the usual place of a scalar.
+    for position in (1, 0):
+        other = call.tensor(1 - position)
+        number = call.peek_number(position)
+        if number is None or len(call.shape(position)) > len(other.shape):
             continue
         if other.elements == 1 and call.peek(1 - position) is not None:
-            continue
-        number = python_number(known)
+            continue  # two constants: one of them must stay a tensor
         call.host.add(position)
         if position == 1:
             return lambda a, b: function(a, number)
@@ -108,31 +119,53 @@ def with_scalars(call: Call, function: Callable[[Any, Any], Any]) -> Run:
     return function
 
 
-def _old_broadcast(call: Call) -> Callable[[Any], Any] | None:
-    """Before opset 7: the second operand's dimensions lie at ``axis`` of the first."""
+def _second_number(call: Call) -> float | int | bool | None:
+    """Return the second operand as a python number; None where it is none, or decides the shape of the result."""
+    if len(call.shape(1)) > call.rank:
+        return None
+    return call.peek_number(1)
+
+
+def _old_broadcast(call: Call) -> Change | None:
+    """Return, before opset 7, what lays the second operand's dimensions at ``axis`` of the first."""
     if call.op.version >= _BROADCAST_SINCE or not call.attribute("broadcast", 0):
         return None
-    rank = len(call.shape(0))
     extent = call.shape(1)
-    axis = int(call.attribute("axis", rank - len(extent)))
-    shape = (*extent, *(1,) * (rank - axis - len(extent)))
+    axis = call.whole("axis", call.rank - len(extent))
+    shape = (*extent, *(1,) * (call.rank - axis - len(extent)))
     return lambda b: b.reshape(shape)
 
 
-@torch_call(*_BINARY)
-def binary(call: Call) -> Run:
-    """torch's function of that name."""
+@torch_call(*_ARITHMETIC)
+def arithmetic(call: Call) -> Run:
+    """Call torch's function of that name."""
     import torch
 
-    function = getattr(torch, _BINARY[call.op.op_type])
-    if call.op.op_type in ("Add", "Mul", "Sub"):
-        return with_scalars(call, function)
-    if function in (torch.eq, torch.gt, torch.ge, torch.lt, torch.le):
-        known = call.peek(1)
-        if known is not None and known.size == 1 and len(call.shape(1)) <= len(call.shape(0)):
-            number = python_number(known)
-            call.host.add(1)
-            return lambda a, b: function(a, number)
+    return with_scalars(call, getattr(torch, _ARITHMETIC[call.op.op_type]))
+
+
+@torch_call(*_COMPARISONS)
+def comparison(call: Call) -> Run:
+    """Call torch's function of that name."""
+    import torch
+
+    function = getattr(torch, _COMPARISONS[call.op.op_type])
+    number = _second_number(call)
+    if number is None:
+        return _aligned(call, function)
+    call.host.add(1)
+    return lambda a, b: function(a, number)
+
+
+@torch_call(*_LOGIC)
+def logic(call: Call) -> Run:
+    """Call torch's function of that name."""
+    import torch
+
+    return _aligned(call, getattr(torch, _LOGIC[call.op.op_type]))
+
+
+def _aligned(call: Call, function: Callable[[Any, Any], Any]) -> Run:
     align = _old_broadcast(call)
     if align is None:
         return function
@@ -141,10 +174,10 @@ def binary(call: Call) -> Run:
 
 @torch_call("Div")
 def div(call: Call) -> Run:
-    """torch.div; whole numbers truncate."""
+    """Call torch.div; whole numbers truncate."""
     import torch
 
-    if call.tensor(0).dtype.is_integer:
+    if call.dtype.is_integer:
         return with_scalars(call, lambda a, b: torch.div(a, b, rounding_mode="trunc"))
     return with_scalars(call, lambda a, b: a / b)
 
@@ -159,33 +192,26 @@ def mod(call: Call) -> Run:
 
 @torch_call("Pow")
 def power(call: Call) -> Run:
-    """torch.pow; a constant exponent is a python number, which selects the square, cube or root."""
+    """Call torch.pow; a constant exponent is a python number, which selects the square, cube or root."""
     import torch
 
-    wanted = call.result().dtype
-    base = call.tensor(0).dtype
-    known = call.peek(1)
-    if known is not None and known.size == 1 and len(call.shape(1)) <= len(call.shape(0)):
-        number = python_number(known)
-        if base.is_floating or isinstance(number, int):
-            call.host.add(1)
-            return lambda a, b: torch.pow(a, number)
-    if base is not call.tensor(1).dtype:
-        from gkestimator.profiling.executors.torch_calls.registry import torch_dtype
-
-        kind = torch_dtype(wanted)
+    number = _second_number(call)
+    if number is not None and (call.dtype.is_floating or isinstance(number, int)):
+        call.host.add(1)
+        return lambda a, b: torch.pow(a, number)
+    if call.dtype is not call.tensor(1).dtype:
+        kind = torch_dtype(call.result().dtype)
         return lambda a, b: torch.pow(a, b).to(kind)
     return calling(torch.pow)
 
 
 @torch_call("BitShift")
 def bit_shift(call: Call) -> Run:
-    """torch's shift in the direction asked for."""
+    """Call torch's shift in the direction asked for."""
     import torch
 
-    return calling(
-        torch.bitwise_left_shift if call.attribute("direction") == "LEFT" else torch.bitwise_right_shift
-    )
+    left = call.attribute("direction") == "LEFT"
+    return calling(torch.bitwise_left_shift if left else torch.bitwise_right_shift)
 
 
 @torch_call("IsInf")
@@ -206,105 +232,85 @@ def is_inf(call: Call) -> Run:
 
 @torch_call("Where")
 def where(call: Call) -> Run:
-    """torch.where; one-element constants are python numbers where the result's shape allows."""
+    """Call torch.where; one of two one-element constants is a python number where the result's shape allows."""
     import torch
 
-    rank = max(len(call.shape(0)), *(len(call.shape(i)) for i in (1, 2) if call.peek(i) is None), 0)
-    numbers: dict[int, Any] = {}
-    for i in (1, 2):
-        known = call.peek(i)
-        if known is not None and known.size == 1 and len(known.shape) <= rank and not numbers:
-            numbers[i] = python_number(known)
-            call.host.add(i)
-    if 1 in numbers:
-        return lambda c, a, b: torch.where(c, numbers[1], b)
-    if 2 in numbers:
-        return lambda c, a, b: torch.where(c, a, numbers[2])
+    rank = call.rank
+    for position in (1, 2):
+        if call.peek(position) is None:
+            rank = max(rank, len(call.shape(position)))
+    for position in (1, 2):
+        number = call.peek_number(position)
+        if number is None or len(call.shape(position)) > rank:
+            continue
+        call.host.add(position)
+        if position == 1:
+            return lambda c, a, b: torch.where(c, number, b)
+        return lambda c, a, b: torch.where(c, a, number)
     return calling(torch.where)
+
+
+def _clip_bounds(call: Call) -> tuple[Any, Any] | None:
+    """Return the bounds as numbers; None where an earlier operator makes one of them."""
+    if call.op.version < _CLIP_TAKES_INPUTS:
+        return call.attribute("min"), call.attribute("max")
+    for position in (1, 2):
+        if call.has(position) and call.peek(position) is None:
+            return None
+    return call.scalar(1), call.scalar(2)
 
 
 @torch_call("Clip")
 def clip(call: Call) -> Run:
-    """torch.clamp with bounds from attributes (before opset 11) or constants."""
+    """Call torch.clamp with bounds from attributes (before opset 11) or constants."""
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    if call.op.version < 11:
-        low = call.attribute("min")
-        high = call.attribute("max")
-    else:
-        if any(call.has(i) and call.peek(i) is None for i in (1, 2)):
-            return calling(torch.clamp)
-        low = call.scalar(1)
-        high = call.scalar(2)
-    if (low, high) == (0, 6) and call.tensor(0).dtype.is_floating:
+    bounds = _clip_bounds(call)
+    if bounds is None:
+        return calling(torch.clamp)
+    if bounds == (0, 6) and call.dtype.is_floating:
         return lambda x, *_: F.relu6(x)
-    if low is None and high is None:
+    if bounds == (None, None):
         return lambda x, *_: x.clone()
+    low, high = bounds
     return lambda x, *_: torch.clamp(x, min=low, max=high)
-
-
-@torch_call("Celu")
-def celu(call: Call) -> Run:
-    """F.celu."""
-    import torch.nn.functional as F  # noqa: N812
-
-    alpha = float(call.attribute("alpha", 1.0))
-    return lambda x: F.celu(x, alpha)
-
-
-@torch_call("Elu")
-def elu(call: Call) -> Run:
-    """F.elu."""
-    import torch.nn.functional as F  # noqa: N812
-
-    alpha = float(call.attribute("alpha", 1.0))
-    return lambda x: F.elu(x, alpha)
 
 
 @torch_call("Gelu")
 def gelu(call: Call) -> Run:
-    """F.gelu, exact or tanh."""
+    """Call F.gelu, exact or tanh."""
     import torch.nn.functional as F  # noqa: N812
 
-    approximate = str(call.attribute("approximate", "none"))
+    approximate = call.text("approximate", "none")
     return lambda x: F.gelu(x, approximate=approximate)
 
 
 @torch_call("HardSigmoid")
 def hard_sigmoid(call: Call) -> Run:
-    """F.hardsigmoid where slope and offset are torch's, else arithmetic."""
+    """Call F.hardsigmoid where slope and offset are torch's, else arithmetic."""
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    alpha = float(call.attribute("alpha", 0.2))
-    beta = float(call.attribute("beta", 0.5))
+    alpha = call.real("alpha", 0.2)
+    beta = call.real("beta", 0.5)
     if math.isclose(alpha, 1 / 6, rel_tol=1e-4) and beta == 0.5:
         return calling(F.hardsigmoid)
     return lambda x: torch.clamp(x * alpha + beta, 0.0, 1.0)
 
 
-@torch_call("LeakyRelu")
-def leaky_relu(call: Call) -> Run:
-    """F.leaky_relu."""
-    import torch.nn.functional as F  # noqa: N812
-
-    alpha = float(call.attribute("alpha", 0.01))
-    return lambda x: F.leaky_relu(x, alpha)
-
-
 @torch_call("PRelu")
 def prelu(call: Call) -> Run:
-    """F.prelu where the slopes are one or one a channel, else arithmetic."""
+    """Call F.prelu where the slopes are one or one a channel, else arithmetic."""
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    source = call.shape(0)
+    source = call.shape()
     slope = call.shape(1)
-    extent = math.prod(slope)
+    count = math.prod(slope)
     aligned = (1,) * (len(source) - len(slope)) + tuple(slope)
-    per_channel = len(source) > 1 and extent == source[1] and aligned[1] == source[1]
-    if call.tensor(0).dtype.is_floating and (extent == 1 or per_channel):
+    per_channel = len(source) > 1 and count == aligned[1] == source[1]
+    if call.dtype.is_floating and (count == 1 or per_channel):
         flat = call.prepare(1, lambda s: s.reshape(-1))
         return lambda x, s: F.prelu(x, flat(s))
     return lambda x, s: torch.where(x > 0, x, s * x)
@@ -312,38 +318,45 @@ def prelu(call: Call) -> Run:
 
 @torch_call("Selu")
 def selu(call: Call) -> Run:
-    """F.selu with torch's constants, else a scaled F.elu."""
+    """Call F.selu with torch's constants, else a scaled F.elu."""
     import torch.nn.functional as F  # noqa: N812
 
-    alpha = float(call.attribute("alpha", _SELU_ALPHA))
-    gamma = float(call.attribute("gamma", _SELU_GAMMA))
-    if math.isclose(alpha, _SELU_ALPHA, rel_tol=1e-4) and math.isclose(gamma, _SELU_GAMMA, rel_tol=1e-4):
+    alpha = call.real("alpha", _SELU_ALPHA)
+    gamma = call.real("gamma", _SELU_GAMMA)
+    usual = math.isclose(alpha, _SELU_ALPHA, rel_tol=1e-4) and math.isclose(gamma, _SELU_GAMMA, rel_tol=1e-4)
+    if usual:
         return calling(F.selu)
     return lambda x: gamma * F.elu(x, alpha)
 
 
 @torch_call("Shrink")
 def shrink(call: Call) -> Run:
-    """F.softshrink or F.hardshrink where bias and threshold are theirs, else arithmetic."""
+    """Call F.softshrink or F.hardshrink where bias and threshold are theirs, else arithmetic."""
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    bias = float(call.attribute("bias", 0.0))
-    lambd = float(call.attribute("lambd", 0.5))
-    if bias == lambd and call.tensor(0).dtype.is_floating:
+    bias = call.real("bias", 0.0)
+    lambd = call.real("lambd", 0.5)
+    floating = call.dtype.is_floating
+    if floating and bias == lambd:
         return lambda x: F.softshrink(x, lambd)
-    if bias == 0.0 and call.tensor(0).dtype.is_floating:
+    if floating and bias == 0.0:
         return lambda x: F.hardshrink(x, lambd)
-    return lambda x: torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, 0.0))
+
+    def run(x: Any) -> Any:
+        upper = torch.where(x > lambd, x - bias, 0.0)
+        return torch.where(x < -lambd, x + bias, upper)
+
+    return run
 
 
 @torch_call("Swish")
 def swish(call: Call) -> Run:
-    """F.silu, or with another slope the arithmetic that authors write."""
+    """Call F.silu, or with another slope the arithmetic that authors write."""
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    alpha = float(call.attribute("alpha", 1.0))
+    alpha = call.real("alpha", 1.0)
     if alpha == 1.0:
         return calling(F.silu)
     return lambda x: x * torch.sigmoid(alpha * x)
@@ -351,10 +364,10 @@ def swish(call: Call) -> Run:
 
 @torch_call("ThresholdedRelu")
 def thresholded_relu(call: Call) -> Run:
-    """F.threshold."""
+    """Call F.threshold."""
     import torch.nn.functional as F  # noqa: N812
 
-    alpha = float(call.attribute("alpha", 1.0))
+    alpha = call.real("alpha", 1.0)
     return lambda x: F.threshold(x, alpha, 0.0)
 
 
@@ -363,7 +376,7 @@ _VARIADIC = {"Sum": "add", "Max": "maximum", "Min": "minimum", "Mean": "add"}
 
 @torch_call(*_VARIADIC)
 def variadic(call: Call) -> Run:
-    """One binary call after the other, and for the mean a division."""
+    """Call a binary function on one operand after the other, and for the mean divide."""
     import torch
 
     function = getattr(torch, _VARIADIC[call.op.op_type])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,30 +16,29 @@ from gkestimator.profiling.executors.torch_calls.registry import (
     torch_dtype,
 )
 
-__all__: list[str] = []
+
+def _made_anew(make: Callable[[Any], Any]) -> Late:
+    """Return a call that makes a tensor on the device that the inputs lie on, out of nothing but that."""
+    return Late(lambda inputs, device: lambda *_: make(device))
 
 
 @torch_call("ConstantOfShape")
 def constant_of_shape(call: Call) -> Late:
-    """torch.full."""
+    """Call torch.full."""
     import torch
 
-    call.host.update(range(len(call.op.inputs)))
+    # The shape is known by now: a tensor of it would only be copied back from the device.
+    call.drop_inputs(0)
     value = call.attribute("value")
     number = 0.0 if value is None else python_number(np.asarray(value))
     shape = call.result().shape
     kind = torch_dtype(call.result().dtype)
-
-    def make(inputs: list[Any], device: Any) -> Run:
-        del inputs
-        return lambda *_: torch.full(shape, number, dtype=kind, device=device)
-
-    return Late(make)
+    return _made_anew(lambda device: torch.full(shape, number, dtype=kind, device=device))
 
 
 @torch_call("EyeLike")
 def eye_like(call: Call) -> Run:
-    """torch.eye, its diagonal moved by a view. Raises EntryUnsupportedError for a moved diagonal."""
+    """Call torch.eye, its diagonal moved by a view. Raises EntryUnsupportedError for a moved diagonal."""
     import torch
 
     if call.attribute("k", 0):
@@ -50,47 +50,41 @@ def eye_like(call: Call) -> Run:
 
 @torch_call("Range")
 def arange(call: Call) -> Late:
-    """torch.arange."""
+    """Call torch.arange."""
     import torch
 
     start, stop, step = (call.scalar(i) for i in range(3))
     kind = torch_dtype(call.result().dtype)
-
-    def make(inputs: list[Any], device: Any) -> Run:
-        del inputs
-        return lambda *_: torch.arange(start, stop, step, dtype=kind, device=device)
-
-    return Late(make)
+    return _made_anew(lambda device: torch.arange(start, stop, step, dtype=kind, device=device))
 
 
-@torch_call("RandomUniform", "RandomNormal", "RandomUniformLike", "RandomNormalLike")
+_RANDOM = {
+    "RandomUniform": ("uniform_", "low", "high"),
+    "RandomNormal": ("normal_", "mean", "scale"),
+}
+
+
+@torch_call(*_RANDOM, *(f"{name}Like" for name in _RANDOM))
 def random_numbers(call: Call) -> Late:
-    """Tensor.uniform_ or Tensor.normal_."""
+    """Call Tensor.uniform_ or Tensor.normal_."""
     import torch
 
+    fill, first_name, second_name = _RANDOM[call.op.op_type.removesuffix("Like")]
+    first = call.real(first_name, 0.0)
+    second = call.real(second_name, 1.0)
     shape = call.result().shape
     kind = torch_dtype(call.result().dtype)
-    uniform = "Uniform" in call.op.op_type
-    first = float(call.attribute("low" if uniform else "mean", 0.0))
-    second = float(call.attribute("high" if uniform else "scale", 1.0))
 
-    def make(inputs: list[Any], device: Any) -> Run:
-        del inputs
+    def make(device: Any) -> Any:
+        empty = torch.empty(shape, dtype=kind, device=device)
+        return getattr(empty, fill)(first, second)
 
-        def run(*_: Any) -> Any:
-            empty = torch.empty(shape, dtype=kind, device=device)
-            if uniform:
-                return empty.uniform_(first, second)
-            return empty.normal_(first, second)
-
-        return run
-
-    return Late(make)
+    return _made_anew(make)
 
 
 @torch_call("Bernoulli")
 def bernoulli(call: Call) -> Run:
-    """torch.bernoulli."""
+    """Call torch.bernoulli."""
     import torch
 
     kind = torch_dtype(call.result().dtype)

@@ -16,7 +16,7 @@ def turned(weight: Any) -> Any:
 
 @torch_call("MatMul")
 def matmul(call: Call) -> Run:
-    """torch.matmul; with a weight matrix F.linear, whose weight the exporter transposed."""
+    """Call torch.matmul; with a weight matrix F.linear, whose weight the exporter transposed."""
     import torch
     import torch.nn.functional as F  # noqa: N812
 
@@ -29,7 +29,7 @@ def matmul(call: Call) -> Run:
 
 @torch_call("Linear", domain=FUSED_DOMAIN)
 def linear(call: Call) -> Run:
-    """F.linear with a bias."""
+    """Call F.linear with a bias."""
     import torch.nn.functional as F  # noqa: N812
 
     if call.is_static(1):
@@ -40,14 +40,14 @@ def linear(call: Call) -> Run:
 
 @torch_call("Gemm")
 def gemm(call: Call) -> Run:
-    """F.linear where the right side lies as a Linear's weight (transB), else torch.addmm or torch.mm."""
+    """Call F.linear where the right side lies as a Linear's weight (transB), else torch.addmm or torch.mm."""
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    alpha = float(call.attribute("alpha", 1.0))
-    beta = float(call.attribute("beta", 1.0))
-    left = bool(call.attribute("transA", 0))
-    right = bool(call.attribute("transB", 0))
+    alpha = call.real("alpha", 1.0)
+    beta = call.real("beta", 1.0)
+    left = call.flag("transA")
+    right = call.flag("transB")
     biased = call.has(2)
     if right and not left and alpha == 1.0 and beta == 1.0:
         if not biased:
@@ -72,8 +72,8 @@ def gemm(call: Call) -> Run:
 
 @torch_call("Einsum")
 def einsum(call: Call) -> Run:
-    """torch.einsum."""
+    """Call torch.einsum."""
     import torch
 
-    equation = str(call.attribute("equation", "")).replace(" ", "")
+    equation = call.text("equation", "").replace(" ", "")
     return lambda *operands: torch.einsum(equation, *operands)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Tensor
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, frame, torch_call, torch_dtype
+from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call, torch_dtype
+from gkestimator.profiling.executors.torch_calls.windows import frame
 
-__all__: list[str] = []
+_SLICE_TAKES_INPUTS = 10
+_PAD_TAKES_INPUTS = 11
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+_MOST_MIRRORED = 3  # dimensions that torch reflects, repeats or wraps
 
 
 @torch_call("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 def reshape(call: Call) -> Run:
-    """Tensor.reshape: a view, or a copy where no stride can say it."""
+    """Call Tensor.reshape: a view, or a copy where no stride can say it."""
     shape = call.result().shape
-    for position in range(1, len(call.op.inputs)):
-        call.host.add(position)
+    call.drop_inputs()
     return lambda x, *_: x.reshape(shape)
 
 
@@ -26,9 +30,9 @@ def reshape(call: Call) -> Run:
 def identity(call: Call) -> Run:
     """Nothing, at inference."""
     if call.op.op_type == "Dropout":
-        if bool(call.scalar(2)):
+        if call.scalar(2):
             raise call.unsupported("training mode")
-        call.host.update(range(1, len(call.op.inputs)))
+        call.drop_inputs()
         if call.wants(1):
             import torch
 
@@ -38,44 +42,41 @@ def identity(call: Call) -> Run:
 
 @torch_call("Transpose")
 def transpose(call: Call) -> Run:
-    """Tensor.permute: a view."""
-    order = call.integers("perm") or list(range(len(call.shape(0)) - 1, -1, -1))
+    """Call Tensor.permute: a view."""
+    order = call.integers("perm") or list(range(call.rank - 1, -1, -1))
     return lambda x: x.permute(order)
 
 
 @torch_call("Expand")
 def expand(call: Call) -> Run:
-    """Tensor.expand: a view."""
+    """Call Tensor.expand: a view."""
     call.host.add(1)
     shape = call.result().shape
     return lambda x, *_: x.expand(shape)
 
 
+def _slice_bounds(call: Call) -> tuple[list[int] | None, ...]:
+    """Return starts, ends, axes and steps, attributes before opset 10; None for what is omitted."""
+    if call.op.version < _SLICE_TAKES_INPUTS:
+        return (*(call.integers(name) for name in ("starts", "ends", "axes")), None)
+    return tuple(call.numbers(position) for position in range(1, 5))
+
+
 @torch_call("Slice")
 def slice_(call: Call) -> Run:
-    """Python's slicing: a view; a negative step is a flip, which copies."""
+    """Call Python's slicing: a view; a negative step is a flip, which copies."""
     import torch
 
-    shape = call.shape(0)
-    rank = len(shape)
-    if call.op.version < 10:
-        starts = call.integers("starts")
-        ends = call.integers("ends")
-        axes = call.integers("axes")
-        steps = None
-    else:
-        starts, ends, axes, steps = (call.numbers(i) for i in range(1, 5))
+    shape = call.shape()
+    starts, ends, axes, steps = _slice_bounds(call)
     if starts is None or ends is None:
         raise call.unsupported("no starts or no ends")
-    index = [slice(None)] * rank
+    index = [slice(None)] * len(shape)
     flips = []
-    if axes is None:
-        chosen = list(range(len(starts)))
-    else:
-        chosen = [call.dimension(a, rank) for a in axes]
-    for place, axis in enumerate(chosen):
+    for place, start in enumerate(starts):
+        axis = place if axes is None else call.dimension(axes[place])
         step = 1 if steps is None else steps[place]
-        numbers = range(*slice(starts[place], ends[place], step).indices(shape[axis]))
+        numbers = range(*slice(start, ends[place], step).indices(shape[axis]))
         if step < 0:
             flips.append(axis)
             numbers = numbers[::-1]
@@ -88,18 +89,18 @@ def slice_(call: Call) -> Run:
 
 @torch_call("Split")
 def split(call: Call) -> Run:
-    """torch.split: views."""
+    """Call torch.split: views."""
     import torch
 
-    axis = call.axis("axis", 0, len(call.shape(0)))
+    axis = call.axis("axis", 0)
     sizes = [out.shape[axis] for out in call.op.outputs if isinstance(out, Tensor)]
-    call.host.update(range(1, len(call.op.inputs)))
+    call.drop_inputs()
     return lambda x, *_: torch.split(x, sizes, axis)
 
 
 @torch_call("Concat")
 def concat(call: Call) -> Run:
-    """torch.cat."""
+    """Call torch.cat."""
     import torch
 
     axis = call.axis("axis", 1, len(call.result().shape))
@@ -108,44 +109,42 @@ def concat(call: Call) -> Run:
 
 @torch_call("Tile")
 def tile(call: Call) -> Run:
-    """Tensor.repeat."""
+    """Call Tensor.repeat."""
     repeats = call.numbers(1)
     if call.op.version < 6 or repeats is None:
         raise call.unsupported("the form before opset 6")
     return lambda x, *_: x.repeat(repeats)
 
 
-@torch_call("DepthToSpace")
-def depth_to_space(call: Call) -> Run:
-    """F.pixel_shuffle, or the reshape, permute, reshape of the other order of blocks."""
+_SHUFFLES = {
+    "DepthToSpace": ("pixel_shuffle", (0, 3, 4, 1, 5, 2)),
+    "SpaceToDepth": ("pixel_unshuffle", (0, 3, 5, 1, 2, 4)),
+}
+"""torch's function for one order of blocks, and how dimensions are permuted for the other."""
+
+
+@torch_call(*_SHUFFLES)
+def shuffle(call: Call) -> Run:
+    """Call F.pixel_shuffle or F.pixel_unshuffle, or reshape, permute and reshape for the other order of blocks."""
     import torch.nn.functional as F  # noqa: N812
 
-    size = int(call.attribute("blocksize", 1))
-    if str(call.attribute("mode", "DCR")) == "CRD":
-        return lambda x: F.pixel_shuffle(x, size)
-    batch, depth, height, width = call.shape(0)
-    blocks = (batch, size, size, depth // (size * size), height, width)
+    name, order = _SHUFFLES[call.op.op_type]
+    size = call.whole("blocksize", 1)
+    if call.text("mode", "DCR") == "CRD":
+        function = getattr(F, name)
+        return lambda x: function(x, size)
+    batch, depth, height, width = call.shape()
+    if call.op.op_type == "DepthToSpace":
+        blocks = (batch, size, size, depth // (size * size), height, width)
+    else:
+        blocks = (batch, depth, height // size, size, width // size, size)
     shape = call.result().shape
-    return lambda x: x.reshape(blocks).permute(0, 3, 4, 1, 5, 2).reshape(shape)
-
-
-@torch_call("SpaceToDepth")
-def space_to_depth(call: Call) -> Run:
-    """A reshape, a permute and the reshape that copies, or F.pixel_unshuffle for the other order of blocks."""
-    import torch.nn.functional as F  # noqa: N812
-
-    size = int(call.attribute("blocksize", 1))
-    if str(call.attribute("mode", "DCR")) == "CRD":
-        return lambda x: F.pixel_unshuffle(x, size)
-    batch, depth, height, width = call.shape(0)
-    blocks = (batch, depth, height // size, size, width // size, size)
-    shape = call.result().shape
-    return lambda x: x.reshape(blocks).permute(0, 3, 5, 1, 2, 4).reshape(shape)
+    return lambda x: x.reshape(blocks).permute(order).reshape(shape)
 
 
 @torch_call("Trilu")
 def trilu(call: Call) -> Run:
-    """torch.triu or torch.tril."""
+    """Call torch.triu or torch.tril."""
     import torch
 
     diagonal = int(call.scalar(1) or 0)
@@ -153,20 +152,9 @@ def trilu(call: Call) -> Run:
     return lambda x, *_: function(x, diagonal)
 
 
-_PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
-_MOST_MIRRORED = 3  # dimensions that torch reflects, repeats or wraps
-
-
-@torch_call("Pad")
-def pad(call: Call) -> Run:
-    """F.pad. Raises EntryUnsupportedError for dimensions that torch does not reflect, repeat or wrap."""
-    import torch.nn.functional as F  # noqa: N812
-
-    rank = len(call.shape(0))
-    mode = str(call.attribute("mode", "constant"))
-    if mode not in _PAD_MODES:
-        raise call.unsupported(f"mode {mode!r}")
-    if call.op.version < 11:
+def _pad_sides(call: Call) -> tuple[list[int], list[int], Any]:
+    """Return what goes before and after each dimension, and the value of what is put there; None where omitted."""
+    if call.op.version < _PAD_TAKES_INPUTS:
         pads = call.integers("pads") or []
         value = call.attribute("value", 0.0)
         axes = None
@@ -175,64 +163,67 @@ def pad(call: Call) -> Run:
         value = call.scalar(2)
         axes = call.numbers(3)
     if axes is None:
-        named = list(range(rank))
-    else:
-        named = [call.dimension(a, rank) for a in axes]
-    before = [0] * rank
-    after = [0] * rank
+        axes = list(range(call.rank))
+    named = [call.dimension(axis) for axis in axes]
+    before = [0] * call.rank
+    after = [0] * call.rank
     for place, axis in enumerate(named):
-        before[axis], after[axis] = pads[place], pads[place + len(named)]
-    first = next((i for i in range(rank) if before[i] or after[i]), rank - 1)
+        before[axis] = pads[place]
+        after[axis] = pads[place + len(named)]
+    return before, after, value
+
+
+@torch_call("Pad")
+def pad(call: Call) -> Run:
+    """Call F.pad. Raises EntryUnsupportedError for dimensions that torch does not reflect, repeat or wrap."""
+    import torch.nn.functional as F  # noqa: N812
+
+    rank = call.rank
+    mode = call.text("mode", "constant")
+    if mode not in _PAD_MODES:
+        raise call.unsupported(f"mode {mode!r}")
+    before, after, value = _pad_sides(call)
+    first = 0  # the first dimension that changes; the last where none does
+    while first < rank - 1 and not before[first] and not after[first]:
+        first += 1
+    sides = frame(before[first:], after[first:])
     if mode == "constant":
-        sides = frame(before[first:], after[first:])
         number = 0 if value is None else value
         return lambda x, *_: F.pad(x, sides, value=number)
     spatial = rank - first
     if min(before) < 0 or min(after) < 0 or spatial > _MOST_MIRRORED:
         raise call.unsupported(f"mode {mode} over {spatial} dimensions, or cropping")
-    sides = frame(before[first:], after[first:])
-    extra = spatial + 2 - rank  # F.pad wants (N, C, spatial...), or without N
     kind = _PAD_MODES[mode]
-    if extra <= 0:
-        lead = rank - spatial - 2
-        shape = call.shape(0)
-        if lead:
-            flat = (int(np.prod(shape[: lead + 1])), *shape[lead + 1 :])
-            result = call.result().shape
-            return lambda x, *_: F.pad(x.reshape(flat), sides, mode=kind).reshape(result)
+    # F.pad wants (N, C, spatial...) here, or that without N.
+    lead = rank - spatial - 2
+    if lead == 0:
         return lambda x, *_: F.pad(x, sides, mode=kind)
-    ones = (1,) * extra
+    shape = call.shape()
+    if lead > 0:
+        wanted = (math.prod(shape[: lead + 1]), *shape[lead + 1 :])
+    else:
+        wanted = (*(1,) * -lead, *shape)
     result = call.result().shape
-    wide = (*ones, *call.shape(0))
-    return lambda x, *_: F.pad(x.reshape(wide), sides, mode=kind).reshape(result)
+    return lambda x, *_: F.pad(x.reshape(wanted), sides, mode=kind).reshape(result)
 
 
 @torch_call("CenterCropPad")
 def center_crop_pad(call: Call) -> Run:
-    """F.pad, with negative sides where it crops."""
+    """Call F.pad, with negative sides where it crops."""
     import torch.nn.functional as F  # noqa: N812
 
     call.host.add(1)
-    before = []
-    after = []
-    for size, wanted in zip(call.shape(0), call.result().shape, strict=True):
-        if wanted >= size:
-            first = (wanted - size) // 2
-            before.append(first)
-            after.append(wanted - size - first)
-        else:
-            first = (size - wanted) // 2
-            before.append(-first)
-            after.append(-(size - wanted - first))
-    sides = frame(before, after)
+    more = np.subtract(call.result().shape, call.shape())
+    before = np.trunc(more / 2).astype(int)  # towards zero, also where it crops
+    sides = frame(before.tolist(), (more - before).tolist())
     return lambda x, *_: F.pad(x, sides)
 
 
 @torch_call("Cast", "CastLike")
 def cast(call: Call) -> Run:
-    """Tensor.to another element type."""
+    """Call Tensor.to another element type."""
     result = call.result().dtype
-    if call.tensor(0).dtype is DType.STRING or result is DType.STRING:
+    if call.dtype is DType.STRING or result is DType.STRING:
         raise call.unsupported("strings")
     kind = torch_dtype(result)
     return lambda x, *_: x.to(kind)
@@ -240,25 +231,26 @@ def cast(call: Call) -> Run:
 
 @torch_call("ReverseSequence")
 def reverse_sequence(call: Call) -> Run:
-    """torch.gather along time by positions that are made beforehand."""
+    """Call torch.gather along time by positions that are made beforehand."""
     import torch
 
     lengths = call.numbers(1) or []
-    batch_axis = int(call.attribute("batch_axis", 1))
-    time_axis = int(call.attribute("time_axis", 0))
-    shape = call.shape(0)
-    positions = np.arange(shape[time_axis])[:, None].repeat(shape[batch_axis], axis=1)
-    for b, length in enumerate(lengths):
-        positions[:length, b] = positions[:length, b][::-1]
+    batch_axis = call.whole("batch_axis", 1)
+    time_axis = call.whole("time_axis", 0)
+    shape = call.shape()
+    times = np.arange(shape[time_axis])[:, None]
+    positions = times.repeat(shape[batch_axis], axis=1)
+    for sample, length in enumerate(lengths):
+        positions[:length, sample] = positions[:length, sample][::-1]
     if time_axis > batch_axis:
         positions = positions.T
     order = torch.from_numpy(np.ascontiguousarray(positions))
     order = order.reshape(*order.shape, *(1,) * (len(shape) - 2))
-    held: dict[Any, Any] = {}
+    on_device: dict[Any, Any] = {}
 
     def run(x: Any, *_: Any) -> Any:
-        if x.device not in held:
-            held[x.device] = order.to(x.device).expand(shape)
-        return torch.gather(x, time_axis, held[x.device])
+        if x.device not in on_device:
+            on_device[x.device] = order.to(x.device).expand(shape)
+        return torch.gather(x, time_axis, on_device[x.device])
 
     return run

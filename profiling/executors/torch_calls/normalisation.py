@@ -5,94 +5,101 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call, torch_dtype
-
-__all__: list[str] = []
+from gkestimator.profiling.executors.torch_calls.registry import (
+    Call,
+    Run,
+    as_it_is,
+    torch_call,
+    torch_dtype,
+)
 
 _SOFTMAX_ANY_AXIS = 13  # before, everything from the axis on was one row
 
 
 @torch_call("Softmax", "LogSoftmax", "Hardmax")
 def softmax(call: Call) -> Run:
-    """F.softmax or F.log_softmax; the hard one is an argmax and a scatter of ones."""
+    """Call F.softmax or F.log_softmax; the hard one is an argmax and a scatter of ones."""
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    kind = call.op.op_type
-    shape = call.shape(0)
-    rank = len(shape)
+    shape = call.shape()
 
     def hard(x: Any, axis: int) -> Any:
         return torch.zeros_like(x).scatter_(axis, x.argmax(axis, keepdim=True), 1.0)
 
     functions: dict[str, Run] = {"Softmax": F.softmax, "LogSoftmax": F.log_softmax, "Hardmax": hard}
-    function = functions[kind]
+    function = functions[call.op.op_type]
     if call.op.version >= _SOFTMAX_ANY_AXIS:
-        axis = call.axis("axis", -1, rank)
+        axis = call.axis("axis", -1)
         return lambda x: function(x, axis)
-    axis = call.axis("axis", 1, rank)
-    if math.prod(shape[axis:]) == (shape[-1] if shape else 1):
+    axis = call.axis("axis", 1)
+    columns = math.prod(shape[axis:])
+    if columns == math.prod(shape[-1:]):
         # What else belongs to the row has length 1: the same numbers without a reshape.
-        return lambda x: function(x, rank - 1)
+        last = len(shape) - 1
+        return lambda x: function(x, last)
     rows = math.prod(shape[:axis])
-    cols = math.prod(shape[axis:])
-    return lambda x: function(x.reshape(rows, cols), 1).reshape(shape)
+    return lambda x: function(x.reshape(rows, columns), 1).reshape(shape)
+
+
+def _extent(call: Call) -> list[int]:
+    """Return the sizes of the dimensions that a row consists of, from ``axis`` on."""
+    return list(call.shape()[call.axis("axis", -1) :])
 
 
 @torch_call("LayerNormalization")
 def layer_norm(call: Call) -> Run:
-    """F.layer_norm over the last dimensions; with its statistics where they are outputs."""
+    """Call F.layer_norm over the last dimensions; with its statistics where they are outputs."""
     import torch
     import torch.nn.functional as F  # noqa: N812
 
-    shape = call.shape(0)
-    extent = list(shape[call.axis("axis", -1, len(shape)) :])
-    epsilon = float(call.attribute("epsilon", 1e-5))
-    laid = [call.prepare(i, lambda w: w.expand(extent).contiguous()) if call.has(i) else None for i in (1, 2)]
+    extent = _extent(call)
+    epsilon = call.real("epsilon", 1e-5)
 
-    def parameter(i: int, w: Any) -> Any:
-        change = laid[i]
-        if w is None or change is None:
-            return w
-        return change(w)
+    def spread(w: Any) -> Any:
+        return w.expand(extent).contiguous()
 
+    scale = call.prepare(1, spread) if call.has(1) else as_it_is
+    shift = call.prepare(2, spread) if call.has(2) else as_it_is
     if call.wants(1) or call.wants(2):
         return lambda x, w, b=None: torch.native_layer_norm(
-            x, extent, parameter(0, w), parameter(1, b), epsilon
+            x, extent, scale(w), b if b is None else shift(b), epsilon
         )
-    return lambda x, w=None, b=None: F.layer_norm(x, extent, parameter(0, w), parameter(1, b), epsilon)
+    return lambda x, w=None, b=None: F.layer_norm(
+        x, extent, w if w is None else scale(w), b if b is None else shift(b), epsilon
+    )
 
 
 @torch_call("RMSNormalization")
 def rms_norm(call: Call) -> Run:
-    """F.rms_norm over the last dimensions."""
+    """Call F.rms_norm over the last dimensions."""
     import torch.nn.functional as F  # noqa: N812
 
-    shape = call.shape(0)
-    extent = list(shape[call.axis("axis", -1, len(shape)) :])
-    epsilon = float(call.attribute("epsilon", 1e-5))
-    laid = call.prepare(1, lambda w: w.expand(extent).contiguous())
-    return lambda x, w: F.rms_norm(x, extent, laid(w), epsilon)
+    extent = _extent(call)
+    epsilon = call.real("epsilon", 1e-5)
+    scale = call.prepare(1, lambda w: w.expand(extent).contiguous())
+    return lambda x, w: F.rms_norm(x, extent, scale(w), epsilon)
 
 
 @torch_call("InstanceNormalization")
 def instance_norm(call: Call) -> Run:
-    """F.instance_norm on the statistics of the input."""
+    """Call F.instance_norm on the statistics of the input."""
     import torch.nn.functional as F  # noqa: N812
 
-    epsilon = float(call.attribute("epsilon", 1e-5))
+    epsilon = call.real("epsilon", 1e-5)
     return lambda x, w, b: F.instance_norm(x, weight=w, bias=b, eps=epsilon)
 
 
 @torch_call("GroupNormalization")
 def group_norm(call: Call) -> Run:
-    """F.group_norm; parameters of one number a group (opset 18) are spread over its channels beforehand."""
+    """Call F.group_norm; parameters of one number a group (opset 18) are spread over its channels beforehand."""
     import torch.nn.functional as F  # noqa: N812
 
-    channels = call.shape(0)[1]
-    groups = int(call.attribute("num_groups", 1))
-    epsilon = float(call.attribute("epsilon", 1e-5))
+    channels = call.shape()[1]
+    groups = call.whole("num_groups", 1)
+    epsilon = call.real("epsilon", 1e-5)
 
+    # Opset 18 stored one number a group, torch one a channel.
     def per_channel(w: Any) -> Any:
         flat = w.reshape(-1)
         if flat.numel() == channels:
@@ -106,42 +113,44 @@ def group_norm(call: Call) -> Run:
 
 @torch_call("BatchNormalization")
 def batch_norm(call: Call) -> Run:
-    """F.batch_norm with stored statistics. Raises EntryUnsupportedError for the training form."""
+    """Call F.batch_norm with stored statistics. Raises EntryUnsupportedError for the training form."""
     import torch.nn.functional as F  # noqa: N812
 
-    if call.attribute("training_mode", 0) or any(call.wants(i) for i in range(1, 5)):
+    if call.flag("training_mode") or any(call.wants(i) for i in range(1, 5)):
         raise call.unsupported("training mode")
-    if call.op.version < 9 and not call.attribute("spatial", 1):
+    if call.op.version < 9 and not call.flag("spatial", 1):
         raise call.unsupported("statistics per activation (spatial = 0)")
-    epsilon = float(call.attribute("epsilon", 1e-5))
-    kind = call.tensor(0).dtype
-    mixed = any(call.tensor(i).dtype is not kind for i in range(1, 5))
-    if mixed:
-        wanted = torch_dtype(kind)
-        laid = [call.prepare(i, lambda w: w.to(wanted)) for i in range(1, 5)]
-        return lambda x, w, b, m, v: F.batch_norm(
-            x, laid[2](m), laid[3](v), laid[0](w), laid[1](b), eps=epsilon
-        )
-    return lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b, eps=epsilon)
+    epsilon = call.real("epsilon", 1e-5)
+    if all(call.tensor(i).dtype is call.dtype for i in range(1, 5)):
+        return lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b, eps=epsilon)
+    kind = torch_dtype(call.dtype)
+
+    def typed(w: Any) -> Any:
+        return w.to(kind)
+
+    scale = call.prepare(1, typed)
+    shift = call.prepare(2, typed)
+    mean = call.prepare(3, typed)
+    variance = call.prepare(4, typed)
+    return lambda x, w, b, m, v: F.batch_norm(x, mean(m), variance(v), scale(w), shift(b), eps=epsilon)
 
 
 @torch_call("LpNormalization")
 def lp_norm(call: Call) -> Run:
-    """F.normalize. A row of zeros gives zeros, as in ONNX."""
+    """Call F.normalize. A row of zeros gives zeros, as in ONNX."""
     import torch.nn.functional as F  # noqa: N812
 
-    axis = call.axis("axis", -1, len(call.shape(0)))
-    order = float(call.attribute("p", 2))
+    axis = call.axis("axis", -1)
+    order = call.real("p", 2)
     return lambda x: F.normalize(x, p=order, dim=axis)
 
 
 @torch_call("MeanVarianceNormalization")
 def mean_variance_norm(call: Call) -> Run:
-    """torch.var_mean, then the arithmetic."""
+    """Call torch.var_mean, then the arithmetic."""
     import torch
 
-    rank = len(call.shape(0))
-    axes = [call.dimension(a, rank) for a in call.integers("axes") or [0, 2, 3]]
+    axes = [call.dimension(a) for a in call.integers("axes") or [0, 2, 3]]
 
     def run(x: Any) -> Any:
         variance, mean = torch.var_mean(x, dim=axes, correction=0, keepdim=True)
@@ -152,13 +161,13 @@ def mean_variance_norm(call: Call) -> Run:
 
 @torch_call("LRN")
 def lrn(call: Call) -> Run:
-    """F.local_response_norm. Raises EntryUnsupportedError for even sizes, which torch centres elsewhere."""
+    """Call F.local_response_norm. Raises EntryUnsupportedError for even sizes, which torch centres elsewhere."""
     import torch.nn.functional as F  # noqa: N812
 
-    size = int(call.attribute("size", 5))
+    size = call.whole("size", 5)
     if size % 2 == 0:
         raise call.unsupported(f"a neighbourhood of {size}, expected an odd number")
-    alpha = float(call.attribute("alpha", 1e-4))
-    beta = float(call.attribute("beta", 0.75))
-    bias = float(call.attribute("bias", 1.0))
+    alpha = call.real("alpha", 1e-4)
+    beta = call.real("beta", 0.75)
+    bias = call.real("bias", 1.0)
     return lambda x: F.local_response_norm(x, size, alpha, beta, bias)

@@ -29,8 +29,8 @@ _PRECISIONS = {
 
 @frozen
 class CallStep:
-    """One call: what it is called with and what it gives, by name (an empty name for what is omitted, taken as a host
-    value, or not asked for)."""
+    """Hold one call: what it is called with and what it gives, by name (an empty name for what is omitted,
+    taken as a host value, or not asked for)."""
 
     call: Call
     run: Run | Late
@@ -40,8 +40,8 @@ class CallStep:
 
 @frozen
 class CallProgram:
-    """The calls of a fragment. ``outputs``: names of its results. ``folded``: names of tensors that depend on weights
-    alone, which the graph therefore holds as weights."""
+    """Hold the calls of a fragment. ``outputs``: names of its results. ``folded``: names of tensors that
+    depend on weights alone, which the graph therefore holds as weights."""
 
     steps: tuple[CallStep, ...]
     outputs: tuple[str, ...]
@@ -49,7 +49,7 @@ class CallProgram:
 
 
 def lowering_options(dtype: str) -> LoweringOptions:
-    """How eager mode runs an entry of that arithmetic."""
+    """Return how eager mode runs an entry of that arithmetic."""
     matrix, half = _PRECISIONS[dtype]
     return LoweringOptions(
         runtime="torch", dtype=dtype, matmul_precision=matrix, conv_precision=matrix, half=half
@@ -57,12 +57,14 @@ def lowering_options(dtype: str) -> LoweringOptions:
 
 
 def program_of(fragment: Fragment, dtype: str) -> CallProgram:
-    """The calls of ``fragment``. Raises EntryUnsupportedError for what eager mode has no call for, or where nothing is
-    launched; ModelError for a fragment that is no valid model."""
+    """Return the calls of ``fragment``. Raises EntryUnsupportedError for what eager mode has no call for, or
+    where nothing is launched; ModelError for a fragment that is no valid model."""
     graph = fragment_graph(fragment)
     options = lowering_options(dtype)
+    # What launches nothing would be measured as the Python call around it.
     if not any(step.kernels or step.unknown for step in lower(graph, options, allow_unknown=True).steps):
         raise EntryUnsupportedError(f"torch executor: {fragment.op_type} launches nothing in eager mode")
+    # Axes, shapes and pads are numbers to an author: the calls take them as Python's.
     known = {
         t.name: np.asarray(t.values).astype(kind).reshape(t.shape)
         for t in fragment.tensors
@@ -84,6 +86,7 @@ def program_of(fragment: Fragment, dtype: str) -> CallProgram:
 def _steps(
     graph: OperatorGraph, options: LoweringOptions, known: Mapping[str, np.ndarray], static: frozenset[str]
 ) -> list[CallStep]:
+    # The same matches as the lowering's: what is measured is what is predicted.
     matches = find_matches(graph, options)
     at = {match.position: match for match in matches}
     covered = {index for match in matches for index in match.covered}
@@ -94,6 +97,7 @@ def _steps(
             group = tuple(graph.operators[i] for i in match.covered)
             steps.append(_step(match.operator, match.name, group, known, static))
         elif index not in covered:
+            # A loop's body runs as often as its counter says, which one call cannot stand for.
             if op.repeat != 1:
                 raise EntryUnsupportedError(f"torch executor: {op.op_type} runs {op.repeat} times, in a loop")
             steps.append(_step(op, "", (), known, static))
@@ -124,7 +128,7 @@ def _step(
 
 
 def _host_type(dtype: DType) -> str | None:
-    """A type of numpy's own that holds host values of an element type; None where numbers cannot."""
+    """Return a type of numpy's own that holds host values of an element type; None where numbers cannot."""
     if dtype.is_floating:
         return {DType.DOUBLE: "float64", DType.FLOAT16: "float16"}.get(dtype, "float32")
     if dtype is DType.BOOL:

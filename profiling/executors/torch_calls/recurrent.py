@@ -6,8 +6,6 @@ from typing import Any
 
 from gkestimator.profiling.executors.torch_calls.registry import Call, Late, Run, torch_call
 
-__all__: list[str] = []
-
 # Position of torch's gates among ONNX's: (input, forget, cell, output) of iofc; (reset, update, new) of zrh.
 _ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 _USUAL = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
@@ -15,45 +13,26 @@ _USUAL = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN"
 
 @torch_call("LSTM", "GRU", "RNN")
 def recurrent(call: Call) -> Late:
-    """One layer of torch's module, its weights packed beforehand. Raises EntryUnsupportedError for cells that torch
-    does not have: peepholes, clipping, other activations, backwards alone, reset before the product."""
+    """Call one layer of torch's module, its weights packed beforehand. Raises EntryUnsupportedError for cells that
+    torch lacks: peepholes, clipping, other activations, backwards alone, reset before the product."""
     kind = call.op.op_type
-    directions = call.shape(2)[0]
-    hidden = call.shape(2)[2]
-    direction = str(call.attribute("direction", "forward"))
-    if direction == "reverse":
-        raise call.unsupported("backwards alone")
-    activations = call.attribute("activations")
-    nonlinearity = "tanh"
-    if activations is not None:
-        given = tuple(str(a).capitalize() for a in activations)
-        if kind == "RNN" and set(given) == {"Relu"}:
-            nonlinearity = "relu"
-        elif given != _USUAL[kind] * directions:
-            raise call.unsupported(f"activations {', '.join(given)}")
-    if call.attribute("clip") is not None or call.attribute("input_forget", 0) or call.has(7):
-        raise call.unsupported("clipping, coupled gates or peepholes")
-    if kind == "GRU" and not call.attribute("linear_before_reset", 0):
-        raise call.unsupported("the reset gate before the product (linear_before_reset = 0)")
-    if any(not call.is_static(i) for i in (1, 2, 3) if call.has(i)):
-        raise call.unsupported("weights that an earlier operator makes")
-    batch_first = bool(call.attribute("layout", 0))
-    steps = call.shape(0)[1 if batch_first else 0]
-    lengths = call.numbers(4)
-    if lengths is not None and any(n != steps for n in lengths):
-        raise call.unsupported("sequences of several lengths")
+    directions, _, hidden = call.shape(2)
+    nonlinearity = _nonlinearity(call, directions)
+    batch_first = call.flag("layout")
+    _refuse_what_torch_lacks(call, call.shape()[1 if batch_first else 0])
     biased = call.has(3)
+    order = list(_ORDER[kind])
+
+    def packed(matrix: Any) -> Any:
+        gates = matrix.reshape(len(order), hidden, *matrix.shape[1:])
+        return gates[order].reshape(matrix.shape)
 
     def make(inputs: list[Any], device: Any) -> Run:
         import torch
 
-        w = inputs[1]
-        r = inputs[2]
-        b: Any = inputs[3] if biased else None
-
-        classes: dict[str, Any] = {"LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU, "RNN": torch.nn.RNN}
+        _, w, r, b, *_rest = [*inputs, None]
         options: dict[str, Any] = {"nonlinearity": nonlinearity} if kind == "RNN" else {}
-        module = classes[kind](
+        module = getattr(torch.nn, kind)(
             w.shape[-1],
             hidden,
             1,
@@ -64,25 +43,50 @@ def recurrent(call: Call) -> Late:
             dtype=w.dtype,
             **options,
         )
-
-        def packed(matrix: Any) -> Any:
-            gates = matrix.reshape(len(_ORDER[kind]), hidden, *matrix.shape[1:])
-            return gates[list(_ORDER[kind])].reshape(matrix.shape)
-
+        # A module's parameters refuse to be written to while autograd watches.
         with torch.no_grad():
             for d in range(directions):
-                suffix = "_l0" + ("_reverse" if d else "")
-                getattr(module, f"weight_ih{suffix}").copy_(packed(w[d]))
-                getattr(module, f"weight_hh{suffix}").copy_(packed(r[d]))
+                suffix = "_l0_reverse" if d else "_l0"
+                parts = {"weight_ih": w[d], "weight_hh": r[d]}
                 if biased:
-                    both = b[d].reshape(2, -1)
-                    getattr(module, f"bias_ih{suffix}").copy_(packed(both[0]))
-                    getattr(module, f"bias_hh{suffix}").copy_(packed(both[1]))
+                    parts["bias_ih"], parts["bias_hh"] = b[d].reshape(2, -1)
+                for name, part in parts.items():
+                    getattr(module, name + suffix).copy_(packed(part))
         module.eval()
+        # cuDNN wants one block of weights, and would copy them together at every call.
         module.flatten_parameters()
         return _run(module, kind, directions, hidden, batch_first)
 
     return Late(make, keeps=(1, 2, 3))
+
+
+def _nonlinearity(call: Call, directions: int) -> str:
+    """Return what an RNN of torch is asked for. Raises EntryUnsupportedError for activations that torch lacks."""
+    kind = call.op.op_type
+    activations = call.attribute("activations")
+    if activations is None:
+        return "tanh"
+    names = tuple(str(a).capitalize() for a in activations)
+    if kind == "RNN" and set(names) == {"Relu"}:
+        return "relu"
+    if names != _USUAL[kind] * directions:
+        raise call.unsupported(f"activations {', '.join(names)}")
+    return "tanh"
+
+
+def _refuse_what_torch_lacks(call: Call, steps: int) -> None:
+    if call.text("direction", "forward") == "reverse":
+        raise call.unsupported("backwards alone")
+    if call.attribute("clip") is not None or call.flag("input_forget") or call.has(7):
+        raise call.unsupported("clipping, coupled gates or peepholes")
+    if call.op.op_type == "GRU" and not call.flag("linear_before_reset"):
+        raise call.unsupported("the reset gate before the product (linear_before_reset = 0)")
+    for position in (1, 2, 3):
+        if call.has(position) and not call.is_static(position):
+            raise call.unsupported("weights that an earlier operator makes")
+    lengths = call.numbers(4) or ()
+    if any(n != steps for n in lengths):
+        raise call.unsupported("sequences of several lengths")
 
 
 def _run(module: Any, kind: str, directions: int, hidden: int, batch_first: bool) -> Run:
@@ -91,22 +95,26 @@ def _run(module: Any, kind: str, directions: int, hidden: int, batch_first: bool
             return tensor.transpose(0, 1)
         return tensor
 
+    def first_state(tensor: Any) -> Any:
+        if tensor is None:
+            return None
+        return states(tensor).contiguous()
+
     def run(
         x: Any, _w: Any, _r: Any, _b: Any = None, _n: Any = None, h: Any = None, c: Any = None, *_: Any
     ) -> Any:
-        first = None
-        if h is not None:
-            h = states(h).contiguous()
-            first = h
-        if kind == "LSTM" and (h is not None or c is not None):
-            if c is not None:
-                c = states(c).contiguous()
-            else:
-                c = h.new_zeros(h.shape)
-            first = (h if h is not None else c.new_zeros(c.shape), c)
+        h = first_state(h)
+        first = h
+        if kind == "LSTM":
+            c = first_state(c)
+            if h is None and c is not None:
+                first = (c.new_zeros(c.shape), c)
+            elif h is not None:
+                first = (h, h.new_zeros(h.shape) if c is None else c)
         result, last = module(x, first)
         result = result.unflatten(-1, (directions, hidden))
-        result = result if batch_first else result.transpose(1, 2)
+        if not batch_first:
+            result = result.transpose(1, 2)
         if kind == "LSTM":
             return result, states(last[0]), states(last[1])
         return result, states(last)

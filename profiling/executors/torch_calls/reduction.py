@@ -1,95 +1,113 @@
-"""Reductions and cumulative sums."""
+"""Reductions, cumulative sums and losses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, calling, torch_call, torch_dtype
+from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call, torch_dtype
 
-__all__: list[str] = []
-
-
-def _functions() -> dict[str, Callable[[Any, list[int], bool], Any]]:
-    import torch
-
-    def prod(x: Any, axes: list[int], keep: bool) -> Any:
-        for axis in sorted(axes, reverse=True):
-            x = torch.prod(x, axis, keepdim=keep, dtype=x.dtype)
-        return x
-
-    return {
-        "ReduceL1": lambda x, axes, keep: _norm(x, 1, axes, keep),
-        "ReduceL2": lambda x, axes, keep: _norm(x, 2, axes, keep),
-        "ReduceLogSum": lambda x, axes, keep: torch.log(torch.sum(x, axes, keepdim=keep)),
-        "ReduceLogSumExp": torch.logsumexp,
-        "ReduceMax": torch.amax,
-        "ReduceMean": torch.mean,
-        "ReduceMin": torch.amin,
-        "ReduceProd": prod,
-        "ReduceSum": lambda x, axes, keep: torch.sum(x, axes, keepdim=keep, dtype=x.dtype),
-        "ReduceSumSquare": lambda x, axes, keep: torch.sum(x * x, axes, keepdim=keep, dtype=x.dtype),
-    }
+Reduction: TypeAlias = "Callable[[Any, list[int], bool], Any]"
+"""From a tensor, axes and whether they stay (with length 1) to the reduced tensor."""
+_FUNCTIONS = {
+    "ReduceLogSumExp": "logsumexp",
+    "ReduceMax": "amax",
+    "ReduceMean": "mean",
+    "ReduceMin": "amin",
+}
+"""Reductions that torch has as they are."""
+_FLOATS_ONLY = frozenset({"ReduceMean", "ReduceLogSumExp", "ReduceLogSum"})
+_OF_ONE_NUMBER_ITSELF = frozenset({"ReduceMax", "ReduceMin", "ReduceMean", "ReduceSum", "ReduceProd"})
 
 
-def _norm(x: Any, order: int, axes: list[int], keep: bool) -> Any:
+def _log_sum(x: Any, axes: list[int], keep: bool) -> Any:
+    return x.sum(axes, keepdim=keep).log()
+
+
+def _product(x: Any, axes: list[int], keep: bool) -> Any:
+    for axis in sorted(axes, reverse=True):  # torch multiplies along one axis at a time
+        x = x.prod(axis, keepdim=keep, dtype=x.dtype)
+    return x
+
+
+def _sum(x: Any, axes: list[int], keep: bool) -> Any:
+    return x.sum(axes, keepdim=keep, dtype=x.dtype)
+
+
+def _sum_of_squares(x: Any, axes: list[int], keep: bool) -> Any:
+    return _sum(x * x, axes, keep)
+
+
+def _absolute_sum(x: Any, axes: list[int], keep: bool) -> Any:
     import torch
 
     if x.is_floating_point():
-        return torch.linalg.vector_norm(x, order, axes, keepdim=keep)
-    if order == 1:
-        return torch.sum(torch.abs(x), axes, keepdim=keep, dtype=x.dtype)
-    return torch.sqrt(torch.sum(x * x, axes, keepdim=keep).double()).to(x.dtype)
+        return torch.linalg.vector_norm(x, 1, axes, keepdim=keep)
+    return _sum(x.abs(), axes, keep)
 
 
-@torch_call(
-    "ReduceL1",
-    "ReduceL2",
-    "ReduceLogSum",
-    "ReduceLogSumExp",
-    "ReduceMax",
-    "ReduceMean",
-    "ReduceMin",
-    "ReduceProd",
-    "ReduceSum",
-    "ReduceSumSquare",
-)
-def reduce(call: Call) -> Run:
-    """torch's reduction of that name over the axes of the attribute or of the constant input."""
+def _norm(x: Any, axes: list[int], keep: bool) -> Any:
+    import torch
+
+    if x.is_floating_point():
+        return torch.linalg.vector_norm(x, 2, axes, keepdim=keep)
+    return torch.sqrt((x * x).sum(axes, keepdim=keep).double()).to(x.dtype)
+
+
+_COMPOSED: dict[str, Reduction] = {
+    "ReduceL1": _absolute_sum,
+    "ReduceL2": _norm,
+    "ReduceLogSum": _log_sum,
+    "ReduceProd": _product,
+    "ReduceSum": _sum,
+    "ReduceSumSquare": _sum_of_squares,
+}
+
+
+def _refuse_what_torch_reduces_otherwise(call: Call, axes: list[int]) -> None:
     kind = call.op.op_type
-    rank = len(call.shape(0))
+    if kind in _FLOATS_ONLY and not call.dtype.is_floating:
+        raise call.unsupported(f"whole numbers ({call.dtype.value})")
+    if kind in ("ReduceMax", "ReduceMin") and call.rank:
+        lengths = [call.shape()[axis] for axis in axes]
+        if 0 in lengths:
+            raise call.unsupported("the extremum of nothing")
+
+
+@torch_call(*_FUNCTIONS, *_COMPOSED)
+def reduce(call: Call) -> Run:
+    """Call torch's reduction of that name over the axes of the attribute or of the constant input."""
+    import torch
+
+    kind = call.op.op_type
+    rank = call.rank
     axes = call.integers("axes")
     if axes is None:
         axes = call.numbers(1)
-    keep = bool(call.attribute("keepdims", 1))
-    function = _functions()[kind]
+    keep = call.flag("keepdims", 1)
+    function = _COMPOSED.get(kind) or getattr(torch, _FUNCTIONS[kind])
     if not axes:
-        if call.attribute("noop_with_empty_axes", 0):
-            axes = []
-            keep = True
-            if kind not in ("ReduceMax", "ReduceMin", "ReduceMean", "ReduceSum", "ReduceProd"):
+        if call.flag("noop_with_empty_axes"):
+            if kind not in _OF_ONE_NUMBER_ITSELF:
                 raise call.unsupported("a reduction over no axes that is not the identity")
             return lambda x, *_: x
         axes = list(range(rank))
-    chosen = [call.dimension(a, rank) for a in axes]
-    if kind in ("ReduceMean", "ReduceLogSumExp", "ReduceLogSum") and not call.tensor(0).dtype.is_floating:
-        raise call.unsupported(f"whole numbers ({call.tensor(0).dtype.value})")
-    if kind in ("ReduceMax", "ReduceMin") and any(call.shape(0)[a] == 0 for a in chosen if rank):
-        raise call.unsupported("the extremum of nothing")
+    chosen = [call.dimension(a) for a in axes]
+    _refuse_what_torch_reduces_otherwise(call, chosen)
     if not rank:
-        one = call.result().shape
-        return lambda x, *_: function(x.reshape(1), [0], False).reshape(one)
+        shape = call.result().shape
+        return lambda x, *_: function(x.reshape(1), [0], False).reshape(shape)
     return lambda x, *_: function(x, chosen, keep)
 
 
 @torch_call("ArgMax", "ArgMin")
 def arg_reduce(call: Call) -> Run:
-    """torch.argmax or torch.argmin; the last of equals by a flip."""
+    """Call torch.argmax or torch.argmin; the last of equals by a flip."""
     import torch
 
-    shape = call.shape(0)
+    shape = call.shape()
     axis = call.axis("axis", 0, len(shape))
-    keep = bool(call.attribute("keepdims", 1))
+    keep = call.flag("keepdims", 1)
     function = torch.argmax if call.op.op_type == "ArgMax" else torch.argmin
     if call.attribute("select_last_index", 0):
         last = shape[axis] - 1
@@ -99,15 +117,16 @@ def arg_reduce(call: Call) -> Run:
 
 @torch_call("CumSum", "CumProd")
 def cumulate(call: Call) -> Run:
-    """torch.cumsum or torch.cumprod; backwards by flips, exclusive by a shift."""
+    """Call torch.cumsum or torch.cumprod; backwards by flips, exclusive by a shift."""
     import torch
 
-    shape = call.shape(0)
-    axis = call.dimension(int(call.scalar(1)), len(shape))
-    function = torch.cumsum if call.op.op_type == "CumSum" else torch.cumprod
-    start = 0 if call.op.op_type == "CumSum" else 1
-    backwards = call.attribute("reverse", 0)
-    exclusive = call.attribute("exclusive", 0)
+    shape = call.shape()
+    axis = call.dimension(int(call.scalar(1)))
+    sums = call.op.op_type == "CumSum"
+    function = torch.cumsum if sums else torch.cumprod
+    start = 0 if sums else 1
+    backwards = call.flag("reverse")
+    exclusive = call.flag("exclusive")
     kind = torch_dtype(call.result().dtype)
     if not backwards and not exclusive:
         return lambda x, *_: function(x, axis, dtype=kind)
@@ -115,9 +134,11 @@ def cumulate(call: Call) -> Run:
     first[axis] = 1
 
     def run(x: Any, *_: Any) -> Any:
-        x = torch.flip(x, [axis]) if backwards else x
+        if backwards:
+            x = torch.flip(x, [axis])
         if exclusive:
-            x = torch.cat((x.new_full(first, start), x.narrow(axis, 0, shape[axis] - 1)), axis)
+            shifted = x.narrow(axis, 0, shape[axis] - 1)
+            x = torch.cat((x.new_full(first, start), shifted), axis)
         total = function(x, axis, dtype=kind)
         if backwards:
             return torch.flip(total, [axis])
@@ -126,9 +147,35 @@ def cumulate(call: Call) -> Run:
     return run
 
 
-@torch_call("Det")
-def determinant(call: Call) -> Run:
-    """torch.linalg.det."""
+def _loss(call: Call) -> Run:
+    """Return F.nll_loss with the attributes of ``call`` over scores, targets and weights."""
     import torch
+    import torch.nn.functional as F  # noqa: N812
 
-    return calling(torch.linalg.det)
+    reduction = call.text("reduction", "mean")
+    ignore = call.whole("ignore_index", -100)
+    target = call.prepare(1, lambda t: t.to(torch.int64))
+    return lambda x, t, w=None: F.nll_loss(x, target(t), w, reduction=reduction, ignore_index=ignore)
+
+
+@torch_call("NegativeLogLikelihoodLoss")
+def nll_loss(call: Call) -> Run:
+    """Call F.nll_loss."""
+    return _loss(call)
+
+
+@torch_call("SoftmaxCrossEntropyLoss")
+def cross_entropy(call: Call) -> Run:
+    """Call F.log_softmax, then F.nll_loss: what F.cross_entropy is."""
+    import torch.nn.functional as F  # noqa: N812
+
+    loss = _loss(call)
+    both = call.wants(1)
+
+    def run(x: Any, t: Any, w: Any = None) -> Any:
+        scores = F.log_softmax(x, 1)
+        if both:
+            return (loss(scores, t, w), scores)
+        return loss(scores, t, w)
+
+    return run

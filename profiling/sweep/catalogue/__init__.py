@@ -1,17 +1,18 @@
 """The built-in catalogue: shapes worth measuring, by group of operators.
 
 A group is a file (or a part of one) with three generators: ``real`` (layers of known architectures), ``corners`` (the
-edges of the range) and ``sampled(sampler, count)`` (low-discrepancy points between them). A new group is a line in
-:data:`GROUPS`.
+edges of the range) and ``sampled(sampler, count)`` (low-discrepancy points between them). Their shapes stand in
+``shapes.toml``. A new group is a line in :data:`GROUPS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from gkestimator.core.records import frozen
+from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue import (
     attention,
     convolution,
@@ -21,58 +22,58 @@ from gkestimator.profiling.sweep.catalogue import (
     movement,
     normalisation,
     pooling,
+    resampling,
 )
 from gkestimator.profiling.sweep.catalogue.making import CatalogueItem
-from gkestimator.profiling.sweep.catalogue.sampling import ShapeSampler
+from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler
 
 __all__ = ["GROUPS", "CatalogueGroup", "CatalogueItem", "catalogue"]
 
 
-@frozen
-class CatalogueGroup:
-    """``share``: this group's part of the sampled shapes."""
+class CatalogueGroup(NamedTuple):
+    """Name one group of operators; ``share`` is its part of the sampled shapes."""
 
     name: str
     share: float
     real: Callable[[], Iterator[CatalogueItem]]
-    corners: Callable[[], Iterator[CatalogueItem]]
-    sampled: Callable[[ShapeSampler, int], Iterator[CatalogueItem]]
+    corners: Callable[[], Iterator[Fragment]]
+    sampled: Callable[[ShapeSampler, int], Iterator[Fragment]]
 
-
-def _group(
-    name: str,
-    share: float,
-    real: Callable[[], Iterator[CatalogueItem]],
-    corners: Callable[[], Iterator[CatalogueItem]],
-    sampled: Callable[[ShapeSampler, int], Iterator[CatalogueItem]],
-) -> CatalogueGroup:
-    return CatalogueGroup(name=name, share=share, real=real, corners=corners, sampled=sampled)
+    def items(self, sampler: ShapeSampler, count: int) -> Iterator[CatalogueItem]:
+        """Yield real shapes, corners, then ``count`` sampled ones."""
+        yield from self.real()
+        for fragment in self.corners():
+            yield CatalogueItem(fragment, "corner")
+        for fragment in self.sampled(sampler, count):
+            yield CatalogueItem(fragment, "sampled")
 
 
 _n = normalisation
 _p = pooling
-_i = indexing
+_r = resampling
 _m = matmul
 GROUPS = (
-    _group("convolution", 0.32, convolution.real, convolution.corners, convolution.sampled),
-    _group("linear", 0.18, _m.real, _m.corners, _m.sampled),
-    _group("batched product", 0.10, _m.batched_real, _m.batched_corners, _m.batched_sampled),
-    _group("attention", 0.05, attention.real, attention.corners, attention.sampled),
-    _group("elementwise", 0.12, elementwise.real, elementwise.corners, elementwise.sampled),
-    _group("normalisation", 0.04, _n.real, _n.corners, _n.sampled),
-    _group("batch normalisation", 0.02, _n.batch_norm_real, _n.batch_norm_corners, _n.batch_norm_sampled),
-    _group("softmax", 0.03, _n.softmax_real, _n.softmax_corners, _n.softmax_sampled),
-    _group("pooling", 0.03, _p.real, _p.corners, _p.sampled),
-    _group("reduction", 0.03, _p.reduction_real, _p.reduction_corners, _p.reduction_sampled),
-    _group("movement", 0.04, movement.real, movement.corners, movement.sampled),
-    _group("indexing", 0.02, _i.real, _i.corners, _i.sampled),
-    _group("resampling", 0.015, _i.resample_real, _i.resample_corners, _i.resample_sampled),
-    _group("recurrent", 0.005, _i.recurrent_real, _i.recurrent_corners, _i.recurrent_sampled),
+    CatalogueGroup("convolution", 0.32, convolution.real, convolution.corners, convolution.sampled),
+    CatalogueGroup("linear", 0.18, _m.real, _m.corners, _m.sampled),
+    CatalogueGroup("batched product", 0.10, _m.batched_real, _m.batched_corners, _m.batched_sampled),
+    CatalogueGroup("attention", 0.05, attention.real, attention.corners, attention.sampled),
+    CatalogueGroup("elementwise", 0.12, elementwise.real, elementwise.corners, elementwise.sampled),
+    CatalogueGroup("normalisation", 0.04, _n.real, _n.corners, _n.sampled),
+    CatalogueGroup(
+        "batch normalisation", 0.02, _n.batch_norm_real, _n.batch_norm_corners, _n.batch_norm_sampled
+    ),
+    CatalogueGroup("softmax", 0.03, _n.softmax_real, _n.softmax_corners, _n.softmax_sampled),
+    CatalogueGroup("pooling", 0.03, _p.real, _p.corners, _p.sampled),
+    CatalogueGroup("reduction", 0.03, _p.reduction_real, _p.reduction_corners, _p.reduction_sampled),
+    CatalogueGroup("movement", 0.04, movement.real, movement.corners, movement.sampled),
+    CatalogueGroup("indexing", 0.02, indexing.real, indexing.corners, indexing.sampled),
+    CatalogueGroup("resampling", 0.015, _r.real, _r.corners, _r.sampled),
+    CatalogueGroup("recurrent", 0.005, _r.recurrent_real, _r.recurrent_corners, _r.recurrent_sampled),
 )
 
 
 def catalogue(sampled: int, seed: int) -> Iterator[CatalogueItem]:
-    """Every real shape and corner, then about ``sampled`` shapes between them; each fragment once, all in float32.
+    """Yield every real shape and corner, then about ``sampled`` shapes between them; each fragment once, in float32.
 
     The same seed gives the same items, and the first of a larger ``sampled`` are not those of a smaller one.
     """
@@ -80,12 +81,9 @@ def catalogue(sampled: int, seed: int) -> Iterator[CatalogueItem]:
     for group in GROUPS:
         # Own streams: a shape added to one group leaves the others' samples as they are.
         sampler = ShapeSampler(np.random.default_rng([seed, *group.name.encode()]))
-        for found in (
-            *group.real(),
-            *group.corners(),
-            *group.sampled(sampler, round(sampled * group.share)),
-        ):
-            text = found.fragment.text()
+        for entry in group.items(sampler, round(sampled * group.share)):
+            # Architectures share layers; a shape counts once, for the first that has it.
+            text = entry.fragment.text()
             if text not in seen:
                 seen.add(text)
-                yield found
+                yield entry

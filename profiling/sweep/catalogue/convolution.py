@@ -2,44 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from gkestimator.core.fragments import Fragment
-from gkestimator.profiling.sweep.catalogue.architectures import CONVOLUTIONS, TRANSPOSED, ConvLayer
-from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, item, operator, weight, x
-from gkestimator.profiling.sweep.catalogue.sampling import ShapeSampler
+from gkestimator.core.fragments import Fragment, JsonAttribute
+from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, operator, weight, x
+from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 BATCHES = (1, 8, 32, 128)
 
 
-def conv(
-    batch: int,
-    layer: ConvLayer,
+class ConvLayer(NamedTuple):
+    """Name what a two-dimensional convolution is made of; kernel and image are (height, width)."""
+
+    c_in: int
+    c_out: int
+    kernel: Sequence[int]
+    stride: int
+    groups: int
+    dilation: int
+    image: Sequence[int]
+
+
+def _conv(
+    image: Sequence[int],
+    c_out: int,
+    kernel: Sequence[int],
     *,
+    pads: Sequence[int],
+    stride: int,
+    groups: int = 1,
     bias: bool = False,
+    **attributes: JsonAttribute,
 ) -> Fragment:
-    """A two-dimensional convolution of ``batch`` images, padded so that the size is kept up to the stride."""
-    c_in, c_out, (kh, kw), stride, groups, dilation, (h, w) = layer
-    pads = (dilation * (kh - 1) // 2, dilation * (kw - 1) // 2)
-    if kh == stride and kh > 1:  # patches
-        pads = (0, 0)
+    """Return a Conv of an image (batch, channels, sizes...); ``pads``, before as after, and kernel by dimension."""
+    operands = [x(*image), weight(c_out, image[1] // groups, *kernel)]
+    if bias:
+        operands.append(weight(c_out))
     return operator(
         "Conv",
-        x(batch, c_in, h, w),
-        weight(c_out, c_in // groups, kh, kw),
-        *([weight(c_out)] if bias else []),
+        *operands,
         attributes={
-            "dilations": (dilation, dilation),
-            "group": groups,
-            "kernel_shape": (kh, kw),
+            "kernel_shape": tuple(kernel),
             "pads": (*pads, *pads),
-            "strides": (stride, stride),
+            "strides": (stride,) * len(kernel),
+            **attributes,
         },
     )
 
 
+def conv(batch: int, layer: ConvLayer, *, bias: bool = False) -> Fragment:
+    """Return a two-dimensional convolution of ``batch`` images, padded so that the size is kept up to the stride."""
+    height, width = layer.kernel
+    pads = (layer.dilation * (height - 1) // 2, layer.dilation * (width - 1) // 2)
+    # Cut out side by side, so nothing is padded.
+    if height == layer.stride and height > 1:  # patches
+        pads = (0, 0)
+    return _conv(
+        (batch, layer.c_in, *layer.image),
+        layer.c_out,
+        layer.kernel,
+        pads=pads,
+        stride=layer.stride,
+        groups=layer.groups,
+        bias=bias,
+        dilations=(layer.dilation, layer.dilation),
+        group=layer.groups,
+    )
+
+
 def conv_transpose(batch: int, c_in: int, c_out: int, kernel: int, stride: int, size: int) -> Fragment:
-    """A transposed convolution that multiplies the size by ``stride`` (kernel = stride or stride + 2)."""
+    """Return a transposed convolution that multiplies the size by ``stride`` (kernel = stride or stride + 2)."""
     pad = max(0, (kernel - stride) // 2)
     return operator(
         "ConvTranspose",
@@ -54,113 +87,60 @@ def conv_transpose(batch: int, c_in: int, c_out: int, kernel: int, stride: int, 
 
 
 def real() -> Iterator[CatalogueItem]:
-    """The distinct layers of known architectures; detection sizes at small batches alone."""
-    for source, layers in CONVOLUTIONS.items():
+    """Yield the distinct layers of known architectures; detection sizes at small batches alone."""
+    for source, layers in table("convolution").items():
         batches = (1, 4) if source == "detection" else BATCHES
-        for number, layer in enumerate(layers):
+        for number, row in enumerate(layers):
+            layer = ConvLayer(*row)
             for batch in batches:
-                yield item(conv(batch, layer), source)
+                yield CatalogueItem(conv(batch, layer), source)
             if number % 8 == 0:
-                yield item(conv(8, layer, bias=True), source)
-    for c_in, c_out, kernel, stride, size in TRANSPOSED:
+                yield CatalogueItem(conv(8, layer, bias=True), source)
+    for row in table("convolution", "transposed"):
         for batch in (1, 8, 32):
-            yield item(conv_transpose(batch, c_in, c_out, kernel, stride, size), "vision")
+            yield CatalogueItem(conv_transpose(batch, *row), "vision")
 
 
-def corners() -> Iterator[CatalogueItem]:
-    """Tiny and huge images, one channel, odd sizes, one pixel, large kernels, 1-D and 3-D."""
-    layers: list[tuple[int, ConvLayer]] = []
-    for kernel in (1, 3, 5, 7):
-        k = (kernel, kernel)
-        layers += [
-            (1, ConvLayer(1, 1, k, 1, 1, 1, (7, 7))),
-            (1, ConvLayer(3, 7, k, 1, 1, 1, (513, 513))),
-            (1, ConvLayer(513, 511, k, 1, 1, 1, (13, 13))),
-            (1, ConvLayer(2048, 2048, k, 1, 1, 1, (7, 7))),
-            (2, ConvLayer(16, 16, k, 1, 1, 1, (1024, 1024))),
-            (128, ConvLayer(64, 64, k, 1, 1, 1, (1, 1))),
-            (1, ConvLayer(64, 64, k, 2, 1, 1, (1, 4096))),
-            (128, ConvLayer(4, 4, k, 1, 1, 1, (64, 64))),
-        ]
-    for kernel in (3, 5, 7, 9, 13, 31):
-        k = (kernel, kernel)
-        layers += [
-            (1, ConvLayer(7, 7, k, 1, 7, 1, (57, 57))),
-            (8, ConvLayer(256, 256, k, 1, 256, 1, (56, 56))),
-            (64, ConvLayer(1024, 1024, k, 1, 1024, 1, (14, 14))),
-            (1, ConvLayer(64, 128, k, 1, 64, 1, (32, 32))),
-        ]
-    for dilation in (2, 4, 8):
-        layers += [(4, ConvLayer(c, c, (3, 3), 1, 1, dilation, (65, 65))) for c in (8, 96, 512)]
-    for groups in (2, 4, 8, 16):
-        layers += [(4, ConvLayer(128, 128, (3, 3), 1, groups, 1, (s, s))) for s in (7, 28, 112)]
-    for sides in ((1, 7), (7, 1), (1, 3), (3, 1), (1, 15)):
-        layers += [(8, ConvLayer(c, c, sides, 1, 1, 1, (17, 17))) for c in (32, 192)]
-    for batch, layer in layers:
-        yield item(conv(batch, layer), "corner")
-    for batch, c_in, c_out, kernel, length, stride in (
-        (1, 80, 384, 3, 3000, 1),
-        (8, 384, 384, 3, 3000, 2),
-        (1, 1, 512, 10, 64000, 5),
-        (4, 512, 512, 3, 12799, 2),
-        (16, 64, 64, 9, 1024, 1),
-        (32, 256, 256, 1, 512, 1),
-    ):
-        attributes = {
-            "kernel_shape": (kernel,),
-            "pads": (kernel // 2, kernel // 2),
-            "strides": (stride,),
-        }
-        yield item(
-            operator("Conv", x(batch, c_in, length), weight(c_out, c_in, kernel), attributes=attributes),
-            "corner",
-        )
-    for batch, c_in, c_out, kernel, size in ((1, 3, 64, 3, 56), (1, 64, 64, 3, 28), (4, 32, 64, 1, 28)):
-        pad = kernel // 2
-        yield item(
-            operator(
-                "Conv",
-                x(batch, c_in, 16, size, size),
-                weight(c_out, c_in, kernel, kernel, kernel),
-                attributes={"kernel_shape": (kernel,) * 3, "pads": (pad,) * 6, "strides": (1, 1, 1)},
-            ),
-            "corner",
-        )
-    for channels, kernel, stride, size in ((1, 2, 2, 7), (7, 3, 2, 33), (512, 4, 2, 4), (32, 4, 4, 128)):
-        yield item(conv_transpose(1, channels, channels, kernel, stride, size), "corner")
+def corners() -> Iterator[Fragment]:
+    """Yield tiny and huge images, one channel, odd sizes, one pixel, large kernels, 1-D and 3-D."""
+    for batch, *row in table("convolution", "corners"):
+        yield conv(batch, ConvLayer(*row))
+    for batch, c_in, c_out, kernel, length, stride in table("convolution", "signals"):
+        yield _conv((batch, c_in, length), c_out, (kernel,), pads=(kernel // 2,), stride=stride)
+    for batch, c_in, c_out, kernel, size in table("convolution", "volumes"):
+        image = (batch, c_in, 16, size, size)
+        yield _conv(image, c_out, (kernel,) * 3, pads=(kernel // 2,) * 3, stride=1)
+    for channels, kernel, stride, size in table("convolution", "transposed_corners"):
+        yield conv_transpose(1, channels, channels, kernel, stride, size)
 
 
-def sampled(sampler: ShapeSampler, count: int) -> Iterator[CatalogueItem]:
-    """Half dense (kernels 1, 3, 5, 7), a quarter depthwise, the rest grouped, dilated or transposed."""
-    ranges = ((1, 128), (3, 2048), (4, 2048), (4, 512))
+def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
+    """Yield half dense ones (kernels 1, 3, 5, 7), a quarter depthwise, the rest grouped, dilated or transposed."""
     kinds = ("dense", "dense", "dense", "dense", "depthwise", "depthwise", "grouped", "dilated", "transposed")
     kernels = (1, 1, 3, 3, 3, 5, 7)
-    picked = sampler.pick(count, kinds)
-    chosen = sampler.pick(count, kernels)
-    strided = sampler.pick(count, (1, 1, 2))
-    for n, (batch, c_in, c_out, size) in enumerate(sampler.sizes(count, ranges)):
-        kind = kinds[picked[n]]
-        kernel = kernels[chosen[n]]
-        stride = (1, 1, 2)[strided[n]]
-        k = (kernel, kernel)
-        s = (size, size)
+    strides = (1, 1, 2)
+    of_kind = sampler.pick(count, kinds)
+    of_kernel = sampler.pick(count, kernels)
+    of_stride = sampler.pick(count, strides)
+    sizes = sampler.sizes(count, table("convolution", "between"))
+    for n, (batch, c_in, c_out, size) in enumerate(sizes):
+        kind = kinds[of_kind[n]]
+        kernel = kernels[of_kernel[n]]
+        stride = strides[of_stride[n]]
+        if kind == "transposed":
+            kernel = (2, 4)[c_out % 2] if stride == 2 else 3
+            yield conv_transpose(batch, c_in, c_out, kernel, stride, min(size, 128))
+            continue
+        groups = dilation = 1
         if kind == "depthwise":
-            k = (max(3, kernel),) * 2
-            layer = ConvLayer(c_in, c_in, k, stride, c_in, 1, s)
+            kernel = max(3, kernel)
+            c_out = groups = c_in
         elif kind == "grouped":
             groups = (2, 4, 8, 16, 32)[c_out % 5]
-            width = max(1, c_in // groups) * groups
-            layer = ConvLayer(width, width, k, stride, groups, 1, s)
+            c_in = c_out = max(1, c_in // groups) * groups
         elif kind == "dilated":
-            layer = ConvLayer(c_in, c_out, (3, 3), 1, 1, (2, 4, 6)[c_out % 3], s)
-        elif kind == "transposed":
-            yield item(
-                conv_transpose(
-                    batch, c_in, c_out, (2, 4)[c_out % 2] if stride == 2 else 3, stride, min(size, 128)
-                ),
-                "sampled",
-            )
-            continue
-        else:
-            layer = ConvLayer(c_in, c_out, k, stride, 1, 1, s)
-        yield item(conv(batch, layer, bias=n % 16 == 0), "sampled")
+            kernel = 3
+            stride = 1
+            dilation = (2, 4, 6)[c_out % 3]
+        layer = ConvLayer(c_in, c_out, (kernel, kernel), stride, groups, dilation, (size, size))
+        yield conv(batch, layer, bias=n % 16 == 0)

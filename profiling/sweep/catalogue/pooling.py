@@ -5,89 +5,61 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gkestimator.core.fragments import Fragment
-from gkestimator.profiling.sweep.catalogue.architectures import ACTIVATIONS
-from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, constant, item, operator, x
-from gkestimator.profiling.sweep.catalogue.sampling import ShapeSampler
+from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, constant, operator, x
+from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 _BATCHES = (1, 8, 32)
 
 
-def pool(op_type: str, shape: tuple[int, ...], kernel: int, stride: int) -> Fragment:
-    """MaxPool or AveragePool over squares."""
+def pool(op_type: str, shape: Sequence[int], kernel: int, stride: int) -> Fragment:
+    """Return a MaxPool or AveragePool over squares."""
+    # Windows that overlap keep the size, as ResNet's stem does.
     pad = kernel // 2 if stride < kernel else 0
-    return operator(
-        op_type,
-        x(*shape),
-        attributes={
-            "kernel_shape": (kernel, kernel),
-            "pads": (pad, pad, pad, pad),
-            "strides": (stride, stride),
-        },
-    )
+    attributes = {"kernel_shape": (kernel,) * 2, "pads": (pad,) * 4, "strides": (stride,) * 2}
+    return operator(op_type, x(*shape), attributes=attributes)
+
+
+def _global(batch: int, channels: int, *image: int) -> Fragment:
+    return operator("GlobalAveragePool", x(batch, channels, *image))
 
 
 def reduce(op_type: str, shape: Sequence[int], axes: Sequence[int], *, keep: int = 1) -> Fragment:
-    """A Reduce* operator; axes are an attribute up to opset 17 (ReduceSum: an input since 13)."""
+    """Return a Reduce* operator; axes are an attribute up to opset 17 (ReduceSum: an input since 13)."""
     if op_type == "ReduceSum":
         return operator(op_type, x(*shape), constant(axes), attributes={"keepdims": keep})
     return operator(op_type, x(*shape), attributes={"axes": tuple(axes), "keepdims": keep}, opset=17)
 
 
-def _arg(op_type: str, shape: Sequence[int], axis: int) -> Fragment:
-    return operator(op_type, x(*shape), attributes={"axis": axis, "keepdims": 0})
+def _along(kind: str, shape: Sequence[int], axis: int) -> Fragment:
+    """Return a mean, a maximum or the place of one along an axis, which goes away."""
+    if kind == "arg_max":
+        return operator("ArgMax", x(*shape), attributes={"axis": axis, "keepdims": 0})
+    return reduce({"mean": "ReduceMean", "max": "ReduceMax"}[kind], shape, (axis,), keep=0)
 
 
 def real() -> Iterator[CatalogueItem]:
-    """Pools of ResNet, VGG, Inception, DenseNet, SPP of YOLO, global pools."""
-    for op, shape, kernel, stride, source in (
-        ("MaxPool", (64, 112, 112), 3, 2, "vision"),
-        ("MaxPool", (64, 224, 224), 2, 2, "vision"),
-        ("MaxPool", (128, 112, 112), 2, 2, "vision"),
-        ("MaxPool", (512, 28, 28), 2, 2, "vision"),
-        ("MaxPool", (288, 35, 35), 3, 2, "vision"),
-        ("AveragePool", (192, 35, 35), 3, 1, "vision"),
-        ("AveragePool", (768, 17, 17), 3, 1, "vision"),
-        ("AveragePool", (128, 56, 56), 2, 2, "vision"),
-        ("AveragePool", (512, 14, 14), 2, 2, "vision"),
-        ("MaxPool", (512, 20, 20), 5, 1, "detection"),
-        ("MaxPool", (256, 20, 20), 13, 1, "detection"),
-        ("MaxPool", (256, 200, 304), 1, 2, "detection"),
-    ):
+    """Yield pools of ResNet, VGG, Inception, DenseNet, SPP of YOLO, global pools."""
+    for source, rows in table("pooling").items():
+        for op_type, image, kernel, stride in rows:
+            for batch in _BATCHES:
+                yield CatalogueItem(pool(op_type, (batch, *image), kernel, stride), source)
+    for channels, size in table("pooling", "global"):
         for batch in _BATCHES:
-            yield item(pool(op, (batch, *shape), kernel, stride), source)
-    for channels, size in (
-        (512, 7),
-        (2048, 7),
-        (1280, 7),
-        (960, 7),
-        (1024, 7),
-        (96, 112),
-        (240, 28),
-        (672, 14),
-    ):
-        for batch in _BATCHES:
-            yield item(operator("GlobalAveragePool", x(batch, channels, size, size)), "vision")
-    yield item(operator("GlobalMaxPool", x(8, 512, 7, 7)), "vision")
+            yield CatalogueItem(_global(batch, channels, size, size), "vision")
+    yield CatalogueItem(operator("GlobalMaxPool", x(8, 512, 7, 7)), "vision")
 
 
-def corners() -> Iterator[CatalogueItem]:
-    """Odd images, one channel, large windows."""
-    for op in ("MaxPool", "AveragePool"):
-        for shape, kernel, stride in (
-            ((1, 1, 7, 7), 3, 1),
-            ((1, 3, 513, 513), 3, 2),
-            ((128, 64, 57, 57), 3, 2),
-            ((1, 2048, 7, 7), 7, 1),
-            ((2, 16, 1024, 1024), 2, 2),
-            ((8, 256, 31, 31), 5, 3),
-        ):
-            yield item(pool(op, shape, kernel, stride), "corner")
-    for shape in ((1, 1, 512, 512), (128, 2048, 2, 2), (2, 7, 511, 511)):
-        yield item(operator("GlobalAveragePool", x(*shape)), "corner")
+def corners() -> Iterator[Fragment]:
+    """Yield odd images, one channel, large windows."""
+    for op_type in ("MaxPool", "AveragePool"):
+        for row in table("pooling", "corners"):
+            yield pool(op_type, *row)
+    for shape in table("pooling", "global_corners"):
+        yield _global(*shape)
 
 
-def sampled(sampler: ShapeSampler, count: int) -> Iterator[CatalogueItem]:
-    """Windows of 2, 3 and 5."""
+def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
+    """Yield windows of 2, 3 and 5."""
     kinds = (
         ("MaxPool", 2, 2),
         ("MaxPool", 3, 2),
@@ -96,51 +68,38 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[CatalogueItem]:
         ("MaxPool", 5, 1),
     )
     picked = sampler.pick(count, kinds)
-    for n, (batch, channels, size) in enumerate(sampler.sizes(count, ((1, 128), (8, 1024), (7, 256)))):
-        op, kernel, stride = kinds[picked[n]]
+    for n, (batch, channels, size) in enumerate(sampler.sizes(count, table("pooling", "between"))):
         if n % 4 == 0:
-            yield item(operator("GlobalAveragePool", x(batch, channels, size, size)), "sampled")
-        else:
-            yield item(pool(op, (batch, channels, size, size), kernel, stride), "sampled")
+            yield _global(batch, channels, size, size)
+            continue
+        op_type, kernel, stride = kinds[picked[n]]
+        yield pool(op_type, (batch, channels, size, size), kernel, stride)
 
 
 def reduction_real() -> Iterator[CatalogueItem]:
-    """Means over tokens and images, sums, maxima over classes."""
-    for source, shapes in ACTIVATIONS.items():
+    """Yield means over tokens and images, sums, maxima over classes."""
+    for source, shapes in table("activation").items():
         for shape in shapes:
             axes = (-1,) if len(shape) == 2 else (2, 3)
             for batch in (1, 16):
-                yield item(reduce("ReduceMean", (batch, *shape), axes), source)
-    for batch in _BATCHES:
-        yield item(reduce("ReduceMean", (batch, 197, 768), (1,), keep=0), "vision")
-        yield item(_arg("ArgMax", (batch, 1000), 1), "vision")
-        yield item(_arg("ArgMax", (batch, 21, 513, 513), 1), "vision")
-        yield item(_arg("ArgMax", (batch, 50257), 1), "language")
-        yield item(reduce("ReduceMax", (batch, 8400, 80), (2,), keep=0), "detection")
+                yield CatalogueItem(reduce("ReduceMean", (batch, *shape), axes), source)
+    for source, kind, shape, axis in table("pooling", "reduction"):
+        yield CatalogueItem(_along(kind, shape, axis), source)
 
 
-def reduction_corners() -> Iterator[CatalogueItem]:
-    """Whole tensors, first axes, short and long, odd."""
-    for op in ("ReduceSum", "ReduceMax", "ReduceMean", "ReduceL2"):
-        for shape, axes in (
-            ((1, 1000000), (1,)),
-            ((1000000, 4), (1,)),
-            ((513, 513), (0,)),
-            ((4096, 4096), (0,)),
-            ((7, 7, 7), (1,)),
-            ((64, 256, 33, 33), (0, 2, 3)),
-            ((2**24,), (0,)),
-            ((16, 1, 65537), (2,)),
-        ):
-            yield item(reduce(op, shape, axes), "corner")
-    yield item(_arg("ArgMax", (1, 1000003), 1), "corner")
-    yield item(operator("CumSum", x(64, 4096), constant([1], shape=())), "corner")
+def reduction_corners() -> Iterator[Fragment]:
+    """Yield whole tensors, first axes, short and long, odd."""
+    for op_type in ("ReduceSum", "ReduceMax", "ReduceMean", "ReduceL2"):
+        for shape, axes in table("pooling", "reduction_corners"):
+            yield reduce(op_type, shape, axes)
+    yield _along("arg_max", (1, 1000003), 1)
+    yield operator("CumSum", x(64, 4096), constant([1], shape=()))
 
 
-def reduction_sampled(sampler: ShapeSampler, count: int) -> Iterator[CatalogueItem]:
-    """Means, sums and maxima along the last, the middle and the first axis."""
-    kinds = [(op, axis) for op in ("ReduceMean", "ReduceSum", "ReduceMax") for axis in (2, 2, 1)]
+def reduction_sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
+    """Yield means, sums and maxima along the last, the middle and the first axis."""
+    kinds = [(op_type, axis) for op_type in ("ReduceMean", "ReduceSum", "ReduceMax") for axis in (2, 2, 1)]
     picked = sampler.pick(count, kinds)
-    for n, shape in enumerate(sampler.sizes(count, ((1, 128), (4, 2048), (8, 4096)))):
-        op, axis = kinds[picked[n]]
-        yield item(reduce(op, shape, (axis,)), "sampled")
+    for n, shape in enumerate(sampler.sizes(count, table("pooling", "reduction_between"))):
+        op_type, axis = kinds[picked[n]]
+        yield reduce(op_type, shape, (axis,))
