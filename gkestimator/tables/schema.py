@@ -1,18 +1,18 @@
 """Say what a column is: name, type, unit, null rule and bounds, derived once from the fields of a row class.
 
-A row class is a frozen dataclass whose fields carry :func:`spec` as metadata. Readers, writers, checks and
-the page ``docs/tables.md`` are all derived from the resulting :class:`TableSchema`; nothing else says what a
-column means.
+A row class is a frozen dataclass whose fields are made by :func:`column` and :func:`required_column`. Readers,
+writers, checks and the page ``docs/tables.md`` are all derived from the resulting :class:`TableSchema`;
+nothing else says what a column means.
 """
 
 from __future__ import annotations
 
 import math
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, field, fields
 from functools import cached_property
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, dataclass_transform
 
 from gkestimator.core.errors import TableError
 from gkestimator.core.records import frozen
@@ -21,26 +21,46 @@ from gkestimator.core.versions import derived_version
 VERSION_COLUMN = "schema_version"
 Cell: TypeAlias = "str | int | float | bool | None"
 Row = TypeVar("Row")
+Class = TypeVar("Class", bound=type)
 # Parquet, pandas and other programs hold whole numbers in 64 bits.
 _INT64_MAX = 2**63 - 1
 _KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 _TAKEN: Mapping[type, Any] = {str: str, int: int, float: (int, float), bool: bool}
 
 
-def spec(
+def required_column(
     unit: str,
     doc: str,
-    *,
     group: str = "",
+    *,
+    default: Any = MISSING,
     minimum: float | None = None,
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
-) -> Mapping[str, Any]:
-    """Return the metadata of one column: ``unit`` ("" for none), a sentence, bounds (both inclusive), allowed
-    words.
+) -> Any:
+    """Return the field of a column that every row must give: ``unit`` ("" for none), a sentence, the group of
+    columns it stands in, bounds (both inclusive), allowed words.
     """
     bounds = {"minimum": minimum, "maximum": maximum, "choices": choices}
-    return {"unit": unit, "doc": doc, "group": group, **bounds}
+    return field(default=default, metadata={"unit": unit, "doc": doc, "group": group, **bounds})
+
+
+def column(unit: str, doc: str, group: str = "", *, default: Cell = None, **bounds: Any) -> Any:
+    """Return the field of a column that a row may leave out; ``bounds`` as in :func:`required_column`."""
+    return required_column(unit, doc, group, default=default, **bounds)
+
+
+def version_column(version: Callable[[], int]) -> Any:
+    """Return the field of the column that holds the table's version, asked for when a row is built."""
+    described = required_column("", "Version of this table's columns.", "key", minimum=1)
+    return field(default_factory=version, metadata=described.metadata)
+
+
+# A type checker takes a field of `required_column` for required, any other for one with a default.
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(required_column,))
+def table_row(kind: Class) -> Class:
+    """Make ``kind`` the row class of a table: a frozen record whose fields are columns."""
+    return frozen(kind)
 
 
 @frozen
