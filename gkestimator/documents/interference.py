@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from gkestimator.core.records import frozen
+from gkestimator.core.records import Names, frozen
 from gkestimator.documents.checking import Fields, load_yaml
 
 # Its name inside an estimator bundle.
@@ -83,16 +83,16 @@ class InterferenceFit:
 
     pairs: str
     pairs_sha256: str
-    tables: tuple[str, ...]
+    tables: Names
     measurements: int
     groups: int
-    models: tuple[str, ...]
-    gpus: tuple[str, ...]
+    models: Names
+    gpus: Names
     errors: tuple[LawError, ...]
     ranges: tuple[SeenRange, ...]
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
 
-    def elsewhere(self, gpus: Iterable[str]) -> tuple[str, ...]:
+    def elsewhere(self, gpus: Iterable[str]) -> Names:
         """Return what a reader must know who uses them on the GPU types ``gpus``."""
         other = sorted(set(gpus) - set(self.gpus))
         if not other:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
+from gkestimator.core.records import NamedValues
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.kernel_models.prediction import KernelPredictions, MeasuredLaunch
 from gkestimator.tables import KernelRow, Requirement
@@ -98,7 +98,7 @@ _OF_ALL_WORK = ("latency_high_ms", "throughput_rps", "host_bound")
 _MEANS_OVER_TIME = ("occupancy_mean_pct", "sm_util_mean_pct", "dram_util_mean_pct", "l2_util_mean_pct")
 
 
-def _untold(e: Estimated) -> dict[str, Any]:
+def _untold(e: Estimated) -> NamedValues:
     """Return the columns that are null in this row, though there is a figure: it says nothing here."""
     names: list[str] = []
     if e.lowering.graph.unknown_operators or e.lowering.lowered.host_operators:
@@ -197,7 +197,7 @@ def _kernel_row(engine: Engine, e: Estimated, i: int, row: int) -> KernelRow:
     share = None
     if timeline.busy_us > 0:
         share = 100 * float(p.duration_us[row] * program.repeat[i]) / timeline.busy_us
-    geometry: dict[str, Any] = {}
+    geometry: NamedValues = {}
     if not e.target.gpu.stands_in:  # a CPU launches no blocks
         for name in ("grid_blocks", "block_threads", "registers_per_thread", "shared_bytes"):
             geometry[name] = _count(getattr(p, name)[row])

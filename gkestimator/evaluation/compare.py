@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from gkestimator.tables import Requirement
 OTHER_MEASURES = MEASURES[1:]
 # Decades: milliseconds taken for seconds or microseconds are three off.
 _GROSS = 2.3
+Options: TypeAlias = Mapping[str, Any]
+Notes: TypeAlias = dict[str, None]
 Answers = Mapping[tuple[str, int | None], tuple[Engine, Estimated]]
 """Estimates by GPU and batch size (None: as exported), each with the engine that made it."""
 
@@ -45,7 +47,7 @@ class Comparison:
 
 def compare(
     matched: Sequence[Matched],
-    options: Mapping[str, Any],
+    options: Options,
     *,
     one_process: bool = False,
     progress: Progress | None = None,
@@ -63,7 +65,7 @@ def compare(
     rows: dict[int, ComparedRow] = {}
     cases: dict[int, HostCase] = {}
     failures: dict[str, GkestimatorError] = {}
-    notes: dict[str, None] = {}
+    notes: Notes = {}
     for done, group in enumerate(groups.values()):
         if progress is not None:
             progress(group[0].name, done, len(groups))
@@ -97,7 +99,7 @@ _Outcome = tuple[ComparedRow, HostCase | None] | GkestimatorError
 
 
 def _estimated(
-    group: Sequence[Matched], options: Mapping[str, Any], notes: dict[str, None], one_process: bool
+    group: Sequence[Matched], options: Options, notes: Notes, one_process: bool
 ) -> Iterator[tuple[Matched, _Outcome]]:
     """Yield one estimate per row of ``group`` (same model, runtime, dtype, dims and share).
 
@@ -123,7 +125,7 @@ def _estimated(
         yield m, (row, case)
 
 
-def _ask(group: Sequence[Matched], options: Mapping[str, Any], notes: dict[str, None]) -> Answers:
+def _ask(group: Sequence[Matched], options: Options, notes: Notes) -> Answers:
     """Return the answers for all rows of the group. Raises the first error."""
     first = group[0].measurement
     exported = first.batch_size is None

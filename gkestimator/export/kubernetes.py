@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 from gkestimator.core.errors import UsageError, one_line
-from gkestimator.core.records import frozen
+from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.export.names import dns_labels
 from gkestimator.export.rounding import no_turns
@@ -117,7 +117,7 @@ def product_labels(spec: GpuSpec, *, suffix: str = "") -> list[str]:
 
 def node_affinity(
     spec: GpuSpec, node_labels: Mapping[str, str], *, suffixes: Sequence[str] = ("",)
-) -> dict[str, Any]:
+) -> NamedValues:
     """Nodes whose GPU is ``spec`` and that carry ``node_labels``."""
     values = list(dict.fromkeys(v for s in suffixes for v in product_labels(spec, suffix=s)))
     terms = [{"key": PRODUCT_LABEL, "operator": "In", "values": values}]
@@ -183,13 +183,13 @@ def deployment_object(
     limits: str,
     scheduler: str | None,
     affinity: Mapping[str, Any],
-) -> dict[str, Any]:
+) -> NamedValues:
     """Return ``group`` as an apps/v1 Deployment with as many replicas as it has instances."""
     labels = {"app.kubernetes.io/name": group.label, "app.kubernetes.io/managed-by": "gkestimator"}
     about = annotations_of(group, deployment, limits)
     one = group.first
     env = replica_environment(group.instances)
-    spec: dict[str, Any] = {} if scheduler is None else {"schedulerName": scheduler}
+    spec: NamedValues = {} if scheduler is None else {"schedulerName": scheduler}
     spec["affinity"] = dict(affinity)
     spec["containers"] = [
         {
@@ -220,7 +220,7 @@ def deployment_object(
 class PodExporter(Exporter):
     """A target that is reached by what Pods ask for: ``deployments.yaml``, for ``kubectl apply -f``."""
 
-    options: ClassVar[tuple[str, ...]] = ("image",)
+    options: ClassVar[Names] = ("image",)
     scheduler: ClassVar[str | None] = None
 
     def __init__(self, *, image: str | None = None) -> None:
@@ -232,7 +232,7 @@ class PodExporter(Exporter):
     def pod(self, instance: Instance) -> Pod:
         """Return what the Pod of ``instance`` asks for. Raises UsageError."""
 
-    def check(self, deployment: Deployment) -> tuple[str, ...]:
+    def check(self, deployment: Deployment) -> Names:
         """Refuse what this target cannot express, and say what it will do otherwise. Raises UsageError."""
         return ()
 
@@ -273,7 +273,7 @@ class PodExporter(Exporter):
             path=PurePosixPath("deployments.yaml"), text=yaml_text(self, deployment, objects, *about)
         )
 
-    def messages(self, deployment: Deployment) -> tuple[str, ...]:
+    def messages(self, deployment: Deployment) -> Names:
         """Return what the target will do otherwise, and that the image is still to be named."""
         lines = list(self.check(deployment))
         if self.image == IMAGE_PLACEHOLDER:

@@ -20,6 +20,7 @@ from gkestimator.export.deployment import Deployment, Instance
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 from gkestimator.tables.candidate import CREQ_COLUMNS, without_context
+from gkestimator.tables.requirement import Requirements
 
 _DEFAULT_CREQ = "sm-util-mean"
 _SUFFIXES = (".csv", ".json", ".parquet")
@@ -198,7 +199,7 @@ def _from_table(
 
 def _filtered(
     path: Path,
-    rows: Sequence[Requirement],
+    rows: Requirements,
     only: TableFilter,
     chosen: Sequence[str],
     catalogue: GpuCatalogue,
@@ -224,7 +225,7 @@ def _filtered(
     return left
 
 
-def _one_per_model(path: Path, rows: Sequence[Requirement]) -> tuple[Requirement, ...]:
+def _one_per_model(path: Path, rows: Requirements) -> tuple[Requirement, ...]:
     """Return ``rows``. Raises TableError where a model has several."""
     by_model: dict[str, list[Requirement]] = {}
     for row in rows:
@@ -235,7 +236,7 @@ def _one_per_model(path: Path, rows: Sequence[Requirement]) -> tuple[Requirement
     return tuple(rows)
 
 
-def _check_texts(path: Path, rows: Sequence[Requirement]) -> None:
+def _check_texts(path: Path, rows: Requirements) -> None:
     """A table's cells are any text; what is exported becomes names of files, objects and shell words."""
     for number, row in enumerate(rows, start=1):
         if not valid_name(row.model):
@@ -259,7 +260,7 @@ def _option(column: str) -> str:
     return "--" + column.replace("_", "-")
 
 
-def _several(path: Path, model: str, rows: Sequence[Requirement]) -> str:
+def _several(path: Path, model: str, rows: Requirements) -> str:
     choices = []
     for column in (f.name for f in fields(TableFilter)):
         values = list(dict.fromkeys(getattr(row, column) for row in rows))

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 from gkestimator.tables.schema import TableSchema, column, required_column, table_row, version_column
 
 _KEY = "key"
@@ -145,6 +148,7 @@ class Requirement:
     warnings: str = column("", "What to know before using the row, joined by `; `.", _TRUST, default="")
 
 
+Requirements: TypeAlias = Sequence[Requirement]
 REQUIREMENTS: TableSchema[Requirement] = TableSchema(
     "requirement table",
     Requirement,

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar, dataclass_transform
 
 from gkestimator.core.errors import TableError
-from gkestimator.core.records import frozen
+from gkestimator.core.records import Names, frozen
 from gkestimator.core.versions import derived_version
 
 VERSION_COLUMN = "schema_version"
@@ -36,7 +36,7 @@ def required_column(
     default: Any = MISSING,
     minimum: float | None = None,
     maximum: float | None = None,
-    choices: tuple[str, ...] = (),
+    choices: Names = (),
 ) -> Any:
     """Return the field of a column that every row must give: ``unit`` ("" for none), a sentence, the group of
     columns it stands in, bounds (both inclusive), allowed words.
@@ -76,7 +76,7 @@ class Column:
     required: bool
     minimum: float | None = None
     maximum: float | None = None
-    choices: tuple[str, ...] = ()
+    choices: Names = ()
 
     def problem(self, value: object) -> str | None:
         """Return what is wrong with ``value`` (``found ..., expected ...``), or None when it may stand here."""
@@ -156,21 +156,21 @@ class TableSchema(Generic[Row]):
         name: str,
         row_type: type[Row],
         *,
-        key: tuple[str, ...] = (),
+        key: Names = (),
         earlier: tuple[int, ...] = (1,),
     ) -> None:
         self.name = name
         self.row_type = row_type
         self.key = key
         self.earlier = earlier
-        self._versions: dict[tuple[str, ...], int] = {}
+        self._versions: dict[Names, int] = {}
 
     @cached_property
     def version(self) -> int:
         """Return the version of the columns as they are now (see :mod:`gkestimator.core.versions`)."""
         return self.version_of(self.names)
 
-    def version_of(self, names: tuple[str, ...]) -> int:
+    def version_of(self, names: Names) -> int:
         """Return the version that a table with no other columns than ``names`` would have.
 
         A file that an earlier program wrote, when there were fewer columns, says this number; where a column
@@ -186,7 +186,7 @@ class TableSchema(Generic[Row]):
         """Return the versions that are read whatever columns a file has, in words."""
         return f"{', '.join(map(str, self.earlier))} or {self.version}"
 
-    def reads(self, version: object, names: tuple[str, ...] = ()) -> bool:
+    def reads(self, version: object, names: Names = ()) -> bool:
         """Return whether a file of ``version`` with the columns ``names`` (all known to this table) is read."""
         if not isinstance(version, int) or isinstance(version, bool):
             return False
@@ -217,7 +217,7 @@ class TableSchema(Generic[Row]):
         return {c.name: c for c in self.columns}
 
     @cached_property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> Names:
         """Return the column names in order."""
         return tuple(c.name for c in self.columns)
 

@@ -29,12 +29,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from gkestimator.core.kernels import Array
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import KERNEL_LATENCY_US, analytical_duration_us
 from gkestimator.kernel_models.roofline import roofline
 from gkestimator.training.rows import TrainingRows
 
-Part = tuple[str, TrainingRows, np.ndarray]
+Part = tuple[str, TrainingRows, Array]
 """Kind of the file, its rows in the order of the file, and the operator's name per row."""
 
 _MATRIX_KINDS = ("linear", "bmm")
@@ -74,7 +75,7 @@ def with_launch_gaps(parts: Sequence[Part], gpus: Mapping[str, GpuSpec]) -> list
     return result
 
 
-def climb(rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray:
+def climb(rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> Array:
     """Return the gap (us) of each convolution of one GPU, in the order of the file: see the module's
     docstring.
     """
@@ -96,7 +97,7 @@ def climb(rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray:
     return np.asarray(np.maximum(curve + min(level, most), 0.0))
 
 
-def _least_absolute(design: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _least_absolute(design: Array, y: Array) -> Array:
     """Return coefficients that minimise the sum of |y - design @ b|, by iteratively reweighted least squares."""
     scale = np.maximum(np.abs(design).max(axis=0), 1e-12)
     x = design / scale
@@ -111,7 +112,7 @@ def _least_absolute(design: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray(result / scale)
 
 
-def local_floor(kind: str, rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray | None:
+def local_floor(kind: str, rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> Array | None:
     """Return what calls of the shortest kernels took (us) around each row; None if too few rows are that
     short.
 
@@ -139,7 +140,7 @@ def _is_train(rows: TrainingRows) -> bool:
     return len(rows) > 0 and str(rows.source[0]).endswith("train")
 
 
-def _groups(rows: TrainingRows, operators: np.ndarray) -> list[tuple[str, str, np.ndarray]]:
+def _groups(rows: TrainingRows, operators: Array) -> list[tuple[str, str, Array]]:
     """Return (GPU, operator, ascending indices) of every combination that occurs."""
     keys = np.char.add(np.char.add(rows.gpu.astype(str), "\n"), operators.astype(str))
     groups = []
@@ -177,7 +178,7 @@ def _levels(parts: Sequence[Part]) -> dict[tuple[str, str], tuple[float, float]]
     return levels
 
 
-def _floor(kind: str, measured: np.ndarray, size: np.ndarray) -> float:
+def _floor(kind: str, measured: Array, size: Array) -> float:
     """Return what the shortest calls of one operator on one GPU take, microseconds."""
     if kind == "conv":
         return float(np.min(measured))
