@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
 
-from gkestimator.core.records import Names, frozen
+from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.documents.checking import Fields, load_yaml
 
 # Its name inside an estimator bundle.
@@ -191,7 +190,7 @@ def interference_yaml(fitted: InterferenceFile) -> bytes:
     """Return ``fitted`` as the bytes of a file; the same value gives the same bytes."""
     import yaml
 
-    document: dict[str, Any] = {
+    document: NamedValues = {
         "schema_version": _VERSION,
         "gpulet": asdict(fitted.gpulet),
         "contention": None if fitted.contention is None else asdict(fitted.contention),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from gkestimator.core.errors import DocumentError
-from gkestimator.core.records import NamedValues, frozen
+from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.core.versions import record_version
 from gkestimator.documents.checking import Fields, load_json, of_version
 
@@ -190,7 +190,7 @@ class SimulationReport:
     applications: tuple[SimulatedApplication, ...]
     gpus: tuple[SimulatedGpu, ...]
     timeline: tuple[TimelineModel, ...]
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
 
 
 def simulation_document(report: SimulationReport) -> NamedValues:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gkestimator.core.records import NamedValues
+from gkestimator.core.records import NamedNumbers, NamedValues
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.kernel_models.prediction import KernelPredictions, MeasuredLaunch
 from gkestimator.tables import KernelRow, Requirement
@@ -125,7 +125,7 @@ def _source(e: Estimated) -> str:
     if math.isnan(e.measures.trained_pct) or e.measures.trained_pct < 50:
         return "analytical"
     own = f"trained:{e.estimator}"
-    by: dict[str, float] = {}
+    by: NamedNumbers = {}
     for source, us in e.measures.source_us.items():
         bundle = own if source == MEASURED else source
         by[bundle] = by.get(bundle, 0.0) + us
@@ -176,7 +176,9 @@ def kernel_rows(engine: Engine, e: Estimated) -> Iterator[KernelRow]:
     for i, row in enumerate(e.lowering.program.kernel.tolist()):
         whole = _kernel_row(engine, e, i, row)
         sequence = None if detail is None else detail.sequence[row]
-        launches = iter((whole,)) if sequence is None else _launch_rows(whole, sequence)
+        launches = iter((whole,))
+        if sequence is not None:
+            launches = _launch_rows(whole, sequence)
         for launch in launches:
             yield replace(launch, index=index)
             index += 1

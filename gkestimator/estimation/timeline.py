@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gkestimator.core.kernels import Array, Step
-from gkestimator.core.records import frozen
+from gkestimator.core.records import NamedNumbers, frozen
 from gkestimator.estimation.request import TAU_MS
 
 __all__ = ["TAU_MS", "LaunchProgram", "Timeline", "concurrent_maxima", "schedule"]
@@ -176,7 +176,7 @@ def _on_streams(
 
 def concurrent_maxima(
     timeline: Timeline, values: Mapping[str, Array], *, tau_ms: float = TAU_MS
-) -> dict[str, float]:
+) -> NamedNumbers:
     """Return the largest sum over concurrent launches of each named per-launch value (USHER's Creq, Mreq).
 
     Launches are concurrent when they run on different streams and their starts differ by at most ``tau_ms``

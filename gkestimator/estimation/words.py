@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gkestimator.core.records import Names
 from gkestimator.estimation.engine import Target
 from gkestimator.estimation.rows import answers_within, fits
 from gkestimator.hardware.gpus import GpuSpec
@@ -24,7 +25,7 @@ def closing_words(
     host_overhead_source: str,
     host_range_us: tuple[float, float],
     searched: bool = False,
-) -> tuple[str, ...]:
+) -> Names:
     """Return a few plain sentences about ``rows``; none where there are none.
 
     ``searched``: their batches are the largest.
@@ -44,7 +45,9 @@ def closing_words(
     bound = [r for r in rows if r.host_bound]
     if bound:
         low, high = host_range_us
-        spread = "take it as exact" if low == high else f"span {low:.3g} to {high:.3g} us"
+        spread = f"span {low:.3g} to {high:.3g} us"
+        if low == high:
+            spread = "take it as exact"
         lines.append(
             f"Host-bound rows ({len(bound)} of {len(rows)}) are as good as the {bound[0].host_overhead_us:g} us "
             f"assumed per framework call ({host_overhead_source}); their intervals {spread}; --host-overhead-us sets "

@@ -13,7 +13,7 @@ from gkestimator.core.errors import TableError
 from gkestimator.core.kernels import Array
 from gkestimator.core.records import frozen
 from gkestimator.evaluation.metrics import absolute_errors_pct
-from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.kernel_models.analytical import analytical_duration_us
 from gkestimator.kernel_models.roofline import roofline
 from gkestimator.training.rows import TrainingRows, by_gpu
@@ -134,7 +134,7 @@ class KernelCases:
 _COLUMNS = tuple(field.name for field in fields(KernelCases) if field.name != "estimates")
 
 
-def predict_cases(bundle: Bundle, rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> KernelCases:
+def predict_cases(bundle: Bundle, rows: TrainingRows, gpus: GpuSpecs) -> KernelCases:
     """Predict every row by ``bundle`` on its GPU, as ``gkest estimate`` does.
 
     The roofline and the analytical model stand beside.

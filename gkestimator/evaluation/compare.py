@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gkestimator.core.errors import GkestimatorError
-from gkestimator.core.records import frozen
+from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.request import EstimateRequest, Progress
 from gkestimator.estimation.rows import requirement_row
@@ -42,7 +42,7 @@ class Comparison:
     rows: tuple[ComparedRow, ...]
     failures: tuple[GkestimatorError, ...]
     cases: tuple[HostCase, ...]
-    notes: tuple[str, ...]
+    notes: Names
 
 
 def compare(
@@ -121,7 +121,9 @@ def _estimated(
         engine, answer = answers[key]
         estimate = _with_memory(requirement_row(engine, answer), reserved.get(key))
         row = _beside(m, estimate, _roofline_ms(engine, answer, estimate))
-        case = None if row.estimated_ms is None else _host_case(m, engine, answer)
+        case = None
+        if row.estimated_ms is not None:
+            case = _host_case(m, engine, answer)
         yield m, (row, case)
 
 
@@ -186,7 +188,7 @@ def _roofline_ms(engine: Engine, e: Estimated, estimate: Requirement) -> float:
 def _beside(m: Matched, estimate: Requirement, roofline_ms: float) -> ComparedRow:
     """Return the measured row beside its estimate. An estimate without an upper end is compared with nothing."""
     values = m.measurement.values
-    others: dict[str, Any] = {}
+    others: NamedValues = {}
     for name in OTHER_MEASURES:
         if name in values:
             others[f"measured_{name}"] = values[name]
@@ -269,7 +271,9 @@ def _with_constants(rows: Sequence[ComparedRow]) -> Iterator[ComparedRow]:
         key = (r.gpu, r.model)
         if key not in known:
             others = np.array([ratio for model, ratio in ratios[r.gpu] if model != r.model])
-            known[key] = weighted_median(others, 1 / others) if others.size else None
+            known[key] = None
+            if others.size:
+                known[key] = weighted_median(others, 1 / others)
         constant = known[key]
         yield r if constant is None else replace(r, constant_ms=constant * r.roofline_ms)
 
@@ -349,7 +353,11 @@ def unit_warning(rows: Sequence[ComparedRow]) -> str | None:
     near = sum(abs(a - middle) < 1 for a in away) / len(away)
     if abs(middle) < _GROSS or near < 0.75:
         return None
-    unit, direction = ("seconds", "larger") if middle > 0 else ("microseconds", "smaller")
+    unit = "microseconds"
+    direction = "smaller"
+    if middle > 0:
+        unit = "seconds"
+        direction = "larger"
     return (
         f"warning: estimates are about {10 ** abs(middle):,.0f} times {direction} than the measurements: does "
         f"latency_ms hold {unit}? expected milliseconds a batch"

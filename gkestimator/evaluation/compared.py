@@ -79,8 +79,12 @@ class ComparedRow:
 
         ``measure`` is a column of the requirement table. None unless both are known.
         """
-        estimated = self.estimated_ms if measure == "latency_ms" else getattr(self, measure)
-        measured = self.measured_ms if measure == "latency_ms" else getattr(self, f"measured_{measure}")
+        if measure == "latency_ms":
+            estimated = self.estimated_ms
+            measured = self.measured_ms
+        else:
+            estimated = getattr(self, measure)
+            measured = getattr(self, f"measured_{measure}")
         if estimated is None or measured is None:
             return None
         if measure.endswith("_pct"):

@@ -6,7 +6,7 @@ import numpy as np
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.kernels import Array
-from gkestimator.core.records import frozen
+from gkestimator.core.records import Names, frozen
 from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.training.rows import TrainingRows, shape_hash
 
@@ -75,7 +75,7 @@ def thin(rows: TrainingRows, index: Array, *, most: int, seed: int = 0) -> Array
 
     They are drawn evenly, and always the same ones for one ``seed``.
     """
-    keys: dict[tuple[str, ...], list[int]] = {}
+    keys: dict[Names, list[int]] = {}
     columns = (rows.gpu, rows.source, rows.table.family, rows.table.precision)
     words = [column[index].astype(str).tolist() for column in columns]
     for key, row in zip(zip(*words, strict=True), index.tolist(), strict=True):

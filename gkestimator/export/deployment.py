@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from gkestimator.core.records import Names, frozen
 from gkestimator.documents import PlacementPlan
-from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.tables import Requirement
 
 
@@ -48,7 +48,7 @@ class Deployment:
     source: str
     creq: str
     instances: tuple[Instance, ...]
-    specs: Mapping[str, GpuSpec]
+    specs: GpuSpecs
     models: Mapping[str, str]
     notes: Names = ()
     plan: PlacementPlan | None = None

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from gkestimator.core.records import NamedValues
+from gkestimator.core.records import NamedValues, Names
 from gkestimator.core.versions import derived_version
 from gkestimator.documents import PlacementPlan
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile
@@ -73,7 +73,7 @@ class CsvExporter(Exporter):
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
         """Return ``replicas.csv`` or ``requirements.csv``, and ``README.txt``, for CSV has no comments."""
-        names: tuple[str, ...]
+        names: Names
         if deployment.plan is not None:
             stem = "replicas"
             names = tuple(REPLICA_COLUMNS)
@@ -112,7 +112,9 @@ class JsonExporter(Exporter):
         """Return ``replicas.json`` or ``requirements.json``."""
         notes: NamedValues = {"limits": self.limits, "notes": list(deployment.notes)}
         plan = deployment.plan
-        version = REQUIREMENTS.version if plan is None else derived_version(REPLICA_COLUMNS)
+        version = REQUIREMENTS.version
+        if plan is not None:
+            version = derived_version(REPLICA_COLUMNS)
         document: NamedValues = {"schema_version": version, "_notes": notes}
         if plan is not None:
             stem = "replicas"

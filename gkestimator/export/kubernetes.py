@@ -189,7 +189,9 @@ def deployment_object(
     about = annotations_of(group, deployment, limits)
     one = group.first
     env = replica_environment(group.instances)
-    spec: NamedValues = {} if scheduler is None else {"schedulerName": scheduler}
+    spec: NamedValues = {}
+    if scheduler is not None:
+        spec["schedulerName"] = scheduler
     spec["affinity"] = dict(affinity)
     spec["containers"] = [
         {

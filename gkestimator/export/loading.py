@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gkestimator.core.errors import TableError, UsageError
 from gkestimator.core.naming import distinct_names, find_models
-from gkestimator.core.records import frozen
+from gkestimator.core.records import Names, frozen
 from gkestimator.documents import PlacementPlan, Replica, read_plan
 from gkestimator.documents.checking import valid_name
 from gkestimator.documents.plan import MAX_PLAN_BYTES
@@ -184,7 +184,9 @@ def _from_table(
             raise TableError(f"{path}: no row for model {name[:60]!r}, which --only asks for")
     rows = _one_per_model(path, _filtered(path, rows, only, chosen, catalogue))
     specs = {row.gpu: catalogue.spec(row.gpu) for row in rows}
-    notes = (_NO_CONTEXT,) if any(without_context(row) for row in rows) else ()
+    notes: Names = ()
+    if any(without_context(row) for row in rows):
+        notes = (_NO_CONTEXT,)
     return Deployment(
         origin="table",
         source=path.name,
@@ -220,7 +222,9 @@ def _filtered(
     if not left:
         asked = {"gpu": gpu} if gpu is not None else {}
         options = [f"{_option(column)} {value}" for column, value in (asked | wanted).items()]
-        why = f" under {', '.join(options)}" if options else ": the table is empty"
+        why = ": the table is empty"
+        if options:
+            why = f" under {', '.join(options)}"
         raise TableError(f"{path}: no row is left{why}")
     return left
 

@@ -13,7 +13,7 @@ from importlib.resources import files as resources
 from pathlib import PurePosixPath
 
 from gkestimator.core.errors import UsageError, one_line
-from gkestimator.core.records import NamedValues, Names
+from gkestimator.core.records import NamedNumbers, NamedValues, Names
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.export.rounding import compute_pct, memory_pct, no_turns, refuse_other_batch, up
 from gkestimator.export.variants import Variant, plain_name, variants
@@ -155,7 +155,7 @@ def _application(
     }
 
 
-def _weights(ways: Sequence[Variant]) -> dict[str, float]:
+def _weights(ways: Sequence[Variant]) -> NamedNumbers:
     """Return the part of the requests of each way: what the plan assigns to it; its replicas where nothing is
     assigned."""
     assigned = {way.name: way.goodput_rps for way in ways}

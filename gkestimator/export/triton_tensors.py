@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import UsageError
-from gkestimator.core.records import frozen
+from gkestimator.core.records import Names, frozen
 from gkestimator.export.deployment import Instance
 from gkestimator.export.rounding import refuse_other_batch
 from gkestimator.onnx_io.reading.signature import Signature, TensorSpec
@@ -53,7 +53,7 @@ class TritonTensors:
     max_batch_size: int
     inputs: tuple[TritonTensor, ...]
     outputs: tuple[TritonTensor, ...]
-    left_out: tuple[str, ...] = ()
+    left_out: Names = ()
 
 
 def tensors(signature: Signature, instance: Instance) -> TritonTensors:
@@ -70,7 +70,9 @@ def tensors(signature: Signature, instance: Instance) -> TritonTensors:
     inside = next((t for t in signature.inputs if t in unbatched), None)
     if inside is not None or not outputs:
         if size > 1:
-            what = f"input {inside.name!r} does" if inside is not None else "its outputs do"
+            what = "its outputs do"
+            if inside is not None:
+                what = f"input {inside.name!r} does"
             raise UsageError(
                 f"triton: {instance.model}: {what} not begin with the batch, so Triton cannot form batches of {size}"
             )

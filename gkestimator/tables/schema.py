@@ -81,7 +81,9 @@ class Column:
     def problem(self, value: object) -> str | None:
         """Return what is wrong with ``value`` (``found ..., expected ...``), or None when it may stand here."""
         if value is None:
-            return None if self.nullable else f"found nothing, expected {self.expected}"
+            if self.nullable:
+                return None
+            return f"found nothing, expected {self.expected}"
         # In Python True is a whole number; in a table it is none.
         if isinstance(value, bool) or not isinstance(value, _TAKEN[self.type]):
             if self.type is bool and isinstance(value, bool):

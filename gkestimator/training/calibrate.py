@@ -43,7 +43,9 @@ def size_quantiles(predicted_us: Array, errors: Array, weight: Array, edges: Seq
     widths = []
     for i in range(len(edges) + 1):
         mask = size == i
-        width = _conformal(errors[mask], weight[mask]) if mask.sum() >= _FEWEST else overall
+        width = overall
+        if mask.sum() >= _FEWEST:
+            width = _conformal(errors[mask], weight[mask])
         widths.append(round(width, 4))
     return widths
 

@@ -54,7 +54,9 @@ def fit_geometry(rows: Sequence[TrainingRows], gpus: GpuSpecs, *, seed: int = 0)
             )
             if mask.any():
                 parts.append(part.take(np.flatnonzero(mask)))
-        picker = fit_picker(TrainingRows.concatenate(parts), gpus, seed=seed) if parts else None
+        if not parts:
+            continue
+        picker = fit_picker(TrainingRows.concatenate(parts), gpus, seed=seed)
         if picker is not None:
             pickers[family.value] = picker
     return Geometry(pickers=pickers)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gkestimator.bundles.measured_lowering import LAUNCH_COLUMNS, MOST_CALLS, MeasuredLowering, signatures
-from gkestimator.core.kernels import Family, KernelTable
+from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.tables import KernelMeasurement
 from gkestimator.training.calls import Label
 from gkestimator.training.dataset_rows import blocks_of
@@ -84,7 +84,9 @@ def _middle(group: Sequence[Label]) -> tuple[Label, float, float]:
     logs = np.log([label.duration_us for label in group])
     middle = float(logs.mean())
     nearest = group[int(np.argmin(np.abs(logs - middle)))]
-    least = _ARRANGED if nearest.kernel.family in _ARRANGEMENTS else REPEATABLE
+    least = REPEATABLE
+    if nearest.kernel.family in _ARRANGEMENTS:
+        least = _ARRANGED
     spread = math.hypot(float(logs.std()), _cv(nearest.rows))
     return nearest, math.exp(middle), min(5.0, max(least, _NORMAL_90 * spread))
 
@@ -114,7 +116,7 @@ def _name(row: KernelMeasurement) -> str:
     return name[:_LONGEST_NAME] or row.kind
 
 
-def _objects(words: Sequence[str]) -> np.ndarray:
+def _objects(words: Sequence[str]) -> Array:
     result = np.empty(len(words), dtype=object)
     result[:] = words
     return result

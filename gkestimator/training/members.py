@@ -10,6 +10,7 @@ import numpy as np
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.kernels import Array
+from gkestimator.core.records import Names
 from gkestimator.kernel_models.regressors import Forest, KernelRidge, Linear, Stack
 
 DEPTH = 6
@@ -336,7 +337,7 @@ def from_lightgbm(booster: Any) -> Forest:
     return _complete(trees, 1.0, 0.0)
 
 
-def join_forests(parts: Mapping[str, Forest]) -> tuple[Forest, tuple[str, ...]]:
+def join_forests(parts: Mapping[str, Forest]) -> tuple[Forest, Names]:
     """Return one forest with every member's trees, and the members' names in its order."""
     names = tuple(parts)
     forests = list(parts.values())

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from gkestimator.core.kernels import KernelTable
+from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import Names, frozen
 from gkestimator.kernel_models.regressors import MEMBERS
 
@@ -58,7 +58,7 @@ class ModelPlan:
     loss: Literal["squared", "absolute"] = "squared"
     shrink: float = 1.0
 
-    def mask(self, table: KernelTable) -> np.ndarray:
+    def mask(self, table: KernelTable) -> Array:
         """Return the rows of ``table`` that this regressor trains on."""
         pairs = np.char.add(np.char.add(table.family.astype(str), "/"), table.precision.astype(str))
         return np.isin(pairs, [f"{f}/{p}" for f, p in self.trains])

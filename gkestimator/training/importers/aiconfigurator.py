@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from gkestimator.core.kernels import Array, KernelTable
+from gkestimator.core.records import Names
 from gkestimator.training.importers.files import equal_rows, read_columns, translated
 from gkestimator.training.rows import TrainingRows, kernel_table, product_table
 
@@ -79,7 +80,7 @@ def _attention_table(b: Array, s: Array, h: Array, kv: Array, d: Array, *, causa
     )
 
 
-def _median(path: Path, names: tuple[str, ...]) -> tuple[Array, list[Array], Array]:
+def _median(path: Path, names: Names) -> tuple[Array, list[Array], Array]:
     """Return GPU names, sizes (NaN as 0) and the median microseconds of every distinct (GPU, sizes)."""
     data = read_columns(path, ("gpu", *names, "latency_ms"))
     gpu = translated(path, "gpu", data["gpu"], _GPUS)

@@ -24,12 +24,13 @@ The files keep the order of the measurements, and the gap did not stay the same:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from gkestimator.core.kernels import Array
+from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import KERNEL_LATENCY_US, analytical_duration_us
 from gkestimator.kernel_models.roofline import roofline
@@ -49,7 +50,7 @@ _SHORTEST = 0.05
 _SLOW_START = 0.01  # share of convolutions below the floor: the shortest are lucky calls
 
 
-def with_launch_gaps(parts: Sequence[Part], gpus: Mapping[str, GpuSpec]) -> list[TrainingRows]:
+def with_launch_gaps(parts: Sequence[Part], gpus: GpuSpecs) -> list[TrainingRows]:
     """Return the rows of ``parts`` with ``gap_us`` and ``hold_us`` filled in; both stay 0 where no train rows
     show them.
     """
@@ -70,7 +71,8 @@ def with_launch_gaps(parts: Sequence[Part], gpus: Mapping[str, GpuSpec]) -> list
                 gap[index] = climb(part, gpus[gpu], wait)
             else:
                 floor = local_floor(kind, part, gpus[gpu], wait)
-                gap[index] = level if floor is None else np.maximum(floor - wait, 0.0)
+                if floor is not None:
+                    gap[index] = np.maximum(floor - wait, 0.0)
         result.append(replace(rows, gap_us=gap, hold_us=hold))
     return result
 

@@ -8,12 +8,12 @@ FP32, torch 2.1, milliseconds between two CUDA events around one operator call, 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gkestimator.core.errors import TableError
 from gkestimator.core.kernels import Array, KernelTable
+from gkestimator.core.records import NamedValues, Names
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.kernel_models.tiles import recorded_tile
 from gkestimator.training.importers.files import read_columns, translated
@@ -99,13 +99,13 @@ def _published(path: Path, kind: str, prefix: str) -> tuple[TrainingRows, Array]
     return _rows(kind, prefix, data, path), data["OPName"].astype(str)
 
 
-def _wanted(kind: str) -> tuple[str, ...]:
+def _wanted(kind: str) -> Names:
     sizes = _SIZE_COLUMNS.get(kind, ("B", "H"))
     named = ("Kernel Name", *_BLOCK) if kind in _SIZE_COLUMNS else ()
     return ("OPName", "Latency", "Device", *_GRID, *named, *sizes)
 
 
-def _rows(kind: str, prefix: str, data: dict[str, Any], path: Path) -> TrainingRows:
+def _rows(kind: str, prefix: str, data: NamedValues, path: Path) -> TrainingRows:
     gpu = translated(path, "Device", data["Device"], _GPUS)
     words = ("OPName", "Device", "Kernel Name")
     number = {name: column.astype(np.float64) for name, column in data.items() if name not in words}
