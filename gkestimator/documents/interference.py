@@ -190,10 +190,13 @@ def interference_yaml(fitted: InterferenceFile) -> bytes:
     """Return ``fitted`` as the bytes of a file; the same value gives the same bytes."""
     import yaml
 
+    contention = None
+    if fitted.contention is not None:
+        contention = asdict(fitted.contention)
     document: NamedValues = {
         "schema_version": _VERSION,
         "gpulet": asdict(fitted.gpulet),
-        "contention": None if fitted.contention is None else asdict(fitted.contention),
+        "contention": contention,
         "fit": asdict(fitted.fit),
     }
     for name, value in document["fit"].items():

@@ -37,8 +37,13 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
     lowered = e.lowering.lowered
     copy_ms = (memory.input_bytes + memory.output_bytes) / engine.copy_bytes_per_s * 1e3
     extra = copy_ms if engine.request.include_copy else 0.0
+    latency_ms = m.latency_ms + extra
     context = engine.context_bytes(gpu)
-    mreq = None if context is None else memory.reserved_bytes + context
+    mreq = None
+    mreq_pct = None
+    if context is not None:
+        mreq = memory.reserved_bytes + context
+        mreq_pct = 100 * mreq / gpu.memory_visible_bytes
     row = Requirement(
         model=e.lowering.model,
         gpu=gpu.name,
@@ -47,12 +52,12 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         batch_size=lowered.batch_size,
         dims=lowered.dims,
         sm_share_pct=float(e.sm_share_pct),
-        latency_ms=m.latency_ms + extra,
+        latency_ms=latency_ms,
         latency_low_ms=m.latency_low_ms + extra,
         latency_high_ms=m.latency_high_ms + extra,
         copy_ms=copy_ms,
         host_overhead_us=engine.host_overhead_us,
-        throughput_rps=_rate(lowered.batch_size, m.latency_ms + extra),
+        throughput_rps=_rate(lowered.batch_size, latency_ms),
         host_bound=m.host_ms > m.gpu_ms,
         occupancy_max_pct=_known(m.occupancy_max_pct),
         occupancy_mean_pct=_known(m.occupancy_mean_pct),
@@ -62,7 +67,7 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         dram_util_mean_pct=_known(m.dram_util_mean_pct),
         l2_util_mean_pct=_known(m.l2_util_mean_pct),
         mreq_bytes=mreq,
-        mreq_pct=None if mreq is None else 100 * mreq / gpu.memory_visible_bytes,
+        mreq_pct=mreq_pct,
         reserved_bytes=memory.reserved_bytes,
         weights_bytes=memory.weights_bytes,
         activations_bytes=memory.activations_bytes,
@@ -82,7 +87,9 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         warnings="; ".join(_warnings(engine, e, mreq)),
     )
     unknown = _untold(e)
-    return replace(row, **unknown) if unknown else row
+    if unknown:
+        return replace(row, **unknown)
+    return row
 
 
 # A CPU has neither warps nor SMs.

@@ -69,9 +69,12 @@ def _fit(rows: Requirements, gpus: dict[str, GpuSpec], slo_ms: float | None, sea
     largest: dict[str, int] = {}
     for r in good:
         largest[r.gpu] = max(largest.get(r.gpu, 0), r.batch_size or 0)
-    sizes = ", ".join(f"{name} up to batch {n}" if n else name for name, n in largest.items())
+    sizes = []
+    for name, size in largest.items():
+        limit = f" up to batch {size}" if size else ""
+        sizes.append(f"{name}{limit}")
     asked = "" if searched else " (of those asked)"
-    text = f"{model}: {what} on {sizes}{asked}."
+    text = f"{model}: {what} on {', '.join(sizes)}{asked}."
     if len(largest) > 1:
         smallest = min(largest, key=lambda name: gpus[name].memory_visible_bytes)
         text += f" Smallest: {smallest}."

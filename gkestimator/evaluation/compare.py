@@ -216,13 +216,16 @@ def _beside(m: Matched, estimate: Requirement, roofline_ms: float) -> ComparedRo
     if not measured or not latency or high is None:
         return row
     low = estimate.latency_low_ms
+    inside = None
+    if low is not None:
+        inside = low <= measured <= high
     return replace(
         row,
         estimated_ms=latency,
         low_ms=low,
         high_ms=high,
         error_pct=100 * (latency / measured - 1),
-        inside=None if low is None else low <= measured <= high,
+        inside=inside,
         roofline_ms=roofline_ms,
     )
 
@@ -300,11 +303,14 @@ def _summary(scope: str, name: str, measure: str, rows: Sequence[ComparedRow]) -
     summary = summarise([abs(error) for error in signed])
     if summary is None:
         return None
+    unit = "%"
+    if measure.endswith("_pct"):
+        unit = "points"
     row = SummaryRow(
         scope=scope,
         name=name,
         measure=measure,
-        unit="points" if measure.endswith("_pct") else "%",
+        unit=unit,
         n=summary.n,
         mean=summary.mean,
         median=summary.median,
@@ -315,9 +321,12 @@ def _summary(scope: str, name: str, measure: str, rows: Sequence[ComparedRow]) -
     if measure != "latency_ms":
         return row
     inside = [r.inside for r in rows if r.inside is not None]
+    inside_pct = None
+    if inside:
+        inside_pct = 100 * statistics.fmean(inside)
     return replace(
         row,
-        inside_pct=100 * statistics.fmean(inside) if inside else None,
+        inside_pct=inside_pct,
         roofline_mean=_mean_error((r.roofline_ms, r.measured_ms) for r in rows),
         constant_mean=_mean_error((r.constant_ms, r.measured_ms) for r in rows),
     )

@@ -83,12 +83,15 @@ def interval_summary(estimated: Array, low: Array, high: Array, measured: Array)
     error = float(np.median(absolute_errors_pct(estimated, measured)))
     width = float(np.median(100 * (np.asarray(high) - low) / estimated))
     inside = (np.asarray(low) <= measured) & (measured <= np.asarray(high))
+    width_over_error = None
+    if error > 0:
+        width_over_error = width / error
     return IntervalSummary(
         n=len(measured),
         inside_pct=float(100 * np.mean(inside)),
         width_pct=width,
         median_error_pct=error,
-        width_over_error=width / error if error > 0 else None,
+        width_over_error=width_over_error,
     )
 
 

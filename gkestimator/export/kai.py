@@ -50,5 +50,8 @@ class KaiExporter(PodExporter):
 
     def messages(self, deployment: Deployment) -> Names:
         """Say that image and queue are still to be named."""
+        messages = super().messages(deployment)
+        if self.queue:
+            return messages
         queue = f"the queue is {QUEUE_PLACEHOLDER}, KAI's own example: name yours by --queue"
-        return (*super().messages(deployment), *(() if self.queue else (queue,)))
+        return (*messages, queue)

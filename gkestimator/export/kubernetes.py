@@ -129,6 +129,7 @@ def node_affinity(
 def annotations_of(group: ReplicaGroup, deployment: Deployment, limits: str) -> dict[str, str]:
     """Return what the objects of every target say about a replica; nothing acts on it."""
     one = group.first
+    share = one.sm_share_pct if one.sm_share_pct != 100 else None
     texts = {
         "gkestimator/model": one.model,
         "gkestimator/gpu-type": one.gpu_type,
@@ -137,15 +138,22 @@ def annotations_of(group: ReplicaGroup, deployment: Deployment, limits: str) -> 
         "gkestimator/dims": one.dims,
         "gkestimator/batch-size": str(one.batch_size),
         "gkestimator/creq": deployment.creq,
-        "gkestimator/creq-pct": "" if one.creq_pct is None else f"{one.creq_pct:.6g}",
-        "gkestimator/mreq-bytes": "" if one.mreq_bytes is None else str(one.mreq_bytes),
-        "gkestimator/sm-share-pct": "" if one.sm_share_pct == 100 else f"{one.sm_share_pct:.6g}",
-        "gkestimator/slo-ms": "" if one.slo_ms is None else f"{one.slo_ms:.6g}",
+        "gkestimator/creq-pct": _figure(one.creq_pct),
+        "gkestimator/mreq-bytes": _figure(one.mreq_bytes, "d"),
+        "gkestimator/sm-share-pct": _figure(share),
+        "gkestimator/slo-ms": _figure(one.slo_ms),
         "gkestimator/planned-gpus": shortened(i.gpu_id for i in group.instances if i.gpu_id is not None),
         "gkestimator/source": one_line(deployment.source),
         "gkestimator/limits": limits,
     }
     return {key: value for key, value in texts.items() if value}
+
+
+def _figure(value: float | None, form: str = ".6g") -> str:
+    """Return ``value`` in a form of :func:`format`; empty where it is not known."""
+    if value is None:
+        return ""
+    return format(value, form)
 
 
 def shortened(gpus: Iterable[str]) -> str:
@@ -163,13 +171,16 @@ def replica_environment(instances: Sequence[Instance]) -> dict[str, str]:
     known is left out."""
     one = instances[0]
     wait = longest_wait_ms(instances)
+    most = ""
+    if wait is not None:
+        most = str(int(wait * 1000) / 1000)
     variables = {
         "GKEST_MODEL": one.model,
         "GKEST_BATCH_SIZE": str(one.batch_size),
         "GKEST_RUNTIME": one.runtime,
         "GKEST_DTYPE": one.dtype,
         "GKEST_DIMS": one.dims,
-        "GKEST_MAX_WAIT_MS": "" if wait is None else str(int(wait * 1000) / 1000),
+        "GKEST_MAX_WAIT_MS": most,
     }
     return {key: value for key, value in variables.items() if value}
 
@@ -193,14 +204,11 @@ def deployment_object(
     if scheduler is not None:
         spec["schedulerName"] = scheduler
     spec["affinity"] = dict(affinity)
-    spec["containers"] = [
-        {
-            "name": "server",
-            "image": image,
-            "env": [{"name": key, "value": value} for key, value in env.items()],
-            **({"resources": {"limits": dict(pod.limits)}} if pod.limits else {}),
-        }
-    ]
+    container: NamedValues = {"name": "server", "image": image}
+    container["env"] = [{"name": key, "value": value} for key, value in env.items()]
+    if pod.limits:
+        container["resources"] = {"limits": dict(pod.limits)}
+    spec["containers"] = [container]
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

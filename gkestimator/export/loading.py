@@ -76,8 +76,10 @@ def load_deployment(
     if _is_plan(path):
         plan = read_plan(path)
         if only.given() or names:
-            asked = ", ".join([*(_option(name) for name in only.given()), *(["--only"] if names else [])])
-            raise UsageError(f"{path}: found a plan; {asked} choose rows of a table")
+            options = [_option(name) for name in only.given()]
+            if names:
+                options.append("--only")
+            raise UsageError(f"{path}: found a plan; {', '.join(options)} choose rows of a table")
         return _from_plan(path, plan, creq, catalogue, files)
     return _from_table(path, creq or _DEFAULT_CREQ, only, names, catalogue, files)
 
@@ -279,9 +281,10 @@ def _several(path: Path, model: str, rows: Requirements) -> str:
 
 
 def _of_row(row: Requirement, column: str, spec: GpuSpec) -> Instance:
-    size, percent = _memory(
-        row.reserved_bytes if without_context(row) else row.mreq_bytes, row.mreq_pct, spec
-    )
+    held = row.mreq_bytes
+    if without_context(row):
+        held = row.reserved_bytes
+    size, percent = _memory(held, row.mreq_pct, spec)
     return Instance(
         id=row.model,
         model=row.model,

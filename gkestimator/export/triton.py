@@ -240,11 +240,14 @@ def _available(here: Sequence[Instance], visible: int) -> list[tuple[str, int]]:
     memory = [memory_bytes(i, _TARGET) for i in here]
     rounded = sum(up(100 * c) for c in compute)
     mib = sum(memory_mib(i, _TARGET) for i in here)
-    return [
-        (COMPUTE, max(_WHOLE, rounded) if _fits(math.fsum(compute), 100.0) else _WHOLE),
-        (MEMORY, max(visible // MIB, mib) if _fits(sum(memory), visible) else visible // MIB),
-        *((turn, 1) for turn in _turns(here).values()),
-    ]
+    most_compute = _WHOLE
+    if _fits(math.fsum(compute), 100.0):
+        most_compute = max(_WHOLE, rounded)
+    most_mib = visible // MIB
+    if _fits(sum(memory), visible):
+        most_mib = max(most_mib, mib)
+    turns = [(turn, 1) for turn in _turns(here).values()]
+    return [(COMPUTE, most_compute), (MEMORY, most_mib), *turns]
 
 
 def _at_once(here: Sequence[Instance]) -> list[float]:
@@ -325,11 +328,11 @@ def _split_remarks(ways: Sequence[Variant]) -> list[str]:
     lines = []
     for model, several in by_model.items():
         if len(several) > 1:
-            parts = ", ".join(
-                f"{w.name} ({w.goodput_rps:.6g} req/s)" if w.goodput_rps is not None else w.name
-                for w in several
-            )
+            parts = []
+            for way in several:
+                rate = "" if way.goodput_rps is None else f" ({way.goodput_rps:.6g} req/s)"
+                parts.append(f"{way.name}{rate}")
             lines.append(
-                f"{model} runs in several ways, among which the client divides its requests: {parts}."
+                f"{model} runs in several ways, among which the client divides its requests: {', '.join(parts)}."
             )
     return lines

@@ -79,9 +79,13 @@ def tensors(signature: Signature, instance: Instance) -> TritonTensors:
         batched = False
         outputs = signature.outputs
         unbatched = ()
-    bound = _bound(instance.dims) | ({} if batched else dict.fromkeys(signature.batch_dims, size))
+    bound = _bound(instance.dims)
+    most = size
+    if not batched:
+        bound |= dict.fromkeys(signature.batch_dims, size)
+        most = 0
     return TritonTensors(
-        max_batch_size=size if batched else 0,
+        max_batch_size=most,
         inputs=_all(signature.inputs, batched, bound, instance.model, "input"),
         outputs=_all(outputs, batched, bound, instance.model, "output"),
         left_out=tuple(t.name for t in unbatched),

@@ -119,14 +119,20 @@ def fit_gpu(
     contents = MeasuredContents(
         corrections=tuple(corrections), lowering=lowering, occupancy=occupancy, shift=shift
     )
-    counts = Counter(str(len(call.rows)) if len(call.rows) < 4 else "4+" for call in calls)
+    counts: Counter[str] = Counter()
+    for call in calls:
+        launches = len(call.rows)
+        counts[str(launches) if launches < 4 else "4+"] += 1
+    factor = None
+    if shift is not None:
+        factor = round(float(np.exp(shift.value)), 4)
     report = GpuReport(
         gpu=gpu.name,
         calls=len(calls),
         families=tuple(reports),
-        exact=0 if lowering is None else len(lowering),
+        exact=len(lowering or ()),
         launches_per_call=dict(sorted(counts.items())),
-        shift=None if shift is None else round(float(np.exp(shift.value)), 4),
+        shift=factor,
         occupancy=occupancy_report,
         skipped=skipped,
     )

@@ -99,16 +99,24 @@ def _cv(rows: Sequence[KernelMeasurement]) -> float:
 
 
 def _columns(row: KernelMeasurement, total_us: float) -> tuple[float, ...]:
-    shared = [row.static_smem_bytes, row.dynamic_smem_bytes]
+    static = row.static_smem_bytes
+    dynamic = row.dynamic_smem_bytes
+    shared = None
+    if static is not None and dynamic is not None:
+        shared = static + dynamic
     values = {
         "share": (row.duration_us or 0.0) / total_us,
         "grid_blocks": blocks_of(row.grid),
         "block_threads": blocks_of(row.block),
         "registers_per_thread": row.registers_per_thread,
-        "shared_bytes": None if None in shared else sum(v or 0 for v in shared),
+        "shared_bytes": shared,
         "occupancy_pct": row.achieved_occupancy_pct,
     }
-    return tuple(math.nan if values[n] is None else float(values[n]) for n in LAUNCH_COLUMNS)  # type: ignore[arg-type]
+    columns = []
+    for name in LAUNCH_COLUMNS:
+        value = values[name]
+        columns.append(math.nan if value is None else float(value))
+    return tuple(columns)
 
 
 def _name(row: KernelMeasurement) -> str:

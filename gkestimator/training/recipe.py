@@ -210,7 +210,9 @@ def fit_bundle(
         )
     if geometry:
         tell("launch geometry", len(plans), len(plans))
-    picked = fit_geometry(rows if geometry else (), gpus, seed=seed)
+    else:
+        rows = ()
+    picked = fit_geometry(rows, gpus, seed=seed)
     return FittedBundle(models=tuple(models), geometry=picked, seed=seed)
 
 
