@@ -1,13 +1,20 @@
-"""Define `frozen`, the decorator of every immutable value in the project."""
+"""Define `frozen`, the decorator of every immutable value in the project, and names for types that many share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeAlias, TypeVar, dataclass_transform
 
 Class = TypeVar("Class", bound=type)
 Record = TypeVar("Record")
+# No texts: the versions of tables and documents are made of the types that these stand for.
+Names: TypeAlias = tuple[str, ...]
+"""Texts in an order that counts: names of models, GPUs or columns."""
+NamedValues: TypeAlias = dict[str, Any]
+"""Values by name, as in an object of JSON."""
+NamedNumbers: TypeAlias = dict[str, float]
+"""Numbers by name."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))

@@ -12,6 +12,7 @@ from typing import Any
 
 from gkestimator.core.errors import DocumentError
 from gkestimator.core.files import FileWords, opened
+from gkestimator.core.records import NamedValues
 from gkestimator.core.versions import FIRST_DERIVED
 
 MAX_BYTES = 10 * 2**20
@@ -101,7 +102,7 @@ def load_json(path: Path, *, what: str, limit: int = MAX_BYTES) -> Fields:
     Raises DocumentError as :func:`load_yaml` does, and for NaN.
     """
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, Any]]) -> NamedValues:
         mapping = dict(pairs)
         if len(mapping) < len(pairs):
             raise ValueError("a key stands twice in one object")
@@ -152,7 +153,7 @@ class Fields:
             )
         self.where = where
         self.what = what
-        self._left: dict[str, Any] = dict(document)
+        self._left: NamedValues = dict(document)
         self._known: list[str] = []
 
     def has(self, name: str) -> bool:

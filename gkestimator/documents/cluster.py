@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gkestimator.core.errors import DocumentError, UsageError
-from gkestimator.core.records import frozen
+from gkestimator.core.records import Names, frozen
 from gkestimator.documents.checking import Fields, load_yaml
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
 
@@ -42,7 +42,7 @@ class Cluster:
 
     gpus: tuple[GpuCount, ...] = ()
     elastic: tuple[ElasticGpu, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
 
     @property
     def types(self) -> tuple[GpuSpec, ...]:

@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
 
-from gkestimator.core.records import frozen
+from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.documents.checking import Fields, load_yaml
 
 # Its name inside an estimator bundle.
@@ -83,16 +82,16 @@ class InterferenceFit:
 
     pairs: str
     pairs_sha256: str
-    tables: tuple[str, ...]
+    tables: Names
     measurements: int
     groups: int
-    models: tuple[str, ...]
-    gpus: tuple[str, ...]
+    models: Names
+    gpus: Names
     errors: tuple[LawError, ...]
     ranges: tuple[SeenRange, ...]
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
 
-    def elsewhere(self, gpus: Iterable[str]) -> tuple[str, ...]:
+    def elsewhere(self, gpus: Iterable[str]) -> Names:
         """Return what a reader must know who uses them on the GPU types ``gpus``."""
         other = sorted(set(gpus) - set(self.gpus))
         if not other:
@@ -191,10 +190,13 @@ def interference_yaml(fitted: InterferenceFile) -> bytes:
     """Return ``fitted`` as the bytes of a file; the same value gives the same bytes."""
     import yaml
 
-    document: dict[str, Any] = {
+    contention = None
+    if fitted.contention is not None:
+        contention = asdict(fitted.contention)
+    document: NamedValues = {
         "schema_version": _VERSION,
         "gpulet": asdict(fitted.gpulet),
-        "contention": None if fitted.contention is None else asdict(fitted.contention),
+        "contention": contention,
         "fit": asdict(fitted.fit),
     }
     for name, value in document["fit"].items():

@@ -7,10 +7,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 from gkestimator.core.errors import DocumentError
-from gkestimator.core.records import frozen
+from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.core.versions import record_version
 from gkestimator.documents.checking import Fields, load_json, of_version
 from gkestimator.documents.workload import Workload, workload_from
@@ -105,10 +104,10 @@ class PlacementPlan:
     gpus: tuple[PlacedGpu, ...]
     totals: PlanTotals
     unserved: tuple[Unserved, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
 
 
-def plan_document(plan: PlacementPlan) -> dict[str, Any]:
+def plan_document(plan: PlacementPlan) -> NamedValues:
     """Return ``plan`` as the mapping that its JSON file holds."""
     # A workload is written as its own file is, not as its records stand.
     without_workload = dataclasses.replace(plan, workload=Workload())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from gkestimator.core.errors import DocumentError
-from gkestimator.core.records import frozen
+from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.core.versions import record_version
 from gkestimator.documents.checking import Fields, load_json, of_version
 
@@ -190,10 +190,10 @@ class SimulationReport:
     applications: tuple[SimulatedApplication, ...]
     gpus: tuple[SimulatedGpu, ...]
     timeline: tuple[TimelineModel, ...]
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
 
 
-def simulation_document(report: SimulationReport) -> dict[str, Any]:
+def simulation_document(report: SimulationReport) -> NamedValues:
     """Return ``report`` as the mapping that its JSON file holds."""
     return {"schema_version": record_version(SimulationReport), **dataclasses.asdict(report)}
 
@@ -238,7 +238,7 @@ def _all(kind: type[T], fields: Fields, name: str, what: str) -> tuple[T, ...]:
 
 def _read(kind: type[T], fields: Fields) -> T:
     """Return a ``kind`` from ``fields``, each field as its type says: numbers are 0 or more everywhere here."""
-    values: dict[str, Any] = {}
+    values: NamedValues = {}
     key: Any = kind  # mypy does not take a class for hashable
     for name, hint in _hints(key).items():
         members = get_args(hint)
@@ -261,7 +261,7 @@ def _read(kind: type[T], fields: Fields) -> T:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: type) -> NamedValues:
     return get_type_hints(kind)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import DocumentError
-from gkestimator.core.records import frozen
+from gkestimator.core.records import NamedNumbers, NamedValues, Names, frozen
 from gkestimator.documents.checking import Fields, load_yaml
 
 # Bounds that no product of them leaves the range of a float.
@@ -35,7 +35,7 @@ class Stage:
     times for each execution of the stage it follows (each request of the application, where it follows none)."""
 
     model: str
-    after: tuple[str, ...] = ()
+    after: Names = ()
     fan_out: float = 1.0
 
 
@@ -49,22 +49,22 @@ class Application:
     stages: tuple[Stage, ...]
     weight: float = 1.0
 
-    def rates_rps(self) -> dict[str, float]:
+    def rates_rps(self) -> NamedNumbers:
         """Return the requests a second that reach each model: the application's rate times the fan-outs on
         the way (the largest way, where a stage follows several).
         """
-        rates: dict[str, float] = {}
+        rates: NamedNumbers = {}
         for stage in self.stages:
             before = max((rates[m] for m in stage.after), default=self.rate_rps)
             rates[stage.model] = before * stage.fan_out
         return rates
 
-    def paths(self) -> tuple[tuple[str, ...], ...]:
+    def paths(self) -> tuple[Names, ...]:
         """Return every chain of stages from one that follows none to one that nothing follows."""
         after = {s.model: s.after for s in self.stages}
         followed = {m for s in self.stages for m in s.after}
-        chains: list[tuple[str, ...]] = [(s.model,) for s in self.stages if s.model not in followed]
-        done: list[tuple[str, ...]] = []
+        chains: list[Names] = [(s.model,) for s in self.stages if s.model not in followed]
+        done: list[Names] = []
         while chains:
             chain = chains.pop()
             if after[chain[0]]:
@@ -86,14 +86,14 @@ class Workload:
     models: tuple[ModelLoad, ...] = ()
     applications: tuple[Application, ...] = ()
 
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> Names:
         """Return every model asked for, once, in the order of the file."""
         names = [m.name for m in self.models]
         for application in self.applications:
             names += [stage.model for stage in application.stages]
         return tuple(dict.fromkeys(names))
 
-    def model_rates_rps(self) -> dict[str, float]:
+    def model_rates_rps(self) -> NamedNumbers:
         """Return the requests a second that reach each model, by itself and in applications, in the file's
         order.
         """
@@ -105,9 +105,9 @@ class Workload:
                 rates[name] += rate
         return rates
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> NamedValues:
         """Return the workload as it stands in a plan and in a YAML file; what is as usual is left out."""
-        document: dict[str, Any] = {}
+        document: NamedValues = {}
         if self.models:
             document["models"] = [_load_document(model) for model in self.models]
         if self.applications:
@@ -119,15 +119,15 @@ class Workload:
         return document
 
 
-def _load_document(load: ModelLoad | Application) -> dict[str, Any]:
-    document: dict[str, Any] = {"name": load.name, "rate_rps": load.rate_rps, "slo_ms": load.slo_ms}
+def _load_document(load: ModelLoad | Application) -> NamedValues:
+    document: NamedValues = {"name": load.name, "rate_rps": load.rate_rps, "slo_ms": load.slo_ms}
     if load.weight != 1:
         document["weight"] = load.weight
     return document
 
 
-def _stage_document(stage: Stage) -> dict[str, Any]:
-    document: dict[str, Any] = {"model": stage.model}
+def _stage_document(stage: Stage) -> NamedValues:
+    document: NamedValues = {"model": stage.model}
     if stage.after:
         document["after"] = list(stage.after)
     if stage.fan_out != 1:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.core.options import taking
-from gkestimator.core.records import frozen
+from gkestimator.core.records import Names, frozen
 from gkestimator.estimation.request import EstimateRequest, Progress
 from gkestimator.tables import KernelRow, Requirement
 
@@ -24,7 +24,7 @@ class EstimateResult:
     rows: tuple[Requirement, ...]
     kernel_rows: tuple[KernelRow, ...]
     failures: tuple[tuple[Path, GkestimatorError], ...]
-    messages: tuple[str, ...]
+    messages: Names
 
 
 def estimate_rows(

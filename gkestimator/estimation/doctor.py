@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gkestimator.core.errors import GkestimatorError, one_line
+from gkestimator.core.records import Names
 from gkestimator.hardware.runtimes import RUNTIMES
 
 Facts: TypeAlias = "list[tuple[str, str]]"
@@ -51,7 +52,7 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _run(command: tuple[str, ...]) -> str:
+def _run(command: Names) -> str:
     program = shutil.which(command[0])
     if program is None:
         return "not found on PATH"

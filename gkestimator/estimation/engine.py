@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.core.graph import OperatorGraph
-from gkestimator.core.kernels import Family, Kernel, KernelGraph, KernelTable
+from gkestimator.core.kernels import Array, Family, Kernel, KernelGraph, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.estimation.intervals import host_range_us
 from gkestimator.estimation.joining import joined
@@ -29,6 +30,8 @@ from gkestimator.memory import MemoryProfile, MemoryReplay, cumulative_reserved
 from gkestimator.operators.quantise import is_quantised
 from gkestimator.operators.records import version_of_operators
 from gkestimator.operators.registry import LoweringOptions
+
+Lowerings: TypeAlias = "dict[LoweringOptions, Lowering]"
 
 
 class KernelPool:
@@ -75,7 +78,7 @@ class Lowering:
     path: Path | None  # None: of a graph that no file holds
     lowered: RecalledLowering
     program: LaunchProgram
-    rows: np.ndarray  # rows of the pool this lowering uses
+    rows: Array  # rows of the pool this lowering uses
 
     @property
     def graph(self) -> KernelGraph:
@@ -200,7 +203,7 @@ class Engine:
             library_workspace_bytes=self.profile.library_workspace_bytes(gpu),
         )
 
-    def lower_model(self, source: ModelSource, batch_size: int | None) -> dict[LoweringOptions, Lowering]:
+    def lower_model(self, source: ModelSource, batch_size: int | None) -> Lowerings:
         """Bind a model at one batch size and lower it once per distinct set of options, unless that is
         remembered.
         """
@@ -216,7 +219,7 @@ class Engine:
                     RECALL.put(key, entry)
         return self._placed(source.name, source.path, {o: e for o, e in known.items() if e is not None})
 
-    def lower_graphs(self, name: str, bound: Sequence[OperatorGraph]) -> dict[LoweringOptions, Lowering]:
+    def lower_graphs(self, name: str, bound: Sequence[OperatorGraph]) -> Lowerings:
         """Lower bound graphs that no file holds, to run one after the other; they are not remembered.
 
         No two of them may have a storage's name in common.
@@ -228,9 +231,9 @@ class Engine:
 
     def _placed(
         self, name: str, path: Path | None, entries: Mapping[LoweringOptions, RecalledLowering]
-    ) -> dict[LoweringOptions, Lowering]:
+    ) -> Lowerings:
         # By id of the graph: options that change nothing share it.
-        placed: dict[int, tuple[LaunchProgram, np.ndarray]] = {}
+        placed: dict[int, tuple[LaunchProgram, Array]] = {}
         lowerings = {}
         for options, entry in entries.items():
             key = id(entry.graph)
@@ -290,19 +293,19 @@ class Engine:
                 same = made[id(graph)] = _lowered(bound, graph)
             yield options, replace(same, dtype=_effective_dtype(graph, target.dtype, request.dtype))
 
-    def _place(self, graph: KernelGraph) -> tuple[LaunchProgram, np.ndarray]:
+    def _place(self, graph: KernelGraph) -> tuple[LaunchProgram, Array]:
         self.pool.add(graph)
         program = LaunchProgram.of(graph.steps, self.pool.row_of_id)
         # Predictions of a lowering are taken out of the pool by these rows, in this order.
         rows, local = np.unique(program.kernel, return_inverse=True)
         return replace(program, kernel=local.astype(np.intp)), rows
 
-    def estimate(self, lowerings: Sequence[dict[LoweringOptions, Lowering]]) -> Iterator[Estimated]:
+    def estimate(self, lowerings: Sequence[Lowerings]) -> Iterator[Estimated]:
         """Yield every lowering on every GPU at every SM share, in that order; kernels are predicted once per
         GPU.
         """
         # Every lowering asks for the same kernels on a GPU at a share: one prediction answers all of them.
-        cache: dict[tuple[str, float], tuple[KernelPredictions, np.ndarray]] = {}
+        cache: dict[tuple[str, float], tuple[KernelPredictions, Array]] = {}
         table = KernelTable.from_kernels(self.pool.kernels)
         flops = table.columns["flops"]
         moved = table.columns["read_bytes"] + table.columns["write_bytes"]
@@ -339,8 +342,8 @@ class Engine:
                     )
 
     def _predict(
-        self, table: KernelTable, rows: np.ndarray, gpu: GpuSpec, share: float
-    ) -> tuple[KernelPredictions, np.ndarray]:
+        self, table: KernelTable, rows: Array, gpu: GpuSpec, share: float
+    ) -> tuple[KernelPredictions, Array]:
         place = np.full(len(table), -1, dtype=np.intp)
         place[rows] = np.arange(rows.size)
         return self.estimator.predict(table.take(rows), gpu, sm_share_pct=share), place
@@ -362,7 +365,7 @@ class Engine:
         sizes: Sequence[int | None] = self.request.batch_sizes or (None,)
         batches = dict.fromkeys(sizes)
         for start in range(0, total, _CHUNK):
-            good: list[tuple[Path, list[dict[LoweringOptions, Lowering]]]] = []
+            good: list[tuple[Path, list[Lowerings]]] = []
             outcome: dict[Path, list[Estimated] | GkestimatorError] = {}
             for at, (path, name) in enumerate(names[start : start + _CHUNK], start=start):
                 if progress is not None:

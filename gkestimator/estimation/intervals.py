@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gkestimator.core.kernels import Array
+
 COMMON_SHARE = 0.1
 STRUCTURE = 0.05
 HOST_FACTOR = 1.2
@@ -31,10 +33,10 @@ def host_range_us(given_us: float | None, known_us: tuple[float, float]) -> tupl
 
 
 def widen(
-    spans_us: np.ndarray,
-    rows: np.ndarray,
-    half_width: np.ndarray,
-    in_range: np.ndarray,
+    spans_us: Array,
+    rows: Array,
+    half_width: Array,
+    in_range: Array,
     *,
     common_share: float = COMMON_SHARE,
     structure: float = STRUCTURE,

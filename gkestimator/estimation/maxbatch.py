@@ -23,7 +23,9 @@ def largest_batches(
     has no row and is named among the failures.
     """
     request = engine.request
-    ceiling = max(request.batch_sizes) if request.batch_sizes else MAX_BATCH_SIZE
+    ceiling = MAX_BATCH_SIZE
+    if request.batch_sizes:
+        ceiling = max(request.batch_sizes)
     rows: list[Requirement] = []
     failures: list[tuple[Path, GkestimatorError]] = []
     names = model_names([Path(p) for p in request.models])
@@ -83,7 +85,10 @@ class _Search:
         high: int | None = None
         while (high or self._ceiling + 1) - low > 1:
             # Doubling first: the largest batch is mostly far below the ceiling, and small batches are cheap to lower.
-            candidate = min(low * 2, self._ceiling) if high is None else (low + high) // 2
+            if high is None:
+                candidate = min(low * 2, self._ceiling)
+            else:
+                candidate = (low + high) // 2
             row = self._row(candidate, target, share)
             if self._good(row):
                 low = candidate
@@ -100,4 +105,6 @@ def _text(value: float | None, unit: str) -> str:
 
 
 def _bound(row: Requirement) -> str:
-    return " at least (some work is unknown)" if row.latency_high_ms is None else ""
+    if row.latency_high_ms is None:
+        return " at least (some work is unknown)"
+    return ""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gkestimator.core.kernels import KernelGraph
+from gkestimator.core.records import Names
 from gkestimator.memory import MemoryProfile
 from gkestimator.onnx_io import Model, read_model
 
@@ -60,8 +61,8 @@ class RecalledLowering:
     batch_size: int | None
     dims: str
     dtype: str
-    host_operators: tuple[str, ...]
-    warnings: tuple[str, ...]
+    host_operators: Names
+    warnings: Names
     memory: dict[tuple[str, int], MemoryProfile] = field(default_factory=dict)
 
 

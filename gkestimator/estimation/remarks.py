@@ -56,8 +56,11 @@ def _quantised(graph: KernelGraph) -> Iterator[str]:
 
 
 def _named(op_types: list[str]) -> str:
+    named = ", ".join(op_types[:_MOST_NAMED])
     more = len(op_types) - _MOST_NAMED
-    return ", ".join(op_types[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    if more > 0:
+        return f"{named} and {more} more"
+    return named
 
 
 def _prefill(bound: OperatorGraph) -> Iterator[str]:

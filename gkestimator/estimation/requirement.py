@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gkestimator.core.records import frozen
+from gkestimator.core.kernels import Array
+from gkestimator.core.records import NamedNumbers, frozen
 from gkestimator.estimation.intervals import widen
 from gkestimator.estimation.timeline import LaunchProgram, Timeline, concurrent_maxima, schedule
 from gkestimator.kernel_models.prediction import KernelPredictions
@@ -55,9 +56,9 @@ def measure(
     program: LaunchProgram,
     predictions: KernelPredictions,
     *,
-    flops: np.ndarray,
-    dram_bytes: np.ndarray,
-    families: np.ndarray,
+    flops: Array,
+    dram_bytes: Array,
+    families: Array,
     host_overhead_us: float,
     host_range_us: tuple[float, float],
     streams: int,
@@ -85,8 +86,8 @@ def measure(
     total = _no_faster_than_full(timeline.total_us, spans, sm_util, streams)
     highest = {"occupancy": occupancy, "sm_util": sm_util}
     launches = program.launches
-    source_us: dict[str, float] = {}
-    occupancy_source_us: dict[str, float] = {}
+    source_us: NamedNumbers = {}
+    occupancy_source_us: NamedNumbers = {}
     detail = predictions.detail
     if detail is not None:  # the largest launch of a measured call
         highest = {
@@ -98,7 +99,7 @@ def measure(
         occupancy_source_us = _sums(detail.occupancy_source[row], spans)
     peaks = concurrent_maxima(timeline, highest, tau_ms=tau_ms)
 
-    def mean(values: np.ndarray, over: float) -> float:
+    def mean(values: Array, over: float) -> float:
         if over > 0:
             return float(np.dot(values, spans) / over)
         return float("nan")
@@ -130,9 +131,7 @@ def measure(
     )
 
 
-def _reaches(
-    program: LaunchProgram, predictions: KernelPredictions, duration: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _reaches(program: LaunchProgram, predictions: KernelPredictions, duration: Array) -> tuple[Array, Array]:
     """Return how far every launch's log(time) goes down and up for the ends of the model's interval."""
     row = program.kernel
     spans = duration * program.repeat
@@ -151,7 +150,7 @@ def _reaches(
     return widen(spans, row, lower, in_range) * lower, up
 
 
-def _no_faster_than_full(total: float, spans: np.ndarray, sm_util: np.ndarray, streams: int) -> float:
+def _no_faster_than_full(total: float, spans: Array, sm_util: Array, streams: int) -> float:
     """Return the time, at least that of the work on a GPU with every SM busy: overlapping kernels share the
     SMs.
     """
@@ -160,11 +159,11 @@ def _no_faster_than_full(total: float, spans: np.ndarray, sm_util: np.ndarray, s
     return max(total, float(np.nansum(spans * sm_util)) / 100)
 
 
-def _sums(words: np.ndarray, spans: np.ndarray) -> dict[str, float]:
+def _sums(words: Array, spans: Array) -> NamedNumbers:
     return {word: float(spans[words == word].sum()) for word in sorted(set(words.tolist()))}
 
 
-def _shares(families: np.ndarray, spans: np.ndarray, busy: float) -> dict[str, float]:
+def _shares(families: Array, spans: Array, busy: float) -> NamedNumbers:
     if busy <= 0 or not spans.any():
         return {}
     names, inverse = np.unique(families.astype(str), return_inverse=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
+from gkestimator.core.records import NamedNumbers, NamedValues
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.kernel_models.prediction import KernelPredictions, MeasuredLaunch
 from gkestimator.tables import KernelRow, Requirement
@@ -37,8 +37,13 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
     lowered = e.lowering.lowered
     copy_ms = (memory.input_bytes + memory.output_bytes) / engine.copy_bytes_per_s * 1e3
     extra = copy_ms if engine.request.include_copy else 0.0
+    latency_ms = m.latency_ms + extra
     context = engine.context_bytes(gpu)
-    mreq = None if context is None else memory.reserved_bytes + context
+    mreq = None
+    mreq_pct = None
+    if context is not None:
+        mreq = memory.reserved_bytes + context
+        mreq_pct = 100 * mreq / gpu.memory_visible_bytes
     row = Requirement(
         model=e.lowering.model,
         gpu=gpu.name,
@@ -47,12 +52,12 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         batch_size=lowered.batch_size,
         dims=lowered.dims,
         sm_share_pct=float(e.sm_share_pct),
-        latency_ms=m.latency_ms + extra,
+        latency_ms=latency_ms,
         latency_low_ms=m.latency_low_ms + extra,
         latency_high_ms=m.latency_high_ms + extra,
         copy_ms=copy_ms,
         host_overhead_us=engine.host_overhead_us,
-        throughput_rps=_rate(lowered.batch_size, m.latency_ms + extra),
+        throughput_rps=_rate(lowered.batch_size, latency_ms),
         host_bound=m.host_ms > m.gpu_ms,
         occupancy_max_pct=_known(m.occupancy_max_pct),
         occupancy_mean_pct=_known(m.occupancy_mean_pct),
@@ -62,7 +67,7 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         dram_util_mean_pct=_known(m.dram_util_mean_pct),
         l2_util_mean_pct=_known(m.l2_util_mean_pct),
         mreq_bytes=mreq,
-        mreq_pct=None if mreq is None else 100 * mreq / gpu.memory_visible_bytes,
+        mreq_pct=mreq_pct,
         reserved_bytes=memory.reserved_bytes,
         weights_bytes=memory.weights_bytes,
         activations_bytes=memory.activations_bytes,
@@ -82,7 +87,9 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         warnings="; ".join(_warnings(engine, e, mreq)),
     )
     unknown = _untold(e)
-    return replace(row, **unknown) if unknown else row
+    if unknown:
+        return replace(row, **unknown)
+    return row
 
 
 # A CPU has neither warps nor SMs.
@@ -98,7 +105,7 @@ _OF_ALL_WORK = ("latency_high_ms", "throughput_rps", "host_bound")
 _MEANS_OVER_TIME = ("occupancy_mean_pct", "sm_util_mean_pct", "dram_util_mean_pct", "l2_util_mean_pct")
 
 
-def _untold(e: Estimated) -> dict[str, Any]:
+def _untold(e: Estimated) -> NamedValues:
     """Return the columns that are null in this row, though there is a figure: it says nothing here."""
     names: list[str] = []
     if e.lowering.graph.unknown_operators or e.lowering.lowered.host_operators:
@@ -125,7 +132,7 @@ def _source(e: Estimated) -> str:
     if math.isnan(e.measures.trained_pct) or e.measures.trained_pct < 50:
         return "analytical"
     own = f"trained:{e.estimator}"
-    by: dict[str, float] = {}
+    by: NamedNumbers = {}
     for source, us in e.measures.source_us.items():
         bundle = own if source == MEASURED else source
         by[bundle] = by.get(bundle, 0.0) + us
@@ -176,7 +183,9 @@ def kernel_rows(engine: Engine, e: Estimated) -> Iterator[KernelRow]:
     for i, row in enumerate(e.lowering.program.kernel.tolist()):
         whole = _kernel_row(engine, e, i, row)
         sequence = None if detail is None else detail.sequence[row]
-        launches = iter((whole,)) if sequence is None else _launch_rows(whole, sequence)
+        launches = iter((whole,))
+        if sequence is not None:
+            launches = _launch_rows(whole, sequence)
         for launch in launches:
             yield replace(launch, index=index)
             index += 1
@@ -197,7 +206,7 @@ def _kernel_row(engine: Engine, e: Estimated, i: int, row: int) -> KernelRow:
     share = None
     if timeline.busy_us > 0:
         share = 100 * float(p.duration_us[row] * program.repeat[i]) / timeline.busy_us
-    geometry: dict[str, Any] = {}
+    geometry: NamedValues = {}
     if not e.target.gpu.stands_in:  # a CPU launches no blocks
         for name in ("grid_blocks", "block_threads", "registers_per_thread", "shared_bytes"):
             geometry[name] = _count(getattr(p, name)[row])

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gkestimator.core.kernels import Step
-from gkestimator.core.records import frozen
+from gkestimator.core.kernels import Array, Step
+from gkestimator.core.records import NamedNumbers, frozen
 from gkestimator.estimation.request import TAU_MS
 
 __all__ = ["TAU_MS", "LaunchProgram", "Timeline", "concurrent_maxima", "schedule"]
@@ -27,17 +27,17 @@ class LaunchProgram:
     """
 
     steps: tuple[Step, ...]
-    kernel: np.ndarray
-    step: np.ndarray
-    repeat: np.ndarray
-    calls: np.ndarray
+    kernel: Array
+    step: Array
+    repeat: Array
+    calls: Array
 
     @property
     def launches(self) -> int:
         """Return the kernel launches of one inference, trips counted."""
         return int(self.repeat.sum())
 
-    def only(self, kept: np.ndarray) -> LaunchProgram:
+    def only(self, kept: Array) -> LaunchProgram:
         """Return the program of the steps for which ``kept`` (a boolean per step) holds, as if the others
         were not there.
         """
@@ -98,16 +98,16 @@ class Timeline:
     ``host_us`` is the time the host needs to issue everything; ``busy_us`` the sum of the kernels' durations.
     """
 
-    start_us: np.ndarray
-    end_us: np.ndarray
-    stream: np.ndarray
+    start_us: Array
+    end_us: Array
+    stream: Array
     total_us: float
     host_us: float
     busy_us: float
 
 
 def schedule(
-    program: LaunchProgram, duration_us: np.ndarray, *, host_overhead_us: float, streams: int = 1
+    program: LaunchProgram, duration_us: Array, *, host_overhead_us: float, streams: int = 1
 ) -> Timeline:
     """Lay the launches out in time.
 
@@ -149,8 +149,8 @@ def schedule(
 
 
 def _on_streams(
-    program: LaunchProgram, spans: np.ndarray, ready: np.ndarray, streams: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    program: LaunchProgram, spans: Array, ready: Array, streams: int
+) -> tuple[Array, Array, Array]:
     producers = program.producers()
     first = np.searchsorted(program.step, np.arange(len(program.steps)), side="left")
     last = np.searchsorted(program.step, np.arange(len(program.steps)), side="right")
@@ -175,8 +175,8 @@ def _on_streams(
 
 
 def concurrent_maxima(
-    timeline: Timeline, values: Mapping[str, np.ndarray], *, tau_ms: float = TAU_MS
-) -> dict[str, float]:
+    timeline: Timeline, values: Mapping[str, Array], *, tau_ms: float = TAU_MS
+) -> NamedNumbers:
     """Return the largest sum over concurrent launches of each named per-launch value (USHER's Creq, Mreq).
 
     Launches are concurrent when they run on different streams and their starts differ by at most ``tau_ms``

@@ -6,24 +6,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gkestimator.core.records import Names
 from gkestimator.estimation.engine import Target
 from gkestimator.estimation.rows import answers_within, fits
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.tables import Requirement
+from gkestimator.tables.requirement import Requirements
 
 # More sentences would bury the table above them.
 _MODELS_SPELLED_OUT = 4
 
 
 def closing_words(
-    rows: Sequence[Requirement],
+    rows: Requirements,
     targets: Sequence[Target],
     *,
     slo_ms: float | None,
     host_overhead_source: str,
     host_range_us: tuple[float, float],
     searched: bool = False,
-) -> tuple[str, ...]:
+) -> Names:
     """Return a few plain sentences about ``rows``; none where there are none.
 
     ``searched``: their batches are the largest.
@@ -43,7 +45,9 @@ def closing_words(
     bound = [r for r in rows if r.host_bound]
     if bound:
         low, high = host_range_us
-        spread = "take it as exact" if low == high else f"span {low:.3g} to {high:.3g} us"
+        spread = f"span {low:.3g} to {high:.3g} us"
+        if low == high:
+            spread = "take it as exact"
         lines.append(
             f"Host-bound rows ({len(bound)} of {len(rows)}) are as good as the {bound[0].host_overhead_us:g} us "
             f"assumed per framework call ({host_overhead_source}); their intervals {spread}; --host-overhead-us sets "
@@ -52,7 +56,7 @@ def closing_words(
     return tuple(lines)
 
 
-def _fit(rows: Sequence[Requirement], gpus: dict[str, GpuSpec], slo_ms: float | None, searched: bool) -> str:
+def _fit(rows: Requirements, gpus: dict[str, GpuSpec], slo_ms: float | None, searched: bool) -> str:
     """Return on which GPUs one model fits up to which batch, the smallest of them and the cheapest."""
     model = rows[0].model
     good = [r for r in rows if fits(r)]
@@ -65,16 +69,19 @@ def _fit(rows: Sequence[Requirement], gpus: dict[str, GpuSpec], slo_ms: float | 
     largest: dict[str, int] = {}
     for r in good:
         largest[r.gpu] = max(largest.get(r.gpu, 0), r.batch_size or 0)
-    sizes = ", ".join(f"{name} up to batch {n}" if n else name for name, n in largest.items())
+    sizes = []
+    for name, size in largest.items():
+        limit = f" up to batch {size}" if size else ""
+        sizes.append(f"{name}{limit}")
     asked = "" if searched else " (of those asked)"
-    text = f"{model}: {what} on {sizes}{asked}."
+    text = f"{model}: {what} on {', '.join(sizes)}{asked}."
     if len(largest) > 1:
         smallest = min(largest, key=lambda name: gpus[name].memory_visible_bytes)
         text += f" Smallest: {smallest}."
     return text + _cheapest(good, gpus)
 
 
-def _cheapest(rows: Sequence[Requirement], gpus: dict[str, GpuSpec]) -> str:
+def _cheapest(rows: Requirements, gpus: dict[str, GpuSpec]) -> str:
     """Return the GPU and batch of the least price per sample; nothing where no price is known."""
     best: tuple[float, Requirement] | None = None
     for r in rows:
@@ -90,7 +97,7 @@ def _cheapest(rows: Sequence[Requirement], gpus: dict[str, GpuSpec]) -> str:
     return f" Cheapest: {row.gpu}, ${per_million:.2g} per million samples at batch {row.batch_size}."
 
 
-def _trust(rows: Sequence[Requirement]) -> str:
+def _trust(rows: Requirements) -> str:
     parts = []
     covered = [r.coverage_pct for r in rows if r.coverage_pct is not None]
     if covered:

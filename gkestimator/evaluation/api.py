@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.core.naming import find_models
 from gkestimator.core.options import taking, values_of
-from gkestimator.core.records import frozen
+from gkestimator.core.records import Names, frozen
 from gkestimator.estimation.request import EstimateOptions
 from gkestimator.estimation.sources import load_bundles
 from gkestimator.evaluation.compare import compare, summaries, unit_warning
@@ -41,7 +41,7 @@ class Evaluation:
     compared: tuple[ComparedRow, ...]
     summarised: tuple[SummaryRow, ...]
     failures: tuple[GkestimatorError, ...]
-    messages: tuple[str, ...]
+    messages: Names
     include_copy: bool
     cases: tuple[HostCase, ...] = ()
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gkestimator.core.errors import UsageError
-from gkestimator.core.kernels import KernelTable
-from gkestimator.core.records import frozen
+from gkestimator.core.kernels import Array, KernelTable
+from gkestimator.core.records import Names, frozen
 from gkestimator.evaluation.metrics import weighted_median
-from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.kernel_models.regressors import MEMBERS
 from gkestimator.training.members import Fitted, fit_member, out_of_fold, predicted
 from gkestimator.training.rows import TrainingRows, feature_rows, rooflines_us, shape_hash
@@ -34,7 +34,7 @@ class Constants:
     seen: Mapping[tuple[str, str, str], float]
     unseen: Mapping[tuple[str, str], float]
 
-    def predict_us(self, table: KernelTable, gpu: np.ndarray, gpus: Mapping[str, GpuSpec]) -> np.ndarray:
+    def predict_us(self, table: KernelTable, gpu: Array, gpus: GpuSpecs) -> Array:
         """Return the GPU time per row in microseconds; NaN for a family and precision without training rows."""
         ratio = np.empty(len(table))
         for i, (family, precision, name) in enumerate(zip(*_key_columns(table, gpu), strict=True)):
@@ -43,14 +43,14 @@ class Constants:
         return np.asarray(ratio * rooflines_us(table, gpu, gpus))
 
 
-def _key_columns(table: KernelTable, gpu: np.ndarray) -> tuple[list[str], list[str], list[str]]:
+def _key_columns(table: KernelTable, gpu: Array) -> tuple[list[str], list[str], list[str]]:
     """Return family, precision and GPU of every row as words."""
     columns = (table.family, table.precision, gpu)
     family, precision, name = (column.astype(str).tolist() for column in columns)
     return family, precision, name
 
 
-def fit_constants(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> Constants:
+def fit_constants(rows: TrainingRows, gpus: GpuSpecs) -> Constants:
     """Return the constants with the least mean absolute percentage error on ``rows`` whose GPU time is known.
 
     sum |c r / t - 1| over rows (r roofline, t time) is least at the median of t / r weighted by r / t.
@@ -80,14 +80,14 @@ class FreeStack:
 
     features: str
     target: str
-    gpu_names: tuple[str, ...]
-    words: tuple[str, ...]
+    gpu_names: Names
+    words: Names
     members: Mapping[str, Fitted]
     weights: Mapping[str, float]
     low: float
     high: float
 
-    def predict_us(self, table: KernelTable, gpu: np.ndarray, gpus: Mapping[str, GpuSpec]) -> np.ndarray:
+    def predict_us(self, table: KernelTable, gpu: Array, gpus: GpuSpecs) -> Array:
         """Return the GPU time per row in microseconds; at least 1 us, as negative milliseconds happen."""
         x = _matrix(self.features, table, gpu, gpus, self.gpu_names, self.words)
         value = np.zeros(len(table))
@@ -104,7 +104,7 @@ class FreeStack:
 
 def fit_free_stack(
     rows: TrainingRows,
-    gpus: Mapping[str, GpuSpec],
+    gpus: GpuSpecs,
     *,
     features: str = "literal",
     target: str = "ms",
@@ -140,7 +140,7 @@ def fit_free_stack(
     weight = np.ones(len(y))
     bounds = (float(y.min()), float(y.max()))
 
-    def fit(name: str, of: np.ndarray) -> Fitted:
+    def fit(name: str, of: Array) -> Fitted:
         return fit_member(name, x[of], y[of], weight[of], seed=seed, estimators=estimators)
 
     fold = np.floor(shape_hash(rows.table) * 1e6).astype(int) % _FOLDS
@@ -159,18 +159,18 @@ def fit_free_stack(
     )
 
 
-def _operator_words(table: KernelTable) -> np.ndarray:
+def _operator_words(table: KernelTable) -> Array:
     return np.char.add(table.variant.astype(str), table.precision.astype(str))
 
 
 def _matrix(
     features: str,
     table: KernelTable,
-    gpu: np.ndarray,
-    gpus: Mapping[str, GpuSpec],
+    gpu: Array,
+    gpus: GpuSpecs,
     gpu_names: Sequence[str],
     words: Sequence[str],
-) -> np.ndarray:
+) -> Array:
     if features == "literal":
         sizes = np.nan_to_num(np.stack(list(table.columns.values()), axis=1), nan=0.0)
         where = gpu[:, None] == np.array(gpu_names, dtype=object)

@@ -10,9 +10,10 @@ import numpy as np
 
 from gkestimator.bundles.bundle import Bundle
 from gkestimator.core.errors import TableError
+from gkestimator.core.kernels import Array
 from gkestimator.core.records import frozen
 from gkestimator.evaluation.metrics import absolute_errors_pct
-from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.kernel_models.analytical import analytical_duration_us
 from gkestimator.kernel_models.roofline import roofline
 from gkestimator.training.rows import TrainingRows, by_gpu
@@ -30,32 +31,32 @@ class KernelCases:
     ``estimates``: GPU time by every method compared (``estimator``, ``roofline``, ``analytical``, ...).
     """
 
-    gpu: np.ndarray
-    source: np.ndarray
-    family: np.ndarray
-    precision: np.ndarray
-    measured_us: np.ndarray
-    gap_us: np.ndarray
-    hold_us: np.ndarray
-    low_us: np.ndarray
-    high_us: np.ndarray
-    trained: np.ndarray
-    in_range: np.ndarray
-    estimates: Mapping[str, np.ndarray]
+    gpu: Array
+    source: Array
+    family: Array
+    precision: Array
+    measured_us: Array
+    gap_us: Array
+    hold_us: Array
+    low_us: Array
+    high_us: Array
+    trained: Array
+    in_range: Array
+    estimates: Mapping[str, Array]
 
     def __len__(self) -> int:
         return len(self.gpu)
 
-    def as_measured_us(self, duration_us: np.ndarray) -> np.ndarray:
+    def as_measured_us(self, duration_us: Array) -> Array:
         """Return what the publisher's clock would have shown for kernels that take ``duration_us``."""
         return np.asarray(self.gap_us + np.maximum(duration_us, self.hold_us))
 
-    def errors_pct(self, method: str = "estimator") -> np.ndarray:
+    def errors_pct(self, method: str = "estimator") -> Array:
         """Return the absolute percentage error of ``method`` per case, against the measurement as published."""
         return absolute_errors_pct(self.as_measured_us(self.estimates[method]), self.measured_us)
 
     @property
-    def gpu_time_us(self) -> np.ndarray:
+    def gpu_time_us(self) -> Array:
         """Return the measured GPU time without the launch; NaN where the launch hides it
         (:class:`TrainingRows`).
         """
@@ -81,13 +82,13 @@ class KernelCases:
             mask &= self.gpu != no_gpu
         return self.take(mask)
 
-    def take(self, index: np.ndarray) -> KernelCases:
+    def take(self, index: Array) -> KernelCases:
         """Return the cases that ``index`` (integers or a mask) selects."""
         columns = {name: getattr(self, name)[index] for name in _COLUMNS}
         estimates = {method: times[index] for method, times in self.estimates.items()}
         return KernelCases(**columns, estimates=estimates)
 
-    def with_estimate(self, method: str, duration_us: np.ndarray) -> KernelCases:
+    def with_estimate(self, method: str, duration_us: Array) -> KernelCases:
         """Return the same cases with one more method's GPU times (NaN where it has none)."""
         if duration_us.shape != self.measured_us.shape:
             raise TableError(f"{method}: {duration_us.size} estimates for {len(self)} cases")
@@ -133,7 +134,7 @@ class KernelCases:
 _COLUMNS = tuple(field.name for field in fields(KernelCases) if field.name != "estimates")
 
 
-def predict_cases(bundle: Bundle, rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> KernelCases:
+def predict_cases(bundle: Bundle, rows: TrainingRows, gpus: GpuSpecs) -> KernelCases:
     """Predict every row by ``bundle`` on its GPU, as ``gkest estimate`` does.
 
     The roofline and the analytical model stand beside.

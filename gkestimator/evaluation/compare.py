@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from gkestimator.core.errors import GkestimatorError
-from gkestimator.core.records import frozen
+from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.request import EstimateRequest, Progress
 from gkestimator.estimation.rows import requirement_row
@@ -26,6 +26,8 @@ from gkestimator.tables import Requirement
 OTHER_MEASURES = MEASURES[1:]
 # Decades: milliseconds taken for seconds or microseconds are three off.
 _GROSS = 2.3
+Options: TypeAlias = Mapping[str, Any]
+Notes: TypeAlias = dict[str, None]
 Answers = Mapping[tuple[str, int | None], tuple[Engine, Estimated]]
 """Estimates by GPU and batch size (None: as exported), each with the engine that made it."""
 
@@ -40,12 +42,12 @@ class Comparison:
     rows: tuple[ComparedRow, ...]
     failures: tuple[GkestimatorError, ...]
     cases: tuple[HostCase, ...]
-    notes: tuple[str, ...]
+    notes: Names
 
 
 def compare(
     matched: Sequence[Matched],
-    options: Mapping[str, Any],
+    options: Options,
     *,
     one_process: bool = False,
     progress: Progress | None = None,
@@ -63,7 +65,7 @@ def compare(
     rows: dict[int, ComparedRow] = {}
     cases: dict[int, HostCase] = {}
     failures: dict[str, GkestimatorError] = {}
-    notes: dict[str, None] = {}
+    notes: Notes = {}
     for done, group in enumerate(groups.values()):
         if progress is not None:
             progress(group[0].name, done, len(groups))
@@ -97,7 +99,7 @@ _Outcome = tuple[ComparedRow, HostCase | None] | GkestimatorError
 
 
 def _estimated(
-    group: Sequence[Matched], options: Mapping[str, Any], notes: dict[str, None], one_process: bool
+    group: Sequence[Matched], options: Options, notes: Notes, one_process: bool
 ) -> Iterator[tuple[Matched, _Outcome]]:
     """Yield one estimate per row of ``group`` (same model, runtime, dtype, dims and share).
 
@@ -119,11 +121,13 @@ def _estimated(
         engine, answer = answers[key]
         estimate = _with_memory(requirement_row(engine, answer), reserved.get(key))
         row = _beside(m, estimate, _roofline_ms(engine, answer, estimate))
-        case = None if row.estimated_ms is None else _host_case(m, engine, answer)
+        case = None
+        if row.estimated_ms is not None:
+            case = _host_case(m, engine, answer)
         yield m, (row, case)
 
 
-def _ask(group: Sequence[Matched], options: Mapping[str, Any], notes: dict[str, None]) -> Answers:
+def _ask(group: Sequence[Matched], options: Options, notes: Notes) -> Answers:
     """Return the answers for all rows of the group. Raises the first error."""
     first = group[0].measurement
     exported = first.batch_size is None
@@ -184,7 +188,7 @@ def _roofline_ms(engine: Engine, e: Estimated, estimate: Requirement) -> float:
 def _beside(m: Matched, estimate: Requirement, roofline_ms: float) -> ComparedRow:
     """Return the measured row beside its estimate. An estimate without an upper end is compared with nothing."""
     values = m.measurement.values
-    others: dict[str, Any] = {}
+    others: NamedValues = {}
     for name in OTHER_MEASURES:
         if name in values:
             others[f"measured_{name}"] = values[name]
@@ -212,13 +216,16 @@ def _beside(m: Matched, estimate: Requirement, roofline_ms: float) -> ComparedRo
     if not measured or not latency or high is None:
         return row
     low = estimate.latency_low_ms
+    inside = None
+    if low is not None:
+        inside = low <= measured <= high
     return replace(
         row,
         estimated_ms=latency,
         low_ms=low,
         high_ms=high,
         error_pct=100 * (latency / measured - 1),
-        inside=None if low is None else low <= measured <= high,
+        inside=inside,
         roofline_ms=roofline_ms,
     )
 
@@ -267,7 +274,9 @@ def _with_constants(rows: Sequence[ComparedRow]) -> Iterator[ComparedRow]:
         key = (r.gpu, r.model)
         if key not in known:
             others = np.array([ratio for model, ratio in ratios[r.gpu] if model != r.model])
-            known[key] = weighted_median(others, 1 / others) if others.size else None
+            known[key] = None
+            if others.size:
+                known[key] = weighted_median(others, 1 / others)
         constant = known[key]
         yield r if constant is None else replace(r, constant_ms=constant * r.roofline_ms)
 
@@ -294,11 +303,14 @@ def _summary(scope: str, name: str, measure: str, rows: Sequence[ComparedRow]) -
     summary = summarise([abs(error) for error in signed])
     if summary is None:
         return None
+    unit = "%"
+    if measure.endswith("_pct"):
+        unit = "points"
     row = SummaryRow(
         scope=scope,
         name=name,
         measure=measure,
-        unit="points" if measure.endswith("_pct") else "%",
+        unit=unit,
         n=summary.n,
         mean=summary.mean,
         median=summary.median,
@@ -309,9 +321,12 @@ def _summary(scope: str, name: str, measure: str, rows: Sequence[ComparedRow]) -
     if measure != "latency_ms":
         return row
     inside = [r.inside for r in rows if r.inside is not None]
+    inside_pct = None
+    if inside:
+        inside_pct = 100 * statistics.fmean(inside)
     return replace(
         row,
-        inside_pct=100 * statistics.fmean(inside) if inside else None,
+        inside_pct=inside_pct,
         roofline_mean=_mean_error((r.roofline_ms, r.measured_ms) for r in rows),
         constant_mean=_mean_error((r.constant_ms, r.measured_ms) for r in rows),
     )
@@ -347,7 +362,11 @@ def unit_warning(rows: Sequence[ComparedRow]) -> str | None:
     near = sum(abs(a - middle) < 1 for a in away) / len(away)
     if abs(middle) < _GROSS or near < 0.75:
         return None
-    unit, direction = ("seconds", "larger") if middle > 0 else ("microseconds", "smaller")
+    unit = "microseconds"
+    direction = "smaller"
+    if middle > 0:
+        unit = "seconds"
+        direction = "larger"
     return (
         f"warning: estimates are about {10 ** abs(middle):,.0f} times {direction} than the measurements: does "
         f"latency_ms hold {unit}? expected milliseconds a batch"

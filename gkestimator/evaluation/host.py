@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from gkestimator.core.errors import UsageError
-from gkestimator.core.records import frozen
+from gkestimator.core.kernels import Array
+from gkestimator.core.records import Names, frozen
 from gkestimator.estimation.timeline import LaunchProgram, schedule
 
 # From a compiled loop to a slow interpreter, and from an old slot to a link between GPUs.
@@ -33,6 +35,8 @@ _LEAST_ROWS = 2
 _LEAST_FOR_RANGE = 3
 # Half and twice the fitted figure must be worse by at least 2 % of the error, else the rows do not tell it.
 _RISE = 1.02
+FloatPair: TypeAlias = tuple[float, float]
+"""A range from least to largest, or a mean and a median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,7 +52,7 @@ class HostCase:
     runtime: str
     measured_ms: float
     program: LaunchProgram
-    duration_us: np.ndarray
+    duration_us: Array
     streams: int
     moved_bytes: float | None
     host_overhead_us: float
@@ -67,7 +71,7 @@ class HostCase:
         )
         return timeline.total_us / 1e3
 
-    def curve_ms(self) -> np.ndarray:
+    def curve_ms(self) -> Array:
         """Return the timeline's total at every overhead of the grid."""
         return np.array([self._timeline_ms(float(h)) for h in _OVERHEADS_US])
 
@@ -86,18 +90,18 @@ class HostFit:
 
     runtime: str
     host_overhead_us: float | None
-    overhead_range_us: tuple[float, float] | None
-    row_range_us: tuple[float, float] | None
+    overhead_range_us: FloatPair | None
+    row_range_us: FloatPair | None
     copy_bytes_per_s: float | None
-    rate_range: tuple[float, float] | None
+    rate_range: FloatPair | None
     rows: int
     models: int
-    gpus: tuple[str, ...]
+    gpus: Names
     host_rows: int
     copy_rows: int
-    before_pct: tuple[float, float]
-    after_pct: tuple[float, float] | None
-    notes: tuple[str, ...] = field(default=())
+    before_pct: FloatPair
+    after_pct: FloatPair | None
+    notes: Names = field(default=())
 
 
 def errors_words(fit: HostFit, *, untested: str) -> tuple[str, str]:
@@ -127,18 +131,18 @@ class _Rows:
     ``overhead`` and ``rate`` are what the estimates assumed.
     """
 
-    curve: np.ndarray
-    moved: np.ndarray
-    measured: np.ndarray
-    model: np.ndarray
-    rate: np.ndarray
-    overhead: np.ndarray
+    curve: Array
+    moved: Array
+    measured: Array
+    model: Array
+    rate: Array
+    overhead: Array
 
-    def take(self, index: np.ndarray) -> _Rows:
+    def take(self, index: Array) -> _Rows:
         """Return the rows that ``index`` selects."""
         return _Rows(**{column.name: getattr(self, column.name)[index] for column in fields(self)})
 
-    def host_ms(self, figures: _Figures) -> np.ndarray:
+    def host_ms(self, figures: _Figures) -> Array:
         """Return the timelines; between points of the grid linear, as a timeline is between its kinks."""
         overhead = self.overhead
         if figures.overhead is not None:
@@ -149,12 +153,12 @@ class _Rows:
         row = np.arange(len(overhead))
         return np.asarray(self.curve[row, right - 1] * (1 - share) + self.curve[row, right] * share)
 
-    def copies_ms(self, figures: _Figures) -> np.ndarray:
+    def copies_ms(self, figures: _Figures) -> Array:
         """Return the milliseconds of moving inputs and outputs."""
         rate = self.rate if figures.rate is None else figures.rate
         return np.asarray(self.moved / rate * 1e3)
 
-    def estimate(self, figures: _Figures) -> np.ndarray:
+    def estimate(self, figures: _Figures) -> Array:
         """Return the estimates on a host of these figures, milliseconds."""
         return np.asarray(self.host_ms(figures) + self.copies_ms(figures))
 
@@ -162,7 +166,7 @@ class _Rows:
         """Return what the fit minimises: the mean |log(estimate / measurement)|."""
         return float(np.abs(np.log(self.estimate(figures) / self.measured)).mean())
 
-    def share(self, name: str, figures: _Figures) -> np.ndarray:
+    def share(self, name: str, figures: _Figures) -> Array:
         """Return the elasticity of each estimate to the overhead, or its share of copying (``rate``)."""
         if name == "rate":
             return np.asarray(self.copies_ms(figures) / self.estimate(figures))
@@ -236,7 +240,7 @@ def _rows_of(cases: Sequence[HostCase]) -> _Rows:
     )
 
 
-def _untold(rows: _Rows, figures: _Figures, spread: tuple[float, float] | None) -> Iterator[str]:
+def _untold(rows: _Rows, figures: _Figures, spread: FloatPair | None) -> Iterator[str]:
     """Yield what the rows do not tell."""
     if figures.overhead is None:
         yield "launch overhead kept: these rows do not tell it"
@@ -270,7 +274,7 @@ def _fit(rows: _Rows, free: Sequence[str]) -> _Figures:
     return best
 
 
-def _least(rows: _Rows, grids: Mapping[str, np.ndarray]) -> _Figures:
+def _least(rows: _Rows, grids: Mapping[str, Array]) -> _Figures:
     """Return the figures of least cost on the grids; a figure without a grid stays as assumed."""
     logs = np.log(rows.measured)[None, :]
     rates: list[float | None] = [None]
@@ -308,7 +312,7 @@ def _tells(rows: _Rows, name: str, figures: _Figures) -> bool:
     return all(rows.cost(other) > _RISE * least for other in away)
 
 
-def _row_range(rows: _Rows, figures: _Figures) -> tuple[float, float] | None:
+def _row_range(rows: _Rows, figures: _Figures) -> FloatPair | None:
     """Return the overheads at which the estimate of each row wholly bound by the host is its measurement.
 
     5th to 95th percentile. In a row where kernels count as well, their errors would pass for the host's.
@@ -329,7 +333,7 @@ def _row_range(rows: _Rows, figures: _Figures) -> tuple[float, float] | None:
     return min(low, figures.overhead), max(high, figures.overhead)
 
 
-def _left_out(rows: _Rows, figures: _Figures) -> tuple[tuple[float, float] | None, list[_Figures]]:
+def _left_out(rows: _Rows, figures: _Figures) -> tuple[FloatPair | None, list[_Figures]]:
     """Return the errors of each model's rows with figures fitted to the other models, and those figures.
 
     What the others do not tell stays as it was assumed. With one model there is nothing to test: None.
@@ -351,12 +355,12 @@ def _left_out(rows: _Rows, figures: _Figures) -> tuple[tuple[float, float] | Non
     return _errors(estimates, rows.measured), fitted
 
 
-def _errors(estimated: np.ndarray, measured: np.ndarray) -> tuple[float, float]:
+def _errors(estimated: Array, measured: Array) -> FloatPair:
     errors = 100 * np.abs(estimated / measured - 1)
     return float(errors.mean()), float(np.median(errors))
 
 
-def _span(values: Sequence[float | None]) -> tuple[float, float] | None:
+def _span(values: Sequence[float | None]) -> FloatPair | None:
     """Return least and largest; None unless every fit tells the figure: it hangs on one model then."""
     known = [v for v in values if v is not None]
     if known and len(known) == len(values):

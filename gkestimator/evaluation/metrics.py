@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.kernels import Array
 from gkestimator.core.records import frozen
 
 
@@ -38,7 +39,7 @@ class IntervalSummary:
     width_over_error: float | None
 
 
-def absolute_errors_pct(estimated: np.ndarray, measured: np.ndarray) -> np.ndarray:
+def absolute_errors_pct(estimated: Array, measured: Array) -> Array:
     """Return 100 |estimated / measured - 1| per case (float64).
 
     Raises UsageError for lengths that differ or a measurement that is not a positive number.
@@ -54,7 +55,7 @@ def absolute_errors_pct(estimated: np.ndarray, measured: np.ndarray) -> np.ndarr
     return np.asarray(100 * np.abs(estimated / measured - 1))
 
 
-def summarise(errors: np.ndarray | Sequence[float]) -> ErrorSummary | None:
+def summarise(errors: Array | Sequence[float]) -> ErrorSummary | None:
     """Return a summary of absolute errors; None for no errors (unknown, not 0). Raises UsageError if one is
     NaN.
     """
@@ -72,9 +73,7 @@ def summarise(errors: np.ndarray | Sequence[float]) -> ErrorSummary | None:
     )
 
 
-def interval_summary(
-    estimated: np.ndarray, low: np.ndarray, high: np.ndarray, measured: np.ndarray
-) -> IntervalSummary | None:
+def interval_summary(estimated: Array, low: Array, high: Array, measured: Array) -> IntervalSummary | None:
     """Return a summary of intervals ``low`` ..
 
     ``high`` (ends included) around ``estimated``; None for no cases.
@@ -84,18 +83,21 @@ def interval_summary(
     error = float(np.median(absolute_errors_pct(estimated, measured)))
     width = float(np.median(100 * (np.asarray(high) - low) / estimated))
     inside = (np.asarray(low) <= measured) & (measured <= np.asarray(high))
+    width_over_error = None
+    if error > 0:
+        width_over_error = width / error
     return IntervalSummary(
         n=len(measured),
         inside_pct=float(100 * np.mean(inside)),
         width_pct=width,
         median_error_pct=error,
-        width_over_error=width / error if error > 0 else None,
+        width_over_error=width_over_error,
     )
 
 
 def inside_at_scales(
-    estimated: np.ndarray, low: np.ndarray, high: np.ndarray, measured: np.ndarray, scales: Sequence[float]
-) -> np.ndarray:
+    estimated: Array, low: Array, high: Array, measured: Array, scales: Sequence[float]
+) -> Array:
     """Return the percent of measurements inside when every interval is stretched ``scale`` times about its
     estimate.
 
@@ -110,7 +112,7 @@ def inside_at_scales(
     return np.array([100 * np.mean(np.abs(away) <= scale * reach) for scale in scales])
 
 
-def weighted_median(values: np.ndarray, weight: np.ndarray) -> float:
+def weighted_median(values: Array, weight: Array) -> float:
     """Return the value at which half of the weight is reached: it minimises sum(weight |value - x|) over x.
 
     Raises UsageError for no values or no weight.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from gkestimator.core.errors import UsageError
-from gkestimator.core.records import frozen
-from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.core.kernels import Array
+from gkestimator.core.records import Names, frozen
+from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.training.rows import TrainingRows, shape_hash
 
 HELD_OUT = 0.15
@@ -21,8 +20,8 @@ _SAME_CHIP_SMS = 0.10
 class Split:
     """Hold ``train`` and ``test``: indices into the rows that were split; no row is in both."""
 
-    train: np.ndarray
-    test: np.ndarray
+    train: Array
+    test: Array
 
 
 def hold_out_shapes(rows: TrainingRows, *, share: float = HELD_OUT) -> Split:
@@ -38,11 +37,11 @@ def hold_out_source(rows: TrainingRows, source: str) -> Split:
     return _split(out)
 
 
-def _split(out: np.ndarray) -> Split:
+def _split(out: Array) -> Split:
     return Split(train=np.flatnonzero(~out), test=np.flatnonzero(out))
 
 
-def chip_of(name: str, gpus: Mapping[str, GpuSpec]) -> frozenset[str]:
+def chip_of(name: str, gpus: GpuSpecs) -> frozenset[str]:
     """Return the GPUs of ``gpus`` that are boards of the same chip as ``name`` (itself too).
 
     They have the same compute capability and, within 10 %, as many SMs. A sibling in training would give the
@@ -57,7 +56,7 @@ def chip_of(name: str, gpus: Mapping[str, GpuSpec]) -> frozenset[str]:
     return frozenset(boards)
 
 
-def chips(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> tuple[frozenset[str], ...]:
+def chips(rows: TrainingRows, gpus: GpuSpecs) -> tuple[frozenset[str], ...]:
     """Return the distinct chips that ``rows`` were measured on, each as the set of its boards, sorted."""
     measured = {name: gpus[name] for name in _words(rows.gpu)}
     return tuple(sorted({chip_of(name, measured) for name in measured}, key=sorted))
@@ -71,12 +70,12 @@ def hold_out_chip(rows: TrainingRows, boards: frozenset[str]) -> Split:
     return _split(out)
 
 
-def thin(rows: TrainingRows, index: np.ndarray, *, most: int, seed: int = 0) -> np.ndarray:
+def thin(rows: TrainingRows, index: Array, *, most: int, seed: int = 0) -> Array:
     """Return at most ``most`` of the rows ``index`` of each (GPU, source, family, precision).
 
     They are drawn evenly, and always the same ones for one ``seed``.
     """
-    keys: dict[tuple[str, ...], list[int]] = {}
+    keys: dict[Names, list[int]] = {}
     columns = (rows.gpu, rows.source, rows.table.family, rows.table.precision)
     words = [column[index].astype(str).tolist() for column in columns]
     for key, row in zip(zip(*words, strict=True), index.tolist(), strict=True):
@@ -89,5 +88,5 @@ def thin(rows: TrainingRows, index: np.ndarray, *, most: int, seed: int = 0) -> 
     return np.sort(np.concatenate(drawn))
 
 
-def _words(column: np.ndarray) -> list[str]:
+def _words(column: Array) -> list[str]:
     return np.unique(column.astype(str)).tolist()  # type: ignore[no-any-return]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.records import Names
 from gkestimator.evaluation.api import Evaluation
 from gkestimator.evaluation.compared import COMPARED, SUMMARIES, ComparedRow, SummaryRow
 from gkestimator.evaluation.host import HostFit, errors_words
@@ -183,7 +184,7 @@ def _legend(latency: bool) -> list[str]:
     return lines
 
 
-def trust_words(result: Evaluation) -> tuple[str, ...]:
+def trust_words(result: Evaluation) -> Names:
     """Return closing lines: how good the estimates are here, and where they are not."""
     lines = []
     latency = [s for s in result.summarised if s.measure == "latency_ms"]
@@ -205,7 +206,7 @@ def trust_words(result: Evaluation) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def host_words(fit: HostFit) -> tuple[str, ...]:
+def host_words(fit: HostFit) -> Names:
     """Return what a fit of the host says, in lines."""
     parts = []
     if fit.host_overhead_us is not None:

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gkestimator.core.errors import TableError, one_line
 from gkestimator.core.files import FileWords, check_file
-from gkestimator.core.records import frozen
+from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.tables import REQUIREMENTS
 from gkestimator.tables.reading import number_of, parquet_records
 from gkestimator.tables.schema import cell_error, refuse_repeated
@@ -53,6 +53,10 @@ _UNITS = {
 """What people call the required columns; a heading like these is answered with the one that is expected."""
 
 
+Record: TypeAlias = Mapping[str, Any]
+"""Cells of one row of a file by column."""
+
+
 @frozen
 class Measurement:
     """Hold one measured row, number ``row`` of the file (from 1, the heading not counted).
@@ -78,7 +82,7 @@ class Truth:
 
     path: Path
     measurements: tuple[Measurement, ...]
-    messages: tuple[str, ...]
+    messages: Names
 
 
 def read_truth(path: Path | str) -> Truth:
@@ -95,7 +99,7 @@ def read_truth(path: Path | str) -> Truth:
     suffix = path.suffix.lower()
     _check_file(path)
     if suffix == ".parquet":
-        records: Iterator[Mapping[str, Any]] = parquet_records(path)
+        records: Iterator[Record] = parquet_records(path)
     elif suffix == ".json":
         records = _json_records(path)
     else:
@@ -103,11 +107,11 @@ def read_truth(path: Path | str) -> Truth:
     return truth_of(path, records)
 
 
-def truth_of(path: Path, records: Iterable[Mapping[str, Any]]) -> Truth:
+def truth_of(path: Path, records: Iterable[Record]) -> Truth:
     """Return the measurements in ``records``, mappings from column to value; ``path`` is what errors name."""
     rows: list[Measurement] = []
     ignored: dict[str, None] = {}
-    seen: set[tuple[str, ...]] = set()
+    seen: set[Names] = set()
     calculated = 0
     for number, record in enumerate(records, start=1):
         if number > MAX_TRUTH_ROWS:
@@ -144,7 +148,7 @@ def _check_file(path: Path) -> None:
         raise TableError(f"{path}: found an empty file, expected columns model, batch_size, latency_ms")
 
 
-def _csv_records(path: Path) -> Iterator[Mapping[str, Any]]:
+def _csv_records(path: Path) -> Iterator[Record]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:
@@ -184,7 +188,7 @@ def _cell(path: Path, number: int, name: str, text: str, separator: str) -> Any:
         raise cell_error(path, number, name, f"found {text[:40]!r}, expected {column.expected}") from e
 
 
-def _json_records(path: Path) -> Iterator[Mapping[str, Any]]:
+def _json_records(path: Path) -> Iterator[Record]:
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as e:
@@ -235,7 +239,7 @@ def _instead_of_latency(names: Sequence[str]) -> bool:
     return not others.isdisjoint(names) and not _headings_like("latency_ms", names)
 
 
-def _measurement(path: Path, number: int, record: Mapping[str, Any]) -> Measurement:
+def _measurement(path: Path, number: int, record: Record) -> Measurement:
     cells = _cells(path, number, record)
     model = cells.get("model")
     if not isinstance(model, str) or not model.strip() or len(model) > 500 or not model.isprintable():
@@ -270,9 +274,9 @@ def _measurement(path: Path, number: int, record: Mapping[str, Any]) -> Measurem
     )
 
 
-def _cells(path: Path, number: int, record: Mapping[str, Any]) -> dict[str, Any]:
+def _cells(path: Path, number: int, record: Record) -> NamedValues:
     """Return the cells that are read and not empty, each as its column wants it. Raises TableError."""
-    cells: dict[str, Any] = {}
+    cells: NamedValues = {}
     for name in _READ:
         if record.get(name) is None:
             continue

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import ClassVar
 
-from gkestimator.core.records import frozen
+from gkestimator.core.records import Names, frozen
 from gkestimator.documents import PlacementPlan
-from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.tables import Requirement
 
 
@@ -48,9 +48,9 @@ class Deployment:
     source: str
     creq: str
     instances: tuple[Instance, ...]
-    specs: Mapping[str, GpuSpec]
+    specs: GpuSpecs
     models: Mapping[str, str]
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
     plan: PlacementPlan | None = None
     rows: tuple[Requirement, ...] = ()
 
@@ -72,7 +72,7 @@ class Exporter(abc.ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     limits: ClassVar[str]
-    options: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[Names] = ()
 
     @abc.abstractmethod
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
@@ -80,7 +80,7 @@ class Exporter(abc.ABC):
         replica counts down. Raises UsageError in one line for what the target cannot express, and for an
         unknown that it needs."""
 
-    def messages(self, deployment: Deployment) -> tuple[str, ...]:
+    def messages(self, deployment: Deployment) -> Names:
         """Return what the user must still do or know, a line each without the name of the target (a
         placeholder to fill in); for stderr."""
         return ()

@@ -9,8 +9,8 @@ import json
 import textwrap
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any
 
+from gkestimator.core.records import NamedValues, Names
 from gkestimator.core.versions import derived_version
 from gkestimator.documents import PlacementPlan
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile
@@ -45,7 +45,7 @@ REPLICA_COLUMNS: Mapping[str, str] = {
 }
 
 
-def _replicas(plan: PlacementPlan) -> list[dict[str, Any]]:
+def _replicas(plan: PlacementPlan) -> list[NamedValues]:
     rows = []
     for gpu in plan.gpus:
         for replica in gpu.replicas:
@@ -73,7 +73,7 @@ class CsvExporter(Exporter):
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
         """Return ``replicas.csv`` or ``requirements.csv``, and ``README.txt``, for CSV has no comments."""
-        names: tuple[str, ...]
+        names: Names
         if deployment.plan is not None:
             stem = "replicas"
             names = tuple(REPLICA_COLUMNS)
@@ -110,10 +110,12 @@ class JsonExporter(Exporter):
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
         """Return ``replicas.json`` or ``requirements.json``."""
-        notes: dict[str, Any] = {"limits": self.limits, "notes": list(deployment.notes)}
+        notes: NamedValues = {"limits": self.limits, "notes": list(deployment.notes)}
         plan = deployment.plan
-        version = REQUIREMENTS.version if plan is None else derived_version(REPLICA_COLUMNS)
-        document: dict[str, Any] = {"schema_version": version, "_notes": notes}
+        version = REQUIREMENTS.version
+        if plan is not None:
+            version = derived_version(REPLICA_COLUMNS)
+        document: NamedValues = {"schema_version": version, "_notes": notes}
         if plan is not None:
             stem = "replicas"
             notes["columns"] = dict(REPLICA_COLUMNS)

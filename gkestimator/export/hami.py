@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gkestimator.core.records import Names
 from gkestimator.export.deployment import Deployment, Instance
 from gkestimator.export.kubernetes import Pod, PodExporter
 from gkestimator.export.rounding import compute_pct, cores_and_memory, memory_mib, percent_up
@@ -28,6 +29,6 @@ class HamiExporter(PodExporter):
             }
         )
 
-    def check(self, deployment: Deployment) -> tuple[str, ...]:
+    def check(self, deployment: Deployment) -> Names:
         """Refuse a plan that puts on one GPU what HAMi would not let on it; return what rounding makes of the rest."""
         return cores_and_memory(deployment, self.name)

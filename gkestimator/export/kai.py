@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.records import Names
 from gkestimator.export.deployment import Deployment, Instance
 from gkestimator.export.kubernetes import Pod, PodExporter
 from gkestimator.export.rounding import cores_and_memory, memory_mib, refuse_above_one_gpu
@@ -43,11 +44,14 @@ class KaiExporter(PodExporter):
             labels={"kai.scheduler/queue": self.queue or QUEUE_PLACEHOLDER},
         )
 
-    def check(self, deployment: Deployment) -> tuple[str, ...]:
+    def check(self, deployment: Deployment) -> Names:
         """Refuse a plan that puts on one GPU what KAI would not let on it; return what rounding makes of the rest."""
         return cores_and_memory(deployment, self.name, cores=False)
 
-    def messages(self, deployment: Deployment) -> tuple[str, ...]:
+    def messages(self, deployment: Deployment) -> Names:
         """Say that image and queue are still to be named."""
+        messages = super().messages(deployment)
+        if self.queue:
+            return messages
         queue = f"the queue is {QUEUE_PLACEHOLDER}, KAI's own example: name yours by --queue"
-        return (*super().messages(deployment), *(() if self.queue else (queue,)))
+        return (*messages, queue)

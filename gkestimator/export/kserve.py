@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.records import Names
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile
 from gkestimator.export.kubernetes import annotations_of, groups_of, node_affinity, yaml_text
 from gkestimator.export.rounding import refuse_above_one_gpu
@@ -76,7 +77,7 @@ class KServeExporter(Exporter):
         text = yaml_text(self, deployment, objects)
         return (ExportFile(path=PurePosixPath("inferenceservices.yaml"), text=text),)
 
-    def messages(self, deployment: Deployment) -> tuple[str, ...]:
+    def messages(self, deployment: Deployment) -> Names:
         """Return what is still to be named, and how many GPUs this takes."""
         lines = []
         if self.storage_uri is None:

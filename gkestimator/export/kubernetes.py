@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 from gkestimator.core.errors import UsageError, one_line
-from gkestimator.core.records import frozen
+from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.export.names import dns_labels
 from gkestimator.export.rounding import no_turns
@@ -117,7 +117,7 @@ def product_labels(spec: GpuSpec, *, suffix: str = "") -> list[str]:
 
 def node_affinity(
     spec: GpuSpec, node_labels: Mapping[str, str], *, suffixes: Sequence[str] = ("",)
-) -> dict[str, Any]:
+) -> NamedValues:
     """Nodes whose GPU is ``spec`` and that carry ``node_labels``."""
     values = list(dict.fromkeys(v for s in suffixes for v in product_labels(spec, suffix=s)))
     terms = [{"key": PRODUCT_LABEL, "operator": "In", "values": values}]
@@ -129,6 +129,7 @@ def node_affinity(
 def annotations_of(group: ReplicaGroup, deployment: Deployment, limits: str) -> dict[str, str]:
     """Return what the objects of every target say about a replica; nothing acts on it."""
     one = group.first
+    share = one.sm_share_pct if one.sm_share_pct != 100 else None
     texts = {
         "gkestimator/model": one.model,
         "gkestimator/gpu-type": one.gpu_type,
@@ -137,15 +138,22 @@ def annotations_of(group: ReplicaGroup, deployment: Deployment, limits: str) -> 
         "gkestimator/dims": one.dims,
         "gkestimator/batch-size": str(one.batch_size),
         "gkestimator/creq": deployment.creq,
-        "gkestimator/creq-pct": "" if one.creq_pct is None else f"{one.creq_pct:.6g}",
-        "gkestimator/mreq-bytes": "" if one.mreq_bytes is None else str(one.mreq_bytes),
-        "gkestimator/sm-share-pct": "" if one.sm_share_pct == 100 else f"{one.sm_share_pct:.6g}",
-        "gkestimator/slo-ms": "" if one.slo_ms is None else f"{one.slo_ms:.6g}",
+        "gkestimator/creq-pct": _figure(one.creq_pct),
+        "gkestimator/mreq-bytes": _figure(one.mreq_bytes, "d"),
+        "gkestimator/sm-share-pct": _figure(share),
+        "gkestimator/slo-ms": _figure(one.slo_ms),
         "gkestimator/planned-gpus": shortened(i.gpu_id for i in group.instances if i.gpu_id is not None),
         "gkestimator/source": one_line(deployment.source),
         "gkestimator/limits": limits,
     }
     return {key: value for key, value in texts.items() if value}
+
+
+def _figure(value: float | None, form: str = ".6g") -> str:
+    """Return ``value`` in a form of :func:`format`; empty where it is not known."""
+    if value is None:
+        return ""
+    return format(value, form)
 
 
 def shortened(gpus: Iterable[str]) -> str:
@@ -163,13 +171,16 @@ def replica_environment(instances: Sequence[Instance]) -> dict[str, str]:
     known is left out."""
     one = instances[0]
     wait = longest_wait_ms(instances)
+    most = ""
+    if wait is not None:
+        most = str(int(wait * 1000) / 1000)
     variables = {
         "GKEST_MODEL": one.model,
         "GKEST_BATCH_SIZE": str(one.batch_size),
         "GKEST_RUNTIME": one.runtime,
         "GKEST_DTYPE": one.dtype,
         "GKEST_DIMS": one.dims,
-        "GKEST_MAX_WAIT_MS": "" if wait is None else str(int(wait * 1000) / 1000),
+        "GKEST_MAX_WAIT_MS": most,
     }
     return {key: value for key, value in variables.items() if value}
 
@@ -183,22 +194,21 @@ def deployment_object(
     limits: str,
     scheduler: str | None,
     affinity: Mapping[str, Any],
-) -> dict[str, Any]:
+) -> NamedValues:
     """Return ``group`` as an apps/v1 Deployment with as many replicas as it has instances."""
     labels = {"app.kubernetes.io/name": group.label, "app.kubernetes.io/managed-by": "gkestimator"}
     about = annotations_of(group, deployment, limits)
     one = group.first
     env = replica_environment(group.instances)
-    spec: dict[str, Any] = {} if scheduler is None else {"schedulerName": scheduler}
+    spec: NamedValues = {}
+    if scheduler is not None:
+        spec["schedulerName"] = scheduler
     spec["affinity"] = dict(affinity)
-    spec["containers"] = [
-        {
-            "name": "server",
-            "image": image,
-            "env": [{"name": key, "value": value} for key, value in env.items()],
-            **({"resources": {"limits": dict(pod.limits)}} if pod.limits else {}),
-        }
-    ]
+    container: NamedValues = {"name": "server", "image": image}
+    container["env"] = [{"name": key, "value": value} for key, value in env.items()]
+    if pod.limits:
+        container["resources"] = {"limits": dict(pod.limits)}
+    spec["containers"] = [container]
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -220,7 +230,7 @@ def deployment_object(
 class PodExporter(Exporter):
     """A target that is reached by what Pods ask for: ``deployments.yaml``, for ``kubectl apply -f``."""
 
-    options: ClassVar[tuple[str, ...]] = ("image",)
+    options: ClassVar[Names] = ("image",)
     scheduler: ClassVar[str | None] = None
 
     def __init__(self, *, image: str | None = None) -> None:
@@ -232,7 +242,7 @@ class PodExporter(Exporter):
     def pod(self, instance: Instance) -> Pod:
         """Return what the Pod of ``instance`` asks for. Raises UsageError."""
 
-    def check(self, deployment: Deployment) -> tuple[str, ...]:
+    def check(self, deployment: Deployment) -> Names:
         """Refuse what this target cannot express, and say what it will do otherwise. Raises UsageError."""
         return ()
 
@@ -273,7 +283,7 @@ class PodExporter(Exporter):
             path=PurePosixPath("deployments.yaml"), text=yaml_text(self, deployment, objects, *about)
         )
 
-    def messages(self, deployment: Deployment) -> tuple[str, ...]:
+    def messages(self, deployment: Deployment) -> Names:
         """Return what the target will do otherwise, and that the image is still to be named."""
         lines = list(self.check(deployment))
         if self.image == IMAGE_PLACEHOLDER:

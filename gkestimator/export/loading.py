@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gkestimator.core.errors import TableError, UsageError
 from gkestimator.core.naming import distinct_names, find_models
-from gkestimator.core.records import frozen
+from gkestimator.core.records import Names, frozen
 from gkestimator.documents import PlacementPlan, Replica, read_plan
 from gkestimator.documents.checking import valid_name
 from gkestimator.documents.plan import MAX_PLAN_BYTES
@@ -20,6 +20,7 @@ from gkestimator.export.deployment import Deployment, Instance
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 from gkestimator.tables.candidate import CREQ_COLUMNS, without_context
+from gkestimator.tables.requirement import Requirements
 
 _DEFAULT_CREQ = "sm-util-mean"
 _SUFFIXES = (".csv", ".json", ".parquet")
@@ -75,8 +76,10 @@ def load_deployment(
     if _is_plan(path):
         plan = read_plan(path)
         if only.given() or names:
-            asked = ", ".join([*(_option(name) for name in only.given()), *(["--only"] if names else [])])
-            raise UsageError(f"{path}: found a plan; {asked} choose rows of a table")
+            options = [_option(name) for name in only.given()]
+            if names:
+                options.append("--only")
+            raise UsageError(f"{path}: found a plan; {', '.join(options)} choose rows of a table")
         return _from_plan(path, plan, creq, catalogue, files)
     return _from_table(path, creq or _DEFAULT_CREQ, only, names, catalogue, files)
 
@@ -183,7 +186,9 @@ def _from_table(
             raise TableError(f"{path}: no row for model {name[:60]!r}, which --only asks for")
     rows = _one_per_model(path, _filtered(path, rows, only, chosen, catalogue))
     specs = {row.gpu: catalogue.spec(row.gpu) for row in rows}
-    notes = (_NO_CONTEXT,) if any(without_context(row) for row in rows) else ()
+    notes: Names = ()
+    if any(without_context(row) for row in rows):
+        notes = (_NO_CONTEXT,)
     return Deployment(
         origin="table",
         source=path.name,
@@ -198,7 +203,7 @@ def _from_table(
 
 def _filtered(
     path: Path,
-    rows: Sequence[Requirement],
+    rows: Requirements,
     only: TableFilter,
     chosen: Sequence[str],
     catalogue: GpuCatalogue,
@@ -219,12 +224,14 @@ def _filtered(
     if not left:
         asked = {"gpu": gpu} if gpu is not None else {}
         options = [f"{_option(column)} {value}" for column, value in (asked | wanted).items()]
-        why = f" under {', '.join(options)}" if options else ": the table is empty"
+        why = ": the table is empty"
+        if options:
+            why = f" under {', '.join(options)}"
         raise TableError(f"{path}: no row is left{why}")
     return left
 
 
-def _one_per_model(path: Path, rows: Sequence[Requirement]) -> tuple[Requirement, ...]:
+def _one_per_model(path: Path, rows: Requirements) -> tuple[Requirement, ...]:
     """Return ``rows``. Raises TableError where a model has several."""
     by_model: dict[str, list[Requirement]] = {}
     for row in rows:
@@ -235,7 +242,7 @@ def _one_per_model(path: Path, rows: Sequence[Requirement]) -> tuple[Requirement
     return tuple(rows)
 
 
-def _check_texts(path: Path, rows: Sequence[Requirement]) -> None:
+def _check_texts(path: Path, rows: Requirements) -> None:
     """A table's cells are any text; what is exported becomes names of files, objects and shell words."""
     for number, row in enumerate(rows, start=1):
         if not valid_name(row.model):
@@ -259,7 +266,7 @@ def _option(column: str) -> str:
     return "--" + column.replace("_", "-")
 
 
-def _several(path: Path, model: str, rows: Sequence[Requirement]) -> str:
+def _several(path: Path, model: str, rows: Requirements) -> str:
     choices = []
     for column in (f.name for f in fields(TableFilter)):
         values = list(dict.fromkeys(getattr(row, column) for row in rows))
@@ -274,9 +281,10 @@ def _several(path: Path, model: str, rows: Sequence[Requirement]) -> str:
 
 
 def _of_row(row: Requirement, column: str, spec: GpuSpec) -> Instance:
-    size, percent = _memory(
-        row.reserved_bytes if without_context(row) else row.mreq_bytes, row.mreq_pct, spec
-    )
+    held = row.mreq_bytes
+    if without_context(row):
+        held = row.reserved_bytes
+    size, percent = _memory(held, row.mreq_pct, spec)
     return Instance(
         id=row.model,
         model=row.model,

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from importlib.resources import files as resources
 from pathlib import PurePosixPath
-from typing import Any
 
 from gkestimator.core.errors import UsageError, one_line
+from gkestimator.core.records import NamedNumbers, NamedValues, Names
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.export.rounding import compute_pct, memory_pct, no_turns, refuse_other_batch, up
 from gkestimator.export.variants import Variant, plain_name, variants
@@ -81,7 +81,7 @@ class RayServeExporter(Exporter):
             ExportFile(path=PurePosixPath(f"{APPLICATION}.py"), text=app),
         )
 
-    def messages(self, deployment: Deployment) -> tuple[str, ...]:
+    def messages(self, deployment: Deployment) -> Names:
         """Return where Ray would need more GPUs than the plan, and what is not known."""
         return _remarks(deployment, variants(deployment.instances))
 
@@ -131,9 +131,9 @@ def _check_file(model: str, path: str, ways: Sequence[Variant]) -> None:
 
 def _application(
     name: str, ways: Sequence[Variant], accelerators: Mapping[str, str | None], taken: set[str]
-) -> dict[str, Any]:
+) -> NamedValues:
     deployments = [_deployment(way, accelerators[way.first.gpu_type]) for way in ways]
-    arguments: dict[str, Any] = {"deployments": _weights(ways)}
+    arguments: NamedValues = {"deployments": _weights(ways)}
     if len(ways) > 1:
         arguments["router"] = plain_name(f"{name}_router", taken)
         deployments.append(
@@ -155,7 +155,7 @@ def _application(
     }
 
 
-def _weights(ways: Sequence[Variant]) -> dict[str, float]:
+def _weights(ways: Sequence[Variant]) -> NamedNumbers:
     """Return the part of the requests of each way: what the plan assigns to it; its replicas where nothing is
     assigned."""
     assigned = {way.name: way.goodput_rps for way in ways}
@@ -165,15 +165,15 @@ def _weights(ways: Sequence[Variant]) -> dict[str, float]:
     return {way.name: float(len(way.instances)) for way in ways}
 
 
-def _deployment(way: Variant, accelerator: str | None) -> dict[str, Any]:
+def _deployment(way: Variant, accelerator: str | None) -> NamedValues:
     size = way.first.batch_size
-    options: dict[str, Any] = {"num_gpus": _fraction(way)}
+    options: NamedValues = {"num_gpus": _fraction(way)}
     if accelerator is not None:
         options["accelerator_type"] = accelerator
     if way.first.sm_share_pct < 100:
         share = str(min(up(way.first.sm_share_pct), 100))
         options["runtime_env"] = {"env_vars": {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": share}}
-    user: dict[str, Any] = {"model_file": f"{way.model}.onnx", "max_batch_size": size}
+    user: NamedValues = {"model_file": f"{way.model}.onnx", "max_batch_size": size}
     if (wait := way.wait_ms) is not None:
         user["batch_wait_timeout_s"] = math.floor(wait * 1e3) / 1e6  # down: a longer one would miss the SLO
     return {
@@ -185,7 +185,7 @@ def _deployment(way: Variant, accelerator: str | None) -> dict[str, Any]:
     }
 
 
-def _remarks(deployment: Deployment, every: Sequence[Variant]) -> tuple[str, ...]:
+def _remarks(deployment: Deployment, every: Sequence[Variant]) -> Names:
     """Return what a reader of this configuration must know, a line each."""
     lines = []
     for gpu, accelerator in _accelerators(deployment).items():

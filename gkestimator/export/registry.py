@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.records import Names
 from gkestimator.export.deployment import Exporter
 
 # name: module of gkestimator.export and class
@@ -37,7 +38,7 @@ def exporter_class(name: str) -> type[Exporter]:
     return kind
 
 
-def make_exporters(names: tuple[str, ...], **options: Any) -> tuple[Exporter, ...]:
+def make_exporters(names: Names, **options: Any) -> tuple[Exporter, ...]:
     """Return the targets ``names``, each given those of ``options`` that it takes; options that are None are
     left out.
 

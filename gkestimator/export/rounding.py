@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.records import NamedNumbers, Names
 from gkestimator.export.deployment import Deployment, Instance
 
 MIB = 2**20
@@ -121,13 +122,13 @@ def no_turns(instances: Iterable[Instance], target: str) -> None:
 
 def within_gpu(
     demands: Iterable[tuple[Instance, float]], limit: Mapping[str, float], what: str, target: str
-) -> tuple[str, ...]:
+) -> Names:
     """Refuse a plan whose ``demands`` add up to more on one GPU than ``limit`` (by GPU type): ``target``
     would not put those replicas on one GPU. Raises UsageError. Where they fit and only their sum after
     rounding up does not, that is said, a line for each GPU."""
-    exact: dict[str, float] = defaultdict(float)
+    exact: NamedNumbers = defaultdict(float)
     rounded: dict[str, int] = defaultdict(int)
-    most: dict[str, float] = {}
+    most: NamedNumbers = {}
     for instance, demand in demands:
         if instance.gpu_id is not None:
             exact[instance.gpu_id] += demand
@@ -148,7 +149,7 @@ def within_gpu(
     return tuple(notes)
 
 
-def cores_and_memory(deployment: Deployment, target: str, *, cores: bool = True) -> tuple[str, ...]:
+def cores_and_memory(deployment: Deployment, target: str, *, cores: bool = True) -> Names:
     """Return :func:`within_gpu` for memory, and for compute where ``target`` counts it."""
     every = deployment.instances
     visible = {name: spec.memory_visible_bytes / MIB for name, spec in deployment.specs.items()}

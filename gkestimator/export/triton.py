@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from gkestimator.core.errors import UsageError, one_line
-from gkestimator.core.records import frozen
+from gkestimator.core.records import Names, frozen
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.export.rounding import MIB, compute_pct, memory_bytes, memory_mib, up
 from gkestimator.export.triton_config import config_text, new_config
@@ -91,7 +91,7 @@ class TritonExporter(Exporter):
             files.append(ExportFile(path=server.folder / ARGUMENTS, text=text))
         return tuple(files)
 
-    def messages(self, deployment: Deployment) -> tuple[str, ...]:
+    def messages(self, deployment: Deployment) -> Names:
         """Return where the rate limiter holds back what the plan lets run at once, and the models without a
         file."""
         lines = []
@@ -223,7 +223,9 @@ def _groups(server: _Server, way: Variant) -> list[tuple[int, str | None, list[i
     for instance in way.instances:
         assert instance.gpu_id is not None
         turns = _turns([i for i in server.instances if i.gpu_id == instance.gpu_id])
-        turn = None if instance.partition is None else turns[instance.partition]
+        turn = None
+        if instance.partition is not None:
+            turn = turns[instance.partition]
         counts[server.ordinals[instance.gpu_id], turn] += 1
     groups: dict[tuple[int, str | None], list[int]] = defaultdict(list)
     for (gpu, turn), count in counts.items():
@@ -238,18 +240,23 @@ def _available(here: Sequence[Instance], visible: int) -> list[tuple[str, int]]:
     memory = [memory_bytes(i, _TARGET) for i in here]
     rounded = sum(up(100 * c) for c in compute)
     mib = sum(memory_mib(i, _TARGET) for i in here)
-    return [
-        (COMPUTE, max(_WHOLE, rounded) if _fits(math.fsum(compute), 100.0) else _WHOLE),
-        (MEMORY, max(visible // MIB, mib) if _fits(sum(memory), visible) else visible // MIB),
-        *((turn, 1) for turn in _turns(here).values()),
-    ]
+    most_compute = _WHOLE
+    if _fits(math.fsum(compute), 100.0):
+        most_compute = max(_WHOLE, rounded)
+    most_mib = visible // MIB
+    if _fits(sum(memory), visible):
+        most_mib = max(most_mib, mib)
+    turns = [(turn, 1) for turn in _turns(here).values()]
+    return [(COMPUTE, most_compute), (MEMORY, most_mib), *turns]
 
 
 def _at_once(here: Sequence[Instance]) -> list[float]:
     """Creq of what may run at once on one GPU: of a partition, whose replicas take turns, the largest."""
     largest: dict[object, float] = defaultdict(float)
     for number, instance in enumerate(here):
-        part: object = number if instance.partition is None else instance.partition
+        part: object = instance.partition
+        if part is None:
+            part = number
         largest[part] = max(largest[part], compute_pct(instance, _TARGET))
     return list(largest.values())
 
@@ -321,11 +328,11 @@ def _split_remarks(ways: Sequence[Variant]) -> list[str]:
     lines = []
     for model, several in by_model.items():
         if len(several) > 1:
-            parts = ", ".join(
-                f"{w.name} ({w.goodput_rps:.6g} req/s)" if w.goodput_rps is not None else w.name
-                for w in several
-            )
+            parts = []
+            for way in several:
+                rate = "" if way.goodput_rps is None else f" ({way.goodput_rps:.6g} req/s)"
+                parts.append(f"{way.name}{rate}")
             lines.append(
-                f"{model} runs in several ways, among which the client divides its requests: {parts}."
+                f"{model} runs in several ways, among which the client divides its requests: {', '.join(parts)}."
             )
     return lines

@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from gkestimator.core.records import NamedValues, Names
+
 PACKAGE = "inference"
 # message: fields as (name, number, type, repeated); a type beginning with a capital is a message or enum.
 MESSAGES: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
@@ -56,7 +58,7 @@ MESSAGES: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
         ("dynamic_batching", 11, "ModelDynamicBatching", False),
     ),
 }
-ENUMS: dict[str, tuple[str, ...]] = {
+ENUMS: dict[str, Names] = {
     "DataType": (
         *("TYPE_INVALID", "TYPE_BOOL", "TYPE_UINT8", "TYPE_UINT16", "TYPE_UINT32", "TYPE_UINT64"),
         *("TYPE_INT8", "TYPE_INT16", "TYPE_INT32", "TYPE_INT64", "TYPE_FP16", "TYPE_FP32", "TYPE_FP64"),
@@ -77,7 +79,7 @@ def _config_class() -> Any:
     file = descriptor_pb2.FileDescriptorProto(
         name="gkestimator/model_config.proto", package=PACKAGE, syntax="proto3"
     )
-    made: dict[str, Any] = {}
+    made: NamedValues = {}
     for name in sorted(MESSAGES, key=lambda n: n.count(".")):  # the outer message before those inside it
         outer, _, inner = name.rpartition(".")
         made[name] = made[outer].nested_type.add(name=inner) if outer else file.message_type.add(name=inner)

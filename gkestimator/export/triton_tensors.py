@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import UsageError
-from gkestimator.core.records import frozen
+from gkestimator.core.records import Names, frozen
 from gkestimator.export.deployment import Instance
 from gkestimator.export.rounding import refuse_other_batch
 from gkestimator.onnx_io.reading.signature import Signature, TensorSpec
@@ -53,7 +53,7 @@ class TritonTensors:
     max_batch_size: int
     inputs: tuple[TritonTensor, ...]
     outputs: tuple[TritonTensor, ...]
-    left_out: tuple[str, ...] = ()
+    left_out: Names = ()
 
 
 def tensors(signature: Signature, instance: Instance) -> TritonTensors:
@@ -70,16 +70,22 @@ def tensors(signature: Signature, instance: Instance) -> TritonTensors:
     inside = next((t for t in signature.inputs if t in unbatched), None)
     if inside is not None or not outputs:
         if size > 1:
-            what = f"input {inside.name!r} does" if inside is not None else "its outputs do"
+            what = "its outputs do"
+            if inside is not None:
+                what = f"input {inside.name!r} does"
             raise UsageError(
                 f"triton: {instance.model}: {what} not begin with the batch, so Triton cannot form batches of {size}"
             )
         batched = False
         outputs = signature.outputs
         unbatched = ()
-    bound = _bound(instance.dims) | ({} if batched else dict.fromkeys(signature.batch_dims, size))
+    bound = _bound(instance.dims)
+    most = size
+    if not batched:
+        bound |= dict.fromkeys(signature.batch_dims, size)
+        most = 0
     return TritonTensors(
-        max_batch_size=size if batched else 0,
+        max_batch_size=most,
         inputs=_all(signature.inputs, batched, bound, instance.model, "input"),
         outputs=_all(outputs, batched, bound, instance.model, "output"),
         left_out=tuple(t.name for t in unbatched),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import TypeAlias
 
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import UsageError
@@ -71,3 +72,7 @@ class GpuSpec:
     def vector(self, precision: Precision | str) -> float:
         """Return the peak FLOP/s of the CUDA cores; a type they do not calculate in is converted to fp32 first."""
         return self.vector_flops_per_s.get(str(precision), self.vector_flops_per_s["fp32"])
+
+
+GpuSpecs: TypeAlias = Mapping[str, GpuSpec]
+"""Specifications by canonical GPU name."""

@@ -5,10 +5,7 @@ One row per model of a group (:class:`CoRun`).
 
 from __future__ import annotations
 
-from dataclasses import field
-
-from gkestimator.core.records import frozen
-from gkestimator.tables.schema import TableSchema, spec
+from gkestimator.tables.schema import TableSchema, column, required_column, table_row, version_column
 
 SHARINGS = ("mps", "time", "cpu")
 _KEY = "key"
@@ -16,7 +13,7 @@ _TIME = "time"
 _COMPUTE = "compute"
 
 
-@frozen
+@table_row
 class CoRun:
     """Hold one row of the co-location table; the fields are its columns, in order, with units in
     ``docs/tables.md``.
@@ -25,70 +22,45 @@ class CoRun:
     itself is two rows. Unknown is None, never 0.
     """
 
-    schema_version: int = field(
-        default_factory=lambda: COLOCATION.version,
-        metadata=spec("", "Version of this table's columns.", group=_KEY, minimum=1),
+    schema_version: int = version_column(lambda: COLOCATION.version)
+    group: str = required_column("", "Rows of one group ran side by side: two, or more.", _KEY)
+    model: str = required_column("", "Its name, as the requirement table has it.", _KEY)
+    gpu: str = required_column("", "GPU name; one in a group.", _KEY)
+    runtime: str = required_column("", "`torch`, `onnxruntime`, ...", _KEY)
+    dtype: str = required_column("", "As in the requirement table.", _KEY)
+    batch_size: int | None = required_column(
+        "samples", "Samples in one inference; null: no input has a batch.", _KEY, minimum=1
     )
-    group: str = field(metadata=spec("", "Rows of one group ran side by side: two, or more.", group=_KEY))
-    model: str = field(metadata=spec("", "Its name, as the requirement table has it.", group=_KEY))
-    gpu: str = field(metadata=spec("", "GPU name; one in a group.", group=_KEY))
-    runtime: str = field(metadata=spec("", "`torch`, `onnxruntime`, ...", group=_KEY))
-    dtype: str = field(metadata=spec("", "As in the requirement table.", group=_KEY))
-    batch_size: int | None = field(
-        metadata=spec(
-            "samples", "Samples in one inference; null: no input has a batch.", group=_KEY, minimum=1
-        )
-    )
-    dims: str | None = field(
-        default=None,
-        metadata=spec("", "As in the requirement table; null: those of its one row that fits.", group=_KEY),
-    )
-    sm_share_pct: float = field(
+    dims: str | None = column("", "As in the requirement table; null: those of its one row that fits.", _KEY)
+    sm_share_pct: float = column(
+        "%",
+        "Share of the SMs that it was confined to; 100: not confined.",
+        _KEY,
         default=100.0,
-        metadata=spec(
-            "%",
-            "Share of the SMs that it was confined to; 100: not confined.",
-            group=_KEY,
-            minimum=0,
-            maximum=100,
-        ),
+        minimum=0,
+        maximum=100,
     )
-    sharing: str | None = field(
-        default=None,
-        metadata=spec(
-            "",
-            "How the group shared the GPU: `mps` at once, under NVIDIA's MPS; `time` in turns, without it; `cpu` no "
-            "GPU but a CPU's cores; null: not told, taken for at once.",
-            group=_KEY,
-            choices=SHARINGS,
-        ),
+    sharing: str | None = column(
+        "",
+        "How the group shared the GPU: `mps` at once, under NVIDIA's MPS; `time` in turns, without it; `cpu` no "
+        "GPU but a CPU's cores; null: not told, taken for at once.",
+        _KEY,
+        choices=SHARINGS,
     )
-    latency_alone_ms: float = field(
-        metadata=spec(
-            "ms", "One inference alone on the GPU, at the same share (median).", group=_TIME, minimum=0
-        )
+    latency_alone_ms: float = required_column(
+        "ms", "One inference alone on the GPU, at the same share (median).", _TIME, minimum=0
     )
-    latency_together_ms: float | None = field(
-        default=None,
-        metadata=spec(
-            "ms",
-            "One inference beside the others of the group (median); null: it ran, but was not timed.",
-            group=_TIME,
-            minimum=0,
-        ),
+    latency_together_ms: float | None = column(
+        "ms",
+        "One inference beside the others of the group (median); null: it ran, but was not timed.",
+        _TIME,
+        minimum=0,
     )
-    sm_util_mean_pct: float | None = field(
-        default=None,
-        metadata=spec("%", "Alone; null: the requirement table's.", group=_COMPUTE, minimum=0),
+    sm_util_mean_pct: float | None = column("%", "Alone; null: the requirement table's.", _COMPUTE, minimum=0)
+    dram_util_mean_pct: float | None = column(
+        "%", "Alone; null: the requirement table's.", _COMPUTE, minimum=0
     )
-    dram_util_mean_pct: float | None = field(
-        default=None,
-        metadata=spec("%", "Alone; null: the requirement table's.", group=_COMPUTE, minimum=0),
-    )
-    l2_util_mean_pct: float | None = field(
-        default=None,
-        metadata=spec("%", "Alone; null: the requirement table's.", group=_COMPUTE, minimum=0),
-    )
+    l2_util_mean_pct: float | None = column("%", "Alone; null: the requirement table's.", _COMPUTE, minimum=0)
 
 
 COLOCATION: TableSchema[CoRun] = TableSchema("co-location table", CoRun, earlier=(1, 2))

@@ -9,10 +9,11 @@ import json
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from gkestimator.core.errors import GkestimatorWarning, TableError
 from gkestimator.core.files import FileWords, check_file
+from gkestimator.core.records import NamedValues, Names
 from gkestimator.tables.schema import VERSION_COLUMN, Cell, Column, TableSchema, cell_error, refuse_repeated
 from gkestimator.tables.writing import format_of, pyarrow_modules
 
@@ -26,6 +27,11 @@ _WORDS = FileWords(
 )
 _TRUTH = {"true": True, "false": False}
 Row = TypeVar("Row")
+Cells: TypeAlias = Mapping[str, Cell]
+Where: TypeAlias = Mapping[str, Collection[str]]
+"""Words of columns of text: only rows with one of them are read."""
+CellRows: TypeAlias = Iterator[dict[str, Cell] | None]
+"""The cells of each row; None for a row that is left out."""
 
 
 def read_table(
@@ -33,7 +39,7 @@ def read_table(
     schema: TableSchema[Row],
     form: str | None = None,
     *,
-    where: Mapping[str, Collection[str]] | None = None,
+    where: Where | None = None,
 ) -> tuple[Row, ...]:
     """Return the rows of the file at ``path`` (csv, json, parquet; None: by suffix).
 
@@ -70,7 +76,7 @@ def read_table(
     return tuple(rows)
 
 
-def _row(path: Path, schema: TableSchema[Row], number: int, cells: Mapping[str, Cell]) -> Row:
+def _row(path: Path, schema: TableSchema[Row], number: int, cells: Cells) -> Row:
     if VERSION_COLUMN in cells:
         version = cells[VERSION_COLUMN]
         if not schema.reads(version, tuple(cells)):
@@ -110,7 +116,7 @@ def _perhaps_newer(schema: TableSchema[Row], version: object) -> str:
     return f"; {theirs}, perhaps of a newer program (here: {schema.versions})"
 
 
-def _later_columns(schema: TableSchema[Row], cells: Mapping[str, Cell]) -> tuple[str, ...]:
+def _later_columns(schema: TableSchema[Row], cells: Cells) -> Names:
     """Return the columns that a row lacks because its program did not know them yet.
 
     Empty for a row of the version now, and for one of the versions counted by hand: people write such tables
@@ -122,7 +128,7 @@ def _later_columns(schema: TableSchema[Row], cells: Mapping[str, Cell]) -> tuple
     return tuple(name for name in schema.names if name not in cells)
 
 
-def _complete(schema: TableSchema[Row], cells: Mapping[str, Cell]) -> Mapping[str, Cell]:
+def _complete(schema: TableSchema[Row], cells: Cells) -> Cells:
     """Return ``cells`` with a null for provenance that the file does not hold; other columns have defaults."""
     absent = [c.name for c in schema.columns if c.required and c.nullable and c.name not in cells]
     if absent:
@@ -130,9 +136,7 @@ def _complete(schema: TableSchema[Row], cells: Mapping[str, Cell]) -> Mapping[st
     return cells
 
 
-def _csv_rows(
-    path: Path, schema: TableSchema[Row], where: Mapping[str, Collection[str]]
-) -> Iterator[dict[str, Cell] | None]:
+def _csv_rows(path: Path, schema: TableSchema[Row], where: Where) -> CellRows:
     old_limit = csv.field_size_limit(_MAX_CELL)
     try:
         with open(path, newline="", encoding="utf-8-sig") as stream:
@@ -190,9 +194,7 @@ def number_of(text: str, kind: type) -> int | float:
     return float(text)
 
 
-def _json_rows(
-    path: Path, schema: TableSchema[Row], where: Mapping[str, Collection[str]]
-) -> Iterator[dict[str, Cell] | None]:
+def _json_rows(path: Path, schema: TableSchema[Row], where: Where) -> CellRows:
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except (OSError, ValueError, RecursionError) as e:
@@ -204,7 +206,7 @@ def _json_rows(
     names_of_first = tuple(first) if isinstance(first, dict) else ()
     if schema.by_name.keys() >= set(names_of_first) and not schema.reads(version, names_of_first):
         raise TableError(f"{path}: {VERSION_COLUMN}: found {version!r}, expected {schema.versions}")
-    checked: set[tuple[str, ...]] = set()
+    checked: set[Names] = set()
     for number, row in enumerate(document["rows"], start=1):
         if not isinstance(row, dict):
             raise TableError(f"{path}: row {number}: found {type(row).__name__}, expected an object")
@@ -218,7 +220,7 @@ def _json_rows(
         yield {name: schema.by_name[name].whole(value) for name, value in row.items()}
 
 
-def _left_out(row: Mapping[str, Any], where: Mapping[str, Collection[str]]) -> bool:
+def _left_out(row: Mapping[str, Any], where: Where) -> bool:
     """Return whether a text of the row is none of the words asked for; what is no text is refused later."""
     for name, words in where.items():
         text = row.get(name)
@@ -231,9 +233,7 @@ def _no_constant(text: str) -> float:
     raise ValueError(f"found {text}, expected a finite number or null")
 
 
-def _parquet_rows(
-    path: Path, schema: TableSchema[Row], where: Mapping[str, Collection[str]]
-) -> Iterator[dict[str, Cell] | None]:
+def _parquet_rows(path: Path, schema: TableSchema[Row], where: Where) -> CellRows:
     for row in _parquet(path, lambda file: _check_parquet(path, schema, file)):
         if _left_out(row, where):
             yield None
@@ -249,7 +249,7 @@ def _check_parquet(path: Path, schema: TableSchema[Row], file: Any) -> None:
     _check_header(path, schema, list(file.schema_arrow.names), version)
 
 
-def parquet_records(path: Path) -> Iterator[dict[str, Any]]:
+def parquet_records(path: Path) -> Iterator[NamedValues]:
     """Yield the rows of any flat Parquet file, NaN as None; what the columns mean is the caller's to check.
 
     Raises TableError where ``path`` is no Parquet file or has more than MAX_ROWS rows, UsageError without
@@ -258,7 +258,7 @@ def parquet_records(path: Path) -> Iterator[dict[str, Any]]:
     return _parquet(path, lambda file: None)
 
 
-def _parquet(path: Path, check: Callable[[Any], None]) -> Iterator[dict[str, Any]]:
+def _parquet(path: Path, check: Callable[[Any], None]) -> Iterator[NamedValues]:
     """Yield the rows of a Parquet file whose heading ``check`` does not refuse."""
     arrow, parquet = pyarrow_modules()
     try:

@@ -1,46 +1,66 @@
 """Say what a column is: name, type, unit, null rule and bounds, derived once from the fields of a row class.
 
-A row class is a frozen dataclass whose fields carry :func:`spec` as metadata. Readers, writers, checks and
-the page ``docs/tables.md`` are all derived from the resulting :class:`TableSchema`; nothing else says what a
-column means.
+A row class is a frozen dataclass whose fields are made by :func:`column` and :func:`required_column`. Readers,
+writers, checks and the page ``docs/tables.md`` are all derived from the resulting :class:`TableSchema`;
+nothing else says what a column means.
 """
 
 from __future__ import annotations
 
 import math
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, field, fields
 from functools import cached_property
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, dataclass_transform
 
 from gkestimator.core.errors import TableError
-from gkestimator.core.records import frozen
+from gkestimator.core.records import Names, frozen
 from gkestimator.core.versions import derived_version
 
 VERSION_COLUMN = "schema_version"
 Cell: TypeAlias = "str | int | float | bool | None"
 Row = TypeVar("Row")
+Class = TypeVar("Class", bound=type)
 # Parquet, pandas and other programs hold whole numbers in 64 bits.
 _INT64_MAX = 2**63 - 1
 _KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 _TAKEN: Mapping[type, Any] = {str: str, int: int, float: (int, float), bool: bool}
 
 
-def spec(
+def required_column(
     unit: str,
     doc: str,
-    *,
     group: str = "",
+    *,
+    default: Any = MISSING,
     minimum: float | None = None,
     maximum: float | None = None,
-    choices: tuple[str, ...] = (),
-) -> Mapping[str, Any]:
-    """Return the metadata of one column: ``unit`` ("" for none), a sentence, bounds (both inclusive), allowed
-    words.
+    choices: Names = (),
+) -> Any:
+    """Return the field of a column that every row must give: ``unit`` ("" for none), a sentence, the group of
+    columns it stands in, bounds (both inclusive), allowed words.
     """
     bounds = {"minimum": minimum, "maximum": maximum, "choices": choices}
-    return {"unit": unit, "doc": doc, "group": group, **bounds}
+    return field(default=default, metadata={"unit": unit, "doc": doc, "group": group, **bounds})
+
+
+def column(unit: str, doc: str, group: str = "", *, default: Cell = None, **bounds: Any) -> Any:
+    """Return the field of a column that a row may leave out; ``bounds`` as in :func:`required_column`."""
+    return required_column(unit, doc, group, default=default, **bounds)
+
+
+def version_column(version: Callable[[], int]) -> Any:
+    """Return the field of the column that holds the table's version, asked for when a row is built."""
+    described = required_column("", "Version of this table's columns.", "key", minimum=1)
+    return field(default_factory=version, metadata=described.metadata)
+
+
+# A type checker takes a field of `required_column` for required, any other for one with a default.
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(required_column,))
+def table_row(kind: Class) -> Class:
+    """Make ``kind`` the row class of a table: a frozen record whose fields are columns."""
+    return frozen(kind)
 
 
 @frozen
@@ -56,12 +76,14 @@ class Column:
     required: bool
     minimum: float | None = None
     maximum: float | None = None
-    choices: tuple[str, ...] = ()
+    choices: Names = ()
 
     def problem(self, value: object) -> str | None:
         """Return what is wrong with ``value`` (``found ..., expected ...``), or None when it may stand here."""
         if value is None:
-            return None if self.nullable else f"found nothing, expected {self.expected}"
+            if self.nullable:
+                return None
+            return f"found nothing, expected {self.expected}"
         # In Python True is a whole number; in a table it is none.
         if isinstance(value, bool) or not isinstance(value, _TAKEN[self.type]):
             if self.type is bool and isinstance(value, bool):
@@ -136,21 +158,21 @@ class TableSchema(Generic[Row]):
         name: str,
         row_type: type[Row],
         *,
-        key: tuple[str, ...] = (),
+        key: Names = (),
         earlier: tuple[int, ...] = (1,),
     ) -> None:
         self.name = name
         self.row_type = row_type
         self.key = key
         self.earlier = earlier
-        self._versions: dict[tuple[str, ...], int] = {}
+        self._versions: dict[Names, int] = {}
 
     @cached_property
     def version(self) -> int:
         """Return the version of the columns as they are now (see :mod:`gkestimator.core.versions`)."""
         return self.version_of(self.names)
 
-    def version_of(self, names: tuple[str, ...]) -> int:
+    def version_of(self, names: Names) -> int:
         """Return the version that a table with no other columns than ``names`` would have.
 
         A file that an earlier program wrote, when there were fewer columns, says this number; where a column
@@ -166,7 +188,7 @@ class TableSchema(Generic[Row]):
         """Return the versions that are read whatever columns a file has, in words."""
         return f"{', '.join(map(str, self.earlier))} or {self.version}"
 
-    def reads(self, version: object, names: tuple[str, ...] = ()) -> bool:
+    def reads(self, version: object, names: Names = ()) -> bool:
         """Return whether a file of ``version`` with the columns ``names`` (all known to this table) is read."""
         if not isinstance(version, int) or isinstance(version, bool):
             return False
@@ -197,7 +219,7 @@ class TableSchema(Generic[Row]):
         return {c.name: c for c in self.columns}
 
     @cached_property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> Names:
         """Return the column names in order."""
         return tuple(c.name for c in self.columns)
 

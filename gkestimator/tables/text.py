@@ -16,7 +16,7 @@ from gkestimator.tables.layout import (
     text_table,
     word_column,
 )
-from gkestimator.tables.requirement import Requirement
+from gkestimator.tables.requirement import Requirement, Requirements
 from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text, percent_text, whole_text
 
 _NUMBERS = (
@@ -29,7 +29,7 @@ _NUMBERS = (
 _BOUND = {True: "host", False: "GPU", None: UNKNOWN}
 
 
-def requirements_text(rows: Sequence[Requirement]) -> str:
+def requirements_text(rows: Requirements) -> str:
     """Return the table as plain text: what all rows share stands above it, what they warn of below it."""
     if not rows:
         return "no rows\n"
@@ -38,7 +38,7 @@ def requirements_text(rows: Sequence[Requirement]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def requirements_markdown(rows: Sequence[Requirement]) -> str:
+def requirements_markdown(rows: Requirements) -> str:
     """Return the table as Markdown."""
     if not rows:
         return "no rows\n"
@@ -49,7 +49,7 @@ def requirements_markdown(rows: Sequence[Requirement]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _requirement_columns(rows: Sequence[Requirement]) -> tuple[list[str], list[TextColumn]]:
+def _requirement_columns(rows: Requirements) -> tuple[list[str], list[TextColumn]]:
     """Return what all rows share, in words, and the columns that differ or matter."""
     columns = [word_column("model", rows, "model", shrink=10), word_column("GPU", rows, "gpu", shrink=10)]
     shared = []
@@ -76,7 +76,7 @@ def _requirement_columns(rows: Sequence[Requirement]) -> tuple[list[str], list[T
     return [printable(line) for line in _wrapped(shared)], columns
 
 
-def _provenance(rows: Sequence[Requirement]) -> Iterator[str]:
+def _provenance(rows: Requirements) -> Iterator[str]:
     """Yield where the figures are from: the host's overhead where all rows took the same, and the sources."""
     overheads = {r.host_overhead_us for r in rows}
     if len(overheads) == 1 and None not in overheads:
@@ -106,7 +106,7 @@ def _wrapped(facts: Iterable[str], *, limit: int = 100) -> list[str]:
     return lines
 
 
-def _notes(rows: Sequence[Requirement]) -> dict[str, int]:
+def _notes(rows: Requirements) -> dict[str, int]:
     numbers: dict[str, int] = {}
     for row in rows:
         for warning in _warnings_of(row):
@@ -118,7 +118,7 @@ def _warnings_of(row: Requirement) -> list[str]:
     return [w for w in row.warnings.split("; ") if w]
 
 
-def _warning_marks(rows: Sequence[Requirement]) -> list[str]:
+def _warning_marks(rows: Requirements) -> list[str]:
     """Return the numbers of the notes that hold for some rows only; what holds for all needs no mark."""
     numbers = _notes(rows)
     # What holds for all rows stands once below the table; a mark in every row would say nothing.
@@ -126,7 +126,7 @@ def _warning_marks(rows: Sequence[Requirement]) -> list[str]:
     return [",".join(str(numbers[w]) for w in _warnings_of(r) if w not in common) for r in rows]
 
 
-def _footnotes(rows: Sequence[Requirement]) -> list[str]:
+def _footnotes(rows: Requirements) -> list[str]:
     notes = [printable(f"{number}: {text}") for text, number in _notes(rows).items()]
     if notes:
         return ["", *notes]

@@ -25,7 +25,10 @@ def write_together(files: Mapping[Path, Write | bytes], *, flush: bool = True) -
     waiting: list[tuple[Path, str]] = []
     try:
         for path, content in files.items():
-            write = _writer(content) if isinstance(content, bytes) else content
+            if isinstance(content, bytes):
+                write = _writer(content)
+            else:
+                write = content
             with output_errors(path):
                 mode = file_mode(path)
                 if mode is not None and not stat.S_ISREG(mode):

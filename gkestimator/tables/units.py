@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from gkestimator.core.records import Names
+
 UNKNOWN = "–"
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _FLOPS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP")
@@ -52,7 +54,7 @@ def percent_text(value: float | None) -> str:
     return f"{value:,.0f}"
 
 
-def _scaled(value: int | float | None, step: int, units: tuple[str, ...]) -> str:
+def _scaled(value: int | float | None, step: int, units: Names) -> str:
     if value is None:
         return UNKNOWN
     power = 0

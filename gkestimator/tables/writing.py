@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.records import NamedValues
 from gkestimator.tables.files import json_bytes, write_atomically
 from gkestimator.tables.kernel_rows import KERNEL_ROWS, KernelRow
-from gkestimator.tables.requirement import REQUIREMENTS, Requirement
+from gkestimator.tables.requirement import REQUIREMENTS, Requirements
 from gkestimator.tables.schema import Cell, TableSchema
 from gkestimator.tables.text import kernels_markdown, kernels_text, requirements_markdown, requirements_text
 
@@ -37,7 +38,7 @@ def format_of(path: Path) -> str:
     return form
 
 
-def render(rows: Sequence[Requirement], form: str, *, kernels: Sequence[KernelRow] | None = None) -> bytes:
+def render(rows: Requirements, form: str, *, kernels: Sequence[KernelRow] | None = None) -> bytes:
     """Return the requirement table as ``form`` (one of FORMATS), UTF-8 where it is text.
 
     ``kernels`` (None: not asked for) adds the kernel listing: below the table in the formats for people,
@@ -73,7 +74,7 @@ _PEOPLE = {
 }
 
 
-def _document(schema: TableSchema[Row], rows: Sequence[Row]) -> dict[str, Any]:
+def _document(schema: TableSchema[Row], rows: Sequence[Row]) -> NamedValues:
     return {"schema_version": schema.version, "rows": [schema.record(r) for r in rows]}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gkestimator.core.errors import TableError
+from gkestimator.core.kernels import Array
 from gkestimator.kernel_models.regressors import Forest, Uncertainty, disagreement, uncertainty_columns
 from gkestimator.training.fit import FitProblem, StackFit
 from gkestimator.training.members import fit_member
@@ -19,7 +20,7 @@ _LEAST_ERROR = 0.003
 """Added to |error| before its logarithm: below a third of a percent, measurements repeat no better."""
 
 
-def _conformal(errors: np.ndarray, weight: np.ndarray) -> float:
+def _conformal(errors: Array, weight: Array) -> float:
     """Return the weighted split-conformal quantile: the least error that rows of ``LEVEL`` of the weight do
     not exceed, with one more row of mean weight counted as exceeding it (as ceil((n + 1) level) / n does for
     equal weights).
@@ -30,9 +31,7 @@ def _conformal(errors: np.ndarray, weight: np.ndarray) -> float:
     return float(errors[order[place]])
 
 
-def size_quantiles(
-    predicted_us: np.ndarray, errors: np.ndarray, weight: np.ndarray, edges: Sequence[float]
-) -> list[float]:
+def size_quantiles(predicted_us: Array, errors: Array, weight: Array, edges: Sequence[float]) -> list[float]:
     """Return the 90 % quantile of ``errors`` per size class of the prediction; a class with few rows takes
     that of all.
 
@@ -44,16 +43,18 @@ def size_quantiles(
     widths = []
     for i in range(len(edges) + 1):
         mask = size == i
-        width = _conformal(errors[mask], weight[mask]) if mask.sum() >= _FEWEST else overall
+        width = overall
+        if mask.sum() >= _FEWEST:
+            width = _conformal(errors[mask], weight[mask])
         widths.append(round(width, 4))
     return widths
 
 
 def coverage(
-    predicted_us: np.ndarray,
-    errors: np.ndarray,
-    weight: np.ndarray,
-    shape: np.ndarray,
+    predicted_us: Array,
+    errors: Array,
+    weight: Array,
+    shape: Array,
     edges: Sequence[float],
 ) -> float:
     """Return the percent of the weight inside its interval when each half of the shapes is calibrated on the
@@ -70,8 +71,8 @@ def coverage(
 
 
 def fit_uncertainty(
-    data: FitProblem, fit: StackFit, known: np.ndarray, weight: np.ndarray, *, seed: int
-) -> tuple[Uncertainty, np.ndarray]:
+    data: FitProblem, fit: StackFit, known: Array, weight: Array, *, seed: int
+) -> tuple[Uncertainty, Array]:
     """Return the fitted scale, and (rows,) the scale of every row by a forest that did not see the row's
     fold.
 
@@ -86,7 +87,7 @@ def fit_uncertainty(
     # The logarithm: of errors between a thousandth and ten, their scale is what can be learned.
     target = np.log(np.abs(fit.out_of_fold - data.y) + _LEAST_ERROR)
 
-    def forest(mask: np.ndarray) -> Forest:
+    def forest(mask: Array) -> Forest:
         fitted = fit_member(
             "lightgbm", x[mask], target[mask], weight[mask], seed=seed, estimators=_SCALE_TREES
         )

@@ -14,8 +14,9 @@ import numpy as np
 
 from gkestimator.core.errors import GkestimatorError, TableError, UsageError
 from gkestimator.core.fragments import Fragment
-from gkestimator.core.kernels import Family, Kernel
+from gkestimator.core.kernels import Array, Family, Kernel
 from gkestimator.core.records import frozen
+from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec
 from gkestimator.hardware.runtimes.profiles import load_runtime, resolve_dtype
 from gkestimator.lowering import lower
@@ -74,7 +75,7 @@ class ReadCalls:
 
     calls: tuple[MeasuredCall, ...]
     skipped: Mapping[str, Mapping[str, int]]
-    gpus: Mapping[str, GpuSpec]
+    gpus: GpuSpecs
     rows: int
 
 
@@ -232,7 +233,7 @@ def _whole_label(call: MeasuredCall, kernel: Kernel, rows: tuple[KernelMeasureme
 
 
 def base_labels(
-    calls: Sequence[MeasuredCall], base_us: Callable[[Sequence[Kernel]], np.ndarray]
+    calls: Sequence[MeasuredCall], base_us: Callable[[Sequence[Kernel]], Array]
 ) -> tuple[list[Label], dict[str, int]]:
     """Return the labels of every call that gives any, and how many calls gave none, by reason.
 

@@ -13,6 +13,7 @@ from typing import Any
 from gkestimator.bundles.bundle import Bundle
 from gkestimator.bundles.measured_files import MEASURED_VERSION
 from gkestimator.bundles.models import SCHEMA_VERSION
+from gkestimator.core.records import NamedValues
 from gkestimator.training.measured import GpuReport
 from gkestimator.training.recipe import FittedBundle
 from gkestimator.training.rows import TrainingRows
@@ -23,12 +24,12 @@ Loaded = list[tuple[Path, str, list[TrainingRows]]]
 
 def card(
     name: str, loaded: Loaded, fitted: FittedBundle, *, nested: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+) -> NamedValues:
     """Return the model card of ``fitted``; ``nested``: figures of runs of the same recipe with parts left out."""
     trained_on = []
     for path, kind, parts in loaded:
         trained_on.append({"format": kind, "source": path.name, "rows": sum(len(p) for p in parts)})
-    result: dict[str, Any] = {
+    result: NamedValues = {
         **_head(SCHEMA_VERSION, name, "Apache-2.0", fitted.seed),
         "trained_on": trained_on,
         "target": "log(GPU time / anchor)",
@@ -49,7 +50,7 @@ def measured_card(
     trained_on: Sequence[Mapping[str, Any]],
     reports: Sequence[GpuReport],
     seed: int,
-) -> dict[str, Any]:
+) -> NamedValues:
     """Return the card of a bundle of measured GPUs over ``base``, which lies in ``folder``."""
     files = sorted(p for p in folder.iterdir() if p.suffix in (".json", ".npz"))
     licence = f"that of the measurements it was trained on; the base: {base.card.get('licence')}"
@@ -66,7 +67,7 @@ def measured_card(
     }
 
 
-def _head(version: int, name: str, licence: str, seed: int) -> dict[str, Any]:
+def _head(version: int, name: str, licence: str, seed: int) -> NamedValues:
     return {
         "schema_version": version,
         "name": name,

@@ -7,11 +7,11 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import TableError
 from gkestimator.core.kernels import ConvShape, Family, GemmShape, Kernel
+from gkestimator.core.records import NamedValues
 from gkestimator.tables import KernelMeasurement
 
 _BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0}
@@ -81,7 +81,7 @@ def kernel_of_row(row: KernelMeasurement, where: str) -> Kernel | None:
     )
 
 
-def _parsed(row: KernelMeasurement, where: str) -> tuple[Family, Precision, Shapes, dict[str, Any]]:
+def _parsed(row: KernelMeasurement, where: str) -> tuple[Family, Precision, Shapes, NamedValues]:
     """Return family, precision, shapes and attributes out of the row's texts. Raises TableError."""
     try:
         family = Family(row.family)
@@ -98,7 +98,7 @@ def _parsed(row: KernelMeasurement, where: str) -> tuple[Family, Precision, Shap
     return family, precision, shapes, attributes
 
 
-def _gemm(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[str, Any]:
+def _gemm(shapes: Shapes, attributes: NamedValues, outputs: float) -> NamedValues:
     a = shapes[0]
     b = shapes[1]
     k = a[-2] if attributes.get("transA") else a[-1]
@@ -111,7 +111,7 @@ def _gemm(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[st
     }
 
 
-def _conv(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[str, Any]:
+def _conv(shapes: Shapes, attributes: NamedValues, outputs: float) -> NamedValues:
     (n, c, h, w), (k, depth, r, s) = shapes[0], shapes[1]
     groups = int(attributes.get("group", 1))
     stride = [int(v) for v in attributes.get("strides", (1, 1))]
@@ -142,12 +142,12 @@ def _conv(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[st
     }
 
 
-def _elementwise(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[str, Any]:
+def _elementwise(shapes: Shapes, attributes: NamedValues, outputs: float) -> NamedValues:
     tensors = [shape for shape in shapes if math.prod(shape) > 1]  # a scalar is no tensor to read
     return {"rows": round(outputs), "inputs": max(1, len(tensors))}
 
 
-def _rows(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[str, Any]:
+def _rows(shapes: Shapes, attributes: NamedValues, outputs: float) -> NamedValues:
     shape = shapes[0]
     axis = int(attributes.get("axis", -1))
     if axis < 0:
@@ -156,7 +156,7 @@ def _rows(shapes: Shapes, attributes: dict[str, Any], outputs: float) -> dict[st
     return {"rows": round(outputs / cols), "cols": cols}
 
 
-_SIZES: dict[Family, Callable[[Shapes, dict[str, Any], float], dict[str, Any]]] = {
+_SIZES: dict[Family, Callable[[Shapes, NamedValues, float], NamedValues]] = {
     Family.LINEAR: _gemm,
     Family.BMM: _gemm,
     Family.CONV: _conv,

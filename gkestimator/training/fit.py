@@ -8,8 +8,9 @@ import numpy as np
 
 from gkestimator.bundles.models import Chip, chip_of
 from gkestimator.core.errors import TableError
-from gkestimator.core.records import frozen
-from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.core.kernels import Array
+from gkestimator.core.records import Names, frozen
+from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.kernel_models.analytical import analytical_duration_us
 from gkestimator.kernel_models.anchors import ANCHORS
 from gkestimator.kernel_models.regressors import Stack
@@ -37,14 +38,14 @@ class FitProblem:
     of the shapes, ``chip`` numbers of the chips: what folds leave out together.
     """
 
-    x: np.ndarray
-    y: np.ndarray
-    weight: np.ndarray
-    hidden: np.ndarray
-    shape: np.ndarray
-    chip: np.ndarray
-    names: tuple[str, ...]
-    anchor_us: np.ndarray
+    x: Array
+    y: Array
+    weight: Array
+    hidden: Array
+    shape: Array
+    chip: Array
+    names: Names
+    anchor_us: Array
 
 
 @frozen
@@ -56,19 +57,19 @@ class StackFit:
     """
 
     stack: Stack
-    fold: np.ndarray
-    out_of_fold: np.ndarray
-    member_predictions: Mapping[str, np.ndarray]
+    fold: Array
+    out_of_fold: Array
+    member_predictions: Mapping[str, Array]
 
 
-def chip_numbers(names: np.ndarray, gpus: Mapping[str, GpuSpec]) -> np.ndarray:
+def chip_numbers(names: Array, gpus: GpuSpecs) -> Array:
     """Return a number per row that boards of one chip (``chip_of``) share."""
     chips: dict[Chip, int] = {}
     number = {name: chips.setdefault(chip_of(gpus[name]), len(chips)) for name in sorted(set(names.tolist()))}
     return np.array([number[name] for name in names.tolist()], dtype=np.int64)
 
 
-def problem(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> FitProblem:
+def problem(plan: ModelPlan, rows: TrainingRows, gpus: GpuSpecs) -> FitProblem:
     """Return features and targets of ``rows``. Raises TableError without rows."""
     if not len(rows):
         raise TableError(f"regressor {plan.name!r}: no measured rows to train on")
@@ -106,9 +107,7 @@ def problem(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec]) ->
     )
 
 
-def sample(
-    rows: TrainingRows, most: int, seed: int, gpus: Mapping[str, GpuSpec]
-) -> tuple[np.ndarray, np.ndarray]:
+def sample(rows: TrainingRows, most: int, seed: int, gpus: GpuSpecs) -> tuple[Array, Array]:
     """Return the indices of at most ``most`` rows, and how many rows each stands for.
 
     Heavy-weighted rows first, the others evenly over GPU, source and size of work.
@@ -126,7 +125,7 @@ def sample(
     return index, counts[stratum[index]] / drawn[stratum[index]]
 
 
-def _folds(plan: ModelPlan, data: FitProblem) -> np.ndarray:
+def _folds(plan: ModelPlan, data: FitProblem) -> Array:
     """Return a fold number per row: by shape, or one fold per chip."""
     if plan.folds == "gpu":
         return data.chip
@@ -148,13 +147,11 @@ def _bounds(plan: ModelPlan, data: FitProblem) -> tuple[float, float]:
     return float(data.y[order][low]), float(data.y[order][min(high, len(order) - 1)])
 
 
-def fit_stack(
-    plan: ModelPlan, data: FitProblem, *, seed: int, members: tuple[str, ...] | None = None
-) -> StackFit:
+def fit_stack(plan: ModelPlan, data: FitProblem, *, seed: int, members: Names | None = None) -> StackFit:
     """Return the stack fitted on ``data``; ``members`` default to the plan's."""
     members = plan.members if members is None else members
 
-    def fit(name: str, rows: np.ndarray) -> Fitted:
+    def fit(name: str, rows: Array) -> Fitted:
         return fit_member(
             name,
             data.x[rows],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.kernels import Array
+from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.geometry import (
     PICKED,
@@ -33,7 +35,7 @@ _TILE_TREES = 40
 _SPLIT_TREES = 20
 
 
-def fit_geometry(rows: Sequence[TrainingRows], gpus: Mapping[str, GpuSpec], *, seed: int = 0) -> Geometry:
+def fit_geometry(rows: Sequence[TrainingRows], gpus: GpuSpecs, *, seed: int = 0) -> Geometry:
     """Return the learned choice of kernels of each family in
     :data:`~gkestimator.kernel_models.geometry.PICKED`.
 
@@ -52,13 +54,15 @@ def fit_geometry(rows: Sequence[TrainingRows], gpus: Mapping[str, GpuSpec], *, s
             )
             if mask.any():
                 parts.append(part.take(np.flatnonzero(mask)))
-        picker = fit_picker(TrainingRows.concatenate(parts), gpus, seed=seed) if parts else None
+        if not parts:
+            continue
+        picker = fit_picker(TrainingRows.concatenate(parts), gpus, seed=seed)
         if picker is not None:
             pickers[family.value] = picker
     return Geometry(pickers=pickers)
 
 
-def fit_picker(rows: TrainingRows, gpus: Mapping[str, GpuSpec], *, seed: int = 0) -> Picker | None:
+def fit_picker(rows: TrainingRows, gpus: GpuSpecs, *, seed: int = 0) -> Picker | None:
     """Return one family's picker; None for too few rows or only one class."""
     counts = Counter(rows.kernel_class.tolist())
     names = sorted(name for name, count in counts.items() if count >= _LEAST_OF_TILE)
@@ -83,7 +87,7 @@ def fit_picker(rows: TrainingRows, gpus: Mapping[str, GpuSpec], *, seed: int = 0
     rows = rows.take(pick)
     label = label[pick]
 
-    def of_tiles(mine: np.ndarray, gpu: GpuSpec) -> np.ndarray:
+    def of_tiles(mine: Array, gpu: GpuSpec) -> Array:
         return tile_features(tiles, rows.table.take(mine), gpu)
 
     problem = _problem(rows, label, np.arange(len(tiles)), of_tiles, gpus)
@@ -94,7 +98,7 @@ def fit_picker(rows: TrainingRows, gpus: Mapping[str, GpuSpec], *, seed: int = 0
     if np.mean(split > 1) > 0.01:
         known = np.flatnonzero(np.isin(split, SPLITS))
 
-        def of_splits(mine: np.ndarray, gpu: GpuSpec) -> np.ndarray:
+        def of_splits(mine: Array, gpu: GpuSpec) -> Array:
             index = known[mine]
             return split_features(tiles, label[index], rows.table.take(index), gpu)[0]
 
@@ -103,7 +107,7 @@ def fit_picker(rows: TrainingRows, gpus: Mapping[str, GpuSpec], *, seed: int = 0
     return Picker(tiles=tiles, chips=tuple(chips), offered=offered, tile=tile, split=forest)
 
 
-def _chips(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> tuple[list[tuple[int, int, int]], np.ndarray]:
+def _chips(rows: TrainingRows, gpus: GpuSpecs) -> tuple[list[tuple[int, int, int]], Array]:
     """Return the distinct chips (compute capability and SMs), and which of them each row is of."""
     of_gpu = {name: (*gpus[name].compute_capability, gpus[name].sms) for name in set(rows.gpu.tolist())}
     chips = sorted(set(of_gpu.values()))
@@ -112,11 +116,11 @@ def _chips(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> tuple[list[tuple[
 
 def _problem(
     rows: TrainingRows,
-    picks: np.ndarray,
-    candidates: np.ndarray,
-    features_of: Callable[[np.ndarray, GpuSpec], np.ndarray],
-    gpus: Mapping[str, GpuSpec],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    picks: Array,
+    candidates: Array,
+    features_of: Callable[[Array, GpuSpec], Array],
+    gpus: GpuSpecs,
+) -> tuple[Array, Array, Array]:
     """Return features of every candidate of every row, candidates a row, and whether a candidate was the pick.
 
     ``features_of`` gives (rows, candidates, features) of some rows on their GPU.
@@ -130,7 +134,7 @@ def _problem(
     return np.concatenate(features), np.full(len(rows), len(candidates)), np.concatenate(wanted)
 
 
-def _rank(features: np.ndarray, lengths: np.ndarray, wanted: np.ndarray, *, trees: int, seed: int) -> Forest:
+def _rank(features: Array, lengths: Array, wanted: Array, *, trees: int, seed: int) -> Forest:
     """Fit XGBoost, pairwise ranking within each row: depth 6, rate 0.3, 80 % of rows, 60 % of features."""
     try:
         import xgboost

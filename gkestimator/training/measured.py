@@ -20,8 +20,8 @@ from gkestimator.bundles.corrections import BASE, Correction, correction_feature
 from gkestimator.bundles.measured import MeasuredContents, MeasuredGpu, Shift
 from gkestimator.bundles.models import SIZE_EDGES_US, chip_of
 from gkestimator.core.errors import TableError
-from gkestimator.core.kernels import Kernel, KernelTable
-from gkestimator.core.records import frozen
+from gkestimator.core.kernels import Array, Kernel, KernelTable
+from gkestimator.core.records import NamedNumbers, Names, frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.regressors import Stack
 from gkestimator.training.calibrate import coverage, size_quantiles
@@ -67,7 +67,7 @@ class FamilyReport:
     alone_pct: float | None
     kept: str
     coverage_pct: float | None
-    runtimes: tuple[str, ...]
+    runtimes: Names
 
 
 @frozen
@@ -104,7 +104,7 @@ def fit_gpu(
     """
     tell = progress or (lambda text, done, total: None)
 
-    def base_us(kernels: Sequence[Kernel]) -> np.ndarray:
+    def base_us(kernels: Sequence[Kernel]) -> Array:
         return base.predict(KernelTable.from_kernels(kernels), gpu).duration_us
 
     calls = sorted(calls, key=lambda call: (call.entry_id, call.runtime))  # datasets come in any order
@@ -119,14 +119,20 @@ def fit_gpu(
     contents = MeasuredContents(
         corrections=tuple(corrections), lowering=lowering, occupancy=occupancy, shift=shift
     )
-    counts = Counter(str(len(call.rows)) if len(call.rows) < 4 else "4+" for call in calls)
+    counts: Counter[str] = Counter()
+    for call in calls:
+        launches = len(call.rows)
+        counts[str(launches) if launches < 4 else "4+"] += 1
+    factor = None
+    if shift is not None:
+        factor = round(float(np.exp(shift.value)), 4)
     report = GpuReport(
         gpu=gpu.name,
         calls=len(calls),
         families=tuple(reports),
-        exact=0 if lowering is None else len(lowering),
+        exact=len(lowering or ()),
         launches_per_call=dict(sorted(counts.items())),
-        shift=None if shift is None else round(float(np.exp(shift.value)), 4),
+        shift=factor,
         occupancy=occupancy_report,
         skipped=skipped,
     )
@@ -137,11 +143,11 @@ def fit_gpu(
 def _fit_families(
     labels: Sequence[Label],
     gpu: GpuSpec,
-    base_us: Callable[[Sequence[Kernel]], np.ndarray],
+    base_us: Callable[[Sequence[Kernel]], Array],
     *,
     seed: int,
     tell: Progress,
-) -> tuple[list[Correction], list[FamilyReport], dict[str, float]]:
+) -> tuple[list[Correction], list[FamilyReport], NamedNumbers]:
     """Return the corrections that pay, a report of every family and precision, and their median log errors."""
     kernels = [label.kernel for label in labels]
     table = KernelTable.from_kernels(kernels)
@@ -152,7 +158,7 @@ def _fit_families(
     measured_kinds = sorted(set(kinds.tolist()))
     corrections: list[Correction] = []
     reports: list[FamilyReport] = []
-    middles: dict[str, float] = {}
+    middles: NamedNumbers = {}
     for done, kind in enumerate(measured_kinds):
         tell(f"{gpu.name}: {kind.replace('|', ' ')}", done, len(measured_kinds))
         index = np.flatnonzero((kinds == kind) & (expected > 0))
@@ -183,13 +189,13 @@ def _fit_families(
 
 def fit_correction(
     table: KernelTable,
-    duration_us: np.ndarray,
-    base_us: np.ndarray,
+    duration_us: Array,
+    base_us: Array,
     gpu: GpuSpec,
     *,
-    runtimes: tuple[str, ...] = (),
+    runtimes: Names = (),
     covers: Sequence[tuple[str, str]] = (),
-    weight: np.ndarray | None = None,
+    weight: Array | None = None,
     seed: int = 0,
 ) -> tuple[Correction | None, FamilyReport]:
     """Return the regressor of one family and precision, or None where there are fewer than ``FEWEST`` rows or
@@ -202,14 +208,14 @@ def fit_correction(
     weight = np.ones(count) if weight is None else weight
     shape = size_hash(table)  # with one operator of a size, all others of that size are left out
 
-    def error(predicted: np.ndarray) -> float:
+    def error(predicted: Array) -> float:
         return round(float(np.average(np.abs(predicted / duration_us - 1), weights=weight) * 100), 2)
 
-    def distance(predicted: np.ndarray) -> float:
+    def distance(predicted: Array) -> float:
         """Return what decides: too short by half is as wrong as twice too long, which percentages deny."""
         return float(np.average(np.abs(np.log(predicted / duration_us)), weights=weight))
 
-    def middle(predicted: np.ndarray) -> float:
+    def middle(predicted: Array) -> float:
         return float(np.median(np.abs(np.log(predicted / duration_us))))
 
     report = FamilyReport(
@@ -275,13 +281,13 @@ def _alone(
     precision: str,
     table: KernelTable,
     gpu: GpuSpec,
-    x: np.ndarray,
-    names: tuple[str, ...],
-    duration_us: np.ndarray,
-    weight: np.ndarray,
-    shape: np.ndarray,
+    x: Array,
+    names: Names,
+    duration_us: Array,
+    weight: Array,
+    shape: Array,
     seed: int,
-) -> tuple[str, Stack, np.ndarray]:
+) -> tuple[str, Stack, Array]:
     """Return the public recipe on these rows, the base one feature among others: anchor, stack, out-of-fold
     microseconds.
     """

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gkestimator.bundles.measured_lowering import LAUNCH_COLUMNS, MOST_CALLS, MeasuredLowering, signatures
-from gkestimator.core.kernels import Family, KernelTable
+from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.tables import KernelMeasurement
 from gkestimator.training.calls import Label
 from gkestimator.training.dataset_rows import blocks_of
@@ -84,7 +84,9 @@ def _middle(group: Sequence[Label]) -> tuple[Label, float, float]:
     logs = np.log([label.duration_us for label in group])
     middle = float(logs.mean())
     nearest = group[int(np.argmin(np.abs(logs - middle)))]
-    least = _ARRANGED if nearest.kernel.family in _ARRANGEMENTS else REPEATABLE
+    least = REPEATABLE
+    if nearest.kernel.family in _ARRANGEMENTS:
+        least = _ARRANGED
     spread = math.hypot(float(logs.std()), _cv(nearest.rows))
     return nearest, math.exp(middle), min(5.0, max(least, _NORMAL_90 * spread))
 
@@ -97,16 +99,24 @@ def _cv(rows: Sequence[KernelMeasurement]) -> float:
 
 
 def _columns(row: KernelMeasurement, total_us: float) -> tuple[float, ...]:
-    shared = [row.static_smem_bytes, row.dynamic_smem_bytes]
+    static = row.static_smem_bytes
+    dynamic = row.dynamic_smem_bytes
+    shared = None
+    if static is not None and dynamic is not None:
+        shared = static + dynamic
     values = {
         "share": (row.duration_us or 0.0) / total_us,
         "grid_blocks": blocks_of(row.grid),
         "block_threads": blocks_of(row.block),
         "registers_per_thread": row.registers_per_thread,
-        "shared_bytes": None if None in shared else sum(v or 0 for v in shared),
+        "shared_bytes": shared,
         "occupancy_pct": row.achieved_occupancy_pct,
     }
-    return tuple(math.nan if values[n] is None else float(values[n]) for n in LAUNCH_COLUMNS)  # type: ignore[arg-type]
+    columns = []
+    for name in LAUNCH_COLUMNS:
+        value = values[name]
+        columns.append(math.nan if value is None else float(value))
+    return tuple(columns)
 
 
 def _name(row: KernelMeasurement) -> str:
@@ -114,7 +124,7 @@ def _name(row: KernelMeasurement) -> str:
     return name[:_LONGEST_NAME] or row.kind
 
 
-def _objects(words: Sequence[str]) -> np.ndarray:
+def _objects(words: Sequence[str]) -> Array:
     result = np.empty(len(words), dtype=object)
     result[:] = words
     return result

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.kernels import Array
+from gkestimator.core.records import Names
 from gkestimator.kernel_models.regressors import Forest, KernelRidge, Linear, Stack
 
 DEPTH = 6
@@ -23,16 +25,14 @@ _DROP_BELOW = 0.03
 Fitted = Linear | KernelRidge | Forest
 
 
-def standard(x: np.ndarray, *, least: float = 1e-9) -> tuple[np.ndarray, np.ndarray]:
+def standard(x: Array, *, least: float = 1e-9) -> tuple[Array, Array]:
     """Return mean and standard deviation of every feature; 1 for one that moves no more than ``least``."""
     mean = x.mean(axis=0, dtype=np.float64)
     scale = x.std(axis=0, dtype=np.float64)
     return mean, np.where(scale > least, scale, 1.0)
 
 
-def fit_lasso(
-    x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
-) -> Linear:
+def fit_lasso(x: Array, y: Array, w: Array, *, seed: int, estimators: int, loss: str) -> Linear:
     """Fit Lasso, alpha 1e-3, on standardised features."""
     from sklearn.linear_model import Lasso
 
@@ -44,9 +44,7 @@ def fit_lasso(
     )
 
 
-def fit_kernel_ridge(
-    x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
-) -> KernelRidge:
+def fit_kernel_ridge(x: Array, y: Array, w: Array, *, seed: int, estimators: int, loss: str) -> KernelRidge:
     """Fit a kernel ridge, rbf with gamma 0.5 / features, alpha 0.05, on a sample drawn by the weights."""
     from sklearn.kernel_ridge import KernelRidge as Ridge
 
@@ -68,9 +66,7 @@ def fit_kernel_ridge(
     )
 
 
-def fit_gradient_boosting(
-    x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
-) -> Forest:
+def fit_gradient_boosting(x: Array, y: Array, w: Array, *, seed: int, estimators: int, loss: str) -> Forest:
     """Fit scikit-learn's gradient boosting: depth 6, rate 0.1, half the rows and 40 % of the features per
     tree.
     """
@@ -92,9 +88,7 @@ def fit_gradient_boosting(
     return from_gradient_boosting(model)
 
 
-def fit_xgboost(
-    x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
-) -> Forest:
+def fit_xgboost(x: Array, y: Array, w: Array, *, seed: int, estimators: int, loss: str) -> Forest:
     """Fit XGBoost: depth 6, rate 0.1, 70 % of rows, 60 % of features, minimum child weight 3, histograms;
     squared or absolute errors.
     """
@@ -116,9 +110,7 @@ def fit_xgboost(
     return from_xgboost(xgboost.train(options, matrix, num_boost_round=estimators))
 
 
-def fit_lightgbm(
-    x: np.ndarray, y: np.ndarray, w: np.ndarray, *, seed: int, estimators: int, loss: str
-) -> Forest:
+def fit_lightgbm(x: Array, y: Array, w: Array, *, seed: int, estimators: int, loss: str) -> Forest:
     """Fit LightGBM: at most 48 leaves and depth 6, rate 0.1, 70 % of rows, 60 % of features; squared or absolute
     errors."""
     import lightgbm
@@ -153,9 +145,9 @@ FITTERS: Mapping[str, Callable[..., Fitted]] = {
 
 def fit_member(
     name: str,
-    x: np.ndarray,
-    y: np.ndarray,
-    w: np.ndarray,
+    x: Array,
+    y: Array,
+    w: Array,
     *,
     seed: int,
     estimators: int,
@@ -172,7 +164,7 @@ def fit_member(
         raise UsageError(f"training {name} needs {e.name}: pip install 'gkestimator[train]'") from e
 
 
-def predicted(member: Fitted, x: np.ndarray) -> np.ndarray:
+def predicted(member: Fitted, x: Array) -> Array:
     """Return (rows,) what a member predicts; a forest's one group of trees stands for itself."""
     values = member.predict(x)
     if values.ndim == 2:
@@ -182,11 +174,11 @@ def predicted(member: Fitted, x: np.ndarray) -> np.ndarray:
 
 def out_of_fold(
     names: Sequence[str],
-    fold: np.ndarray,
-    x: np.ndarray,
-    fit: Callable[[str, np.ndarray], Fitted],
+    fold: Array,
+    x: Array,
+    fit: Callable[[str, Array], Fitted],
     bounds: tuple[float, float],
-) -> np.ndarray:
+) -> Array:
     """Return (rows, members) what each member says of every row, fitted without the row's fold, within
     ``bounds``.
 
@@ -200,9 +192,7 @@ def out_of_fold(
     return held
 
 
-def stack_weights(
-    held: np.ndarray, y: np.ndarray, weight: np.ndarray, *, at_most_one: bool = False
-) -> np.ndarray:
+def stack_weights(held: Array, y: Array, weight: Array, *, at_most_one: bool = False) -> Array:
     """Return non-negative weights of members by their out-of-fold predictions ``held`` (rows, members).
 
     Members with a negligible share are dropped and the rest fitted again. ``at_most_one`` bounds the sum of the
@@ -252,7 +242,7 @@ def stack_of(members: Mapping[str, Fitted], weights: Mapping[str, float], low: f
     )
 
 
-def _below(threshold: np.ndarray) -> np.ndarray:
+def _below(threshold: Array) -> Array:
     """Return the largest float32 not above each float64: ``x <= t`` and ``x <= _below(t)`` agree for float32
     x.
     """
@@ -262,7 +252,7 @@ def _below(threshold: np.ndarray) -> np.ndarray:
     )
 
 
-def _complete(trees: Sequence[tuple[np.ndarray, ...]], scale: float, base: float) -> Forest:
+def _complete(trees: Sequence[tuple[Array, ...]], scale: float, base: float) -> Forest:
     """Return complete trees of DEPTH from (left, right, feature, threshold, value) arrays; a leaf has left < 0.
 
     Where a branch ends early, its value fills all leaves below it: prediction then needs no test for leaves.
@@ -347,7 +337,7 @@ def from_lightgbm(booster: Any) -> Forest:
     return _complete(trees, 1.0, 0.0)
 
 
-def join_forests(parts: Mapping[str, Forest]) -> tuple[Forest, tuple[str, ...]]:
+def join_forests(parts: Mapping[str, Forest]) -> tuple[Forest, Names]:
     """Return one forest with every member's trees, and the members' names in its order."""
     names = tuple(parts)
     forests = list(parts.values())

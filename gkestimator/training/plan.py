@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from gkestimator.core.kernels import KernelTable
-from gkestimator.core.records import frozen
+from gkestimator.core.kernels import Array, KernelTable
+from gkestimator.core.records import Names, frozen
 from gkestimator.kernel_models.regressors import MEMBERS
 
 _TREES = {"gradient_boosting": 100, "xgboost": 200, "lightgbm": 200}
@@ -23,6 +23,10 @@ _FEW_TREES = {"gradient_boosting": 80, "xgboost": 100, "lightgbm": 100}
 _HALF_WAY = 0.5
 _TRANSFER_TREES = {"xgboost": 100, "lightgbm": 100}
 _REDUCED = ("tf32", "fp16", "bf16", "fp8", "int8")
+
+
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+"""Families with a precision."""
 
 
 @frozen
@@ -43,24 +47,24 @@ class ModelPlan:
 
     name: str
     features: str
-    trains: tuple[tuple[str, str], ...]
-    covers: tuple[tuple[str, str], ...] = ()
+    trains: Pairs
+    covers: Pairs = ()
     rows: int = 15_000
     estimators: Mapping[str, int] = field(default_factory=lambda: dict(_TREES))
     scope: Literal["seen", "unseen"] = "seen"
     folds: Literal["shape", "gpu"] = "shape"
     anchor: str = "roofline"
-    members: tuple[str, ...] = MEMBERS
+    members: Names = MEMBERS
     loss: Literal["squared", "absolute"] = "squared"
     shrink: float = 1.0
 
-    def mask(self, table: KernelTable) -> np.ndarray:
+    def mask(self, table: KernelTable) -> Array:
         """Return the rows of ``table`` that this regressor trains on."""
         pairs = np.char.add(np.char.add(table.family.astype(str), "/"), table.precision.astype(str))
         return np.isin(pairs, [f"{f}/{p}" for f, p in self.trains])
 
 
-def _pairs(family: str, precisions: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+def _pairs(family: str, precisions: Names) -> Pairs:
     return tuple((family, p) for p in precisions)
 
 
@@ -75,8 +79,8 @@ _AS_ON_TENSOR_CORES = (
 def _unseen(
     family: str,
     features: str,
-    trains: tuple[tuple[str, str], ...],
-    covers: tuple[tuple[str, str], ...] = (),
+    trains: Pairs,
+    covers: Pairs = (),
     *,
     rows: int,
     shrink: float = 1.0,

@@ -24,8 +24,9 @@ from gkestimator.bundles.models import (
     chip_of,
 )
 from gkestimator.core.errors import TableError
-from gkestimator.core.records import frozen
-from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.core.kernels import Array
+from gkestimator.core.records import NamedNumbers, NamedValues, Names, frozen
+from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.kernel_models.geometry import Geometry
 from gkestimator.kernel_models.regressors import Stack, Uncertainty
 from gkestimator.training.calibrate import coverage, fit_uncertainty, size_quantiles
@@ -60,12 +61,12 @@ class ModelReport:
     name: str
     scope: str
     rows: int
-    members: dict[str, float]
-    weights: dict[str, float]
-    error_pct: dict[str, float]
-    gpu_time_pct: dict[str, float]
-    roofline_pct: dict[str, float]
-    per_gpu_pct: dict[str, float]
+    members: NamedNumbers
+    weights: NamedNumbers
+    error_pct: NamedNumbers
+    gpu_time_pct: NamedNumbers
+    roofline_pct: NamedNumbers
+    per_gpu_pct: NamedNumbers
     counts: dict[str, int]
     coverage_pct: float
 
@@ -78,11 +79,11 @@ class FittedModel:
 
     plan: ModelPlan
     stack: Stack
-    feature_names: tuple[str, ...]
+    feature_names: Names
     low: tuple[float, ...]
     high: tuple[float, ...]
     chips: tuple[Chip, ...]
-    gpus: tuple[str, ...]
+    gpus: Names
     uncertainty: Uncertainty
     factors: tuple[float, ...]
     beyond: float
@@ -126,10 +127,10 @@ class FittedBundle:
 
         Raises OutputError.
         """
-        entries: list[dict[str, Any]] = []
-        ranges: dict[str, Any] = {}
-        quantiles: dict[str, Any] = {}
-        arrays: dict[str, dict[str, np.ndarray]] = {}
+        entries: list[NamedValues] = []
+        ranges: NamedValues = {}
+        quantiles: NamedValues = {}
+        arrays: dict[str, dict[str, Array]] = {}
         for m in self.models:
             name = m.plan.name
             entries.append(_entry(m))
@@ -137,7 +138,7 @@ class FittedBundle:
             ranges[name] = {**ends, "chips": [list(c) for c in m.chips], "gpus": list(m.gpus)}
             quantiles[name] = {"factors": list(m.factors), "beyond": m.beyond}
             arrays[name] = _packed(m)
-        documents: dict[str, dict[str, Any]] = {
+        documents: dict[str, NamedValues] = {
             "card": dict(card),
             "stack": {"schema_version": SCHEMA_VERSION, "models": entries},
             "ranges": ranges,
@@ -149,7 +150,7 @@ class FittedBundle:
         write_bundle(out, documents, arrays)
 
 
-def _entry(model: FittedModel) -> dict[str, Any]:
+def _entry(model: FittedModel) -> NamedValues:
     plan = model.plan
     return {
         "name": plan.name,
@@ -162,7 +163,7 @@ def _entry(model: FittedModel) -> dict[str, Any]:
     }
 
 
-def _packed(model: FittedModel) -> dict[str, np.ndarray]:
+def _packed(model: FittedModel) -> dict[str, Array]:
     """Return the model's arrays in the smallest types that keep its predictions to 1e-6."""
     arrays = {**model.stack.arrays(), **model.uncertainty.arrays()}
     # No feature set has 256 columns.
@@ -174,7 +175,7 @@ def _packed(model: FittedModel) -> dict[str, np.ndarray]:
 
 def fit_bundle(
     rows: Sequence[TrainingRows],
-    gpus: Mapping[str, GpuSpec],
+    gpus: GpuSpecs,
     *,
     seed: int = 0,
     plans: Sequence[ModelPlan] = PLAN,
@@ -209,15 +210,17 @@ def fit_bundle(
         )
     if geometry:
         tell("launch geometry", len(plans), len(plans))
-    picked = fit_geometry(rows if geometry else (), gpus, seed=seed)
+    else:
+        rows = ()
+    picked = fit_geometry(rows, gpus, seed=seed)
     return FittedBundle(models=tuple(models), geometry=picked, seed=seed)
 
 
-def _chips(rows: TrainingRows, gpus: Mapping[str, GpuSpec]) -> tuple[Chip, ...]:
+def _chips(rows: TrainingRows, gpus: GpuSpecs) -> tuple[Chip, ...]:
     return tuple(sorted({chip_of(gpus[g]) for g in set(rows.gpu.tolist())}))
 
 
-def _fit_model(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec], *, seed: int) -> FittedModel:
+def _fit_model(plan: ModelPlan, rows: TrainingRows, gpus: GpuSpecs, *, seed: int) -> FittedModel:
     index, stands_for = sample(rows, plan.rows, seed, gpus)
     fitted_rows = rows.take(index)
     data = problem(plan, fitted_rows, gpus)
@@ -245,7 +248,7 @@ def _fit_model(plan: ModelPlan, rows: TrainingRows, gpus: Mapping[str, GpuSpec],
     )
 
 
-def _extrapolation(plan: ModelPlan, data: FitProblem, known: np.ndarray, *, seed: int) -> float:
+def _extrapolation(plan: ModelPlan, data: FitProblem, known: Array, *, seed: int) -> float:
     """Return the 90 % quantile of |log error| on the tenth of the rows with the largest anchor time, by
     XGBoost fitted on the rest: what leaving the training range costs.
     """
@@ -266,12 +269,12 @@ def _extrapolation(plan: ModelPlan, data: FitProblem, known: np.ndarray, *, seed
 def _report(
     plan: ModelPlan,
     rows: TrainingRows,
-    gpus: Mapping[str, GpuSpec],
+    gpus: GpuSpecs,
     data: FitProblem,
     fit: StackFit,
-    predicted: np.ndarray,
-    known: np.ndarray,
-    stands_for: np.ndarray,
+    predicted: Array,
+    known: Array,
+    stands_for: Array,
     held: float,
 ) -> ModelReport:
     bare_us = rooflines_us(rows.table, rows.gpu, gpus)
@@ -299,7 +302,7 @@ def _report(
     )
 
 
-def _by(groups: np.ndarray, errors: np.ndarray, weight: np.ndarray) -> dict[str, float]:
+def _by(groups: Array, errors: Array, weight: Array) -> NamedNumbers:
     result = {}
     for group in sorted(set(groups.tolist())):
         mask = (groups == group) & np.isfinite(errors)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from typing import TypeAlias
 
 import numpy as np
 
 from gkestimator.core.errors import TableError
-from gkestimator.core.kernels import KernelTable
-from gkestimator.core.records import frozen
-from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.core.kernels import Array, KernelTable
+from gkestimator.core.records import Names, frozen
+from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.kernel_models.features.vector import feature_matrix
 from gkestimator.kernel_models.roofline import roofline
 
@@ -24,22 +25,26 @@ _CONV = tuple(name for name in _NAMES if name.startswith("conv_"))
 _TOLD_FROM_FLOOR = 1.15
 # What Kernel says of a family that has no such size.
 _DEFAULTS = {"weight_bytes": 0.0, "rows": 1.0, "cols": 1.0, "inputs": 1.0, "workspace_bytes": 0.0}
+Numbers: TypeAlias = Array | float
+"""A number for every row, or one for all."""
+Words: TypeAlias = Array | str
+"""A text for every row, or one for all."""
 
 
 def kernel_table(
     *,
     family: str,
-    variant: np.ndarray | str,
-    precision: np.ndarray | str,
-    columns: Mapping[str, np.ndarray | float],
+    variant: Words,
+    precision: Words,
+    columns: Mapping[str, Numbers],
 ) -> KernelTable:
     """Return a table of one family from whole columns.
 
     Absent sizes take the defaults of ``Kernel``, absent shapes are NaN.
     """
-    lengths = [len(column) for column in columns.values() if isinstance(column, np.ndarray)]
+    lengths = [len(column) for column in columns.values() if isinstance(column, Array)]
     count = max(lengths, default=0)
-    full: dict[str, np.ndarray] = {}
+    full: dict[str, Array] = {}
     for name in _NAMES:
         value = columns.get(name, _DEFAULTS.get(name, np.nan))
         full[name] = _repeated(value, count, np.float64)
@@ -53,13 +58,13 @@ def kernel_table(
 
 def product_table(
     family: str,
-    precision: np.ndarray | str,
+    precision: Words,
     *,
-    m: np.ndarray,
-    n: np.ndarray,
-    k: np.ndarray,
-    size: np.ndarray | float,
-    batch: np.ndarray | float = 1.0,
+    m: Array,
+    n: Array,
+    k: Array,
+    size: Numbers,
+    batch: Numbers = 1.0,
 ) -> KernelTable:
     """Return ``batch`` matrix products (m, k) x (k, n) a row, of ``size`` bytes an element.
 
@@ -87,14 +92,14 @@ def product_table(
     )
 
 
-def by_gpu(gpu: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def by_gpu(gpu: Array) -> Iterator[tuple[str, Array]]:
     """Yield each GPU in a column of names, in the order of names, with the indices of its rows."""
     names = gpu.astype(str)
     for name in np.unique(names).tolist():
         yield name, np.flatnonzero(names == name)
 
 
-def rooflines_us(table: KernelTable, gpu: np.ndarray, gpus: Mapping[str, GpuSpec]) -> np.ndarray:
+def rooflines_us(table: KernelTable, gpu: Array, gpus: GpuSpecs) -> Array:
     """Return the roofline of every row of ``table`` on its own GPU, microseconds."""
     bare_us = np.empty(len(table))
     for name, index in by_gpu(gpu):
@@ -102,16 +107,14 @@ def rooflines_us(table: KernelTable, gpu: np.ndarray, gpus: Mapping[str, GpuSpec
     return bare_us
 
 
-def feature_rows(
-    features: str, table: KernelTable, gpu: np.ndarray, gpus: Mapping[str, GpuSpec]
-) -> tuple[np.ndarray, tuple[str, ...]]:
+def feature_rows(features: str, table: KernelTable, gpu: Array, gpus: GpuSpecs) -> tuple[Array, Names]:
     """Return the float32 features (rows, features) of every row on its own GPU, and their names.
 
     Raises TableError without rows: then nobody can say how many features there are.
     """
     parts = []
     order = []
-    names: tuple[str, ...] = ()
+    names: Names = ()
     for name, index in by_gpu(gpu):
         part, names = feature_matrix(features, table.take(index), gpus[name])
         parts.append(part)
@@ -123,7 +126,7 @@ def feature_rows(
     return x, names
 
 
-def shape_hash(table: KernelTable) -> np.ndarray:
+def shape_hash(table: KernelTable) -> Array:
     """Return a number in [0, 1) per row from what is calculated: family, operator, precision and every size.
 
     Equal shapes on different GPUs, or from different frameworks, get equal numbers, so no split separates them.
@@ -132,7 +135,7 @@ def shape_hash(table: KernelTable) -> np.ndarray:
     return _hash(table, words, ("rows", "cols", "inputs", "element_bytes", *_GEMM, *_CONV))
 
 
-def size_hash(table: KernelTable) -> np.ndarray:
+def size_hash(table: KernelTable) -> Array:
     """Return numbers as :func:`shape_hash` does, but of family and sizes alone.
 
     Operators of a family at one size (a convolution with and without its activation, a ReLU and a sigmoid)
@@ -141,7 +144,7 @@ def size_hash(table: KernelTable) -> np.ndarray:
     return _hash(table, table.family.astype(str), ("rows", "cols", "element_bytes", *_GEMM, *_CONV))
 
 
-def _hash(table: KernelTable, words: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+def _hash(table: KernelTable, words: Array, names: Names) -> Array:
     sizes = np.nan_to_num(np.stack([table.columns[n] for n in names], axis=1), nan=-1.0)
     distinct, which = np.unique(words, return_inverse=True)
     # Hashes of bytes, not of Python objects: those differ from process to process.
@@ -166,20 +169,20 @@ class TrainingRows:
     """
 
     table: KernelTable
-    gpu: np.ndarray
-    measured_us: np.ndarray
-    gap_us: np.ndarray
-    hold_us: np.ndarray
-    weight: np.ndarray
-    grid_blocks: np.ndarray
-    source: np.ndarray
-    kernel_class: np.ndarray
+    gpu: Array
+    measured_us: Array
+    gap_us: Array
+    hold_us: Array
+    weight: Array
+    grid_blocks: Array
+    source: Array
+    kernel_class: Array
 
     def __len__(self) -> int:
         return len(self.table)
 
     @property
-    def duration_us(self) -> np.ndarray:
+    def duration_us(self) -> Array:
         """Return the GPU time in microseconds; NaN where the launch hides it (within 15 % of the floor gap +
         hold).
         """
@@ -187,18 +190,18 @@ class TrainingRows:
         return np.where(without_gap >= self.hidden_below_us, without_gap, np.nan)
 
     @property
-    def hidden_below_us(self) -> np.ndarray:
+    def hidden_below_us(self) -> Array:
         """Return the GPU time in microseconds that a measurement must show before it is told from the launch.
 
         That is what 15 % above the floor gap + hold leaves for the GPU.
         """
         return np.asarray(_TOLD_FROM_FLOOR * (self.gap_us + self.hold_us) - self.gap_us)
 
-    def as_measured_us(self, duration_us: np.ndarray) -> np.ndarray:
+    def as_measured_us(self, duration_us: Array) -> Array:
         """Return what the publisher would have measured for kernels that take ``duration_us``."""
         return np.asarray(self.gap_us + np.maximum(duration_us, self.hold_us))
 
-    def take(self, index: np.ndarray) -> TrainingRows:
+    def take(self, index: Array) -> TrainingRows:
         """Return the rows that ``index`` (integers or a mask) selects."""
         columns = {name: getattr(self, name)[index] for name in _COLUMNS}
         return TrainingRows(table=self.table.take(index), **columns)
@@ -208,14 +211,14 @@ class TrainingRows:
         cls,
         table: KernelTable,
         *,
-        gpu: np.ndarray,
-        measured_us: np.ndarray,
+        gpu: Array,
+        measured_us: Array,
         source: str,
         weight: float = 1.0,
-        gap_us: np.ndarray | float = 0.0,
-        hold_us: np.ndarray | float = 0.0,
-        grid_blocks: np.ndarray | float = np.nan,
-        kernel_class: np.ndarray | str = "",
+        gap_us: Numbers = 0.0,
+        hold_us: Numbers = 0.0,
+        grid_blocks: Numbers = np.nan,
+        kernel_class: Words = "",
     ) -> TrainingRows:
         """Return rows from columns; single numbers are repeated."""
         numbers = {"measured_us": measured_us, "gap_us": gap_us, "hold_us": hold_us}
@@ -242,8 +245,8 @@ class TrainingRows:
 _COLUMNS = tuple(field.name for field in fields(TrainingRows) if field.name != "table")
 
 
-def _repeated(value: object, count: int, dtype: type) -> np.ndarray:
+def _repeated(value: object, count: int, dtype: type) -> Array:
     """Return a column of ``count`` values of its own; a single one is repeated."""
-    column: np.ndarray = np.empty(count, dtype=dtype)
+    column: Array = np.empty(count, dtype=dtype)
     column[:] = value
     return column

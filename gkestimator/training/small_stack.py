@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gkestimator.core.records import frozen
+from gkestimator.core.kernels import Array
+from gkestimator.core.records import NamedNumbers, frozen
 from gkestimator.kernel_models.regressors import KernelRidge, Linear, Stack
 from gkestimator.training.members import Fitted, fit_member, predicted, stack_of, stack_weights, standard
 
@@ -42,21 +43,19 @@ class SmallFit:
     """
 
     stack: Stack
-    out_of_fold: np.ndarray
-    member_error: dict[str, float]
-    low: np.ndarray
-    high: np.ndarray
+    out_of_fold: Array
+    member_error: NamedNumbers
+    low: Array
+    high: Array
 
 
-def folds_by_shape(shape: np.ndarray) -> np.ndarray:
+def folds_by_shape(shape: Array) -> Array:
     """Return (rows,) fold numbers from 0 that keep equal shapes together; as many folds as shapes below eight."""
     distinct, which = np.unique(shape, return_inverse=True)
     return np.asarray(np.arange(len(distinct)) % min(_FOLDS, len(distinct)))[which]
 
 
-def fit_small_stack(
-    x: np.ndarray, y: np.ndarray, weight: np.ndarray, shape: np.ndarray, *, seed: int
-) -> SmallFit:
+def fit_small_stack(x: Array, y: Array, weight: Array, shape: Array, *, seed: int) -> SmallFit:
     """Return the stack for float32 features (rows, features), targets, row weights and shapes.
 
     Equal numbers in ``shape`` are one shape.
@@ -84,9 +83,7 @@ def fit_small_stack(
     )
 
 
-def _held_out(
-    names: list[str], x: np.ndarray, y: np.ndarray, weight: np.ndarray, train: np.ndarray, seed: int
-) -> np.ndarray:
+def _held_out(names: list[str], x: Array, y: Array, weight: Array, train: Array, seed: int) -> Array:
     """Return (rows left out, members) what members fitted on the rows ``train`` say, within what those saw."""
     seen = x[train]
     targets = y[train]
@@ -99,14 +96,12 @@ def _held_out(
     return np.stack(columns, axis=1)
 
 
-def _assemble(
-    names: list[str], weights: np.ndarray, x: np.ndarray, y: np.ndarray, weight: np.ndarray, seed: int
-) -> Stack:
+def _assemble(names: list[str], weights: Array, x: Array, y: Array, weight: Array, seed: int) -> Stack:
     """Return the members with weight, fitted on all rows; offset and ridge are one linear model."""
     slope = np.zeros(x.shape[1])
     intercept = 0.0
     members: dict[str, Fitted] = {}
-    shares: dict[str, float] = {}
+    shares: NamedNumbers = {}
     for name, share in zip(names, weights.tolist(), strict=True):
         if share <= 0:
             continue
@@ -125,7 +120,7 @@ def _assemble(
     return stack_of(members, shares, min(float(y.min()), 0.0), max(float(y.max()), 0.0))
 
 
-def _fit(name: str, x: np.ndarray, y: np.ndarray, w: np.ndarray, seed: int) -> Fitted:
+def _fit(name: str, x: Array, y: Array, w: Array, seed: int) -> Fitted:
     if name == "offset":
         mean, scale = standard(x, least=_STILL)
         return Linear(mean=mean, scale=scale, weights=np.zeros(x.shape[1]), intercept=_shrunken_mean(y, w))
@@ -136,7 +131,7 @@ def _fit(name: str, x: np.ndarray, y: np.ndarray, w: np.ndarray, seed: int) -> F
     return fit_member(name, x, y, w, seed=seed, estimators=_TREES)
 
 
-def _shrunken_mean(y: np.ndarray, w: np.ndarray) -> float:
+def _shrunken_mean(y: Array, w: Array) -> float:
     """Return the weighted mean times prior variance / (prior variance + variance of the mean)."""
     share = w / w.sum()
     mean = float(share @ y)
@@ -146,7 +141,7 @@ def _shrunken_mean(y: np.ndarray, w: np.ndarray) -> float:
     return mean * prior / (prior + spread)
 
 
-def _ridge(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Linear:
+def _ridge(x: Array, y: Array, w: Array) -> Linear:
     """Fit a ridge about the shrunken mean; the penalty with the least leave-one-out error (closed form)."""
     mean, scale = standard(x, least=_STILL)
     offset = _shrunken_mean(y, w)
@@ -155,7 +150,7 @@ def _ridge(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Linear:
     u, s, vt = np.linalg.svd(z, full_matrices=False)
     target = root[:, 0] * (y - offset)
     projected = u.T @ target
-    best: tuple[float, np.ndarray] | None = None
+    best: tuple[float, Array] | None = None
     for penalty in _RIDGE:
         shrink = s**2 / (s**2 + penalty)
         leverage = np.einsum("ij,j,ij->i", u, shrink, u)
@@ -167,7 +162,7 @@ def _ridge(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Linear:
     return Linear(mean=mean, scale=scale, weights=best[1], intercept=offset)
 
 
-def _kernel_ridge(x: np.ndarray, y: np.ndarray, w: np.ndarray, seed: int) -> KernelRidge:
+def _kernel_ridge(x: Array, y: Array, w: Array, seed: int) -> KernelRidge:
     """Fit a kernel ridge (radial basis) about the shrunken mean.
 
     Width and penalty are those with the least leave-one-out error.
@@ -184,7 +179,7 @@ def _kernel_ridge(x: np.ndarray, y: np.ndarray, w: np.ndarray, seed: int) -> Ker
     squares = np.einsum("ij,ij->i", z, z)
     distance = np.maximum(squares[:, None] + squares[None, :] - 2 * z @ z.T, 0.0)
     features = max(1, int(np.count_nonzero(x.std(axis=0) > _STILL)))
-    best: tuple[float, float, np.ndarray] | None = None
+    best: tuple[float, float, Array] | None = None
     for width in _GAMMAS:
         kernel = np.exp(-width / features * distance)
         # K + alpha N = N^1/2 (N^-1/2 K N^-1/2 + alpha) N^1/2, one eigendecomposition for all penalties.

@@ -73,11 +73,14 @@ def train(
     kinds = {source_format(Path(path)) for path in sources}
     _require_libraries()
     if base is not None and kinds == {"kernel dataset"}:
+        corrected = None
+        if str(base) != "default":
+            corrected = Path(base)
         return train_measured(
             [Path(p) for p in sources],
             out,
             name=title,
-            base=None if str(base) == "default" else Path(base),
+            base=corrected,
             gpu_specs=gpu_specs,
             seed=seed,
             progress=progress,
@@ -104,7 +107,9 @@ def _require_libraries() -> None:
 def _title(out: Path) -> str:
     """Return a bundle's name from its folder's: lower-case letters, digits and underscores, a letter first."""
     word = "".join(c if c.isalnum() and c.isascii() else "_" for c in out.absolute().name.lower())
-    return (word if word[:1].isalpha() else f"bundle_{word}".rstrip("_"))[:40]
+    if not word[:1].isalpha():
+        word = f"bundle_{word}".rstrip("_")
+    return word[:40]
 
 
 def measured_rows(sources: Sequence[Path]) -> tuple[Loaded, list[TrainingRows], dict[str, GpuSpec]]:

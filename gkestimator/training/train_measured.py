@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
 
 from gkestimator.bundles.bundle import Bundle, load_bundle
 from gkestimator.bundles.files import NAME, read_arrays, read_json, write_bundle
 from gkestimator.bundles.measured_files import ArrayFiles, Documents, measured_files
 from gkestimator.core.errors import BundleError, OutputError, TableError, UsageError
-from gkestimator.core.records import frozen
+from gkestimator.core.records import NamedValues, frozen
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec, gpu_catalogue, load_gpu_file
 from gkestimator.training.calls import MeasuredCall, read_calls
 from gkestimator.training.cards import digest, measured_card
@@ -120,7 +119,7 @@ class _Taken:
     calls: dict[str, list[MeasuredCall]] = field(default_factory=dict)
     skipped: dict[str, Counter[str]] = field(default_factory=dict)
     gpus: dict[str, GpuSpec] = field(default_factory=dict)
-    trained_on: list[dict[str, Any]] = field(default_factory=list)
+    trained_on: list[NamedValues] = field(default_factory=list)
 
 
 def _read_datasets(sources: Sequence[Path], catalogue: GpuCatalogue, progress: Progress | None) -> _Taken:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,17 @@ from gkestimator.core.versions import FIRST_DERIVED, record_version
 from gkestimator.documents import plan_document, read_plan
 from gkestimator.documents.plan import PlacementPlan
 from gkestimator.tables import REQUIREMENTS, TableSchema, read_table, write_table
-from gkestimator.tables.schema import spec
+from gkestimator.tables.schema import column, required_column, version_column
 
 PLAN = Path(__file__).parents[1] / "data" / "written_by_0_1" / "plan.json"
 
 
 def table(*columns: tuple[str, Any, str], words: str = "") -> TableSchema[Any]:
     """A table of a version, a name and ``columns`` (name, type, unit); unknown is None where the type allows it."""
-    members: list[Any] = [
-        ("schema_version", int, field(default_factory=lambda: made.version, metadata=spec("", "")))
-    ]
-    members.append(("model", str, field(metadata=spec("", words))))
+    members: list[Any] = [("schema_version", int, version_column(lambda: made.version))]
+    members.append(("model", str, required_column("", words)))
     for name, hint, unit in columns:
-        default = field(default=None, metadata=spec(unit, words))
+        default = column(unit, words)
         members.append((name, hint, default))
     row = dataclasses.make_dataclass("Row", members, frozen=True, kw_only=True)
     made: TableSchema[Any] = TableSchema("test table", row)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.core.kernels import KernelTable
+from gkestimator.core.kernels import Array, KernelTable
+from gkestimator.core.records import Names
 from gkestimator.training.importers.files import equal_rows, read_columns, translated
 from gkestimator.training.rows import TrainingRows, kernel_table, product_table
 
@@ -50,9 +51,7 @@ def load(folder: Path) -> list[TrainingRows]:
     return parts
 
 
-def _attention_table(
-    b: np.ndarray, s: np.ndarray, h: np.ndarray, kv: np.ndarray, d: np.ndarray, *, causal: bool
-) -> KernelTable:
+def _attention_table(b: Array, s: Array, h: Array, kv: Array, d: Array, *, causal: bool) -> KernelTable:
     """Return fused attentions of ``b`` sequences of ``s`` tokens: ``h`` heads of width ``d``, ``kv`` of keys."""
     variant = "full"
     pairs = s * s
@@ -81,7 +80,7 @@ def _attention_table(
     )
 
 
-def _median(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+def _median(path: Path, names: Names) -> tuple[Array, list[Array], Array]:
     """Return GPU names, sizes (NaN as 0) and the median microseconds of every distinct (GPU, sizes)."""
     data = read_columns(path, ("gpu", *names, "latency_ms"))
     gpu = translated(path, "gpu", data["gpu"], _GPUS)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.core.kernels import KernelTable
+from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.kernel_models.analytical import KERNEL_LATENCY_US, streaming_fraction
 from gkestimator.training.importers.files import read_columns, translated
@@ -79,7 +79,7 @@ def _products(path: Path) -> TrainingRows:
     )
 
 
-def _conversion_us(table: KernelTable, gpu: np.ndarray, dtype: np.ndarray) -> np.ndarray:
+def _conversion_us(table: KernelTable, gpu: Array, dtype: Array) -> Array:
     """Return the microseconds of the two layout conversions around a convolution on tensor cores; 0 for
     others.
     """
@@ -96,7 +96,7 @@ def _conversion_us(table: KernelTable, gpu: np.ndarray, dtype: np.ndarray) -> np
     return result
 
 
-def _where(path: Path, data: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _where(path: Path, data: dict[str, Array]) -> tuple[Array, Array, Array]:
     """Return canonical GPU, precision and bytes per element of every row."""
     gpu = translated(path, "gpu", data["gpu"], _GPUS)
     precision = translated(path, "dtype", data["dtype"], _PRECISIONS)

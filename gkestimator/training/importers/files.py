@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from gkestimator.core.errors import TableError, UsageError
+from gkestimator.core.kernels import Array
 
 # Four times the largest published file; beyond that a file is not what it says.
 _LARGEST_ROWS = 20_000_000
 
 
-def read_columns(path: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
+def read_columns(path: Path, columns: Sequence[str]) -> dict[str, Array]:
     """Return the named columns as NumPy arrays (text as str objects).
 
     Raises TableError for an unreadable file or a missing column.
@@ -37,7 +38,7 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
     return {name: table.column(name).to_numpy() for name in columns}
 
 
-def translated(path: Path, column: str, words: Iterable[str], names: Mapping[str, str]) -> np.ndarray:
+def translated(path: Path, column: str, words: Iterable[str], names: Mapping[str, str]) -> Array:
     """Return the publisher's ``words`` by our names, as str objects.
 
     Raises TableError for a word that ``names`` lacks: a GPU that is taken for another would spoil its regressors.
@@ -48,7 +49,7 @@ def translated(path: Path, column: str, words: Iterable[str], names: Mapping[str
     return np.array([names[word] for word in words], dtype=object)
 
 
-def equal_rows(keys: Sequence[np.ndarray], times: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def equal_rows(keys: Sequence[Array], times: Array) -> tuple[Array, Array, Array]:
     """Return the rows in the order of ``keys`` and then of time, and of each group of equal keys its start
     and length.
 

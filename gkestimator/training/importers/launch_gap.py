@@ -24,17 +24,19 @@ The files keep the order of the measurements, and the gap did not stay the same:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from gkestimator.core.kernels import Array
+from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import KERNEL_LATENCY_US, analytical_duration_us
 from gkestimator.kernel_models.roofline import roofline
 from gkestimator.training.rows import TrainingRows
 
-Part = tuple[str, TrainingRows, np.ndarray]
+Part = tuple[str, TrainingRows, Array]
 """Kind of the file, its rows in the order of the file, and the operator's name per row."""
 
 _MATRIX_KINDS = ("linear", "bmm")
@@ -48,7 +50,7 @@ _SHORTEST = 0.05
 _SLOW_START = 0.01  # share of convolutions below the floor: the shortest are lucky calls
 
 
-def with_launch_gaps(parts: Sequence[Part], gpus: Mapping[str, GpuSpec]) -> list[TrainingRows]:
+def with_launch_gaps(parts: Sequence[Part], gpus: GpuSpecs) -> list[TrainingRows]:
     """Return the rows of ``parts`` with ``gap_us`` and ``hold_us`` filled in; both stay 0 where no train rows
     show them.
     """
@@ -69,12 +71,13 @@ def with_launch_gaps(parts: Sequence[Part], gpus: Mapping[str, GpuSpec]) -> list
                 gap[index] = climb(part, gpus[gpu], wait)
             else:
                 floor = local_floor(kind, part, gpus[gpu], wait)
-                gap[index] = level if floor is None else np.maximum(floor - wait, 0.0)
+                if floor is not None:
+                    gap[index] = np.maximum(floor - wait, 0.0)
         result.append(replace(rows, gap_us=gap, hold_us=hold))
     return result
 
 
-def climb(rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray:
+def climb(rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> Array:
     """Return the gap (us) of each convolution of one GPU, in the order of the file: see the module's
     docstring.
     """
@@ -96,7 +99,7 @@ def climb(rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray:
     return np.asarray(np.maximum(curve + min(level, most), 0.0))
 
 
-def _least_absolute(design: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _least_absolute(design: Array, y: Array) -> Array:
     """Return coefficients that minimise the sum of |y - design @ b|, by iteratively reweighted least squares."""
     scale = np.maximum(np.abs(design).max(axis=0), 1e-12)
     x = design / scale
@@ -111,7 +114,7 @@ def _least_absolute(design: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray(result / scale)
 
 
-def local_floor(kind: str, rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> np.ndarray | None:
+def local_floor(kind: str, rows: TrainingRows, gpu: GpuSpec, hold_us: float) -> Array | None:
     """Return what calls of the shortest kernels took (us) around each row; None if too few rows are that
     short.
 
@@ -139,7 +142,7 @@ def _is_train(rows: TrainingRows) -> bool:
     return len(rows) > 0 and str(rows.source[0]).endswith("train")
 
 
-def _groups(rows: TrainingRows, operators: np.ndarray) -> list[tuple[str, str, np.ndarray]]:
+def _groups(rows: TrainingRows, operators: Array) -> list[tuple[str, str, Array]]:
     """Return (GPU, operator, ascending indices) of every combination that occurs."""
     keys = np.char.add(np.char.add(rows.gpu.astype(str), "\n"), operators.astype(str))
     groups = []
@@ -177,7 +180,7 @@ def _levels(parts: Sequence[Part]) -> dict[tuple[str, str], tuple[float, float]]
     return levels
 
 
-def _floor(kind: str, measured: np.ndarray, size: np.ndarray) -> float:
+def _floor(kind: str, measured: Array, size: Array) -> float:
     """Return what the shortest calls of one operator on one GPU take, microseconds."""
     if kind == "conv":
         return float(np.min(measured))

@@ -8,12 +8,12 @@ FP32, torch 2.1, milliseconds between two CUDA events around one operator call, 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gkestimator.core.errors import TableError
-from gkestimator.core.kernels import KernelTable
+from gkestimator.core.kernels import Array, KernelTable
+from gkestimator.core.records import NamedValues, Names
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.kernel_models.tiles import recorded_tile
 from gkestimator.training.importers.files import read_columns, translated
@@ -94,18 +94,18 @@ def rows_of(path: Path) -> TrainingRows:
     return _published(path, kind, prefix)[0]
 
 
-def _published(path: Path, kind: str, prefix: str) -> tuple[TrainingRows, np.ndarray]:
+def _published(path: Path, kind: str, prefix: str) -> tuple[TrainingRows, Array]:
     data = read_columns(path, _wanted(kind))
     return _rows(kind, prefix, data, path), data["OPName"].astype(str)
 
 
-def _wanted(kind: str) -> tuple[str, ...]:
+def _wanted(kind: str) -> Names:
     sizes = _SIZE_COLUMNS.get(kind, ("B", "H"))
     named = ("Kernel Name", *_BLOCK) if kind in _SIZE_COLUMNS else ()
     return ("OPName", "Latency", "Device", *_GRID, *named, *sizes)
 
 
-def _rows(kind: str, prefix: str, data: dict[str, Any], path: Path) -> TrainingRows:
+def _rows(kind: str, prefix: str, data: NamedValues, path: Path) -> TrainingRows:
     gpu = translated(path, "Device", data["Device"], _GPUS)
     words = ("OPName", "Device", "Kernel Name")
     number = {name: column.astype(np.float64) for name, column in data.items() if name not in words}
@@ -117,7 +117,7 @@ def _rows(kind: str, prefix: str, data: dict[str, Any], path: Path) -> TrainingR
         table = _elementwise(path, data["OPName"].astype(str), number["B"] * number["H"])
     else:
         table = _along_rows(kind, number["B"], number["H"])
-    classes: np.ndarray | str = ""
+    classes: Array | str = ""
     if "Kernel Name" in data:
         threads = np.prod([number[name] for name in _BLOCK], axis=0).astype(int)
         pairs = list(zip(data["Kernel Name"].astype(str).tolist(), threads.tolist(), strict=True))
@@ -134,7 +134,7 @@ def _rows(kind: str, prefix: str, data: dict[str, Any], path: Path) -> TrainingR
     )
 
 
-def _products(kind: str, number: dict[str, np.ndarray]) -> KernelTable:
+def _products(kind: str, number: dict[str, Array]) -> KernelTable:
     """Return the products (B, M, N) x (N, K); a linear layer takes its batch as more rows."""
     batch = number["B"]
     rows = number["M"]
@@ -144,7 +144,7 @@ def _products(kind: str, number: dict[str, np.ndarray]) -> KernelTable:
     return product_table(kind, "fp32", batch=batch, m=rows, n=number["K"], k=number["N"], size=_F)
 
 
-def _convolutions(number: dict[str, np.ndarray]) -> KernelTable:
+def _convolutions(number: dict[str, Array]) -> KernelTable:
     """Return the convolutions: images, filters, strides and paddings are square."""
     side = number["Input_Size"]
     width = number["Kernel_Szie"]
@@ -167,7 +167,7 @@ def _convolutions(number: dict[str, np.ndarray]) -> KernelTable:
     )
 
 
-def _elementwise(path: Path, operators: np.ndarray, elements: np.ndarray) -> KernelTable:
+def _elementwise(path: Path, operators: Array, elements: Array) -> KernelTable:
     variants = {operator: variant for operator, (variant, _) in _ELEMENTWISE.items()}
     variant = translated(path, "OPName", operators, variants)
     inputs = np.array([_ELEMENTWISE[operator][1] for operator in operators], dtype=np.float64)
@@ -186,7 +186,7 @@ def _elementwise(path: Path, operators: np.ndarray, elements: np.ndarray) -> Ker
     )
 
 
-def _along_rows(kind: str, rows: np.ndarray, cols: np.ndarray) -> KernelTable:
+def _along_rows(kind: str, rows: Array, cols: Array) -> KernelTable:
     """Return softmaxes, or layer norms (``ln``) with their scale and offset of ``cols`` elements each."""
     family, variant, flops_each, weights = "softmax", "softmax", 5, 0.0 * cols
     if kind == "ln":
@@ -209,19 +209,19 @@ def _along_rows(kind: str, rows: np.ndarray, cols: np.ndarray) -> KernelTable:
 
 def conv_table(
     *,
-    n: np.ndarray,
-    c: np.ndarray,
-    h: np.ndarray,
-    w: np.ndarray,
-    k: np.ndarray,
-    r: np.ndarray,
-    s: np.ndarray,
-    pad_h: np.ndarray,
-    pad_w: np.ndarray,
-    stride_h: np.ndarray,
-    stride_w: np.ndarray,
-    precision: np.ndarray | str,
-    size: np.ndarray | float,
+    n: Array,
+    c: Array,
+    h: Array,
+    w: Array,
+    k: Array,
+    r: Array,
+    s: Array,
+    pad_h: Array,
+    pad_w: Array,
+    stride_h: Array,
+    stride_w: Array,
+    precision: Array | str,
+    size: Array | float,
 ) -> KernelTable:
     """Return dense 2-D convolutions of n images (c, h, w) with k filters (c, r, s); ``size`` is bytes per
     element.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.core.kernels import KernelTable
+from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.training.importers.files import equal_rows, read_columns, translated
 from gkestimator.training.rows import TrainingRows, kernel_table, product_table
 
@@ -69,7 +69,7 @@ def load(folder: Path) -> list[TrainingRows]:
     return parts
 
 
-def _distinct(table: KernelTable, gpu: np.ndarray, median_ms: np.ndarray) -> TrainingRows:
+def _distinct(table: KernelTable, gpu: Array, median_ms: Array) -> TrainingRows:
     """Return one row per GPU and shape, with the middle of its times (milliseconds)."""
     times = median_ms.astype(np.float64)
     index = np.flatnonzero(np.isfinite(times) & (times >= _SHORTEST_MS))
