@@ -70,7 +70,7 @@ def test_third_parties_are_found_by_their_entry_point_and_not_loaded_for_their_n
     [
         ("broken", r"cannot be loaded: AttributeError"),
         ("none-such", "expected a class derived from Collector"),
-        ("vtune", "expected auto, nsys, ncu, kineto, none, broken"),
+        ("vtune", "expected auto, .*nsys.*, ncu, .*broken"),
     ],
 )
 def test_what_is_no_collector_is_one_line(name: str, said: str) -> None:

@@ -105,11 +105,7 @@ def test_figures_agree_with_each_other_and_the_capability_table(path: Path) -> N
         figures.discard("dram_sustained_bytes_per_s")
     assert set(gpu.sources) == figures | rates | {"memory_bus_bits", "memory_pin_rate"}
     assert all(len(source) > 5 for source in gpu.sources.values())
-    assert (
-        (gpu.price_per_hour_usd is None)
-        == (gpu.price_date is None)
-        == ("No on-demand cloud price" in gpu.note)
-    )
+    assert (gpu.price_per_hour_usd is None) == (gpu.price_date is None)
 
 
 @pytest.mark.parametrize("name", DATA_SHEET)
