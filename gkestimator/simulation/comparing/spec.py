@@ -19,6 +19,7 @@ from gkestimator.documents.checking import Fields, load_yaml
 from gkestimator.documents.cluster import cluster_from
 from gkestimator.documents.workload import workload_from
 from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.interference.registry import MODELS
 from gkestimator.placement.building import OBJECTIVES
 from gkestimator.placement.registry import POLICIES, make_policy, policy_names
 from gkestimator.simulation.admission import ADMISSIONS
@@ -31,7 +32,7 @@ from gkestimator.simulation.comparing.reading import (
     file_of,
     label_of,
 )
-from gkestimator.simulation.options import COPIES, DROPS, INTERFERENCES, ROUTINGS, SERVICES
+from gkestimator.simulation.options import COPIES, DROPS, ROUTINGS, SERVICES
 from gkestimator.tables.candidate import CREQ_COLUMNS
 
 __all__ = ["ArrivalsEntry", "ComparisonSpec", "Named", "PolicyEntry", "read_spec"]
@@ -252,7 +253,7 @@ def _settings(fields: Fields, here: Path) -> dict[str, Any]:
         "warmup_s": fields.number("warmup_s", 0.0, high=1e7),
         "objective": choice_of(fields, "objective", None, OBJECTIVES),
         "service": choice_of(fields, "service", "deterministic", SERVICES),
-        "interference": choice_of(fields, "interference", "contention", INTERFERENCES),
+        "interference": choice_of(fields, "interference", "contention", tuple(MODELS)),
         "routing": choice_of(fields, "routing", "round-robin", ROUTINGS),
         "copy": choice_of(fields, "copy", "none", COPIES),
         "drop": choice_of(fields, "drop", "none", DROPS),
