@@ -19,9 +19,6 @@ from gkestimator.simulation.network import Network
 from gkestimator.simulation.system import SimGpu, SimModel, SimReplica, SimSource, SimStage, System
 from gkestimator.tables import Requirement
 
-# Columns that an interference model uses where they are known.
-_OPTIONAL: Mapping[str, tuple[str, ...]] = {"contention": ("dram_util_mean_pct", "l2_util_mean_pct")}
-
 
 def build_system(
     plan: PlacementPlan,
@@ -76,8 +73,8 @@ def build_system(
                     offset_ms = turns_ms[partition]
                     turns_ms[partition] += points[-1].latency_ms
             if law is not None:
-                columns = _OPTIONAL.get(law.name, ())
-                lacking.update(c for c in columns if getattr(points[-1].row, c) is None)
+                full = points[-1].row
+                lacking.update(name for name in law.optional if getattr(full, name) is None)
             runs = _replica(
                 replica,
                 points,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gkestimator.core.errors import OutputError
 from gkestimator.simulation.arrays import Floats, Ints
+from gkestimator.simulation.traces.ordering import append_temporary
 
 # Ascending times in seconds and, where they are kept, lengths in tokens.
 Piece = tuple[Floats, Ints | None]
@@ -91,13 +91,7 @@ class Spool:
             data = times[part].tobytes()
             if lengths is not None:
                 data += lengths[part].tobytes()
-            try:
-                self._file.seek(self._end)
-                self._file.write(data)
-            except OSError as e:
-                raise OutputError(
-                    f"temporary file in {tempfile.gettempdir()}: cannot be written: {e.strerror} (TMPDIR says where)"
-                ) from e
+            append_temporary(self._file, data)
             self._pieces[lane].append((self._end, len(times[part])))
             self._end += len(data)
         self._waiting[lane] = []

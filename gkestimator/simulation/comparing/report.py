@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gkestimator.core.records import frozen
-from gkestimator.reporting.simulated import FigureColumn, figure_columns, name_column, plural
+from gkestimator.reporting.simulated import figure_columns, written_as
+from gkestimator.reporting.text import plural, words
 from gkestimator.simulation.comparing.latencies import nearest
 from gkestimator.simulation.comparing.panels import Panel, panels_of
 from gkestimator.simulation.comparing.pictures import draw_pictures
@@ -38,20 +39,13 @@ def _share(value: float | None) -> str:
     return f"{min(value, 99.99):.2f}"
 
 
-_FIGURES: tuple[FigureColumn, ...] = (
-    ("promised req/s", "promised_rps", number_text),
-    ("expected", "expected_rps", number_text),
-    ("simulated", "goodput_rps", number_text),
-    ("on time %", "on_time_pct", _share),
-    ("worst model %", "least_on_time_pct", _share),
-    ("rejected %", "rejected_pct", percent_text),
-    ("dropped %", "dropped_pct", percent_text),
-    ("p50 ms", "latency_p50_ms", number_text),
-    ("p99 ms", "latency_p99_ms", number_text),
-    ("batch", "batch_mean", number_text),
-    ("GPUs", "gpus_used", _count),
-    ("USD/h", "cost_per_hour", number_text),
-    ("decision ms", "decision_ms", number_text),
+_FIGURES = (
+    *written_as(number_text, promised_rps="promised req/s", expected_rps="expected", goodput_rps="simulated"),
+    *written_as(_share, on_time_pct="on time %", least_on_time_pct="worst model %"),
+    *written_as(percent_text, rejected_pct="rejected %", dropped_pct="dropped %"),
+    *written_as(number_text, latency_p50_ms="p50 ms", latency_p99_ms="p99 ms", batch_mean="batch"),
+    *written_as(_count, gpus_used="GPUs"),
+    *written_as(number_text, cost_per_hour="USD/h", decision_ms="decision ms"),
 )
 
 
@@ -112,7 +106,7 @@ def _at_one_load(rows: Sequence[Row]) -> list[str]:
         if (row.rate_scale, row.slo_scale) == (rate, slo):
             groups[row.workload, row.cluster, row.arrivals, row.seed].append(row)
     for (workload, cluster, arrivals, seed), members in groups.items():
-        policies = name_column("policy", [row.policy for row in members])
+        policies = words("policy", [row.policy for row in members], shrink=10)
         lines += [
             "",
             f"## load x {rate:g} · SLO x {slo:g} · workload {workload} · cluster {cluster} · arrivals {arrivals} · "
@@ -125,7 +119,7 @@ def _at_one_load(rows: Sequence[Row]) -> list[str]:
 
 def _columns(panel: Panel, *, bold: bool = False) -> list[TextColumn]:
     policies = list(panel.values)
-    columns = [name_column("policy", policies)]
+    columns = [words("policy", policies, shrink=10)]
     for at, x in enumerate(panel.xs):
         best = panel.best(at)
         cells = []
@@ -156,7 +150,7 @@ def _markdown(
     lines = [
         f"# Comparison {spec.path.stem}",
         "",
-        f"{len(rows):,} {plural(len(rows), 'cell')}. {settings}. Seeds: {', '.join(map(str, spec.seeds))}{means}. "
+        f"{plural(len(rows), 'cell')}. {settings}. Seeds: {', '.join(map(str, spec.seeds))}{means}. "
         "Loads multiply the rates of the workload, SLO scales its "
         "objectives; a policy places each load anew. Bold: best to 0.05 %. A dash: refused, failed or none.",
     ]
@@ -180,7 +174,7 @@ def _reasons(bad: Sequence[Row]) -> list[str]:
     groups = Counter((row.policy, row.status, row.reason or "") for row in bad)
     lines = []
     for (policy, status, reason), count in groups.items():
-        lines.append(f"{policy} {status} in {count:,} {plural(count, 'cell')}: {reason}")
+        lines.append(f"{policy} {status} in {plural(count, 'cell')}: {reason}")
     return lines
 
 
@@ -188,12 +182,12 @@ def _words(rows: Sequence[Row], compared: Compared, folder: Path, missing: str |
     there = ""
     if len(rows) > compared.computed:
         there = f", {len(rows) - compared.computed:,} kept"
-    total = f"{len(rows):,} {plural(len(rows), 'cell')}"
-    words = [f"gkest: {total}, {compared.computed:,} computed now{there}; {folder}/report.md"]
+    total = f"{plural(len(rows), 'cell')}"
+    lines = [f"gkest: {total}, {compared.computed:,} computed now{there}; {folder}/report.md"]
     if missing:
-        words.append(f"gkest: note: {missing}")
+        lines.append(f"gkest: note: {missing}")
     reasons = _reasons(_bad(rows))
-    words += [f"gkest: error: {line}" for line in reasons[:_MANY]]
+    lines += [f"gkest: error: {line}" for line in reasons[:_MANY]]
     if len(reasons) > _MANY:
-        words.append(f"gkest: error: and {len(reasons) - _MANY:,} more reasons in report.md")
-    return tuple(words)
+        lines.append(f"gkest: error: and {len(reasons) - _MANY:,} more reasons in report.md")
+    return tuple(lines)

@@ -233,7 +233,8 @@ class _Run:
         self.capacity = np.asarray(ladder.capacities, np.float64)
         self.edges = bin_edges_ms()[1:-1]
         self.target: tuple[int, ...] | None = None
-        self.period_counts = np.zeros(levels, np.int64)
+        # Of the period that runs, and of all counted requests.
+        self.period_counts, self.asked, self.served = np.zeros((3, levels), np.int64)
         self.period_start = 0.0
         self.demand: Floats | None = None  # requests per SLO period in the last whole period
         self.recent: deque[tuple[Floats, Floats]] = deque()  # ends and responses
@@ -242,7 +243,6 @@ class _Run:
         self.window: list[Floats] = []
         self.windows: list[TimeWindow] = []
         self.kept: list[Floats] = []
-        self.asked, self.served = np.zeros(levels, np.int64), np.zeros(levels, np.int64)
         self.histogram = np.zeros(BINS, np.int64)
         self.on_time = self.tokens = self.padded = self.replaced = self.added = self.removed = 0
         self.sum_ms = 0.0
