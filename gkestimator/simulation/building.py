@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from gkestimator.core.errors import DocumentError, TableError, UsageError
 from gkestimator.documents import Application, ModelLoad, PlacedGpu, PlacementPlan, Replica
@@ -14,6 +13,7 @@ from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.interference.base import TERMS, Interference
 from gkestimator.placement.queueing import interval_sigmas
 from gkestimator.simulation.admission import admitted_parts
+from gkestimator.simulation.arrays import Files, Numbers, Texts
 from gkestimator.simulation.curves import CurvePoint, Curves
 from gkestimator.simulation.network import Network
 from gkestimator.simulation.system import SimGpu, SimModel, SimReplica, SimSource, SimStage, System
@@ -30,7 +30,7 @@ def build_system(
     max_wait_ms: float | None = None,
     admission: str = "plan",
     joined: bool = False,
-    gpu_specs: Sequence[Path | str] = (),
+    gpu_specs: Files = (),
     table: str = "table",
 ) -> System:
     """Return the system that ``plan`` describes, its replicas as fast as ``rows`` say.
@@ -179,7 +179,7 @@ def _replica(
     )
 
 
-def _column(points: Sequence[CurvePoint], name: str, why: str, table: str) -> tuple[float, ...]:
+def _column(points: Sequence[CurvePoint], name: str, why: str, table: str) -> Numbers:
     """Return a column of the rows of ``points``. Raises TableError where it is null, saying ``why`` it is needed."""
     values = []
     for point in points:
@@ -193,7 +193,7 @@ def _column(points: Sequence[CurvePoint], name: str, why: str, table: str) -> tu
     return tuple(values)
 
 
-def _lacking_notes(law: str, columns: Sequence[str]) -> list[str]:
+def _lacking_notes(law: str, columns: Texts) -> list[str]:
     if not columns:
         return []
     verb = "are"

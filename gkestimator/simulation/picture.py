@@ -13,6 +13,7 @@ from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable
 from gkestimator.reporting.simulated import drawing, title_of
 from gkestimator.reporting.style import BLUE, GREY, INK, saved
 from gkestimator.reporting.text import picture_text, plural
+from gkestimator.simulation.arrays import ValuesByName
 
 __all__ = ["PICTURE_SUFFIXES", "check_drawable", "draw"]
 
@@ -140,7 +141,7 @@ def _percent(value: float | None) -> str:
     return f"{int(10 * value) / 10:g} %"
 
 
-def _line_look(number: int, named_width: float, other_width: float) -> dict[str, Any]:
+def _line_look(number: int, named_width: float, other_width: float) -> ValuesByName:
     """Return how the line of the ``number``-th worst model looks: its own hue, or grey behind those."""
     if number < len(_HUES):
         return {"color": _HUES[number], "linewidth": named_width, "zorder": 3}

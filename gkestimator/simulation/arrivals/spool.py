@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from gkestimator.simulation.traces.ordering import append_temporary
 
 # Ascending times in seconds and, where they are kept, lengths in tokens.
 Piece = tuple[Floats, Ints | None]
+Pieces: TypeAlias = Iterator[Piece]
 _FLUSH = 8192
 _PIECE = 65_536
 _IN_MEMORY = 2**24
@@ -68,7 +70,7 @@ class Spool:
             if self._held[i] >= _FLUSH:
                 self._flush(i)
 
-    def pieces(self, lane: int) -> Iterator[Piece]:
+    def pieces(self, lane: int) -> Pieces:
         """Yield the requests of ``lane`` from the first."""
         if self._waiting[lane]:
             self._flush(lane)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from gkestimator.core.errors import UsageError
-from gkestimator.simulation.arrays import Floats, ascend_from_zero
+from gkestimator.simulation.arrays import Floats, ascend_from_zero, count_below
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.arrivals.rates import Block
 
@@ -68,7 +68,7 @@ class _Stream:
     def before(self, end_ms: float) -> Floats:
         """Return the times not given yet that are before ``end_ms``."""
         times = np.concatenate(self.parts)
-        split = int(np.searchsorted(times, end_ms, side="left"))
+        split = count_below(times, end_ms)
         # A copy: a view would keep the whole block.
         self.parts = [times[split:].copy()]
         return times[:split]
@@ -139,7 +139,7 @@ class Cutter:
         taken = []
         rest = []
         for times in held.times_ms:
-            cut = int(np.searchsorted(times, end_ms, side="left"))
+            cut = count_below(times, end_ms)
             taken.append(times[:cut])
             rest.append(times[cut:])
         self._held = Chunk(end_ms=held.end_ms, times_ms=tuple(rest))

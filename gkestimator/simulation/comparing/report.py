@@ -9,10 +9,11 @@ from pathlib import Path
 from gkestimator.core.records import frozen
 from gkestimator.reporting.simulated import figure_columns, written_as
 from gkestimator.reporting.text import plural, words
+from gkestimator.simulation.arrays import Names, Texts
 from gkestimator.simulation.comparing.latencies import nearest
 from gkestimator.simulation.comparing.panels import Panel, panels_of
 from gkestimator.simulation.comparing.pictures import draw_pictures
-from gkestimator.simulation.comparing.results import Row, results_csv, results_json, rows_of
+from gkestimator.simulation.comparing.results import Row, RowList, results_csv, results_json, rows_of
 from gkestimator.simulation.comparing.run import Compared
 from gkestimator.simulation.comparing.spec import ComparisonSpec
 from gkestimator.tables import write_bytes
@@ -54,7 +55,7 @@ class Report:
     """Hold ``text`` for a terminal; ``words`` close the run; ``whole``: every cell has a result."""
 
     text: str
-    words: tuple[str, ...]
+    words: Names
     whole: bool
 
 
@@ -95,7 +96,7 @@ def panel_table(panel: Panel) -> list[str]:
     return markdown_table(_columns(panel, bold=True))
 
 
-def _at_one_load(rows: Sequence[Row]) -> list[str]:
+def _at_one_load(rows: RowList) -> list[str]:
     """Return every cell at the load and the objective nearest to the workload's own, with all its figures."""
     if not rows:
         return []
@@ -140,9 +141,7 @@ def _text(panel: Panel, value: float | None) -> str:
     return number_text(value)
 
 
-def _markdown(
-    spec: ComparisonSpec, panels: Sequence[Panel], rows: Sequence[Row], pictures: Sequence[str]
-) -> str:
+def _markdown(spec: ComparisonSpec, panels: Sequence[Panel], rows: RowList, pictures: Texts) -> str:
     settings = ", ".join(f"{name.replace('_', ' ')} {spec.settings[name]}" for name in _SETTINGS)
     means = ""
     if len(spec.seeds) > 1:
@@ -166,11 +165,11 @@ def _markdown(
     return "\n".join(lines) + "\n"
 
 
-def _bad(rows: Sequence[Row]) -> list[Row]:
+def _bad(rows: RowList) -> list[Row]:
     return [r for r in rows if r.status != "ok"]
 
 
-def _reasons(bad: Sequence[Row]) -> list[str]:
+def _reasons(bad: RowList) -> list[str]:
     groups = Counter((row.policy, row.status, row.reason or "") for row in bad)
     lines = []
     for (policy, status, reason), count in groups.items():
@@ -178,7 +177,7 @@ def _reasons(bad: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _words(rows: Sequence[Row], compared: Compared, folder: Path, missing: str | None) -> tuple[str, ...]:
+def _words(rows: RowList, compared: Compared, folder: Path, missing: str | None) -> Names:
     there = ""
     if len(rows) > compared.computed:
         there = f", {len(rows) - compared.computed:,} kept"

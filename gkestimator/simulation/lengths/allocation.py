@@ -47,7 +47,7 @@ import numpy as np
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
-from gkestimator.simulation.arrays import Floats, Ints
+from gkestimator.simulation.arrays import Floats, Ints, Numbers, Series, Wholes
 from gkestimator.simulation.lengths.runtimes import Ladder
 
 # Requests per SLO period below which nothing is carried, and part of the demand (or cost) below which two sums are
@@ -64,13 +64,13 @@ class Allocation:
     C_i L_i(B_i) (equation 1). ``taken``: requests per SLO period that each runtime takes (C_i).
     """
 
-    counts: tuple[int, ...]
+    counts: Wholes
     late: float
     cost_ms: float
-    taken: tuple[float, ...]
+    taken: Numbers
 
 
-def assess(ladder: Ladder, demand: Sequence[float], counts: Sequence[int]) -> Allocation:
+def assess(ladder: Ladder, demand: Series, counts: Sequence[int]) -> Allocation:
     """Return what the program says of ``counts`` instances under ``demand`` (requests per SLO period, by
     shortest runtime).
     """
@@ -98,7 +98,7 @@ def _beyond(asked: float, capacity: float) -> float:
     return 0.0
 
 
-def even(runtimes: int, gpus: int) -> tuple[int, ...]:
+def even(runtimes: int, gpus: int) -> Wholes:
     """Return ``gpus`` instances spread evenly over ``runtimes``, the longer ones first where they do not divide."""
     return tuple((gpus + i) // runtimes for i in range(runtimes))
 
@@ -113,7 +113,7 @@ class _Front:
     before: Ints  # position in the front before
 
 
-def allocate(ladder: Ladder, demand: Sequence[float], gpus: int) -> Allocation:
+def allocate(ladder: Ladder, demand: Series, gpus: int) -> Allocation:
     """Return the best counts for ``gpus`` instances under ``demand`` (module's docstring).
 
     Of equals the one that the search meets first: the same input gives the same answer. Raises UsageError: no
@@ -156,7 +156,7 @@ def _cost(taken: Floats, instances: Ints, latency_ms: float) -> Floats:
     return cost
 
 
-def _least_late(ladder: Ladder, asked: Floats, gpus: int) -> tuple[int, ...]:
+def _least_late(ladder: Ladder, asked: Floats, gpus: int) -> Wholes:
     """Return counts that leave the least late.
 
     What is carried on matters by its amount alone, so the least amount for each number of instances used is

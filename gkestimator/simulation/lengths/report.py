@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from operator import getitem
-from typing import Any
 
 from gkestimator.reporting.simulated import (
     count_text,
@@ -15,6 +14,7 @@ from gkestimator.reporting.simulated import (
     written_as,
 )
 from gkestimator.reporting.text import counts, words
+from gkestimator.simulation.arrays import ValuesByName
 from gkestimator.simulation.lengths.running import LengthsRun
 from gkestimator.simulation.lengths.serving import Served
 from gkestimator.simulation.summary import mean_of, percent_of
@@ -42,11 +42,11 @@ def render_lengths(run: LengthsRun, form: str) -> bytes:
     return rendered(run, form, {"table": _text, "csv": _csv, "json": _json})
 
 
-def _rows(run: LengthsRun) -> list[dict[str, Any]]:
+def _rows(run: LengthsRun) -> list[ValuesByName]:
     return [_row(run, scheme, served) for scheme, served in run.served.items()]
 
 
-def _row(run: LengthsRun, scheme: str, served: Served) -> dict[str, Any]:
+def _row(run: LengthsRun, scheme: str, served: Served) -> ValuesByName:
     """Return what is said of a scheme.
 
     ``arrived_rps``: all that came; all is answered, some of it maybe long after the end. ``padding``: tokens
@@ -111,7 +111,7 @@ def _runtimes(run: LengthsRun, served: Served) -> list[dict[str, int]]:
     return [{"length": n, "shortest_for": asked, "served": done} for n, asked, done in rows]
 
 
-def _windows(served: Served) -> list[dict[str, Any]]:
+def _windows(served: Served) -> list[ValuesByName]:
     windows = []
     for window in served.windows:
         figures = {
