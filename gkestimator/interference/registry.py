@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gkestimator.core.errors import UsageError
-from gkestimator.hardware.gpus import GpuSpec
-from gkestimator.interference.base import Interference
+
+if TYPE_CHECKING:  # options of commands read the names: what computes is imported when a model is made
+    from gkestimator.hardware.gpus import GpuSpec
+    from gkestimator.interference.base import Interference
 
 _HERE = "gkestimator.interference"
 # Name -> where its class is, whose `code` is the branch of `laws.slowdown` that it asks for. The one list of the
