@@ -13,7 +13,7 @@ from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.interference.base import TERMS, Interference
 from gkestimator.placement.queueing import interval_sigmas
 from gkestimator.simulation.admission import admitted_parts
-from gkestimator.simulation.arrays import Files, Numbers, Texts
+from gkestimator.simulation.arrays import Files, NumberOrNone, Numbers, Texts
 from gkestimator.simulation.curves import CurvePoint, Curves
 from gkestimator.simulation.network import Network
 from gkestimator.simulation.system import SimGpu, SimModel, SimReplica, SimSource, SimStage, System
@@ -27,7 +27,7 @@ def build_system(
     interference: Interference | None,
     network: Network | None = None,
     copy: str = "none",
-    max_wait_ms: float | None = None,
+    max_wait_ms: NumberOrNone = None,
     admission: str = "plan",
     joined: bool = False,
     gpu_specs: Files = (),
@@ -132,7 +132,7 @@ def _replica(
     gpu: int,
     partition: int | None,
     turn_offset_ms: float,
-    max_wait_ms: float | None,
+    max_wait_ms: NumberOrNone,
     law: Interference | None,
     network: Network | None,
     copy: str,
@@ -221,7 +221,7 @@ def _dealt(replicas: Sequence[SimReplica]) -> tuple[SimReplica, ...]:
     return tuple(dealt)
 
 
-def _wait_ms(replica: Replica, asked: float | None) -> float:
+def _wait_ms(replica: Replica, asked: NumberOrNone) -> float:
     # Turn-takers gather requests themselves, and a batch of one never waits.
     if replica.duty_cycle_ms is not None or replica.batch_size == 1:
         return 0.0

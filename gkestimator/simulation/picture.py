@@ -13,7 +13,7 @@ from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable
 from gkestimator.reporting.simulated import drawing, title_of
 from gkestimator.reporting.style import BLUE, GREY, INK, saved
 from gkestimator.reporting.text import picture_text, plural
-from gkestimator.simulation.arrays import ValuesByName
+from gkestimator.simulation.arrays import NumberOrNone, ValuesByName
 
 __all__ = ["PICTURE_SUFFIXES", "check_drawable", "draw"]
 
@@ -104,7 +104,7 @@ def _stack_stages(axes: Any, models: Sequence[SimulatedModel]) -> None:
         left = [a + b for a, b in zip(left, means, strict=True)]
 
 
-def _mark_percentile(axes: Any, values: Sequence[float | None], marker: str, label: str) -> None:
+def _mark_percentile(axes: Any, values: Sequence[NumberOrNone], marker: str, label: str) -> None:
     rows = [i for i, value in enumerate(values) if value is not None]
     known = [value for value in values if value is not None]
     axes.plot(
@@ -135,7 +135,7 @@ def _limit_bars(axes: Any, models: Sequence[SimulatedModel]) -> None:
             axes.text(0.01 * top, i, "nothing answered", va="center", fontsize=_SMALL, color=INK)
 
 
-def _percent(value: float | None) -> str:
+def _percent(value: NumberOrNone) -> str:
     if value is None:
         return "–"
     return f"{int(10 * value) / 10:g} %"

@@ -9,7 +9,7 @@ from pathlib import Path
 from gkestimator.core.records import frozen
 from gkestimator.reporting.simulated import figure_columns, written_as
 from gkestimator.reporting.text import plural, words
-from gkestimator.simulation.arrays import Names, Texts
+from gkestimator.simulation.arrays import Names, NumberOrNone, Texts
 from gkestimator.simulation.comparing.latencies import nearest
 from gkestimator.simulation.comparing.panels import Panel, panels_of
 from gkestimator.simulation.comparing.pictures import draw_pictures
@@ -27,13 +27,13 @@ _MANY = 5
 _SETTINGS = ("duration_s", "warmup_s", "service", "interference", "admission", "drop", "routing", "copy")
 
 
-def _count(value: float | None) -> str:
+def _count(value: NumberOrNone) -> str:
     if value is None:
         return number_text(None)
     return f"{value:g}"
 
 
-def _share(value: float | None) -> str:
+def _share(value: NumberOrNone) -> str:
     """Return a percentage; what is not all of it is not rounded up to 100."""
     if value is None or not 99 <= value < 100:
         return percent_text(value)
@@ -133,7 +133,7 @@ def _columns(panel: Panel, *, bold: bool = False) -> list[TextColumn]:
     return columns
 
 
-def _text(panel: Panel, value: float | None) -> str:
+def _text(panel: Panel, value: NumberOrNone) -> str:
     if value is None or panel.column.endswith("_pct"):
         return _share(value)
     if panel.column == "gpus_used":

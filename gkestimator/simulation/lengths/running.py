@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.hardware.gpus import gpu_catalogue
-from gkestimator.simulation.arrays import Names, Wholes
+from gkestimator.simulation.arrays import Names, NumberOrNone, Wholes
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.conditions import Progress, rows_of_models
 from gkestimator.simulation.lengths.allocation import allocate, even
@@ -30,7 +30,7 @@ class LengthsRun:
     spec: LengthsSpec
     ladder: Ladder
     served: dict[str, Served]
-    price_per_hour: float | None
+    price_per_hour: NumberOrNone
     notes: Names
 
 
@@ -164,7 +164,7 @@ def start_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> Wholes:
     return allocate(ladder, [float(s) * per_slo for s in shares], spec.gpus).counts
 
 
-def _price(gpu: str) -> float | None:
+def _price(gpu: str) -> NumberOrNone:
     try:
         return gpu_catalogue().spec(gpu).price_per_hour_usd
     except GkestimatorError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, Replica
-from gkestimator.simulation.arrays import Texts
+from gkestimator.simulation.arrays import NumberOrNone, Texts
 from gkestimator.simulation.replanning.fleet import ModelProcess, ProcessFleet, max_memory, memory_sum
 from gkestimator.simulation.replanning.matching import Content, match_gpus, pair_replicas, setting_key
 from gkestimator.simulation.system import SimGpu, SimReplica, System
@@ -30,7 +30,7 @@ class LoadingPace:
     """
 
     each_ms: float = 0.0
-    together_ms: float | None = None
+    together_ms: NumberOrNone = None
     gpu_start_ms: float = 0.0
 
     def ready_ms(self, start_ms: float, count: int) -> list[float]:
@@ -49,7 +49,7 @@ class _Step:
     runs: SimReplica
     server: int
     process: ModelProcess | None
-    ready_ms: float | None = None
+    ready_ms: NumberOrNone = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, Workload
-from gkestimator.simulation.arrays import Numbers, Texts, generator_of
+from gkestimator.simulation.arrays import NumberOrNone, Numbers, Texts, generator_of
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.streams import Cutter
 from gkestimator.simulation.engine.simulator import Simulator
@@ -42,7 +42,7 @@ class PolicyDecision:
     plan: PlacementPlan | None
     failed: str | None = None
     counted: Counted | None = None
-    ready_ms: float | None = None
+    ready_ms: NumberOrNone = None
 
 
 @frozen
@@ -58,7 +58,7 @@ class Replanned:
     result: Result
     decisions: tuple[PolicyDecision, ...]
     uses: tuple[GpuUse, ...]
-    peak_memory_pct: Mapping[str, float | None]
+    peak_memory_pct: Mapping[str, NumberOrNone]
 
 
 def control(
