@@ -33,7 +33,7 @@ from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.arrivals.rates import Bursts
 from gkestimator.simulation.arrivals.replay import Replay
 from gkestimator.simulation.lengths.allocation import allocate, even
-from gkestimator.simulation.lengths.dispatch import CONGESTED
+from gkestimator.simulation.lengths.dispatch import CONGESTED, SCHEMES
 from gkestimator.simulation.lengths.requests import (
     Drawn,
     LengthChunk,
@@ -54,7 +54,6 @@ from gkestimator.tables import REQUIREMENTS, read_table
 
 SLO_MS = 150.0
 TRACE_S = 3300
-SCHEMES = ("arlo", "least-padding", "least-load", "earliest")
 MEDIAN, QUANTILE, VALUE = 21, 0.98, 72
 LOOKS = {
     "arlo": ("#e15759", "-"),

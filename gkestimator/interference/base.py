@@ -28,6 +28,8 @@ class Interference(abc.ABC):
     code: ClassVar[int]
     # Columns of the requirement table without which it has no answer of its own.
     needs: ClassVar[tuple[str, ...]] = ()
+    # Columns that it uses where they are known.
+    optional: ClassVar[tuple[str, ...]] = ()
     # What a reader of its results must know.
     notes: tuple[str, ...] = ()
 

@@ -38,6 +38,7 @@ class Contention(Interference):
     name = "contention"
     code = CONTENTION
     needs = ("sm_util_mean_pct",)
+    optional = ("dram_util_mean_pct", "l2_util_mean_pct")
 
     def __init__(self, weights: ContentionWeights | None = None) -> None:
         self._weights = weights

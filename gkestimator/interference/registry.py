@@ -5,28 +5,34 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gkestimator.core.errors import UsageError
-from gkestimator.hardware.gpus import GpuSpec
-from gkestimator.interference import laws
-from gkestimator.interference.base import Interference
+
+if TYPE_CHECKING:  # options of commands read the names: what computes is imported when a model is made
+    from gkestimator.hardware.gpus import GpuSpec
+    from gkestimator.interference.base import Interference
 
 _HERE = "gkestimator.interference"
-# Name -> where its class is. A new model: its file, a line here and in CODES, its branch of laws.slowdown, and its name
-# in INTERFERENCES (simulation/options.py); tests/conformance/test_interference.py runs over all of them.
+# Name -> where its class is, whose `code` is the branch of `laws.slowdown` that it asks for. The one list of the
+# names: options and the engine read it, and tests/conformance/test_interference.py runs over all of them.
 MODELS: Mapping[str, str] = {
     "none": f"{_HERE}.none:NoInterference",
     "gpulet": f"{_HERE}.gpulet:Gpulet",
     "igniter": f"{_HERE}.igniter:Igniter",
     "contention": f"{_HERE}.contention:Contention",
 }
-# What `laws.slowdown` knows each by.
-CODES: Mapping[str, int] = {
-    "none": laws.NONE,
-    "gpulet": laws.GPULET,
-    "igniter": laws.IGNITER,
-    "contention": laws.CONTENTION,
-}
+
+
+def _class_of(name: str) -> type[Interference]:
+    module, _, attribute = MODELS[name].partition(":")
+    kind: type[Interference] = getattr(importlib.import_module(module), attribute)
+    return kind
+
+
+def law_code(name: str) -> int:
+    """Return what :func:`gkestimator.interference.laws.slowdown` knows the interference model ``name`` by."""
+    return _class_of(name).code
 
 
 def make_interference(
@@ -37,9 +43,8 @@ def make_interference(
     DocumentError or SpecError naming a field of the file."""
     if name not in MODELS:
         raise UsageError(f"interference {name!r} is not known, expected one of {', '.join(MODELS)}")
-    module, _, attribute = MODELS[name].partition(":")
-    kind: type[Interference] = getattr(importlib.import_module(module), attribute)
-    return kind.made(None if coefficients is None else Path(coefficients), gpus)
+    path = None if coefficients is None else Path(coefficients)
+    return _class_of(name).made(path, gpus)
 
 
 def interference_between(

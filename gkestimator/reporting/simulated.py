@@ -48,9 +48,9 @@ def csv_text(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     return buffer.getvalue()
 
 
-def name_column(heading: str, names: Sequence[str], shrink: int | None = 10) -> TextColumn:
-    """Return a column of names, which may be cut to ``shrink`` where the table is too wide."""
-    return TextColumn(heading=heading, cells=names, right=False, shrink=shrink)
+def written_as(text: Callable[[Any], str], **headings: str) -> tuple[FigureColumn, ...]:
+    """Return columns of figures by field, each under its heading, written by ``text``."""
+    return tuple((heading, field, text) for field, heading in headings.items())
 
 
 def figure_columns(
@@ -78,13 +78,6 @@ def share_text(value: float | None) -> str:
     if value < 100:
         return f"{int(value * 10) / 10:.1f}"
     return "100"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return ``noun`` as it stands after ``count``."""
-    if count == 1:
-        return noun
-    return f"{noun}s"
 
 
 def first_of(items: Sequence[object], limit: int, separator: str = ", ", joint: str = " and") -> str:

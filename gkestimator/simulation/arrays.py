@@ -1,8 +1,10 @@
-"""Name the arrays that simulations pass on, and say once what is checked of them and how they are drawn."""
+"""Name the arrays and lists that simulations pass on, say once what is checked of them and how they are drawn."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,16 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Bytes: TypeAlias = NDArray[np.uint8]
 Flags: TypeAlias = NDArray[np.bool_]
+NumberOrNone: TypeAlias = float | None
+"""A number, None where it is not known or there is none."""
+Numbers: TypeAlias = tuple[float, ...]
+Wholes: TypeAlias = tuple[int, ...]
+Names: TypeAlias = tuple[str, ...]
+Series: TypeAlias = Sequence[float]
+Texts: TypeAlias = Sequence[str]
+Files: TypeAlias = Sequence[Path | str]
+ValuesByName: TypeAlias = dict[str, Any]
+AnyByName: TypeAlias = Mapping[str, Any]
 
 
 def generator_of(seed: int, *key: int) -> np.random.Generator:
@@ -21,6 +33,11 @@ def generator_of(seed: int, *key: int) -> np.random.Generator:
     """
     sequence = np.random.SeedSequence(seed, spawn_key=key)
     return np.random.Generator(np.random.PCG64(sequence))
+
+
+def count_below(values: Floats | Ints, limit: float) -> int:
+    """Return how many of ``values``, which ascend, are below ``limit``."""
+    return int(np.searchsorted(values, limit, side="left"))
 
 
 def all_at_least(low: float, values: Floats) -> bool:

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from gkestimator.core.errors import DocumentError, TableError, UsageError
 from gkestimator.documents import Application, ModelLoad, PlacedGpu, PlacementPlan, Replica
@@ -14,13 +13,11 @@ from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.interference.base import TERMS, Interference
 from gkestimator.placement.queueing import interval_sigmas
 from gkestimator.simulation.admission import admitted_parts
+from gkestimator.simulation.arrays import Files, NumberOrNone, Numbers, Texts
 from gkestimator.simulation.curves import CurvePoint, Curves
 from gkestimator.simulation.network import Network
 from gkestimator.simulation.system import SimGpu, SimModel, SimReplica, SimSource, SimStage, System
 from gkestimator.tables import Requirement
-
-# Columns that an interference model uses where they are known.
-_OPTIONAL: Mapping[str, tuple[str, ...]] = {"contention": ("dram_util_mean_pct", "l2_util_mean_pct")}
 
 
 def build_system(
@@ -30,10 +27,10 @@ def build_system(
     interference: Interference | None,
     network: Network | None = None,
     copy: str = "none",
-    max_wait_ms: float | None = None,
+    max_wait_ms: NumberOrNone = None,
     admission: str = "plan",
     joined: bool = False,
-    gpu_specs: Sequence[Path | str] = (),
+    gpu_specs: Files = (),
     table: str = "table",
 ) -> System:
     """Return the system that ``plan`` describes, its replicas as fast as ``rows`` say.
@@ -76,8 +73,8 @@ def build_system(
                     offset_ms = turns_ms[partition]
                     turns_ms[partition] += points[-1].latency_ms
             if law is not None:
-                columns = _OPTIONAL.get(law.name, ())
-                lacking.update(c for c in columns if getattr(points[-1].row, c) is None)
+                full = points[-1].row
+                lacking.update(name for name in law.optional if getattr(full, name) is None)
             runs = _replica(
                 replica,
                 points,
@@ -135,7 +132,7 @@ def _replica(
     gpu: int,
     partition: int | None,
     turn_offset_ms: float,
-    max_wait_ms: float | None,
+    max_wait_ms: NumberOrNone,
     law: Interference | None,
     network: Network | None,
     copy: str,
@@ -182,7 +179,7 @@ def _replica(
     )
 
 
-def _column(points: Sequence[CurvePoint], name: str, why: str, table: str) -> tuple[float, ...]:
+def _column(points: Sequence[CurvePoint], name: str, why: str, table: str) -> Numbers:
     """Return a column of the rows of ``points``. Raises TableError where it is null, saying ``why`` it is needed."""
     values = []
     for point in points:
@@ -196,7 +193,7 @@ def _column(points: Sequence[CurvePoint], name: str, why: str, table: str) -> tu
     return tuple(values)
 
 
-def _lacking_notes(law: str, columns: Sequence[str]) -> list[str]:
+def _lacking_notes(law: str, columns: Texts) -> list[str]:
     if not columns:
         return []
     verb = "are"
@@ -224,7 +221,7 @@ def _dealt(replicas: Sequence[SimReplica]) -> tuple[SimReplica, ...]:
     return tuple(dealt)
 
 
-def _wait_ms(replica: Replica, asked: float | None) -> float:
+def _wait_ms(replica: Replica, asked: NumberOrNone) -> float:
     # Turn-takers gather requests themselves, and a batch of one never waits.
     if replica.duty_cycle_ms is not None or replica.batch_size == 1:
         return 0.0

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from gkestimator.simulation.arrays import Floats, Ints
+from gkestimator.simulation.arrays import Floats, Ints, count_below
 
 # Bin 0: below LOWEST_MS (0 included); bin BINS - 1: from HIGHEST_MS. Between, each is RATIO times the one before.
 LOWEST_MS = 1e-3
@@ -31,7 +31,7 @@ def quantile_ms(counts: Ints, q: float) -> float | None:
         return None
     rank = q * total
     below = np.cumsum(counts)
-    at = int(np.searchsorted(below, rank, side="left"))
+    at = count_below(below, rank)
     at = min(at, BINS - 1)
     while counts[at] == 0:  # a rank of 0 stands before the first time
         at += 1

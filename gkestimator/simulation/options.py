@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
+from gkestimator.interference.registry import MODELS
 
 _MOST_WINDOWS = 100_000  # each holds three numbers for every model
 
@@ -18,12 +19,11 @@ ADMISSIONS = ("plan", "expected", "none")
 ASSIGNMENTS = ("auto", "names", "streams", "requests")
 RATES = ("plan", "trace")
 SCALINGS = ("copies", "time")
-INTERFERENCES = ("none", "gpulet", "igniter", "contention")
 OPTION_WORDS: Mapping[str, Sequence[str]] = {
     "routing": ROUTINGS,
     "service": SERVICES,
     "copy": COPIES,
-    "interference": INTERFERENCES,
+    "interference": tuple(MODELS),
     "drop": DROPS,
 }
 
@@ -51,8 +51,8 @@ class Options:
     latency), ``exponential`` (that mean), ``interval`` (the curve times one lognormal factor for each model
     and run, by the replica's sigmas: the estimate is wrong in one way, not anew for each batch). ``copy``:
     moving inputs and outputs is not counted, added to the service, or done by the GPU's copy engine (one
-    batch at a time, in order) before the service, beside other batches' compute. ``interference``: a kind of
-    INTERFERENCES; the replicas' features and GPUs' terms are that kind's. ``drop``: ``late`` drops requests,
+    batch at a time, in order) before the service, beside other batches' compute. ``interference``: one of
+    the registry's; the replicas' features and GPUs' terms are that kind's. ``drop``: ``late`` drops requests,
     the earliest first, that could not be answered within their model's SLO any more when their batch is about
     to be served (by its latency alone on the GPU, as estimated). ``window_ms`` of the timeline.
     ``keep_requests``: the result has every request. ``seed``: one seed, one result, the same with and without

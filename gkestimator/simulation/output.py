@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gkestimator.core.outputs import by_suffix
 from gkestimator.core.records import frozen
 from gkestimator.reporting.simulated import REPORT_SUFFIXES, share_text
+from gkestimator.simulation.arrays import Names
 from gkestimator.simulation.picture import PICTURE_SUFFIXES, check_drawable, draw
 from gkestimator.simulation.report import render_simulation, simulation_words
 from gkestimator.simulation.requests import REQUEST_SUFFIXES, check_writable, render_requests
@@ -54,8 +55,8 @@ class Output:
     data: bytes
     plot: Callable[[], bytes]
     requests: Callable[[], bytes]
-    notes: tuple[str, ...]
-    words: tuple[str, ...]
+    notes: Names
+    words: Names
 
 
 def simulated_output(simulated: Simulated, chosen: Forms) -> Output:

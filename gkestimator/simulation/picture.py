@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gkestimator.documents.simulation import QUANTILES_PCT, SimulatedModel, SimulationReport
 from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable
-from gkestimator.reporting.simulated import drawing, plural, title_of
+from gkestimator.reporting.simulated import drawing, title_of
 from gkestimator.reporting.style import BLUE, GREY, INK, saved
-from gkestimator.tables.layout import clipped, printable
+from gkestimator.reporting.text import picture_text, plural
+from gkestimator.simulation.arrays import NumberOrNone, ValuesByName
 
 __all__ = ["PICTURE_SUFFIXES", "check_drawable", "draw"]
 
@@ -18,6 +21,7 @@ __all__ = ["PICTURE_SUFFIXES", "check_drawable", "draw"]
 _STAGE_HUES = {"router": "#f5dca8", "network": "#a9bfb5", "queue": "#d9a05b", "gpu": BLUE}
 _STAGE_WORDS = {"router": "filling at the router", "network": "network", "queue": "queue", "gpu": "GPU"}
 _MOST_BARS = 30
+_NAME = 22  # characters of a model's name
 _FEWEST = 6  # room for as many bars, so that one model's does not fill the page
 _SMALL = 6.5  # size of words inside a panel
 # One model far beyond its objective must not flatten the others: so many times the largest SLO are shown.
@@ -58,23 +62,17 @@ def _on_time_pct(model: SimulatedModel) -> float:
     return model.on_time_pct
 
 
-def _name(text: str, limit: int = 22) -> str:
-    return clipped(printable(text), limit).replace("$", r"\$")
-
-
 def _draw_bars(axes: Any, models: Sequence[SimulatedModel], total: int) -> None:
     """Draw a bar of stages for each of ``models``, with its percentiles and its SLO."""
     _stack_stages(axes, models)
     _mark_percentile(axes, [m.latency_p50_ms for m in models], "o", "median")
     _mark_percentile(axes, [m.latency_p99_ms for m in models], "D", "99th percentile")
-    rows = range(len(models))
+    rows = np.arange(len(models))
     slos = [m.slo_ms for m in models]
-    low = [i - 0.42 for i in rows]
-    high = [i + 0.42 for i in rows]
-    axes.vlines(slos, low, high, color=INK, linewidth=1.4, label="SLO", zorder=3)
+    axes.vlines(slos, rows - 0.42, rows + 0.42, color=INK, linewidth=1.4, label="SLO", zorder=3)
     _limit_bars(axes, models)
-    names = [f"{_name(m.model)}  {_percent(m.on_time_pct)}" for m in models]
-    axes.set_yticks(list(rows), names, fontsize=7)
+    names = [f"{picture_text(m.model, _NAME)}  {_percent(m.on_time_pct)}" for m in models]
+    axes.set_yticks(rows, names, fontsize=7)
     axes.set_ylim(max(len(models), _FEWEST) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("latency (ms)")
@@ -85,8 +83,14 @@ def _draw_bars(axes: Any, models: Sequence[SimulatedModel], total: int) -> None:
     below = -0.06
     if len(models) < 12:
         below = -0.1
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, below), "ncols": 4}
-    axes.legend(**place, fontsize=7, handlelength=1.2, columnspacing=1.2)
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, below),
+        ncols=4,
+        fontsize=7,
+        handlelength=1.2,
+        columnspacing=1.2,
+    )
 
 
 def _stack_stages(axes: Any, models: Sequence[SimulatedModel]) -> None:
@@ -100,11 +104,21 @@ def _stack_stages(axes: Any, models: Sequence[SimulatedModel]) -> None:
         left = [a + b for a, b in zip(left, means, strict=True)]
 
 
-def _mark_percentile(axes: Any, values: Sequence[float | None], marker: str, label: str) -> None:
+def _mark_percentile(axes: Any, values: Sequence[NumberOrNone], marker: str, label: str) -> None:
     rows = [i for i, value in enumerate(values) if value is not None]
     known = [value for value in values if value is not None]
-    look = {"color": "white", "markeredgecolor": INK, "markersize": 4, "markeredgewidth": 0.9}
-    axes.plot(known, rows, marker, linestyle="none", label=label, zorder=4, **look)
+    axes.plot(
+        known,
+        rows,
+        marker,
+        linestyle="none",
+        label=label,
+        zorder=4,
+        color="white",
+        markeredgecolor=INK,
+        markersize=4,
+        markeredgewidth=0.9,
+    )
 
 
 def _limit_bars(axes: Any, models: Sequence[SimulatedModel]) -> None:
@@ -121,13 +135,13 @@ def _limit_bars(axes: Any, models: Sequence[SimulatedModel]) -> None:
             axes.text(0.01 * top, i, "nothing answered", va="center", fontsize=_SMALL, color=INK)
 
 
-def _percent(value: float | None) -> str:
+def _percent(value: NumberOrNone) -> str:
     if value is None:
         return "–"
     return f"{int(10 * value) / 10:g} %"
 
 
-def _line_look(number: int, named_width: float, other_width: float) -> dict[str, Any]:
+def _line_look(number: int, named_width: float, other_width: float) -> ValuesByName:
     """Return how the line of the ``number``-th worst model looks: its own hue, or grey behind those."""
     if number < len(_HUES):
         return {"color": _HUES[number], "linewidth": named_width, "zorder": 3}
@@ -148,7 +162,7 @@ def _draw_spread(axes: Any, models: Sequence[SimulatedModel]) -> None:
         answered = [q * (1 - never) for q in QUANTILES_PCT]
         name = None
         if number < len(_HUES):
-            name = _name(m.model)
+            name = picture_text(m.model, _NAME)
         axes.plot(multiples, answered, label=name, **_line_look(number, 1.5, 0.8))
         furthest = max(furthest, multiples[-1])
     axes.axvline(1, color=INK, linewidth=1.0)
@@ -206,9 +220,9 @@ def _draw_over_time(axes: Any, report: SimulationReport, models: Sequence[Simula
 def _title(report: SimulationReport) -> str:
     t = report.totals
     s = report.settings
-    arrivals = _name(s.arrivals.rpartition("/")[2], 48)
+    arrivals = picture_text(s.arrivals.rpartition("/")[2], 48)
     title = f"Plan of {s.policy}, arrivals {arrivals}, {s.duration_s:g} s: on time {t.goodput_rps:,.6g} req/s"
     title += f", promised {t.promised_goodput_rps:,.6g}"
     if t.expected_goodput_rps is not None:
         title += f", expected {t.expected_goodput_rps:,.6g}"
-    return f"{title}, {t.gpus_used:,} {plural(t.gpus_used, 'GPU')}"
+    return f"{title}, {plural(t.gpus_used, 'GPU')}"

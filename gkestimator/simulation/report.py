@@ -17,18 +17,17 @@ from gkestimator.documents.simulation import (
     simulation_json,
 )
 from gkestimator.reporting.simulated import (
-    FigureColumn,
     count_text,
     csv_text,
     figure_columns,
     first_of,
-    name_column,
     note_lines,
-    plural,
     rendered,
     share_text,
     text_of,
+    written_as,
 )
+from gkestimator.reporting.text import plural, words
 from gkestimator.tables.layout import TextColumn, text_table
 from gkestimator.tables.units import number_text, percent_text
 
@@ -45,30 +44,20 @@ _STAGE_PLACES = {
     "queue": "the queue",
     "gpu": "the GPU",
 }
-_ASKED: tuple[FigureColumn, ...] = (
-    ("asked/s", "asked_rps", number_text),
-    ("came/s", "arrived_rps", number_text),
+_ASKED = written_as(number_text, asked_rps="asked/s", arrived_rps="came/s")
+_SERVED = (
+    *written_as(number_text, throughput_rps="done/s", goodput_rps="on time/s"),
+    *written_as(share_text, on_time_pct="%"),
+    *written_as(number_text, latency_p50_ms="p50 ms", latency_p99_ms="p99 ms"),
 )
-_SERVED: tuple[FigureColumn, ...] = (
-    ("done/s", "throughput_rps", number_text),
-    ("on time/s", "goodput_rps", number_text),
-    ("%", "on_time_pct", share_text),
-    ("p50 ms", "latency_p50_ms", number_text),
-    ("p99 ms", "latency_p99_ms", number_text),
+_SLO = written_as(number_text, slo_ms="SLO ms")
+_REFUSED = written_as(number_text, rejected_rps="refused/s")
+_DROPPED = written_as(number_text, dropped_rps="dropped/s")
+_BATCHES = (
+    *written_as(number_text, batch_mean="batch"),
+    *written_as(percent_text, batches_full_pct="full %", batches_timed_out_pct="timed out %"),
 )
-_SLO: FigureColumn = ("SLO ms", "slo_ms", number_text)
-_REFUSED: FigureColumn = ("refused/s", "rejected_rps", number_text)
-_DROPPED: FigureColumn = ("dropped/s", "dropped_rps", number_text)
-_BATCHES: tuple[FigureColumn, ...] = (
-    ("batch", "batch_mean", number_text),
-    ("full %", "batches_full_pct", percent_text),
-    ("timed out %", "batches_timed_out_pct", percent_text),
-)
-_GPUS: tuple[FigureColumn, ...] = (
-    ("busy %", "busy_pct", percent_text),
-    ("Cuti %", "cuti_pct", percent_text),
-    ("Muti %", "muti_pct", percent_text),
-)
+_GPUS = written_as(percent_text, busy_pct="busy %", cuti_pct="Cuti %", muti_pct="Muti %")
 
 
 def render_simulation(report: SimulationReport, form: str) -> bytes:
@@ -107,9 +96,9 @@ def simulation_text(report: SimulationReport) -> str:
     lines += text_table(_stage_columns(report.models))
     if report.applications:
         names = [a.application for a in report.applications]
-        figures = [_SLO, *_ASKED, _REFUSED, *_SERVED]
+        figures = [*_SLO, *_ASKED, *_REFUSED, *_SERVED]
         columns = figure_columns(report.applications, figures)
-        lines += ["", *text_table([name_column("application", names), *columns])]
+        lines += ["", *text_table([words("application", names, shrink=10), *columns])]
     lines += ["", *_gpu_lines(report), "", *_totals(report)]
     return text_of([*lines, *note_lines(report.notes)])
 
@@ -136,18 +125,22 @@ def _settings(report: SimulationReport) -> list[str]:
     ]
 
 
+def _model_names(models: Sequence[SimulatedModel]) -> TextColumn:
+    return words("model", [m.model for m in models], shrink=10)
+
+
 def _service_columns(models: Sequence[SimulatedModel]) -> list[TextColumn]:
-    figures = [_SLO, ("replicas", "replicas", count_text), *_ASKED]
+    figures = [*_SLO, *written_as(count_text, replicas="replicas"), *_ASKED]
     if any(m.rejected_rps for m in models):
-        figures.append(_REFUSED)
+        figures += _REFUSED
     if any(m.dropped_rps for m in models):
-        figures.append(_DROPPED)
-    names = name_column("model", [m.model for m in models])
+        figures += _DROPPED
+    names = _model_names(models)
     return [names, *figure_columns(models, [*figures, *_SERVED])]
 
 
 def _stage_columns(models: Sequence[SimulatedModel]) -> list[TextColumn]:
-    columns = [name_column("model", [m.model for m in models])]
+    columns = [_model_names(models)]
     stages = list(STAGE_NAMES)
     if not any(m.network.mean_ms for m in models):
         stages.remove("network")
@@ -163,7 +156,7 @@ def _gpu_lines(report: SimulationReport) -> list[str]:
     if not report.gpus:
         return ["no GPU is used"]
     shown = report.gpus[:_GPUS_SHOWN]
-    names = name_column("GPU", [g.id for g in shown])
+    names = words("GPU", [g.id for g in shown], shrink=10)
     lines = text_table([names, *figure_columns(shown, _GPUS)])
     more = len(report.gpus) - len(shown)
     if more:
@@ -230,7 +223,7 @@ def _promise(report: SimulationReport) -> str:
     if t.expected_goodput_rps is not None:
         promise += f" and expected {number_text(t.expected_goodput_rps, digits=4)}"
     return (
-        f"{report.settings.policy} answers {number_text(t.goodput_rps, digits=4)} req/s on time on {t.gpus_used:,} "
+        f"{report.settings.policy} answers {number_text(t.goodput_rps, digits=4)} req/s on time on "
         f"{plural(t.gpus_used, 'GPU')} ({cost}); its plan promised {promise} req/s."
     )
 

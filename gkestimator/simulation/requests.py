@@ -11,6 +11,7 @@ from gkestimator.simulation.result import Result
 from gkestimator.simulation.system import System
 
 REQUEST_SUFFIXES = {".csv": "csv", ".parquet": "parquet"}
+_AS_KEPT = ("batch", "arrived_ms", "router_ms", "network_ms", "queue_ms", "gpu_ms")
 
 
 def check_writable(form: str) -> None:
@@ -48,12 +49,7 @@ def render_requests(system: System, result: Result, form: str) -> bytes:
             "model": models[kept.model],
             "replica": replicas[kept.replica],
             "gpu": gpus[kept.replica],
-            "batch": kept.batch,
-            "arrived_ms": kept.arrived_ms,
-            "router_ms": kept.router_ms,
-            "network_ms": kept.network_ms,
-            "queue_ms": kept.queue_ms,
-            "gpu_ms": kept.gpu_ms,
+            **{name: getattr(kept, name) for name in _AS_KEPT},
             "total_ms": total,
             "on_time": total <= slo[kept.model] * (1 + 1e-9),
         }

@@ -9,12 +9,12 @@ from typing import TypeAlias
 from gkestimator.core.option_kinds import File, Flag, Many, Number, Text, Word
 from gkestimator.core.options import Option, Value, variant
 from gkestimator.estimation.request import EstimateRequest, OnePath, Paths
+from gkestimator.interference.registry import MODELS
 from gkestimator.simulation.options import (
     ADMISSIONS,
     ASSIGNMENTS,
     COPIES,
     DROPS,
-    INTERFERENCES,
     RATES,
     ROUTINGS,
     SCALINGS,
@@ -62,7 +62,7 @@ class SimulateOptions:
         "deterministic", Word(SERVICES), "interval: drawn once a model from the estimate's interval."
     )
     interference: Value[str] = Option(
-        "contention", Word(INTERFERENCES), "How replicas of one GPU slow each other."
+        "contention", Word(tuple(MODELS)), "How replicas of one GPU slow each other."
     )
     coefficients: OnePath = Option(None, File(), "Coefficients of the interference model.")
     copy: Value[str] = Option(

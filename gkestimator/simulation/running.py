@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from gkestimator.core.compiled import COMPILED
 from gkestimator.core.errors import UsageError, one_line
@@ -15,6 +15,7 @@ from gkestimator.documents import PlacementPlan, read_cluster, read_plan
 from gkestimator.documents.simulation import SimulationReport, SimulationSettings
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.reporting.simulated import first_of
+from gkestimator.simulation.arrays import Files, Names, Texts, ValuesByName
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.making import make_arrivals, sources_of
 from gkestimator.simulation.arrivals.processes import PROCESSES
@@ -28,7 +29,7 @@ from gkestimator.simulation.conditions import (
     system_builder,
 )
 from gkestimator.simulation.engine.simulator import Simulator
-from gkestimator.simulation.options import Options
+from gkestimator.simulation.options import OPTION_WORDS, Options
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.run_options import SimulateOptions
 from gkestimator.simulation.summary import summarise
@@ -62,7 +63,7 @@ def simulate_plan(
     *,
     arrivals_name: str = "arrivals",
     rate_scale: float = 1.0,
-    notes: Sequence[str] = (),
+    notes: Texts = (),
     progress: Progress | None = None,
     **conditions: Unpack[Conditions],
 ) -> Simulated:
@@ -85,11 +86,7 @@ def simulate_plan(
         rate_scale=rate_scale,
         max_wait_ms=conditions.get("max_wait_ms"),
         admission=conditions.get("admission", "plan"),
-        routing=options.routing,
-        service=options.service,
-        copy=options.copy,
-        interference=options.interference,
-        drop=options.drop,
+        **{name: getattr(options, name) for name in OPTION_WORDS},
         coefficients=_line_or_none(conditions.get("coefficients")),
         network=_line_or_none(conditions.get("network")),
         window_s=options.window_ms / 1e3,
@@ -106,7 +103,7 @@ def _line_or_none(value: Path | str | None) -> str | None:
     return one_line(value)
 
 
-def _known_types(plan: PlacementPlan, gpu_specs: Sequence[Path | str]) -> tuple[GpuSpec, ...]:
+def _known_types(plan: PlacementPlan, gpu_specs: Files) -> tuple[GpuSpec, ...]:
     """Return the GPU types of ``plan`` of which something is known."""
     catalogue = gpu_catalogue(gpu_specs)
     specs = []
@@ -137,7 +134,7 @@ class PreparedRun:
     arrivals: Arrivals
     options: Options
     arrivals_name: str
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
 
 
 @dataclass(kw_only=True)
@@ -164,7 +161,7 @@ class FileRun(SimulateOptions):
             "duration_s": self.trace_duration_s,
             "loop": self.trace_loop or None,
         }
-        said: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        said: ValuesByName = {name: value for name, value in options.items() if value is not None}
         return Replay(**said) if said else None
 
     @property
@@ -198,7 +195,7 @@ class FileRun(SimulateOptions):
             replay=replay,
         )
         name = str(self.arrivals)
-        notes: tuple[str, ...] = ()
+        notes: Names = ()
         if isinstance(arrivals, ReplayedArrivals):
             name += f" ({_replay_words(arrivals.replay)})"
             notes = (_recorded_note(arrivals),)
@@ -211,7 +208,7 @@ class FileRun(SimulateOptions):
         options = self._options(_SECONDS if seconds is None else seconds)
         return PreparedRun(arrivals=arrivals, options=options, arrivals_name=name, notes=notes)
 
-    def conditions(self, tables: Sequence[Path | str]) -> Conditions:
+    def conditions(self, tables: Files) -> Conditions:
         """Return under which conditions plans are served by the rows of ``tables``."""
         return {
             "coefficients": self.coefficients,
@@ -229,11 +226,7 @@ class FileRun(SimulateOptions):
         return Options(
             duration_ms=duration_s * 1e3,
             warmup_ms=self.warmup_s * 1e3,
-            routing=self.routing,
-            drop=self.drop,
-            service=self.service,
-            copy=self.copy,
-            interference=self.interference,
+            **{name: getattr(self, name) for name in OPTION_WORDS},
             window_ms=1e3 * window_s,
             keep_requests=self.keep_requests,
             seed=self.seed,
@@ -276,7 +269,7 @@ def _recorded_note(arrivals: ReplayedArrivals) -> str:
 
 def simulate_files(
     plan: Path | str,
-    tables: Sequence[Path | str],
+    tables: Files,
     run: FileRun,
     *,
     progress: Progress | None = None,
@@ -304,7 +297,7 @@ def simulate_files(
 
 def replan_files(
     plan: Path | str,
-    tables: Sequence[Path | str],
+    tables: Files,
     cluster: Path | str,
     replanning: Replanning,
     run: FileRun,

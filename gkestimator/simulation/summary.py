@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from gkestimator.documents import PlacementPlan
 from gkestimator.documents.simulation import (
@@ -18,7 +17,7 @@ from gkestimator.documents.simulation import (
     StageTimes,
     TimelineModel,
 )
-from gkestimator.simulation.arrays import Floats, Ints
+from gkestimator.simulation.arrays import Floats, Ints, NumberOrNone, Texts, ValuesByName
 from gkestimator.simulation.histogram import quantile_ms
 from gkestimator.simulation.result import STAGES, Result
 from gkestimator.simulation.system import System
@@ -32,7 +31,7 @@ def summarise(
     system: System,
     result: Result,
     settings: SimulationSettings,
-    notes: Sequence[str] = (),
+    notes: Texts = (),
 ) -> SimulationReport:
     """Return the report of ``result``, had from simulating ``system``, which was built from ``plan``."""
     seconds = (result.until_ms - result.from_ms) / 1e3
@@ -62,19 +61,19 @@ def _timeline(system: System, result: Result) -> tuple[TimelineModel, ...]:
     return tuple(timeline)
 
 
-def window_means(totals: Floats, counts: Ints) -> tuple[float | None, ...]:
+def window_means(totals: Floats, counts: Ints) -> tuple[NumberOrNone, ...]:
     """Return the mean of each window; None of nothing."""
     return tuple(map(mean_of, totals.tolist(), counts.tolist()))
 
 
-def mean_of(total: float, count: int) -> float | None:
+def mean_of(total: float, count: int) -> NumberOrNone:
     """Return the mean of ``count`` things that sum to ``total``; None of nothing."""
     if count:
         return total / count
     return None
 
 
-def percent_of(part: int, whole: int) -> float | None:
+def percent_of(part: int, whole: int) -> NumberOrNone:
     """Return the share of ``whole`` in percent; None of nothing."""
     return mean_of(100 * part, whole)
 
@@ -88,9 +87,9 @@ def rejected_by_model(system: System, result: Result) -> list[int]:
     return rejected
 
 
-def _latencies(histogram: Ints, total_ms: float, count: int) -> dict[str, Any]:
+def _latencies(histogram: Ints, total_ms: float, count: int) -> ValuesByName:
     """Return mean, percentiles and quantiles of response times by field; all None without any."""
-    latencies: dict[str, Any] = {"latency_mean_ms": mean_of(total_ms, count)}
+    latencies: ValuesByName = {"latency_mean_ms": mean_of(total_ms, count)}
     for name, q in _PERCENTILES.items():
         latencies[f"latency_{name}_ms"] = quantile_ms(histogram, q)
     quantiles = [quantile_ms(histogram, q / 100) for q in QUANTILES_PCT]
@@ -130,7 +129,7 @@ def _models(
         on_time = int(result.on_time[m])
         batches = int(result.batches[m])
         arrived = int(result.arrived[m]) + rejected[m]
-        stages: dict[str, Any] = {}
+        stages: ValuesByName = {}
         for i, name in enumerate(STAGES[:_TOTAL]):
             stages[name] = StageTimes(
                 mean_ms=mean_of(float(result.sums_ms[m, i]), done),
@@ -207,7 +206,7 @@ def _gpus(plan: PlacementPlan, result: Result) -> tuple[SimulatedGpu, ...]:
     return tuple(gpus)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean(values: Sequence[NumberOrNone]) -> NumberOrNone:
     known = [v for v in values if v is not None]
     if len(known) < len(values):
         return None

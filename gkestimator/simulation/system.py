@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gkestimator.core.records import frozen
 from gkestimator.interference.base import TERMS
+from gkestimator.simulation.arrays import Names, NumberOrNone, Numbers, Wholes
 
 
 @frozen
@@ -24,7 +25,7 @@ class SimStage:
     """
 
     model: int
-    after: tuple[int, ...] = ()
+    after: Wholes = ()
     fan_out: float = 1.0
 
 
@@ -54,8 +55,8 @@ class SimGpu:
 
     id: str
     type: str
-    price_per_hour: float | None
-    terms: tuple[float, ...] = (0.0,) * TERMS
+    price_per_hour: NumberOrNone
+    terms: Numbers = (0.0,) * TERMS
 
 
 @frozen
@@ -82,21 +83,21 @@ class SimReplica:
     batch_size: int
     max_wait_ms: float
     weight: float
-    deal: float | None = None
+    deal: NumberOrNone = None
     sm_share_pct: float = 100.0
     partition: int | None = None
-    duty_cycle_ms: float | None = None
+    duty_cycle_ms: NumberOrNone = None
     turn_offset_ms: float = 0.0
-    batches: tuple[int, ...]
-    latencies_ms: tuple[float, ...]
-    copies_ms: tuple[float, ...] | None = None
-    request_ms: tuple[float, ...] | None = None
-    response_ms: tuple[float, ...] | None = None
-    features: tuple[tuple[float, ...], ...] | None = None
+    batches: Wholes
+    latencies_ms: Numbers
+    copies_ms: Numbers | None = None
+    request_ms: Numbers | None = None
+    response_ms: Numbers | None = None
+    features: tuple[Numbers, ...] | None = None
     sigma_below: float = 0.0
     sigma_above: float = 0.0
-    creq_pct: float | None = None
-    memory_pct: float | None = None
+    creq_pct: NumberOrNone = None
+    memory_pct: NumberOrNone = None
 
 
 @frozen
@@ -110,4 +111,4 @@ class System:
     models: tuple[SimModel, ...]
     gpus: tuple[SimGpu, ...]
     replicas: tuple[SimReplica, ...]
-    notes: tuple[str, ...] = ()
+    notes: Names = ()

@@ -22,11 +22,11 @@ from gkestimator.interference.contention import Contention
 from gkestimator.interference.gpulet import Gpulet
 from gkestimator.interference.igniter import Igniter
 from gkestimator.interference.laws import LEAST_CLOCK, slowdown
-from gkestimator.interference.registry import CODES, MODELS, make_interference
+from gkestimator.interference.registry import MODELS, law_code, make_interference
 from gkestimator.placement.contention import slowdowns
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Gpu
-from gkestimator.simulation.options import INTERFERENCES
+from gkestimator.simulation.options import OPTION_WORDS
 from gkestimator.tables import Requirement
 
 SPEC: GpuSpec = gpu_catalogue().spec("V100-SXM2-16GB")
@@ -105,12 +105,12 @@ def factor(
     return found
 
 
-def test_the_tables_of_names_agree() -> None:
-    assert set(MODELS) == set(CODES) == set(INTERFERENCES)
-    assert len(set(CODES.values())) == len(CODES)
+def test_each_name_has_a_law_of_its_own() -> None:
+    assert list(OPTION_WORDS["interference"]) == list(MODELS)
+    assert len({law_code(name) for name in MODELS}) == len(MODELS)
     for name in MODELS:
-        found = make_interference(name, gpus=[SPEC])
-        assert (found.name, found.code) == (name, CODES[name])
+        model = make_interference(name, gpus=[SPEC])
+        assert (model.name, model.code) == (name, law_code(name))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from gkestimator.interference.base import FEATURES, TERMS
+from gkestimator.interference.registry import MODELS
 from gkestimator.simulation.arrivals.base import Chunk
-from gkestimator.simulation.options import COPIES, DROPS, INTERFERENCES, ROUTINGS, SERVICES, Options
+from gkestimator.simulation.options import COPIES, DROPS, ROUTINGS, SERVICES, Options
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.system import SimGpu, SimModel, SimReplica, SimSource, SimStage, System
 
@@ -61,7 +62,7 @@ def case(seed: int, **fixed: Any) -> Case:
         "routing": str(rng.choice(ROUTINGS)),
         "service": "deterministic" if grid else str(rng.choice(SERVICES)),
         "copy": str(rng.choice(COPIES)),
-        "interference": str(rng.choice(INTERFERENCES)) if rng.random() < 0.5 else "none",
+        "interference": str(rng.choice(list(MODELS))) if rng.random() < 0.5 else "none",
         "drop": str(rng.choice(DROPS)),
     } | fixed
     options = Options(

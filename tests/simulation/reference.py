@@ -19,8 +19,9 @@ from _reference_parts import Answer, Batch, Copied, Gpu, Job, Replica, Request, 
 
 from gkestimator.interference.base import FEATURES
 from gkestimator.interference.laws import slowdown
+from gkestimator.interference.registry import law_code
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
-from gkestimator.simulation.options import INTERFERENCES, Options
+from gkestimator.simulation.options import Options
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.system import SimGpu, SimReplica, System
 
@@ -379,7 +380,7 @@ class Simulator:
         return r.at(r.what.copies_ms, size) if serial else 0.0
 
     def _change_speeds(self, gpu: Gpu) -> None:
-        code = INTERFERENCES.index(self.options.interference)
+        code = law_code(self.options.interference)
         for batch in gpu.running:
             slow = 1.0
             if code:

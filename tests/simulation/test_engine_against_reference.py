@@ -9,8 +9,9 @@ import pytest
 import reference
 from _cases import Case, case
 
+from gkestimator.interference.registry import MODELS
 from gkestimator.simulation.engine.simulator import Simulator
-from gkestimator.simulation.options import COPIES, INTERFERENCES, ROUTINGS, SERVICES
+from gkestimator.simulation.options import COPIES, ROUTINGS, SERVICES
 from gkestimator.simulation.result import Result
 
 # Sums that are added up in another order; nothing else may differ.
@@ -73,7 +74,7 @@ def test_every_option(routing: str, service: str, copy: str) -> None:
         both(case(seed, routing=routing, service=service, copy=copy))
 
 
-@pytest.mark.parametrize("interference", INTERFERENCES)
+@pytest.mark.parametrize("interference", MODELS)
 def test_every_interference(interference: str) -> None:
     for seed in range(2000, 2003):
         both(case(seed, interference=interference))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from gkestimator.core.errors import UsageError
 from gkestimator.documents import Application, ModelLoad, Workload
+from gkestimator.simulation.arrays import Series, Texts
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.processes import PROCESSES, ArrivalProcess
 from gkestimator.simulation.arrivals.profiles import has_profiles, read_profiles
@@ -23,8 +24,8 @@ def sources_of(workload: Workload) -> tuple[ModelLoad | Application, ...]:
 
 def make_arrivals(
     kind: str | Path,
-    rates_rps: Sequence[float],
-    names: Sequence[str],
+    rates_rps: Series,
+    names: Texts,
     *,
     seed: int = 0,
     rate_scale: float = 1.0,
@@ -68,7 +69,7 @@ def make_arrivals(
     return Streams([p.blocks for p in processes], rate_rps=sum(p.peak_rps for p in processes))
 
 
-def _check(rates_rps: Sequence[float], names: Sequence[str], seed: int, rate_scale: float) -> None:
+def _check(rates_rps: Series, names: Texts, seed: int, rate_scale: float) -> None:
     if len(rates_rps) != len(names):
         raise UsageError(f"arrivals: found {len(rates_rps)} rates and {len(names)} names, expected as many")
     for name, rate in zip(names, rates_rps, strict=True):

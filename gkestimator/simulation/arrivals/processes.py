@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import field
 
 import numpy as np
+from numpy.random import Generator
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
@@ -19,7 +20,7 @@ _BLOCK = 4096
 _SPAWN = 3
 
 
-def generator(seed: int, source: int, part: int = 0) -> np.random.Generator:
+def generator(seed: int, source: int, part: int = 0) -> Generator:
     """Return the generator of ``part`` (0: requests, 1: states of the rate, 2: replays) of source number ``source``."""
     return generator_of(seed, _SPAWN, source, part)
 
@@ -81,7 +82,7 @@ class ArrivalProcess:
                 yield times, float(times[-1])
 
 
-def _random(draw: np.random.Generator) -> Iterator[Floats]:
+def _random(draw: Generator) -> Iterator[Floats]:
     """Yield times of a Poisson process of rate 1."""
     last = 0.0
     while True:
@@ -92,7 +93,7 @@ def _random(draw: np.random.Generator) -> Iterator[Floats]:
         yield times
 
 
-def _even(draw: np.random.Generator) -> Iterator[Floats]:
+def _even(draw: Generator) -> Iterator[Floats]:
     """Yield times one apart, the first at random before 1."""
     phase = draw.random()
     first = 0

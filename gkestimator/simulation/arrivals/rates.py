@@ -14,7 +14,7 @@ import numpy as np
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
-from gkestimator.simulation.arrays import Floats, all_at_least
+from gkestimator.simulation.arrays import Floats, Numbers, all_at_least, count_below
 
 # Ascending times in ms, and the time up to which all are known: those that follow come then or later.
 Block = tuple[Floats, float]
@@ -49,8 +49,8 @@ class Profile:
     Raises UsageError: no points, lengths that differ, times that do not ascend, negative or infinite figures.
     """
 
-    times_s: tuple[float, ...]
-    rates_rps: tuple[float, ...]
+    times_s: Numbers
+    rates_rps: Numbers
     ramp: bool = False
 
     def __post_init__(self) -> None:
@@ -108,8 +108,8 @@ class Bursts:
     Raises UsageError: fewer than two states, lengths that differ, no factor above 0, sojourns not above 0.
     """
 
-    factors: tuple[float, ...] = (0.5, 3.0)
-    sojourns_s: tuple[float, ...] = (8.0, 2.0)
+    factors: Numbers = (0.5, 3.0)
+    sojourns_s: Numbers = (8.0, 2.0)
 
     def __post_init__(self) -> None:
         factors = np.asarray(self.factors, np.float64)
@@ -139,7 +139,7 @@ class Bursts:
         return cls(factors=(calm, factor), sojourns_s=(burst_s * (1 - share) / share, burst_s))
 
     @property
-    def relative(self) -> tuple[float, ...]:
+    def relative(self) -> Numbers:
         """Return the rates of the states over the mean rate."""
         weighted = sum(f * s for f, s in zip(self.factors, self.sojourns_s, strict=True))
         mean = weighted / sum(self.sojourns_s)
@@ -189,7 +189,7 @@ def bent(units: Iterator[Floats], stretches: Iterator[Segments]) -> Iterator[Blo
         while len(block):
             if stretch is None:
                 return
-            split = int(np.searchsorted(block, stretch.end_units, side="left"))
+            split = count_below(block, stretch.end_units)
             times: Floats = np.empty(0)
             if split:
                 times = _inverse(block[:split], stretch)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.random import Generator
 
 from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.core.records import frozen
-from gkestimator.simulation.arrays import Ints
+from gkestimator.simulation.arrays import Ints, NumberOrNone, Texts
 from gkestimator.simulation.arrivals.scaling import copied, strided
-from gkestimator.simulation.arrivals.spool import Piece, Spool, sliced
+from gkestimator.simulation.arrivals.spool import Pieces, Spool, sliced
 from gkestimator.simulation.traces.reading import Trace
 
 _MINUTE = 60.0
@@ -33,11 +33,11 @@ class Recorded(abc.ABC):
     first_s: float
 
     @abc.abstractmethod
-    def scaled(self, source: int, factor: float, draw: np.random.Generator) -> Iterator[Piece]:
+    def scaled(self, source: int, factor: float, draw: Generator) -> Pieces:
         """Yield one round of the source's requests, seconds from the start, ``factor`` times as many."""
 
     @abc.abstractmethod
-    def gap_cv(self, source: int) -> float | None:
+    def gap_cv(self, source: int) -> NumberOrNone:
         """Return standard deviation over mean of the times between the source's requests (None: not known)."""
 
 
@@ -52,12 +52,12 @@ class _Share:
 
 def record(
     path: Path,
-    names: Sequence[str],
+    names: Texts,
     *,
     form: str | None,
     assign: str,
     start_s: float,
-    duration_s: float | None,
+    duration_s: NumberOrNone,
     lengths: bool = False,
 ) -> Recorded:
     """Read the trace at ``path`` for the sources ``names``; arguments as in
@@ -81,10 +81,10 @@ class _Requests(Recorded):
     def __init__(
         self,
         trace: Trace,
-        names: Sequence[str],
+        names: Texts,
         assign: str,
         start_s: float,
-        duration_s: float | None,
+        duration_s: NumberOrNone,
         lengths: bool,
     ) -> None:
         count = len(names)
@@ -131,10 +131,10 @@ class _Requests(Recorded):
         self.period_s = _period(trace.path, self._spool, total, last, start_s, duration_s)
         self.first_s = self._spool.first_s
 
-    def scaled(self, source: int, factor: float, draw: np.random.Generator) -> Iterator[Piece]:
+    def scaled(self, source: int, factor: float, draw: Generator) -> Pieces:
         return copied(self._pieces(source), factor, self.period_s, draw)
 
-    def gap_cv(self, source: int) -> float | None:
+    def gap_cv(self, source: int) -> NumberOrNone:
         count = int(self.counts[source])
         if count < 3:
             return None
@@ -159,7 +159,7 @@ class _Requests(Recorded):
         squares = max(squares - mean**2, 0.0)
         return math.sqrt(squares / (count - 1)) / mean
 
-    def _pieces(self, source: int) -> Iterator[Piece]:
+    def _pieces(self, source: int) -> Pieces:
         share = self._shares[source]
         pieces = self._spool.pieces(share.lane)
         if share.step == 1:
@@ -170,7 +170,7 @@ class _Requests(Recorded):
 class _Minutes(Recorded):
     """Spread the requests of each minute at random over it: of more is nothing known."""
 
-    def __init__(self, trace: Trace, count: int, start_s: float, duration_s: float | None) -> None:
+    def __init__(self, trace: Trace, count: int, start_s: float, duration_s: NumberOrNone) -> None:
         for what, seconds in (("start", start_s), ("duration", duration_s or 0.0)):
             if seconds % _MINUTE:
                 raise UsageError(
@@ -207,7 +207,7 @@ class _Minutes(Recorded):
         self.period_s = lanes.shape[1] * _MINUTE
         self.first_s = int(lanes.any(axis=0).argmax()) * _MINUTE
 
-    def scaled(self, source: int, factor: float, draw: np.random.Generator) -> Iterator[Piece]:
+    def scaled(self, source: int, factor: float, draw: Generator) -> Pieces:
         whole = int(factor)
         for minute, count in enumerate(self._minutes[source]):
             # Places in the minute are independent, so copies and thinning may be done on the count.
@@ -225,7 +225,7 @@ class _Minutes(Recorded):
                 times = np.sort(draw.random(here)) * span + part * span
                 yield minute * _MINUTE + times, None
 
-    def gap_cv(self, source: int) -> float | None:
+    def gap_cv(self, source: int) -> NumberOrNone:
         return None
 
 
@@ -240,7 +240,7 @@ def _shares(streams: int, sources: int) -> list[_Share]:
 
 
 def _period(
-    path: Path, spool: Spool, total: int, last_s: float, start_s: float, duration_s: float | None
+    path: Path, spool: Spool, total: int, last_s: float, start_s: float, duration_s: NumberOrNone
 ) -> float:
     """Return how long the used part lasts: as asked, or to the trace's last request and a mean gap."""
     if duration_s is not None and last_s >= start_s + duration_s:

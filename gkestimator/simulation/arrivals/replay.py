@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.core.records import frozen
-from gkestimator.simulation.arrays import Floats, Ints
+from gkestimator.simulation.arrays import Floats, Ints, NumberOrNone, Series, Texts, count_below
 from gkestimator.simulation.arrivals.base import Chunk
 from gkestimator.simulation.arrivals.processes import generator
 from gkestimator.simulation.arrivals.rates import Block
@@ -46,7 +46,7 @@ class Replay:
 
     form: str | None = None
     start_s: float = 0.0
-    duration_s: float | None = None
+    duration_s: NumberOrNone = None
     loop: bool = False
     assign: str = "auto"
     rates: str = "plan"
@@ -73,7 +73,7 @@ class Recording:
     name: str
     requests: int
     mean_rps: float
-    gap_cv: float | None
+    gap_cv: NumberOrNone
     factor: float
 
 
@@ -90,8 +90,8 @@ class ReplayedArrivals(Streams):
     def __init__(
         self,
         path: Path,
-        names: Sequence[str],
-        rates_rps: Sequence[float],
+        names: Texts,
+        rates_rps: Series,
         *,
         replay: Replay,
         seed: int,
@@ -173,9 +173,9 @@ def replay_lengths(
     path: Path,
     *,
     replay: Replay | None = None,
-    rate_rps: float | None = None,
+    rate_rps: NumberOrNone = None,
     seed: int = 0,
-    until_ms: float | None = None,
+    until_ms: NumberOrNone = None,
 ) -> Iterator[tuple[Floats, Ints]]:
     """Return all requests of a trace with lengths as one source.
 
@@ -213,7 +213,7 @@ def replay_lengths(
         draw = generator(seed, 0, 2)
         for times, lengths, known in _rounds(recorded, 0, scale / speed, how.loop, draw):
             times = times * unit_ms
-            stop = int(np.searchsorted(times, end, side="left"))
+            stop = count_below(times, end)
             if stop and lengths is not None:
                 yield times[:stop], lengths[:stop]
             if known * unit_ms >= end:

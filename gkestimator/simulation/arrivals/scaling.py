@@ -15,15 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.random import Generator
 
 from gkestimator.simulation.arrays import Floats, Ints
-from gkestimator.simulation.arrivals.spool import Piece, sliced
+from gkestimator.simulation.arrivals.spool import Piece, Pieces, sliced
 
 MAX_FACTOR = 1e6
 _OUT = 65_536
 
 
-def strided(pieces: Iterator[Piece], first: int, step: int) -> Iterator[Piece]:
+def strided(pieces: Pieces, first: int, step: int) -> Pieces:
     """Yield every ``step``-th request from number ``first`` on: the part of one of ``step`` models dealt in turn."""
     before = 0
     for times, lengths in pieces:
@@ -32,9 +33,7 @@ def strided(pieces: Iterator[Piece], first: int, step: int) -> Iterator[Piece]:
         yield times[part], sliced(lengths, part)
 
 
-def copied(
-    pieces: Iterator[Piece], factor: float, end_s: float, draw: np.random.Generator
-) -> Iterator[Piece]:
+def copied(pieces: Pieces, factor: float, end_s: float, draw: Generator) -> Pieces:
     """Yield ``pieces`` with ``factor`` times as many requests, as said above; the last gap ends at ``end_s``.
 
     Factor 1 changes nothing and draws nothing.
@@ -54,7 +53,7 @@ def _multiplied(
     lengths: Ints | None,
     following: Floats,
     factor: float,
-    draw: np.random.Generator,
+    draw: Generator,
 ) -> Piece:
     whole = int(factor)
     counts = whole + (draw.random(len(times)) < factor - whole)
@@ -71,7 +70,7 @@ def _multiplied(
     return copies, sliced(lengths, origin)
 
 
-def _with_next(pieces: Iterator[Piece], end_s: float) -> Iterator[tuple[Floats, Ints | None, Floats]]:
+def _with_next(pieces: Pieces, end_s: float) -> Iterator[tuple[Floats, Ints | None, Floats]]:
     """Yield each piece with the time of the request after each; its last goes to the next, where that is known."""
     times = np.empty(0)
     lengths = None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 
-from gkestimator.core.errors import OutputError
 from gkestimator.simulation.arrays import Floats, Ints
+from gkestimator.simulation.traces.ordering import append_temporary
 
 # Ascending times in seconds and, where they are kept, lengths in tokens.
 Piece = tuple[Floats, Ints | None]
+Pieces: TypeAlias = Iterator[Piece]
 _FLUSH = 8192
 _PIECE = 65_536
 _IN_MEMORY = 2**24
@@ -68,7 +70,7 @@ class Spool:
             if self._held[i] >= _FLUSH:
                 self._flush(i)
 
-    def pieces(self, lane: int) -> Iterator[Piece]:
+    def pieces(self, lane: int) -> Pieces:
         """Yield the requests of ``lane`` from the first."""
         if self._waiting[lane]:
             self._flush(lane)
@@ -91,13 +93,7 @@ class Spool:
             data = times[part].tobytes()
             if lengths is not None:
                 data += lengths[part].tobytes()
-            try:
-                self._file.seek(self._end)
-                self._file.write(data)
-            except OSError as e:
-                raise OutputError(
-                    f"temporary file in {tempfile.gettempdir()}: cannot be written: {e.strerror} (TMPDIR says where)"
-                ) from e
+            append_temporary(self._file, data)
             self._pieces[lane].append((self._end, len(times[part])))
             self._end += len(data)
         self._waiting[lane] = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from gkestimator.core.errors import UsageError
-from gkestimator.simulation.arrays import Floats, ascend_from_zero
+from gkestimator.simulation.arrays import Floats, ascend_from_zero, count_below
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.arrivals.rates import Block
 
@@ -68,7 +68,7 @@ class _Stream:
     def before(self, end_ms: float) -> Floats:
         """Return the times not given yet that are before ``end_ms``."""
         times = np.concatenate(self.parts)
-        split = int(np.searchsorted(times, end_ms, side="left"))
+        split = count_below(times, end_ms)
         # A copy: a view would keep the whole block.
         self.parts = [times[split:].copy()]
         return times[:split]
@@ -129,18 +129,18 @@ class Cutter:
 
         Beyond the end of the arrivals nothing comes.
         """
-        parts: list[list[Floats]] = [[] for _ in self._held.times_ms]
-        while True:
-            rest = []
-            for times, taken in zip(self._held.times_ms, parts, strict=True):
-                cut = int(np.searchsorted(times, end_ms, side="left"))
-                taken.append(times[:cut])
-                rest.append(times[cut:])
-            self._held = Chunk(end_ms=self._held.end_ms, times_ms=tuple(rest))
-            if self._held.end_ms >= end_ms:
-                break
+        held = self._held
+        while held.end_ms < end_ms:
             chunk = next(self._chunks, None)
             if chunk is None:
                 break
-            self._held = chunk
-        return Chunk(end_ms=end_ms, times_ms=tuple(np.concatenate(p) for p in parts))
+            pairs = zip(held.times_ms, chunk.times_ms, strict=True)
+            held = Chunk(end_ms=chunk.end_ms, times_ms=tuple(np.concatenate(pair) for pair in pairs))
+        taken = []
+        rest = []
+        for times in held.times_ms:
+            cut = count_below(times, end_ms)
+            taken.append(times[:cut])
+            rest.append(times[cut:])
+        self._held = Chunk(end_ms=held.end_ms, times_ms=tuple(rest))
+        return Chunk(end_ms=end_ms, times_ms=tuple(taken))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
 from gkestimator.documents import Workload
 from gkestimator.documents.checking import Fields
+from gkestimator.simulation.arrays import AnyByName, ValuesByName
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.making import make_arrivals, sources_of
 from gkestimator.simulation.arrivals.processes import PROCESSES
@@ -32,7 +31,7 @@ class ArrivalsEntry:
     label: str
     kind: str | None
     trace: Path | None
-    options: Mapping[str, Any]
+    options: AnyByName
 
 
 def read_arrivals(fields: Fields, here: Path) -> tuple[ArrivalsEntry, ...]:
@@ -61,7 +60,7 @@ def read_arrivals(fields: Fields, here: Path) -> tuple[ArrivalsEntry, ...]:
     return distinct(fields, "arrivals", read)
 
 
-def _replay(part: Fields) -> dict[str, Any]:
+def _replay(part: Fields) -> ValuesByName:
     loop = part.take("loop", False)
     if not isinstance(loop, bool):
         raise part.fail("loop", f"found {loop!r}, expected true or false")
@@ -75,7 +74,7 @@ def _replay(part: Fields) -> dict[str, Any]:
     }
 
 
-def _bursts(part: Fields) -> dict[str, Any]:
+def _bursts(part: Fields) -> ValuesByName:
     options = {name: part.number(name, None, null=True) for name in _BURST}
     missing = [name for name, value in options.items() if value is None]
     if len(missing) == len(_BURST):
@@ -89,7 +88,7 @@ def _bursts(part: Fields) -> dict[str, Any]:
     return options
 
 
-def _states(options: Mapping[str, Any]) -> Bursts | None:
+def _states(options: AnyByName) -> Bursts | None:
     if not options:
         return None
     factor, share, seconds = (options[name] for name in _BURST)

@@ -12,6 +12,7 @@ from typing import Any
 
 from gkestimator.core.records import frozen
 from gkestimator.documents import Cluster, Workload
+from gkestimator.simulation.arrays import AnyByName
 from gkestimator.simulation.comparing.arriving import ArrivalsEntry
 from gkestimator.simulation.comparing.reading import with_files
 from gkestimator.simulation.comparing.spec import (
@@ -45,8 +46,8 @@ class CellJob:
     workload: Workload
     cluster: Cluster
     tables: tuple[Path, ...]
-    settings: Mapping[str, Any]
-    labels: Mapping[str, Any]
+    settings: AnyByName
+    labels: AnyByName
     cells: tuple[Cell, ...]
 
 
@@ -89,14 +90,14 @@ def jobs(spec: ComparisonSpec, version: str) -> Iterator[CellJob]:
         )
 
 
-def _key(decides: Mapping[str, Any], arrivals: ArrivalsEntry, seed: int, digests: Mapping[Path, str]) -> str:
+def _key(decides: AnyByName, arrivals: ArrivalsEntry, seed: int, digests: Mapping[Path, str]) -> str:
     trace = with_files(arrivals.trace, digests)
     whole = {**decides, "arrivals": [arrivals.kind, trace, _plain(arrivals.options, digests)], "seed": seed}
     text = json.dumps(whole, sort_keys=True, default=_as_text)
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
-def _plain(values: Mapping[str, Any], digests: Mapping[Path, str]) -> Any:
+def _plain(values: AnyByName, digests: Mapping[Path, str]) -> Any:
     """Return ``values`` in order, with the contents' hash in place of every file."""
     return with_files(dict(sorted(values.items())), digests)
 

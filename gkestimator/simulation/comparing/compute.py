@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.documents import PlacementPlan
@@ -16,10 +16,11 @@ from gkestimator.placement.building import build_problem
 from gkestimator.placement.policy import PolicyError
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
+from gkestimator.simulation.arrays import AnyByName, ValuesByName
 from gkestimator.simulation.comparing.cells import Cell, CellJob
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
 
-Cells: TypeAlias = Mapping[str, Mapping[str, Any]]
+Cells: TypeAlias = Mapping[str, AnyByName]
 """Results of cells by key: ``status`` (``ok``, ``refused``: policy or simulator cannot, ``failed``: a defect or a
 process that died), ``reason`` or ``plan`` and ``simulation``; ``decision_ms``: the time that placing took here."""
 
@@ -38,7 +39,7 @@ def compute(job: CellJob) -> Cells:
         answer = _answer(e)
         return {cell.key: answer for cell in job.cells}
     placed = {"plan": _plan(plan), "decision_ms": decision_ms}
-    results: dict[str, Mapping[str, Any]] = {}
+    results: dict[str, AnyByName] = {}
     for cell in job.cells:
         try:
             report = _simulated(job, cell, plan, rows)
@@ -119,7 +120,7 @@ def _simulated(
     ).report
 
 
-def _plan(plan: PlacementPlan) -> dict[str, Any]:
+def _plan(plan: PlacementPlan) -> ValuesByName:
     asked_rps = sum(m.rate_rps for m in plan.workload.models)
     asked_rps += sum(sum(a.rates_rps().values()) for a in plan.workload.applications)
     return {
@@ -130,7 +131,7 @@ def _plan(plan: PlacementPlan) -> dict[str, Any]:
     }
 
 
-def _simulation(report: SimulationReport) -> dict[str, Any]:
+def _simulation(report: SimulationReport) -> ValuesByName:
     """Return what the tables and pictures of a comparison need; the timeline would be most of the file."""
     return {
         "totals": dataclasses.asdict(report.totals),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gkestimator.documents.simulation import QUANTILES_PCT
 from gkestimator.reporting.simulated import title_of
+from gkestimator.simulation.arrays import AnyByName, ValuesByName
 from gkestimator.simulation.comparing.cells import Cell, CellJob
 from gkestimator.simulation.comparing.look import line_look
 
@@ -18,7 +19,7 @@ def nearest(scales: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return min(scales, key=lambda s: (abs(s[0] - 1), abs(s[1] - 1), s))
 
 
-def latency_picture(cells: Sequence[tuple[CellJob, Cell, Mapping[str, Any]]], title: str) -> Any:
+def latency_picture(cells: Sequence[tuple[CellJob, Cell, AnyByName]], title: str) -> Any:
     """Return a figure of the share of the requests that arrived which were answered within a time.
 
     It is of the first seed. A line ends at the share that was answered at all.
@@ -32,7 +33,7 @@ def latency_picture(cells: Sequence[tuple[CellJob, Cell, Mapping[str, Any]]], ti
     policies = list(dict.fromkeys(job.labels["policy"] for job, _, _ in shown))
     figure = Figure(figsize=(3.6 * len(arrivals) + 1.0, 3.1), layout="constrained")
     (row,) = figure.subplots(1, len(arrivals), squeeze=False, sharey=True, sharex=True)
-    lines: dict[str, Any] = {}
+    lines: ValuesByName = {}
     for job, cell, result in shown:
         simulation = result.get("simulation") or {}
         totals = simulation.get("totals") or {}

@@ -10,7 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from gkestimator.core.records import frozen
-from gkestimator.simulation.comparing.results import Row
+from gkestimator.simulation.arrays import Names, NumberOrNone, Numbers, Texts
+from gkestimator.simulation.comparing.results import Row, RowList
 
 
 @frozen
@@ -49,16 +50,16 @@ class Panel:
 
     where: Mapping[str, str]
     x: str
-    xs: tuple[float, ...]
+    xs: Numbers
     measure: Measure
-    values: Mapping[str, tuple[float | None, ...]]
+    values: Mapping[str, tuple[NumberOrNone, ...]]
 
     @property
     def column(self) -> str:
         """Return the column of the rows that is shown."""
         return self.measure.column
 
-    def best(self, at: int) -> tuple[str, ...]:
+    def best(self, at: int) -> Names:
         """Return the policies whose value at ``xs[at]`` is best (to 0.05 %); none where the measure has no best."""
         known: dict[str, float] = {}
         for policy, values in self.values.items():
@@ -69,7 +70,7 @@ class Panel:
         return tuple(policy for policy, value in known.items() if value >= top - 5e-4 * abs(top))
 
 
-def panels_of(rows: Sequence[Row], columns: Sequence[str]) -> tuple[Panel, ...]:
+def panels_of(rows: RowList, columns: Texts) -> tuple[Panel, ...]:
     """Return a panel for each of ``columns`` and each combination of workload, cluster, arrivals and the
     other scale.
 
@@ -97,8 +98,8 @@ def panels_of(rows: Sequence[Row], columns: Sequence[str]) -> tuple[Panel, ...]:
     return tuple(panels)
 
 
-def _panel(rows: Sequence[Row], where: Mapping[str, str], x: str, measure: Measure) -> Panel:
-    cells: dict[tuple[str, float], list[float | None]] = defaultdict(list)
+def _panel(rows: RowList, where: Mapping[str, str], x: str, measure: Measure) -> Panel:
+    cells: dict[tuple[str, float], list[NumberOrNone]] = defaultdict(list)
     for row in rows:
         cells[row.policy, getattr(row, x)].append(getattr(row, measure.column))
     xs = sorted({at for _, at in cells})
@@ -108,7 +109,7 @@ def _panel(rows: Sequence[Row], where: Mapping[str, str], x: str, measure: Measu
     return Panel(where=where, x=x, xs=tuple(xs), measure=measure, values=values)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean(values: Sequence[NumberOrNone]) -> NumberOrNone:
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None

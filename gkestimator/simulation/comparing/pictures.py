@@ -10,10 +10,11 @@ from typing import Any
 
 from gkestimator.reporting.simulated import drawing, title_of
 from gkestimator.reporting.style import saved
+from gkestimator.simulation.arrays import Series
 from gkestimator.simulation.comparing.latencies import latency_picture
 from gkestimator.simulation.comparing.look import colour_of, label_ends, line_look
 from gkestimator.simulation.comparing.panels import PLANNED, Panel, panels_of
-from gkestimator.simulation.comparing.results import Row
+from gkestimator.simulation.comparing.results import RowList
 from gkestimator.simulation.comparing.run import Compared
 
 _FORM = "svg"
@@ -27,7 +28,7 @@ _NAMES = {"rate_scale": "load", "slo_scale": "slo"}
 _OTHER = {"rate_scale": "slo_scale", "slo_scale": "rate_scale"}
 
 
-def draw_pictures(rows: Sequence[Row], compared: Compared) -> tuple[dict[str, bytes], str | None]:
+def draw_pictures(rows: RowList, compared: Compared) -> tuple[dict[str, bytes], str | None]:
     """Return pictures by file name; without matplotlib none, and why.
 
     They are, for each workload and cluster, the measures over load (and over objective), and the latencies'
@@ -45,7 +46,7 @@ def draw_pictures(rows: Sequence[Row], compared: Compared) -> tuple[dict[str, by
     return pictures, None
 
 
-def _measure_figures(rows: Sequence[Row]) -> Iterator[tuple[str, Any]]:
+def _measure_figures(rows: RowList) -> Iterator[tuple[str, Any]]:
     groups: dict[tuple[str, str, str, str], list[Panel]] = defaultdict(list)
     for panel in panels_of(rows, _COLUMNS):
         other = _OTHER[panel.x]
@@ -63,7 +64,7 @@ def _measure_figures(rows: Sequence[Row]) -> Iterator[tuple[str, Any]]:
         yield name, _over(panels, f"{workload} on {cluster}", asked)
 
 
-def _latency_figures(rows: Sequence[Row], compared: Compared) -> Iterator[tuple[str, Any]]:
+def _latency_figures(rows: RowList, compared: Compared) -> Iterator[tuple[str, Any]]:
     for workload, cluster in dict.fromkeys((r.workload, r.cluster) for r in rows):
         cells = []
         for job, cell, result in compared.cells:
@@ -73,7 +74,7 @@ def _latency_figures(rows: Sequence[Row], compared: Compared) -> Iterator[tuple[
             yield f"{workload}-{cluster}-latency", latency_picture(cells, f"{workload} on {cluster}")
 
 
-def _asked(rows: Sequence[Row], panel: Panel) -> dict[float, float]:
+def _asked(rows: RowList, panel: Panel) -> dict[float, float]:
     """Return the requests per second that the workload asks for, by load."""
     asked = {}
     for row in rows:
@@ -130,7 +131,7 @@ def _known(panel: Panel) -> list[float]:
     return [value for line in panel.values.values() for value in line if value is not None]
 
 
-def _draw_asked(axes: Any, xs: Sequence[float], asked: Mapping[float, float]) -> None:
+def _draw_asked(axes: Any, xs: Series, asked: Mapping[float, float]) -> None:
     """Draw the requests per second that the workload asks for."""
     loads = [x for x in xs if x in asked]
     if not loads:

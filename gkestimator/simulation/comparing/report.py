@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gkestimator.core.records import frozen
-from gkestimator.reporting.simulated import FigureColumn, figure_columns, name_column, plural
+from gkestimator.reporting.simulated import figure_columns, written_as
+from gkestimator.reporting.text import plural, words
+from gkestimator.simulation.arrays import Names, NumberOrNone, Texts
 from gkestimator.simulation.comparing.latencies import nearest
 from gkestimator.simulation.comparing.panels import Panel, panels_of
 from gkestimator.simulation.comparing.pictures import draw_pictures
-from gkestimator.simulation.comparing.results import Row, results_csv, results_json, rows_of
+from gkestimator.simulation.comparing.results import Row, RowList, results_csv, results_json, rows_of
 from gkestimator.simulation.comparing.run import Compared
 from gkestimator.simulation.comparing.spec import ComparisonSpec
 from gkestimator.tables import write_bytes
@@ -25,33 +27,26 @@ _MANY = 5
 _SETTINGS = ("duration_s", "warmup_s", "service", "interference", "admission", "drop", "routing", "copy")
 
 
-def _count(value: float | None) -> str:
+def _count(value: NumberOrNone) -> str:
     if value is None:
         return number_text(None)
     return f"{value:g}"
 
 
-def _share(value: float | None) -> str:
+def _share(value: NumberOrNone) -> str:
     """Return a percentage; what is not all of it is not rounded up to 100."""
     if value is None or not 99 <= value < 100:
         return percent_text(value)
     return f"{min(value, 99.99):.2f}"
 
 
-_FIGURES: tuple[FigureColumn, ...] = (
-    ("promised req/s", "promised_rps", number_text),
-    ("expected", "expected_rps", number_text),
-    ("simulated", "goodput_rps", number_text),
-    ("on time %", "on_time_pct", _share),
-    ("worst model %", "least_on_time_pct", _share),
-    ("rejected %", "rejected_pct", percent_text),
-    ("dropped %", "dropped_pct", percent_text),
-    ("p50 ms", "latency_p50_ms", number_text),
-    ("p99 ms", "latency_p99_ms", number_text),
-    ("batch", "batch_mean", number_text),
-    ("GPUs", "gpus_used", _count),
-    ("USD/h", "cost_per_hour", number_text),
-    ("decision ms", "decision_ms", number_text),
+_FIGURES = (
+    *written_as(number_text, promised_rps="promised req/s", expected_rps="expected", goodput_rps="simulated"),
+    *written_as(_share, on_time_pct="on time %", least_on_time_pct="worst model %"),
+    *written_as(percent_text, rejected_pct="rejected %", dropped_pct="dropped %"),
+    *written_as(number_text, latency_p50_ms="p50 ms", latency_p99_ms="p99 ms", batch_mean="batch"),
+    *written_as(_count, gpus_used="GPUs"),
+    *written_as(number_text, cost_per_hour="USD/h", decision_ms="decision ms"),
 )
 
 
@@ -60,7 +55,7 @@ class Report:
     """Hold ``text`` for a terminal; ``words`` close the run; ``whole``: every cell has a result."""
 
     text: str
-    words: tuple[str, ...]
+    words: Names
     whole: bool
 
 
@@ -101,7 +96,7 @@ def panel_table(panel: Panel) -> list[str]:
     return markdown_table(_columns(panel, bold=True))
 
 
-def _at_one_load(rows: Sequence[Row]) -> list[str]:
+def _at_one_load(rows: RowList) -> list[str]:
     """Return every cell at the load and the objective nearest to the workload's own, with all its figures."""
     if not rows:
         return []
@@ -112,7 +107,7 @@ def _at_one_load(rows: Sequence[Row]) -> list[str]:
         if (row.rate_scale, row.slo_scale) == (rate, slo):
             groups[row.workload, row.cluster, row.arrivals, row.seed].append(row)
     for (workload, cluster, arrivals, seed), members in groups.items():
-        policies = name_column("policy", [row.policy for row in members])
+        policies = words("policy", [row.policy for row in members], shrink=10)
         lines += [
             "",
             f"## load x {rate:g} · SLO x {slo:g} · workload {workload} · cluster {cluster} · arrivals {arrivals} · "
@@ -125,7 +120,7 @@ def _at_one_load(rows: Sequence[Row]) -> list[str]:
 
 def _columns(panel: Panel, *, bold: bool = False) -> list[TextColumn]:
     policies = list(panel.values)
-    columns = [name_column("policy", policies)]
+    columns = [words("policy", policies, shrink=10)]
     for at, x in enumerate(panel.xs):
         best = panel.best(at)
         cells = []
@@ -138,7 +133,7 @@ def _columns(panel: Panel, *, bold: bool = False) -> list[TextColumn]:
     return columns
 
 
-def _text(panel: Panel, value: float | None) -> str:
+def _text(panel: Panel, value: NumberOrNone) -> str:
     if value is None or panel.column.endswith("_pct"):
         return _share(value)
     if panel.column == "gpus_used":
@@ -146,9 +141,7 @@ def _text(panel: Panel, value: float | None) -> str:
     return number_text(value)
 
 
-def _markdown(
-    spec: ComparisonSpec, panels: Sequence[Panel], rows: Sequence[Row], pictures: Sequence[str]
-) -> str:
+def _markdown(spec: ComparisonSpec, panels: Sequence[Panel], rows: RowList, pictures: Texts) -> str:
     settings = ", ".join(f"{name.replace('_', ' ')} {spec.settings[name]}" for name in _SETTINGS)
     means = ""
     if len(spec.seeds) > 1:
@@ -156,7 +149,7 @@ def _markdown(
     lines = [
         f"# Comparison {spec.path.stem}",
         "",
-        f"{len(rows):,} {plural(len(rows), 'cell')}. {settings}. Seeds: {', '.join(map(str, spec.seeds))}{means}. "
+        f"{plural(len(rows), 'cell')}. {settings}. Seeds: {', '.join(map(str, spec.seeds))}{means}. "
         "Loads multiply the rates of the workload, SLO scales its "
         "objectives; a policy places each load anew. Bold: best to 0.05 %. A dash: refused, failed or none.",
     ]
@@ -172,28 +165,28 @@ def _markdown(
     return "\n".join(lines) + "\n"
 
 
-def _bad(rows: Sequence[Row]) -> list[Row]:
+def _bad(rows: RowList) -> list[Row]:
     return [r for r in rows if r.status != "ok"]
 
 
-def _reasons(bad: Sequence[Row]) -> list[str]:
+def _reasons(bad: RowList) -> list[str]:
     groups = Counter((row.policy, row.status, row.reason or "") for row in bad)
     lines = []
     for (policy, status, reason), count in groups.items():
-        lines.append(f"{policy} {status} in {count:,} {plural(count, 'cell')}: {reason}")
+        lines.append(f"{policy} {status} in {plural(count, 'cell')}: {reason}")
     return lines
 
 
-def _words(rows: Sequence[Row], compared: Compared, folder: Path, missing: str | None) -> tuple[str, ...]:
+def _words(rows: RowList, compared: Compared, folder: Path, missing: str | None) -> Names:
     there = ""
     if len(rows) > compared.computed:
         there = f", {len(rows) - compared.computed:,} kept"
-    total = f"{len(rows):,} {plural(len(rows), 'cell')}"
-    words = [f"gkest: {total}, {compared.computed:,} computed now{there}; {folder}/report.md"]
+    total = f"{plural(len(rows), 'cell')}"
+    lines = [f"gkest: {total}, {compared.computed:,} computed now{there}; {folder}/report.md"]
     if missing:
-        words.append(f"gkest: note: {missing}")
+        lines.append(f"gkest: note: {missing}")
     reasons = _reasons(_bad(rows))
-    words += [f"gkest: error: {line}" for line in reasons[:_MANY]]
+    lines += [f"gkest: error: {line}" for line in reasons[:_MANY]]
     if len(reasons) > _MANY:
-        words.append(f"gkest: error: and {len(reasons) - _MANY:,} more reasons in report.md")
-    return tuple(words)
+        lines.append(f"gkest: error: and {len(reasons) - _MANY:,} more reasons in report.md")
+    return tuple(lines)

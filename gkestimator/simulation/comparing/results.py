@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from operator import attrgetter
-from typing import Any
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.core.versions import record_version
 from gkestimator.reporting.simulated import csv_text
+from gkestimator.simulation.arrays import AnyByName, NumberOrNone, ValuesByName
 from gkestimator.simulation.comparing.run import Compared
 from gkestimator.simulation.summary import mean_of
 
@@ -38,24 +39,25 @@ class Row:
     policy: str
     status: str
     reason: str | None = None
-    asked_rps: float | None = None
-    promised_rps: float | None = None
-    expected_rps: float | None = None
-    arrived_rps: float | None = None
-    goodput_rps: float | None = None
-    rejected_pct: float | None = None
-    dropped_pct: float | None = None
-    on_time_pct: float | None = None
-    least_on_time_pct: float | None = None
-    latency_p50_ms: float | None = None
-    latency_p99_ms: float | None = None
-    batch_mean: float | None = None
+    asked_rps: NumberOrNone = None
+    promised_rps: NumberOrNone = None
+    expected_rps: NumberOrNone = None
+    arrived_rps: NumberOrNone = None
+    goodput_rps: NumberOrNone = None
+    rejected_pct: NumberOrNone = None
+    dropped_pct: NumberOrNone = None
+    on_time_pct: NumberOrNone = None
+    least_on_time_pct: NumberOrNone = None
+    latency_p50_ms: NumberOrNone = None
+    latency_p99_ms: NumberOrNone = None
+    batch_mean: NumberOrNone = None
     gpus_used: int | None = None
-    cost_per_hour: float | None = None
-    cuti_pct: float | None = None
-    decision_ms: float | None = None
+    cost_per_hour: NumberOrNone = None
+    cuti_pct: NumberOrNone = None
+    decision_ms: NumberOrNone = None
 
 
+RowList: TypeAlias = Sequence[Row]
 # Columns by the field of a cell's result that they are.
 _OF_RESULT = {"status": "status", "reason": "reason", "decision_ms": "decision_ms"}
 _OF_PLAN = {
@@ -79,9 +81,9 @@ def rows_of(compared: Compared) -> tuple[Row, ...]:
     """Return a row for each cell, in the spec's order."""
     rows = []
     for job, cell, result in compared.cells:
-        simulation: Mapping[str, Any] = result.get("simulation") or {}
-        totals: Mapping[str, Any] = simulation.get("totals") or {}
-        models: Sequence[Mapping[str, Any]] = simulation.get("models") or ()
+        simulation: AnyByName = result.get("simulation") or {}
+        totals: AnyByName = simulation.get("totals") or {}
+        models: Sequence[AnyByName] = simulation.get("models") or ()
         shares = [m["on_time_pct"] for m in models if m["on_time_pct"] is not None]
         batches = sum(m["batches"] for m in models)
         requests = sum(m["batches"] * m["batch_mean"] for m in models if m["batch_mean"] is not None)
@@ -101,28 +103,28 @@ def rows_of(compared: Compared) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _columns(values: Mapping[str, Any], fields_of: Mapping[str, str]) -> dict[str, Any]:
+def _columns(values: AnyByName, fields_of: Mapping[str, str]) -> ValuesByName:
     return {column: values.get(field) for column, field in fields_of.items()}
 
 
-def _part(totals: Mapping[str, Any], name: str) -> float | None:
+def _part(totals: AnyByName, name: str) -> NumberOrNone:
     if totals.get("arrived_rps"):
         return float(100 * totals[name] / totals["arrived_rps"])
     return None
 
 
-def results_csv(rows: Sequence[Row]) -> str:
+def results_csv(rows: RowList) -> str:
     """Return ``rows`` as CSV; null is an empty cell, numbers stand in full."""
     names = [f.name for f in fields(Row)]
     return csv_text(names, map(attrgetter(*names), rows))
 
 
-def results_json(rows: Sequence[Row]) -> str:
+def results_json(rows: RowList) -> str:
     """Return ``rows`` as ``{"schema_version": ..., "rows": [...]}``."""
     document = {"schema_version": record_version(Row), "rows": [asdict(r) for r in rows]}
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-def rows_from(document: Mapping[str, Any]) -> tuple[Row, ...]:
+def rows_from(document: AnyByName) -> tuple[Row, ...]:
     """Return the rows of :func:`results_json`'s document."""
     return tuple(Row(**row) for row in document["rows"])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from gkestimator import __version__
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
 from gkestimator.jobs.store import Store
+from gkestimator.simulation.arrays import ValuesByName
 from gkestimator.simulation.comparing.cells import Cell, CellJob, jobs
 from gkestimator.simulation.comparing.compute import Cells, compute, lost_cells, rows_of_tables
 from gkestimator.simulation.comparing.spec import ComparisonSpec
@@ -27,7 +27,7 @@ class Compared:
     ``computed`` of them were computed now, the others were there.
     """
 
-    cells: tuple[tuple[CellJob, Cell, dict[str, Any]], ...]
+    cells: tuple[tuple[CellJob, Cell, ValuesByName], ...]
     computed: int
 
 

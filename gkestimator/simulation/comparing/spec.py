@@ -19,9 +19,11 @@ from gkestimator.documents.checking import Fields, load_yaml
 from gkestimator.documents.cluster import cluster_from
 from gkestimator.documents.workload import workload_from
 from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.interference.registry import MODELS
 from gkestimator.placement.building import OBJECTIVES
 from gkestimator.placement.registry import POLICIES, make_policy, policy_names
 from gkestimator.simulation.admission import ADMISSIONS
+from gkestimator.simulation.arrays import AnyByName, Numbers, ValuesByName, Wholes
 from gkestimator.simulation.comparing.arriving import ArrivalsEntry, read_arrivals
 from gkestimator.simulation.comparing.reading import (
     MANY,
@@ -31,7 +33,7 @@ from gkestimator.simulation.comparing.reading import (
     file_of,
     label_of,
 )
-from gkestimator.simulation.options import COPIES, DROPS, INTERFERENCES, ROUTINGS, SERVICES
+from gkestimator.simulation.options import COPIES, DROPS, ROUTINGS, SERVICES
 from gkestimator.tables.candidate import CREQ_COLUMNS
 
 __all__ = ["ArrivalsEntry", "ComparisonSpec", "Named", "PolicyEntry", "read_spec"]
@@ -52,7 +54,7 @@ class PolicyEntry:
     label: str
     name: str
     creq: str | None
-    options: Mapping[str, Any]
+    options: AnyByName
     program: str | None = None
 
 
@@ -77,11 +79,11 @@ class ComparisonSpec:
     policies: tuple[PolicyEntry, ...]
     workloads: tuple[Named, ...]
     clusters: tuple[Named, ...]
-    slo_scale: tuple[float, ...]
-    rate_scale: tuple[float, ...]
+    slo_scale: Numbers
+    rate_scale: Numbers
     arrivals: tuple[ArrivalsEntry, ...]
-    seeds: tuple[int, ...]
-    settings: Mapping[str, Any]
+    seeds: Wholes
+    settings: AnyByName
 
     @property
     def cells(self) -> int:
@@ -229,7 +231,7 @@ def _rest(fields: Fields, *names: str) -> Fields:
     return Fields(known, where=fields.where, what=fields.what)
 
 
-def _numbers(fields: Fields, name: str, *, high: float) -> tuple[float, ...]:
+def _numbers(fields: Fields, name: str, *, high: float) -> Numbers:
     numbers = []
     for value in fields.items(name, [1.0], limit=MANY):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= high:
@@ -238,7 +240,7 @@ def _numbers(fields: Fields, name: str, *, high: float) -> tuple[float, ...]:
     return distinct(fields, name, numbers)
 
 
-def _seeds(fields: Fields) -> tuple[int, ...]:
+def _seeds(fields: Fields) -> Wholes:
     seeds = fields.items("seeds", [0], limit=10_000)
     for value in seeds:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
@@ -246,13 +248,13 @@ def _seeds(fields: Fields) -> tuple[int, ...]:
     return distinct(fields, "seeds", seeds)
 
 
-def _settings(fields: Fields, here: Path) -> dict[str, Any]:
-    settings: dict[str, Any] = {
+def _settings(fields: Fields, here: Path) -> ValuesByName:
+    settings: ValuesByName = {
         "duration_s": fields.number("duration_s", 60.0, above=True, high=1e7),
         "warmup_s": fields.number("warmup_s", 0.0, high=1e7),
         "objective": choice_of(fields, "objective", None, OBJECTIVES),
         "service": choice_of(fields, "service", "deterministic", SERVICES),
-        "interference": choice_of(fields, "interference", "contention", INTERFERENCES),
+        "interference": choice_of(fields, "interference", "contention", tuple(MODELS)),
         "routing": choice_of(fields, "routing", "round-robin", ROUTINGS),
         "copy": choice_of(fields, "copy", "none", COPIES),
         "drop": choice_of(fields, "drop", "none", DROPS),
@@ -279,7 +281,7 @@ def scaled(workload: Workload, *, rate: float, slo: float) -> Workload:
     )
 
 
-def cluster_document(cluster: Cluster) -> dict[str, Any]:
+def cluster_document(cluster: Cluster) -> ValuesByName:
     """Return what of ``cluster`` decides a result."""
     gpus = [{"spec": dataclasses.asdict(g.spec), "count": g.count} for g in cluster.gpus]
     elastic = []

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from gkestimator.interference.base import FEATURES, TERMS
+from gkestimator.interference.registry import law_code
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.columns import EngineState, Floats, Ints
 from gkestimator.simulation.histogram import BINS, bin_edges_ms
-from gkestimator.simulation.options import INTERFERENCES, Options
+from gkestimator.simulation.options import COPIES, Options
 from gkestimator.simulation.result import STAGES
 from gkestimator.simulation.system import SimReplica, SimSource, System
 
@@ -148,8 +149,8 @@ def first_state(system: System, options: Options) -> EngineState:
     z[c.Z_LEAST_LOAD] = options.routing == "least-load"
     z[c.Z_EXPONENTIAL] = options.service == "exponential"
     z[c.Z_DROP] = options.drop == "late"
-    z[c.Z_COPY] = ("none", "serial", "overlap").index(options.copy)
-    z[c.Z_LAW] = INTERFERENCES.index(options.interference)
+    z[c.Z_COPY] = COPIES.index(options.copy)
+    z[c.Z_LAW] = law_code(options.interference)
     z[c.Z_KEEP] = options.keep_requests
     z[c.Z_WINDOWS] = windows
     f = _real(c.F_END)

@@ -47,7 +47,7 @@ import numpy as np
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
-from gkestimator.simulation.arrays import Floats, Ints
+from gkestimator.simulation.arrays import Floats, Ints, Numbers, Series, Wholes
 from gkestimator.simulation.lengths.runtimes import Ladder
 
 # Requests per SLO period below which nothing is carried, and part of the demand (or cost) below which two sums are
@@ -64,13 +64,13 @@ class Allocation:
     C_i L_i(B_i) (equation 1). ``taken``: requests per SLO period that each runtime takes (C_i).
     """
 
-    counts: tuple[int, ...]
+    counts: Wholes
     late: float
     cost_ms: float
-    taken: tuple[float, ...]
+    taken: Numbers
 
 
-def assess(ladder: Ladder, demand: Sequence[float], counts: Sequence[int]) -> Allocation:
+def assess(ladder: Ladder, demand: Series, counts: Sequence[int]) -> Allocation:
     """Return what the program says of ``counts`` instances under ``demand`` (requests per SLO period, by
     shortest runtime).
     """
@@ -98,7 +98,7 @@ def _beyond(asked: float, capacity: float) -> float:
     return 0.0
 
 
-def even(runtimes: int, gpus: int) -> tuple[int, ...]:
+def even(runtimes: int, gpus: int) -> Wholes:
     """Return ``gpus`` instances spread evenly over ``runtimes``, the longer ones first where they do not divide."""
     return tuple((gpus + i) // runtimes for i in range(runtimes))
 
@@ -113,7 +113,7 @@ class _Front:
     before: Ints  # position in the front before
 
 
-def allocate(ladder: Ladder, demand: Sequence[float], gpus: int) -> Allocation:
+def allocate(ladder: Ladder, demand: Series, gpus: int) -> Allocation:
     """Return the best counts for ``gpus`` instances under ``demand`` (module's docstring).
 
     Of equals the one that the search meets first: the same input gives the same answer. Raises UsageError: no
@@ -156,7 +156,7 @@ def _cost(taken: Floats, instances: Ints, latency_ms: float) -> Floats:
     return cost
 
 
-def _least_late(ladder: Ladder, asked: Floats, gpus: int) -> tuple[int, ...]:
+def _least_late(ladder: Ladder, asked: Floats, gpus: int) -> Wholes:
     """Return counts that leave the least late.
 
     What is carried on matters by its amount alone, so the least amount for each number of instances used is
@@ -164,8 +164,9 @@ def _least_late(ladder: Ladder, asked: Floats, gpus: int) -> tuple[int, ...]:
     """
     carried = np.concatenate(([0.0], np.full(gpus, math.inf)))  # by instances used
     chosen = []
-    used = np.arange(gpus + 1)[:, None]
-    before = np.arange(gpus + 1)[None, :]
+    numbers = np.arange(gpus + 1)
+    used = numbers[:, None]
+    before = numbers[None, :]
     for i, (q, capacity) in enumerate(zip(asked, ladder.capacities, strict=True)):
         left = np.maximum(0.0, q + carried[None, :] - capacity * (used - before))
         least = int(i == len(asked) - 1)  # one of the longest
@@ -173,7 +174,7 @@ def _least_late(ladder: Ladder, asked: Floats, gpus: int) -> tuple[int, ...]:
         # Of equals the one with most instances used before: those of short runtimes answer sooner.
         best = gpus - np.argmin(left[:, ::-1], axis=1)
         chosen.append(best)
-        carried = left[np.arange(gpus + 1), best]
+        carried = left[numbers, best]
     counts: list[int] = []
     at = gpus
     for best in reversed(chosen):
@@ -217,10 +218,14 @@ def _step(ladder: Ladder, asked: Floats, i: int, before: _Front, gpus: int, know
     capacity = ladder.capacities[i]
     latency_ms = ladder.latencies_ms[i]
     least = np.minimum.accumulate(ladder.latencies_ms[:i:-1])[::-1]  # of the runtimes after i
-    roots = float(asked[i + 1 :] @ np.sqrt(least))
-    alone = float(asked[i + 1 :] @ least)
+    later = asked[i + 1 :]
+    later_total = float(later.sum())
+    roots = float(later @ np.sqrt(least))
+    alone = float(later @ least)
     most_late = known.late + _slack(asked)
-    parts: list[_Front] = []
+    largest = max(ladder.capacities[i + 1 :])
+    none = np.zeros(0, np.int64)
+    parts = [(none, np.zeros(0), np.zeros(0), none)]
     for used in range(gpus):
         end = int(np.searchsorted(before.used, used, side="right"))
         instances = used - before.used[:end]
@@ -231,9 +236,9 @@ def _step(ladder: Ladder, asked: Floats, i: int, before: _Front, gpus: int, know
         # The bound of the module's docstring on what the later runtimes cost.
         divided = (carried * math.sqrt(least[0]) + roots) ** 2 / (2 * (gpus - used))
         follows = divided + carried * least[0] + alone
-        room = (gpus - used) * max(ladder.capacities[i + 1 :])
+        room = (gpus - used) * largest
         able = cost + follows <= known.cost_ms * (1 + _EQUAL)
-        able &= carried + float(asked[i + 1 :].sum()) - room <= most_late
+        able &= carried + later_total - room <= most_late
         at = np.flatnonzero(able)
         if not len(at):
             continue
@@ -241,13 +246,6 @@ def _step(ladder: Ladder, asked: Floats, i: int, before: _Front, gpus: int, know
         lowest = np.minimum.accumulate(cost[order])
         cheaper = cost[order][1:] < lowest[:-1]
         kept = order[np.concatenate(([True], cheaper))]
-        parts.append(
-            _Front(used=np.full(len(kept), used), cost=cost[kept], carried=carried[kept], before=kept)
-        )
-    empty = np.zeros(0, np.int64)
-    return _Front(
-        used=np.concatenate([empty, *(p.used for p in parts)]),
-        cost=np.concatenate([np.zeros(0), *(p.cost for p in parts)]),
-        carried=np.concatenate([np.zeros(0), *(p.carried for p in parts)]),
-        before=np.concatenate([empty, *(p.before for p in parts)]),
-    )
+        parts.append((np.full(len(kept), used), cost[kept], carried[kept], kept))
+    numbers, costs, amounts, befores = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+    return _Front(used=numbers, cost=costs, carried=amounts, before=befores)

@@ -6,6 +6,7 @@ import heapq
 
 import numpy as np
 
+from gkestimator.simulation.arrays import Wholes
 from gkestimator.simulation.lengths.dispatch import push, take_head
 from gkestimator.simulation.lengths.runtimes import Ladder
 
@@ -21,7 +22,7 @@ class InstanceFleet:
     ``counts``: instances of each level, loading ones included. ``gpus``: GPUs held now.
     """
 
-    def __init__(self, ladder: Ladder, counts: tuple[int, ...]) -> None:
+    def __init__(self, ladder: Ladder, counts: Wholes) -> None:
         levels = len(ladder.runtimes)
         self.free_ms = np.zeros(_ROOM)
         self.heaps = np.zeros((levels, _ROOM), np.int64)

@@ -12,17 +12,19 @@ from gkestimator.reporting.simulated import drawing
 from gkestimator.reporting.style import GREY, INK, saved
 from gkestimator.simulation.lengths.running import LengthsRun
 from gkestimator.simulation.lengths.serving import TimeWindow
+from gkestimator.simulation.lengths.spec import ALL_SCHEMES
 
 __all__ = ["PICTURE_SUFFIXES", "check_drawable", "draw_lengths"]
 
 # Hues that differ for the colour-blind (Tableau 10), and a style each: curves that coincide are seen all the same.
-_LOOKS: dict[str, tuple[str, Any]] = {
-    "arlo": ("#e15759", "-"),
-    "least-padding": ("#4e79a7", (0, (4, 1.5))),
-    "least-load": ("#59a14f", (0, (1.2, 1.2))),
-    "earliest": ("#f28e2b", (0, (6, 1.5, 1, 1.5))),
-    "padding": ("#9c755f", "-"),
-}
+# In the order of the schemes.
+_LOOKS: tuple[tuple[str, Any], ...] = (
+    ("#e15759", "-"),
+    ("#4e79a7", (0, (4, 1.5))),
+    ("#59a14f", (0, (1.2, 1.2))),
+    ("#f28e2b", (0, (6, 1.5, 1, 1.5))),
+    ("#9c755f", "-"),
+)
 _WIDTH = 1.2
 
 
@@ -41,7 +43,7 @@ def draw_lengths(run: LengthsRun, form: str) -> bytes:
         figure = new_figure(figsize=(7.2, 5.4), layout="constrained")
         top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=[2.2, 1, 1.2])
         for scheme, served in run.served.items():
-            hue, style = _LOOKS[scheme]
+            hue, style = _LOOKS[ALL_SCHEMES.index(scheme) % len(_LOOKS)]
             look = {"color": hue, "linestyle": style, "linewidth": _WIDTH}
             known = [w for w in served.windows if w.p98_ms is not None]
             top.plot(_ends_s(known), [w.p98_ms for w in known], label=scheme, **look)

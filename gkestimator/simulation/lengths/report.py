@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from operator import getitem
-from typing import Any
 
 from gkestimator.reporting.simulated import (
-    FigureColumn,
     count_text,
     csv_text,
     figure_columns,
-    name_column,
     rendered,
     text_of,
+    written_as,
 )
+from gkestimator.reporting.text import counts, words
+from gkestimator.simulation.arrays import ValuesByName
 from gkestimator.simulation.lengths.running import LengthsRun
 from gkestimator.simulation.lengths.serving import Served
 from gkestimator.simulation.summary import mean_of, percent_of
@@ -26,23 +26,15 @@ def _four_digits(value: float | None) -> str:
     return number_text(value, digits=4)
 
 
-_FIGURES: tuple[FigureColumn, ...] = (
-    ("came/s", "arrived_rps", number_text),
-    ("in time %", "on_time_pct", _four_digits),
-    ("mean ms", "latency_mean_ms", number_text),
-    ("p50", "latency_p50_ms", number_text),
-    ("p98", "latency_p98_ms", number_text),
-    ("p99", "latency_p99_ms", number_text),
-    ("padding", "padding", number_text),
-    ("GPUs", "gpus_mean", number_text),
+_FIGURES = (
+    *written_as(number_text, arrived_rps="came/s"),
+    *written_as(_four_digits, on_time_pct="in time %"),
+    *written_as(number_text, latency_mean_ms="mean ms", latency_p50_ms="p50", latency_p98_ms="p98"),
+    *written_as(number_text, latency_p99_ms="p99", padding="padding", gpus_mean="GPUs"),
 )
-_COST: FigureColumn = ("USD/h", "cost_per_hour", number_text)
+_COST = written_as(number_text, cost_per_hour="USD/h")
 # Shown where some scheme did any of it.
-_DONE: tuple[FigureColumn, ...] = (
-    ("replaced", "replaced", count_text),
-    ("added", "added", count_text),
-    ("removed", "removed", count_text),
-)
+_DONE = written_as(count_text, replaced="replaced", added="added", removed="removed")
 
 
 def render_lengths(run: LengthsRun, form: str) -> bytes:
@@ -50,11 +42,11 @@ def render_lengths(run: LengthsRun, form: str) -> bytes:
     return rendered(run, form, {"table": _text, "csv": _csv, "json": _json})
 
 
-def _rows(run: LengthsRun) -> list[dict[str, Any]]:
+def _rows(run: LengthsRun) -> list[ValuesByName]:
     return [_row(run, scheme, served) for scheme, served in run.served.items()]
 
 
-def _row(run: LengthsRun, scheme: str, served: Served) -> dict[str, Any]:
+def _row(run: LengthsRun, scheme: str, served: Served) -> ValuesByName:
     """Return what is said of a scheme.
 
     ``arrived_rps``: all that came; all is answered, some of it maybe long after the end. ``padding``: tokens
@@ -115,11 +107,11 @@ def _json(run: LengthsRun) -> str:
 def _runtimes(run: LengthsRun, served: Served) -> list[dict[str, int]]:
     """Return the requests of each runtime that the scheme has: padding has the longest alone."""
     lengths = run.ladder.lengths[-len(served.asked) :]
-    counts = zip(lengths, served.asked.tolist(), served.served.tolist(), strict=True)
-    return [{"length": n, "shortest_for": asked, "served": done} for n, asked, done in counts]
+    rows = zip(lengths, served.asked.tolist(), served.served.tolist(), strict=True)
+    return [{"length": n, "shortest_for": asked, "served": done} for n, asked, done in rows]
 
 
-def _windows(served: Served) -> list[dict[str, Any]]:
+def _windows(served: Served) -> list[ValuesByName]:
     windows = []
     for window in served.windows:
         figures = {
@@ -162,15 +154,14 @@ def _scheme_columns(run: LengthsRun) -> list[TextColumn]:
     rows = _rows(run)
     figures = list(_FIGURES)
     if run.price_per_hour is not None:
-        figures.append(_COST)
+        figures += _COST
     figures += [figure for figure in _DONE if any(row[figure[1]] for row in rows)]
-    schemes = name_column("scheme", list(run.served), shrink=None)
-    return [schemes, *figure_columns(rows, figures, getitem)]
+    return [words("scheme", run.served), *figure_columns(rows, figures, getitem)]
 
 
 def _runtime_columns(run: LengthsRun) -> list[TextColumn]:
     lengths = run.ladder.lengths
-    columns = [TextColumn(heading="length", cells=[count_text(n) for n in lengths])]
+    columns = [counts("length", lengths)]
     for scheme, served in run.served.items():
         cells = [""] * (len(lengths) - len(served.served))  # padding has the longest alone
         for count, done, asked in zip(served.windows[-1].counts, served.served, served.asked, strict=True):

@@ -13,7 +13,15 @@ import numpy as np
 
 from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.core.records import frozen
-from gkestimator.simulation.arrays import Floats, Ints, all_at_least, ascend_from_zero, generator_of
+from gkestimator.simulation.arrays import (
+    Floats,
+    Ints,
+    Series,
+    all_at_least,
+    ascend_from_zero,
+    count_below,
+    generator_of,
+)
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.replay import Replay, replay_lengths
 
@@ -73,7 +81,7 @@ class Lengths:
         return cls(values=np.arange(1, maximum + 1), below=below)
 
     @classmethod
-    def listed(cls, lengths: Sequence[int], weights: Sequence[float]) -> Lengths:
+    def listed(cls, lengths: Sequence[int], weights: Series) -> Lengths:
         """Return ``lengths`` (ascending) with chances in proportion to ``weights``.
 
         Raises UsageError: lists of unlike or no length, lengths that do not ascend from 1 on, a negative
@@ -150,7 +158,7 @@ class RequestsInMemory(LengthRequests):
     Raises UsageError: lists of unlike lengths, times that do not ascend from 0 on, lengths below 1.
     """
 
-    def __init__(self, times_ms: Sequence[float] | Floats, lengths: Sequence[int] | Ints) -> None:
+    def __init__(self, times_ms: Series | Floats, lengths: Sequence[int] | Ints) -> None:
         self._times = np.asarray(times_ms, np.float64)
         self._lengths = np.asarray(lengths, np.int64)
         if self._times.shape != self._lengths.shape or self._times.ndim != 1:
@@ -164,7 +172,7 @@ class RequestsInMemory(LengthRequests):
 
     def chunks(self, until_ms: float) -> Iterator[LengthChunk]:
         """Yield one chunk with all."""
-        end = int(np.searchsorted(self._times, until_ms, side="left"))
+        end = count_below(self._times, until_ms)
         yield LengthChunk(end_ms=until_ms, times_ms=self._times[:end], lengths=self._lengths[:end])
 
 

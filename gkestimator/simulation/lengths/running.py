@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.simulation.arrays import Names, NumberOrNone, Wholes
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.conditions import Progress, rows_of_models
 from gkestimator.simulation.lengths.allocation import allocate, even
@@ -29,8 +30,8 @@ class LengthsRun:
     spec: LengthsSpec
     ladder: Ladder
     served: dict[str, Served]
-    price_per_hour: float | None
-    notes: tuple[str, ...]
+    price_per_hour: NumberOrNone
+    notes: Names
 
 
 def simulate_lengths_files(
@@ -148,7 +149,7 @@ def requests_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> LengthR
     return Drawn(arrivals, asked.lengths, seed=spec.seed)
 
 
-def start_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> tuple[int, ...]:
+def start_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> Wholes:
     """Return the instances of each runtime at the beginning."""
     if isinstance(spec.start, tuple):
         if len(spec.start) != len(ladder.runtimes):
@@ -163,14 +164,14 @@ def start_of(spec: LengthsSpec, ladder: Ladder, rate_scale: float) -> tuple[int,
     return allocate(ladder, [float(s) * per_slo for s in shares], spec.gpus).counts
 
 
-def _price(gpu: str) -> float | None:
+def _price(gpu: str) -> NumberOrNone:
     try:
         return gpu_catalogue().spec(gpu).price_per_hour_usd
     except GkestimatorError:
         return None  # a GPU that only the table knows
 
 
-def _notes(ladder: Ladder, requests: LengthRequests) -> tuple[str, ...]:
+def _notes(ladder: Ladder, requests: LengthRequests) -> Names:
     notes = []
     latencies = ladder.latencies_ms
     if any(a > b for a, b in itertools.pairwise(latencies)):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from gkestimator.core.errors import TableError, UsageError
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.simulation.arrays import Numbers, Wholes
 from gkestimator.tables import Requirement
 
 _SHOWN = 5
@@ -39,17 +40,17 @@ class Ladder:
     slo_ms: float
 
     @property
-    def lengths(self) -> tuple[int, ...]:
+    def lengths(self) -> Wholes:
         """Return the length of each runtime, ascending."""
         return tuple(r.length for r in self.runtimes)
 
     @property
-    def latencies_ms(self) -> tuple[float, ...]:
+    def latencies_ms(self) -> Numbers:
         """Return the latency of each runtime."""
         return tuple(r.latency_ms for r in self.runtimes)
 
     @property
-    def capacities(self) -> tuple[int, ...]:
+    def capacities(self) -> Wholes:
         """Return the requests within the SLO of one instance of each runtime.
 
         A latency that divides it counts whole.

@@ -11,7 +11,7 @@ import numpy as np
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
-from gkestimator.simulation.arrays import Floats, Ints
+from gkestimator.simulation.arrays import Floats, Ints, NumberOrNone, Wholes, count_below
 from gkestimator.simulation.histogram import BINS, bin_edges_ms, quantile_ms
 from gkestimator.simulation.lengths.allocation import allocate, even
 from gkestimator.simulation.lengths.dispatch import CONGESTED, SCHEMES, dispatch
@@ -112,7 +112,7 @@ class ServeOptions:
     dispatching: Dispatching = field(default_factory=Dispatching)
     reallocation: Reallocation | None = field(default_factory=Reallocation)
     autoscaling: Autoscaling | None = None
-    start: tuple[int, ...] | None = None
+    start: Wholes | None = None
     window_ms: float = 10_000.0
     keep: bool = False
 
@@ -145,9 +145,9 @@ class TimeWindow:
     end_ms: float
     requests: int
     on_time: int
-    p98_ms: float | None
+    p98_ms: NumberOrNone
     gpus: int
-    counts: tuple[int, ...]
+    counts: Wholes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,11 +175,11 @@ class Served:
     responses_ms: Floats | None = None
 
     @property
-    def mean_ms(self) -> float | None:
+    def mean_ms(self) -> NumberOrNone:
         """Return the mean response; None of no requests."""
         return mean_of(self.sum_ms, self.requests)
 
-    def quantile_ms(self, q: float) -> float | None:
+    def quantile_ms(self, q: float) -> NumberOrNone:
         """Return the ``q`` quantile (0 to 1) of the responses: exact where they were kept, else to half a percent."""
         if self.responses_ms is not None and len(self.responses_ms):
             return float(np.quantile(self.responses_ms, q))
@@ -210,7 +210,7 @@ def _joined(parts: list[Floats]) -> Floats:
     return np.concatenate([np.empty(0), *parts])
 
 
-def _quantile(parts: list[Floats]) -> float | None:
+def _quantile(parts: list[Floats]) -> NumberOrNone:
     """Return the 98th percentile of all ``parts``; None of nothing."""
     responses = _joined(parts)
     if len(responses):
@@ -232,8 +232,9 @@ class _Run:
         self.latency = np.asarray(ladder.latencies_ms)
         self.capacity = np.asarray(ladder.capacities, np.float64)
         self.edges = bin_edges_ms()[1:-1]
-        self.target: tuple[int, ...] | None = None
-        self.period_counts = np.zeros(levels, np.int64)
+        self.target: Wholes | None = None
+        # Of the period that runs, and of all counted requests.
+        self.period_counts, self.asked, self.served = np.zeros((3, levels), np.int64)
         self.period_start = 0.0
         self.demand: Floats | None = None  # requests per SLO period in the last whole period
         self.recent: deque[tuple[Floats, Floats]] = deque()  # ends and responses
@@ -242,7 +243,6 @@ class _Run:
         self.window: list[Floats] = []
         self.windows: list[TimeWindow] = []
         self.kept: list[Floats] = []
-        self.asked, self.served = np.zeros(levels, np.int64), np.zeros(levels, np.int64)
         self.histogram = np.zeros(BINS, np.int64)
         self.on_time = self.tokens = self.padded = self.replaced = self.added = self.removed = 0
         self.sum_ms = 0.0
@@ -261,7 +261,7 @@ class _Run:
             stop = min(self.next_window, self.next_period, self.next_check, self.fleet.next_ms)
             if stop > end_ms:
                 break
-            split = int(np.searchsorted(times, stop, side="left"))
+            split = count_below(times, stop)
             self._dispatch(times[begin:split], lengths[begin:split], shortest[begin:split])
             begin = split
             self._decide(stop)
@@ -296,7 +296,7 @@ class _Run:
         self.window.append(responses)
         if self.options.autoscaling is not None:
             self.recent.append((times + responses, responses))
-        first = int(np.searchsorted(times, self.options.warmup_ms, side="left"))
+        first = count_below(times, self.options.warmup_ms)
         responses = responses[first:]
         level_of = level_of[first:]
         self.asked += np.bincount(shortest[first:], minlength=levels)
@@ -374,7 +374,7 @@ class _Run:
         if low is not None and low < scaling.low_pct / 100 * slo and quiet and gpus > scaling.least:
             self._shrink(now)
 
-    def _percentile(self, after_ms: float, now: float) -> float | None:
+    def _percentile(self, after_ms: float, now: float) -> NumberOrNone:
         return _quantile([r[(e > after_ms) & (e <= now)] for e, r in self.recent])
 
     def _beside(self, now: float, gpus: int) -> list[int]:

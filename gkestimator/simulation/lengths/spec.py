@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.core.records import frozen
 from gkestimator.documents.checking import Fields, load_yaml
+from gkestimator.simulation.arrays import Names, Wholes
 from gkestimator.simulation.arrivals.processes import PROCESSES
 from gkestimator.simulation.arrivals.rates import Bursts
 from gkestimator.simulation.arrivals.replay import Replay
@@ -72,17 +73,17 @@ class LengthsSpec:
     gpu: str
     gpus: int
     slo_ms: float
-    lengths: tuple[int, ...] | None
+    lengths: Wholes | None
     dimension: str | None
     runtime: str | None
     dtype: str | None
-    schemes: tuple[str, ...]
+    schemes: Names
     arrivals: DrawnArrivals | TraceArrivals
     duration_ms: float
     warmup_ms: float
     window_ms: float
     seed: int
-    start: str | tuple[int, ...]
+    start: str | Wholes
     dispatching: Dispatching
     reallocation: Reallocation | None
     autoscaling: Autoscaling | None
@@ -139,18 +140,16 @@ def read_lengths_spec(path: Path) -> LengthsSpec:
 
 def _bounded(fields: Fields, spec: LengthsSpec) -> None:
     """Refuse what would keep a run busy for ever with other things than requests."""
-    bursts = spec.arrivals.bursts if isinstance(spec.arrivals, DrawnArrivals) else None
-    if bursts is None:
-        mean_s = math.inf
-    else:
-        mean_s = sum(bursts.sojourns_s) / len(bursts.sojourns_s)
-    period_ms = math.inf if spec.reallocation is None else spec.reallocation.period_ms
-    check_ms = math.inf if spec.autoscaling is None else spec.autoscaling.check_ms
-    for name, each_ms, limit, what in (
-        ("runtime_scheduler", period_ms, _MAX_PERIODS, "periods"),
-        ("autoscaling", check_ms, _MAX_CHECKS, "checks"),
-        ("arrivals", 1e3 * mean_s, _MAX_STATES, "states of the bursts"),
-    ):
+    limits = []
+    if spec.reallocation is not None:
+        limits.append(("runtime_scheduler", spec.reallocation.period_ms, _MAX_PERIODS, "periods"))
+    if spec.autoscaling is not None:
+        limits.append(("autoscaling", spec.autoscaling.check_ms, _MAX_CHECKS, "checks"))
+    if isinstance(spec.arrivals, DrawnArrivals):
+        sojourns = spec.arrivals.bursts.sojourns_s
+        mean_s = sum(sojourns) / len(sojourns)
+        limits.append(("arrivals", 1e3 * mean_s, _MAX_STATES, "states of the bursts"))
+    for name, each_ms, limit, what in limits:
         if spec.duration_ms / each_ms > limit:
             raise fields.fail(
                 name,
@@ -159,7 +158,7 @@ def _bounded(fields: Fields, spec: LengthsSpec) -> None:
             )
 
 
-def _wholes(fields: Fields, name: str, values: list[Any], low: int) -> tuple[int, ...]:
+def _wholes(fields: Fields, name: str, values: list[Any], low: int) -> Wholes:
     if not values or any(
         isinstance(v, bool) or not isinstance(v, int) or not low <= v <= 10**7 for v in values
     ):
@@ -167,7 +166,7 @@ def _wholes(fields: Fields, name: str, values: list[Any], low: int) -> tuple[int
     return tuple(values)
 
 
-def _schemes(fields: Fields) -> tuple[str, ...]:
+def _schemes(fields: Fields) -> Names:
     schemes = fields.items("schemes", list(DEFAULT_SCHEMES), limit=len(ALL_SCHEMES))
     for scheme in schemes:
         if scheme not in ALL_SCHEMES:
@@ -186,14 +185,21 @@ def _part(fields: Fields, name: str, make: Callable[[Fields], Any]) -> Any:
         fields.take(name, None, null=True)
         return None
     inner = fields.object(name, what=f"the settings of {name}")
-    try:
+    with _naming(fields, name):
         settings = make(inner)
-    except GkestimatorError as e:
-        if str(e).startswith(inner.where):
-            raise
-        raise fields.fail(name, str(e)) from e
     inner.finish()
     return settings
+
+
+@contextmanager
+def _naming(fields: Fields, name: str) -> Iterator[None]:
+    """Name the field ``name`` in errors of the block that do not name the file."""
+    try:
+        yield
+    except GkestimatorError as e:
+        if str(e).startswith(fields.where):
+            raise
+        raise fields.fail(name, str(e)) from e
 
 
 def _dispatching(fields: Fields) -> Dispatching:
@@ -236,7 +242,7 @@ def _autoscaling(fields: Fields) -> Autoscaling:
 
 def _arrivals(fields: Fields, path: Path) -> DrawnArrivals | TraceArrivals:
     inner = fields.object("arrivals", what="arrivals")
-    try:
+    with _naming(fields, "arrivals"):
         if inner.has("trace"):
             if fields.has("request_lengths"):
                 raise fields.fail(
@@ -248,10 +254,6 @@ def _arrivals(fields: Fields, path: Path) -> DrawnArrivals | TraceArrivals:
             if lengths is None:
                 raise fields.fail("request_lengths", "found nothing, expected a distribution (or a trace)")
             arrivals = _drawn(inner, lengths)
-    except GkestimatorError as e:
-        if str(e).startswith(fields.where):
-            raise
-        raise fields.fail("arrivals", str(e)) from e
     inner.finish()
     return arrivals
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, Replica
+from gkestimator.simulation.arrays import NumberOrNone, Texts
 from gkestimator.simulation.replanning.fleet import ModelProcess, ProcessFleet, max_memory, memory_sum
 from gkestimator.simulation.replanning.matching import Content, match_gpus, pair_replicas, setting_key
 from gkestimator.simulation.system import SimGpu, SimReplica, System
@@ -29,7 +30,7 @@ class LoadingPace:
     """
 
     each_ms: float = 0.0
-    together_ms: float | None = None
+    together_ms: NumberOrNone = None
     gpu_start_ms: float = 0.0
 
     def ready_ms(self, start_ms: float, count: int) -> list[float]:
@@ -48,7 +49,7 @@ class _Step:
     runs: SimReplica
     server: int
     process: ModelProcess | None
-    ready_ms: float | None = None
+    ready_ms: NumberOrNone = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,7 +102,7 @@ class Change:
         plan: PlacementPlan,
         system: System,
         pace: LoadingPace,
-        pool: Mapping[str, Sequence[str]] | None,
+        pool: Mapping[str, Texts] | None,
     ) -> None:
         self.counted = Counted()
         self._fleet = fleet
@@ -250,9 +251,7 @@ def _differs(step: _Step) -> bool:
     return step.process is not None and setting_key(step.process.asked) != setting_key(step.asked)
 
 
-def _gpu_names(
-    fleet: ProcessFleet, plan: PlacementPlan, pool: Mapping[str, Sequence[str]] | None
-) -> dict[str, str]:
+def _gpu_names(fleet: ProcessFleet, plan: PlacementPlan, pool: Mapping[str, Texts] | None) -> dict[str, str]:
     """Return the GPU that each of the plan's becomes. Raises UsageError where the pool has too few."""
     types = {g.id: g.type for g in fleet.gpus}
     used = fleet.used_gpus()

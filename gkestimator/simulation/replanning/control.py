@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, Workload
-from gkestimator.simulation.arrays import generator_of
+from gkestimator.simulation.arrays import NumberOrNone, Numbers, Texts, generator_of
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.streams import Cutter
 from gkestimator.simulation.engine.simulator import Simulator
@@ -38,11 +38,11 @@ class PolicyDecision:
 
     time_ms: float
     reason: str
-    rates_rps: tuple[float, ...]
+    rates_rps: Numbers
     plan: PlacementPlan | None
     failed: str | None = None
     counted: Counted | None = None
-    ready_ms: float | None = None
+    ready_ms: NumberOrNone = None
 
 
 @frozen
@@ -58,7 +58,7 @@ class Replanned:
     result: Result
     decisions: tuple[PolicyDecision, ...]
     uses: tuple[GpuUse, ...]
-    peak_memory_pct: Mapping[str, float | None]
+    peak_memory_pct: Mapping[str, NumberOrNone]
 
 
 def control(
@@ -69,7 +69,7 @@ def control(
     options: Options,
     settings: Replanning,
     *,
-    pool: Mapping[str, Sequence[str]] | None = None,
+    pool: Mapping[str, Texts] | None = None,
     simulator: Callable[[System, Options], Simulator] = Simulator,
     progress: Callable[[float], None] = lambda now_ms: None,
 ) -> Replanned:

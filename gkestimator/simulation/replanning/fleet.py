@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gkestimator.documents import Replica
-from gkestimator.simulation.arrays import Floats, Ints
+from gkestimator.simulation.arrays import Floats, Ints, NumberOrNone, Series
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.system import SimGpu, SimReplica, System
 
@@ -29,11 +29,11 @@ class ModelProcess:
     index: int
     server: int
     ready_ms: float
-    holds: dict[int, float | None] = field(default_factory=dict)
+    holds: dict[int, NumberOrNone] = field(default_factory=dict)
     ends: bool = False
 
     @property
-    def memory_pct(self) -> float | None:
+    def memory_pct(self) -> NumberOrNone:
         """Return the most memory that any of its settings in use needs."""
         return max_memory(self.holds.values())
 
@@ -48,7 +48,7 @@ class GpuUse:
 
     gpu: str
     start_ms: float
-    released_ms: float | None = None
+    released_ms: NumberOrNone = None
     replicas: list[int] = field(default_factory=list)
 
     def end_ms(self, last_done_ms: Floats, until_ms: float) -> float:
@@ -58,17 +58,17 @@ class GpuUse:
         return max(self.released_ms, float(last_done_ms[self.replicas].max()))
 
 
-def max_memory(parts: Iterable[float | None]) -> float | None:
+def max_memory(parts: Iterable[NumberOrNone]) -> NumberOrNone:
     """Return the largest; None where one is unknown; 0 of none."""
     return _of_known(max, parts)
 
 
-def memory_sum(parts: Iterable[float | None]) -> float | None:
+def memory_sum(parts: Iterable[NumberOrNone]) -> NumberOrNone:
     """Return the sum; None where one is unknown."""
     return _of_known(operator.add, parts)
 
 
-def _of_known(combine: Callable[[float, float], float], parts: Iterable[float | None]) -> float | None:
+def _of_known(combine: Callable[[float, float], float], parts: Iterable[NumberOrNone]) -> NumberOrNone:
     total = 0.0
     for part in parts:
         if part is None:
@@ -86,7 +86,7 @@ class ProcessFleet:
         self.replicas = list(system.replicas)
         self.processes: list[ModelProcess] = []  # those that run or have batches left
         self.uses: list[GpuUse] = []
-        self.peak_memory_pct: dict[str, float | None] = {}
+        self.peak_memory_pct: dict[str, NumberOrNone] = {}
         self._numbers: dict[str, int] = {}
         self._servers = 0
         self._index = {g.id: i for i, g in enumerate(self.gpus)}
@@ -119,7 +119,7 @@ class ProcessFleet:
         """Return the GPUs with processes at all, those that finish their last batches included."""
         return {p.gpu for p in self.processes}
 
-    def memory_pct(self, gpu: str) -> float | None:
+    def memory_pct(self, gpu: str) -> NumberOrNone:
         """Return what all processes on ``gpu`` hold, those that end included."""
         return memory_sum(p.memory_pct for p in self.processes if p.gpu == gpu)
 
@@ -129,7 +129,7 @@ class ProcessFleet:
         asked: Sequence[Replica],
         runs: Sequence[SimReplica],
         servers: Sequence[int],
-        ready_ms: Sequence[float],
+        ready_ms: Series,
     ) -> None:
         """Load processes on ``gpu``, whose memory is taken from now on, ready at ``ready_ms``."""
         now = self.simulator.now_ms

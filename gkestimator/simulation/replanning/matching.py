@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacedGpu, Replica
 from gkestimator.simulation.arrays import Floats
+
+_Replicas: TypeAlias = Sequence[Replica]
+_Columns: TypeAlias = list[int | None]
+_Match: TypeAlias = dict[str, str | None]
 
 
 def process_key(replica: Replica) -> Hashable:
@@ -35,14 +40,14 @@ class Content:
     replicas: tuple[Replica, ...] = ()
 
 
-def match_gpus(running: Sequence[Content], planned: Sequence[PlacedGpu]) -> dict[str, str | None]:
+def match_gpus(running: Sequence[Content], planned: Sequence[PlacedGpu]) -> _Match:
     """Return, by id of a planned GPU, the id of the running one (of its type) that it becomes; None without
     one.
 
     Of all assignments, one with the fewest loads, and among those with the fewest changes of settings; a
     GPU that is in use before one that is free (the GPUs that are used cost), then in order.
     """
-    assignment: dict[str, str | None] = {}
+    assignment: _Match = {}
     for gpu_type in dict.fromkeys(g.type for g in planned):
         contents = [c for c in running if c.type == gpu_type]
         gpus = [g for g in planned if g.type == gpu_type]
@@ -77,7 +82,7 @@ def _match_alike(running: Sequence[Content], planned: Sequence[PlacedGpu]) -> di
     return assignment
 
 
-def _match_others(running: Sequence[Content], planned: Sequence[PlacedGpu]) -> dict[str, str | None]:
+def _match_others(running: Sequence[Content], planned: Sequence[PlacedGpu]) -> _Match:
     """Match the GPUs that have no equal, so that the most replicas stay loaded, and of these the most unchanged."""
     if not planned:
         return {}
@@ -92,22 +97,22 @@ def _match_others(running: Sequence[Content], planned: Sequence[PlacedGpu]) -> d
             stay = _common(process_key, gpu.replicas, content.replicas)
             same = _common(setting_key, gpu.replicas, content.replicas)
             profit[i, j] = 2.0 * (stay * most + same) * most + bool(content.replicas)
-    assignment: dict[str, str | None] = {}
+    assignment: _Match = {}
     for gpu, column in zip(planned, assign(profit), strict=True):
         assignment[gpu.id] = None if column is None else contents[column].id
     return assignment
 
 
-def _settings(replicas: Sequence[Replica]) -> Hashable:
+def _settings(replicas: _Replicas) -> Hashable:
     return frozenset(Counter(map(setting_key, replicas)).items())
 
 
-def _common(key: Callable[[Replica], Hashable], some: Sequence[Replica], others: Sequence[Replica]) -> int:
+def _common(key: Callable[[Replica], Hashable], some: _Replicas, others: _Replicas) -> int:
     in_common = Counter(map(key, some)) & Counter(map(key, others))
     return in_common.total()
 
 
-def assign(profit: Floats) -> list[int | None]:
+def assign(profit: Floats) -> _Columns:
     """Return for each row a column of its own (None where the columns are too few), for the most profit
     together.
 
@@ -118,12 +123,7 @@ def assign(profit: Floats) -> list[int | None]:
     """
     rows, columns = profit.shape
     if rows > columns:
-        back = assign(profit.T)
-        by_row: list[int | None] = [None] * rows
-        for column, row in enumerate(back):
-            if row is not None:
-                by_row[row] = column
-        return by_row
+        return _by_row(assign(profit.T), rows)
     cost = -profit
     row_price = np.zeros(rows)
     column_price = np.zeros(columns + 1)
@@ -152,14 +152,19 @@ def assign(profit: Floats) -> list[int | None]:
             before = int(came_from[here])
             owner[here] = owner[before]
             here = before
-    assignment: list[int | None] = [None] * rows
-    for column, row in enumerate(owner[:columns].tolist()):
-        if row >= 0:
+    return _by_row(owner[:columns].tolist(), rows)
+
+
+def _by_row(owners: Sequence[int | None], rows: int) -> _Columns:
+    """Return the column of each row, by the row that owns each column (below 0: none)."""
+    assignment: _Columns = [None] * rows
+    for column, row in enumerate(owners):
+        if row is not None and row >= 0:
             assignment[row] = column
     return assignment
 
 
-def pair_replicas(running: Sequence[Replica], planned: Sequence[Replica]) -> Mapping[int, int]:
+def pair_replicas(running: _Replicas, planned: _Replicas) -> Mapping[int, int]:
     """Return, on one GPU, by index of a planned replica that of the running one that it goes on as.
 
     Those left out must be loaded, and running ones left out end. As many as can be are matched, with equal
@@ -174,6 +179,7 @@ def pair_replicas(running: Sequence[Replica], planned: Sequence[Replica]) -> Map
             if i not in pairs.values():
                 waiting[key(running[i])].append(i)
         for k in sorted(range(len(planned)), key=lambda k: (planned[k].batch_size, k)):
-            if k not in pairs and waiting[key(planned[k])]:
-                pairs[k] = waiting[key(planned[k])].pop()
+            candidates = waiting[key(planned[k])]
+            if k not in pairs and candidates:
+                pairs[k] = candidates.pop()
     return pairs

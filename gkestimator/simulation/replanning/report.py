@@ -8,12 +8,12 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from gkestimator.core.records import frozen
 from gkestimator.core.versions import record_version
+from gkestimator.simulation.arrays import Names, NumberOrNone, Numbers, Texts, ValuesByName, Wholes
 from gkestimator.simulation.histogram import quantile_ms
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.change import Counted
@@ -49,15 +49,15 @@ class ReplanTotals:
     on_time: int
     dropped: int
     unanswered: int
-    on_time_pct: float | None
+    on_time_pct: NumberOrNone
     goodput_rps: float
-    wait_mean_ms: float | None
-    latency_p50_ms: float | None
-    latency_p99_ms: float | None
+    wait_mean_ms: NumberOrNone
+    latency_p50_ms: NumberOrNone
+    latency_p99_ms: NumberOrNone
     gpus_mean: float
     gpus_peak: int
     gpu_hours: float
-    cost: float | None
+    cost: NumberOrNone
     decisions: int
     changes: int
     failed: int
@@ -67,7 +67,7 @@ class ReplanTotals:
     moves: int
     ends: int
     retired_first: int
-    memory_peak_pct: float | None
+    memory_peak_pct: NumberOrNone
 
 
 @frozen
@@ -84,9 +84,9 @@ class ReplanModel:
     rejected: int
     done: int
     on_time: int
-    wait_mean_ms: float | None
-    latency_p50_ms: float | None
-    latency_p99_ms: float | None
+    wait_mean_ms: NumberOrNone
+    latency_p50_ms: NumberOrNone
+    latency_p99_ms: NumberOrNone
 
 
 @frozen
@@ -103,14 +103,14 @@ class ReplanDecision:
     rates_rps: Mapping[str, float]
     failed: str | None
     gpus: int | None
-    goodput_rps: float | None
+    goodput_rps: NumberOrNone
     kept: int
     reset: int
     loads: int
     moves: int
     ends: int
     retired_first: int
-    ready_s: float | None
+    ready_s: NumberOrNone
 
 
 @frozen
@@ -122,10 +122,10 @@ class ReplanTimeline:
     """
 
     window_s: float
-    arrived: tuple[int, ...]
-    on_time: tuple[int, ...]
-    wait_mean_ms: tuple[float | None, ...]
-    gpus: tuple[float, ...]
+    arrived: Wholes
+    on_time: Wholes
+    wait_mean_ms: tuple[NumberOrNone, ...]
+    gpus: Numbers
 
 
 @frozen
@@ -140,10 +140,10 @@ class ReplanReport:
     models: tuple[ReplanModel, ...]
     decisions: tuple[ReplanDecision, ...]
     timeline: ReplanTimeline
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
 
 
-def replan_document(report: ReplanReport) -> dict[str, Any]:
+def replan_document(report: ReplanReport) -> ValuesByName:
     """Return ``report`` as the mapping that its JSON file holds."""
     return {"schema_version": record_version(ReplanReport), **dataclasses.asdict(report)}
 
@@ -160,8 +160,8 @@ def report_of(
     arrivals: str,
     options: Options,
     replan: Replanning | None,
-    prices: Mapping[str, float | None],
-    notes: Sequence[str] = (),
+    prices: Mapping[str, NumberOrNone],
+    notes: Texts = (),
 ) -> ReplanReport:
     """Return the report of ``run``. ``prices``: USD per hour by GPU type."""
     result = run.result
@@ -233,7 +233,7 @@ def _models(run: Replanned) -> tuple[ReplanModel, ...]:
     return tuple(models)
 
 
-def _decision(decision: PolicyDecision, names: Sequence[str]) -> ReplanDecision:
+def _decision(decision: PolicyDecision, names: Texts) -> ReplanDecision:
     gpus = goodput_rps = ready_s = None
     if decision.plan is not None:
         gpus = decision.plan.totals.gpus_used
@@ -280,7 +280,7 @@ def _peak(spans: Iterable[Sequence[Span]]) -> int:
     return max(counts, default=0)
 
 
-def _cost(hours: float, price: float | None) -> float | None:
+def _cost(hours: float, price: NumberOrNone) -> NumberOrNone:
     if price is None:
         return None
     return hours * price

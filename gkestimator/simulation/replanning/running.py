@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Unpack
 
 from gkestimator.core.errors import UsageError, one_line
 from gkestimator.documents import PlacementPlan, Workload
@@ -12,6 +12,7 @@ from gkestimator.documents.cluster import Cluster
 from gkestimator.placement.building import build_problem
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
+from gkestimator.simulation.arrays import AnyByName, Texts
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.making import sources_of
 from gkestimator.simulation.conditions import Conditions, Progress, check_streams, system_builder
@@ -31,14 +32,14 @@ def simulate_replanned(
     replanning: Replanning | None,
     *,
     policy: str | None = None,
-    policy_options: Mapping[str, Any] | None = None,
+    policy_options: AnyByName | None = None,
     objective: str | None = None,
     creq: str | None = None,
     runtime: str | None = None,
     dtype: str | None = None,
     dims: str | None = None,
     arrivals_name: str = "arrivals",
-    notes: Sequence[str] = (),
+    notes: Texts = (),
     progress: Progress | None = None,
     **conditions: Unpack[Conditions],
 ) -> ReplanReport:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
 from dataclasses import replace
 
 from gkestimator.documents import Workload
 from gkestimator.placement.papers.gpulet.lets import ewma
+from gkestimator.simulation.arrays import Numbers, Series
 from gkestimator.simulation.arrivals.making import sources_of
 from gkestimator.simulation.replanning.settings import Replanning
 
 
-def source_rates_rps(workload: Workload) -> tuple[float, ...]:
+def source_rates_rps(workload: Workload) -> Numbers:
     """Return the rate of each source: models asked for by themselves, then applications, in the workload's order."""
     return tuple(source.rate_rps for source in sources_of(workload))
 
 
-def with_rates(workload: Workload, rates_rps: Sequence[float]) -> Workload:
+def with_rates(workload: Workload, rates_rps: Series) -> Workload:
     """Return ``workload`` with ``rates_rps`` by source, in the order of :func:`source_rates_rps`."""
     rates = iter(rates_rps)
     models = tuple(replace(m, rate_rps=next(rates)) for m in workload.models)
@@ -30,11 +30,11 @@ class Trigger(abc.ABC):
 
     def __init__(self, settings: Replanning, workload: Workload) -> None:
         self.settings = settings
-        self.rates_rps: tuple[float, ...] = source_rates_rps(workload)
+        self.rates_rps: Numbers = source_rates_rps(workload)
         self._workload = workload
 
     @abc.abstractmethod
-    def observe(self, counted_rps: Sequence[float]) -> None:
+    def observe(self, counted_rps: Series) -> None:
         """Take note of the requests a second of each source in the count that has just ended."""
 
     @abc.abstractmethod
@@ -59,7 +59,7 @@ class RateTrigger(Trigger):
         super().__init__(settings, workload)
         self._last = workload.model_rates_rps()
 
-    def observe(self, counted_rps: Sequence[float]) -> None:
+    def observe(self, counted_rps: Series) -> None:
         self.rates_rps = tuple(counted_rps)
 
     def due(self, now_ms: float) -> str | None:
@@ -81,7 +81,7 @@ class PeriodTrigger(Trigger):
         super().__init__(settings, workload)
         self._next_ms = settings.period_ms
 
-    def observe(self, counted_rps: Sequence[float]) -> None:
+    def observe(self, counted_rps: Series) -> None:
         alpha = self.settings.smoothing
         self.rates_rps = tuple(
             ewma((old, new), alpha) for old, new in zip(self.rates_rps, counted_rps, strict=True)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from gkestimator.reporting.simulated import (
-    FigureColumn,
     count_text,
     csv_text,
     figure_columns,
-    name_column,
     note_lines,
     rendered,
     share_text,
     text_of,
+    written_as,
 )
+from gkestimator.reporting.text import figures, words
 from gkestimator.simulation.replanning.report import ReplanModel, ReplanReport, replan_json
 from gkestimator.simulation.summary import percent_of
 from gkestimator.tables.layout import TextColumn, text_table
@@ -27,24 +27,12 @@ def _figure(value: int | float | None) -> str:
     return number_text(value, digits=4)
 
 
-_TIME: FigureColumn = ("s", "time_s", _figure)
-_CHANGES: tuple[FigureColumn, ...] = (
-    ("GPUs", "gpus", _figure),
-    ("kept", "kept", _figure),
-    ("reset", "reset", _figure),
-    ("loads", "loads", _figure),
-    ("ends", "ends", _figure),
-    ("ready s", "ready_s", _figure),
+_TIME = written_as(_figure, time_s="s")
+_CHANGES = written_as(
+    _figure, gpus="GPUs", kept="kept", reset="reset", loads="loads", ends="ends", ready_s="ready s"
 )
-_ASKED: tuple[FigureColumn, ...] = (
-    ("SLO ms", "slo_ms", number_text),
-    ("requests", "arrived", count_text),
-)
-_TIMES: tuple[FigureColumn, ...] = (
-    ("wait ms", "wait_mean_ms", number_text),
-    ("p50 ms", "latency_p50_ms", number_text),
-    ("p99 ms", "latency_p99_ms", number_text),
-)
+_ASKED = (*written_as(number_text, slo_ms="SLO ms"), *written_as(count_text, arrived="requests"))
+_TIMES = written_as(number_text, wait_mean_ms="wait ms", latency_p50_ms="p50 ms", latency_p99_ms="p99 ms")
 
 
 def render_replan(report: ReplanReport, form: str) -> bytes:
@@ -75,8 +63,8 @@ def replan_text(report: ReplanReport) -> str:
     ]
     shown = report.decisions[:_MOST_DECISIONS]
     if shown:
-        reasons = name_column("why", [d.reason for d in shown], shrink=16)
-        times = figure_columns(shown, [_TIME])
+        reasons = words("why", [d.reason for d in shown], shrink=16)
+        times = figure_columns(shown, _TIME)
         lines += text_table([*times, reasons, *figure_columns(shown, _CHANGES)])
         more = len(report.decisions) - len(shown)
         if more:
@@ -108,7 +96,7 @@ def _totals(report: ReplanReport) -> list[str]:
 
 
 def _model_columns(models: tuple[ReplanModel, ...]) -> list[TextColumn]:
-    names = name_column("model", [m.model for m in models], shrink=12)
-    shares = [share_text(percent_of(m.on_time, m.arrived)) for m in models]
-    on_time = TextColumn(heading="on time %", cells=shares)
+    names = words("model", [m.model for m in models], shrink=12)
+    shares = [percent_of(m.on_time, m.arrived) for m in models]
+    on_time = figures("on time %", shares, share_text)
     return [names, *figure_columns(models, _ASKED), on_time, *figure_columns(models, _TIMES)]

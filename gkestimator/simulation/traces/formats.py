@@ -6,11 +6,11 @@ A new one is one entry here and, where its rows are not requests in order of tim
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 from gkestimator.core.errors import DocumentError
 from gkestimator.core.records import frozen
+from gkestimator.simulation.arrays import Names, Texts
 from gkestimator.simulation.options import check_known
 from gkestimator.simulation.traces.lines import quoted
 
@@ -28,12 +28,12 @@ class Format:
     """
 
     name: str
-    columns: tuple[str, ...]
-    optional: tuple[str, ...] = ()
+    columns: Names
+    optional: Names = ()
     clock: str
     time: str = ""
     duration: str = ""
-    keys: tuple[str, ...] = ()
+    keys: Names = ()
     length: str = ""
     names: bool = False
     source: str
@@ -113,7 +113,7 @@ def format_named(name: str) -> Format:
     return formats[name]
 
 
-def detected(path: Path, header: Sequence[str], wanted: Format | None = None) -> Format:
+def detected(path: Path, header: Texts, wanted: Format | None = None) -> Format:
     """Return the format that ``header`` is of. Raises DocumentError: a column twice, missing or unknown."""
     where = f"{path}: line 1"
     twice = sorted(name for name, count in Counter(header).items() if count > 1)
@@ -140,7 +140,7 @@ def detected(path: Path, header: Sequence[str], wanted: Format | None = None) ->
     return nearest
 
 
-def minutes(path: Path, header: Sequence[str]) -> list[str]:
+def minutes(path: Path, header: Texts) -> list[str]:
     """Return the columns that are minutes: 1, 2, ... without a gap. Raises DocumentError else."""
     numbers = sorted(int(c) for c in header if c.isascii() and c.isdigit() and len(c) <= 4 and c[0] != "0")
     for expected, number in enumerate(numbers, 1):
@@ -149,7 +149,7 @@ def minutes(path: Path, header: Sequence[str]) -> list[str]:
     return [str(number) for number in numbers]
 
 
-def _listed(header: Sequence[str]) -> str:
+def _listed(header: Texts) -> str:
     text = ",".join(header)
     if len(text) <= 120:
         return text

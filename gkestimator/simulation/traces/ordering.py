@@ -6,6 +6,7 @@ order only where the file is in order of its ends, which nobody promises.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from itertools import pairwise
@@ -37,7 +38,7 @@ def in_order(blocks: Iterator[Pair], *, run: int = _RUN) -> Iterator[Pair]:
             parts.append(block)
             held += len(block[0])
             if held >= run:
-                _put(disk, _sorted(parts))
+                append_temporary(disk, _sorted(parts).tobytes())
                 bounds.append(bounds[-1] + held)
                 parts = []
                 held = 0
@@ -45,7 +46,7 @@ def in_order(blocks: Iterator[Pair], *, run: int = _RUN) -> Iterator[Pair]:
             yield from _cut(_sorted(parts), 2**16)
             return
         if held:
-            _put(disk, _sorted(parts))
+            append_temporary(disk, _sorted(parts).tobytes())
             bounds.append(bounds[-1] + held)
         yield from _merged(disk, bounds, max(run // (len(bounds) - 1), 1))
 
@@ -67,9 +68,11 @@ def _cut(rows: NDArray[np.void], size: int) -> Iterator[Pair]:
         yield part["time"].copy(), part["stream"].copy()
 
 
-def _put(disk: IO[bytes], rows: NDArray[np.void]) -> None:
+def append_temporary(disk: IO[bytes], data: bytes) -> None:
+    """Append ``data`` to a temporary file. Raises OutputError where that cannot be written."""
     try:
-        disk.write(rows.tobytes())
+        disk.seek(0, os.SEEK_END)
+        disk.write(data)
     except OSError as e:
         raise OutputError(
             f"temporary file in {tempfile.gettempdir()}: cannot be written: {e.strerror} (TMPDIR says where)"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gkestimator.core.errors import DocumentError
-from gkestimator.simulation.arrays import Floats, Ints
+from gkestimator.simulation.arrays import Floats, Ints, Names
 from gkestimator.simulation.traces.formats import detected, format_named, minutes
 from gkestimator.simulation.traces.lines import INNER_COMMA, Lines, RowBlock, quoted
 from gkestimator.simulation.traces.ordering import in_order
@@ -67,7 +67,7 @@ class Trace:
         self.has_lengths = self.form.length in self._place
 
     @property
-    def streams(self) -> tuple[str, ...]:
+    def streams(self) -> Names:
         """Return the names of the streams that were met so far."""
         return tuple(_name(key) for key in self._numbers)
 
