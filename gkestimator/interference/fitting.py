@@ -201,7 +201,10 @@ def _contention_columns(found: Slowdowns) -> Floats:
     for m in found:
         sm, dram, l2, _, confined, dram_known, l2_known, *_ = m.own
         sm_others, dram_others, l2_others, unconfined_others, *_ = m.others
-        taken = unconfined_others if confined > 0 else sm_others
+        if confined > 0:
+            taken = unconfined_others
+        else:
+            taken = sm_others
         row = []
         # As the law has it: what is not known of a model does not slow it, and is not asked of others.
         for own, others, known in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
@@ -13,6 +14,8 @@ from gkestimator.documents.checking import Fields, load_json
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.interference.igniter_law import GpuTerms, IgniterLoad, active_ms, linear
 from gkestimator.tables.candidate import Candidate
+
+FiguresOf: TypeAlias = Mapping[str, float | None]
 
 _WHAT = "file of iGniter coefficients"
 _ANY = -1e15
@@ -41,7 +44,7 @@ class IgniterCoefficients:
     type); ``source`` is the file."""
 
     source: str
-    gpus: Mapping[str, Mapping[str, float | None]]
+    gpus: Mapping[str, FiguresOf]
     models: Mapping[tuple[str, str], ModelCoefficients]
 
 
@@ -55,7 +58,7 @@ def read_coefficients(path: Path | str) -> IgniterCoefficients:
         fields = Fields(read_spec(path, what=_WHAT), where=str(path), what=f"a {_WHAT}")
     fields.whole("schema_version", low=1, high=1)
     catalogue = gpu_catalogue()  # a type of the user's own specification file keeps its name
-    gpus: dict[str, Mapping[str, float | None]] = {}
+    gpus: dict[str, FiguresOf] = {}
     for entry in fields.objects("gpus", what="a GPU type with its coefficients", limit=1000):
         name = catalogue.canonical(entry.text("type", limit=100))
         if name in gpus:
@@ -109,7 +112,7 @@ def _line(entry: Fields, field: str) -> tuple[float, float] | None:
 
 def terms_of(spec: GpuSpec, coefficients: IgniterCoefficients | None) -> GpuTerms:
     """Return the terms of the GPU type ``spec``. Raises UsageError: the coefficients lack it."""
-    given: Mapping[str, float | None] = {}
+    given: FiguresOf = {}
     if coefficients is not None:
         if spec.name not in coefficients.gpus:
             known = ", ".join(coefficients.gpus) or "none"
@@ -146,10 +149,16 @@ def load_of(
     where it is needed.
     """
     row = candidate.row
-    own = coefficients.models.get((model, candidate.gpu)) if coefficients is not None else None
+    if coefficients is not None:
+        own = coefficients.models.get((model, candidate.gpu))
+    else:
+        own = None
     if own is None:
         own = _NOTHING_FITTED
-    kernels = row.kernels if own.kernels is None else own.kernels
+    if own.kernels is None:
+        kernels = row.kernels
+    else:
+        kernels = own.kernels
     if coefficients is not None and beside and kernels is None:
         raise UsageError(
             f"{asker} needs kernels, which is null for {model} on {candidate.gpu} in the table and missing "
@@ -167,7 +176,10 @@ def load_of(
         )
     l2 = _l2_util(own, candidate, active)
     if l2 is None and beside:
-        where = f" (models: {model}: l2_util_pct)" if coefficients is not None else ""
+        if coefficients is not None:
+            where = f" (models: {model}: l2_util_pct)"
+        else:
+            where = ""
         raise UsageError(
             f"{asker} needs l2_util_mean_pct, which is null for {model} on {candidate.gpu}, or "
             f"--coefficients FILE{where}"
@@ -193,7 +205,9 @@ def _l2_util(own: ModelCoefficients, candidate: Candidate, active: float) -> flo
     if own.l2_util_pct is not None:
         return linear(*own.l2_util_pct, candidate.batch_size, active) / 100
     percent = candidate.row.l2_util_mean_pct
-    return None if percent is None else percent / 100
+    if percent is None:
+        return None
+    return percent / 100
 
 
 def _power_w(own: ModelCoefficients, candidate: Candidate, active: float, gpu: GpuTerms) -> float | None:

@@ -52,7 +52,10 @@ def policy_summaries() -> dict[str, str]:
     summaries = {}
     for name, (module, attribute) in POLICIES.items():
         source = files("gkestimator.placement").joinpath(f"{module.replace('.', '/')}.py")
-        text = source.read_text(encoding="utf-8") if source.is_file() else ""
+        if source.is_file():
+            text = source.read_text(encoding="utf-8")
+        else:
+            text = ""
         summaries[name] = _summary(text, attribute)
     for point in _third_parties():
         owner = point.dist.name if point.dist else point.value
@@ -91,7 +94,10 @@ def _loaded(name: str) -> Any:
     point = next((point for point in _third_parties() if point.name == name), None)
     if point is None:
         close = difflib.get_close_matches(name, policy_names(), n=1)
-        hint = f"; did you mean {close[0]}?" if close else f" ({', '.join(policy_names())})"
+        if close:
+            hint = f"; did you mean {close[0]}?"
+        else:
+            hint = f" ({', '.join(policy_names())})"
         raise UsageError(f"unknown policy {name!r}{hint}")
     try:
         return point.load()
@@ -106,7 +112,10 @@ def make_policy(name: str, **options: Any) -> Policy:
     options = {key: value for key, value in options.items() if value is not None}
     for key in options:
         if key not in kind.options:
-            known = f"; it has {', '.join(kind.options)}" if kind.options else ""
+            if kind.options:
+                known = f"; it has {', '.join(kind.options)}"
+            else:
+                known = ""
             raise UsageError(f"policy {name} has no option {key.replace('_', '-')}{known}")
     try:
         return kind(**options)

@@ -214,7 +214,10 @@ def _totals(plan: PlacementPlan) -> str:
         f"cost {number_text(totals.cost_per_hour)} USD per hour",
     ]
     if totals.gap_pct is not None:
-        gap = "under 0.01" if totals.gap_pct < 0.01 else f"at most {number_text(totals.gap_pct)}"
+        if totals.gap_pct < 0.01:
+            gap = "under 0.01"
+        else:
+            gap = f"at most {number_text(totals.gap_pct)}"
         parts.append(f"{gap} % from its policy's best")
     return " · ".join(parts)
 

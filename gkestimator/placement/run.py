@@ -53,7 +53,10 @@ def plan_of(policy: str, problem: Problem, answer: Placement) -> PlacementPlan:
     cost: float | None = 0
     for gpu in gpus:
         price = problem.prices.get(gpu.type)
-        cost = None if cost is None or price is None else cost + price
+        if cost is None or price is None:
+            cost = None
+        else:
+            cost = cost + price
     totals = PlanTotals(
         goodput_rps=sum(goodput.values()),
         expected_goodput_rps=expected.goodput_rps,

@@ -113,7 +113,10 @@ class GkestPolicy(Policy):
                 return Placement(placed=_placed(menus, counts), notes=notes, gap_pct=renting.gap_pct)
             menus = self._menus(problem)  # renting left ways out
         state, bound = self.most(menus)
-        gap = 100 * max(0.0, 1 - state.value / bound) if bound > 0 else 0.0
+        if bound > 0:
+            gap = 100 * max(0.0, 1 - state.value / bound)
+        else:
+            gap = 0.0
         reasons = self._reasons(menus, state)
         return Placement(placed=_placed(menus, state.counts), reasons=reasons, notes=notes, gap_pct=gap)
 
@@ -123,7 +126,10 @@ class GkestPolicy(Policy):
     def looks(self, menus: Menus) -> int:
         """Return how many looks at changes the search may take."""
         models = len(menus.of)
-        looks = _LOOKS if models <= _FEW else max(_LOOKS // 2, 2 * models)
+        if models <= _FEW:
+            looks = _LOOKS
+        else:
+            looks = max(_LOOKS // 2, 2 * models)
         return int(self.effort * looks)
 
     def most(self, menus: Menus) -> tuple[PlacementState, float]:
@@ -134,7 +140,10 @@ class GkestPolicy(Policy):
         most = [most_rps(menus, w) for w in menus.ways]
         bound = fluid(menus, most, pools=pools, weights=weights)
         # with many models the bound's optimum is near enough to start from
-        rates = most if len(menus.of) > MANY else [menus.rate(w) for w in menus.ways]
+        if len(menus.of) > MANY:
+            rates = most
+        else:
+            rates = [menus.rate(w) for w in menus.ways]
         optima = [fluid(menus, rates, pools=pools, weights=weights)]
         sure = None
         if len(menus.of) <= _FEW:
@@ -228,4 +237,6 @@ def _worth(problem: Problem, expected: Expected) -> tuple[float, float] | None:
             return None
         weighted += model.weight * served
         shares.append(served / model.rate_rps)
-    return (weighted, min(shares)) if shares else None
+    if shares:
+        return (weighted, min(shares))
+    return None

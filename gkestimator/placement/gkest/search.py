@@ -17,6 +17,7 @@ from gkestimator.placement.gkest.moves import Moves, total
 from gkestimator.placement.gkest.state import (
     Change,
     GpuPattern,
+    Members,
     PatternMember,
     PlacementState,
     Saved,
@@ -295,7 +296,7 @@ class Search(Moves):
         steps = []
         for p in list(self.state.hosts[m]):
             count = self.state.counts[p]
-            left: list[PatternMember] = []
+            left: Members = []
             for group in groups_of(p):
                 left += self._rest_of_turns(group, m)
             q = pattern(p.type, left)
@@ -304,7 +305,7 @@ class Search(Moves):
             steps += [(p, -count), (q, count)]
         self.state.commit(total(*steps))
 
-    def _rest_of_turns(self, group: list[PatternMember], m: int) -> list[PatternMember]:
+    def _rest_of_turns(self, group: Members, m: int) -> Members:
         """Return ``group`` without the replicas of ``m``: the others' turns come round sooner."""
         ways = self.ways
         stay = [x for x in group if ways[x.way].model != m]

@@ -54,7 +54,9 @@ def settle(
     for _ in range(_ROUNDS):
         if other is None:
             alone = fit(asked, gpu, size_pct, coefficients=coefficients)
-            return None if alone is None else (alone, None)
+            if alone is None:
+                return None
+            return (alone, None)
         new = fit(
             asked,
             gpu,

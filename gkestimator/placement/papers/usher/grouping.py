@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gkestimator.core.records import frozen
+from gkestimator.placement.problem import Names, Unknowns
 
 TIE = 1e-9  # relative; totals and largest weights this close are equal
 # Of the sum of |a|: what rounding makes of values that cancel.
@@ -33,7 +34,7 @@ class ModelGroup:
     """Hold models placed together: their names in order, and the sums of their mean Creq and mean Mreq in
     percent."""
 
-    names: tuple[str, ...]
+    names: Names
     creq_pct: float
     mreq_pct: float
 
@@ -65,7 +66,7 @@ def group(models: Sequence[ModelGroup], *, rounds: int = MAX_ROUNDS) -> tuple[Mo
     return tuple(sorted(groups, key=lambda g: (-(g.creq_pct + g.mreq_pct), g.names)))
 
 
-def match(balances: Sequence[float], names: Sequence[tuple[str, ...]]) -> list[tuple[int, int | None]]:
+def match(balances: Sequence[float], names: Sequence[Names]) -> list[tuple[int, int | None]]:
     """Return the minimum-weight maximum matching on |a_i + a_j|: index pairs, (i, None) for the one left out
     of an odd number.
 
@@ -82,7 +83,7 @@ def match(balances: Sequence[float], names: Sequence[tuple[str, ...]]) -> list[t
 class _Matcher:
     """Hold what is fixed so far, and what a completion may cost."""
 
-    def __init__(self, a: _Floats, names: Sequence[tuple[str, ...]]) -> None:
+    def __init__(self, a: _Floats, names: Sequence[Names]) -> None:
         self.a = a
         self.names = names
         order = sorted(range(len(a)), key=lambda i: (a[i], names[i]))
@@ -92,7 +93,10 @@ class _Matcher:
         self.spent = 0.0
         slack = _ROUNDING * float(np.abs(a).sum())
         # Values whose holder may be the one that is left out; None: an even number, nobody is.
-        self.left: list[float | None] = [None] if len(a) % 2 == 0 else list(dict.fromkeys(a.tolist()))
+        if len(a) % 2 == 0:
+            self.left: Unknowns = [None]
+        else:
+            self.left = list(dict.fromkeys(a.tolist()))
         totals = [_weights(self._without(v)) for v in self.left]
         self.budget = min(float(w.sum()) for w in totals) * (1 + TIE) + slack
         largest = [float(w.max(initial=0.0)) for w in totals if w.sum() <= self.budget]
@@ -129,7 +133,7 @@ class _Matcher:
             self.left = left
         return pairs
 
-    def _partner(self, i: int) -> tuple[int | None, list[float | None]]:
+    def _partner(self, i: int) -> tuple[int | None, Unknowns]:
         """Return whom ``i`` is matched with (None: nobody), and who may be left out after that."""
         value = float(self.a[i])
         others = self.open[self.open != i]
@@ -152,7 +156,10 @@ class _Matcher:
             if not len(holders):
                 return np.zeros(len(others), dtype=bool)
             drop = int(holders[-1])  # of equal holders the last by names; pairing it instead changes nothing
-        kept = others if drop is None else np.delete(others, drop)
+        if drop is None:
+            kept = others
+        else:
+            kept = np.delete(others, drop)
         weight = np.abs(self.a[i] + self.a[kept])
         p = int(np.searchsorted(self.a[kept], self.a[i]))
         total = _completions(np.insert(self.a[kept], p, self.a[i]), p, self.limit, self.refused)

@@ -99,7 +99,9 @@ class UsherPolicy(Policy):
                     choices.append(mine)
                 else:
                     reasons[name] = _why_none(model, most)
-            limit = _UNDIVIDED_NODES if len(choices) > 2**MAX_ROUNDS else math.inf
+            limit = math.inf
+            if len(choices) > 2**MAX_ROUNDS:
+                limit = _UNDIVIDED_NODES
             best = search(choices, packing, garage, rented=problem.elastic, most_nodes=limit)
             if best.cut:
                 notes.append(
