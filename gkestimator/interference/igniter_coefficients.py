@@ -63,14 +63,15 @@ def read_coefficients(path: Path | str) -> IgniterCoefficients:
         name = catalogue.canonical(entry.text("type", limit=100))
         if name in gpus:
             raise entry.fail("type", f"found {name} twice, expected once")
+        number = entry.number
         gpus[name] = {
-            "idle_power_w": entry.number("idle_power_w", high=1e5),
-            "clock_mhz_per_w": entry.number("clock_mhz_per_w", low=-1e4, high=0.0),
-            "schedule_ms_per_model": entry.number("schedule_ms_per_model", high=1e3),
-            "schedule_offset_ms": entry.number("schedule_offset_ms", low=-1e3, high=1e3),
-            "clock_mhz": entry.number("clock_mhz", None, above=True, high=1e5),
-            "power_limit_w": entry.number("power_limit_w", None, above=True, high=1e5),
-            "pcie_bytes_per_s": entry.number("pcie_bytes_per_s", None, above=True, high=1e13),
+            "idle_power_w": number("idle_power_w", high=1e5),
+            "clock_mhz_per_w": number("clock_mhz_per_w", low=-1e4, high=0.0),
+            "schedule_ms_per_model": number("schedule_ms_per_model", high=1e3),
+            "schedule_offset_ms": number("schedule_offset_ms", low=-1e3, high=1e3),
+            "clock_mhz": number("clock_mhz", None, above=True, high=1e5),
+            "power_limit_w": number("power_limit_w", None, above=True, high=1e5),
+            "pcie_bytes_per_s": number("pcie_bytes_per_s", None, above=True, high=1e13),
         }
         entry.finish()
     models: dict[tuple[str, str], ModelCoefficients] = {}
@@ -78,9 +79,10 @@ def read_coefficients(path: Path | str) -> IgniterCoefficients:
         key = (entry.name("name"), catalogue.canonical(entry.text("gpu", limit=100)))
         if key in models:
             raise entry.fail("name", f"found {key[0]} on {key[1]} twice, expected once")
+        number = entry.number
         models[key] = ModelCoefficients(
-            schedule_ms_per_kernel=entry.number("schedule_ms_per_kernel", high=1e3),
-            cache_slowdown=entry.number("cache_slowdown", high=1e6),
+            schedule_ms_per_kernel=number("schedule_ms_per_kernel", high=1e3),
+            cache_slowdown=number("cache_slowdown", high=1e6),
             kernels=entry.whole("kernels", None),
             active=_fit(entry),
             power_w=_line(entry, "power_w"),
@@ -115,19 +117,20 @@ def terms_of(spec: GpuSpec, coefficients: IgniterCoefficients | None) -> GpuTerm
     given: FiguresOf = {}
     if coefficients is not None:
         if spec.name not in coefficients.gpus:
-            known = ", ".join(coefficients.gpus) or "none"
+            names = ", ".join(coefficients.gpus) or "none"
             raise UsageError(
-                f"{coefficients.source}: gpus: found {known}, expected {spec.name} too, which the cluster has"
+                f"{coefficients.source}: gpus: found {names}, expected {spec.name} too, which the cluster has"
             )
         given = coefficients.gpus[spec.name]
+    known = given.get
     return GpuTerms(
-        pcie_bytes_per_s=given.get("pcie_bytes_per_s") or spec.pcie_bytes_per_s,
-        clock_mhz=given.get("clock_mhz") or spec.boost_clock_mhz,
-        power_limit_w=given.get("power_limit_w") or spec.power_limit_w,
-        idle_power_w=given.get("idle_power_w"),
-        clock_mhz_per_w=given.get("clock_mhz_per_w"),
-        schedule_ms_per_model=given.get("schedule_ms_per_model"),
-        schedule_offset_ms=given.get("schedule_offset_ms"),
+        pcie_bytes_per_s=known("pcie_bytes_per_s") or spec.pcie_bytes_per_s,
+        clock_mhz=known("clock_mhz") or spec.boost_clock_mhz,
+        power_limit_w=known("power_limit_w") or spec.power_limit_w,
+        idle_power_w=known("idle_power_w"),
+        clock_mhz_per_w=known("clock_mhz_per_w"),
+        schedule_ms_per_model=known("schedule_ms_per_model"),
+        schedule_offset_ms=known("schedule_offset_ms"),
     )
 
 

@@ -84,20 +84,24 @@ def expect(problem: Problem, placed: PlacedReplicas) -> Expected:
         of_model[p.model].append(i)
     unknown = []
     for model in problem.models:
-        here = of_model[model.name]
+        name = model.name
+        here = of_model[name]
         if any(factors[i] is None for i in here):
-            by_model[model.name] = admitted[model.name] = None
-            unknown.append(model.name)
+            by_model[name] = admitted[name] = None
+            unknown.append(name)
             continue
         answer = _of_model(model, placed, here, factors, busy, waits)
-        by_model[model.name] = answer.rate_rps
-        admitted[model.name] = answer.admitted_rps
+        by_model[name] = answer.rate_rps
+        admitted[name] = answer.admitted_rps
     notes: Names = ()
-    if unknown:
+    goodput = None
+    if not unknown:
+        goodput = sum(rate or 0.0 for rate in by_model.values())
+    else:
         models = ", ".join(unknown)
         notes = (f"expected goodput is unknown: no utilisation in the table for {models} or a neighbour",)
     return Expected(
-        goodput_rps=None if unknown else sum(rate or 0.0 for rate in by_model.values()),
+        goodput_rps=goodput,
         by_model=by_model,
         admitted_rps=admitted,
         max_wait_ms=tuple(waits),

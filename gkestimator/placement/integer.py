@@ -169,11 +169,12 @@ def linear_program(
     import highspy
 
     lp = highspy.HighsLp()
-    lp.col_cost_ = np.asarray(cost, dtype=np.float64)
-    lp.col_lower_ = np.asarray(lower, dtype=np.float64)
-    lp.col_upper_ = np.asarray(upper, dtype=np.float64)
-    lp.row_lower_ = np.asarray(row_lower, dtype=np.float64)
-    lp.row_upper_ = np.asarray(row_upper, dtype=np.float64)
+    real = np.float64
+    lp.col_cost_ = np.asarray(cost, dtype=real)
+    lp.col_lower_ = np.asarray(lower, dtype=real)
+    lp.col_upper_ = np.asarray(upper, dtype=real)
+    lp.row_lower_ = np.asarray(row_lower, dtype=real)
+    lp.row_upper_ = np.asarray(row_upper, dtype=real)
     lp.num_col_ = len(lp.col_cost_)
     lp.num_row_ = len(lp.row_lower_)
     if maximise:
@@ -196,7 +197,7 @@ def linear_program(
     lengths = [len(index) for index in indices]
     matrix.start_ = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
     matrix.index_ = np.fromiter(chain.from_iterable(indices), dtype=np.int32)
-    matrix.value_ = np.fromiter(chain.from_iterable(values), dtype=np.float64)
+    matrix.value_ = np.fromiter(chain.from_iterable(values), dtype=real)
     return lp
 
 

@@ -181,19 +181,20 @@ class _Judge:
         """Raise PolicyError where one replica by itself does not stand."""
         problem = self._problem
         gpu = placed.gpu
+        where = gpu.id
         name = placed.model
-        if problem.gpus and self._gpus.get(gpu.id) != gpu:
-            raise self.fault(gpu.id, "is not a GPU of the cluster")
+        if problem.gpus and self._gpus.get(where) != gpu:
+            raise self.fault(where, "is not a GPU of the cluster")
         if gpu.type not in problem.types:
-            raise self.fault(gpu.id, f"{gpu.type} is not a GPU type of the cluster")
+            raise self.fault(where, f"{gpu.type} is not a GPU type of the cluster")
         if id(placed.candidate) not in self._known.get(name, ()):
-            raise self.fault(gpu.id, f"{name} runs in a way that is not in the table")
+            raise self.fault(where, f"{name} runs in a way that is not in the table")
         if placed.candidate.gpu != gpu.type:
-            raise self.fault(gpu.id, f"{name} runs by a row of {placed.candidate.gpu}")
+            raise self.fault(where, f"{name} runs by a row of {placed.candidate.gpu}")
         slo = problem.by_name[name].slo_ms
         if placed.response_ms > slo * (1 + 1e-9):
             late = f"{name} takes {placed.response_ms:.6g} ms, above its SLO {slo:g} ms"
-            raise self.fault(gpu.id, late)
+            raise self.fault(where, late)
 
     def gpu(self, gpu: str, here: PlacedReplicas) -> None:
         """Raise PolicyError where the replicas of one GPU do not stand together."""

@@ -145,6 +145,14 @@ class Problem:
             known[gpu_type] = price
         return known
 
+    def rent(self, gpu_type: str) -> float:
+        """Return the price of a rented GPU of ``gpu_type`` (USD per hour); 1 where none is rented, or it is
+        unknown."""
+        price = self.prices.get(gpu_type)
+        if price is None or not self.elastic:
+            return 1.0
+        return price
+
     def gpu(self, gpu_type: str, number: int) -> Gpu:
         """Return the ``number``-th (from 0) GPU of ``gpu_type``: one of a fixed cluster, or a rented one."""
         if self.elastic:

@@ -124,14 +124,17 @@ def _unserved(problem: Problem, answer: Placement, goodput: dict[str, float]) ->
     placed = {p.model for p in answer.placed}
     unserved = []
     for model in problem.models:
-        missing = model.rate_rps - goodput[model.name]
-        if missing <= 1e-9 * model.rate_rps:
+        name = model.name
+        rate = model.rate_rps
+        served = goodput[name]
+        missing = rate - served
+        if missing <= 1e-9 * rate:
             continue
-        reason = hopeless.get(model.name) or answer.reasons.get(model.name)
+        reason = hopeless.get(name) or answer.reasons.get(name)
         if reason is None:
-            if model.name in placed:
-                reason = f"its replicas serve {goodput[model.name]:.6g} of {model.rate_rps:g} req/s: no room for more"
+            if name in placed:
+                reason = f"its replicas serve {served:.6g} of {rate:g} req/s: no room for more"
             else:
                 reason = "no room on the GPUs beside what is placed"
-        unserved.append(Unserved(model=model.name, rate_rps=missing, reason=one_line(reason)))
+        unserved.append(Unserved(model=name, rate_rps=missing, reason=one_line(reason)))
     return tuple(unserved)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from gkestimator.core.errors import UsageError
 from gkestimator.placement.expected import Expected, expect
@@ -138,19 +139,20 @@ class GkestPolicy(Policy):
         weights = [1.0 if self.fairness == "none" else m.weight for m in problem.models]
         pools = problem.pools
         most = [most_rps(menus, w) for w in menus.ways]
-        bound = fluid(menus, most, pools=pools, weights=weights)
+        optimum_of = partial(fluid, menus, pools=pools, weights=weights)
+        bound = optimum_of(most)
         # with many models the bound's optimum is near enough to start from
         if len(menus.of) > MANY:
             rates = most
         else:
             rates = [menus.rate(w) for w in menus.ways]
-        optima = [fluid(menus, rates, pools=pools, weights=weights)]
+        optima = [optimum_of(rates)]
         sure = None
         if len(menus.of) <= _FEW:
-            optima.append(fluid(menus, whole_gpu_rates(menus), pools=pools, weights=weights))
+            optima.append(optimum_of(whole_gpu_rates(menus)))
             narrow = narrow_rates(menus)
             if narrow is not None:
-                sure = fluid(menus, narrow, pools=pools, weights=weights)
+                sure = optimum_of(narrow)
         assert bound is not None and optima[0] is not None  # nothing served is a solution
         empty = {GpuPattern(t): int(n) for t, n in enumerate(pools) if n}
         state = PlacementState(menus, empty, lambda m, rate: weights[m] * rate)

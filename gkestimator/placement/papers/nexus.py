@@ -127,17 +127,12 @@ def _preferred(problem: Problem, model: PlacementModel, room: Mapping[str, float
     best = None
     least = math.inf
     for gpu in problem.types:
-        if room[gpu] >= 1:
-            candidate = _largest_batch(model, gpu)
-        else:
-            candidate = None
+        if room[gpu] < 1:
+            continue
+        candidate = _largest_batch(model, gpu)
         if candidate is None:
             continue
-        if problem.elastic:
-            price = problem.prices.get(gpu)
-        else:
-            price = None
-        dear = (1.0 if price is None else price) / candidate.throughput_rps
+        dear = problem.rent(gpu) / candidate.throughput_rps
         if dear < least * (1 - _CLOSE):
             least = dear
             best = gpu

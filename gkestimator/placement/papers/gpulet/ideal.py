@@ -90,6 +90,7 @@ class _Program:
     def __init__(self, problem: Problem, columns: Sequence[Filled]) -> None:
         models = problem.models
         n = len(columns)
+        count = len(models)
         self.ways = n
         rates = np.array([m.rate_rps for m in models])
         served = np.array([c.served_rps for c in columns]).T / rates[:, None]
@@ -99,16 +100,17 @@ class _Program:
         useful = [max(int(np.ceil(1 / s)) for s in served[:, i] if s > 0) for i in range(n)]
         pools = dict(zip(problem.types, problem.pools, strict=True))
         most = np.minimum([pools[c.gpu] for c in columns], useful)
-        self.upper = np.concatenate([most, np.ones(len(models))])
-        self.rows = list(np.hstack([served, -np.eye(len(models))]))
-        self.low = [0.0] * len(models)
-        self.high = [np.inf] * len(models)
+        self.upper = np.concatenate([most, np.ones(count)])
+        self.rows = list(np.hstack([served, -np.eye(count)]))
+        unserved = [0.0] * count
+        self.low = unserved.copy()
+        self.high = [np.inf] * count
         for gpu, limit in limits.items():
             if limit is not None:
                 here = [float(c.gpu == gpu) for c in columns]
-                self.add(np.array(here + [0.0] * len(models)), 0.0, float(limit))
+                self.add(np.array(here + unserved), 0.0, float(limit))
         self.goodput = np.concatenate([np.zeros(n), rates / rates.sum()])
-        self.price = np.array([_price(problem, c.gpu) for c in columns] + [0.0] * len(models))
+        self.price = np.array([_price(problem, c.gpu) for c in columns] + unserved)
 
     def add(self, row: Array, low: float, high: float) -> None:
         """Hold ``row`` times the values within ``low`` and ``high``."""

@@ -189,11 +189,7 @@ class _Filling:
                 continue
             rest |= rate >= left * (1 - CLOSE)
             # Across types: the cheapest (on a fixed cluster: the least of a GPU) for the rate that it serves.
-            if self.problem.elastic:
-                price = self.problem.prices.get(gpu)
-            else:
-                price = None
-            dear = (1.0 if price is None else price) * ideal / 100 / min(left, rate)
+            dear = self.problem.rent(gpu) * ideal / 100 / min(left, rate)
             for i, place in enumerate(self.board.halves(gpu)):
                 if place.size_pct >= ideal:
                     options.append(((0, dear, order, i), place))

@@ -151,8 +151,9 @@ class _Matcher:
         """Return whether a best matching pairs ``i`` with each of ``others`` (sorted by value) while a holder
         of ``left`` is left out."""
         drop = None
+        a = self.a
         if left is not None:
-            holders = np.flatnonzero(self.a[others] == left)
+            holders = np.flatnonzero(a[others] == left)
             if not len(holders):
                 return np.zeros(len(others), dtype=bool)
             drop = int(holders[-1])  # of equal holders the last by names; pairing it instead changes nothing
@@ -160,9 +161,12 @@ class _Matcher:
             kept = others
         else:
             kept = np.delete(others, drop)
-        weight = np.abs(self.a[i] + self.a[kept])
-        p = int(np.searchsorted(self.a[kept], self.a[i]))
-        total = _completions(np.insert(self.a[kept], p, self.a[i]), p, self.limit, self.refused)
+        value = a[i]
+        partners = a[kept]
+        weight = np.abs(value + partners)
+        p = int(np.searchsorted(partners, value))
+        together = np.insert(partners, p, value)
+        total = _completions(together, p, self.limit, self.refused)
         fits: _Flags = (self.spent + weight + total <= self.budget) & (weight <= self.limit)
         if drop is None:
             return fits

@@ -129,7 +129,11 @@ class _Finder:
                 new += now - before
                 cost += (now - before) * price
             cost = round(cost, 9)
-            counted = self.counted[opened] = (cost, new) if self.rented else (new, cost)
+            if self.rented:
+                counted = (cost, new)
+            else:
+                counted = (new, cost)
+            self.counted[opened] = counted
         return counted
 
     def visit(self, packing: Packing, rest: _Rest, steps: Steps, goodput: float, number: int) -> None:
@@ -142,31 +146,33 @@ class _Finder:
         if self.nodes > self.most_nodes and self.steps:
             return
         room = None
+        bounds = self.bounds
         for choice, after in self.children(rest):
             upper = after.demand.most
             needed = self.goodput - self.unit - goodput - upper
-            if self.bounds.most(choice) < needed:
+            if bounds.most(choice) < needed:
                 continue
             for i, degree, served, count, opened in self.degrees(packing, choice, needed):
                 here = number + (choice.number + i) * self.radix[choice.model]
+                first = here + after.number
                 reach = goodput + served + upper
-                if self.hopeless(reach, opened, here + after.number, 0.0):
+                if self.hopeless(reach, opened, first, 0.0):
                     continue
                 if reach <= self.goodput + self.unit:
-                    room = room or self.bounds.room(rest.demand, packing)
-                    least = self.bounds.least(after.demand, room, packing.opened, choice, count)
-                    if self.hopeless(reach, packing.opened, here + after.number, least):
+                    room = room or bounds.room(rest.demand, packing)
+                    least = bounds.least(after.demand, room, packing.opened, choice, count)
+                    if self.hopeless(reach, packing.opened, first, least):
                         continue
                 packed, _ = put(packing, choice.creq, choice.mreq, degree, self.garage)
                 if reach > self.goodput + self.unit:
                     # Tighter than what was compared above; new GPUs are not counted beside it.
-                    reach = goodput + served + self.bounds.most_in(after.demand, packed)
-                    if self.hopeless(reach, opened, here + after.number, 0.0):
+                    reach = goodput + served + bounds.most_in(after.demand, packed)
+                    if self.hopeless(reach, opened, first, 0.0):
                         continue
                 else:
-                    inside = self.bounds.room(after.demand, packed)
-                    least = self.bounds.least(after.demand, inside, opened)
-                    if self.hopeless(reach, opened, here + after.number, least):
+                    inside = bounds.room(after.demand, packed)
+                    least = bounds.least(after.demand, inside, opened)
+                    if self.hopeless(reach, opened, first, least):
                         continue
                 self.gains[choice.model] = served
                 self.visit(packed, after, (*steps, (choice, degree)), goodput + served, here)
