@@ -77,9 +77,12 @@ def fit_interference(found: Slowdowns) -> Fit:
         notes.append(
             f"no measurement says anything of {', '.join(unseen)}: there contention is proportional sharing"
         )
+    contention = None
+    if contention_better:
+        contention = fit_contention(found)
     return Fit(
         gpulet=gpulet,
-        contention=fit_contention(found) if contention_better else None,
+        contention=contention,
         errors=tuple(errors.values()),
         ranges=_ranges(found),
         notes=tuple(notes),

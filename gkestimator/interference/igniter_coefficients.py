@@ -187,6 +187,9 @@ def load_of(
             f"{asker} needs l2_util_mean_pct, which is null for {model} on {candidate.gpu}, or "
             f"--coefficients FILE{where}"
         )
+    cache_slowdown = l2
+    if own is not _NOTHING_FITTED:
+        cache_slowdown = own.cache_slowdown
     return IgniterLoad(
         batch_size=candidate.batch_size,
         input_bytes=row.input_bytes,
@@ -194,7 +197,7 @@ def load_of(
         kernels=kernels,
         schedule_ms=schedule,
         active_ms=active,
-        cache_slowdown=l2 if own is _NOTHING_FITTED else own.cache_slowdown,
+        cache_slowdown=cache_slowdown,
         l2_util=l2,
         power_w=_power_w(own, candidate, active, gpu),
     )

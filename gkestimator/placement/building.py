@@ -12,7 +12,7 @@ from gkestimator.core.errors import TableError, UsageError
 from gkestimator.documents import Cluster, Workload
 from gkestimator.documents.checking import valid_name
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
-from gkestimator.placement.problem import Candidates, Gpu, Offer, PlacementModel, Problem
+from gkestimator.placement.problem import Candidates, Gpu, Offer, PlacementModel, Problem, Words
 from gkestimator.placement.slo import stage_objectives
 from gkestimator.tables import Requirement
 from gkestimator.tables.candidate import CREQ_COLUMNS, Candidate, without_context
@@ -241,7 +241,7 @@ def _two_rows(table: str, first: Requirement, second: Requirement) -> str:
     return f"{table}: two rows answer for {what}; choose with {' or '.join(differing) or 'one row each'}"
 
 
-def impossible(problem: Problem) -> dict[str, str]:
+def impossible(problem: Problem) -> Words:
     """Return the models that no policy could serve on this cluster, whatever is free, with the reason: every
     candidate is above the objective, or larger than the GPU's memory."""
     reasons = {}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.policy import Placed, PlacedReplicas
-from gkestimator.placement.problem import Floats, Unknowns
+from gkestimator.placement.problem import Floats, IndicesByName, Unknowns
 
 # The factors rise from 1 in every round and are bounded, so they converge; slowly only where demands and their sum are
 # near to what there is.
@@ -49,7 +49,7 @@ def slowdowns(placed: PlacedReplicas, rates_rps: Floats) -> Unknowns:
     (:class:`gkestimator.interference.contention.Contention`) is the same for one moment: who runs then has
     u_j = 1."""
     result: Unknowns = [1.0] * len(placed)
-    by_gpu: dict[str, list[int]] = defaultdict(list)
+    by_gpu: IndicesByName = defaultdict(list)
     for i, p in enumerate(placed):
         by_gpu[p.gpu.id].append(i)
     # GPUs that hold and serve the same are looked at once: a plan may have thousands of them.

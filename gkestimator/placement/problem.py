@@ -14,6 +14,7 @@ from gkestimator.documents import Workload
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.tables.candidate import Candidate
 
+# What the room's values are, by name.
 Floats: TypeAlias = Sequence[float]
 FloatRow: TypeAlias = tuple[float, ...]
 IntRow: TypeAlias = tuple[int, ...]

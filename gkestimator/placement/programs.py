@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from gkestimator.core.records import frozen
 from gkestimator.placement.integer import SLACK, Deadline, IntegerProgram, Solution
 from gkestimator.placement.patterns import Choice, Choices, ReplicaPattern, needs_pct
-from gkestimator.placement.problem import FloatByIndex, FloatByName, Floats, IndicesByName, Problem
+from gkestimator.placement.problem import FloatByIndex, FloatByName, Floats, IndicesByName, Names, Problem
 
 # (GPU type, the choices that run on one GPU of it); one entry for each GPU that is used.
 Layout = list[tuple[str, tuple[int, ...]]]
@@ -46,7 +46,7 @@ class Answer:
 
     gpus: Layout
     gap_pct: float | None
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
 
 
 class _Service:
@@ -127,7 +127,10 @@ def pattern_form(problem: Problem, choices: Choices, patterns: Sequence[ReplicaP
     for pattern in patterns:
         most = max(useful_replicas(choices[i], pattern.gpu_type) for i in pattern.members)
         limit = problem.limits[pattern.gpu_type]
-        column = program.column(upper=most if limit is None else min(most, limit), integer=True)
+        upper = most
+        if limit is not None:
+            upper = min(most, limit)
+        column = program.column(upper=upper, integer=True)
         columns.append(column)
         used[pattern.gpu_type].append(column)
         for i in pattern.members:
@@ -287,11 +290,14 @@ class _Solving:
     def _less(self, what: str, objective: Mapping[int, float], everything: bool) -> bool:
         """Look for the least of ``objective``; return whether there was an answer that stands."""
         best = self.best
+        start = None
+        if best is not None:
+            start = best.values
         solution = self.program.solve(
             objective,
             seed=self.problem.seed,
             deadline=self.deadline,
-            start=None if best is None else best.values,
+            start=start,
         )
         if solution is None:
             if self.deadline.left_s() > 0:

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gkestimator.core.records import frozen
-from gkestimator.placement.problem import FloatRow
+from gkestimator.placement.problem import FloatPair, FloatRow, IntRow
 
 Array: TypeAlias = NDArray[np.float64]
 # Loads (of capacity) at which the admitted rate is looked for (then between the best one's neighbours), and parts of
@@ -81,7 +81,7 @@ class Server:
     turns together take (None: its own alone)."""
 
     batch_size: int
-    batches: tuple[int, ...]
+    batches: IntRow
     latencies_ms: FloatRow
     slowdown: float = 1.0
     duty_cycle_ms: float | None = None
@@ -335,7 +335,7 @@ def _normal_cdf(z: Array) -> Array:
     return np.where(z >= 0, 1.0 - tail, tail)
 
 
-def interval_sigmas(estimate_ms: float, low_ms: float | None, high_ms: float | None) -> tuple[float, float]:
+def interval_sigmas(estimate_ms: float, low_ms: float | None, high_ms: float | None) -> FloatPair:
     """Return standard deviations of the logarithm (below, above the estimate) whose 5 and 95 % points are the
     interval's ends; 0 without an interval, and on a side where it ends at the estimate."""
     if not low_ms or not high_ms or high_ms <= low_ms:

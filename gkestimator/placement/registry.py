@@ -15,6 +15,7 @@ from typing import Any
 
 from gkestimator.core.errors import GkestimatorError, UsageError, one_line
 from gkestimator.placement.policy import Policy
+from gkestimator.placement.problem import Names, Words
 
 ENTRY_POINT_GROUP = "gkestimator.policies"
 # name: module of gkestimator.placement and class
@@ -35,7 +36,7 @@ _MAX_TEXT = 200
 _TRUTH = {"true": True, "false": False}
 
 
-def policy_names() -> tuple[str, ...]:
+def policy_names() -> Names:
     """Return the names of ours in order, then third parties' as installed; nothing is loaded."""
     others = {point.name for point in _third_parties()}
     return (*POLICIES, *sorted(others - set(POLICIES)))
@@ -45,7 +46,7 @@ def _third_parties() -> Iterable[EntryPoint]:
     return entry_points(group=ENTRY_POINT_GROUP)
 
 
-def policy_summaries() -> dict[str, str]:
+def policy_summaries() -> Words:
     """Return what each policy is, in a line, by name. Ours are read from the sources' class bodies: a help
     page must not import every policy and its solver. Of third parties' it says whose they are: nothing of
     theirs is loaded unless named."""

@@ -59,7 +59,10 @@ def plan_text(plan: PlacementPlan) -> str:
     """Return the plan at 100 columns: the GPUs with their replicas (GPUs with the same content once, with
     their number), what every model gets, totals, notes."""
     lines = [f"policy {plan.policy} · objective {plan.objective} · Creq {plan.creq} · seed {plan.seed}", ""]
-    lines += text_table(_gpu_columns(plan)) if plan.gpus else ["no GPU is used"]
+    if plan.gpus:
+        lines += text_table(_gpu_columns(plan))
+    else:
+        lines += ["no GPU is used"]
     lines += ["", *text_table(_model_columns(plan)), "", _totals(plan)]
     if plan.unserved:
         lines += ["", "not served:"]

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 from gkestimator.core.errors import one_line
 from gkestimator.documents import PlacedGpu, PlacementPlan, PlanTotals, Replica, Unserved
 from gkestimator.placement.building import impossible
 from gkestimator.placement.expected import assigned_rps, expect, goodput_rps
-from gkestimator.placement.policy import Placed, Placement, Policy, checked_problem, compute_pct, verify
-from gkestimator.placement.problem import Problem
+from gkestimator.placement.policy import (
+    Placed,
+    PlacedReplicas,
+    Placement,
+    Policy,
+    checked_problem,
+    compute_pct,
+    verify,
+)
+from gkestimator.placement.problem import FloatByName, Problem
 
 
 def place(policy: Policy, problem: Problem) -> PlacementPlan:
@@ -84,7 +91,7 @@ def _number(gpu: str) -> tuple[str, int]:
     return (gpu, 0)
 
 
-def _memory_pct(here: Sequence[Placed]) -> float | None:
+def _memory_pct(here: PlacedReplicas) -> float | None:
     total = 0.0
     for placed in here:
         memory = placed.candidate.memory_pct
@@ -119,7 +126,7 @@ def _replica(placed: Placed, name: str, rate: float, wait: float | None, problem
     )
 
 
-def _unserved(problem: Problem, answer: Placement, goodput: dict[str, float]) -> tuple[Unserved, ...]:
+def _unserved(problem: Problem, answer: Placement, goodput: FloatByName) -> tuple[Unserved, ...]:
     hopeless = impossible(problem)
     placed = {p.model for p in answer.placed}
     unserved = []

@@ -30,8 +30,10 @@ from typing import TypeAlias
 from gkestimator.core.records import frozen
 from gkestimator.documents import Application, ModelLoad, Workload
 from gkestimator.placement.integer import SLACK, IntegerProgram
-from gkestimator.placement.problem import Figures, FloatByName
+from gkestimator.placement.problem import Figures, FloatByName, Floats
 from gkestimator.tables.candidate import Candidate
+
+Weights: TypeAlias = Mapping[str, float]
 
 Menu: TypeAlias = Mapping[str, Sequence[Candidate]]
 
@@ -91,7 +93,7 @@ def split_objective(
     candidates: Menu,
     prices: Figures | None = None,
     *,
-    filling_rps: Mapping[str, float] | None = None,
+    filling_rps: Weights | None = None,
 ) -> tuple[FloatByName, str]:
     """Return milliseconds for each stage, so that no way through the stages takes longer than the
     application's objective, and how they were found, in words.
@@ -128,7 +130,7 @@ def choices(
     candidates: Sequence[Candidate],
     rate_rps: float,
     *,
-    prices: Mapping[str, float] | None = None,
+    prices: Weights | None = None,
     filling_rps: float | None = None,
 ) -> tuple[StageChoice, ...]:
     """Return the ways to serve ``rate_rps`` by ``candidates`` that none other beats in response and cost,
@@ -192,7 +194,7 @@ def _price_of(
     return weights
 
 
-def _longest(application: Application, times: Mapping[str, float]) -> FloatByName:
+def _longest(application: Application, times: Weights) -> FloatByName:
     """Return for each stage the longest way through the stages that it lies on."""
     until: FloatByName = {}
     for stage in application.stages:  # stages stand after those they follow
@@ -204,7 +206,7 @@ def _longest(application: Application, times: Mapping[str, float]) -> FloatByNam
     return {name: until[name] + after[name] for name in until}
 
 
-def _spread(application: Application, times: Mapping[str, float]) -> FloatByName:
+def _spread(application: Application, times: Weights) -> FloatByName:
     """Return ``times`` stretched until the longest way of each stage takes the objective: on no way is the
     sum larger."""
     longest = _longest(application, times)
@@ -248,6 +250,6 @@ def cheapest_choices(
     return _taken(chosen, best.values)
 
 
-def _taken(chosen: Mapping[str, Sequence[int]], values: Sequence[float]) -> dict[str, int]:
+def _taken(chosen: Mapping[str, Sequence[int]], values: Floats) -> dict[str, int]:
     """Return the index of the column of each stage that is 1."""
     return {name: next(n for n, i in enumerate(columns) if values[i]) for name, columns in chosen.items()}

@@ -12,7 +12,7 @@ from gkestimator.core.records import frozen
 from gkestimator.placement.contention import compute_demand_pct
 from gkestimator.placement.expected import model_on_time, server_of
 from gkestimator.placement.policy import Placed
-from gkestimator.placement.problem import FloatPair, Gpu, PlacementModel, Problem
+from gkestimator.placement.problem import FloatByIndex, FloatPair, FloatRow, Gpu, PlacementModel, Problem
 from gkestimator.placement.queueing import Server
 from gkestimator.tables.candidate import Candidate
 
@@ -93,7 +93,7 @@ class Menus:
         self.ways: Ways = []
         self.of: list[dict[int, Ways]] = []
         self._serves: dict[tuple[int, int, int], Serves] = {}
-        self._narrowest: dict[int, float] = {}
+        self._narrowest: FloatByIndex = {}
         self._servers: dict[tuple[int, float | None], Server] = {}
         for m, model in enumerate(problem.models):
             self.of.append(self._by_type(m, model))
@@ -199,7 +199,10 @@ class Menus:
             rate = _MOST_LOAD * pooled * server.capacity_rps
             candidates = [w.candidate, self.ways[widest].candidate]
             answer = model_on_time(replace(model, rate_rps=rate), [server], candidates)
-            self.work += WORK_LIGHT if answer.rate_rps >= 0.999 * rate else WORK_FULL
+            if answer.rate_rps >= 0.999 * rate:
+                self.work += WORK_LIGHT
+            else:
+                self.work += WORK_FULL
             admitted = max(answer.admitted_rps, answer.rate_rps, 1e-12)
             serves = Serves(rate_rps=answer.rate_rps / pooled, admitted_rps=admitted / pooled)
             self._serves[key] = serves
@@ -265,7 +268,7 @@ def _betters(a: Candidate, b: Candidate) -> bool:
     return ours != theirs or a.batch_size < b.batch_size
 
 
-def _costs(candidate: Candidate) -> tuple[float, ...]:
+def _costs(candidate: Candidate) -> FloatRow:
     """Return what a placement can feel of ``candidate``, less being better; an unknown demand counts as
     all."""
     creq = _or_all(candidate.creq_pct)

@@ -4,7 +4,7 @@ in turns."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from gkestimator.placement.contention import slowdowns
 from gkestimator.placement.gkest.menu import MANY, Menus, Way, Ways
@@ -21,7 +21,7 @@ from gkestimator.placement.gkest.state import (
 )
 from gkestimator.placement.gkest.turns import TurnMoves, without
 from gkestimator.placement.policy import Placed
-from gkestimator.placement.problem import Gpu
+from gkestimator.placement.problem import FloatByIndex, Floats, Gpu
 
 _MOST_COPIES = 8
 _MOST_FULL = 10  # ways that a GPU is filled with for a try
@@ -92,7 +92,7 @@ class Moves(TurnMoves):
     """Make changes of ``state``, all :func:`allowed`. ``wanted``: requests a second on time by model.
     ``narrow``: only ways whose interval is narrow are added."""
 
-    def __init__(self, state: PlacementState, wanted: Sequence[float] | None) -> None:
+    def __init__(self, state: PlacementState, wanted: Floats | None) -> None:
         super().__init__(state, wanted)
         self.many = len(self.menus.of) > MANY
         self.narrow = False
@@ -273,7 +273,7 @@ class Moves(TurnMoves):
         if len(members) == len(content):
             yield from self.made(p, members)
 
-    def _shares(self, t: int, needs: dict[int, float], scale: float) -> Members:
+    def _shares(self, t: int, needs: FloatByIndex, scale: float) -> Members:
         """Return a replica of each model on a share of its own, as far as there are shares left: for
         ``scale`` of its need, the last model with the most that is left."""
         left = 100.0

@@ -16,7 +16,7 @@ from gkestimator.placement.gkest.rent import Renting
 from gkestimator.placement.gkest.search import Search
 from gkestimator.placement.gkest.state import GpuPattern, PlacementState
 from gkestimator.placement.policy import Placed, Placement, Policy, check_flags
-from gkestimator.placement.problem import Problem
+from gkestimator.placement.problem import FloatPair, Names, Problem
 
 FAIRNESS = ("none", "maxmin", "weighted")
 _LOOKS = 2400  # at changes, for each unit of effort
@@ -105,7 +105,7 @@ class GkestPolicy(Policy):
         menus = self._menus(problem)
         if not menus.ways:
             return Placement(gap_pct=None)
-        notes: tuple[str, ...] = ()
+        notes: Names = ()
         if problem.elastic or problem.objective == "cost":
             renting = Renting(menus, attainment=self.attainment, looks=self.looks(menus), seed=problem.seed)
             counts = renting.run()
@@ -185,11 +185,14 @@ def _placed(menus: Menus, counts: Mapping[GpuPattern, int]) -> tuple[Placed, ...
             numbers[p.type] += 1
             for x in p.members:
                 way = menus.ways[x.way]
+                partition = None
+                if x.turn >= 0:
+                    partition = f"turns-{x.turn}"
                 replica = Placed(
                     gpu=gpu,
                     model=menus.model(way.model).name,
                     candidate=way.candidate,
-                    partition=None if x.turn < 0 else f"turns-{x.turn}",
+                    partition=partition,
                     duty_cycle_ms=x.cycle_ms or None,
                 )
                 placed.append(replica)
@@ -228,7 +231,7 @@ def _scaled(problem: Problem, factor: float) -> Problem:
     return problem.with_models(tuple(replace(m, rate_rps=factor * m.rate_rps) for m in problem.models))
 
 
-def _worth(problem: Problem, expected: Expected) -> tuple[float, float] | None:
+def _worth(problem: Problem, expected: Expected) -> FloatPair | None:
     """Return the requests on time, weighted, and the smallest share of its rate that a model is served; None
     where unknown."""
     weighted = 0.0

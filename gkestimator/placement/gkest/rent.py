@@ -19,7 +19,7 @@ from gkestimator.placement.gkest.state import (
     allowed,
     pattern,
 )
-from gkestimator.placement.problem import Floats, Indices
+from gkestimator.placement.problem import Floats, Indices, Names
 
 # On a fixed cluster every GPU counts 1; its price only decides between equal numbers.
 _PRICE_AS_TIE = 1e-6
@@ -54,7 +54,10 @@ def reach(menus: Menus, way: Way, aim: float) -> RentReach:
         rate = load * alone.capacity_rps
         servers = [replace(alone, count=max(1, math.ceil(model.rate_rps / rate)))]
         share = model_on_time(model, servers, [way.candidate]).rate_rps / model.rate_rps
-        menus.work += WORK_LIGHT if share > 0.999 else WORK_FULL
+        if share > 0.999:
+            menus.work += WORK_LIGHT
+        else:
+            menus.work += WORK_FULL
         best = max(best, share)
         if share >= aim:
             return RentReach(share=best, rate_rps=rate)
@@ -85,7 +88,7 @@ class Renting:
         self.menus = menus
         self.looks = looks
         self.seed = seed
-        self.notes: tuple[str, ...] = ()
+        self.notes: Names = ()
         self.gap_pct: float | None = None
         problem = menus.problem
         self.rates = [0.0] * len(menus.ways)

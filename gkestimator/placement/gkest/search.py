@@ -27,6 +27,7 @@ from gkestimator.placement.gkest.state import (
     pattern,
 )
 from gkestimator.placement.gkest.turns import without
+from gkestimator.placement.problem import Floats
 
 _TINY = 1e-7
 _WORSE = 0.004
@@ -62,7 +63,7 @@ class Search(Moves):
         *,
         budget: int,
         seed: int,
-        wanted: Sequence[float] | None = None,
+        wanted: Floats | None = None,
         enough: float = math.inf,
     ) -> None:
         super().__init__(state, wanted)
@@ -196,7 +197,10 @@ class Search(Moves):
 
     def serve(self, m: int, *, wide: int) -> bool:
         """Add a replica (or several) of ``m`` in the best way; return whether that gained."""
-        return self.take_best(self.growth(m, self.places(m, wide)), looks=1 if self.many else 2)
+        looks = 2
+        if self.many:
+            looks = 1
+        return self.take_best(self.growth(m, self.places(m, wide)), looks=looks)
 
     def take_best(self, changes: Iterable[Change], *, looks: int = 2) -> bool:
         """Make the change that gains most, if one does; return whether. The ``looks`` best by the estimate

@@ -171,11 +171,14 @@ class PlacementState:
             placed = []
             rates = []
             for load, (m, x, capacity) in zip(loads, self.content(p), strict=True):
+                partition = None
+                if x.turn >= 0:
+                    partition = str(x.turn)
                 replica = Placed(
                     gpu=gpu,
                     model=str(m),
                     candidate=self.menus.ways[x.way].candidate,
-                    partition=None if x.turn < 0 else str(x.turn),
+                    partition=partition,
                     duty_cycle_ms=x.cycle_ms or None,
                 )
                 placed.append(replica)
@@ -254,7 +257,10 @@ class PlacementState:
                 candidates.append(self.menus.ways[way].candidate)
             model = self.menus.model(m)
             rate = model_on_time(model, servers, candidates).rate_rps
-            self.menus.work += WORK_LIGHT if rate >= 0.999 * model.rate_rps else WORK_FULL
+            if rate >= 0.999 * model.rate_rps:
+                self.menus.work += WORK_LIGHT
+            else:
+                self.menus.work += WORK_FULL
             self._exact[key] = rate
         return rate
 

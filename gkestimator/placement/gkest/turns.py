@@ -18,7 +18,7 @@ from gkestimator.placement.gkest.state import (
     groups_of,
     pattern,
 )
-from gkestimator.placement.problem import FloatByIndex
+from gkestimator.placement.problem import FloatByIndex, Floats, IntRow
 
 _MOST_TURNS = 4
 # Cycles tried, as parts of the shortest objective; parts of the needs, where all of them
@@ -34,7 +34,7 @@ _WHOLE_OR_PART = (1.0, 0.2)
 class TurnMoves:
     """Hold the state that changes are made for. ``wanted``: requests a second on time by model."""
 
-    def __init__(self, state: PlacementState, wanted: Sequence[float] | None) -> None:
+    def __init__(self, state: PlacementState, wanted: Floats | None) -> None:
         self.state = state
         self.menus: Menus = state.menus
         self.ways = self.menus.ways
@@ -147,7 +147,7 @@ class TurnMoves:
             return
         objective = min(self.menus.model(x).slo_ms for x in needs)
         quickest = math.fsum(_quickest_ms(ladder) for ladder in ladders.values())
-        seen: set[tuple[int, ...]] = set()
+        seen: set[IntRow] = set()
         parts = _WHOLE if m is None else _WHOLE_OR_PART
         for cycle_part, part in itertools.product(_CYCLES, parts):
             cycle = cycle_part * objective

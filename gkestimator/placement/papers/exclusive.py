@@ -8,7 +8,7 @@ from gkestimator.placement.integer import Deadline
 from gkestimator.placement.papers.milp import on_gpus, without_choice
 from gkestimator.placement.patterns import ROOM_PCT, Choice, ChoiceList, ReplicaPattern
 from gkestimator.placement.policy import Placement, Policy
-from gkestimator.placement.problem import Problem
+from gkestimator.placement.problem import Names, Problem
 from gkestimator.placement.programs import Layout, pattern_form, serve
 from gkestimator.tables.candidate import Candidate
 
@@ -33,7 +33,7 @@ class ExclusivePolicy(Policy):
     def place(self, problem: Problem) -> Placement:
         """Return the placement; see the class."""
         choices = _choices(problem)
-        notes: tuple[str, ...] = ()
+        notes: Names = ()
         gap: float | None = 0.0
         if len(problem.types) == 1:
             layout = _by_gain(problem, choices)

@@ -15,7 +15,7 @@ from gkestimator.placement.patterns import (
     needs_pct,
 )
 from gkestimator.placement.policy import Placed, Placement, Policy
-from gkestimator.placement.problem import Problem
+from gkestimator.placement.problem import Problem, Words
 from gkestimator.placement.programs import (
     Answer,
     Layout,
@@ -200,7 +200,7 @@ def on_gpus(problem: Problem, choices: ChoiceList, layout: Layout) -> tuple[Plac
     return tuple(placed)
 
 
-def without_choice(problem: Problem, choices: ChoiceList) -> dict[str, str]:
+def without_choice(problem: Problem, choices: ChoiceList) -> Words:
     """Return why models have no way to run on a whole GPU that is within their objective and fits."""
     able = {c.model.name for c in choices}
     return {

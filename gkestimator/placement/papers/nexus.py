@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.policy import Placed, Placement, Policy
-from gkestimator.placement.problem import PlacementModel, Problem
+from gkestimator.placement.problem import PlacementModel, Problem, Words
 from gkestimator.tables.candidate import Candidate
 
 _CLOSE = 1e-9
@@ -90,7 +90,7 @@ class NexusPolicy(Policy):
         return Placement(placed=tuple(_placed(problem, used)), reasons=_reasons(problem))
 
 
-def _reasons(problem: Problem) -> dict[str, str]:
+def _reasons(problem: Problem) -> Words:
     """Return why models cannot take turns on any GPU type."""
     reasons = {}
     for m in problem.models:

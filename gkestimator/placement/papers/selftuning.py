@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from gkestimator.placement.patterns import ROOM_PCT
 from gkestimator.placement.policy import Placed, Placement, Policy
-from gkestimator.placement.problem import Candidates, Gpu, Indices, IndicesByName, PlacementModel, Problem
+from gkestimator.placement.problem import (
+    Candidates,
+    Gpu,
+    Indices,
+    IndicesByName,
+    Names,
+    PlacementModel,
+    Problem,
+)
 from gkestimator.tables.candidate import Candidate
 
 _ENOUGH = 1 - 1e-9
@@ -48,7 +56,7 @@ class SelfTuningPolicy(Policy):
             tuning.pack()
         else:
             tuning.tune()
-        notes: tuple[str, ...] = ()
+        notes: Names = ()
         if models and all(c.sm_share_pct >= 100 for m in models for c in m.candidates):
             notes = ("the table has no SM share below 100 %: every replica takes a whole GPU",)
         reasons = {}

@@ -200,11 +200,14 @@ def _solve(
         options: dict[str, object] = {}
     else:
         options = {"mip_max_nodes": nodes}
+    mip_rel_gap = _RELATIVE_GAP
+    if nodes is None:
+        mip_rel_gap = 0.0
     solver = solver_of(
         lp,
         random_seed=0,
         presolve="off",  # looking for dominated ways among thousands takes longer than the search
-        mip_rel_gap=0.0 if nodes is None else _RELATIVE_GAP,
+        mip_rel_gap=mip_rel_gap,
         mip_abs_gap=1e-9,
         mip_feasibility_tolerance=1e-9,
         primal_feasibility_tolerance=1e-9,

@@ -85,8 +85,11 @@ class IgniterPolicy(Policy):
                     f"no row is within half its SLO ({m.slo_ms / 2:g} ms, the other half is for filling a "
                     "batch) and the memory"
                 )
+        placed: list[Placed] = []
+        if best:
+            placed = best.placed()
         return Placement(
-            placed=tuple(best.placed()) if best else (),
+            placed=tuple(placed),
             reasons=reasons,
             notes=_not_counted(profiles.values(), self._coefficients),
         )

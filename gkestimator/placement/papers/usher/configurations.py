@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import TypeAlias
 
 from gkestimator.core.records import frozen
-from gkestimator.placement.problem import FloatRow, IntRow, PlacementModel
+from gkestimator.placement.problem import Candidates, FloatRow, Floats, IntRow, PlacementModel
 from gkestimator.tables.candidate import Candidate
 
 BATCH_SIZES = (4, 128)  # from, to
@@ -50,7 +50,7 @@ class UsherChoice:
 Choices: TypeAlias = Sequence[UsherChoice]
 
 
-def considered(model: PlacementModel) -> tuple[Candidate, ...]:
+def considered(model: PlacementModel) -> Candidates:
     """Return the rows of ``model`` that USHER chooses from: the whole GPU, batch sizes 4 to 128; a model
     without any of these: its rows at every batch size (our reading: such a model has no batch, or was
     exported with one)."""
@@ -98,6 +98,10 @@ def choices_of(
             weight = _weight(mean_creq, mean_mreq)
         else:
             weight = NEITHER
+        if sort:
+            key = _key(weight, mean_creq, mean_mreq, model.name)
+        else:
+            key = (number,)
         choice = UsherChoice(
             model=number,
             name=model.name,
@@ -108,7 +112,7 @@ def choices_of(
             rps=rps,
             degrees=degrees,
             heavy=weight,
-            key=_key(weight, mean_creq, mean_mreq, model.name) if sort else (number,),
+            key=key,
             number=i * len(degrees),
         )
         choices.append(choice)
@@ -132,7 +136,7 @@ def _figures(row: Sequence[Candidate | None]) -> tuple[FloatRow, ...]:
     return tuple(creq), tuple(mreq), tuple(rps)
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean(values: Floats) -> float:
     finite = [v for v in values if v < math.inf]
     return sum(finite) / len(finite)
 

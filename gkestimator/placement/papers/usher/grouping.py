@@ -12,13 +12,15 @@ in size by matching until they hold up to four models. Derivation of the matchin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from gkestimator.core.records import frozen
-from gkestimator.placement.problem import Names, Unknowns
+from gkestimator.placement.problem import Floats, Names, Unknowns
+
+Matching: TypeAlias = list[tuple[int, int | None]]
 
 TIE = 1e-9  # relative; totals and largest weights this close are equal
 # Of the sum of |a|: what rounding makes of values that cancel.
@@ -66,7 +68,7 @@ def group(models: Sequence[ModelGroup], *, rounds: int = MAX_ROUNDS) -> tuple[Mo
     return tuple(sorted(groups, key=lambda g: (-(g.creq_pct + g.mreq_pct), g.names)))
 
 
-def match(balances: Sequence[float], names: Sequence[Names]) -> list[tuple[int, int | None]]:
+def match(balances: Floats, names: Sequence[Names]) -> Matching:
     """Return the minimum-weight maximum matching on |a_i + a_j|: index pairs, (i, None) for the one left out
     of an odd number.
 
@@ -116,8 +118,8 @@ class _Matcher:
             return values
         return np.delete(values, int(np.searchsorted(values, value)))
 
-    def pairs(self) -> list[tuple[int, int | None]]:
-        pairs: list[tuple[int, int | None]] = []
+    def pairs(self) -> Matching:
+        pairs: Matching = []
         done: set[int] = set()
         for i in sorted(range(len(self.a)), key=lambda i: self.names[i]):
             if i in done:
