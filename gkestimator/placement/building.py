@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from gkestimator.core.errors import TableError, UsageError
 from gkestimator.documents import Cluster, Workload
@@ -16,8 +15,6 @@ from gkestimator.placement.problem import Candidates, Gpu, Offer, PlacementModel
 from gkestimator.placement.slo import stage_objectives
 from gkestimator.tables import Requirement
 from gkestimator.tables.candidate import CREQ_COLUMNS, Candidate, without_context
-
-Specs: TypeAlias = Sequence[GpuSpec]
 
 OBJECTIVES = ("goodput", "cost")
 # The columns that tell rows of one question apart, and that a user chooses by.

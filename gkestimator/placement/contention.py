@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.policy import Placed, PlacedReplicas
-from gkestimator.placement.problem import Floats, IndicesByName, Unknowns
+from gkestimator.placement.problem import Floats, FloatsOrNone, IndicesByName
 
 # The factors rise from 1 in every round and are bounded, so they converge; slowly only where demands and their sum are
 # near to what there is.
@@ -37,7 +37,7 @@ def compute_demand_pct(placed: Placed) -> float | None:
     return min(demand, candidate.sm_share_pct, 100.0)
 
 
-def slowdowns(placed: PlacedReplicas, rates_rps: Floats) -> Unknowns:
+def slowdowns(placed: PlacedReplicas, rates_rps: Floats) -> FloatsOrNone:
     """Return the factor (1 or more) on each replica's latency while it serves ``rates_rps`` beside its
     neighbours; None where it has neighbours and a demand is unknown.
 
@@ -48,12 +48,12 @@ def slowdowns(placed: PlacedReplicas, rates_rps: Floats) -> Unknowns:
     u_j itself grows with the slowdown (fixed point). The simulator's law
     (:class:`gkestimator.interference.contention.Contention`) is the same for one moment: who runs then has
     u_j = 1."""
-    result: Unknowns = [1.0] * len(placed)
+    result: FloatsOrNone = [1.0] * len(placed)
     by_gpu: IndicesByName = defaultdict(list)
     for i, p in enumerate(placed):
         by_gpu[p.gpu.id].append(i)
     # GPUs that hold and serve the same are looked at once: a plan may have thousands of them.
-    seen: dict[object, Unknowns] = {}
+    seen: dict[object, FloatsOrNone] = {}
     for numbers in by_gpu.values():
         if len(numbers) == 1:
             continue
@@ -70,7 +70,7 @@ def slowdowns(placed: PlacedReplicas, rates_rps: Floats) -> Unknowns:
     return result
 
 
-def _on_one_gpu(here: PlacedReplicas, rates: Floats) -> Unknowns:
+def _on_one_gpu(here: PlacedReplicas, rates: Floats) -> FloatsOrNone:
     demands = [compute_demand_pct(p) for p in here]
     contests = [_contests(here, demands, i) for i in range(len(here))]
     alone = []

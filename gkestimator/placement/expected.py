@@ -13,11 +13,11 @@ from gkestimator.placement.policy import Placed, PlacedReplicas
 from gkestimator.placement.problem import (
     Figures,
     FloatByName,
+    FloatsOrNone,
     Indices,
     Names,
     PlacementModel,
     Problem,
-    Unknowns,
 )
 from gkestimator.placement.queueing import OnTime, Server, interval_sigmas, on_time
 from gkestimator.tables.candidate import Candidate
@@ -78,7 +78,7 @@ def expect(problem: Problem, placed: PlacedReplicas) -> Expected:
     busy = _busy_ms(placed)
     by_model: dict[str, float | None] = {}
     admitted: dict[str, float | None] = {}
-    waits: Unknowns = [None] * len(placed)
+    waits: FloatsOrNone = [None] * len(placed)
     of_model: dict[str, Indices] = {m.name: [] for m in problem.models}
     for i, p in enumerate(placed):
         of_model[p.model].append(i)
@@ -116,7 +116,7 @@ def _of_model(
     here: Sequence[int],
     factors: Sequence[float | None],
     busy: Sequence[float | None],
-    waits: Unknowns,
+    waits: FloatsOrNone,
 ) -> OnTime:
     """Return what the replicas of ``model``, whose numbers are ``here``, serve on time, and write down their
     waits."""
@@ -147,12 +147,12 @@ def _of_model(
     return answer
 
 
-def _busy_ms(placed: PlacedReplicas) -> Unknowns:
+def _busy_ms(placed: PlacedReplicas) -> FloatsOrNone:
     """Return by replica the latencies of its partition together, None where it does not take turns."""
     total: dict[tuple[str, str | None], float] = defaultdict(float)
     for p in placed:
         total[p.gpu.id, p.partition] += p.candidate.latency_ms
-    busy: Unknowns = []
+    busy: FloatsOrNone = []
     for p in placed:
         if p.partition is not None:
             whole = total[p.gpu.id, p.partition]

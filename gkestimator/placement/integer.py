@@ -69,9 +69,9 @@ class IntegerProgram:
     integer: list[bool] = field(default_factory=list)
     rows: list[tuple[float, float, FloatByIndex]] = field(default_factory=list)
 
-    def column(self, *, upper: float = math.inf, lower: float = 0.0, integer: bool = False) -> int:
-        """Add a variable from ``lower`` to ``upper``; return its number."""
-        self.lower.append(lower)
+    def column(self, *, upper: float = math.inf, integer: bool = False) -> int:
+        """Add a variable from 0 to ``upper``; return its number."""
+        self.lower.append(0.0)
         self.upper.append(upper)
         self.integer.append(integer)
         return len(self.lower) - 1

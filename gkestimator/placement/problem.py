@@ -25,7 +25,7 @@ Indices: TypeAlias = list[int]
 FloatByName: TypeAlias = dict[str, float]
 FloatByIndex: TypeAlias = dict[int, float]
 Candidates: TypeAlias = tuple[Candidate, ...]
-Unknowns: TypeAlias = list[float | None]
+FloatsOrNone: TypeAlias = list[float | None]
 Figures: TypeAlias = Mapping[str, float | None]
 Words: TypeAlias = dict[str, str]
 

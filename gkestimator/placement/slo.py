@@ -33,9 +33,9 @@ from gkestimator.placement.integer import SLACK, IntegerProgram
 from gkestimator.placement.problem import Figures, FloatByName, Floats
 from gkestimator.tables.candidate import Candidate
 
-Weights: TypeAlias = Mapping[str, float]
+FigureByName: TypeAlias = Mapping[str, float]
 
-Menu: TypeAlias = Mapping[str, Sequence[Candidate]]
+CandidatesByModel: TypeAlias = Mapping[str, Sequence[Candidate]]
 
 _LOAD = 0.9
 _LATE = 0.01
@@ -57,7 +57,7 @@ class StageChoice:
 
 def stage_objectives(
     workload: Workload,
-    candidates: Menu,
+    candidates: CandidatesByModel,
     prices: Figures | None = None,
 ) -> tuple[tuple[ModelLoad, ...], list[str]]:
     """Return every model of ``workload`` once, with the rate that reaches it and the objective it must keep,
@@ -90,10 +90,10 @@ def stage_objectives(
 
 def split_objective(
     application: Application,
-    candidates: Menu,
+    candidates: CandidatesByModel,
     prices: Figures | None = None,
     *,
-    filling_rps: Weights | None = None,
+    filling_rps: FigureByName | None = None,
 ) -> tuple[FloatByName, str]:
     """Return milliseconds for each stage, so that no way through the stages takes longer than the
     application's objective, and how they were found, in words.
@@ -119,7 +119,7 @@ def split_objective(
     return _spread(application, responses), "by least GPU time"
 
 
-def proportional_split(application: Application, candidates: Menu) -> FloatByName:
+def proportional_split(application: Application, candidates: CandidatesByModel) -> FloatByName:
     """Return milliseconds for each stage, in proportion to its fastest latency, on the longest way that it
     lies on."""
     fastest = {s.model: min(c.latency_ms for c in candidates[s.model]) for s in application.stages}
@@ -130,7 +130,7 @@ def choices(
     candidates: Sequence[Candidate],
     rate_rps: float,
     *,
-    prices: Weights | None = None,
+    prices: FigureByName | None = None,
     filling_rps: float | None = None,
 ) -> tuple[StageChoice, ...]:
     """Return the ways to serve ``rate_rps`` by ``candidates`` that none other beats in response and cost,
@@ -178,7 +178,7 @@ def _queue_ms(busy: float, size: int, latency_ms: float) -> float:
 
 
 def _price_of(
-    candidates: Menu,
+    candidates: CandidatesByModel,
     names: Iterable[str],
     prices: Figures | None,
 ) -> FloatByName:
@@ -194,7 +194,7 @@ def _price_of(
     return weights
 
 
-def _longest(application: Application, times: Weights) -> FloatByName:
+def _longest(application: Application, times: FigureByName) -> FloatByName:
     """Return for each stage the longest way through the stages that it lies on."""
     until: FloatByName = {}
     for stage in application.stages:  # stages stand after those they follow
@@ -206,7 +206,7 @@ def _longest(application: Application, times: Weights) -> FloatByName:
     return {name: until[name] + after[name] for name in until}
 
 
-def _spread(application: Application, times: Weights) -> FloatByName:
+def _spread(application: Application, times: FigureByName) -> FloatByName:
     """Return ``times`` stretched until the longest way of each stage takes the objective: on no way is the
     sum larger."""
     longest = _longest(application, times)

@@ -196,8 +196,12 @@ class PlacementState:
                 capacity[m] = capacity.get(m, self.capacity[m]) + added * own
         served: FloatByIndex = {}
         gain = 0.0
-        now = self.served if exact else self.guess
-        serve = self._on_time if exact else self._estimate
+        if exact:
+            now = self.served
+            serve = self._on_time
+        else:
+            now = self.guess
+            serve = self._estimate
         for m in self._touched(capacity):
             value = serve(m, self._alike(m, change, capacity))
             served[m] = value

@@ -22,7 +22,7 @@ from gkestimator.placement.policy import Placed, Placement, Policy
 from gkestimator.placement.problem import Candidates, Names, PlacementModel, Problem
 from gkestimator.tables.candidate import Candidate
 
-Solved: TypeAlias = tuple[float, Candidate]
+_RatedCandidate: TypeAlias = tuple[float, Candidate]
 
 _ENOUGH = 1 - 1e-9
 
@@ -328,12 +328,12 @@ class _Plan:
         there is one."""
         for model in self._problem.models:
             profile = self._profiles[model.name, gpu_type]
-            known: dict[_Case, list[Solved]] = {}
+            known: dict[_Case, list[_RatedCandidate]] = {}
             while self._lacks(model):
                 if not self._serve_most(profile, self._pools[gpu_type], known):
                     break
 
-    def _serve_most(self, profile: _Profile, pool: _Pool, known: dict[_Case, list[Solved]]) -> bool:
+    def _serve_most(self, profile: _Profile, pool: _Pool, known: dict[_Case, list[_RatedCandidate]]) -> bool:
         """Add the replica of a model that serves most of what is missing; return whether there was one."""
         name = profile.model.name
         missing = self._missing[name]
@@ -379,7 +379,7 @@ class _Plan:
         return placed
 
 
-def _beside(profile: _Profile, here: _Tenants) -> list[Solved]:
+def _beside(profile: _Profile, here: _Tenants) -> list[_RatedCandidate]:
     """Return (requests a second, candidate) of the ways to run a model beside ``here`` without breaking a
     promise; by share."""
     ways = []

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gkestimator.core.records import frozen
-from gkestimator.placement.problem import Floats, Names, Unknowns
+from gkestimator.placement.problem import Floats, FloatsOrNone, Names
 
 Matching: TypeAlias = list[tuple[int, int | None]]
 
@@ -96,7 +96,7 @@ class _Matcher:
         slack = _ROUNDING * float(np.abs(a).sum())
         # Values whose holder may be the one that is left out; None: an even number, nobody is.
         if len(a) % 2 == 0:
-            self.left: Unknowns = [None]
+            self.left: FloatsOrNone = [None]
         else:
             self.left = list(dict.fromkeys(a.tolist()))
         totals = [_weights(self._without(v)) for v in self.left]
@@ -135,7 +135,7 @@ class _Matcher:
             self.left = left
         return pairs
 
-    def _partner(self, i: int) -> tuple[int | None, Unknowns]:
+    def _partner(self, i: int) -> tuple[int | None, FloatsOrNone]:
         """Return whom ``i`` is matched with (None: nobody), and who may be left out after that."""
         value = float(self.a[i])
         others = self.open[self.open != i]
