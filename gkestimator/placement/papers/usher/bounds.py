@@ -186,10 +186,7 @@ class Bounds:
 
     def demand(self, rest: Mapping[int, Choices]) -> Demand:
         """Return what bounds the models of ``rest``."""
-        sums = []
-        for choices in rest.values():
-            needs = [self.needs[id(c)] for c in choices]
-            sums.append(_ModelSum.of(needs))
+        sums = [self._sum_of(choices) for choices in rest.values()]
         counts = [s.count for s in sums]
         goods = tuple([(s.rps, s.most) for s in sums])
         low_c = min((s.least_creq for s in sums), default=0.0)
@@ -211,6 +208,9 @@ class Bounds:
             large_creq=tuple(compress(goods, [s.always_half_creq for s in sums])),
             large_mreq=tuple(compress(goods, [s.always_half_mreq for s in sums])),
         )
+
+    def _sum_of(self, choices: Choices) -> _ModelSum:
+        return _ModelSum.of([self.needs[id(c)] for c in choices])
 
     def usable(self, runs: Sequence[Run]) -> Runs:
         """Return the runs on which some choice of the group fits."""
