@@ -77,9 +77,12 @@ def fit_interference(found: Slowdowns) -> Fit:
         notes.append(
             f"no measurement says anything of {', '.join(unseen)}: there contention is proportional sharing"
         )
+    contention = None
+    if contention_better:
+        contention = fit_contention(found)
     return Fit(
         gpulet=gpulet,
-        contention=fit_contention(found) if contention_better else None,
+        contention=contention,
         errors=tuple(errors.values()),
         ranges=_ranges(found),
         notes=tuple(notes),
@@ -201,7 +204,10 @@ def _contention_columns(found: Slowdowns) -> Floats:
     for m in found:
         sm, dram, l2, _, confined, dram_known, l2_known, *_ = m.own
         sm_others, dram_others, l2_others, unconfined_others, *_ = m.others
-        taken = unconfined_others if confined > 0 else sm_others
+        if confined > 0:
+            taken = unconfined_others
+        else:
+            taken = sm_others
         row = []
         # As the law has it: what is not known of a model does not slow it, and is not asked of others.
         for own, others, known in (

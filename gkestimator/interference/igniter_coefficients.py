@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
@@ -13,6 +14,8 @@ from gkestimator.documents.checking import Fields, load_json
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.interference.igniter_law import GpuTerms, IgniterLoad, active_ms, linear
 from gkestimator.tables.candidate import Candidate
+
+FiguresOf: TypeAlias = Mapping[str, float | None]
 
 _WHAT = "file of iGniter coefficients"
 _ANY = -1e15
@@ -41,7 +44,7 @@ class IgniterCoefficients:
     type); ``source`` is the file."""
 
     source: str
-    gpus: Mapping[str, Mapping[str, float | None]]
+    gpus: Mapping[str, FiguresOf]
     models: Mapping[tuple[str, str], ModelCoefficients]
 
 
@@ -55,19 +58,20 @@ def read_coefficients(path: Path | str) -> IgniterCoefficients:
         fields = Fields(read_spec(path, what=_WHAT), where=str(path), what=f"a {_WHAT}")
     fields.whole("schema_version", low=1, high=1)
     catalogue = gpu_catalogue()  # a type of the user's own specification file keeps its name
-    gpus: dict[str, Mapping[str, float | None]] = {}
+    gpus: dict[str, FiguresOf] = {}
     for entry in fields.objects("gpus", what="a GPU type with its coefficients", limit=1000):
         name = catalogue.canonical(entry.text("type", limit=100))
         if name in gpus:
             raise entry.fail("type", f"found {name} twice, expected once")
+        number = entry.number
         gpus[name] = {
-            "idle_power_w": entry.number("idle_power_w", high=1e5),
-            "clock_mhz_per_w": entry.number("clock_mhz_per_w", low=-1e4, high=0.0),
-            "schedule_ms_per_model": entry.number("schedule_ms_per_model", high=1e3),
-            "schedule_offset_ms": entry.number("schedule_offset_ms", low=-1e3, high=1e3),
-            "clock_mhz": entry.number("clock_mhz", None, above=True, high=1e5),
-            "power_limit_w": entry.number("power_limit_w", None, above=True, high=1e5),
-            "pcie_bytes_per_s": entry.number("pcie_bytes_per_s", None, above=True, high=1e13),
+            "idle_power_w": number("idle_power_w", high=1e5),
+            "clock_mhz_per_w": number("clock_mhz_per_w", low=-1e4, high=0.0),
+            "schedule_ms_per_model": number("schedule_ms_per_model", high=1e3),
+            "schedule_offset_ms": number("schedule_offset_ms", low=-1e3, high=1e3),
+            "clock_mhz": number("clock_mhz", None, above=True, high=1e5),
+            "power_limit_w": number("power_limit_w", None, above=True, high=1e5),
+            "pcie_bytes_per_s": number("pcie_bytes_per_s", None, above=True, high=1e13),
         }
         entry.finish()
     models: dict[tuple[str, str], ModelCoefficients] = {}
@@ -75,9 +79,10 @@ def read_coefficients(path: Path | str) -> IgniterCoefficients:
         key = (entry.name("name"), catalogue.canonical(entry.text("gpu", limit=100)))
         if key in models:
             raise entry.fail("name", f"found {key[0]} on {key[1]} twice, expected once")
+        number = entry.number
         models[key] = ModelCoefficients(
-            schedule_ms_per_kernel=entry.number("schedule_ms_per_kernel", high=1e3),
-            cache_slowdown=entry.number("cache_slowdown", high=1e6),
+            schedule_ms_per_kernel=number("schedule_ms_per_kernel", high=1e3),
+            cache_slowdown=number("cache_slowdown", high=1e6),
             kernels=entry.whole("kernels", None),
             active=_fit(entry),
             power_w=_line(entry, "power_w"),
@@ -109,22 +114,23 @@ def _line(entry: Fields, field: str) -> tuple[float, float] | None:
 
 def terms_of(spec: GpuSpec, coefficients: IgniterCoefficients | None) -> GpuTerms:
     """Return the terms of the GPU type ``spec``. Raises UsageError: the coefficients lack it."""
-    given: Mapping[str, float | None] = {}
+    given: FiguresOf = {}
     if coefficients is not None:
         if spec.name not in coefficients.gpus:
-            known = ", ".join(coefficients.gpus) or "none"
+            names = ", ".join(coefficients.gpus) or "none"
             raise UsageError(
-                f"{coefficients.source}: gpus: found {known}, expected {spec.name} too, which the cluster has"
+                f"{coefficients.source}: gpus: found {names}, expected {spec.name} too, which the cluster has"
             )
         given = coefficients.gpus[spec.name]
+    known = given.get
     return GpuTerms(
-        pcie_bytes_per_s=given.get("pcie_bytes_per_s") or spec.pcie_bytes_per_s,
-        clock_mhz=given.get("clock_mhz") or spec.boost_clock_mhz,
-        power_limit_w=given.get("power_limit_w") or spec.power_limit_w,
-        idle_power_w=given.get("idle_power_w"),
-        clock_mhz_per_w=given.get("clock_mhz_per_w"),
-        schedule_ms_per_model=given.get("schedule_ms_per_model"),
-        schedule_offset_ms=given.get("schedule_offset_ms"),
+        pcie_bytes_per_s=known("pcie_bytes_per_s") or spec.pcie_bytes_per_s,
+        clock_mhz=known("clock_mhz") or spec.boost_clock_mhz,
+        power_limit_w=known("power_limit_w") or spec.power_limit_w,
+        idle_power_w=known("idle_power_w"),
+        clock_mhz_per_w=known("clock_mhz_per_w"),
+        schedule_ms_per_model=known("schedule_ms_per_model"),
+        schedule_offset_ms=known("schedule_offset_ms"),
     )
 
 
@@ -146,10 +152,16 @@ def load_of(
     where it is needed.
     """
     row = candidate.row
-    own = coefficients.models.get((model, candidate.gpu)) if coefficients is not None else None
+    if coefficients is not None:
+        own = coefficients.models.get((model, candidate.gpu))
+    else:
+        own = None
     if own is None:
         own = _NOTHING_FITTED
-    kernels = row.kernels if own.kernels is None else own.kernels
+    if own.kernels is None:
+        kernels = row.kernels
+    else:
+        kernels = own.kernels
     if coefficients is not None and beside and kernels is None:
         raise UsageError(
             f"{asker} needs kernels, which is null for {model} on {candidate.gpu} in the table and missing "
@@ -167,11 +179,17 @@ def load_of(
         )
     l2 = _l2_util(own, candidate, active)
     if l2 is None and beside:
-        where = f" (models: {model}: l2_util_pct)" if coefficients is not None else ""
+        if coefficients is not None:
+            where = f" (models: {model}: l2_util_pct)"
+        else:
+            where = ""
         raise UsageError(
             f"{asker} needs l2_util_mean_pct, which is null for {model} on {candidate.gpu}, or "
             f"--coefficients FILE{where}"
         )
+    cache_slowdown = l2
+    if own is not _NOTHING_FITTED:
+        cache_slowdown = own.cache_slowdown
     return IgniterLoad(
         batch_size=candidate.batch_size,
         input_bytes=row.input_bytes,
@@ -179,7 +197,7 @@ def load_of(
         kernels=kernels,
         schedule_ms=schedule,
         active_ms=active,
-        cache_slowdown=l2 if own is _NOTHING_FITTED else own.cache_slowdown,
+        cache_slowdown=cache_slowdown,
         l2_util=l2,
         power_w=_power_w(own, candidate, active, gpu),
     )
@@ -193,7 +211,9 @@ def _l2_util(own: ModelCoefficients, candidate: Candidate, active: float) -> flo
     if own.l2_util_pct is not None:
         return linear(*own.l2_util_pct, candidate.batch_size, active) / 100
     percent = candidate.row.l2_util_mean_pct
-    return None if percent is None else percent / 100
+    if percent is None:
+        return None
+    return percent / 100
 
 
 def _power_w(own: ModelCoefficients, candidate: Candidate, active: float, gpu: GpuTerms) -> float | None:

@@ -71,7 +71,9 @@ def active_ms(k: tuple[float, float, float, float, float], batch_size: int, shar
     if below <= 0:
         return math.inf
     active = (k[0] * batch_size**2 + k[1] * batch_size + k[2]) / below + k[4]
-    return active if active > 0 else math.inf
+    if active > 0:
+        return active
+    return math.inf
 
 
 def linear(slope: float, offset: float, batch_size: int, active: float) -> float:

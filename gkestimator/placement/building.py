@@ -11,7 +11,7 @@ from gkestimator.core.errors import TableError, UsageError
 from gkestimator.documents import Cluster, Workload
 from gkestimator.documents.checking import valid_name
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
-from gkestimator.placement.problem import Gpu, Offer, PlacementModel, Problem
+from gkestimator.placement.problem import Candidates, Gpu, Offer, PlacementModel, Problem, Words
 from gkestimator.placement.slo import stage_objectives
 from gkestimator.tables import Requirement
 from gkestimator.tables.candidate import CREQ_COLUMNS, Candidate, without_context
@@ -95,7 +95,7 @@ def candidates_of(
     dtype: str | None = None,
     dims: str | None = None,
     table: str = "table",
-) -> tuple[dict[str, tuple[Candidate, ...]], list[str]]:
+) -> tuple[dict[str, Candidates], list[str]]:
     """Return each model's candidates on ``specs``, in order, and notes. Raises as :func:`build_problem`."""
     order = {name: i for i, name in enumerate(specs)}
     gpus = _GpuNames(specs)
@@ -130,7 +130,7 @@ def candidates_of(
             "memory is packed by reserved_bytes where mreq_bytes is null: the CUDA context is not counted"
         )
     notes += [f"{name}: {n} rows without latency left out" for name, n in without_time.items()]
-    in_order: dict[str, tuple[Candidate, ...]] = {}
+    in_order: dict[str, Candidates] = {}
     for name, own in candidates.items():
         own.sort(key=lambda c: (order[c.gpu], c.sm_share_pct, c.batch_size))
         in_order[name] = tuple(own)
@@ -217,7 +217,9 @@ def _candidate(row: Requirement, spec: GpuSpec, column: str) -> Candidate | None
 
 def _memory(row: Requirement, visible: int) -> tuple[int | None, float | None]:
     """Return the memory of ``row`` in bytes and in percent of what is ``visible``; None: unknown."""
-    size = row.mreq_bytes if row.mreq_bytes is not None else row.reserved_bytes
+    size = row.mreq_bytes
+    if size is None:
+        size = row.reserved_bytes
     percent = row.mreq_pct
     if percent is None and size is not None:
         percent = 100 * size / visible
@@ -236,7 +238,7 @@ def _two_rows(table: str, first: Requirement, second: Requirement) -> str:
     return f"{table}: two rows answer for {what}; choose with {' or '.join(differing) or 'one row each'}"
 
 
-def impossible(problem: Problem) -> dict[str, str]:
+def impossible(problem: Problem) -> Words:
     """Return the models that no policy could serve on this cluster, whatever is free, with the reason: every
     candidate is above the objective, or larger than the GPU's memory."""
     reasons = {}

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from gkestimator.core.records import frozen
-from gkestimator.placement.policy import Placed
+from gkestimator.placement.policy import Placed, PlacedReplicas
+from gkestimator.placement.problem import Floats, FloatsOrNone, IndicesByName
 
 # The factors rise from 1 in every round and are bounded, so they converge; slowly only where demands and their sum are
 # near to what there is.
@@ -36,7 +37,7 @@ def compute_demand_pct(placed: Placed) -> float | None:
     return min(demand, candidate.sm_share_pct, 100.0)
 
 
-def slowdowns(placed: Sequence[Placed], rates_rps: Sequence[float]) -> list[float | None]:
+def slowdowns(placed: PlacedReplicas, rates_rps: Floats) -> FloatsOrNone:
     """Return the factor (1 or more) on each replica's latency while it serves ``rates_rps`` beside its
     neighbours; None where it has neighbours and a demand is unknown.
 
@@ -47,12 +48,12 @@ def slowdowns(placed: Sequence[Placed], rates_rps: Sequence[float]) -> list[floa
     u_j itself grows with the slowdown (fixed point). The simulator's law
     (:class:`gkestimator.interference.contention.Contention`) is the same for one moment: who runs then has
     u_j = 1."""
-    result: list[float | None] = [1.0] * len(placed)
-    by_gpu: dict[str, list[int]] = defaultdict(list)
+    result: FloatsOrNone = [1.0] * len(placed)
+    by_gpu: IndicesByName = defaultdict(list)
     for i, p in enumerate(placed):
         by_gpu[p.gpu.id].append(i)
     # GPUs that hold and serve the same are looked at once: a plan may have thousands of them.
-    seen: dict[object, list[float | None]] = {}
+    seen: dict[object, FloatsOrNone] = {}
     for numbers in by_gpu.values():
         if len(numbers) == 1:
             continue
@@ -69,7 +70,7 @@ def slowdowns(placed: Sequence[Placed], rates_rps: Sequence[float]) -> list[floa
     return result
 
 
-def _on_one_gpu(here: Sequence[Placed], rates: Sequence[float]) -> list[float | None]:
+def _on_one_gpu(here: PlacedReplicas, rates: Floats) -> FloatsOrNone:
     demands = [compute_demand_pct(p) for p in here]
     contests = [_contests(here, demands, i) for i in range(len(here))]
     alone = []
@@ -88,7 +89,7 @@ def _on_one_gpu(here: Sequence[Placed], rates: Sequence[float]) -> list[float | 
     return [None if own is None else factor for own, factor in zip(contests, factors, strict=True)]
 
 
-def _factor(contests: Sequence[_Contest], busy: Sequence[float]) -> float:
+def _factor(contests: Sequence[_Contest], busy: Floats) -> float:
     """Return the slowdown by the resource where it is most, while each replica runs a part ``busy`` of the
     time."""
     factor = 1.0
@@ -98,7 +99,7 @@ def _factor(contests: Sequence[_Contest], busy: Sequence[float]) -> float:
     return factor
 
 
-def _contests(here: Sequence[Placed], demands: Sequence[float | None], i: int) -> tuple[_Contest, ...] | None:
+def _contests(here: PlacedReplicas, demands: Sequence[float | None], i: int) -> tuple[_Contest, ...] | None:
     """Return what the ``i``-th replica contests with others: SMs, and DRAM bandwidth where its own use is
     known. None: it has neighbours, and an SM demand is unknown."""
     mine = here[i]

@@ -5,12 +5,20 @@ estimate's interval counted."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.contention import slowdowns
-from gkestimator.placement.policy import Placed
-from gkestimator.placement.problem import PlacementModel, Problem
+from gkestimator.placement.policy import Placed, PlacedReplicas
+from gkestimator.placement.problem import (
+    Figures,
+    FloatByName,
+    FloatsOrNone,
+    Indices,
+    Names,
+    PlacementModel,
+    Problem,
+)
 from gkestimator.placement.queueing import OnTime, Server, interval_sigmas, on_time
 from gkestimator.tables.candidate import Candidate
 
@@ -22,14 +30,14 @@ class Expected:
     replica, in the order they were given."""
 
     goodput_rps: float | None
-    by_model: Mapping[str, float | None]
-    admitted_rps: Mapping[str, float | None]
+    by_model: Figures
+    admitted_rps: Figures
     max_wait_ms: tuple[float | None, ...]
     slowdown: tuple[float | None, ...]
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
 
 
-def capacities_rps(problem: Problem, placed: Sequence[Placed]) -> dict[str, float]:
+def capacities_rps(problem: Problem, placed: PlacedReplicas) -> FloatByName:
     """Return by model the throughput of its replicas whose latency (duty cycle included) is within the
     objective."""
     capacities = dict.fromkeys((m.name for m in problem.models), 0.0)
@@ -39,14 +47,14 @@ def capacities_rps(problem: Problem, placed: Sequence[Placed]) -> dict[str, floa
     return capacities
 
 
-def goodput_rps(problem: Problem, placed: Sequence[Placed]) -> dict[str, float]:
+def goodput_rps(problem: Problem, placed: PlacedReplicas) -> FloatByName:
     """Return min(rate, capacity) by model. Source: USHER, section 5 (goodput: requests answered within their
     SLO)."""
     capacities = capacities_rps(problem, placed)
     return {m.name: min(m.rate_rps, capacities[m.name]) for m in problem.models}
 
 
-def assigned_rps(problem: Problem, placed: Sequence[Placed]) -> list[float]:
+def assigned_rps(problem: Problem, placed: PlacedReplicas) -> list[float]:
     """Return what each replica is to serve: its model's goodput in proportion to capacity."""
     capacities = capacities_rps(problem, placed)
     assigned = []
@@ -63,33 +71,37 @@ def _in_time(problem: Problem, placed: Placed) -> bool:
     return placed.response_ms <= problem.by_name[placed.model].slo_ms * (1 + 1e-9)
 
 
-def expect(problem: Problem, placed: Sequence[Placed]) -> Expected:
+def expect(problem: Problem, placed: PlacedReplicas) -> Expected:
     """Return the expected goodput of ``placed``; see :mod:`gkestimator.placement.queueing` and
     :mod:`gkestimator.placement.contention` for the model."""
     factors = slowdowns(placed, assigned_rps(problem, placed))
     busy = _busy_ms(placed)
     by_model: dict[str, float | None] = {}
     admitted: dict[str, float | None] = {}
-    waits: list[float | None] = [None] * len(placed)
-    of_model: dict[str, list[int]] = {m.name: [] for m in problem.models}
+    waits: FloatsOrNone = [None] * len(placed)
+    of_model: dict[str, Indices] = {m.name: [] for m in problem.models}
     for i, p in enumerate(placed):
         of_model[p.model].append(i)
     unknown = []
     for model in problem.models:
-        here = of_model[model.name]
+        name = model.name
+        here = of_model[name]
         if any(factors[i] is None for i in here):
-            by_model[model.name] = admitted[model.name] = None
-            unknown.append(model.name)
+            by_model[name] = admitted[name] = None
+            unknown.append(name)
             continue
         answer = _of_model(model, placed, here, factors, busy, waits)
-        by_model[model.name] = answer.rate_rps
-        admitted[model.name] = answer.admitted_rps
-    notes: tuple[str, ...] = ()
-    if unknown:
+        by_model[name] = answer.rate_rps
+        admitted[name] = answer.admitted_rps
+    notes: Names = ()
+    goodput = None
+    if not unknown:
+        goodput = sum(rate or 0.0 for rate in by_model.values())
+    else:
         models = ", ".join(unknown)
         notes = (f"expected goodput is unknown: no utilisation in the table for {models} or a neighbour",)
     return Expected(
-        goodput_rps=None if unknown else sum(rate or 0.0 for rate in by_model.values()),
+        goodput_rps=goodput,
         by_model=by_model,
         admitted_rps=admitted,
         max_wait_ms=tuple(waits),
@@ -100,16 +112,16 @@ def expect(problem: Problem, placed: Sequence[Placed]) -> Expected:
 
 def _of_model(
     model: PlacementModel,
-    placed: Sequence[Placed],
+    placed: PlacedReplicas,
     here: Sequence[int],
     factors: Sequence[float | None],
     busy: Sequence[float | None],
-    waits: list[float | None],
+    waits: FloatsOrNone,
 ) -> OnTime:
     """Return what the replicas of ``model``, whose numbers are ``here``, serve on time, and write down their
     waits."""
     # Replicas that are alike are one server with a count.
-    alike: dict[object, list[int]] = defaultdict(list)
+    alike: dict[object, Indices] = defaultdict(list)
     for i in here:
         p = placed[i]
         alike[id(p.candidate), p.duty_cycle_ms, round(factors[i] or 1.0, 4), busy[i]].append(i)
@@ -135,14 +147,17 @@ def _of_model(
     return answer
 
 
-def _busy_ms(placed: Sequence[Placed]) -> list[float | None]:
+def _busy_ms(placed: PlacedReplicas) -> FloatsOrNone:
     """Return by replica the latencies of its partition together, None where it does not take turns."""
     total: dict[tuple[str, str | None], float] = defaultdict(float)
     for p in placed:
         total[p.gpu.id, p.partition] += p.candidate.latency_ms
-    busy: list[float | None] = []
+    busy: FloatsOrNone = []
     for p in placed:
-        whole = total[p.gpu.id, p.partition] if p.partition is not None else p.candidate.latency_ms
+        if p.partition is not None:
+            whole = total[p.gpu.id, p.partition]
+        else:
+            whole = p.candidate.latency_ms
         busy.append(None if p.duty_cycle_ms is None else round(whole, 9))
     return busy
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.core.records import frozen
+from gkestimator.placement.problem import FloatByIndex, Floats
 
 if TYPE_CHECKING:
     import highspy
@@ -35,7 +36,10 @@ class Deadline:
     """Hold a time limit shared by several solves. ``limit_s`` seconds from now; None: no limit."""
 
     def __init__(self, limit_s: float | None) -> None:
-        self._end = None if limit_s is None else time.monotonic() + limit_s
+        if limit_s is None:
+            self._end = None
+        else:
+            self._end = time.monotonic() + limit_s
 
     def left_s(self) -> float:
         """Return the seconds left: 0 when it has struck, infinite without a limit."""
@@ -49,7 +53,7 @@ class Solution:
     """Hold ``values`` by column, integers exact; ``bound``: no solution is better than this (as the objective
     was stated); ``optimal``: False where time ran out first."""
 
-    values: Sequence[float]
+    values: Floats
     objective: float
     bound: float
     optimal: bool
@@ -63,11 +67,11 @@ class IntegerProgram:
     lower: list[float] = field(default_factory=list)
     upper: list[float] = field(default_factory=list)
     integer: list[bool] = field(default_factory=list)
-    rows: list[tuple[float, float, dict[int, float]]] = field(default_factory=list)
+    rows: list[tuple[float, float, FloatByIndex]] = field(default_factory=list)
 
-    def column(self, *, upper: float = math.inf, lower: float = 0.0, integer: bool = False) -> int:
-        """Add a variable from ``lower`` to ``upper``; return its number."""
-        self.lower.append(lower)
+    def column(self, *, upper: float = math.inf, integer: bool = False) -> int:
+        """Add a variable from 0 to ``upper``; return its number."""
+        self.lower.append(0.0)
         self.upper.append(upper)
         self.integer.append(integer)
         return len(self.lower) - 1
@@ -77,7 +81,7 @@ class IntegerProgram:
     ) -> None:
         """Hold low <= sum of coefficient x column <= high; ``terms`` are (column, coefficient), columns may
         repeat."""
-        sums: dict[int, float] = {}
+        sums: FloatByIndex = {}
         for column, coefficient in terms:
             sums[column] = sums.get(column, 0.0) + coefficient
         self.rows.append((low, high, sums))
@@ -89,7 +93,7 @@ class IntegerProgram:
         maximise: bool = False,
         seed: int = 0,
         deadline: Deadline | None = None,
-        start: Sequence[float] | None = None,
+        start: Floats | None = None,
         nodes: int | None = None,
     ) -> Solution | None:
         """Return the best values of the columns. ``start``: values to begin from, kept when time runs out
@@ -102,7 +106,10 @@ class IntegerProgram:
         states = highspy.HighsModelStatus
         model = self._model(objective, maximise=maximise)
         for tolerance in _TOLERANCES:
-            left = deadline.left_s() if deadline is not None else math.inf
+            if deadline is not None:
+                left = deadline.left_s()
+            else:
+                left = math.inf
             solver = _solver(model, tolerance=tolerance, seed=seed, limit_s=left, start=start)
             if nodes is not None:
                 solver.setOptionValue("mip_max_nodes", nodes)
@@ -123,7 +130,10 @@ class IntegerProgram:
                 values[column] = float(round(values[column]))
         optimal = status == states.kOptimal
         value = sum(c * values[i] for i, c in objective.items())
-        bound = info.mip_dual_bound if any(self.integer) else info.objective_function_value
+        if any(self.integer):
+            bound = info.mip_dual_bound
+        else:
+            bound = info.objective_function_value
         return Solution(values=values, objective=value, bound=value if optimal else bound, optimal=optimal)
 
     def _model(self, objective: Mapping[int, float], *, maximise: bool) -> highspy.HighsLp:
@@ -149,7 +159,7 @@ def linear_program(
     upper: ArrayLike,
     row_lower: ArrayLike,
     row_upper: ArrayLike,
-    vectors: Sequence[tuple[Sequence[int], Sequence[float]]],
+    vectors: Sequence[tuple[Sequence[int], Floats]],
     by_row: bool = True,
     maximise: bool = False,
     integer: Sequence[bool] = (),
@@ -159,20 +169,27 @@ def linear_program(
     import highspy
 
     lp = highspy.HighsLp()
-    lp.col_cost_ = np.asarray(cost, dtype=np.float64)
-    lp.col_lower_ = np.asarray(lower, dtype=np.float64)
-    lp.col_upper_ = np.asarray(upper, dtype=np.float64)
-    lp.row_lower_ = np.asarray(row_lower, dtype=np.float64)
-    lp.row_upper_ = np.asarray(row_upper, dtype=np.float64)
+    real = np.float64
+    lp.col_cost_ = np.asarray(cost, dtype=real)
+    lp.col_lower_ = np.asarray(lower, dtype=real)
+    lp.col_upper_ = np.asarray(upper, dtype=real)
+    lp.row_lower_ = np.asarray(row_lower, dtype=real)
+    lp.row_upper_ = np.asarray(row_upper, dtype=real)
     lp.num_col_ = len(lp.col_cost_)
     lp.num_row_ = len(lp.row_lower_)
-    lp.sense_ = highspy.ObjSense.kMaximize if maximise else highspy.ObjSense.kMinimize
+    if maximise:
+        lp.sense_ = highspy.ObjSense.kMaximize
+    else:
+        lp.sense_ = highspy.ObjSense.kMinimize
     if integer:
         kinds = highspy.HighsVarType
         lp.integrality_ = [kinds.kInteger if whole else kinds.kContinuous for whole in integer]
     formats = highspy.MatrixFormat
     matrix = lp.a_matrix_
-    matrix.format_ = formats.kRowwise if by_row else formats.kColwise
+    if by_row:
+        matrix.format_ = formats.kRowwise
+    else:
+        matrix.format_ = formats.kColwise
     matrix.num_col_ = lp.num_col_
     matrix.num_row_ = lp.num_row_
     indices = [index for index, _ in vectors]
@@ -180,7 +197,7 @@ def linear_program(
     lengths = [len(index) for index in indices]
     matrix.start_ = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
     matrix.index_ = np.fromiter(chain.from_iterable(indices), dtype=np.int32)
-    matrix.value_ = np.fromiter(chain.from_iterable(values), dtype=np.float64)
+    matrix.value_ = np.fromiter(chain.from_iterable(values), dtype=real)
     return lp
 
 
@@ -205,7 +222,7 @@ def _solver(
     tolerance: float,
     seed: int,
     limit_s: float,
-    start: Sequence[float] | None,
+    start: Floats | None,
 ) -> Any:
     import highspy
 

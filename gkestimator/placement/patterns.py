@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from gkestimator.core.records import frozen
-from gkestimator.placement.problem import PlacementModel, Problem
+from gkestimator.placement.problem import FloatPair, IntRow, PlacementModel, Problem
 from gkestimator.tables.candidate import Candidate
 
 ROOM_PCT = 100 + 1e-9
@@ -30,16 +30,21 @@ class Choice:
         return self.by_type[gpu_type].throughput_rps
 
 
+Choices: TypeAlias = Sequence[Choice]
+
+ChoiceList: TypeAlias = list[Choice]
+
+
 @frozen
 class ReplicaPattern:
     """Name replicas of distinct models that fit on a GPU of ``gpu_type`` together; ``members`` number the
     choices."""
 
     gpu_type: str
-    members: tuple[int, ...]
+    members: IntRow
 
 
-def needs_pct(candidate: Candidate) -> tuple[float, float]:
+def needs_pct(candidate: Candidate) -> FloatPair:
     """Return (Creq, memory) that a replica takes from a GPU's 100 %. One whose Creq is above 100 % fills a
     GPU by itself and so takes all of both. The candidate must have both figures."""
     creq = candidate.creq_pct
@@ -66,7 +71,7 @@ def batch_choices(problem: Problem, model: PlacementModel) -> tuple[Choice, ...]
     return tuple(choice for choice in choices if not _is_replaced(choice, choices))
 
 
-def _is_replaced(choice: Choice, choices: Sequence[Choice]) -> bool:
+def _is_replaced(choice: Choice, choices: Choices) -> bool:
     """Return whether another of ``choices`` is better, or as good and before ``choice``."""
     before = True
     for other in choices:
@@ -93,16 +98,16 @@ _Option: TypeAlias = tuple[int, float, float]
 _NOTHING = (0.0, 0.0)
 
 
-def maximal_patterns(choices: Sequence[Choice], gpu_type: str, *, limit: int) -> list[ReplicaPattern] | None:
+def maximal_patterns(choices: Choices, gpu_type: str, *, limit: int) -> list[ReplicaPattern] | None:
     """Return every pattern on ``gpu_type`` to which no replica of a further model can be added, in a fixed
     order. Smaller patterns are not needed where a replica too many does no harm. None: the search would take
     more than ``limit`` steps."""
     models = _options(choices, gpu_type)
     most, least = _still_to_come(models)
     any_creq, any_memory = least[0]  # of all models, skipped ones among them
-    patterns: list[tuple[int, ...]] = []
+    patterns: list[IntRow] = []
     steps = 0
-    stack: list[tuple[int, tuple[int, ...], tuple[int, ...], float, float]] = [(0, (), (), 0.0, 0.0)]
+    stack: list[tuple[int, IntRow, IntRow, float, float]] = [(0, (), (), 0.0, 0.0)]
     while stack:
         depth, members, skipped, creq, memory = stack.pop()
         steps += 1 + len(skipped) // 32  # looking at the skipped is the work where models are many
@@ -136,7 +141,7 @@ def _any_fits(models: Sequence[Sequence[_Option]], creq: float, memory: float) -
     return False
 
 
-def _options(choices: Sequence[Choice], gpu_type: str) -> list[list[_Option]]:
+def _options(choices: Choices, gpu_type: str) -> list[list[_Option]]:
     """Return the options of each model on ``gpu_type``, the hungriest model first: what is left over is small
     early, and the search narrow."""
     by_model: dict[str, list[_Option]] = {}
@@ -149,7 +154,7 @@ def _options(choices: Sequence[Choice], gpu_type: str) -> list[list[_Option]]:
 
 def _still_to_come(
     models: Sequence[Sequence[_Option]],
-) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+) -> tuple[list[FloatPair], list[FloatPair]]:
     """Return by model what those from it on take (Creq, memory): at most, all together; at least, one of
     them.
 

@@ -6,11 +6,11 @@ import abc
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.core.records import frozen
-from gkestimator.placement.problem import Gpu, Problem
+from gkestimator.placement.problem import Gpu, Names, Problem
 from gkestimator.tables.candidate import CREQ_COLUMNS, Candidate
 
 TOLERANCE_PCT = 1e-6
@@ -62,6 +62,9 @@ class Placed:
         return self.candidate.latency_ms + (self.duty_cycle_ms or 0.0)
 
 
+PlacedReplicas: TypeAlias = Sequence[Placed]
+
+
 @frozen
 class Placement:
     """Hold a policy's answer: its replicas, why models are not (wholly) served, what a reader must know, and
@@ -69,7 +72,7 @@ class Placement:
 
     placed: tuple[Placed, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
     gap_pct: float | None = None
 
 
@@ -84,9 +87,9 @@ class Policy(abc.ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     creq: ClassVar[str] = "sm-util-mean"
-    needs: ClassVar[tuple[str, ...]] = ("memory",)
-    options: ClassVar[tuple[str, ...]] = ()
-    objectives: ClassVar[tuple[str, ...]] = ("goodput", "cost")
+    needs: ClassVar[Names] = ("memory",)
+    options: ClassVar[Names] = ()
+    objectives: ClassVar[Names] = ("goodput", "cost")
     packs_by_creq: ClassVar[bool] = False
 
     @abc.abstractmethod
@@ -137,7 +140,9 @@ def _value(candidate: Candidate, need: str) -> object:
 def _column(need: str, problem: Problem) -> str:
     if need == "creq":
         return CREQ_COLUMNS[problem.creq]
-    return "mreq_bytes (or reserved_bytes)" if need == "memory" else need
+    if need == "memory":
+        return "mreq_bytes (or reserved_bytes)"
+    return need
 
 
 def verify(policy: Policy, problem: Problem, placement: Placement) -> None:
@@ -176,21 +181,22 @@ class _Judge:
         """Raise PolicyError where one replica by itself does not stand."""
         problem = self._problem
         gpu = placed.gpu
+        where = gpu.id
         name = placed.model
-        if problem.gpus and self._gpus.get(gpu.id) != gpu:
-            raise self.fault(gpu.id, "is not a GPU of the cluster")
+        if problem.gpus and self._gpus.get(where) != gpu:
+            raise self.fault(where, "is not a GPU of the cluster")
         if gpu.type not in problem.types:
-            raise self.fault(gpu.id, f"{gpu.type} is not a GPU type of the cluster")
+            raise self.fault(where, f"{gpu.type} is not a GPU type of the cluster")
         if id(placed.candidate) not in self._known.get(name, ()):
-            raise self.fault(gpu.id, f"{name} runs in a way that is not in the table")
+            raise self.fault(where, f"{name} runs in a way that is not in the table")
         if placed.candidate.gpu != gpu.type:
-            raise self.fault(gpu.id, f"{name} runs by a row of {placed.candidate.gpu}")
+            raise self.fault(where, f"{name} runs by a row of {placed.candidate.gpu}")
         slo = problem.by_name[name].slo_ms
         if placed.response_ms > slo * (1 + 1e-9):
             late = f"{name} takes {placed.response_ms:.6g} ms, above its SLO {slo:g} ms"
-            raise self.fault(gpu.id, late)
+            raise self.fault(where, late)
 
-    def gpu(self, gpu: str, here: Sequence[Placed]) -> None:
+    def gpu(self, gpu: str, here: PlacedReplicas) -> None:
         """Raise PolicyError where the replicas of one GPU do not stand together."""
         if len({p.gpu.type for p in here}) > 1:
             raise self.fault(gpu, "stands for two GPU types")
@@ -210,7 +216,7 @@ class _Judge:
         if confined > 100 + TOLERANCE_PCT:
             raise self.fault(gpu, f"SM shares sum to {confined:.6g} %")
 
-    def _share_pct(self, gpu: str, group: Sequence[Placed]) -> float:
+    def _share_pct(self, gpu: str, group: PlacedReplicas) -> float:
         """Return the share of the SMs of one partition. Raises PolicyError: it has no single one, no single
         duty cycle, or more to do in a cycle than there is time."""
         name = f"partition {group[0].partition}"
@@ -227,7 +233,7 @@ class _Judge:
         return shares.pop()
 
 
-def partitions(here: Sequence[Placed]) -> list[list[Placed]]:
+def partitions(here: PlacedReplicas) -> list[list[Placed]]:
     """Return the replicas of one GPU by partition; one without a partition is alone in its own."""
     groups: dict[object, list[Placed]] = defaultdict(list)
     for i, placed in enumerate(here):
@@ -235,7 +241,7 @@ def partitions(here: Sequence[Placed]) -> list[list[Placed]]:
     return list(groups.values())
 
 
-def compute_pct(here: Sequence[Placed]) -> float | None:
+def compute_pct(here: PlacedReplicas) -> float | None:
     """Return Creq of the replicas of one GPU together: their sum, those that take turns with the part of the
     duty cycle that they run. None where one is unknown."""
     total = 0.0

@@ -4,14 +4,30 @@ GPUs."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.documents import Workload
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.tables.candidate import Candidate
+
+# What the room's values are, by name.
+Floats: TypeAlias = Sequence[float]
+FloatRow: TypeAlias = tuple[float, ...]
+IntRow: TypeAlias = tuple[int, ...]
+Names: TypeAlias = tuple[str, ...]
+FloatPair: TypeAlias = tuple[float, float]
+IndicesByName: TypeAlias = dict[str, list[int]]
+Indices: TypeAlias = list[int]
+FloatByName: TypeAlias = dict[str, float]
+FloatByIndex: TypeAlias = dict[int, float]
+Candidates: TypeAlias = tuple[Candidate, ...]
+FloatsOrNone: TypeAlias = list[float | None]
+Figures: TypeAlias = Mapping[str, float | None]
+Words: TypeAlias = dict[str, str]
 
 
 @frozen
@@ -27,16 +43,16 @@ class PlacementModel:
     rate_rps: float
     slo_ms: float
     weight: float = 1.0
-    candidates: tuple[Candidate, ...]
-    incomplete: tuple[Candidate, ...] = ()
+    candidates: Candidates
+    incomplete: Candidates = ()
 
-    def on(self, gpu: str, *, sm_share_pct: float | None = 100.0) -> tuple[Candidate, ...]:
+    def on(self, gpu: str, *, sm_share_pct: float | None = 100.0) -> Candidates:
         """Return the candidates on GPU type ``gpu`` at one SM share (None: at every), by ascending share and
         batch size."""
         on_type = [c for c in self.candidates if c.gpu == gpu]
         return tuple(c for c in on_type if sm_share_pct in (None, c.sm_share_pct))
 
-    def feasible(self, gpu: str, *, sm_share_pct: float | None = 100.0) -> tuple[Candidate, ...]:
+    def feasible(self, gpu: str, *, sm_share_pct: float | None = 100.0) -> Candidates:
         """Return those of :meth:`on` whose latency is at most the objective."""
         return tuple(c for c in self.on(gpu, sm_share_pct=sm_share_pct) if c.latency_ms <= self.slo_ms)
 
@@ -78,7 +94,7 @@ class Problem:
     specs: Mapping[str, GpuSpec]
     prices: Mapping[str, float | None]
     workload: Workload
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
 
     @property
     def elastic(self) -> bool:
@@ -86,7 +102,7 @@ class Problem:
         return not self.gpus
 
     @cached_property
-    def types(self) -> tuple[str, ...]:
+    def types(self) -> Names:
         """Return the GPU types in the cluster's order."""
         return tuple(dict.fromkeys(g.type for g in self.gpus)) or tuple(o.type for o in self.offers)
 
@@ -129,6 +145,14 @@ class Problem:
                 return None
             known[gpu_type] = price
         return known
+
+    def rent(self, gpu_type: str) -> float:
+        """Return the price of a rented GPU of ``gpu_type`` (USD per hour); 1 where none is rented, or it is
+        unknown."""
+        price = self.prices.get(gpu_type)
+        if price is None or not self.elastic:
+            return 1.0
+        return price
 
     def gpu(self, gpu_type: str, number: int) -> Gpu:
         """Return the ``number``-th (from 0) GPU of ``gpu_type``: one of a fixed cluster, or a rented one."""

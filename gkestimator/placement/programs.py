@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.integer import SLACK, Deadline, IntegerProgram, Solution
-from gkestimator.placement.patterns import Choice, ReplicaPattern, needs_pct
-from gkestimator.placement.problem import Problem
+from gkestimator.placement.patterns import Choice, Choices, ReplicaPattern, needs_pct
+from gkestimator.placement.problem import FloatByIndex, FloatByName, Floats, IndicesByName, Names, Problem
 
 # (GPU type, the choices that run on one GPU of it); one entry for each GPU that is used.
 Layout = list[tuple[str, tuple[int, ...]]]
@@ -30,11 +30,11 @@ class Form:
     of each type; ``layout`` reads a solution as GPUs with the choices on each."""
 
     program: IntegerProgram
-    choices: Sequence[Choice]
+    choices: Choices
     served: Mapping[int, int]
     chosen: Mapping[int, int]
     used: Mapping[str, Sequence[int]]
-    layout: Callable[[Sequence[float]], Layout]
+    layout: Callable[[Floats], Layout]
     reachable: Mapping[str, float]
 
 
@@ -46,18 +46,18 @@ class Answer:
 
     gpus: Layout
     gap_pct: float | None
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
 
 
 class _Service:
     """Build a program with w and y (by choice) and the rule that each model runs at one batch size; further
     columns are replicas of a choice (:meth:`replica`), which serve its model."""
 
-    def __init__(self, problem: Problem, choices: Sequence[Choice]) -> None:
+    def __init__(self, problem: Problem, choices: Choices) -> None:
         self.choices = choices
         self.program = program = IntegerProgram()
         self.reachable = _reachable(problem, choices)
-        of_model: dict[str, list[int]] = {}
+        of_model: IndicesByName = {}
         for i, choice in enumerate(choices):
             of_model.setdefault(choice.model.name, []).append(i)
         self.served: dict[int, int] = {}
@@ -83,7 +83,7 @@ class _Service:
         for i, terms in self._capacity.items():
             self.program.row([(self.served[i], 1.0), *((c, -p) for c, p in terms)], high=0.0)
 
-    def form(self, used: Mapping[str, Sequence[int]], layout: Callable[[Sequence[float]], Layout]) -> Form:
+    def form(self, used: Mapping[str, Sequence[int]], layout: Callable[[Floats], Layout]) -> Form:
         """Return the form, with ``used`` and ``layout`` as :class:`Form` has them."""
         return Form(
             program=self.program,
@@ -96,13 +96,13 @@ class _Service:
         )
 
 
-def _reachable(problem: Problem, choices: Sequence[Choice]) -> dict[str, float]:
+def _reachable(problem: Problem, choices: Choices) -> FloatByName:
     """Return what of each model's rate (requests a second) the GPUs could serve at most, one replica on each.
     The parts w are of this: parts of a rate a thousand times larger than that would be lost among the
     solver's tolerances."""
     pools = dict(zip(problem.types, problem.pools, strict=True))
-    most: dict[str, float] = {}
-    rates: dict[str, float] = {}
+    most: FloatByName = {}
+    rates: FloatByName = {}
     for choice in choices:
         name = choice.model.name
         reach = 0.0
@@ -118,16 +118,19 @@ def useful_replicas(choice: Choice, gpu_type: str) -> int:
     return math.ceil(choice.model.rate_rps / choice.throughput_rps(gpu_type) * (1 - 1e-12))
 
 
-def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence[ReplicaPattern]) -> Form:
+def pattern_form(problem: Problem, choices: Choices, patterns: Sequence[ReplicaPattern]) -> Form:
     """Return the program whose integers say on how many GPUs each pattern runs."""
     service = _Service(problem, choices)
     program = service.program
     columns: list[int] = []
-    used: dict[str, list[int]] = {t: [] for t in problem.types}
+    used: IndicesByName = {t: [] for t in problem.types}
     for pattern in patterns:
         most = max(useful_replicas(choices[i], pattern.gpu_type) for i in pattern.members)
         limit = problem.limits[pattern.gpu_type]
-        column = program.column(upper=most if limit is None else min(most, limit), integer=True)
+        upper = most
+        if limit is not None:
+            upper = min(most, limit)
+        column = program.column(upper=upper, integer=True)
         columns.append(column)
         used[pattern.gpu_type].append(column)
         for i in pattern.members:
@@ -138,7 +141,7 @@ def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence
         if own and limit is not None:
             program.row([(c, 1.0) for c in own], high=limit)
 
-    def layout(values: Sequence[float]) -> Layout:
+    def layout(values: Floats) -> Layout:
         gpus: Layout = []
         for column, pattern in zip(columns, patterns, strict=True):
             gpus += [(pattern.gpu_type, pattern.members)] * int(values[column])
@@ -147,12 +150,12 @@ def pattern_form(problem: Problem, choices: Sequence[Choice], patterns: Sequence
     return service.form(used, layout)
 
 
-def slot_form(problem: Problem, choices: Sequence[Choice], slots: Mapping[str, int]) -> Form:
+def slot_form(problem: Problem, choices: Choices, slots: Mapping[str, int]) -> Form:
     """Return the program as the thesis writes it: x[choice, GPU] in {0, 1}, on ``slots`` GPUs of each type;
     equal GPUs are filled in order (u[g] >= u[g + 1]), which forbids their empty permutations."""
     service = _Service(problem, choices)
     program = service.program
-    used: dict[str, list[int]] = {}
+    used: IndicesByName = {}
     on_slot: list[tuple[str, dict[int, int]]] = []
     for gpu_type in problem.types:
         own_type = used[gpu_type] = []
@@ -167,7 +170,7 @@ def slot_form(problem: Problem, choices: Sequence[Choice], slots: Mapping[str, i
             on_slot.append((gpu_type, x))
             for resource in (0, 1):
                 program.row([*((x[i], needs[i][resource]) for i in able), (taken, -100.0)], high=0.0)
-            of_model: dict[str, list[int]] = {}
+            of_model: IndicesByName = {}
             for i in able:
                 of_model.setdefault(choices[i].model.name, []).append(i)
                 service.replica(i, gpu_type, x[i])
@@ -175,7 +178,7 @@ def slot_form(problem: Problem, choices: Sequence[Choice], slots: Mapping[str, i
                 program.row([*((x[i], 1.0) for i in own), (taken, -1.0)], high=0.0)
     service.hold()
 
-    def layout(values: Sequence[float]) -> Layout:
+    def layout(values: Floats) -> Layout:
         gpus: Layout = []
         for gpu_type, x in on_slot:
             members = tuple(i for i, column in x.items() if values[column] > 0.5)
@@ -186,11 +189,11 @@ def slot_form(problem: Problem, choices: Sequence[Choice], slots: Mapping[str, i
     return service.form(used, layout)
 
 
-def _useful(form: Form, values: Sequence[float]) -> tuple[Layout, float]:
+def _useful(form: Form, values: Floats) -> tuple[Layout, float]:
     """Return the layout of ``values`` without replicas that serve nothing, and its goodput (requests a
     second)."""
     choices = form.choices
-    capacity: dict[int, float] = {}
+    capacity: FloatByIndex = {}
     layout: Layout = []
     for t, members in form.layout(values):
         chosen = tuple(i for i in members if i not in form.chosen or values[form.chosen[i]] > 0.5)
@@ -261,7 +264,7 @@ class _Solving:
         able = {c.model.name for c in self.form.choices if unlimited & set(c.by_type)}
         return able.issuperset(self.form.reachable)
 
-    def _most_goodput(self) -> dict[int, float]:
+    def _most_goodput(self) -> FloatByIndex:
         """Look for the most goodput; return it as columns with their coefficients, parts of all that can be
         reached."""
         rates = self.form.reachable
@@ -275,7 +278,7 @@ class _Solving:
 
     def _hold_every_rate(self) -> None:
         """Hold that each model is served all that can be reached."""
-        of_model: dict[str, list[int]] = {}
+        of_model: IndicesByName = {}
         for i, w in self.form.served.items():
             of_model.setdefault(self.form.choices[i].model.name, []).append(w)
         for own in of_model.values():
@@ -287,11 +290,14 @@ class _Solving:
     def _less(self, what: str, objective: Mapping[int, float], everything: bool) -> bool:
         """Look for the least of ``objective``; return whether there was an answer that stands."""
         best = self.best
+        start = None
+        if best is not None:
+            start = best.values
         solution = self.program.solve(
             objective,
             seed=self.problem.seed,
             deadline=self.deadline,
-            start=None if best is None else best.values,
+            start=start,
         )
         if solution is None:
             if self.deadline.left_s() > 0:
@@ -303,7 +309,10 @@ class _Solving:
             return False
         if not solution.optimal:
             self.notes.append(f"time ran out before {what} was proven to be the least")
-            first = "the cost" if self.problem.elastic else "the number of GPUs"
+            if self.problem.elastic:
+                first = "the cost"
+            else:
+                first = "the number of GPUs"
             if self.problem.objective == "cost" and everything and what == first:
                 self.gap = _gap_pct(solution)
         if best is not None:
@@ -318,16 +327,16 @@ class _Solving:
         return True
 
 
-def _thrift(problem: Problem, form: Form) -> list[tuple[str, dict[int, float]]]:
+def _thrift(problem: Problem, form: Form) -> list[tuple[str, FloatByIndex]]:
     """Return what is to be as little as can be, in order, as columns with their coefficients."""
-    number: dict[int, float] = {}
+    number: FloatByIndex = {}
     for columns in form.used.values():
         number |= dict.fromkeys(columns, 1.0)
     stages = [("the number of GPUs", number)]
     prices = problem.known_prices
     if not prices:
         return stages
-    cost: dict[int, float] = {}
+    cost: FloatByIndex = {}
     dearest = max(prices.values())
     for gpu_type, price in prices.items():
         cost |= dict.fromkeys(form.used[gpu_type], price / dearest)
@@ -336,7 +345,9 @@ def _thrift(problem: Problem, form: Form) -> list[tuple[str, dict[int, float]]]:
         return [("the cost", cost)]  # equal prices: the number is the cost
     if problem.elastic:
         return [("the cost", cost), *stages]
-    return stages if alike else [*stages, ("the cost", cost)]
+    if alike:
+        return stages
+    return [*stages, ("the cost", cost)]
 
 
 def _gap_pct(solution: Solution) -> float | None:

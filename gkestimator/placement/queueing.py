@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gkestimator.core.records import frozen
+from gkestimator.placement.problem import FloatPair, FloatRow, IntRow
 
 Array: TypeAlias = NDArray[np.float64]
 # Loads (of capacity) at which the admitted rate is looked for (then between the best one's neighbours), and parts of
@@ -48,6 +49,8 @@ _FILL_PARTS = np.array([0.0, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 
 # The smallest time-out within this of the best share is taken, and a share this near to 1 ends the search.
 _HAIR = 1e-3
 _EXACT_COUNTS = 8
+# Gives an array by (rate, wait) a last axis, for the points.
+_EACH_POINT = np.s_[:, :, None]
 _Z90 = 1.6448536269514722
 # Mean overshoot of a random walk with normal steps, in their deviations; the bounds are parts of the service (M/D/1).
 _OVERSHOOT = 0.5826
@@ -78,8 +81,8 @@ class Server:
     turns together take (None: its own alone)."""
 
     batch_size: int
-    batches: tuple[int, ...]
-    latencies_ms: tuple[float, ...]
+    batches: IntRow
+    latencies_ms: FloatRow
     slowdown: float = 1.0
     duty_cycle_ms: float | None = None
     cycle_busy_ms: float | None = None
@@ -106,7 +109,7 @@ class OnTime:
 
     rate_rps: float
     admitted_rps: float
-    max_wait_ms: tuple[float, ...]
+    max_wait_ms: FloatRow
 
 
 def on_time(
@@ -212,11 +215,11 @@ def _batches(
         variance = np.maximum(0.0, filling - mean * mean)  # of the fill time, times rate^2
         opened = (1.0 - full) / batch
         # Batches as they are served, at points of the Poisson law (Cornish and Fisher); requests see the larger ones.
-        asked = (rate * wait)[:, :, None]
+        asked = (rate * wait)[_EACH_POINT]
         sizes = np.clip(asked + np.sqrt(asked) * points + (points * points - 1.0) / 6.0, 0.0, most) + 1.0
         times = server.latency_ms(sizes)
         middle = sizes.mean(axis=2)
-        seen = sizes / middle[:, :, None]
+        seen = sizes / middle[_EACH_POINT]
         typical = times.mean(axis=2) * batch / middle
         wobble = times.std(axis=2)
         service = times * factors
@@ -229,21 +232,21 @@ def _batches(
         typical = np.full_like(rate, server.latencies_ms[0] * server.slowdown)
         wobble = gap
         seen = np.ones((1, 1, 1))
-        service = typical[:, :, None] * factors
-    load = (own_rps[:, None] / 1e3 / batch * typical)[:, :, None] * factors
+        service = typical[_EACH_POINT] * factors
+    load = (own_rps[:, None] / 1e3 / batch * typical)[_EACH_POINT] * factors
     # Squared variation of gap and service: the gap is `replicas` fill times and pauses, of mean batch / rate each.
     varied = (1.0 + variance) / (replicas * batch * batch)
-    varied = np.maximum(1e-4, varied[:, :, None] + (wobble / typical)[:, :, None] ** 2 * load * load)
-    held = typical[:, :, None] * factors
+    varied = np.maximum(1e-4, varied[_EACH_POINT] + (wobble / typical)[_EACH_POINT] ** 2 * load * load)
+    held = typical[_EACH_POINT] * factors
     decay = np.interp(load, _ROOT_LOADS, _DECAYS) / (varied * held)
     over = _OVERSHOOT * np.sqrt(varied) * held / np.maximum(load, 1e-9)
     beyond = np.minimum(over, _MOST_OVERSHOOT * held)
     flat = beyond - np.minimum(over, _TAIL_OVERSHOOT * held)
     start = np.exp(-np.minimum(decay * beyond, 700.0))
     slack = slo_ms - service
-    late_opener = opened[:, :, None]
-    point = slack - wait[:, :, None]
-    chance = (1.0 - late_opener) * _spread_over(gap[:, :, None], slack, start, decay, flat)
+    late_opener = opened[_EACH_POINT]
+    point = slack - wait[_EACH_POINT]
+    chance = (1.0 - late_opener) * _spread_over(gap[_EACH_POINT], slack, start, decay, flat)
     in_queue = start * np.exp(-np.clip(decay * (point - flat), 0.0, 700.0))
     chance += late_opener * np.where(point < -1e-9 * slo_ms, 0.0, 1.0 - in_queue)
     mean_chance = np.minimum(1.0, np.where(load < 1.0, chance * seen, 0.0).mean(axis=2))
@@ -266,12 +269,12 @@ def _turns(
     arrivals = (own_rps[:, None] / 1e3) * cycle_of
     load = arrivals / size
     service = server.latency_ms(np.minimum(size, 1.0 + arrivals)) * factors
-    decay = (replicas * np.interp(load, _ROOT_LOADS, _DECAYS))[:, :, None]
-    spread = np.sqrt(arrivals / replicas)[:, :, None]
+    decay = (replicas * np.interp(load, _ROOT_LOADS, _DECAYS))[_EACH_POINT]
+    spread = np.sqrt(arrivals / replicas)[_EACH_POINT]
     left = np.exp(-np.minimum(700.0, decay * (1.0 + _OVERSHOOT * spread)))
-    turns = np.floor((slo_ms * (1 + 1e-9) - service)[:, :, None] / cycle_of[:, None] + _TURN_NODES - 1.0)
+    turns = np.floor((slo_ms * (1 + 1e-9) - service)[_EACH_POINT] / cycle_of[:, None] + _TURN_NODES - 1.0)
     ahead = size * (1.0 + np.maximum(turns, -1.0))
-    before = arrivals[:, :, None] * _TURN_NODES
+    before = arrivals[_EACH_POINT] * _TURN_NODES
     crowd = np.where(ahead > 0, _poisson_at_least(ahead * replicas, before * replicas), 1.0)
     behind = np.exp(np.clip(decay * (size * _TURN_NODES - (ahead - 1.0)), -700.0, 0.0))
     late = np.where(turns < 0, 1.0, (1.0 - left) * crowd + left * np.maximum(crowd, behind))
@@ -332,7 +335,7 @@ def _normal_cdf(z: Array) -> Array:
     return np.where(z >= 0, 1.0 - tail, tail)
 
 
-def interval_sigmas(estimate_ms: float, low_ms: float | None, high_ms: float | None) -> tuple[float, float]:
+def interval_sigmas(estimate_ms: float, low_ms: float | None, high_ms: float | None) -> FloatPair:
     """Return standard deviations of the logarithm (below, above the estimate) whose 5 and 95 % points are the
     interval's ends; 0 without an interval, and on a side where it ends at the estimate."""
     if not low_ms or not high_ms or high_ms <= low_ms:

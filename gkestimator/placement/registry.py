@@ -15,6 +15,7 @@ from typing import Any
 
 from gkestimator.core.errors import GkestimatorError, UsageError, one_line
 from gkestimator.placement.policy import Policy
+from gkestimator.placement.problem import Names, Words
 
 ENTRY_POINT_GROUP = "gkestimator.policies"
 # name: module of gkestimator.placement and class
@@ -35,7 +36,7 @@ _MAX_TEXT = 200
 _TRUTH = {"true": True, "false": False}
 
 
-def policy_names() -> tuple[str, ...]:
+def policy_names() -> Names:
     """Return the names of ours in order, then third parties' as installed; nothing is loaded."""
     others = {point.name for point in _third_parties()}
     return (*POLICIES, *sorted(others - set(POLICIES)))
@@ -45,14 +46,17 @@ def _third_parties() -> Iterable[EntryPoint]:
     return entry_points(group=ENTRY_POINT_GROUP)
 
 
-def policy_summaries() -> dict[str, str]:
+def policy_summaries() -> Words:
     """Return what each policy is, in a line, by name. Ours are read from the sources' class bodies: a help
     page must not import every policy and its solver. Of third parties' it says whose they are: nothing of
     theirs is loaded unless named."""
     summaries = {}
     for name, (module, attribute) in POLICIES.items():
         source = files("gkestimator.placement").joinpath(f"{module.replace('.', '/')}.py")
-        text = source.read_text(encoding="utf-8") if source.is_file() else ""
+        if source.is_file():
+            text = source.read_text(encoding="utf-8")
+        else:
+            text = ""
         summaries[name] = _summary(text, attribute)
     for point in _third_parties():
         owner = point.dist.name if point.dist else point.value
@@ -91,7 +95,10 @@ def _loaded(name: str) -> Any:
     point = next((point for point in _third_parties() if point.name == name), None)
     if point is None:
         close = difflib.get_close_matches(name, policy_names(), n=1)
-        hint = f"; did you mean {close[0]}?" if close else f" ({', '.join(policy_names())})"
+        if close:
+            hint = f"; did you mean {close[0]}?"
+        else:
+            hint = f" ({', '.join(policy_names())})"
         raise UsageError(f"unknown policy {name!r}{hint}")
     try:
         return point.load()
@@ -106,7 +113,10 @@ def make_policy(name: str, **options: Any) -> Policy:
     options = {key: value for key, value in options.items() if value is not None}
     for key in options:
         if key not in kind.options:
-            known = f"; it has {', '.join(kind.options)}" if kind.options else ""
+            if kind.options:
+                known = f"; it has {', '.join(kind.options)}"
+            else:
+                known = ""
             raise UsageError(f"policy {name} has no option {key.replace('_', '-')}{known}")
     try:
         return kind(**options)

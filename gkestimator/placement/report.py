@@ -59,7 +59,10 @@ def plan_text(plan: PlacementPlan) -> str:
     """Return the plan at 100 columns: the GPUs with their replicas (GPUs with the same content once, with
     their number), what every model gets, totals, notes."""
     lines = [f"policy {plan.policy} · objective {plan.objective} · Creq {plan.creq} · seed {plan.seed}", ""]
-    lines += text_table(_gpu_columns(plan)) if plan.gpus else ["no GPU is used"]
+    if plan.gpus:
+        lines += text_table(_gpu_columns(plan))
+    else:
+        lines += ["no GPU is used"]
     lines += ["", *text_table(_model_columns(plan)), "", _totals(plan)]
     if plan.unserved:
         lines += ["", "not served:"]
@@ -160,11 +163,13 @@ def _replica_columns(rows: Sequence[_Row]) -> list[TextColumn]:
         columns.append(figures("SM share", [r.sm_share_pct for r in replicas], "{:g}".format))
     if any(r.duty_cycle_ms is not None for r in replicas):
         columns.append(words("turn ms", [row.turn for row in rows], shrink=8))
-    columns.append(percents("Creq %", [r.creq_pct for r in replicas]))
-    columns.append(percents("Mreq %", [r.mreq_pct for r in replicas]))
-    columns.append(figures("run ms", [r.latency_ms for r in replicas]))
-    columns.append(figures("wait ms", [r.max_wait_ms for r in replicas]))
-    columns.append(figures("req/s", [r.goodput_rps for r in replicas]))
+    columns += [
+        percents("Creq %", [r.creq_pct for r in replicas]),
+        percents("Mreq %", [r.mreq_pct for r in replicas]),
+        figures("run ms", [r.latency_ms for r in replicas]),
+        figures("wait ms", [r.max_wait_ms for r in replicas]),
+        figures("req/s", [r.goodput_rps for r in replicas]),
+    ]
     return columns
 
 
@@ -187,12 +192,14 @@ def _model_columns(plan: PlacementPlan) -> list[TextColumn]:
     columns = [words("model", asked, shrink=10)]
     if part_of:
         columns.append(words("of", [", ".join(part_of.get(m, ())) for m in asked], shrink=10))
-    columns.append(figures("SLO ms", [slo.get(m) for m in asked]))
-    columns.append(figures("asked/s", asked.values()))
-    columns.append(figures("served/s", [served[m] for m in asked]))
-    columns.append(percents("%", [100 * served[m] / rate for m, rate in asked.items()]))
-    columns.append(counts("replicas", [len(replicas[m]) for m in asked]))
-    columns.append(words("batch sizes", [_batches(replicas[m]) for m in asked], shrink=10))
+    columns += [
+        figures("SLO ms", [slo.get(m) for m in asked]),
+        figures("asked/s", asked.values()),
+        figures("served/s", [served[m] for m in asked]),
+        percents("%", [100 * served[m] / rate for m, rate in asked.items()]),
+        counts("replicas", [len(replicas[m]) for m in asked]),
+        words("batch sizes", [_batches(replicas[m]) for m in asked], shrink=10),
+    ]
     return columns
 
 
@@ -214,7 +221,10 @@ def _totals(plan: PlacementPlan) -> str:
         f"cost {number_text(totals.cost_per_hour)} USD per hour",
     ]
     if totals.gap_pct is not None:
-        gap = "under 0.01" if totals.gap_pct < 0.01 else f"at most {number_text(totals.gap_pct)}"
+        if totals.gap_pct < 0.01:
+            gap = "under 0.01"
+        else:
+            gap = f"at most {number_text(totals.gap_pct)}"
         parts.append(f"{gap} % from its policy's best")
     return " · ".join(parts)
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 from gkestimator.core.errors import one_line
 from gkestimator.documents import PlacedGpu, PlacementPlan, PlanTotals, Replica, Unserved
 from gkestimator.placement.building import impossible
 from gkestimator.placement.expected import assigned_rps, expect, goodput_rps
-from gkestimator.placement.policy import Placed, Placement, Policy, checked_problem, compute_pct, verify
-from gkestimator.placement.problem import Problem
+from gkestimator.placement.policy import (
+    Placed,
+    PlacedReplicas,
+    Placement,
+    Policy,
+    checked_problem,
+    compute_pct,
+    verify,
+)
+from gkestimator.placement.problem import FloatByName, Problem
 
 
 def place(policy: Policy, problem: Problem) -> PlacementPlan:
@@ -53,7 +60,10 @@ def plan_of(policy: str, problem: Problem, answer: Placement) -> PlacementPlan:
     cost: float | None = 0
     for gpu in gpus:
         price = problem.prices.get(gpu.type)
-        cost = None if cost is None or price is None else cost + price
+        if cost is None or price is None:
+            cost = None
+        else:
+            cost = cost + price
     totals = PlanTotals(
         goodput_rps=sum(goodput.values()),
         expected_goodput_rps=expected.goodput_rps,
@@ -81,7 +91,7 @@ def _number(gpu: str) -> tuple[str, int]:
     return (gpu, 0)
 
 
-def _memory_pct(here: Sequence[Placed]) -> float | None:
+def _memory_pct(here: PlacedReplicas) -> float | None:
     total = 0.0
     for placed in here:
         memory = placed.candidate.memory_pct
@@ -116,19 +126,22 @@ def _replica(placed: Placed, name: str, rate: float, wait: float | None, problem
     )
 
 
-def _unserved(problem: Problem, answer: Placement, goodput: dict[str, float]) -> tuple[Unserved, ...]:
+def _unserved(problem: Problem, answer: Placement, goodput: FloatByName) -> tuple[Unserved, ...]:
     hopeless = impossible(problem)
     placed = {p.model for p in answer.placed}
     unserved = []
     for model in problem.models:
-        missing = model.rate_rps - goodput[model.name]
-        if missing <= 1e-9 * model.rate_rps:
+        name = model.name
+        rate = model.rate_rps
+        served = goodput[name]
+        missing = rate - served
+        if missing <= 1e-9 * rate:
             continue
-        reason = hopeless.get(model.name) or answer.reasons.get(model.name)
+        reason = hopeless.get(name) or answer.reasons.get(name)
         if reason is None:
-            if model.name in placed:
-                reason = f"its replicas serve {goodput[model.name]:.6g} of {model.rate_rps:g} req/s: no room for more"
+            if name in placed:
+                reason = f"its replicas serve {served:.6g} of {rate:g} req/s: no room for more"
             else:
                 reason = "no room on the GPUs beside what is placed"
-        unserved.append(Unserved(model=model.name, rate_rps=missing, reason=one_line(reason)))
+        unserved.append(Unserved(model=name, rate_rps=missing, reason=one_line(reason)))
     return tuple(unserved)

@@ -10,7 +10,7 @@ from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, read_cluster, read_workload
 from gkestimator.placement.building import build_problem, impossible
-from gkestimator.placement.problem import Problem
+from gkestimator.placement.problem import Names, Problem
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
@@ -25,7 +25,7 @@ class UnservableError(UsageError):
         self.reasons = dict(reasons)
 
     @property
-    def lines(self) -> tuple[str, ...]:
+    def lines(self) -> Names:
         """Return one line for each model."""
         return tuple(f"{self.workload}: {model}: {why}" for model, why in self.reasons.items())
 

@@ -25,11 +25,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.documents import Application, ModelLoad, Workload
 from gkestimator.placement.integer import SLACK, IntegerProgram
+from gkestimator.placement.problem import Figures, FloatByName, Floats
 from gkestimator.tables.candidate import Candidate
+
+FigureByName: TypeAlias = Mapping[str, float]
+
+CandidatesByModel: TypeAlias = Mapping[str, Sequence[Candidate]]
 
 _LOAD = 0.9
 _LATE = 0.01
@@ -51,8 +57,8 @@ class StageChoice:
 
 def stage_objectives(
     workload: Workload,
-    candidates: Mapping[str, Sequence[Candidate]],
-    prices: Mapping[str, float | None] | None = None,
+    candidates: CandidatesByModel,
+    prices: Figures | None = None,
 ) -> tuple[tuple[ModelLoad, ...], list[str]]:
     """Return every model of ``workload`` once, with the rate that reaches it and the objective it must keep,
     and notes.
@@ -84,11 +90,11 @@ def stage_objectives(
 
 def split_objective(
     application: Application,
-    candidates: Mapping[str, Sequence[Candidate]],
-    prices: Mapping[str, float | None] | None = None,
+    candidates: CandidatesByModel,
+    prices: Figures | None = None,
     *,
-    filling_rps: Mapping[str, float] | None = None,
-) -> tuple[dict[str, float], str]:
+    filling_rps: FigureByName | None = None,
+) -> tuple[FloatByName, str]:
     """Return milliseconds for each stage, so that no way through the stages takes longer than the
     application's objective, and how they were found, in words.
 
@@ -113,9 +119,7 @@ def split_objective(
     return _spread(application, responses), "by least GPU time"
 
 
-def proportional_split(
-    application: Application, candidates: Mapping[str, Sequence[Candidate]]
-) -> dict[str, float]:
+def proportional_split(application: Application, candidates: CandidatesByModel) -> FloatByName:
     """Return milliseconds for each stage, in proportion to its fastest latency, on the longest way that it
     lies on."""
     fastest = {s.model: min(c.latency_ms for c in candidates[s.model]) for s in application.stages}
@@ -126,7 +130,7 @@ def choices(
     candidates: Sequence[Candidate],
     rate_rps: float,
     *,
-    prices: Mapping[str, float] | None = None,
+    prices: FigureByName | None = None,
     filling_rps: float | None = None,
 ) -> tuple[StageChoice, ...]:
     """Return the ways to serve ``rate_rps`` by ``candidates`` that none other beats in response and cost,
@@ -141,7 +145,10 @@ def choices(
         if memory > 100:
             continue
         # Of a GPU that others share a replica takes compute or memory, whichever is more.
-        compute = c.sm_share_pct if c.creq_pct is None else c.creq_pct
+        if c.creq_pct is None:
+            compute = c.sm_share_pct
+        else:
+            compute = c.creq_pct
         price = 1.0 if prices is None else prices[c.gpu]
         price *= max(compute, memory) / 100
         size = 1
@@ -171,13 +178,13 @@ def _queue_ms(busy: float, size: int, latency_ms: float) -> float:
 
 
 def _price_of(
-    candidates: Mapping[str, Sequence[Candidate]],
+    candidates: CandidatesByModel,
     names: Iterable[str],
-    prices: Mapping[str, float | None] | None,
-) -> dict[str, float]:
+    prices: Figures | None,
+) -> FloatByName:
     """Return the weight of an hour of each GPU type: its price; without every price an hour of one type is
     taken to be worth an hour of another."""
-    weights: dict[str, float] = {}
+    weights: FloatByName = {}
     for name in names:
         for candidate in candidates[name]:
             price = (prices or {}).get(candidate.gpu)
@@ -187,19 +194,19 @@ def _price_of(
     return weights
 
 
-def _longest(application: Application, times: Mapping[str, float]) -> dict[str, float]:
+def _longest(application: Application, times: FigureByName) -> FloatByName:
     """Return for each stage the longest way through the stages that it lies on."""
-    until: dict[str, float] = {}
+    until: FloatByName = {}
     for stage in application.stages:  # stages stand after those they follow
         until[stage.model] = times[stage.model] + max((until[m] for m in stage.after), default=0.0)
-    after: dict[str, float] = dict.fromkeys(until, 0.0)
+    after: FloatByName = dict.fromkeys(until, 0.0)
     for stage in reversed(application.stages):
         for before in stage.after:
             after[before] = max(after[before], times[stage.model] + after[stage.model])
     return {name: until[name] + after[name] for name in until}
 
 
-def _spread(application: Application, times: Mapping[str, float]) -> dict[str, float]:
+def _spread(application: Application, times: FigureByName) -> FloatByName:
     """Return ``times`` stretched until the longest way of each stage takes the objective: on no way is the
     sum larger."""
     longest = _longest(application, times)
@@ -238,9 +245,11 @@ def cheapest_choices(
     if best is not None and len(stages) <= _MOST_STAGES:
         program.row(cost.items(), high=(1 + _WORTH) * best.objective + SLACK)
         best = program.solve({end: 1.0}, nodes=nodes, start=best.values) or best
-    return None if best is None else _taken(chosen, best.values)
+    if best is None:
+        return None
+    return _taken(chosen, best.values)
 
 
-def _taken(chosen: Mapping[str, Sequence[int]], values: Sequence[float]) -> dict[str, int]:
+def _taken(chosen: Mapping[str, Sequence[int]], values: Floats) -> dict[str, int]:
     """Return the index of the column of each stage that is 1."""
     return {name: next(n for n, i in enumerate(columns) if values[i]) for name, columns in chosen.items()}

@@ -21,6 +21,7 @@ from gkestimator.core.records import frozen
 from gkestimator.placement.expected import model_on_time
 from gkestimator.placement.gkest.menu import WORK_FULL, Menus, Way
 from gkestimator.placement.integer import linear_program, solver_of
+from gkestimator.placement.problem import FloatByIndex, FloatRow, Floats
 
 # on_time looks for the admitted load on a grid: no load between its points does better by more than this factor.
 _GRID_MARGIN = 1.04
@@ -35,9 +36,9 @@ class Fluid:
     more of type t."""
 
     value: float
-    share: tuple[dict[int, float], ...]
-    gpus: tuple[float, ...]
-    price: tuple[float, ...]
+    share: tuple[FloatByIndex, ...]
+    gpus: FloatRow
+    price: FloatRow
 
 
 def most_rps(menus: Menus, way: Way) -> float:
@@ -58,12 +59,12 @@ def most_rps(menus: Menus, way: Way) -> float:
 
 def fluid(
     menus: Menus,
-    rates: Sequence[float],
+    rates: Floats,
     *,
-    pools: Sequence[float],
-    weights: Sequence[float],
-    prices: Sequence[float] | None = None,
-    needs: Sequence[float] | None = None,
+    pools: Floats,
+    weights: Floats,
+    prices: Floats | None = None,
+    needs: Floats | None = None,
 ) -> Fluid | None:
     """Return the optimum where one replica of way w serves ``rates[w]`` requests a second on time.
 
@@ -114,7 +115,7 @@ def fluid(
         )
     solution = solver.getSolution()
     values = list(solution.col_value)
-    share: list[dict[int, float]] = [{} for _ in range(models)]
+    share: list[FloatByIndex] = [{} for _ in range(models)]
     for way, replicas in zip(ways, values, strict=False):
         if replicas > 1e-12:
             by_type = share[way.model]
@@ -128,15 +129,18 @@ def fluid(
 
 
 def _columns(
-    menus: Menus, ways: Sequence[Way], rates: Sequence[float], types: int
-) -> list[tuple[Sequence[int], Sequence[float]]]:
+    menus: Menus, ways: Sequence[Way], rates: Floats, types: int
+) -> list[tuple[Sequence[int], Floats]]:
     """Return the program's columns as (rows, coefficients): replicas by way, requests by model, GPUs by type.
     The rows: requests by model; compute, memory, Creq and DRAM bandwidth by type."""
     models = len(menus.of)
-    columns: list[tuple[Sequence[int], Sequence[float]]] = []
+    columns: list[tuple[Sequence[int], Floats]] = []
     for way in ways:
         row = models + 4 * way.type
-        creq = 0.0 if menus.oversubscribe else (way.creq_pct or 0.0) / 100
+        if menus.oversubscribe:
+            creq = 0.0
+        else:
+            creq = (way.creq_pct or 0.0) / 100
         dram = (way.dram_pct or 0.0) / 100
         rows = [way.model, row, row + 1, row + 2, row + 3]
         columns.append((rows, [rates[way.number], way.part, way.memory_pct / 100, creq, dram]))

@@ -6,12 +6,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import replace
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.contention import compute_demand_pct
 from gkestimator.placement.expected import model_on_time, server_of
 from gkestimator.placement.policy import Placed
-from gkestimator.placement.problem import Gpu, PlacementModel, Problem
+from gkestimator.placement.problem import FloatByIndex, FloatPair, FloatRow, Gpu, PlacementModel, Problem
 from gkestimator.placement.queueing import Server
 from gkestimator.tables.candidate import Candidate
 
@@ -64,6 +65,9 @@ class Way:
         return max(self.demand_pct, 1e-3) / 100
 
 
+Ways: TypeAlias = list[Way]
+
+
 @frozen
 class Serves:
     """Say how many requests a second one replica answers on time at most, and how many it admits for that."""
@@ -86,22 +90,22 @@ class Menus:
         self.turns = turns
         self.work = 0
         self.types = problem.types
-        self.ways: list[Way] = []
-        self.of: list[dict[int, list[Way]]] = []
+        self.ways: Ways = []
+        self.of: list[dict[int, Ways]] = []
         self._serves: dict[tuple[int, int, int], Serves] = {}
-        self._narrowest: dict[int, float] = {}
+        self._narrowest: FloatByIndex = {}
         self._servers: dict[tuple[int, float | None], Server] = {}
         for m, model in enumerate(problem.models):
             self.of.append(self._by_type(m, model))
 
-    def _by_type(self, m: int, model: PlacementModel) -> dict[int, list[Way]]:
+    def _by_type(self, m: int, model: PlacementModel) -> dict[int, Ways]:
         """Return the ways of the ``m``-th model by GPU type, each with its number."""
         groups: dict[tuple[str, float], list[Candidate]] = {}
         for candidate in model.candidates:
             memory = candidate.memory_pct
             if candidate.latency_ms <= model.slo_ms and memory is not None and memory <= 100:
                 groups.setdefault((candidate.gpu, candidate.sm_share_pct), []).append(candidate)
-        by_type: dict[int, list[Way]] = {}
+        by_type: dict[int, Ways] = {}
         for (gpu, _), group in groups.items():
             t = self.types.index(gpu)
             for candidate in group:
@@ -140,7 +144,10 @@ class Menus:
             candidate = self.ways[way].candidate
             model = self.model(self.ways[way].model)
             # our cycles are the sum of their turns
-            busy = None if cycle_ms is None else round(cycle_ms, 9)
+            if cycle_ms is None:
+                busy = None
+            else:
+                busy = round(cycle_ms, 9)
             server = server_of(model, candidate, duty_cycle_ms=cycle_ms, cycle_busy_ms=busy)
             self._servers[key] = server
         return server
@@ -170,7 +177,10 @@ class Menus:
         kept."""
         slack = self.model(way.model).slo_ms - way.latency_ms * slowdown
         again, once = _TURN_LOADS
-        load = again if slack >= 2 * cycle_ms * slowdown else once
+        if slack >= 2 * cycle_ms * slowdown:
+            load = again
+        else:
+            load = once
         rate = 1e3 * way.batch / cycle_ms * load / (slowdown * math.sqrt(way.width))
         return Serves(rate_rps=rate, admitted_rps=rate)
 
@@ -189,13 +199,16 @@ class Menus:
             rate = _MOST_LOAD * pooled * server.capacity_rps
             candidates = [w.candidate, self.ways[widest].candidate]
             answer = model_on_time(replace(model, rate_rps=rate), [server], candidates)
-            self.work += WORK_LIGHT if answer.rate_rps >= 0.999 * rate else WORK_FULL
+            if answer.rate_rps >= 0.999 * rate:
+                self.work += WORK_LIGHT
+            else:
+                self.work += WORK_FULL
             admitted = max(answer.admitted_rps, answer.rate_rps, 1e-12)
             serves = Serves(rate_rps=answer.rate_rps / pooled, admitted_rps=admitted / pooled)
             self._serves[key] = serves
         return serves
 
-    def best(self, m: int, t: int, need_rps: float, *, most_share: float, confined: bool) -> list[Way]:
+    def best(self, m: int, t: int, need_rps: float, *, most_share: float, confined: bool) -> Ways:
         """Return a few ways of ``m`` on type ``t`` worth trying where ``need_rps`` are wanted: the smallest
         that serves them, the one that serves most, the one that asks least of the GPU for each request, and
         the one between."""
@@ -207,22 +220,24 @@ class Menus:
         if len(ways) <= 2:
             return ways
         if len(self.of) > MANY:
-            rates = [self.rate(w) for w in ways]
+            rates = {w.number: self.rate(w) for w in ways}
         else:
-            rates = [self.serves(w.number, None, 1.0).rate_rps for w in ways]
-        order = range(len(ways))
-        enough = [i for i in order if rates[i] >= need_rps]
+            rates = {w.number: self.serves(w.number, None, 1.0).rate_rps for w in ways}
+
+        def for_its_part(w: Way) -> FloatPair:
+            return rates[w.number] / w.part, -w.batch
+
+        enough = [w for w in ways if rates[w.number] >= need_rps]
         picks = []
         if enough:
-            picks.append(min(enough, key=lambda i: (ways[i].part, ways[i].batch)))
-            picks.append(min(enough, key=lambda i: (ways[i].part / ways[i].capacity_rps, ways[i].batch)))
-        picks.append(max(order, key=lambda i: (rates[i], -ways[i].batch)))
-        for_its_part = [(rates[i] / ways[i].part, -ways[i].batch) for i in order]
-        picks.append(max(order, key=for_its_part.__getitem__))
+            picks.append(min(enough, key=lambda w: (w.part, w.batch)))
+            picks.append(min(enough, key=lambda w: (w.part / w.capacity_rps, w.batch)))
+        picks.append(max(ways, key=lambda w: (rates[w.number], -w.batch)))
+        picks.append(max(ways, key=for_its_part))
         narrow = min(w.width for w in ways) * _AS_WIDE
-        sure = [i for i in order if ways[i].width <= narrow]
-        picks.append(max(sure, key=for_its_part.__getitem__))
-        return [ways[i] for i in dict.fromkeys(picks)]
+        sure = [w for w in ways if w.width <= narrow]
+        picks.append(max(sure, key=for_its_part))
+        return list({w.number: w for w in picks}.values())
 
 
 def _way(number: int, model: int, gpu_type: int, candidate: Candidate) -> Way:
@@ -253,7 +268,7 @@ def _betters(a: Candidate, b: Candidate) -> bool:
     return ours != theirs or a.batch_size < b.batch_size
 
 
-def _costs(candidate: Candidate) -> tuple[float, ...]:
+def _costs(candidate: Candidate) -> FloatRow:
     """Return what a placement can feel of ``candidate``, less being better; an unknown demand counts as
     all."""
     creq = _or_all(candidate.creq_pct)
@@ -269,4 +284,6 @@ def _costs(candidate: Candidate) -> tuple[float, ...]:
 
 
 def _or_all(percent: float | None) -> float:
-    return 100.0 if percent is None else percent
+    if percent is None:
+        return 100.0
+    return percent

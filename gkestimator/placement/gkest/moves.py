@@ -4,13 +4,15 @@ in turns."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
 from gkestimator.placement.contention import slowdowns
-from gkestimator.placement.gkest.menu import MANY, Menus, Way
+from gkestimator.placement.gkest.menu import MANY, Menus, Way, Ways
 from gkestimator.placement.gkest.state import (
     Change,
+    Changes,
     GpuPattern,
+    Members,
     PatternMember,
     PlacementState,
     allowed,
@@ -19,7 +21,7 @@ from gkestimator.placement.gkest.state import (
 )
 from gkestimator.placement.gkest.turns import TurnMoves, without
 from gkestimator.placement.policy import Placed
-from gkestimator.placement.problem import Gpu
+from gkestimator.placement.problem import FloatByIndex, Floats, Gpu
 
 _MOST_COPIES = 8
 _MOST_FULL = 10  # ways that a GPU is filled with for a try
@@ -90,7 +92,7 @@ class Moves(TurnMoves):
     """Make changes of ``state``, all :func:`allowed`. ``wanted``: requests a second on time by model.
     ``narrow``: only ways whose interval is narrow are added."""
 
-    def __init__(self, state: PlacementState, wanted: Sequence[float] | None) -> None:
+    def __init__(self, state: PlacementState, wanted: Floats | None) -> None:
         super().__init__(state, wanted)
         self.many = len(self.menus.of) > MANY
         self.narrow = False
@@ -112,7 +114,7 @@ class Moves(TurnMoves):
             places += dict.fromkeys(p for _, p in (*fits, *free))
         return places
 
-    def growth(self, m: int, places: Iterable[GpuPattern]) -> Iterator[Change]:
+    def growth(self, m: int, places: Iterable[GpuPattern]) -> Changes:
         """Yield changes that add replicas of ``m`` to GPUs like ``places``."""
         need = self.lacks(m)
         for p in places:
@@ -135,7 +137,7 @@ class Moves(TurnMoves):
             self._full[key] = None if full is None else full[1]
         return self._full[key]
 
-    def _together(self, p: GpuPattern, m: int) -> Iterator[Change]:
+    def _together(self, p: GpuPattern, m: int) -> Changes:
         """Yield changes to ``m`` beside the models of ``p``, one replica each, all at batches quick enough to
         share the GPU."""
         models = sorted({x[0] for x in self.state.content(p)} | {m})
@@ -158,7 +160,7 @@ class Moves(TurnMoves):
             return max(fast, key=lambda w: (w.capacity_rps / w.part, -w.batch))
         return min(ways, key=lambda w: w.latency_ms, default=None)
 
-    def additions(self, m: int, p: GpuPattern, need: float) -> list[Way]:
+    def additions(self, m: int, p: GpuPattern, need: float) -> Ways:
         """Return ways of ``m`` to try beside what ``p`` holds."""
         confined = 0.0
         for group in groups_of(p):
@@ -166,7 +168,7 @@ class Moves(TurnMoves):
             share = self.ways[group[-1].way].share_pct
             if share < 100:
                 confined += share
-        additions: list[Way] = []
+        additions: Ways = []
         if confined == 0:
             additions += self.menus.best(m, p.type, need, most_share=100, confined=False)
         if not p.members or confined > 0:
@@ -176,7 +178,7 @@ class Moves(TurnMoves):
             additions = [w for w in additions if w.width <= most]
         return additions
 
-    def _added(self, p: GpuPattern, way: Way, need: float) -> Iterator[Change]:
+    def _added(self, p: GpuPattern, way: Way, need: float) -> Changes:
         rate = max(self.menus.serves(way.number, None, 1.0).rate_rps, 1e-12)
         most = 3 if rate < need else 1
         for copies in range(1, most + 1):
@@ -189,7 +191,7 @@ class Moves(TurnMoves):
     def _small_and_allowed(self, p: GpuPattern) -> bool:
         return len(p.members) <= _MOST_MEMBERS and allowed(self.menus, p)
 
-    def for_model(self, m: int) -> Iterator[Change]:
+    def for_model(self, m: int) -> Changes:
         """Yield changes that give ``m`` more replicas, or some in the place of others."""
         places = self.places(m, 4)
         yield from self.growth(m, places)
@@ -204,7 +206,7 @@ class Moves(TurnMoves):
             if full is not None and p.members:
                 yield from self.made(p, full.members)
 
-    def around(self, p: GpuPattern) -> Iterator[Change]:
+    def around(self, p: GpuPattern) -> Changes:
         """Yield changes of one GPU like ``p``: replicas away, at another batch or share, elsewhere, in turns,
         all confined or none."""
         for x in dict.fromkeys(p.members):
@@ -218,7 +220,7 @@ class Moves(TurnMoves):
         yield from self.in_turns(p)
         yield from self._confined(p)
 
-    def _elsewhere(self, p: GpuPattern, x: PatternMember, left: GpuPattern) -> Iterator[Change]:
+    def _elsewhere(self, p: GpuPattern, x: PatternMember, left: GpuPattern) -> Changes:
         """Yield changes that move ``x`` from ``p``, of which ``left`` is left, to other GPUs."""
         m = self.ways[x.way].model
         for q in self.places(m, 2):
@@ -230,7 +232,7 @@ class Moves(TurnMoves):
                 if self._small_and_allowed(grown):
                     yield total((p, -1), (left, 1), (q, -1), (grown, 1))
 
-    def _beside(self, way: Way) -> list[Way]:
+    def _beside(self, way: Way) -> Ways:
         """Return the other ways of its model on its GPU type: a step in batch at its share, or in share at
         its batch."""
         ways = self.menus.of[way.model][way.type]
@@ -244,7 +246,7 @@ class Moves(TurnMoves):
             beside += [w for w in ways if w.share_pct in close]
         return [w for w in beside if w is not way]
 
-    def _confined(self, p: GpuPattern, m: int | None = None) -> Iterator[Change]:
+    def _confined(self, p: GpuPattern, m: int | None = None) -> Changes:
         """Yield changes after which the models of ``p`` (and ``m``) have each an own share of the SMs by what
         it needs, the least needy first; or all of them are unconfined."""
         needs = self.needs_on(p, growing=True)
@@ -259,7 +261,7 @@ class Moves(TurnMoves):
             if len(members) == len(needs):
                 yield from self.made(p, members)
 
-    def _unconfined(self, p: GpuPattern) -> Iterator[Change]:
+    def _unconfined(self, p: GpuPattern) -> Changes:
         content = self.state.content(p)
         if not 1 <= len(content) <= _MOST_CONFINED or self.ways[p.members[0].way].share_pct >= 100:
             return
@@ -271,11 +273,11 @@ class Moves(TurnMoves):
         if len(members) == len(content):
             yield from self.made(p, members)
 
-    def _shares(self, t: int, needs: dict[int, float], scale: float) -> list[PatternMember]:
+    def _shares(self, t: int, needs: FloatByIndex, scale: float) -> Members:
         """Return a replica of each model on a share of its own, as far as there are shares left: for
         ``scale`` of its need, the last model with the most that is left."""
         left = 100.0
-        members: list[PatternMember] = []
+        members: Members = []
         for m in sorted(needs, key=lambda m: (needs[m] / self._fastest(m, t), m)):
             last = len(members) == len(needs) - 1
             ways = self.menus.best(m, t, scale * needs[m], most_share=left, confined=True)
@@ -283,7 +285,10 @@ class Moves(TurnMoves):
                 ways = [w for w in ways if w.share_pct < left]
             if not ways:
                 break
-            way = max(ways, key=lambda w: (w.capacity_rps, -w.batch)) if last else ways[0]
+            if last:
+                way = max(ways, key=lambda w: (w.capacity_rps, -w.batch))
+            else:
+                way = ways[0]
             members.append(PatternMember(way.number))
             left -= way.share_pct
         return members

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from gkestimator.core.errors import UsageError
 from gkestimator.placement.expected import Expected, expect
@@ -15,7 +16,7 @@ from gkestimator.placement.gkest.rent import Renting
 from gkestimator.placement.gkest.search import Search
 from gkestimator.placement.gkest.state import GpuPattern, PlacementState
 from gkestimator.placement.policy import Placed, Placement, Policy, check_flags
-from gkestimator.placement.problem import Problem
+from gkestimator.placement.problem import FloatPair, Names, Problem
 
 FAIRNESS = ("none", "maxmin", "weighted")
 _LOOKS = 2400  # at changes, for each unit of effort
@@ -104,7 +105,7 @@ class GkestPolicy(Policy):
         menus = self._menus(problem)
         if not menus.ways:
             return Placement(gap_pct=None)
-        notes: tuple[str, ...] = ()
+        notes: Names = ()
         if problem.elastic or problem.objective == "cost":
             renting = Renting(menus, attainment=self.attainment, looks=self.looks(menus), seed=problem.seed)
             counts = renting.run()
@@ -113,7 +114,10 @@ class GkestPolicy(Policy):
                 return Placement(placed=_placed(menus, counts), notes=notes, gap_pct=renting.gap_pct)
             menus = self._menus(problem)  # renting left ways out
         state, bound = self.most(menus)
-        gap = 100 * max(0.0, 1 - state.value / bound) if bound > 0 else 0.0
+        if bound > 0:
+            gap = 100 * max(0.0, 1 - state.value / bound)
+        else:
+            gap = 0.0
         reasons = self._reasons(menus, state)
         return Placement(placed=_placed(menus, state.counts), reasons=reasons, notes=notes, gap_pct=gap)
 
@@ -123,7 +127,10 @@ class GkestPolicy(Policy):
     def looks(self, menus: Menus) -> int:
         """Return how many looks at changes the search may take."""
         models = len(menus.of)
-        looks = _LOOKS if models <= _FEW else max(_LOOKS // 2, 2 * models)
+        if models <= _FEW:
+            looks = _LOOKS
+        else:
+            looks = max(_LOOKS // 2, 2 * models)
         return int(self.effort * looks)
 
     def most(self, menus: Menus) -> tuple[PlacementState, float]:
@@ -132,16 +139,20 @@ class GkestPolicy(Policy):
         weights = [1.0 if self.fairness == "none" else m.weight for m in problem.models]
         pools = problem.pools
         most = [most_rps(menus, w) for w in menus.ways]
-        bound = fluid(menus, most, pools=pools, weights=weights)
+        optimum_of = partial(fluid, menus, pools=pools, weights=weights)
+        bound = optimum_of(most)
         # with many models the bound's optimum is near enough to start from
-        rates = most if len(menus.of) > MANY else [menus.rate(w) for w in menus.ways]
-        optima = [fluid(menus, rates, pools=pools, weights=weights)]
+        if len(menus.of) > MANY:
+            rates = most
+        else:
+            rates = [menus.rate(w) for w in menus.ways]
+        optima = [optimum_of(rates)]
         sure = None
         if len(menus.of) <= _FEW:
-            optima.append(fluid(menus, whole_gpu_rates(menus), pools=pools, weights=weights))
+            optima.append(optimum_of(whole_gpu_rates(menus)))
             narrow = narrow_rates(menus)
             if narrow is not None:
-                sure = fluid(menus, narrow, pools=pools, weights=weights)
+                sure = optimum_of(narrow)
         assert bound is not None and optima[0] is not None  # nothing served is a solution
         empty = {GpuPattern(t): int(n) for t, n in enumerate(pools) if n}
         state = PlacementState(menus, empty, lambda m, rate: weights[m] * rate)
@@ -174,11 +185,14 @@ def _placed(menus: Menus, counts: Mapping[GpuPattern, int]) -> tuple[Placed, ...
             numbers[p.type] += 1
             for x in p.members:
                 way = menus.ways[x.way]
+                partition = None
+                if x.turn >= 0:
+                    partition = f"turns-{x.turn}"
                 replica = Placed(
                     gpu=gpu,
                     model=menus.model(way.model).name,
                     candidate=way.candidate,
-                    partition=None if x.turn < 0 else f"turns-{x.turn}",
+                    partition=partition,
                     duty_cycle_ms=x.cycle_ms or None,
                 )
                 placed.append(replica)
@@ -217,7 +231,7 @@ def _scaled(problem: Problem, factor: float) -> Problem:
     return problem.with_models(tuple(replace(m, rate_rps=factor * m.rate_rps) for m in problem.models))
 
 
-def _worth(problem: Problem, expected: Expected) -> tuple[float, float] | None:
+def _worth(problem: Problem, expected: Expected) -> FloatPair | None:
     """Return the requests on time, weighted, and the smallest share of its rate that a model is served; None
     where unknown."""
     weighted = 0.0
@@ -228,4 +242,6 @@ def _worth(problem: Problem, expected: Expected) -> tuple[float, float] | None:
             return None
         weighted += model.weight * served
         shares.append(served / model.rate_rps)
-    return (weighted, min(shares)) if shares else None
+    if shares:
+        return (weighted, min(shares))
+    return None

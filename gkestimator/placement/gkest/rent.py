@@ -9,7 +9,7 @@ from dataclasses import replace
 from gkestimator.core.records import frozen
 from gkestimator.placement.expected import model_on_time
 from gkestimator.placement.gkest.fluid import Fluid, fluid, most_rps
-from gkestimator.placement.gkest.menu import WORK_FULL, WORK_LIGHT, Menus, Way
+from gkestimator.placement.gkest.menu import WORK_FULL, WORK_LIGHT, Menus, Way, Ways
 from gkestimator.placement.gkest.search import Search
 from gkestimator.placement.gkest.state import (
     Change,
@@ -19,6 +19,7 @@ from gkestimator.placement.gkest.state import (
     allowed,
     pattern,
 )
+from gkestimator.placement.problem import Floats, Indices, Names
 
 # On a fixed cluster every GPU counts 1; its price only decides between equal numbers.
 _PRICE_AS_TIE = 1e-6
@@ -53,7 +54,10 @@ def reach(menus: Menus, way: Way, aim: float) -> RentReach:
         rate = load * alone.capacity_rps
         servers = [replace(alone, count=max(1, math.ceil(model.rate_rps / rate)))]
         share = model_on_time(model, servers, [way.candidate]).rate_rps / model.rate_rps
-        menus.work += WORK_LIGHT if share > 0.999 else WORK_FULL
+        if share > 0.999:
+            menus.work += WORK_LIGHT
+        else:
+            menus.work += WORK_FULL
         best = max(best, share)
         if share >= aim:
             return RentReach(share=best, rate_rps=rate)
@@ -84,7 +88,7 @@ class Renting:
         self.menus = menus
         self.looks = looks
         self.seed = seed
-        self.notes: tuple[str, ...] = ()
+        self.notes: Names = ()
         self.gap_pct: float | None = None
         problem = menus.problem
         self.rates = [0.0] * len(menus.ways)
@@ -110,12 +114,14 @@ class Renting:
             reached = {w.number: reach(menus, w, aim) for w in ways if reached[w.number].share >= aim}
         for number, r in reached.items():
             self.rates[number] = r.rate_rps
-        able: dict[int, list[Way]] = {}
+        able: dict[int, Ways] = {}
         for way in ways:
             if self.rates[way.number] > 0:
                 able.setdefault(way.type, []).append(way)
         menus.of[m] = able
-        return aim * model.rate_rps if able else 0.0
+        if able:
+            return aim * model.rate_rps
+        return 0.0
 
     def run(self) -> Change | None:
         """Return GPUs by what they hold; None: the limits do not allow every model to be on time (then
@@ -152,7 +158,7 @@ class Renting:
         self.gap_pct = self._gap_pct(state)
         return state.counts
 
-    def _empty(self, gpus: Sequence[float]) -> PlacementState:
+    def _empty(self, gpus: Floats) -> PlacementState:
         counts = {GpuPattern(t): int(n) for t, n in enumerate(gpus) if n}
         return PlacementState(self.menus, counts, self._worth)
 
@@ -171,9 +177,11 @@ class Renting:
             return 0.0
         cost = math.fsum(self.prices[p.type] * n for p, n in state.counts.items() if p.members)
         gap = 100 * max(0.0, cost / least - 1)
-        return gap if gap <= _TELLING_PCT else None
+        if gap <= _TELLING_PCT:
+            return gap
+        return None
 
-    def _fluid(self, rates: Sequence[float]) -> Fluid | None:
+    def _fluid(self, rates: Floats) -> Fluid | None:
         return fluid(
             self.menus,
             rates,
@@ -192,7 +200,7 @@ class Renting:
     def _met(self, state: PlacementState) -> bool:
         return not self._short(state)
 
-    def _short(self, state: PlacementState) -> list[int]:
+    def _short(self, state: PlacementState) -> Indices:
         """Return the models that are not on time, the shortest first."""
         short = [m for m, w in enumerate(self.wanted) if state.served[m] < w * (1 - 1e-9)]
         return sorted(short, key=lambda m: (self._worth(m, state.served[m]), m))
@@ -291,7 +299,7 @@ class Renting:
             state.restore(before)
         return False
 
-    def _cheaper(self, t: int) -> list[int]:
+    def _cheaper(self, t: int) -> Indices:
         """Return the types that cost less than type ``t``."""
         return [i for i, price in enumerate(self.prices) if price < self.prices[t] * (1 - 1e-9)]
 
@@ -304,7 +312,10 @@ class Renting:
         while tries > 0:
             for gpus in self._with_less(self._used(state)):
                 tries -= 1
-                smaller = self._placed_on(gpus) if tries >= 0 and any(gpus) else None
+                if tries >= 0 and any(gpus):
+                    smaller = self._placed_on(gpus)
+                else:
+                    smaller = None
                 if smaller is not None:
                     state = smaller
                     break
@@ -312,7 +323,7 @@ class Renting:
                 break
         return state
 
-    def _with_less(self, used: list[int]) -> list[list[int]]:
+    def _with_less(self, used: Indices) -> list[Indices]:
         """Return GPUs by type with one less than ``used``, or a cheaper one in its place; the cheapest
         first."""
         options = []
@@ -339,9 +350,11 @@ class Renting:
         state = self._empty(gpus)
         search = Search(state, budget=self.looks // 3, seed=self.seed, wanted=self.wanted, enough=enough)
         search.run([aim])
-        return state if self._met(state) else None
+        if self._met(state):
+            return state
+        return None
 
-    def _used(self, state: PlacementState) -> list[int]:
+    def _used(self, state: PlacementState) -> Indices:
         """Return how many GPUs of each type hold something."""
         used = [0] * len(self.prices)
         for p, n in state.counts.items():

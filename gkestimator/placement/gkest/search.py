@@ -17,6 +17,7 @@ from gkestimator.placement.gkest.moves import Moves, total
 from gkestimator.placement.gkest.state import (
     Change,
     GpuPattern,
+    Members,
     PatternMember,
     PlacementState,
     Saved,
@@ -26,6 +27,7 @@ from gkestimator.placement.gkest.state import (
     pattern,
 )
 from gkestimator.placement.gkest.turns import without
+from gkestimator.placement.problem import Floats
 
 _TINY = 1e-7
 _WORSE = 0.004
@@ -61,7 +63,7 @@ class Search(Moves):
         *,
         budget: int,
         seed: int,
-        wanted: Sequence[float] | None = None,
+        wanted: Floats | None = None,
         enough: float = math.inf,
     ) -> None:
         super().__init__(state, wanted)
@@ -195,7 +197,10 @@ class Search(Moves):
 
     def serve(self, m: int, *, wide: int) -> bool:
         """Add a replica (or several) of ``m`` in the best way; return whether that gained."""
-        return self.take_best(self.growth(m, self.places(m, wide)), looks=1 if self.many else 2)
+        looks = 2
+        if self.many:
+            looks = 1
+        return self.take_best(self.growth(m, self.places(m, wide)), looks=looks)
 
     def take_best(self, changes: Iterable[Change], *, looks: int = 2) -> bool:
         """Make the change that gains most, if one does; return whether. The ``looks`` best by the estimate
@@ -295,7 +300,7 @@ class Search(Moves):
         steps = []
         for p in list(self.state.hosts[m]):
             count = self.state.counts[p]
-            left: list[PatternMember] = []
+            left: Members = []
             for group in groups_of(p):
                 left += self._rest_of_turns(group, m)
             q = pattern(p.type, left)
@@ -304,7 +309,7 @@ class Search(Moves):
             steps += [(p, -count), (q, count)]
         self.state.commit(total(*steps))
 
-    def _rest_of_turns(self, group: list[PatternMember], m: int) -> list[PatternMember]:
+    def _rest_of_turns(self, group: Members, m: int) -> Members:
         """Return ``group`` without the replicas of ``m``: the others' turns come round sooner."""
         ways = self.ways
         stay = [x for x in group if ways[x.way].model != m]

@@ -7,7 +7,7 @@ GPUs of one type that hold the same are one entry with a count, so 6,000 alike c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -15,7 +15,7 @@ from gkestimator.placement.contention import slowdowns
 from gkestimator.placement.expected import model_on_time
 from gkestimator.placement.gkest.menu import WORK_FULL, WORK_LIGHT, Menus
 from gkestimator.placement.policy import Placed
-from gkestimator.placement.problem import Gpu
+from gkestimator.placement.problem import FloatByIndex, FloatRow, Gpu
 
 
 class PatternMember(NamedTuple):
@@ -25,6 +25,9 @@ class PatternMember(NamedTuple):
     way: int
     turn: int = -1
     cycle_ms: float = 0.0
+
+
+Members: TypeAlias = list[PatternMember]
 
 
 class GpuPattern(NamedTuple):
@@ -39,6 +42,8 @@ Change: TypeAlias = Mapping[GpuPattern, int]
 Content: TypeAlias = tuple[tuple[int, PatternMember, float], ...]
 # Replicas of one model that are alike in (way, cycle, slowdown), and how many there are.
 Alike: TypeAlias = dict[tuple[int, float, float], int]
+Changes: TypeAlias = Iterator[Change]
+NeedByModel: TypeAlias = Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +51,16 @@ class Trial:
     """Say what a change would do: ``gain`` in worth, and the models' new requests on time."""
 
     gain: float
-    served: Mapping[int, float]
+    served: NeedByModel
 
 
 class Saved(NamedTuple):
     """Hold a state as it was."""
 
     counts: Change
-    served: tuple[float, ...]
-    guess: tuple[float, ...]
-    capacity: tuple[float, ...]
+    served: FloatRow
+    guess: FloatRow
+    capacity: FloatRow
 
 
 def pattern(gpu_type: int, members: Iterable[PatternMember]) -> GpuPattern:
@@ -63,10 +68,10 @@ def pattern(gpu_type: int, members: Iterable[PatternMember]) -> GpuPattern:
     return GpuPattern(gpu_type, tuple(sorted(members)))
 
 
-def groups_of(p: GpuPattern) -> list[list[PatternMember]]:
+def groups_of(p: GpuPattern) -> list[Members]:
     """Return the replicas of ``p`` by partition: those that take turns with each other together, others
     alone."""
-    groups: dict[int, list[PatternMember]] = {}
+    groups: dict[int, Members] = {}
     for i, x in enumerate(p.members):
         key = x.turn if x.turn >= 0 else -1 - i
         groups.setdefault(key, []).append(x)
@@ -84,7 +89,10 @@ def allowed(menus: Menus, p: GpuPattern) -> bool:
         memory += way.memory_pct
         loose |= way.share_pct >= 100
         unknown |= way.demand_pct is None
-        need = way.share_pct if way.creq_pct is None else way.creq_pct
+        if way.creq_pct is None:
+            need = way.share_pct
+        else:
+            need = way.creq_pct
         if member.turn >= 0:
             need = way.latency_ms / member.cycle_ms * need
         creq += need
@@ -131,7 +139,7 @@ class PlacementState:
         self.served = [0.0] * size
         self.guess = [0.0] * size
         self._contents: dict[GpuPattern, Content] = {}
-        self._factors: dict[tuple[GpuPattern, tuple[float, ...]], tuple[float, ...]] = {}
+        self._factors: dict[tuple[GpuPattern, FloatRow], FloatRow] = {}
         self._exact: dict[object, float] = {}
         self._usage: dict[GpuPattern, float] = {}
         self.value = 0.0
@@ -152,7 +160,7 @@ class PlacementState:
             return 1e3 * way.batch / x.cycle_ms
         return way.capacity_rps
 
-    def factors(self, p: GpuPattern, loads: tuple[float, ...]) -> tuple[float, ...]:
+    def factors(self, p: GpuPattern, loads: FloatRow) -> FloatRow:
         """Return the slowdown of each replica in ``p``, each asked ``loads`` of its capacity."""
         if len(p.members) == 1:
             return (1.0,)
@@ -163,11 +171,14 @@ class PlacementState:
             placed = []
             rates = []
             for load, (m, x, capacity) in zip(loads, self.content(p), strict=True):
+                partition = None
+                if x.turn >= 0:
+                    partition = str(x.turn)
                 replica = Placed(
                     gpu=gpu,
                     model=str(m),
                     candidate=self.menus.ways[x.way].candidate,
-                    partition=None if x.turn < 0 else str(x.turn),
+                    partition=partition,
                     duty_cycle_ms=x.cycle_ms or None,
                 )
                 placed.append(replica)
@@ -179,14 +190,18 @@ class PlacementState:
 
     def trial(self, change: Change, *, exact: bool) -> Trial:
         """Return what ``change`` (patterns with the counts to add) would gain."""
-        capacity: dict[int, float] = {}
+        capacity: FloatByIndex = {}
         for p, added in change.items():
             for m, _, own in self.content(p):
                 capacity[m] = capacity.get(m, self.capacity[m]) + added * own
-        served: dict[int, float] = {}
+        served: FloatByIndex = {}
         gain = 0.0
-        now = self.served if exact else self.guess
-        serve = self._on_time if exact else self._estimate
+        if exact:
+            now = self.served
+            serve = self._on_time
+        else:
+            now = self.guess
+            serve = self._estimate
         for m in self._touched(capacity):
             value = serve(m, self._alike(m, change, capacity))
             served[m] = value
@@ -200,7 +215,7 @@ class PlacementState:
             return 1.0
         return rate / capacity
 
-    def _touched(self, capacity: Mapping[int, float]) -> dict[int, None]:
+    def _touched(self, capacity: NeedByModel) -> dict[int, None]:
         """Return the models of which a new ``capacity`` changes what is on time: their own, and those that
         run beside one whose load changes."""
         touched: dict[int, None] = dict.fromkeys(capacity)
@@ -212,7 +227,7 @@ class PlacementState:
                             touched[other] = None
         return touched
 
-    def _alike(self, m: int, change: Change, capacity: Mapping[int, float]) -> Alike:
+    def _alike(self, m: int, change: Change, capacity: NeedByModel) -> Alike:
         """Return the replicas of ``m`` after ``change``, with which models have the new ``capacity``."""
         alike: Alike = {}
         now = self.capacity
@@ -246,7 +261,10 @@ class PlacementState:
                 candidates.append(self.menus.ways[way].candidate)
             model = self.menus.model(m)
             rate = model_on_time(model, servers, candidates).rate_rps
-            self.menus.work += WORK_LIGHT if rate >= 0.999 * model.rate_rps else WORK_FULL
+            if rate >= 0.999 * model.rate_rps:
+                self.menus.work += WORK_LIGHT
+            else:
+                self.menus.work += WORK_FULL
             self._exact[key] = rate
         return rate
 

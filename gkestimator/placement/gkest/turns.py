@@ -6,16 +6,19 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from gkestimator.placement.gkest.menu import Menus, Way
+from gkestimator.placement.gkest.menu import Menus, Way, Ways
 from gkestimator.placement.gkest.state import (
-    Change,
+    Changes,
     GpuPattern,
+    Members,
+    NeedByModel,
     PatternMember,
     PlacementState,
     allowed,
     groups_of,
     pattern,
 )
+from gkestimator.placement.problem import FloatByIndex, Floats, IntRow
 
 _MOST_TURNS = 4
 # Cycles tried, as parts of the shortest objective; parts of the needs, where all of them
@@ -31,13 +34,16 @@ _WHOLE_OR_PART = (1.0, 0.2)
 class TurnMoves:
     """Hold the state that changes are made for. ``wanted``: requests a second on time by model."""
 
-    def __init__(self, state: PlacementState, wanted: Sequence[float] | None) -> None:
+    def __init__(self, state: PlacementState, wanted: Floats | None) -> None:
         self.state = state
         self.menus: Menus = state.menus
         self.ways = self.menus.ways
         self.asked = [m.rate_rps for m in self.menus.problem.models]
-        self.wanted = list(wanted) if wanted is not None else self.asked
-        self._ladders: dict[tuple[int, int, float], list[Way]] = {}
+        if wanted is not None:
+            self.wanted = list(wanted)
+        else:
+            self.wanted = self.asked
+        self._ladders: dict[tuple[int, int, float], Ways] = {}
 
     def short(self, m: int) -> float:
         """Return the requests a second of ``m`` that are wanted on time and are not (below 0: more than
@@ -48,11 +54,11 @@ class TurnMoves:
         """Return the requests a second of ``m`` that are wanted on time and are not, at least 0."""
         return max(self.short(m), 0.0)
 
-    def needs_on(self, p: GpuPattern, *, growing: bool = False) -> dict[int, float]:
+    def needs_on(self, p: GpuPattern, *, growing: bool = False) -> FloatByIndex:
         """Return what the replicas of each model on ``p`` serve on time (requests a second).
 
         ``growing``: what the model lacks is added for each of its replicas."""
-        needs: dict[int, float] = {}
+        needs: FloatByIndex = {}
         served = self.state.served
         for m, _, capacity in self.state.content(p):
             need = needs.get(m, 0.0) + served[m] * (capacity / max(self.state.capacity[m], 1e-12))
@@ -61,7 +67,7 @@ class TurnMoves:
             needs[m] = need
         return needs
 
-    def ladder(self, m: int, t: int, share: float = 100.0) -> list[Way]:
+    def ladder(self, m: int, t: int, share: float = 100.0) -> Ways:
         """Return the ways of ``m`` on ``share`` of the SMs of type ``t``, by ascending batch."""
         key = (m, t, share)
         ladder = self._ladders.get(key)
@@ -70,7 +76,7 @@ class TurnMoves:
             ladder = self._ladders[key] = sorted(ways, key=lambda w: w.batch)
         return ladder
 
-    def made(self, p: GpuPattern, members: Sequence[PatternMember]) -> Iterator[Change]:
+    def made(self, p: GpuPattern, members: Sequence[PatternMember]) -> Changes:
         """Yield the changes that put ``members`` on one GPU like ``p``, and on all of them."""
         q = pattern(p.type, members)
         count = self.state.counts.get(p, 0)
@@ -80,7 +86,7 @@ class TurnMoves:
         if count > 1:
             yield {p: -count, q: count}
 
-    def in_turns(self, p: GpuPattern, m: int | None = None) -> Iterator[Change]:
+    def in_turns(self, p: GpuPattern, m: int | None = None) -> Changes:
         """Yield changes after which the models of ``p`` (and ``m``) take turns on the whole GPU; or only
         ``m`` and the replica that asks most of it, beside the others. Or what takes turns goes back to
         running side by side."""
@@ -102,7 +108,7 @@ class TurnMoves:
         if m is not None:
             yield from self._in_turns_with_largest(p, m, needs)
 
-    def _in_turns_with_largest(self, p: GpuPattern, m: int, needs: Mapping[int, float]) -> Iterator[Change]:
+    def _in_turns_with_largest(self, p: GpuPattern, m: int, needs: NeedByModel) -> Changes:
         """Yield changes after which ``m`` and the replica that asks most of ``p`` take turns beside the
         others."""
         ways = self.ways
@@ -116,7 +122,7 @@ class TurnMoves:
         for members in self._turns(p.type, {model: needs[model], m: needs[m]}, m):
             yield from self.made(p, [*rest, *members])
 
-    def _in_turns_confined(self, p: GpuPattern, m: int) -> Iterator[Change]:
+    def _in_turns_confined(self, p: GpuPattern, m: int) -> Changes:
         """Yield changes after which ``m`` takes turns with what one of the shares of ``p`` holds."""
         ways = self.ways
         groups = groups_of(p)
@@ -132,9 +138,7 @@ class TurnMoves:
                 joined = [PatternMember(x.way, free, x.cycle_ms) for x in turns]
                 yield from self.made(p, rest + joined)
 
-    def _turns(
-        self, t: int, needs: Mapping[int, float], m: int | None, share: float = 100.0
-    ) -> Iterator[list[PatternMember]]:
+    def _turns(self, t: int, needs: NeedByModel, m: int | None, share: float = 100.0) -> Iterator[Members]:
         """Yield partitions of ``share`` of a GPU of type ``t`` in which the models of ``needs`` (requests a
         second) take turns: for a few cycles, each at the smallest batch that serves its need, or as much of
         it as the cycle allows; ``m`` also with a part of its need."""
@@ -143,7 +147,7 @@ class TurnMoves:
             return
         objective = min(self.menus.model(x).slo_ms for x in needs)
         quickest = math.fsum(_quickest_ms(ladder) for ladder in ladders.values())
-        seen: set[tuple[int, ...]] = set()
+        seen: set[IntRow] = set()
         parts = _WHOLE if m is None else _WHOLE_OR_PART
         for cycle_part, part in itertools.product(_CYCLES, parts):
             cycle = cycle_part * objective
@@ -166,10 +170,10 @@ class TurnMoves:
         self,
         cycle_ms: float,
         ladders: Mapping[int, Sequence[Way]],
-        needs: Mapping[int, float],
-        parts: Mapping[int, float],
+        needs: NeedByModel,
+        parts: NeedByModel,
         scale: float,
-    ) -> list[Way] | None:
+    ) -> Ways | None:
         """Return for each model the smallest way that serves ``scale`` times its part of its need, or the
         largest that is in time; None where they do not fit into the cycle."""
         chosen = []
@@ -183,7 +187,7 @@ class TurnMoves:
             chosen.append(way)
         return chosen
 
-    def side_by_side(self, p: GpuPattern) -> Iterator[Change]:
+    def side_by_side(self, p: GpuPattern) -> Changes:
         """Yield changes that put the models of ``p``, of which some take turns, side by side: each at the
         smallest batch with capacity for what it is served, with some to spare."""
         served = {}
@@ -200,7 +204,7 @@ class TurnMoves:
             if len(members) == len(served):
                 yield from self.made(p, members)
 
-    def as_one(self, p: GpuPattern) -> Iterator[Change]:
+    def as_one(self, p: GpuPattern) -> Changes:
         """Yield changes to one replica, from the smallest batch up, for the several that a model has side by
         side on ``p``."""
         ways = self.ways
@@ -227,7 +231,7 @@ def _largest_needed(ladder: Sequence[Way], within_ms: float, batch: float) -> Wa
     return last
 
 
-def without(members: Sequence[PatternMember], x: PatternMember) -> list[PatternMember]:
+def without(members: Sequence[PatternMember], x: PatternMember) -> Members:
     """Return ``members`` less one ``x``."""
     left = list(members)
     left.remove(x)

@@ -6,9 +6,9 @@ import heapq
 
 from gkestimator.placement.integer import Deadline
 from gkestimator.placement.papers.milp import on_gpus, without_choice
-from gkestimator.placement.patterns import ROOM_PCT, Choice, ReplicaPattern
+from gkestimator.placement.patterns import ROOM_PCT, Choice, ChoiceList, ReplicaPattern
 from gkestimator.placement.policy import Placement, Policy
-from gkestimator.placement.problem import Problem
+from gkestimator.placement.problem import Names, Problem
 from gkestimator.placement.programs import Layout, pattern_form, serve
 from gkestimator.tables.candidate import Candidate
 
@@ -33,7 +33,7 @@ class ExclusivePolicy(Policy):
     def place(self, problem: Problem) -> Placement:
         """Return the placement; see the class."""
         choices = _choices(problem)
-        notes: tuple[str, ...] = ()
+        notes: Names = ()
         gap: float | None = 0.0
         if len(problem.types) == 1:
             layout = _by_gain(problem, choices)
@@ -60,7 +60,7 @@ class ExclusivePolicy(Policy):
         )
 
 
-def _choices(problem: Problem) -> list[Choice]:
+def _choices(problem: Problem) -> ChoiceList:
     choices = []
     for model in problem.models:
         by_type: dict[str, Candidate] = {}
@@ -75,7 +75,7 @@ def _choices(problem: Problem) -> list[Choice]:
     return choices
 
 
-def _by_gain(problem: Problem, choices: list[Choice]) -> Layout:
+def _by_gain(problem: Problem, choices: ChoiceList) -> Layout:
     """Return GPUs of the one type, each to the model that gains most by it (ties: in the workload's
     order)."""
     gpu_type = problem.types[0]

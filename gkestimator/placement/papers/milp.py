@@ -7,9 +7,15 @@ from dataclasses import dataclass, field
 
 from gkestimator.core.errors import UsageError
 from gkestimator.placement.integer import Deadline
-from gkestimator.placement.patterns import Choice, ReplicaPattern, batch_choices, maximal_patterns, needs_pct
+from gkestimator.placement.patterns import (
+    ChoiceList,
+    ReplicaPattern,
+    batch_choices,
+    maximal_patterns,
+    needs_pct,
+)
 from gkestimator.placement.policy import Placed, Placement, Policy
-from gkestimator.placement.problem import Problem
+from gkestimator.placement.problem import Problem, Words
 from gkestimator.placement.programs import (
     Answer,
     Layout,
@@ -76,7 +82,7 @@ class MilpPolicy(Policy):
             gap_pct=answer.gap_pct,
         )
 
-    def _solve(self, problem: Problem, choices: list[Choice], deadline: Deadline) -> Answer:
+    def _solve(self, problem: Problem, choices: ChoiceList, deadline: Deadline) -> Answer:
         patterns: list[ReplicaPattern] = []
         for gpu_type in problem.types:
             more = maximal_patterns(choices, gpu_type, limit=_PATTERN_STEPS)
@@ -98,7 +104,7 @@ class MilpPolicy(Policy):
         return answer or _out_of_time(problem, choices)
 
 
-def _out_of_time(problem: Problem, choices: list[Choice]) -> Answer:
+def _out_of_time(problem: Problem, choices: ChoiceList) -> Answer:
     return Answer(
         gpus=first_fit(problem, choices),
         gap_pct=None,
@@ -106,7 +112,7 @@ def _out_of_time(problem: Problem, choices: list[Choice]) -> Answer:
     )
 
 
-def _slots(problem: Problem, choices: list[Choice]) -> dict[str, int]:
+def _slots(problem: Problem, choices: ChoiceList) -> dict[str, int]:
     """Return how many GPUs of each type a best plan uses at most."""
     if not problem.elastic:
         return dict(problem.counts)
@@ -130,14 +136,17 @@ def _slots(problem: Problem, choices: list[Choice]) -> dict[str, int]:
     return slots
 
 
-def first_fit(problem: Problem, choices: list[Choice]) -> Layout:
+def first_fit(problem: Problem, choices: ChoiceList) -> Layout:
     """Return a plan without search. Models in order; each takes the batch size and GPU type at which its rate
     costs least if it were alone (rented GPUs; else the one with the most throughput), on the first GPUs
     with room, then on new ones."""
     by_model: dict[str, list[tuple[float, int, int, int]]] = {}
     for i, choice in enumerate(choices):
         for t in choice.by_type:
-            price = (problem.prices.get(t) or 1.0) if problem.elastic else 1.0
+            if problem.elastic:
+                price = problem.prices.get(t) or 1.0
+            else:
+                price = 1.0
             number = useful_replicas(choice, t)
             way = (price * number, number, i, problem.types.index(t))
             by_model.setdefault(choice.model.name, []).append(way)
@@ -178,7 +187,7 @@ class _Filling:
         return True
 
 
-def on_gpus(problem: Problem, choices: list[Choice], layout: Layout) -> tuple[Placed, ...]:
+def on_gpus(problem: Problem, choices: ChoiceList, layout: Layout) -> tuple[Placed, ...]:
     """Return ``layout`` on the problem's GPUs of each type, from the first on."""
     used = dict.fromkeys(problem.types, 0)
     placed = []
@@ -191,7 +200,7 @@ def on_gpus(problem: Problem, choices: list[Choice], layout: Layout) -> tuple[Pl
     return tuple(placed)
 
 
-def without_choice(problem: Problem, choices: list[Choice]) -> dict[str, str]:
+def without_choice(problem: Problem, choices: ChoiceList) -> Words:
     """Return why models have no way to run on a whole GPU that is within their objective and fits."""
     able = {c.model.name for c in choices}
     return {

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.policy import Placed, Placement, Policy
-from gkestimator.placement.problem import PlacementModel, Problem
+from gkestimator.placement.problem import PlacementModel, Problem, Words
 from gkestimator.tables.candidate import Candidate
 
 _CLOSE = 1e-9
@@ -45,6 +45,9 @@ class NexusNode:
         return sum(s.rate_rps for s in self.sessions)
 
 
+Nodes: TypeAlias = list[NexusNode]
+
+
 class NexusPolicy(Policy):
     """Pack whole GPUs, then models in turns. Source: Shen et al., "Nexus: A GPU Cluster Engine for
     Accelerating DNN-Based Video Analysis", SOSP 2019, section 6.1, algorithm 1 (ScheduleSaturate,
@@ -65,7 +68,7 @@ class NexusPolicy(Policy):
         """Return replicas in turns; see :class:`Policy`."""
         left = {m.name: m.rate_rps for m in problem.models}
         room = dict(zip(problem.types, problem.pools, strict=True))
-        used: dict[str, list[NexusNode]] = {gpu: [] for gpu in problem.types}
+        used: dict[str, Nodes] = {gpu: [] for gpu in problem.types}
         while True:
             asked: dict[str, list[_Asked]] = {gpu: [] for gpu in problem.types}
             for model in problem.models:
@@ -87,7 +90,7 @@ class NexusPolicy(Policy):
         return Placement(placed=tuple(_placed(problem, used)), reasons=_reasons(problem))
 
 
-def _reasons(problem: Problem) -> dict[str, str]:
+def _reasons(problem: Problem) -> Words:
     """Return why models cannot take turns on any GPU type."""
     reasons = {}
     for m in problem.models:
@@ -98,7 +101,7 @@ def _reasons(problem: Problem) -> dict[str, str]:
     return reasons
 
 
-def _most_goodput(nodes: list[NexusNode], room: float) -> list[NexusNode]:
+def _most_goodput(nodes: Nodes, room: float) -> Nodes:
     """Return the nodes for which there is room, in their order: those that serve most."""
     if len(nodes) <= room:
         return nodes
@@ -124,18 +127,19 @@ def _preferred(problem: Problem, model: PlacementModel, room: Mapping[str, float
     best = None
     least = math.inf
     for gpu in problem.types:
-        candidate = _largest_batch(model, gpu) if room[gpu] >= 1 else None
+        if room[gpu] < 1:
+            continue
+        candidate = _largest_batch(model, gpu)
         if candidate is None:
             continue
-        price = problem.prices.get(gpu) if problem.elastic else None
-        dear = (1.0 if price is None else price) / candidate.throughput_rps
+        dear = problem.rent(gpu) / candidate.throughput_rps
         if dear < least * (1 - _CLOSE):
             least = dear
             best = gpu
     return best
 
 
-def _nodes(asked: list[_Asked], gpu: str) -> list[NexusNode]:
+def _nodes(asked: list[_Asked], gpu: str) -> Nodes:
     nodes = []
     residue = []
     for model, rate in asked:
@@ -146,7 +150,7 @@ def _nodes(asked: list[_Asked], gpu: str) -> list[NexusNode]:
     return nodes + residual_nodes(residue, gpu)
 
 
-def saturated(model: PlacementModel, rate_rps: float, gpu: str) -> tuple[list[NexusNode], float]:
+def saturated(model: PlacementModel, rate_rps: float, gpu: str) -> tuple[Nodes, float]:
     """Return (ScheduleSaturate) the GPUs that ``model`` fills, and the rate that is left over."""
     candidate = _largest_batch(model, gpu)
     if candidate is None:
@@ -158,11 +162,11 @@ def saturated(model: PlacementModel, rate_rps: float, gpu: str) -> tuple[list[Ne
     return [node] * count, max(0.0, rate_rps - count * throughput)
 
 
-def residual_nodes(asked: list[_Asked], gpu: str) -> list[NexusNode]:
+def residual_nodes(asked: list[_Asked], gpu: str) -> Nodes:
     """Return (ScheduleResidue) each model's rest in a node of its own, then, the busiest first, merged into
     the node that becomes the busiest. Models of which no batch answers in time have no node."""
     alone = [node for model, rate in asked for node in _residual(model, rate, gpu)]
-    nodes: list[NexusNode] = []
+    nodes: Nodes = []
     for node in sorted(alone, key=lambda n: (-n.occupancy, n.sessions[0].model.name)):
         best: tuple[float, int, NexusNode] | None = None
         for i, other in enumerate(nodes):
@@ -176,7 +180,7 @@ def residual_nodes(asked: list[_Asked], gpu: str) -> list[NexusNode]:
     return nodes
 
 
-def _residual(model: PlacementModel, rate: float, gpu: str) -> list[NexusNode]:
+def _residual(model: PlacementModel, rate: float, gpu: str) -> Nodes:
     """Return the node of what is left of a model, none where no batch answers in time."""
     in_time = []
     for c in _fitting(model, gpu):
@@ -200,7 +204,9 @@ def _residual(model: PlacementModel, rate: float, gpu: str) -> list[NexusNode]:
         node = NexusNode(sessions=(session,), cycle_ms=cycle)
         if best is None or node.goodput_rps > best.goodput_rps * (1 + _CLOSE):
             best = node
-    return [] if best is None else [best]
+    if best is None:
+        return []
+    return [best]
 
 
 def _merged(first: NexusNode, second: NexusNode, gpu: str) -> NexusNode | None:
@@ -223,7 +229,7 @@ def _merged(first: NexusNode, second: NexusNode, gpu: str) -> NexusNode | None:
     return None
 
 
-def _placed(problem: Problem, used: Mapping[str, list[NexusNode]]) -> list[Placed]:
+def _placed(problem: Problem, used: Mapping[str, Nodes]) -> list[Placed]:
     placed = []
     for gpu_type, nodes in used.items():
         for number, node in enumerate(nodes):

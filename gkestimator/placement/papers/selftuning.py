@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from gkestimator.placement.patterns import ROOM_PCT
 from gkestimator.placement.policy import Placed, Placement, Policy
-from gkestimator.placement.problem import Gpu, PlacementModel, Problem
+from gkestimator.placement.problem import (
+    Candidates,
+    Gpu,
+    Indices,
+    IndicesByName,
+    Names,
+    PlacementModel,
+    Problem,
+)
 from gkestimator.tables.candidate import Candidate
 
 _ENOUGH = 1 - 1e-9
@@ -48,7 +56,7 @@ class SelfTuningPolicy(Policy):
             tuning.pack()
         else:
             tuning.tune()
-        notes: tuple[str, ...] = ()
+        notes: Names = ()
         if models and all(c.sm_share_pct >= 100 for m in models for c in m.candidates):
             notes = ("the table has no SM share below 100 %: every replica takes a whole GPU",)
         reasons = {}
@@ -67,7 +75,7 @@ class _Ladders:
         self._types = problem.types
         self._ladders = {(m.name, t): _ladder(m, t) for m in problem.models for t in problem.types}
 
-    def of(self, model: PlacementModel, gpu_type: str) -> tuple[Candidate, ...]:
+    def of(self, model: PlacementModel, gpu_type: str) -> Candidates:
         """Return the candidates of ``model`` on ``gpu_type``; empty: it cannot run there."""
         return self._ladders[model.name, gpu_type]
 
@@ -83,7 +91,7 @@ class _Replica:
 
     model: PlacementModel
     host: int
-    ladder: tuple[Candidate, ...]
+    ladder: Candidates
     rung: int
 
     @property
@@ -134,7 +142,7 @@ def _memory(candidate: Candidate) -> float:
     return candidate.memory_pct
 
 
-def _ladder(model: PlacementModel, gpu_type: str) -> tuple[Candidate, ...]:
+def _ladder(model: PlacementModel, gpu_type: str) -> Candidates:
     """Return the candidate at each SM share, ascending; shares that bring no more throughput than a smaller
     one are no step."""
     ladder: list[Candidate] = []
@@ -175,7 +183,7 @@ class _Tuning:
         self.replicas.append(_Replica(model=model, host=host, ladder=ladder, rung=rung))
         self.capacity[model.name] += ladder[rung].throughput_rps
 
-    def _ladder(self, model: PlacementModel, host: int) -> tuple[Candidate, ...]:
+    def _ladder(self, model: PlacementModel, host: int) -> Candidates:
         return self.ladders.of(model, self.hosts.gpus[host].type)
 
     def _missing(self, model: PlacementModel) -> float:
@@ -282,13 +290,13 @@ class _Tuning:
         """Place model by model: one replica after the other on the first GPU in use that can hold one, then
         on new GPUs of the type that serves a request at the least cost."""
         hosts = self.hosts
-        in_use: list[int] = []
-        unused: dict[str, list[int]] = {t: [] for t in self.problem.types}
+        in_use: Indices = []
+        unused: IndicesByName = {t: [] for t in self.problem.types}
         for host in reversed(range(len(hosts.gpus))):
             unused[hosts.gpus[host].type].append(host)
         for model in self.problem.models:
             missing = model.rate_rps
-            new: list[int] = []
+            new: Indices = []
             before = iter(in_use)
             while missing > model.rate_rps * (1 - _ENOUGH):
                 gpu = next(before, None)
@@ -303,9 +311,7 @@ class _Tuning:
                     missing -= self.replicas[-1].candidate.throughput_rps
             in_use = [h for h in (*in_use, *new) if hosts.share[h] > 1e-9]
 
-    def _new_host(
-        self, model: PlacementModel, unused: dict[str, list[int]], missing_rps: float
-    ) -> int | None:
+    def _new_host(self, model: PlacementModel, unused: IndicesByName, missing_rps: float) -> int | None:
         """Return a GPU that nobody uses yet, of the type on which a served request costs least; None: there
         is none."""
         # Where a price is unknown all count alike: the share of a GPU is the cost.
@@ -319,7 +325,9 @@ class _Tuning:
                 cost = prices[gpu_type] * way.sm_share_pct / min(missing_rps, way.throughput_rps)
                 ways.append((cost, number, gpu_type))
         for _, _, gpu_type in sorted(ways):
-            host = unused[gpu_type].pop() if unused[gpu_type] else self.hosts.rent(gpu_type)
+            if unused[gpu_type]:
+                return unused[gpu_type].pop()
+            host = self.hosts.rent(gpu_type)
             if host is not None:
                 return host
         return None

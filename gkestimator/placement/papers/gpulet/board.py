@@ -10,7 +10,7 @@ from gkestimator.core.records import frozen
 from gkestimator.interference.gpulet_law import GpuletCoefficients
 from gkestimator.placement.papers.gpulet.lets import CLOSE, Asked, Let, fit, sizes
 from gkestimator.placement.policy import Placed
-from gkestimator.placement.problem import Gpu, Problem
+from gkestimator.placement.problem import Gpu, IndicesByName, Problem
 
 _ROUNDS = 6
 
@@ -54,7 +54,9 @@ def settle(
     for _ in range(_ROUNDS):
         if other is None:
             alone = fit(asked, gpu, size_pct, coefficients=coefficients)
-            return None if alone is None else (alone, None)
+            if alone is None:
+                return None
+            return (alone, None)
         new = fit(
             asked,
             gpu,
@@ -95,7 +97,7 @@ class Board:
         self.coefficients = coefficients
         self.sizes = {gpu: sizes(problem, gpu) for gpu in problem.types}
         self._slots = [_Slot(gpu) for gpu in problem.gpus]
-        self._unsplit: dict[str, list[int]] = defaultdict(list)
+        self._unsplit: IndicesByName = defaultdict(list)
         for i in reversed(range(len(self._slots))):
             self._unsplit[self._slots[i].gpu.type].append(i)
         # (type, size): places with a free gpu-let, those of lower number first

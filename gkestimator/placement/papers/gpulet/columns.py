@@ -13,7 +13,7 @@ from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
 from gkestimator.interference.gpulet_law import GpuletCoefficients
 from gkestimator.placement.papers.gpulet.lets import CLOSE, Let, LetLoad, sizes
-from gkestimator.placement.problem import PlacementModel, Problem
+from gkestimator.placement.problem import FloatRow, PlacementModel, Problem
 from gkestimator.tables.candidate import Candidate
 
 MOST_WAYS = 200_000
@@ -30,7 +30,7 @@ class Filled:
 
     gpu: str
     lets: tuple[Let, ...]
-    served_rps: tuple[float, ...]
+    served_rps: FloatRow
 
 
 @frozen
@@ -298,4 +298,8 @@ def _let(models: Sequence[PlacementModel], gpu: str, ways: _Ways, row: int, slow
     if not loads:
         return None
     cycle = float(ways.cycle_ms[row])
-    return Let(size_pct=ways.size_pct, loads=tuple(loads), cycle_ms=None if np.isnan(cycle) else cycle * slow)
+    if np.isnan(cycle):
+        cycle_ms = None
+    else:
+        cycle_ms = cycle * slow
+    return Let(size_pct=ways.size_pct, loads=tuple(loads), cycle_ms=cycle_ms)

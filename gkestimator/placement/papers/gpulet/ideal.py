@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gkestimator.core.errors import UsageError
 from gkestimator.interference.gpulet_law import read_coefficients
 from gkestimator.placement.integer import linear_program, solver_of
 from gkestimator.placement.papers.gpulet.board import placed_in
-from gkestimator.placement.papers.gpulet.columns import Filled, fillings
+from gkestimator.placement.papers.gpulet.columns import Array, Filled, fillings
 from gkestimator.placement.papers.gpulet.lets import sizes
 from gkestimator.placement.papers.gpulet.policy import interference_of, whole_only
 from gkestimator.placement.policy import Placement, Policy, PolicyError, check_flags
@@ -44,7 +43,10 @@ class GpuletIdealPolicy(Policy):
         check_flags(self.name, interference=interference)
         if coefficients is not None and not interference:
             raise UsageError(f"policy {self.name}: coefficients are given, but interference is turned off")
-        self._given = None if coefficients is None else read_coefficients(Path(coefficients))
+        if coefficients is None:
+            self._given = None
+        else:
+            self._given = read_coefficients(Path(coefficients))
         self._interference = interference
 
     def place(self, problem: Problem) -> Placement:
@@ -88,6 +90,7 @@ class _Program:
     def __init__(self, problem: Problem, columns: Sequence[Filled]) -> None:
         models = problem.models
         n = len(columns)
+        count = len(models)
         self.ways = n
         rates = np.array([m.rate_rps for m in models])
         served = np.array([c.served_rps for c in columns]).T / rates[:, None]
@@ -97,31 +100,34 @@ class _Program:
         useful = [max(int(np.ceil(1 / s)) for s in served[:, i] if s > 0) for i in range(n)]
         pools = dict(zip(problem.types, problem.pools, strict=True))
         most = np.minimum([pools[c.gpu] for c in columns], useful)
-        self.upper = np.concatenate([most, np.ones(len(models))])
-        self.rows = list(np.hstack([served, -np.eye(len(models))]))
-        self.low = [0.0] * len(models)
-        self.high = [np.inf] * len(models)
+        self.upper = np.concatenate([most, np.ones(count)])
+        self.rows = list(np.hstack([served, -np.eye(count)]))
+        unserved = [0.0] * count
+        self.low = unserved.copy()
+        self.high = [np.inf] * count
         for gpu, limit in limits.items():
             if limit is not None:
                 here = [float(c.gpu == gpu) for c in columns]
-                self.add(np.array(here + [0.0] * len(models)), 0.0, float(limit))
+                self.add(np.array(here + unserved), 0.0, float(limit))
         self.goodput = np.concatenate([np.zeros(n), rates / rates.sum()])
-        self.price = np.array([_price(problem, c.gpu) for c in columns] + [0.0] * len(models))
+        self.price = np.array([_price(problem, c.gpu) for c in columns] + unserved)
 
-    def add(self, row: NDArray[np.float64], low: float, high: float) -> None:
+    def add(self, row: Array, low: float, high: float) -> None:
         """Hold ``row`` times the values within ``low`` and ``high``."""
         self.rows.append(row)
         self.low.append(low)
         self.high.append(high)
 
-    def cheapest(self, parts: NDArray[np.float64], *, whole: bool = True) -> NDArray[np.float64] | None:
+    def cheapest(self, parts: Array, *, whole: bool = True) -> Array | None:
         """Return the lowest price at which at least ``parts`` of the rates are served; None where they cannot
         be."""
         lower = np.concatenate([np.zeros(self.ways), parts])
         solution = _solve(self.price, self, lower, self.ways if whole else 0)
-        return None if solution is None else solution[0]
+        if solution is None:
+            return None
+        return solution[0]
 
-    def most(self) -> tuple[NDArray[np.float64], float]:
+    def most(self) -> tuple[Array, float]:
         """Return the most goodput, and how far it is at most from the best, percent."""
         nothing = np.zeros(len(self.upper))
         solution = _solve(-self.goodput, self, nothing, self.ways, nodes=_MOST_NODES)
@@ -155,7 +161,9 @@ def _price(problem: Problem, gpu: str) -> float:
     decides between equals."""
     price = problem.prices.get(gpu)
     if problem.elastic:
-        return 0.0 if price is None else price
+        if price is None:
+            return 0.0
+        return price
     most = max((p for p in problem.prices.values() if p is not None), default=0.0)
     if price is None or most <= 0 or len(problem.types) == 1:
         return 1.0
@@ -163,13 +171,13 @@ def _price(problem: Problem, gpu: str) -> float:
 
 
 def _solve(
-    cost: NDArray[np.float64],
+    cost: Array,
     program: _Program,
-    lower: NDArray[np.float64],
+    lower: Array,
     whole: int,
     *,
     nodes: int | None = None,
-) -> tuple[NDArray[np.float64], float] | None:
+) -> tuple[Array, float] | None:
     """Return the values of the least cost, the first ``whole`` of them integers, and the gap to it in percent
     (0 unless ``nodes`` limits the search); None where HiGHS proves that there are none, or finds none in
     ``nodes``. Raises PolicyError where it ends otherwise."""
@@ -188,12 +196,18 @@ def _solve(
         vectors=vectors,
         integer=[i < whole for i in range(len(cost))],
     )
-    options: dict[str, object] = {} if nodes is None else {"mip_max_nodes": nodes}
+    if nodes is None:
+        options: dict[str, object] = {}
+    else:
+        options = {"mip_max_nodes": nodes}
+    mip_rel_gap = _RELATIVE_GAP
+    if nodes is None:
+        mip_rel_gap = 0.0
     solver = solver_of(
         lp,
         random_seed=0,
         presolve="off",  # looking for dominated ways among thousands takes longer than the search
-        mip_rel_gap=0.0 if nodes is None else _RELATIVE_GAP,
+        mip_rel_gap=mip_rel_gap,
         mip_abs_gap=1e-9,
         mip_feasibility_tolerance=1e-9,
         primal_feasibility_tolerance=1e-9,
@@ -207,7 +221,10 @@ def _solve(
     if status == states.kInfeasible:
         return None
     if status == states.kOptimal:
-        gap = 100 * float(info.mip_gap) if whole and nodes is not None else 0.0
+        if whole and nodes is not None:
+            gap = 100 * float(info.mip_gap)
+        else:
+            gap = 0.0
         return values, gap if gap > _PROVEN_PCT else 0.0
     if status == states.kSolutionLimit and nodes is not None:
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gkestimator.core.records import frozen
 from gkestimator.interference.gpulet_law import GpuletCoefficients, Pressure
-from gkestimator.placement.problem import PlacementModel, Problem
+from gkestimator.placement.problem import FloatPair, FloatRow, Floats, PlacementModel, Problem
 from gkestimator.tables.candidate import Candidate
 
 CLOSE = 1e-9
@@ -60,7 +60,7 @@ class Let:
         return coefficients.pressure([load.candidate for load in self.loads])
 
 
-def ewma(rates_rps: Sequence[float], alpha: float) -> float:
+def ewma(rates_rps: Floats, alpha: float) -> float:
     """Return the exponentially weighted moving average of successive rates, the last counting most: e = alpha
     r + (1 - alpha) e, from the first rate on. Source: Choi et al., USENIX ATC 2022 (rates are tracked by it
     before each placement). Raises ValueError: no rates, or alpha outside 0 (exclusive) to 1."""
@@ -72,7 +72,7 @@ def ewma(rates_rps: Sequence[float], alpha: float) -> float:
     return average
 
 
-def sizes(problem: Problem, gpu: str) -> tuple[float, ...]:
+def sizes(problem: Problem, gpu: str) -> FloatRow:
     """Return the shares of type ``gpu``'s SMs that the table knows, percent, ascending."""
     return tuple(sorted({c.sm_share_pct for m in problem.models for c in m.candidates if c.gpu == gpu}))
 
@@ -101,7 +101,7 @@ def affordable(
     return best
 
 
-def knee(points: Sequence[tuple[float, float]]) -> float | None:
+def knee(points: Sequence[FloatPair]) -> float | None:
     """Return the share at the knee of the curve of affordable rate against share (``points``, by ascending
     share): where it bends down most, by the curvature of the circle through the point and its neighbours,
     both axes scaled to 1, from (0, 0) on. The largest share where it nowhere bends; None where no rate is

@@ -11,7 +11,7 @@ from gkestimator.interference.gpulet_law import DERIVED, GpuletCoefficients, rea
 from gkestimator.placement.papers.gpulet.board import Board, Fitted, Place
 from gkestimator.placement.papers.gpulet.lets import CLOSE, Asked, Let, affordable, knee, sizes
 from gkestimator.placement.policy import Placement, Policy, check_flags
-from gkestimator.placement.problem import PlacementModel, Problem
+from gkestimator.placement.problem import FloatRow, PlacementModel, Problem
 
 _HALVINGS = 20
 _MOST_PASSES = 8
@@ -53,7 +53,10 @@ class GpuletPolicy(Policy):
         )
         if coefficients is not None and not interference:
             raise UsageError(f"policy {self.name}: coefficients are given, but interference is turned off")
-        self._given = None if coefficients is None else read_coefficients(Path(coefficients))
+        if coefficients is None:
+            self._given = None
+        else:
+            self._given = read_coefficients(Path(coefficients))
         self._interference = interference
         self._temporal = temporal_sharing
         self._published = published
@@ -100,7 +103,7 @@ def interference_of(
     return None, [f"interference between gpu-lets is not counted: {column} is null in a row of {model}"]
 
 
-def whole_only(shares: dict[str, tuple[float, ...]]) -> list[str]:
+def whole_only(shares: dict[str, FloatRow]) -> list[str]:
     """Return a note for GPU types of which the table knows no smaller share."""
     whole = [gpu for gpu, known in shares.items() if known == (100.0,)]
     return [
@@ -172,7 +175,7 @@ class _Filling:
     def _best_fit(self, model: PlacementModel, left: float, curves: _Curves) -> Fitted | None:
         """Return the gpu-let where ``left`` of a model's rate fits best, merged with others where that is its
         rest."""
-        options: list[tuple[tuple[float, ...], Place]] = []
+        options: list[tuple[FloatRow, Place]] = []
         rest = False
         for order, gpu in enumerate(self.problem.types):
             efficient = self._knees[gpu]
@@ -186,8 +189,7 @@ class _Filling:
                 continue
             rest |= rate >= left * (1 - CLOSE)
             # Across types: the cheapest (on a fixed cluster: the least of a GPU) for the rate that it serves.
-            price = self.problem.prices.get(gpu) if self.problem.elastic else None
-            dear = (1.0 if price is None else price) * ideal / 100 / min(left, rate)
+            dear = self.problem.rent(gpu) * ideal / 100 / min(left, rate)
             for i, place in enumerate(self.board.halves(gpu)):
                 if place.size_pct >= ideal:
                     options.append(((0, dear, order, i), place))
@@ -240,7 +242,9 @@ class _Filling:
             else:
                 low = middle
                 best = tried
-        return best if low >= _SMALLEST_PART else None
+        if low >= _SMALLEST_PART:
+            return best
+        return None
 
     def _free(self, curves: _Curves) -> Iterator[Place]:
         for gpu in self.problem.types:
@@ -266,7 +270,10 @@ class _Filling:
         for size, _, slot, part in sorted(tried):
             rates = {a.model.name: a for a in self._open[slot, part][0].asked}
             before = rates.get(model.name)
-            whole = rate if before is None else before.rate_rps + rate
+            if before is None:
+                whole = rate
+            else:
+                whole = before.rate_rps + rate
             rates[model.name] = Asked(model=model, rate_rps=whole)
             asked = list(rates.values())
             place = Place(gpu=self.board.type_of(slot), size_pct=size, slot=slot, part=part)

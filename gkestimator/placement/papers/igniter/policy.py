@@ -19,8 +19,10 @@ from gkestimator.interference.igniter_coefficients import (
 from gkestimator.interference.igniter_law import GpuTerms, IgniterLoad, latency_ms, service_ms
 from gkestimator.placement.patterns import ROOM_PCT
 from gkestimator.placement.policy import Placed, Placement, Policy
-from gkestimator.placement.problem import PlacementModel, Problem
+from gkestimator.placement.problem import Candidates, Names, PlacementModel, Problem
 from gkestimator.tables.candidate import Candidate
+
+_RatedCandidate: TypeAlias = tuple[float, Candidate]
 
 _ENOUGH = 1 - 1e-9
 
@@ -53,7 +55,10 @@ class IgniterPolicy(Policy):
         """``coefficients``: a file of fitted coefficients. Without it the table's columns stand in where
         they can, and a note names the terms that are not counted. Raises SpecError, DocumentError: the
         file is wrong."""
-        self._coefficients = None if coefficients is None else read_coefficients(coefficients)
+        if coefficients is None:
+            self._coefficients = None
+        else:
+            self._coefficients = read_coefficients(coefficients)
 
     def place(self, problem: Problem) -> Placement:
         """Return the placement. Raises UsageError: a figure that the model needs is in neither table nor
@@ -80,14 +85,17 @@ class IgniterPolicy(Policy):
                     f"no row is within half its SLO ({m.slo_ms / 2:g} ms, the other half is for filling a "
                     "batch) and the memory"
                 )
+        placed: list[Placed] = []
+        if best:
+            placed = best.placed()
         return Placement(
-            placed=tuple(best.placed()) if best else (),
+            placed=tuple(placed),
             reasons=reasons,
             notes=_not_counted(profiles.values(), self._coefficients),
         )
 
 
-def _not_counted(profiles: Iterable[_Profile], coefficients: IgniterCoefficients | None) -> tuple[str, ...]:
+def _not_counted(profiles: Iterable[_Profile], coefficients: IgniterCoefficients | None) -> Names:
     """Return a note that names the terms of the latency model that nobody knows figures for."""
     loads = [load for p in profiles for load in p.loads.values()]
     terms = []
@@ -99,7 +107,9 @@ def _not_counted(profiles: Iterable[_Profile], coefficients: IgniterCoefficients
         )
     elif any(load.power_w is None for load in loads):
         terms.append("the clock under the power limit (power_w is null and the coefficients have none)")
-    return (f"iGniter's latency leaves out {' and '.join(terms)}",) if terms else ()
+    if terms:
+        return (f"iGniter's latency leaves out {' and '.join(terms)}",)
+    return ()
 
 
 class _Profile:
@@ -135,7 +145,7 @@ class _Profile:
         batch = slo_s * rate_rps * pcie / (2 * (pcie + rate_rps * per_sample))
         return max(1, math.ceil(batch - 1e-9))
 
-    def ladder(self, rate_rps: float) -> tuple[Candidate, ...]:
+    def ladder(self, rate_rps: float) -> Candidates:
         """Return the candidates of the batch for ``rate_rps``, from the least share that serves it on; empty:
         none does."""
         batches = sorted({c.batch_size for c in self.able})
@@ -151,7 +161,7 @@ class _Profile:
                     return tuple(shares[i:])
         return ()
 
-    def split(self, rate_rps: float) -> tuple[int, tuple[Candidate, ...]]:
+    def split(self, rate_rps: float) -> tuple[int, Candidates]:
         """Return the fewest replicas that serve ``rate_rps`` in even parts, and the ladder of each; (0, ()):
         none do."""
         for count in sorted({math.ceil(rate_rps / self.alone_rps(c) * _ENOUGH) for c in self.able}):
@@ -166,7 +176,7 @@ class _Tenant:
     """Put a replica on a GPU: ``rung`` of ``ladder`` is its candidate."""
 
     profile: _Profile
-    ladder: tuple[Candidate, ...]
+    ladder: Candidates
     rung: int
     rate_rps: float
 
@@ -262,9 +272,7 @@ def _case(tenants: _Tenants) -> _Case:
 class _Plan:
     """Make the greedy plan that fills GPUs of ``types`` in this order."""
 
-    def __init__(
-        self, problem: Problem, profiles: dict[tuple[str, str], _Profile], types: tuple[str, ...]
-    ) -> None:
+    def __init__(self, problem: Problem, profiles: dict[tuple[str, str], _Profile], types: Names) -> None:
         self._problem = problem
         self._profiles = profiles
         self._pools = {t: _Pool(problem.limits[t]) for t in types}
@@ -302,7 +310,9 @@ class _Plan:
         best: tuple[float, int, _Tenants] | None = None
         for case, here, number in pool.cases():
             if not here:  # the unused one, which comes last
-                return (number, (tenant,)) if best is None else best[1:]
+                if best is None:
+                    return (number, (tenant,))
+                return best[1:]
             key = (tenant.key(), case)
             if key not in known:
                 known[key] = _alloc((*here, tenant))
@@ -318,14 +328,12 @@ class _Plan:
         there is one."""
         for model in self._problem.models:
             profile = self._profiles[model.name, gpu_type]
-            known: dict[_Case, list[tuple[float, Candidate]]] = {}
+            known: dict[_Case, list[_RatedCandidate]] = {}
             while self._lacks(model):
                 if not self._serve_most(profile, self._pools[gpu_type], known):
                     break
 
-    def _serve_most(
-        self, profile: _Profile, pool: _Pool, known: dict[_Case, list[tuple[float, Candidate]]]
-    ) -> bool:
+    def _serve_most(self, profile: _Profile, pool: _Pool, known: dict[_Case, list[_RatedCandidate]]) -> bool:
         """Add the replica of a model that serves most of what is missing; return whether there was one."""
         name = profile.model.name
         missing = self._missing[name]
@@ -356,7 +364,9 @@ class _Plan:
         number = float(sum(len(pool.gpus) for pool in self._pools.values()))
         cost = round(sum(prices[t] * len(pool.gpus) for t, pool in self._pools.items()), 9)
         missing = round(sum(self._missing.values()), 6)
-        return (missing, cost, number) if self._problem.elastic else (missing, number, cost)
+        if self._problem.elastic:
+            return (missing, cost, number)
+        return (missing, number, cost)
 
     def placed(self) -> list[Placed]:
         """Return the replicas, GPU by GPU in the problem's order of types."""
@@ -369,7 +379,7 @@ class _Plan:
         return placed
 
 
-def _beside(profile: _Profile, here: _Tenants) -> list[tuple[float, Candidate]]:
+def _beside(profile: _Profile, here: _Tenants) -> list[_RatedCandidate]:
     """Return (requests a second, candidate) of the ways to run a model beside ``here`` without breaking a
     promise; by share."""
     ways = []

@@ -11,10 +11,14 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
-from gkestimator.placement.papers.usher.configurations import UsherChoice
-from gkestimator.placement.papers.usher.packing import EPSILON, Garage, Packing, Run
+from gkestimator.placement.papers.usher.configurations import Choices, UsherChoice
+from gkestimator.placement.papers.usher.packing import EPSILON, Garage, Packing, Run, Runs
+from gkestimator.placement.problem import FloatPair, Floats
+
+Goods: TypeAlias = tuple[tuple[float, float], ...]
 
 _HALF = 50.0
 # Creq and Mreq of free room (weighted), slots, GPUs more than half free in Creq and in Mreq, GPUs.
@@ -60,11 +64,11 @@ class Demand:
     single: float
     half_creq: float
     half_mreq: float
-    by_creq: tuple[tuple[float, float], ...]
-    by_mreq: tuple[tuple[float, float], ...]
-    by_replica: tuple[tuple[float, float], ...]
-    large_creq: tuple[tuple[float, float], ...]
-    large_mreq: tuple[tuple[float, float], ...]
+    by_creq: Goods
+    by_mreq: Goods
+    by_replica: Goods
+    large_creq: Goods
+    large_mreq: Goods
 
 
 @frozen
@@ -116,7 +120,7 @@ class _ModelSum:
 class Bounds:
     """Hold bounds for one group. ``unit``: goodput this close is equal."""
 
-    def __init__(self, choices: Sequence[Sequence[UsherChoice]], garage: Garage, *, rented: bool) -> None:
+    def __init__(self, choices: Sequence[Choices], garage: Garage, *, rented: bool) -> None:
         self.garage = garage
         if rented:
             self.weights = garage.prices
@@ -156,7 +160,7 @@ class Bounds:
             least_mreq=min(choice.mreq),
         )
 
-    def _unit(self, choice: UsherChoice, demand: Sequence[float]) -> tuple[float, list[float]]:
+    def _unit(self, choice: UsherChoice, demand: Floats) -> tuple[float, list[float]]:
         """Return the least weighted area of a replica, and that of a request by GPU type that it can run
         on."""
         areas = []
@@ -180,7 +184,7 @@ class Bounds:
         n = self.needs[id(choice)]
         return (-n.most, max(n.creq, n.mreq), choice.model, choice.number)
 
-    def demand(self, rest: Mapping[int, Sequence[UsherChoice]]) -> Demand:
+    def demand(self, rest: Mapping[int, Choices]) -> Demand:
         """Return what bounds the models of ``rest``."""
         sums = [self._sum_of(choices) for choices in rest.values()]
         counts = [s.count for s in sums]
@@ -205,10 +209,10 @@ class Bounds:
             large_mreq=tuple(compress(goods, [s.always_half_mreq for s in sums])),
         )
 
-    def _sum_of(self, choices: Sequence[UsherChoice]) -> _ModelSum:
+    def _sum_of(self, choices: Choices) -> _ModelSum:
         return _ModelSum.of([self.needs[id(c)] for c in choices])
 
-    def usable(self, runs: Sequence[Run]) -> list[Run]:
+    def usable(self, runs: Sequence[Run]) -> Runs:
         """Return the runs on which some choice of the group fits."""
         types = range(len(self.weights))
         least = [_least({(c.creq[t], c.mreq[t]) for c in self.choices}) for t in types]
@@ -308,7 +312,7 @@ class Bounds:
         return max(new * lightest, area, 0.0)
 
 
-def _best_first(goods: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+def _best_first(goods: Iterable[FloatPair]) -> Goods:
     return tuple(sorted(goods, reverse=True))
 
 
@@ -316,7 +320,7 @@ def _total(values: Iterable[float]) -> float:
     return sum(values, 0.0)
 
 
-def _best_per_area(choice: UsherChoice, weights: Sequence[float], demand: Sequence[float]) -> float:
+def _best_per_area(choice: UsherChoice, weights: Floats, demand: Floats) -> float:
     """Return the most requests a second for a weighted area of ``demand``, infinite where it asks for
     none."""
     best = 0.0
@@ -327,9 +331,9 @@ def _best_per_area(choice: UsherChoice, weights: Sequence[float], demand: Sequen
     return best
 
 
-def _least(pairs: set[tuple[float, float]]) -> list[tuple[float, float]]:
+def _least(pairs: set[FloatPair]) -> list[FloatPair]:
     """Return the pairs of which no other is smaller in both."""
-    least: list[tuple[float, float]] = []
+    least: list[FloatPair] = []
     for c, m in sorted(pairs):
         if not least or m < least[-1][1]:
             least.append((c, m))
@@ -347,7 +351,7 @@ def _slots(creq: float, mreq: float, size: float, low_c: float, low_m: float) ->
     return slots
 
 
-def _knapsack(goods: Sequence[tuple[float, float]], room: float) -> float:
+def _knapsack(goods: Sequence[FloatPair], room: float) -> float:
     """Return the most value of (value per room, most) goods, best first, divisible at will."""
     total = 0.0
     for per, most in goods:
@@ -362,7 +366,7 @@ def _knapsack(goods: Sequence[tuple[float, float]], room: float) -> float:
     return total
 
 
-def _slotted(goods: Sequence[tuple[float, float]], slots: float) -> float:
+def _slotted(goods: Sequence[FloatPair], slots: float) -> float:
     """Return the most value of (value of a replica, most) goods with so many replicas: the last replica of a
     good may be worth less than the others."""
     parts = []

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
-from gkestimator.placement.problem import PlacementModel
+from gkestimator.placement.problem import Candidates, FloatRow, Floats, IntRow, PlacementModel
 from gkestimator.tables.candidate import Candidate
 
 BATCH_SIZES = (4, 128)  # from, to
@@ -37,16 +38,19 @@ class UsherChoice:
     name: str
     rate_rps: float
     candidates: tuple[Candidate | None, ...]
-    creq: tuple[float, ...]
-    mreq: tuple[float, ...]
-    rps: tuple[float, ...]
-    degrees: tuple[int, ...]
+    creq: FloatRow
+    mreq: FloatRow
+    rps: FloatRow
+    degrees: IntRow
     heavy: int
     key: tuple[float | str, ...]
     number: int
 
 
-def considered(model: PlacementModel) -> tuple[Candidate, ...]:
+Choices: TypeAlias = Sequence[UsherChoice]
+
+
+def considered(model: PlacementModel) -> Candidates:
     """Return the rows of ``model`` that USHER chooses from: the whole GPU, batch sizes 4 to 128; a model
     without any of these: its rows at every batch size (our reading: such a model has no batch, or was
     exported with one)."""
@@ -90,7 +94,14 @@ def choices_of(
         creq, mreq, rps = _figures(row)
         mean_creq = _mean(creq)
         mean_mreq = _mean(mreq)
-        weight = _weight(mean_creq, mean_mreq) if heavy else NEITHER
+        if heavy:
+            weight = _weight(mean_creq, mean_mreq)
+        else:
+            weight = NEITHER
+        if sort:
+            key = _key(weight, mean_creq, mean_mreq, model.name)
+        else:
+            key = (number,)
         choice = UsherChoice(
             model=number,
             name=model.name,
@@ -101,14 +112,14 @@ def choices_of(
             rps=rps,
             degrees=degrees,
             heavy=weight,
-            key=_key(weight, mean_creq, mean_mreq, model.name) if sort else (number,),
+            key=key,
             number=i * len(degrees),
         )
         choices.append(choice)
     return tuple(choices)
 
 
-def _figures(row: Sequence[Candidate | None]) -> tuple[tuple[float, ...], ...]:
+def _figures(row: Sequence[Candidate | None]) -> tuple[FloatRow, ...]:
     """Return Creq and Mreq (percent) and the requests a second of a replica by GPU type."""
     creq = []
     mreq = []
@@ -125,7 +136,7 @@ def _figures(row: Sequence[Candidate | None]) -> tuple[tuple[float, ...], ...]:
     return tuple(creq), tuple(mreq), tuple(rps)
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean(values: Floats) -> float:
     finite = [v for v in values if v < math.inf]
     return sum(finite) / len(finite)
 
@@ -147,7 +158,7 @@ def _key(heavy: int, creq: float, mreq: float, name: str) -> tuple[float | str, 
 
 
 def then(
-    turn: int, chosen: UsherChoice, others: Mapping[int, Sequence[UsherChoice]]
+    turn: int, chosen: UsherChoice, others: Mapping[int, Choices]
 ) -> dict[int, list[UsherChoice]] | None:
     """Return what remains of the choices of ``others`` once ``chosen`` is placed next, whose turn (C_HEAVY or
     M_HEAVY) it is; None where that cannot be the order.
@@ -155,7 +166,7 @@ def then(
     C-heavy and M-heavy models take turns, a C-heavy one first, each in its order; when one kind is used up
     the other follows, and those that are neither come last (our reading: they spoil no balance)."""
     if chosen.heavy == turn:
-        before: tuple[int, ...] = ()
+        before: IntRow = ()
     elif chosen.heavy == NEITHER:
         before = (C_HEAVY, M_HEAVY)
     else:
@@ -172,7 +183,7 @@ def then(
     return remaining
 
 
-def in_order(chosen: Sequence[UsherChoice]) -> list[UsherChoice]:
+def in_order(chosen: Choices) -> list[UsherChoice]:
     """Return ``chosen``, one choice of each model, in the order in which they are placed."""
     kinds: dict[int, list[UsherChoice]] = {C_HEAVY: [], M_HEAVY: [], NEITHER: []}
     for choice in sorted(chosen, key=lambda c: c.key):

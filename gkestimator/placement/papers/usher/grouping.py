@@ -12,12 +12,15 @@ in size by matching until they hold up to four models. Derivation of the matchin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from gkestimator.core.records import frozen
+from gkestimator.placement.problem import Floats, FloatsOrNone, Names
+
+Matching: TypeAlias = list[tuple[int, int | None]]
 
 TIE = 1e-9  # relative; totals and largest weights this close are equal
 # Of the sum of |a|: what rounding makes of values that cancel.
@@ -33,7 +36,7 @@ class ModelGroup:
     """Hold models placed together: their names in order, and the sums of their mean Creq and mean Mreq in
     percent."""
 
-    names: tuple[str, ...]
+    names: Names
     creq_pct: float
     mreq_pct: float
 
@@ -65,7 +68,7 @@ def group(models: Sequence[ModelGroup], *, rounds: int = MAX_ROUNDS) -> tuple[Mo
     return tuple(sorted(groups, key=lambda g: (-(g.creq_pct + g.mreq_pct), g.names)))
 
 
-def match(balances: Sequence[float], names: Sequence[tuple[str, ...]]) -> list[tuple[int, int | None]]:
+def match(balances: Floats, names: Sequence[Names]) -> Matching:
     """Return the minimum-weight maximum matching on |a_i + a_j|: index pairs, (i, None) for the one left out
     of an odd number.
 
@@ -82,7 +85,7 @@ def match(balances: Sequence[float], names: Sequence[tuple[str, ...]]) -> list[t
 class _Matcher:
     """Hold what is fixed so far, and what a completion may cost."""
 
-    def __init__(self, a: _Floats, names: Sequence[tuple[str, ...]]) -> None:
+    def __init__(self, a: _Floats, names: Sequence[Names]) -> None:
         self.a = a
         self.names = names
         order = sorted(range(len(a)), key=lambda i: (a[i], names[i]))
@@ -92,7 +95,10 @@ class _Matcher:
         self.spent = 0.0
         slack = _ROUNDING * float(np.abs(a).sum())
         # Values whose holder may be the one that is left out; None: an even number, nobody is.
-        self.left: list[float | None] = [None] if len(a) % 2 == 0 else list(dict.fromkeys(a.tolist()))
+        if len(a) % 2 == 0:
+            self.left: FloatsOrNone = [None]
+        else:
+            self.left = list(dict.fromkeys(a.tolist()))
         totals = [_weights(self._without(v)) for v in self.left]
         self.budget = min(float(w.sum()) for w in totals) * (1 + TIE) + slack
         largest = [float(w.max(initial=0.0)) for w in totals if w.sum() <= self.budget]
@@ -112,8 +118,8 @@ class _Matcher:
             return values
         return np.delete(values, int(np.searchsorted(values, value)))
 
-    def pairs(self) -> list[tuple[int, int | None]]:
-        pairs: list[tuple[int, int | None]] = []
+    def pairs(self) -> Matching:
+        pairs: Matching = []
         done: set[int] = set()
         for i in sorted(range(len(self.a)), key=lambda i: self.names[i]):
             if i in done:
@@ -129,7 +135,7 @@ class _Matcher:
             self.left = left
         return pairs
 
-    def _partner(self, i: int) -> tuple[int | None, list[float | None]]:
+    def _partner(self, i: int) -> tuple[int | None, FloatsOrNone]:
         """Return whom ``i`` is matched with (None: nobody), and who may be left out after that."""
         value = float(self.a[i])
         others = self.open[self.open != i]
@@ -147,15 +153,22 @@ class _Matcher:
         """Return whether a best matching pairs ``i`` with each of ``others`` (sorted by value) while a holder
         of ``left`` is left out."""
         drop = None
+        a = self.a
         if left is not None:
-            holders = np.flatnonzero(self.a[others] == left)
+            holders = np.flatnonzero(a[others] == left)
             if not len(holders):
                 return np.zeros(len(others), dtype=bool)
             drop = int(holders[-1])  # of equal holders the last by names; pairing it instead changes nothing
-        kept = others if drop is None else np.delete(others, drop)
-        weight = np.abs(self.a[i] + self.a[kept])
-        p = int(np.searchsorted(self.a[kept], self.a[i]))
-        total = _completions(np.insert(self.a[kept], p, self.a[i]), p, self.limit, self.refused)
+        if drop is None:
+            kept = others
+        else:
+            kept = np.delete(others, drop)
+        value = a[i]
+        partners = a[kept]
+        weight = np.abs(value + partners)
+        p = int(np.searchsorted(partners, value))
+        together = np.insert(partners, p, value)
+        total = _completions(together, p, self.limit, self.refused)
         fits: _Flags = (self.spent + weight + total <= self.budget) & (weight <= self.limit)
         if drop is None:
             return fits

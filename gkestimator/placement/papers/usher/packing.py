@@ -10,12 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
+from gkestimator.placement.problem import FloatRow, Floats, IntRow
 
 EPSILON = 1e-9  # percent
 # GPU type, free Creq and free Mreq in percent, GPUs, number of the first among those of its type, and among all used.
 Run = tuple[int, float, float, int, int, int]
+
+Runs: TypeAlias = list[Run]
+
+IntPair: TypeAlias = tuple[int, int]
 
 
 @frozen
@@ -23,9 +29,9 @@ class Garage:
     """Hold the GPUs that may be used: ``limits`` by type (infinite: rented without limit), ``order`` in which
     types are opened (cheapest first), ``prices`` per hour by type (0 where unknown)."""
 
-    limits: tuple[float, ...]
-    order: tuple[int, ...]
-    prices: tuple[float, ...]
+    limits: FloatRow
+    order: IntRow
+    prices: FloatRow
 
 
 @dataclass(slots=True)
@@ -34,28 +40,26 @@ class Packing:
     others use, in the order they were opened; ``opened`` GPUs by type. Lists and tuples are never changed
     once shared."""
 
-    inside: list[Run]
-    outside: list[Run]
-    opened: tuple[int, ...]
+    inside: Runs
+    outside: Runs
+    opened: IntRow
     # Of the outside, once a bound asked for it.
     room: tuple[float, float, float, float, float, float] | None = None
 
 
-def put(
-    packing: Packing, creq: Sequence[float], mreq: Sequence[float], number: int, garage: Garage
-) -> tuple[Packing, list[Run]]:
+def put(packing: Packing, creq: Floats, mreq: Floats, number: int, garage: Garage) -> tuple[Packing, Runs]:
     """Place up to ``number`` replicas that take ``creq`` and ``mreq`` percent (by GPU type), at most one on a
     GPU: first on the group's GPUs, then on others that are used, then on new ones of the cheapest type that
     can run it; first fit each.
 
     Returns the packing and the runs with a new replica, as they are after it.
     """
-    inside: list[Run] = []
-    taken: list[Run] = []
+    inside: Runs = []
+    taken: Runs = []
     left = _first_fit(packing.inside, creq, mreq, number, inside, inside, taken)
     outside = packing.outside
     if left and outside:
-        kept: list[Run] = []
+        kept: Runs = []
         still = _first_fit(outside, creq, mreq, left, kept, inside, taken)
         if still < left:
             left = still
@@ -82,12 +86,12 @@ def put(
 
 def _first_fit(
     runs: Sequence[Run],
-    creq: Sequence[float],
-    mreq: Sequence[float],
+    creq: Floats,
+    mreq: Floats,
     left: int,
-    without: list[Run],
-    inside: list[Run],
-    taken: list[Run],
+    without: Runs,
+    inside: Runs,
+    taken: Runs,
 ) -> int:
     """Place up to ``left`` replicas on ``runs``; those with one go to ``inside`` and ``taken``, the others to
     ``without``. Returns how many are left."""
@@ -112,11 +116,11 @@ def _first_fit(
 
 
 def fits(
-    packing: Packing, creq: Sequence[float], mreq: Sequence[float], most: int, garage: Garage
-) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    packing: Packing, creq: Floats, mreq: Floats, most: int, garage: Garage
+) -> tuple[list[IntPair], list[IntPair]]:
     """Return (type, GPUs) on which :func:`put` would place, in its order, until ``most``: used GPUs, and new
     ones."""
-    used: list[tuple[int, int]] = []
+    used: list[IntPair] = []
     left = most
     for runs in (packing.inside, packing.outside):
         for t, c, m, count, _, _ in runs:
@@ -128,20 +132,23 @@ def fits(
                 else:
                     used.append((t, count))
                 left -= count
-    new: list[tuple[int, int]] = []
+    new: list[IntPair] = []
     for t in garage.order:
         free = garage.limits[t] - packing.opened[t]
         if left > 0 and free > 0 and creq[t] <= 100 + EPSILON and mreq[t] <= 100 + EPSILON:
-            take = left if math.isinf(free) else min(left, int(free))
+            if math.isinf(free):
+                take = left
+            else:
+                take = min(left, int(free))
             new.append((t, take))
             left -= take
     return used, new
 
 
-def settled(packing: Packing) -> list[Run]:
+def settled(packing: Packing) -> Runs:
     """Return every used GPU in the order opened, for the next group: neighbours in one state are one run
     again."""
-    runs: list[Run] = []
+    runs: Runs = []
     for run in sorted((*packing.inside, *packing.outside), key=lambda r: r[5]):
         if runs:
             *state, count, start, seq = runs[-1]

@@ -34,7 +34,7 @@ from gkestimator.placement.papers.usher.grouping import MAX_ROUNDS, ModelGroup, 
 from gkestimator.placement.papers.usher.packing import Garage, Packing, put, settled
 from gkestimator.placement.papers.usher.search import Step, search
 from gkestimator.placement.policy import Placed, Placement, Policy, check_flags
-from gkestimator.placement.problem import PlacementModel, Problem
+from gkestimator.placement.problem import Floats, PlacementModel, Problem, Words
 
 # One group of many models has more configurations than can be enumerated, pruned or not.
 _UNDIVIDED_MODELS = 100
@@ -78,7 +78,7 @@ class UsherPolicy(Policy):
         packing = Packing([], [], (0,) * len(types))
         order = {m.name: i for i, m in enumerate(problem.models)}
         placed: list[Placed] = []
-        reasons: dict[str, str] = {}
+        reasons: Words = {}
         notes: list[str] = []
         for own in groups_of(problem.models, divide=not self.no_division):
             names = own.names
@@ -99,7 +99,9 @@ class UsherPolicy(Policy):
                     choices.append(mine)
                 else:
                     reasons[name] = _why_none(model, most)
-            limit = _UNDIVIDED_NODES if len(choices) > 2**MAX_ROUNDS else math.inf
+            limit = math.inf
+            if len(choices) > 2**MAX_ROUNDS:
+                limit = _UNDIVIDED_NODES
             best = search(choices, packing, garage, rented=problem.elastic, most_nodes=limit)
             if best.cut:
                 notes.append(
@@ -128,11 +130,13 @@ def _single(model: PlacementModel) -> ModelGroup:
     creq = [c.creq_pct for c in rows if c.creq_pct is not None]
     mreq = [c.memory_pct for c in rows if c.memory_pct is not None]
     # Without a row on whole GPUs nothing of it will be placed: it balances nothing.
-    return ModelGroup(
-        names=(model.name,),
-        creq_pct=sum(creq) / len(creq) if creq else 0.0,
-        mreq_pct=sum(mreq) / len(mreq) if mreq else 0.0,
-    )
+    return ModelGroup(names=(model.name,), creq_pct=_mean_or_zero(creq), mreq_pct=_mean_or_zero(mreq))
+
+
+def _mean_or_zero(values: Floats) -> float:
+    if values:
+        return sum(values) / len(values)
+    return 0.0
 
 
 def _carry_out(

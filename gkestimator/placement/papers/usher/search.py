@@ -14,13 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.papers.usher.bounds import Bounds, Demand
-from gkestimator.placement.papers.usher.configurations import C_HEAVY, M_HEAVY, UsherChoice, then
+from gkestimator.placement.papers.usher.configurations import C_HEAVY, M_HEAVY, Choices, UsherChoice, then
 from gkestimator.placement.papers.usher.packing import Garage, Packing, fits, put
+from gkestimator.placement.problem import FloatPair, IntRow
 
 Step = tuple[UsherChoice, int]  # what is placed next, and how many replicas at most
+
+Steps: TypeAlias = tuple[Step, ...]
 
 
 @frozen
@@ -28,13 +32,13 @@ class Best:
     """Hold the steps of the best configuration in order, how many beginnings were looked at, and whether the
     search was cut off."""
 
-    steps: tuple[Step, ...]
+    steps: Steps
     nodes: int
     cut: bool
 
 
 def search(
-    choices: Sequence[Sequence[UsherChoice]],
+    choices: Sequence[Choices],
     packing: Packing,
     garage: Garage,
     *,
@@ -57,7 +61,7 @@ class _Rest:
     their bounds, the number of their first configuration, and (once asked for) what may be placed next and
     what remains then."""
 
-    left: Mapping[int, Sequence[UsherChoice]]
+    left: Mapping[int, Choices]
     turn: int
     demand: Demand
     number: int
@@ -67,7 +71,7 @@ class _Rest:
 class _Finder:
     def __init__(
         self,
-        choices: Sequence[Sequence[UsherChoice]],
+        choices: Sequence[Choices],
         packing: Packing,
         garage: Garage,
         *,
@@ -81,19 +85,19 @@ class _Finder:
         self.bounds = Bounds(choices, garage, rented=rented)
         self.unit = self.bounds.unit
         self.rests: dict[object, _Rest] = {}
-        self.counted: dict[tuple[int, ...], tuple[float, float]] = {}
+        self.counted: dict[IntRow, FloatPair] = {}
         self.radix: list[int] = []
         size = 1
         for of_model in reversed(choices):
             self.radix.insert(0, size)
             size *= len(of_model) * len(of_model[0].degrees)
-        self.steps: tuple[Step, ...] = ()
+        self.steps: Steps = ()
         self.goodput = -1.0  # of the best known, and its value
         self.value: tuple[float, float, float, int] = (math.inf, math.inf, math.inf, 0)
         self.gains = [0.0] * len(choices)
         self.nodes = 0
 
-    def rest(self, left: Mapping[int, Sequence[UsherChoice]], turn: int) -> _Rest:
+    def rest(self, left: Mapping[int, Choices], turn: int) -> _Rest:
         """Return one object for all beginnings after which the same remains."""
         key = (turn, *((m, *map(id, c)) for m, c in left.items()))
         rest = self.rests.get(key)
@@ -116,7 +120,7 @@ class _Finder:
             rest.children = children
         return rest.children
 
-    def secondary(self, opened: tuple[int, ...]) -> tuple[float, float]:
+    def secondary(self, opened: IntRow) -> FloatPair:
         """Return what new GPUs count: number, then cost; cost, then number where they are rented."""
         counted = self.counted.get(opened)
         if counted is None:
@@ -125,12 +129,14 @@ class _Finder:
                 new += now - before
                 cost += (now - before) * price
             cost = round(cost, 9)
-            counted = self.counted[opened] = (cost, new) if self.rented else (new, cost)
+            if self.rented:
+                counted = (cost, new)
+            else:
+                counted = (new, cost)
+            self.counted[opened] = counted
         return counted
 
-    def visit(
-        self, packing: Packing, rest: _Rest, steps: tuple[Step, ...], goodput: float, number: int
-    ) -> None:
+    def visit(self, packing: Packing, rest: _Rest, steps: Steps, goodput: float, number: int) -> None:
         """Visit every configuration that begins with ``steps``. ``number``: of the first one, as far as it is
         known."""
         if len(rest.left) == 1:
@@ -140,38 +146,40 @@ class _Finder:
         if self.nodes > self.most_nodes and self.steps:
             return
         room = None
+        bounds = self.bounds
         for choice, after in self.children(rest):
             upper = after.demand.most
             needed = self.goodput - self.unit - goodput - upper
-            if self.bounds.most(choice) < needed:
+            if bounds.most(choice) < needed:
                 continue
             for i, degree, served, count, opened in self.degrees(packing, choice, needed):
                 here = number + (choice.number + i) * self.radix[choice.model]
+                first = here + after.number
                 reach = goodput + served + upper
-                if self.hopeless(reach, opened, here + after.number, 0.0):
+                if self.hopeless(reach, opened, first, 0.0):
                     continue
                 if reach <= self.goodput + self.unit:
-                    room = room or self.bounds.room(rest.demand, packing)
-                    least = self.bounds.least(after.demand, room, packing.opened, choice, count)
-                    if self.hopeless(reach, packing.opened, here + after.number, least):
+                    room = room or bounds.room(rest.demand, packing)
+                    least = bounds.least(after.demand, room, packing.opened, choice, count)
+                    if self.hopeless(reach, packing.opened, first, least):
                         continue
                 packed, _ = put(packing, choice.creq, choice.mreq, degree, self.garage)
                 if reach > self.goodput + self.unit:
                     # Tighter than what was compared above; new GPUs are not counted beside it.
-                    reach = goodput + served + self.bounds.most_in(after.demand, packed)
-                    if self.hopeless(reach, opened, here + after.number, 0.0):
+                    reach = goodput + served + bounds.most_in(after.demand, packed)
+                    if self.hopeless(reach, opened, first, 0.0):
                         continue
                 else:
-                    inside = self.bounds.room(after.demand, packed)
-                    least = self.bounds.least(after.demand, inside, opened)
-                    if self.hopeless(reach, opened, here + after.number, least):
+                    inside = bounds.room(after.demand, packed)
+                    least = bounds.least(after.demand, inside, opened)
+                    if self.hopeless(reach, opened, first, least):
                         continue
                 self.gains[choice.model] = served
                 self.visit(packed, after, (*steps, (choice, degree)), goodput + served, here)
 
     def degrees(
         self, packing: Packing, choice: UsherChoice, needed: float
-    ) -> list[tuple[int, int, float, int, tuple[int, ...]]]:
+    ) -> list[tuple[int, int, float, int, IntRow]]:
         """Return the degrees that differ in what is placed and serve at least ``needed``, first the one that
         just serves the rate: place, degree, what it serves, replicas placed, and GPUs opened then."""
         used, new = fits(packing, choice.creq, choice.mreq, choice.degrees[-1], self.garage)
@@ -201,7 +209,7 @@ class _Finder:
             degrees.sort(key=lambda d: (d[1] < enough, abs(d[1] - enough)))
         return degrees
 
-    def hopeless(self, reach: float, opened: tuple[int, ...], number: int, least: float) -> bool:
+    def hopeless(self, reach: float, opened: IntRow, number: int, least: float) -> bool:
         """Return whether nothing better than the best known serves at most ``reach``, opens at least
         ``opened`` and GPUs that count ``least`` more, and has at least ``number``."""
         if reach < self.goodput - self.unit:
@@ -219,8 +227,8 @@ class _Finder:
     def last(
         self,
         packing: Packing,
-        choices: Sequence[UsherChoice],
-        steps: tuple[Step, ...],
+        choices: Choices,
+        steps: Steps,
         goodput: float,
         number: int,
     ) -> None:
@@ -238,7 +246,7 @@ class _Finder:
                 self.gains[choice.model] = served
                 self.offer((*steps, (choice, degree)), opened, here)
 
-    def offer(self, steps: tuple[Step, ...], opened: tuple[int, ...], number: int) -> None:
+    def offer(self, steps: Steps, opened: IntRow, number: int) -> None:
         """Take a whole configuration: the best known if it is better."""
         goodput = sum(self.gains)  # in the order of the models, so that equal gains have equal sums
         first, second = self.secondary(opened)
