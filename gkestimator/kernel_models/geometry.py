@@ -22,7 +22,7 @@ from gkestimator.core.records import frozen
 from gkestimator.core.values import Document, is_list, is_row, is_text, is_whole
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.columns import fill, lowest_bit
-from gkestimator.kernel_models.launch import Launch, blocks_per_sm
+from gkestimator.kernel_models.launch import ArrayPair, Launch, blocks_per_sm
 from gkestimator.kernel_models.regressors import Forest
 from gkestimator.kernel_models.regressors.trees import is_tree_width
 from gkestimator.kernel_models.tiles import Tile, parse_tile, tile_blocks
@@ -122,9 +122,7 @@ def tile_features(tiles: Sequence[Tile], table: KernelTable, gpu: GpuSpec) -> Ar
     return _assembled(columns, len(table), len(tiles))
 
 
-def split_features(
-    tiles: Sequence[Tile], pick: Array, table: KernelTable, gpu: GpuSpec
-) -> tuple[Array, Array]:
+def split_features(tiles: Sequence[Tile], pick: Array, table: KernelTable, gpu: GpuSpec) -> ArrayPair:
     """Return (rows, splits, features) float32 of every split of the picked tiles, and the (rows,) blocks
     before a split.
 

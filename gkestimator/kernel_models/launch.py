@@ -9,12 +9,15 @@ choice (:mod:`gkestimator.kernel_models.geometry`) replaces it for the families 
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import TypeAlias
 
 import numpy as np
 
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
+
+ArrayPair: TypeAlias = "tuple[Array, Array]"
 
 # Width of an SM's port to L2 since Volta (Jia et al., Dissecting Volta, 2018).
 _L2_BYTES_PER_CLOCK_AND_SM = 64
@@ -78,7 +81,7 @@ class Launch:
 LAUNCH_FIELDS = tuple(member.name for member in fields(Launch))
 
 
-def _softmax(rows: Array, cols: Array) -> tuple[Array, Array]:
+def _softmax(rows: Array, cols: Array) -> ArrayPair:
     """Follow PyTorch's softmax: a warp a row (two rows a warp up to 128 columns) to 1,024 columns, else a block."""
     width = np.exp2(np.ceil(np.log2(cols)))
     lanes = np.minimum(32, width)
@@ -93,12 +96,12 @@ def _softmax(rows: Array, cols: Array) -> tuple[Array, Array]:
     return np.where(small, np.ceil(rows / per_block), rows), np.where(small, 128.0, threads)
 
 
-def _layernorm(rows: Array, cols: Array) -> tuple[Array, Array]:
+def _layernorm(rows: Array, cols: Array) -> ArrayPair:
     """Follow PyTorch's layer norm: a block a row; 32 x 4 threads where rows are whole 16-byte vectors, else 512."""
     return rows, np.where(cols % 4 == 0, 128.0, 512.0)
 
 
-def _reduction(rows: Array, cols: Array) -> tuple[Array, Array]:
+def _reduction(rows: Array, cols: Array) -> ArrayPair:
     """Let a block reduce up to 512 x 16 inputs of one row; short rows share a block."""
     rows_of_block = np.maximum(1, 512 / np.minimum(cols, 512))
     blocks = np.ceil(rows / rows_of_block)
@@ -118,7 +121,7 @@ _STREAMED = {
 }
 
 
-def memory_launch(table: KernelTable) -> tuple[Array, Array]:
+def memory_launch(table: KernelTable) -> ArrayPair:
     """Return grid blocks and threads per block of kernels that are not matrix products (float64, one per row).
 
     Elementwise kernels: 128 threads of 4 elements. Batch normalisation: 4,096 elements a block of 512 threads.
@@ -207,7 +210,7 @@ def matrix_tiles(table: KernelTable, gpu: GpuSpec) -> Tiling:
     return Tiling(grid_blocks=grid, block_threads=threads, outputs=area, slowdown=slowdown)
 
 
-def _attention(part: KernelTable, gpu: GpuSpec) -> tuple[Array, Array]:
+def _attention(part: KernelTable, gpu: GpuSpec) -> ArrayPair:
     """Return blocks and shared bytes of fused attention.
 
     FlashAttention (half precision): a block takes 128 queries (64 for heads above 128) and keeps them and a 64-key
@@ -331,7 +334,7 @@ def kept_up(launch: Launch, table: KernelTable) -> Array:
 
 def occupancy(
     launch: Launch, gpu: GpuSpec, *, streaming: Array | bool = False, kept: Array | float = STEADY
-) -> tuple[Array, Array]:
+) -> ArrayPair:
     """Return the theoretical and achieved occupancy of each kernel, percent of an SM's warps; host kernels 0.
 
     Achieved counts active SMs only, as Nsight Compute does. Kernels of long blocks run in waves: full waves at
@@ -362,9 +365,7 @@ def occupancy(
     return np.where(runs, theoretical, 0.0), np.where(runs, np.minimum(achieved, theoretical), 0.0)
 
 
-def bandwidth_pct(
-    table: KernelTable, launch: Launch, duration_us: Array, gpu: GpuSpec
-) -> tuple[Array, Array]:
+def bandwidth_pct(table: KernelTable, launch: Launch, duration_us: Array, gpu: GpuSpec) -> ArrayPair:
     """Return percent of the peak DRAM and L2 bandwidth, one entry per kernel, at most 100: compulsory traffic
     over time."""
     columns = table.columns

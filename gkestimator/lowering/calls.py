@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
 from gkestimator.core.kernels import Family, Kernel
@@ -19,6 +20,8 @@ from gkestimator.operators.convolution import conv_kernels, conv_shape, in_chann
 from gkestimator.operators.indexing import gather_kernel
 from gkestimator.operators.records import OPERATORS, OperatorTraits, traits_of
 from gkestimator.operators.registry import Kernels, Lowered, LoweringOptions
+
+Aliases: TypeAlias = "tuple[tuple[int, int], ...]"
 
 _CONVOLUTIONS = frozenset({Family.CONV, Family.DEPTHWISE})
 Values = Sequence[Value | None]
@@ -51,7 +54,7 @@ class Calls:
     outputs: list[Values] = field(default_factory=list)
     kernels: list[Kernels] = field(default_factory=list)
     host_calls: list[int] = field(default_factory=list)
-    aliases: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+    aliases: list[Aliases] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     norms: dict[int, Kernel] = field(default_factory=dict)
     lowered: dict[int, tuple[Operator, Lowered]] = field(default_factory=dict)  # by id: an operator of each
@@ -66,7 +69,7 @@ class Calls:
         outputs: Values,
         kernels: Kernels,
         host_calls: int,
-        aliases: tuple[tuple[int, int], ...],
+        aliases: Aliases,
         token: int,
     ) -> None:
         """Append one call."""
@@ -157,7 +160,7 @@ class _Draft:
     outputs: Values
     kernels: Kernels
     host_calls: int
-    aliases: tuple[tuple[int, int], ...]
+    aliases: Aliases
 
 
 class _Lister:

@@ -9,9 +9,12 @@ inside reads it any more. torch's TorchScript exporter writes the module's path 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
+
+ModulePath: TypeAlias = "tuple[str, ...]"
 
 
-def module_path(name: str) -> tuple[str, ...]:
+def module_path(name: str) -> ModulePath:
     """Return the modules around a node, outermost first, by the name that TorchScript's exporter gave it; else
     ``()``.
 
@@ -27,7 +30,7 @@ def module_path(name: str) -> tuple[str, ...]:
 
 
 def held_arguments(
-    paths: Sequence[tuple[str, ...]], reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]]
+    paths: Sequence[ModulePath], reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]]
 ) -> list[list[str]]:
     """Return return, for every step the storages that Python lets go of only after it.
 
@@ -56,7 +59,7 @@ def held_arguments(
     return held
 
 
-def _runs(paths: Sequence[tuple[str, ...]]) -> tuple[list[list[int]], list[list[int]]]:
+def _runs(paths: Sequence[ModulePath]) -> tuple[list[list[int]], list[list[int]]]:
     """Return by depth and step: the first and the last step of the call of the module at that depth around it."""
     begins = []
     ends = []
@@ -74,7 +77,7 @@ def _runs(paths: Sequence[tuple[str, ...]]) -> tuple[list[list[int]], list[list[
     return begins, ends
 
 
-def _same_call(left: tuple[str, ...], right: tuple[str, ...], depth: int) -> bool:
+def _same_call(left: ModulePath, right: ModulePath, depth: int) -> bool:
     """Return True when two neighbouring steps lie in one module at ``depth``."""
     if len(right) <= depth:
         return False

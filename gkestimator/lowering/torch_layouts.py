@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, Tensor, Value
@@ -23,6 +24,8 @@ from gkestimator.lowering import strides as st
 from gkestimator.operators.builders import int_of, ints_of, operator_axis, optional_input, optional_output
 from gkestimator.operators.records import traits_of
 from gkestimator.operators.registry import Shape, element_precision
+
+Layout: TypeAlias = "st.Strides | None"
 
 # What torch.onnx.export(dynamo=True) calls a Conv that its optimiser made and the result of a normalisation.
 _REWRITTEN = re.compile(r"node_Conv_[0-9]+")
@@ -109,18 +112,18 @@ def contiguous_copy(dtype: DType, shape: Shape, stored: int, weight: bool) -> Ke
 # What an operator, whose source has a shape and strides, makes of them for a result of another shape; None: a copy.
 
 
-def _reshaped(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+def _reshaped(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> Layout:
     return st.view(shape, strides, target)
 
 
-def _transposed(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+def _transposed(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> Layout:
     order = ints_of(op, "perm")
     if not order:
         return strides[::-1]
     return tuple([strides[dim] for dim in order])
 
 
-def _expanded(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+def _expanded(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> Layout:
     extra = len(target) - len(shape)
     widened = [0] * extra
     for before, after, stride in zip(shape, target[extra:], strides, strict=True):
@@ -129,7 +132,7 @@ def _expanded(op: Operator, shape: Shape, strides: st.Strides, target: Shape) ->
     return tuple(widened)
 
 
-def _sliced(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+def _sliced(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> Layout:
     steps = optional_input(op, 4)
     if steps is None or steps.value is None:
         return strides
@@ -147,7 +150,7 @@ def _sliced(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> s
     return tuple(stretched)
 
 
-def _selected(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+def _selected(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> Layout:
     axis = int_of(op, "axis", 0)
     if shape:
         index = axis % len(shape)
@@ -190,7 +193,7 @@ class Layouts:
                 return True
         return False
 
-    def set(self, tensor: Tensor, strides: st.Strides | None) -> None:
+    def set(self, tensor: Tensor, strides: Layout) -> None:
         """Note the strides of ``tensor``; contiguous ones are not kept."""
         if strides is not None and not st.is_contiguous(tensor.shape, strides):
             self.strides[tensor.name] = strides

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
+from typing import TypeAlias
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.naming import find_models
@@ -12,6 +13,8 @@ from gkestimator.core.records import frozen
 from gkestimator.merging.editing import DimSizes, Numbers
 from gkestimator.merging.naming import model_names
 from gkestimator.merging.options import MOST_MODELS, MergeOptions
+
+Sizes: TypeAlias = "dict[str, int]"
 
 
 @frozen
@@ -74,12 +77,12 @@ def sources_of(paths: Sequence[Path], options: MergeOptions) -> tuple[MergeSourc
     )
 
 
-def _dims(dims: DimSizes, name: str, names: Sequence[str]) -> dict[str, int]:
+def _dims(dims: DimSizes, name: str, names: Sequence[str]) -> Sizes:
     """Return the numbers for one model: ``seq`` is for every model, ``bert/seq`` for that of the name, and
     goes before.
     """
-    every: dict[str, int] = {}
-    own: dict[str, int] = {}
+    every: Sizes = {}
+    own: Sizes = {}
     prefixes = tuple(f"{other}/" for other in names)
     for key, size in dims.items():
         if key.startswith(f"{name}/"):

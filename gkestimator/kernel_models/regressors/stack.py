@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from gkestimator.core.kernels import Array, Arrays
 from gkestimator.core.records import frozen
 from gkestimator.kernel_models.regressors.standardised import KernelRidge, Linear
 from gkestimator.kernel_models.regressors.trees import Forest, is_tree_width
+
+NamedArrays: TypeAlias = "dict[str, Array]"
 
 MEMBERS = ("lasso", "kernel_ridge", "gradient_boosting", "xgboost", "lightgbm")
 """Names of the members, in the order of a stack's weights."""
@@ -35,9 +38,9 @@ class Stack:
     forest: Forest | None
     forest_members: tuple[str, ...]
 
-    def members(self, features: Array) -> dict[str, Array]:
+    def members(self, features: Array) -> NamedArrays:
         """Return each present member's (rows,) predictions, not clipped."""
-        predictions: dict[str, Array] = {}
+        predictions: NamedArrays = {}
         if self.linear is not None:
             predictions["lasso"] = self.linear.predict(features)
         if self.kernel_ridge is not None:
@@ -62,7 +65,7 @@ class Stack:
             clipped.append(values)
         return np.clip(total, self.low, self.high), disagreement(clipped, rows)
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> NamedArrays:
         """Return everything as named arrays (what :meth:`from_arrays` takes)."""
         arrays = {
             "weights": np.array([self.weights.get(name, 0.0) for name in MEMBERS]),
@@ -125,7 +128,7 @@ class Stack:
         )
 
 
-def _named(prefix: str, part: object, names: Sequence[str]) -> dict[str, Array]:
+def _named(prefix: str, part: object, names: Sequence[str]) -> NamedArrays:
     return {f"{prefix}.{name}": getattr(part, name) for name in names}
 
 

@@ -19,7 +19,7 @@ verified).
 from __future__ import annotations
 
 from gkestimator.core.graph import Tensor
-from gkestimator.lowering.patterns.match import Match, fused
+from gkestimator.lowering.patterns.match import Indices, Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch, require_value, scalar_value
 from gkestimator.operators.builders import optional_input
 from gkestimator.operators.registry import LoweringOptions
@@ -56,7 +56,7 @@ def match_sigmoid_gate(view: GraphView, sigmoid: int, options: LoweringOptions) 
     return _quick_gelu(view, [scaled, sigmoid, gated], x, alpha)
 
 
-def _quick_gelu(view: GraphView, covered: list[int], x: Tensor, alpha: float) -> Match:
+def _quick_gelu(view: GraphView, covered: Indices, x: Tensor, alpha: float) -> Match:
     return fused(
         view,
         "quick_gelu",

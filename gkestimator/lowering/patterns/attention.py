@@ -24,9 +24,9 @@ from itertools import pairwise
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Tensor, Value
-from gkestimator.lowering.patterns.match import Match, fused
+from gkestimator.lowering.patterns.match import Indices, Match, fused
 from gkestimator.lowering.patterns.products import bare_operand, flattened_transpose
-from gkestimator.lowering.patterns.view import GraphView, Mismatch, require_last_axis
+from gkestimator.lowering.patterns.view import GraphView, Mismatch, Traced, require_last_axis
 from gkestimator.operators.registry import LoweringOptions
 
 _DEPTH = 10  # factors, masks and reshapes between the product and the softmax
@@ -69,7 +69,7 @@ def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> 
     )
 
 
-def _queries_and_keys(view: GraphView, product: int) -> tuple[Tensor, Tensor, list[int]]:
+def _queries_and_keys(view: GraphView, product: int) -> tuple[Tensor, Tensor, Indices]:
     """Return queries and keys, both (B, H, S, D), as they come into the first product, and what prepares them."""
     left = view.operand(product, 0)
     right = view.operand(product, 1)
@@ -82,7 +82,7 @@ def _queries_and_keys(view: GraphView, product: int) -> tuple[Tensor, Tensor, li
     if q_flipped:
         raise Mismatch(f"{view.name(product)} transposes its left operand")
     members += k_members
-    turning: list[int] = []
+    turning: Indices = []
     if not k_flipped:
         k, turning = flattened_transpose(view, k)
         members += turning
@@ -93,7 +93,7 @@ def _queries_and_keys(view: GraphView, product: int) -> tuple[Tensor, Tensor, li
     return q, k, members
 
 
-def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> tuple[int, list[int]]:
+def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> tuple[int, Indices]:
     """Return the product that ``value`` is made of and the operators between; what is added or selects goes to
     ``masks``.
     """
@@ -125,7 +125,7 @@ def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> 
 
 def _either(
     view: GraphView, index: int, positions: tuple[int, int], masks: list[Tensor], depth: int
-) -> tuple[int, list[int]]:
+) -> tuple[int, Indices]:
     """Return the side of an Add or Where that holds the scores; the other side is a mask (or the value that fills
     in).
     """
@@ -148,9 +148,9 @@ def _either(
     raise Mismatch(f"no operand of {view.name(index)} comes from a product of queries and keys")
 
 
-def _probabilities(view: GraphView, value: Tensor) -> tuple[Tensor, list[int]]:
+def _probabilities(view: GraphView, value: Tensor) -> Traced:
     """Return the probabilities after what stands between softmax and the second product, and those operators."""
-    covered: list[int] = []
+    covered: Indices = []
     while True:
         following = view.optional_reader(value, "Dropout", "Cast", "CastLike", "Identity")
         if following is None:
@@ -164,7 +164,7 @@ def _probabilities(view: GraphView, value: Tensor) -> tuple[Tensor, list[int]]:
         value = view.result(following)
 
 
-def _nan_guard(view: GraphView, value: Tensor) -> list[int] | None:
+def _nan_guard(view: GraphView, value: Tensor) -> Indices | None:
     """Return IsNaN and Where that put zeros where a row has no key, else None."""
     readers = view.consumers.get(value.name, ())
     if len(readers) != 2 or value.name in view.outputs:

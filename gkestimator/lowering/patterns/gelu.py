@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 
 from gkestimator.core.graph import Tensor
-from gkestimator.lowering.patterns.match import Match, fused
+from gkestimator.lowering.patterns.match import Indices, Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch, is_scalar, require_value
 from gkestimator.operators.registry import LoweringOptions
 
@@ -83,7 +83,7 @@ def _argument(view: GraphView, erf: int) -> tuple[Tensor, int, bool]:
     return x, scaled, divides
 
 
-def _with_bias(view: GraphView, name: str, x: Tensor, covered: list[int], biased_type: str) -> Match | None:
+def _with_bias(view: GraphView, name: str, x: Tensor, covered: Indices, biased_type: str) -> Match | None:
     """Return the GELU of ``covered`` with the bias addition that makes ``x``; None where there is none."""
     added = view.added_bias(x)
     if added is None:
@@ -135,7 +135,7 @@ def match_tanh_gelu(view: GraphView, tanh: int, options: LoweringOptions) -> Mat
     )
 
 
-def _tail(view: GraphView, x: Tensor, plus: int) -> tuple[list[int], bool]:
+def _tail(view: GraphView, x: Tensor, plus: int) -> tuple[Indices, bool]:
     """Return the multiplications after 1 + tanh, and whether 0.5 * x is made first."""
     product = view.reader(view.result(plus), "Mul")
     factor = view.other(product, view.result(plus))
@@ -159,7 +159,7 @@ def _tail(view: GraphView, x: Tensor, plus: int) -> tuple[list[int], bool]:
     return [product, last], False
 
 
-def _polynomial(view: GraphView, argument: Tensor) -> tuple[Tensor, list[int], str]:
+def _polynomial(view: GraphView, argument: Tensor) -> tuple[Tensor, Indices, str]:
     """Return x, the operators of sqrt(2/pi) (x + 0.044715 x^3), and how it is written: pow, cube or factored."""
     outer = view.source(argument, "Mul")
     if not _has_scalar(view, outer):
@@ -192,7 +192,7 @@ def _has_scalar(view: GraphView, index: int) -> bool:
     return is_scalar(first) or is_scalar(second)
 
 
-def _cube(view: GraphView, power: int, x: Tensor) -> list[int] | None:
+def _cube(view: GraphView, power: int, x: Tensor) -> Indices | None:
     """Return the operators that make x^3 at index ``power``, None when it is something else."""
     if view.operators[power].op_type == "Pow":
         if not view.reads(power, 0, x):
@@ -210,7 +210,7 @@ def _cube(view: GraphView, power: int, x: Tensor) -> list[int] | None:
     return None
 
 
-def _factored(view: GraphView, outer: int) -> tuple[Tensor, list[int], str]:
+def _factored(view: GraphView, outer: int) -> tuple[Tensor, Indices, str]:
     """Return sqrt(2/pi) x * (1 + 0.044715 x x)."""
     for scaled_value, bracket_value in view.either_order(outer):
         scaled = view.made_by(scaled_value, "Mul")

@@ -32,7 +32,7 @@ import math
 from dataclasses import dataclass
 
 from gkestimator.core.graph import Attribute, Operator, Tensor
-from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
+from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Indices, Match, fused
 from gkestimator.lowering.patterns.view import (
     GraphView,
     Mismatch,
@@ -50,7 +50,7 @@ from gkestimator.operators.registry import Lowered, LoweringOptions, Shape, lowe
 class _Core:
     """Hold d / sqrt(mean(d^2) + eps): the operators, d, the result, and what tells the exporters' forms apart."""
 
-    covered: list[int]
+    covered: Indices
     centred: Tensor
     result: Tensor
     axis: int
@@ -165,7 +165,7 @@ def _core(view: GraphView, root: int) -> _Core:
 
 def _affine(
     view: GraphView, value: Tensor, extent: Shape, *, shifted: bool = True
-) -> tuple[list[int], Tensor | None, Tensor | None]:
+) -> tuple[Indices, Tensor | None, Tensor | None]:
     """Return an optional scale and shift over ``extent`` that follow: their operators, the scale, the shift."""
     passed, casts = view.through_casts(value)
     scaling = view.optional_reader(passed, "Mul")

@@ -18,18 +18,18 @@ scales for nothing.
 from __future__ import annotations
 
 from gkestimator.core.graph import Operator, Tensor
-from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
-from gkestimator.lowering.patterns.view import GraphView, Mismatch, is_scalar
+from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Indices, Match, fused
+from gkestimator.lowering.patterns.view import GraphView, Mismatch, Traced, is_scalar
 from gkestimator.operators.builders import input_at, output_at
 from gkestimator.operators.matmul import matmul_kernels, matmul_shape
 from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
 
 
-def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, list[int], int]:
+def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, Indices, int]:
     """Return the operand before factors and transpositions that only this product reads, those, and whether it is
     flipped.
     """
-    members: list[int] = []
+    members: Indices = []
     flipped = 0
     while view.sole_reader(value) is not None:
         index = view.made_by(value, "Mul", "Div", "Transpose")
@@ -53,11 +53,11 @@ def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, list[int], int
     return value, members, flipped
 
 
-def flattened_transpose(view: GraphView, value: Tensor) -> tuple[Tensor, list[int]]:
+def flattened_transpose(view: GraphView, value: Tensor) -> Traced:
     """Return the (B, H, S, D) behind ``value`` (B, H, D, S), where Reshape to (B*H, S, D), Transpose and Reshape
     back lie between, as torch.onnx.export(dynamo=True) turns the keys; ``value`` itself and no operators otherwise.
     """
-    members: list[int] = []
+    members: Indices = []
     at = value
     for op_type in ("Reshape", "Transpose", "Reshape"):
         if view.sole_reader(at) is not None:
@@ -140,7 +140,7 @@ def match_scaled_matmul(view: GraphView, product: int, options: LoweringOptions)
     """Return the FusedMatMul around the MatMul at index ``product``."""
     covered = [product]
     operands: list[Tensor] = []
-    transposed: list[int] = []
+    transposed: Indices = []
     for position in (0, 1):
         value, members, flipped = bare_operand(view, view.operand(product, position))
         covered += members

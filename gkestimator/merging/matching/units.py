@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.similarity import equal_values
 from gkestimator.merging.similarity.equality import floats
 from gkestimator.merging.similarity.search import whole
+
+Units: TypeAlias = "Sequence[Unit]"
 
 _ROUNDING = 1e-9  # of a start: sums of the same durations in another order are the same time
 _SAMPLES = 16
@@ -130,7 +133,7 @@ def together(a: Unit, b: Unit, tau_ms: float) -> bool:
     return high - min(starts) <= tau_ms + _ROUNDING * abs(high)
 
 
-def pairs_to_compare(units: Sequence[Unit], own: Sequence[Unit], options: MergeOptions) -> list[Pair]:
+def pairs_to_compare(units: Units, own: Units, options: MergeOptions) -> list[Pair]:
     """Return the places (in ``units``, in ``own``) of pairs whose weights are to be compared, sorted.
 
     Of one kind, start together, and not so different in size that no common block could be enough.
@@ -158,8 +161,8 @@ def pairs_to_compare(units: Sequence[Unit], own: Sequence[Unit], options: MergeO
 
 
 def equal_but_for_start(
-    units: Sequence[Unit],
-    own: Sequence[Unit],
+    units: Units,
+    own: Units,
     options: MergeOptions,
     *,
     apart: Callable[[Pair, Pair], bool],
@@ -197,9 +200,7 @@ def equal_but_for_start(
         yield possible[pair]
 
 
-def _alike(
-    units: Sequence[Unit], own: Sequence[Unit], lefts: list[int], rights: list[int], tolerance: float
-) -> Iterator[Pair]:
+def _alike(units: Units, own: Units, lefts: list[int], rights: list[int], tolerance: float) -> Iterator[Pair]:
     """Yield the pairs whose weights agree in a few places."""
     if not lefts or not rights:
         return

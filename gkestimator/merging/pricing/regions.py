@@ -5,11 +5,15 @@ replace.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.merging.algorithms import DisjointSets
 from gkestimator.merging.editing import EditableModel, Numbers, Replaces
 from gkestimator.merging.pricing.pricer import Priced
+
+NodeGroups: TypeAlias = "Sequence[Sequence[str]]"
+NameSets: TypeAlias = "dict[str, set[str]]"
 
 
 @frozen
@@ -30,11 +34,11 @@ class Region:
 def find_regions(
     model: EditableModel,
     replaces: Replaces,
-    members: Sequence[Sequence[str]],
+    members: NodeGroups,
     before: Priced,
     after: Priced,
     *,
-    parts: Sequence[Sequence[str]] = (),
+    parts: NodeGroups = (),
 ) -> list[Region]:
     """Return the regions of ``model``, in the order of their first super-operator (or node).
 
@@ -59,10 +63,10 @@ def find_regions(
 def _together(
     model: EditableModel,
     replaces: Replaces,
-    members: Sequence[Sequence[str]],
+    members: NodeGroups,
     before: Priced,
     after: Priced,
-    parts: Sequence[Sequence[str]],
+    parts: NodeGroups,
 ) -> DisjointSets[str]:
     """Tell which nodes, of both graphs, belong to one region."""
     sets = DisjointSets[str]()
@@ -91,12 +95,12 @@ def _contents(
     sets: DisjointSets[str],
     before: Priced,
     after: Priced,
-) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+) -> tuple[NameSets, NameSets]:
     """Return by region, in the order of their first merged nodes: the nodes after merging, and before it."""
     replaced = {name for originals in replaces.values() for name in originals}
     staying = {node.name for node in model.nodes}
-    merged: dict[str, set[str]] = {}
-    originals_of: dict[str, set[str]] = {}
+    merged: NameSets = {}
+    originals_of: NameSets = {}
     for node in model.nodes:
         if node.name in replaces:
             root = sets.find(node.name)

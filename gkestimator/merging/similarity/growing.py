@@ -23,6 +23,9 @@ from gkestimator.merging.similarity.lattice import Lattice
 from gkestimator.merging.similarity.reaching import Reach
 from gkestimator.merging.similarity.rectangles import earlier, largest_rectangles
 
+#: Meetings, and at most how many cells each can grow to.
+Bounded: TypeAlias = "tuple[Meetings, Ints]"
+
 WORK = 1 << 28  # values compared for one pair, after which the search gives up
 _BOX = 1 << 12  # what looking at one box costs besides, in values compared
 _AT_ONCE = 1 << 18
@@ -139,7 +142,7 @@ def _promising(
     reach: Reach | None,
     tolerance: float,
     cells: int,
-) -> tuple[Meetings, Ints]:
+) -> Bounded:
     """Return meetings around which a rectangle of ``cells`` cells may lie, and its cells at most: most first."""
     every = [np.empty((4, 0), np.int64)]
     bounds = [np.empty(0, np.int64)]
@@ -157,7 +160,7 @@ def _promising(
     return np.concatenate(every, axis=1)[:, order], joined[order]
 
 
-def _some(met: Meetings, bound: Ints, chosen: Flags) -> tuple[Meetings, Ints]:
+def _some(met: Meetings, bound: Ints, chosen: Flags) -> Bounded:
     return met[:, chosen], bound[chosen]
 
 
@@ -173,7 +176,7 @@ def _left_by_shift(a: Array, b: Array, met: Meetings) -> Ints:
 
 def _equal_patterns(
     a: Array, b: Array, met: Meetings, bound: Ints, plan: Lattice, tolerance: float
-) -> tuple[Meetings, Ints]:
+) -> Bounded:
     """Return the meetings whose patterns are equal indeed, value by value."""
     for row, column, tap in itertools.product(*map(range, plan.pattern)):
         in_a = a[met[0] + row, met[1] + column, tap]
