@@ -16,6 +16,7 @@ import numpy as np
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.tiles import pieces
 
 ArrayPair: TypeAlias = "tuple[Array, Array]"
 
@@ -93,7 +94,7 @@ def _softmax(rows: Array, cols: Array) -> ArrayPair:
     half = np.maximum(np.floor(vectors / 2), 1)
     threads = np.maximum(32, np.exp2(np.ceil(np.log2(half))))
     small = cols <= 1024
-    return np.where(small, np.ceil(rows / per_block), rows), np.where(small, 128.0, threads)
+    return np.where(small, pieces(rows, per_block), rows), np.where(small, 128.0, threads)
 
 
 def _layernorm(rows: Array, cols: Array) -> ArrayPair:
@@ -104,7 +105,7 @@ def _layernorm(rows: Array, cols: Array) -> ArrayPair:
 def _reduction(rows: Array, cols: Array) -> ArrayPair:
     """Let a block reduce up to 512 x 16 inputs of one row; short rows share a block."""
     rows_of_block = np.maximum(1, 512 / np.minimum(cols, 512))
-    blocks = np.ceil(rows / rows_of_block)
+    blocks = pieces(rows, rows_of_block)
     return np.maximum(blocks, 1), np.full(len(rows), 512.0)
 
 
@@ -129,14 +130,14 @@ def memory_launch(table: KernelTable) -> ArrayPair:
     rows = np.maximum(table.columns["rows"], 1)
     cols = np.maximum(table.columns["cols"], 1)
     elements = np.maximum(table.outputs, 1)
-    grid = np.ceil(elements / 512)
+    grid = pieces(elements, 512)
     threads = np.full(len(table), 128.0)
     for family, mask in table.by_family():
         if family in _ROWWISE:
             grid[mask], threads[mask] = _ROWWISE[family](rows[mask], cols[mask])
         elif family in _STREAMED:
             per_block, block_threads = _STREAMED[family]
-            grid[mask] = np.ceil(elements[mask] / per_block)
+            grid[mask] = pieces(elements[mask], per_block)
             threads[mask] = block_threads
     return grid, threads
 
@@ -192,11 +193,11 @@ def matrix_tiles(table: KernelTable, gpu: GpuSpec) -> Tiling:
     area = np.ones(count)
     most_parts = np.maximum(1, np.floor(k / 256))
     for choice in _TILE_CHOICES:
-        tiles = np.ceil(m / choice.rows) * np.ceil(n / choice.cols) * batch
+        tiles = pieces(m, choice.rows) * pieces(n, choice.cols) * batch
         parts = np.clip(np.floor(gpu.sms / tiles), 1, most_parts)
         blocks = tiles * parts
-        waves = np.ceil(blocks / gpu.sms)
-        cost = waves * choice.rows * choice.cols * np.ceil(k / parts) / choice.rate
+        waves = pieces(blocks, gpu.sms)
+        cost = waves * choice.rows * choice.cols * pieces(k, parts) / choice.rate
         better = cost < best
         best[better] = cost[better]
         grid[better] = blocks[better]
@@ -205,7 +206,7 @@ def matrix_tiles(table: KernelTable, gpu: GpuSpec) -> Tiling:
     slowdown = np.maximum(1.0, best * gpu.sms / (batch * m * n * k))
     # Without matrix dimensions (a recurrent layer, say) nothing is known of tiles: one per 128 x 64 outputs.
     shapeless = np.isnan(table.columns["gemm_m"])
-    grid = np.where(shapeless, np.maximum(1.0, np.ceil(table.outputs / 8192)), grid)
+    grid = np.where(shapeless, np.maximum(1.0, pieces(table.outputs, 8192)), grid)
     slowdown = np.where(shapeless, 1.0, slowdown)
     return Tiling(grid_blocks=grid, block_threads=threads, outputs=area, slowdown=slowdown)
 
@@ -222,7 +223,7 @@ def _attention(part: KernelTable, gpu: GpuSpec) -> ArrayPair:
     wide = (k > 64) & (gpu.compute_capability[0] < 8)
     flash = np.where(k > 128, 64.0, 128.0)
     queries = np.where(full, np.where(wide, 32.0, 64.0), flash)
-    blocks = np.ceil(part.size("gemm_m") / queries) * part.size("gemm_batch")
+    blocks = pieces(part.size("gemm_m"), queries) * part.size("gemm_batch")
     scores = (64 * 64 + 2 * 128 * 32 / 4) * 4.0
     shared = np.where(full, scores, (queries + 128) * k * 2)
     return blocks, np.minimum(shared, gpu.shared_bytes_per_block_max)
@@ -255,7 +256,7 @@ def launch_geometry(table: KernelTable, gpu: GpuSpec) -> Launch:
             # torch's index_select strides over the result with 128 threads and at most 8 blocks an SM.
             selects = mask & (table.variant == SCATTERED)
             outputs = table.columns["write_bytes"][selects] / table.columns["element_bytes"][selects]
-            grid[selects] = np.minimum(np.ceil(outputs / 128), 8 * gpu.sms)
+            grid[selects] = np.minimum(pieces(outputs, 128), 8 * gpu.sms)
             threads[selects] = 128.0
         elif family == Family.HOST:
             grid[mask] = 0
@@ -275,9 +276,9 @@ def blocks_per_sm(launch: Launch, gpu: GpuSpec) -> Array:
     has 1 KiB reserved per block since Ampere (CUDA C++ programming guide, compute capabilities). At least 1,
     because the kernel runs; NaN for host kernels.
     """
-    warps = np.ceil(launch.block_threads / 32)
+    warps = pieces(launch.block_threads, 32)
     by_warps = np.floor(gpu.warps_per_sm / warps)
-    per_warp = np.ceil(launch.registers_per_thread * 32 / 256) * 256
+    per_warp = pieces(launch.registers_per_thread * 32, 256) * 256
     partitions = 4
     if gpu.compute_capability == (6, 0):
         partitions = 2
@@ -304,7 +305,7 @@ def sm_utilisation_pct(launch: Launch, gpu: GpuSpec, *, of_sms: int | None = Non
     total = gpu.sms
     if of_sms is not None:
         total = of_sms
-    needed = np.ceil(launch.grid_blocks / blocks_per_sm(launch, gpu))
+    needed = pieces(launch.grid_blocks, blocks_per_sm(launch, gpu))
     used = np.minimum(needed, gpu.sms)
     return np.where(launch.grid_blocks > 0, np.minimum(100.0, 100.0 * used / total), 0.0)
 
@@ -346,7 +347,7 @@ def occupancy(
     kernels; :data:`STEADY` is fitted to the largest one of five whole models on a V100 at 23 batch sizes, which
     the rule meets within 1 point (the half wave is derived, and fits best there too).
     """
-    warps = np.ceil(launch.block_threads / 32)
+    warps = pieces(launch.block_threads, 32)
     fit = blocks_per_sm(launch, gpu)
     theoretical = np.minimum(100.0, 100.0 * fit * warps / gpu.warps_per_sm)
     slots = fit * gpu.sms

@@ -8,6 +8,7 @@ read, whole. Equal signatures (and values) share one Lowered, so equal kernels a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TypeAlias
@@ -18,7 +19,6 @@ from gkestimator.core.errors import ModelError
 from gkestimator.core.graph import Attribute, Operator, Tensor
 from gkestimator.core.kernels import Kernel
 from gkestimator.lowering.noting import leaf_tensors, with_noting_tensors
-from gkestimator.lowering.patterns.match import Attributes
 from gkestimator.lowering.results import checked_result
 from gkestimator.operators.records import OPERATORS, is_built_in
 from gkestimator.operators.registry import Kernels, Lowered, LoweringOptions, Shape
@@ -43,10 +43,10 @@ class _ByValues:
 
 Memo: TypeAlias = "dict[tuple[object, ...], Lowered | _ByValues]"
 _MEMOS: dict[LoweringOptions, Memo] = {}
-_ATTRIBUTES: dict[int, tuple[Attributes, object]] = {}
+_ATTRIBUTES: dict[int, tuple[Mapping[str, Attribute], object]] = {}
 
 
-def _attribute_key(attributes: Attributes) -> object:
+def _attribute_key(attributes: Mapping[str, Attribute]) -> object:
     if not attributes:
         return ()
     known = _ATTRIBUTES.get(id(attributes))

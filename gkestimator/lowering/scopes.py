@@ -64,14 +64,15 @@ def _runs(paths: Sequence[ModulePath]) -> tuple[list[list[int]], list[list[int]]
     begins = []
     ends = []
     for depth in range(max(map(len, paths))):
-        first = list(range(len(paths)))
-        last = list(range(len(paths)))
-        for at in range(1, len(paths)):
-            if _same_call(paths[at - 1], paths[at], depth):
-                first[at] = first[at - 1]
-        for at in range(len(paths) - 1, 0, -1):
-            if _same_call(paths[at - 1], paths[at], depth):
-                last[at - 1] = last[at]
+        first: list[int] = []
+        last: list[int] = []
+        begin = 0
+        for at, path in enumerate(paths):
+            if at and not _same_call(paths[at - 1], path, depth):
+                last += [at - 1] * (at - begin)
+                begin = at
+            first.append(begin)
+        last += [len(first) - 1] * (len(first) - begin)
         begins.append(first)
         ends.append(last)
     return begins, ends

@@ -9,6 +9,7 @@ import numpy as np
 
 from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.tiles import pieces
 
 Features: TypeAlias = tuple[Array, tuple[str, ...]]
 """(rows, features) float32, and the features' names."""
@@ -57,7 +58,7 @@ class FeatureColumns(dict[str, "Array | float"]):
         """Add what cutting each matrix product into ``tiles`` (rows, columns) gives: waves, and the useful share."""
         batch, m, n, _ = table.gemm_sizes()
         for rows, cols in tiles:
-            count = np.ceil(m / rows) * np.ceil(n / cols)
+            count = pieces(m, rows) * pieces(n, cols)
             self.add_waves(count * batch / gpu.sms, f"_{rows}x{cols}")
             self[f"useful_{rows}x{cols}"] = m * n / (count * rows * cols)
 

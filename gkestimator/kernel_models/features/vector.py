@@ -22,6 +22,7 @@ from gkestimator.kernel_models.features.tensor_cores import tensor_core_us
 from gkestimator.kernel_models.features.transfer import transfer_conv, transfer_matrix, transfer_memory
 from gkestimator.kernel_models.launch import memory_launch
 from gkestimator.kernel_models.roofline import peak_rate, roofline
+from gkestimator.kernel_models.tiles import pieces
 
 TILES = ((32, 32), (64, 64), (128, 64), (128, 128), (256, 128))
 
@@ -176,7 +177,7 @@ def _attention_features(table: KernelTable, gpu: GpuSpec) -> Features:
     # Key and value heads shared by query heads shrink what is read: 1 to 3 query-sized tensors.
     out["read_over_write"] = columns["read_bytes"] / np.maximum(columns["write_bytes"], 1)
     for rows in (64, 128):
-        out.add_waves(np.ceil(m / rows) * batch / gpu.sms, f"_{rows}")
+        out.add_waves(pieces(m, rows) * batch / gpu.sms, f"_{rows}")
     return _with_specification(out, table, gpu, matrix=True)
 
 

@@ -19,8 +19,8 @@ verified).
 from __future__ import annotations
 
 from gkestimator.core.graph import Tensor
-from gkestimator.lowering.patterns.match import Indices, Match, fused
-from gkestimator.lowering.patterns.view import GraphView, Mismatch, require_value, scalar_value
+from gkestimator.lowering.patterns.match import Match, fused
+from gkestimator.lowering.patterns.view import GraphView, Indices, Mismatch, require_value, scalar_value
 from gkestimator.operators.builders import optional_input
 from gkestimator.operators.registry import LoweringOptions
 

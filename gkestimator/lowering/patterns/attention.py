@@ -24,9 +24,9 @@ from itertools import pairwise
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Tensor, Value
-from gkestimator.lowering.patterns.match import Indices, Match, fused
+from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.products import bare_operand, flattened_transpose
-from gkestimator.lowering.patterns.view import GraphView, Mismatch, Traced, require_last_axis
+from gkestimator.lowering.patterns.view import GraphView, Indices, Mismatch, Traced, require_last_axis
 from gkestimator.operators.registry import LoweringOptions
 
 _DEPTH = 10  # factors, masks and reshapes between the product and the softmax

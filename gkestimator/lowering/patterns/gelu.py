@@ -24,8 +24,8 @@ from __future__ import annotations
 import math
 
 from gkestimator.core.graph import Tensor
-from gkestimator.lowering.patterns.match import Indices, Match, fused
-from gkestimator.lowering.patterns.view import GraphView, Mismatch, is_scalar, require_value
+from gkestimator.lowering.patterns.match import Match, fused
+from gkestimator.lowering.patterns.view import GraphView, Indices, Mismatch, is_scalar, require_value
 from gkestimator.operators.registry import LoweringOptions
 
 

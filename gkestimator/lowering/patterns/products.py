@@ -18,8 +18,8 @@ scales for nothing.
 from __future__ import annotations
 
 from gkestimator.core.graph import Operator, Tensor
-from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Indices, Match, fused
-from gkestimator.lowering.patterns.view import GraphView, Mismatch, Traced, is_scalar
+from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
+from gkestimator.lowering.patterns.view import GraphView, Indices, Mismatch, Traced, is_scalar
 from gkestimator.operators.builders import input_at, output_at
 from gkestimator.operators.matmul import matmul_kernels, matmul_shape
 from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule

@@ -14,10 +14,11 @@ from weakref import WeakKeyDictionary
 
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
 from gkestimator.core.records import frozen
-from gkestimator.lowering.patterns.match import Indices
 from gkestimator.operators.builders import optional_input
 from gkestimator.operators.registry import Shape
 
+#: Places of operators in their graph.
+Indices: TypeAlias = "list[int]"
 Operands: TypeAlias = "tuple[Tensor, Tensor]"
 #: A value, and the operators passed on the way to it.
 Traced: TypeAlias = "tuple[Tensor, Indices]"
