@@ -233,16 +233,19 @@ def _product_us(products: _Products, gpu: GpuSpec, rate: float, c: TensorConstan
     between = c.tile_cycles
     if overlapped_tiles(gpu):
         between *= _OVERLAPPED_TILES
+    batch = products.batch
+    m = products.m
+    n = products.n
     steps = pieces(products.k, _SLICE)
     parts = _SPLITS[:, None]
     share = pieces(steps, parts)
     allowed = parts <= np.maximum(1.0, steps / _STEPS_PER_SPLIT)
-    partial_bytes = parts * products.batch * products.m * products.n * 4
+    partial_bytes = parts * batch * m * n * 4
     summing = c.split_cycles / clock + partial_bytes / (c.l2_bytes_per_us * scale)
     summing = np.where(parts > 1, summing, 0.0)
-    best = np.full(len(products.m), np.inf)
+    best = np.full(len(m), np.inf)
     for rows, cols in _TILES:
-        tiles = products.batch * pieces(products.m, rows) * pieces(products.n, cols)
+        tiles = batch * pieces(m, rows) * pieces(n, cols)
         step = max(c.step_cycles, rows * cols * 2 * _SLICE / per_cycle)
         waves = counted_waves(tiles * parts / gpu.sms, c.whole_waves)
         cycles = c.prologue_cycles + waves * (between + share * step)

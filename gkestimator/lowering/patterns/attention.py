@@ -42,21 +42,18 @@ def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> 
     probabilities, after = _probabilities(view, view.result(softmax))
     second = view.reader(probabilities, "MatMul")
     if not view.reads(second, 0, probabilities):
-        raise Mismatch(f"{view.name(second)} has the probabilities as its right operand")
+        raise view.mismatch(second, "has the probabilities as its right operand")
     v = view.operand(second, 1)
     if len(v.shape) != 4:
-        raise Mismatch(f"{view.name(second)} multiplies by rank {len(v.shape)}, expected 4")
+        raise view.mismatch(second, f"multiplies by rank {len(v.shape)}, expected 4")
     masks.sort(key=lambda mask: mask.nbytes, reverse=True)
     # A causal mask is an argument (is_causal), not a tensor: transformers passes none unless some input is padded.
     causal = bool(masks) and all(is_causal(view, mask) for mask in masks)
+    tensors = masks[:1]
+    attributes = None
     if causal:
         tensors = []
-    else:
-        tensors = masks[:1]
-    if causal:
         attributes = {"is_causal": 1}
-    else:
-        attributes = None
     return fused(
         view,
         "attention",
@@ -74,13 +71,13 @@ def _queries_and_keys(view: GraphView, product: int) -> tuple[Tensor, Tensor, In
     left = view.operand(product, 0)
     right = view.operand(product, 1)
     if len(left.shape) != 4 or len(right.shape) != 4:
-        raise Mismatch(
-            f"{view.name(product)} multiplies tensors of rank {len(left.shape)} and {len(right.shape)}, expected 4"
+        raise view.mismatch(
+            product, f"multiplies tensors of rank {len(left.shape)} and {len(right.shape)}, expected 4"
         )
     q, members, q_flipped = bare_operand(view, left)
     k, k_members, k_flipped = bare_operand(view, right)
     if q_flipped:
-        raise Mismatch(f"{view.name(product)} transposes its left operand")
+        raise view.mismatch(product, "transposes its left operand")
     members += k_members
     turning: Indices = []
     if not k_flipped:
@@ -237,7 +234,7 @@ def match_bias_softmax(view: GraphView, softmax: int, options: LoweringOptions) 
     # A computed bias as large as the scores is no mask; a constant one merely meets a batch of one.
     computed = bias.shape == scores.shape and not bias.is_weight
     if data.shape != scores.shape or len(bias.shape) != rank or computed:
-        raise Mismatch(f"{view.name(add)} adds no mask that broadcasts to {list(scores.shape)}")
+        raise view.mismatch(add, f"adds no mask that broadcasts to {list(scores.shape)}")
     if bias.shape[-1] != scores.shape[-1]:
         raise Mismatch(f"{bias.name} has {bias.shape[-1]} columns, expected {scores.shape[-1]}")
     pattern = []

@@ -72,7 +72,7 @@ def match_layer_norm(view: GraphView, root: int, options: LoweringOptions) -> Ma
     rank = len(x.shape)
     axis = require_trailing(reduced_axes(view, mean), rank, view.name(mean))
     if axis != core.axis:
-        raise Mismatch(f"{view.name(mean)} and the variance are over different axes")
+        raise view.mismatch(mean, "and the variance are over different axes")
     covered = [*core.covered, *casts, subtract, mean, *mean_casts]
     extent = x.shape[core.axis :]
     tail, scale, shift = _affine(view, core.result, extent)
@@ -129,7 +129,7 @@ def _core(view: GraphView, root: int) -> _Core:
     if power:
         require_value(view.operand(square, 1), 2.0)
     elif not view.reads(square, 1, base):
-        raise Mismatch(f"{view.name(square)} multiplies two tensors, expected a square")
+        raise view.mismatch(square, "multiplies two tensors, expected a square")
     rank = len(base.shape)
     axis = require_trailing(reduced_axes(view, mean), rank, view.name(mean))
     rooted, root_casts = view.through_casts(view.result(root))
@@ -247,15 +247,15 @@ def match_group_norm(view: GraphView, norm: int, options: LoweringOptions) -> Ma
     rank = len(shape)
     grouping = rank >= 3 and len(grouped.shape) == 3
     if not grouping or grouped.shape[0] != shape[0]:
-        raise Mismatch(f"{view.name(before)} makes {list(grouped.shape)} of {list(shape)}, expected groups")
+        raise view.mismatch(before, f"makes {list(grouped.shape)} of {list(shape)}, expected groups")
     channels = shape[1]
     groups = grouped.shape[1]
     if groups < 1 or channels % groups:
         raise Mismatch(f"{view.name(norm)}: {channels} channels do not divide into {groups} groups")
-    after = view.reader(view.result(norm), "Reshape")
+    after = view.next(norm, "Reshape")
     restored = view.result(after)
     if restored.shape != shape:
-        raise Mismatch(f"{view.name(after)} does not restore the shape {list(shape)}")
+        raise view.mismatch(after, f"does not restore the shape {list(shape)}")
     covered = [before, norm, after]
     # The instance normalisation's own scale and shift (one per group) serve where no affine follows.
     scale = view.operand(norm, 1)
@@ -292,7 +292,7 @@ def match_rsqrt(view: GraphView, root: int, options: LoweringOptions) -> Match:
     if view.operators[last].op_type == "Div":
         numerator = view.operand(last, 0)
         if not view.reads(last, 1, rooted) or numerator.value is None:
-            raise Mismatch(f"{view.name(last)} does not divide 1 by the root")
+            raise view.mismatch(last, "does not divide 1 by the root")
         require_value(numerator, 1.0)
     return fused(
         view, "rsqrt", (root, last), op_type="Rsqrt", domain=FUSED_DOMAIN, inputs=(view.operand(root, 0),)

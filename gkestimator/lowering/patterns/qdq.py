@@ -107,5 +107,5 @@ def _three(view: GraphView, index: int) -> Inputs:
     """Return value, scale and zero point of a QuantizeLinear or DequantizeLinear."""
     inputs: Inputs = list(view.operators[index].inputs[:3])
     if len(inputs) < 2 or not isinstance(inputs[0], Tensor):
-        raise Mismatch(f"{view.name(index)} has {len(inputs)} inputs, expected a value and a scale")
+        raise view.mismatch(index, f"has {len(inputs)} inputs, expected a value and a scale")
     return inputs + [None] * (3 - len(inputs))

@@ -105,10 +105,9 @@ class GraphView:
     def operand(self, index: int, position: int) -> Tensor:
         """Return input ``position`` of an operator."""
         op = self.operators[index]
+        value = None
         if position < len(op.inputs):
             value = op.inputs[position]
-        else:
-            value = None
         if not isinstance(value, Tensor):
             raise Mismatch(f"{op.name} has no tensor as its input {position}")
         return value
@@ -194,6 +193,18 @@ class GraphView:
             if operand.name == value.name:
                 return other
         raise Mismatch(f"{self.operators[index].name} does not read {value.name}")
+
+    def next(self, index: int, *op_types: str) -> int:
+        """Return the sole reader of an operator's result, which must be one of ``op_types``."""
+        return self.reader(self.result(index), *op_types)
+
+    def partner(self, index: int, source: int) -> Tensor:
+        """Return the operand of a two-input operator that is not the result of the operator ``source``."""
+        return self.other(index, self.result(source))
+
+    def mismatch(self, index: int, problem: str) -> Mismatch:
+        """Return the error that says what is wrong with an operator."""
+        return Mismatch(f"{self.name(index)} {problem}")
 
     def past_casts(self, value: Tensor) -> Traced:
         """Return ``value`` before conversions between floating-point types (and copies), with those operators."""

@@ -94,23 +94,17 @@ def joined(unit: Unit, other: Unit, shared: Rectangle, *, omega: float) -> Unit 
     instead of n times, so n x ``shared`` must be more than (n - 1) x block.
     """
     before = len(unit.members)
-    cut = replace(
-        unit.block,
-        rows=shared.rows,
-        columns=shared.columns,
-        values=ValueBlock(
-            base=unit.block.values,
-            start=(shared.row_a, shared.column_a, 0),
-            stop=(shared.row_a + shared.rows, shared.column_a + shared.columns, unit.block.taps),
-        ),
-    )
+    block = unit.block
+    row = shared.row_a
+    column = shared.column_a
+    start = (row, column, 0)
+    stop = (row + shared.rows, column + shared.columns, block.taps)
+    values = ValueBlock(base=block.values, start=start, stop=stop)
+    cut = replace(block, rows=shared.rows, columns=shared.columns, values=values)
     # what n members read once must be more than what n - 1 of them shared before
-    if before > 1 and before * cut.elements <= (before - 1) * unit.block.elements:
+    if before > 1 and before * cut.elements <= (before - 1) * block.elements:
         return None
-    moved = [
-        replace(member, row=member.row + shared.row_a, column=member.column + shared.column_a)
-        for member in unit.members
-    ]
+    moved = [replace(member, row=member.row + row, column=member.column + column) for member in unit.members]
     last = replace(other.members[0], row=shared.row_b, column=shared.column_b)
     grown = Unit(members=(*moved, last), keys=(*unit.keys, *other.keys), block=cut)
     if grown.as_super().similarity >= omega:
@@ -155,7 +149,8 @@ def pairs_to_compare(units: Units, own: Units, options: MergeOptions) -> list[Pa
         first = bisect_left(bucket, (start - reach, -1))
         behind = bisect_right(bucket, (start + reach, len(units)))
         for _, i in bucket[first:behind]:
-            if together(units[i], other, options.tau_ms) and _could_share(units[i], other) >= options.omega:
+            unit = units[i]
+            if together(unit, other, options.tau_ms) and _could_share(unit, other) >= options.omega:
                 pairs.append((i, j))
     return sorted(pairs)
 

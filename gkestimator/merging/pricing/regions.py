@@ -106,15 +106,15 @@ def _contents(
             root = sets.find(node.name)
             merged.setdefault(root, set()).add(node.name)
             originals_of.setdefault(root, set()).update(replaces[node.name])
-    for priced in (before, after):
-        for group in priced.groups.values():
-            root = sets.find(group[0])
-            if root not in merged:
-                continue
-            for name in group:
-                if name in replaced:
-                    originals_of[root].add(name)
-                elif name in staying and name not in replaces:
-                    merged[root].add(name)
-                    originals_of[root].add(name)
+    for group in (*before.groups.values(), *after.groups.values()):
+        root = sets.find(group[0])
+        if root not in merged:
+            continue
+        for name in group:
+            stays = name in staying and name not in replaces
+            if name in replaced:
+                originals_of[root].add(name)
+            elif stays:
+                merged[root].add(name)
+                originals_of[root].add(name)
     return merged, originals_of
