@@ -89,11 +89,10 @@ def tile_features(tiles: Sequence[Tile], table: KernelTable, gpu: GpuSpec) -> Ar
     batch, m, n, k = table.gemm_sizes()
     waves = blocks / gpu.sms
     resident = blocks / (fit * gpu.sms)
+    bandwidth = gpu.dram_bytes_per_s / gpu.sms / gpu.boost_clock_mhz  # of an SM, a clock
     shape = [
         *map(np.log, (batch, m, n, k)),
-        np.log(table.size("conv_batch")),
-        np.log(table.size("conv_out_h")),
-        np.log(table.size("conv_in_channels")),
+        *[np.log(table.size(name)) for name in ("conv_batch", "conv_out_h", "conv_in_channels")],
         lowest_bit(n, 4),
         lowest_bit(k, 4),
     ]
@@ -107,7 +106,7 @@ def tile_features(tiles: Sequence[Tile], table: KernelTable, gpu: GpuSpec) -> Ar
         *[column[:, None] for column in shape],
         _capability(gpu),
         np.log(gpu.sms),
-        np.log(gpu.dram_bytes_per_s / gpu.sms / gpu.boost_clock_mhz),
+        np.log(bandwidth),
         np.log(gpu.l2_bytes),
         np.log(blocks),
         np.log(waves),

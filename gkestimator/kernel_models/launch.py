@@ -82,9 +82,15 @@ class Launch:
 LAUNCH_FIELDS = tuple(member.name for member in fields(Launch))
 
 
+def power_of_two(sizes: Array) -> Array:
+    """Return the least power of two that is no smaller, of each of ``sizes``."""
+    exponents = np.ceil(np.log2(sizes))
+    return np.asarray(np.exp2(exponents))
+
+
 def _softmax(rows: Array, cols: Array) -> ArrayPair:
     """Follow PyTorch's softmax: a warp a row (two rows a warp up to 128 columns) to 1,024 columns, else a block."""
-    width = np.exp2(np.ceil(np.log2(cols)))
+    width = power_of_two(cols)
     lanes = np.minimum(32, width)
     rows_of_warp = np.where(width <= 128, 2, 1)
     per_block = 128 / lanes * rows_of_warp
@@ -92,7 +98,7 @@ def _softmax(rows: Array, cols: Array) -> ArrayPair:
     # warp.
     vectors = np.minimum(np.floor(cols / 4), 1024)
     half = np.maximum(np.floor(vectors / 2), 1)
-    threads = np.maximum(32, np.exp2(np.ceil(np.log2(half))))
+    threads = np.maximum(32, power_of_two(half))
     small = cols <= 1024
     return np.where(small, pieces(rows, per_block), rows), np.where(small, 128.0, threads)
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
+from gkestimator.core.graph import Operator, OperatorGraph, Tensor
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
-from gkestimator.lowering.torch_layouts import Layouts, folded_batchnorm, folded_bias
+from gkestimator.lowering.torch_layouts import Layouts, Values, folded_batchnorm, folded_bias
 from gkestimator.operators.builders import batchnorm_kernel, elementwise_kernel, tensors_of
 from gkestimator.operators.convolution import conv_kernels, conv_shape, in_channels_last
 from gkestimator.operators.indexing import gather_kernel
@@ -24,7 +24,6 @@ from gkestimator.operators.registry import Kernels, Lowered, LoweringOptions
 Aliases: TypeAlias = "tuple[tuple[int, int], ...]"
 
 _CONVOLUTIONS = frozenset({Family.CONV, Family.DEPTHWISE})
-Values = Sequence[Value | None]
 
 # What wiring needs to know of a call besides its aliases; bits of a token.
 LAUNCHES = 1

@@ -26,6 +26,7 @@ from gkestimator.operators.records import traits_of
 from gkestimator.operators.registry import Shape, element_precision
 
 Layout: TypeAlias = "st.Strides | None"
+Values: TypeAlias = "Sequence[Value | None]"
 
 # What torch.onnx.export(dynamo=True) calls a Conv that its optimiser made and the result of a normalisation.
 _REWRITTEN = re.compile(r"node_Conv_[0-9]+")
@@ -178,7 +179,7 @@ class Layouts:
         """Return the strides of ``tensor``."""
         return self.strides.get(tensor.name) or st.contiguous(tensor.shape)
 
-    def strided(self, values: Sequence[Value | None]) -> bool:
+    def strided(self, values: Values) -> bool:
         """Return True when one of ``values`` is a tensor (or holds one) that is not contiguous."""
         known = self.strides
         if not known:
@@ -235,7 +236,7 @@ class Layouts:
         self.set(result, seen)
         return None
 
-    def copies(self, family: Family, values: Sequence[Value | None]) -> tuple[Kernel, ...]:
+    def copies(self, family: Family, values: Values) -> tuple[Kernel, ...]:
         """Return the ``contiguous`` copies that a kernel of ``family`` needs of its strided operands."""
         kernels = []
         for index, value in enumerate(values):
@@ -294,9 +295,7 @@ class Layouts:
         after = st.collapsed(result.shape, st.contiguous(result.shape), axis)
         return before != after or after > _MOST_DIMENSIONS
 
-    def result(
-        self, family: Family, keeps: bool, values: Sequence[Value | None], results: Sequence[Value | None]
-    ) -> None:
+    def result(self, family: Family, keeps: bool, values: Values, results: Values) -> None:
         """Set the layout of an operator's results: elementwise results, and those of an operator that ``keeps`` the
         layout, follow their first full-size operand, convolutions their image.
         """

@@ -26,6 +26,7 @@ from gkestimator.tables import write_bytes
 from gkestimator.tables.files import json_bytes
 
 Paths: TypeAlias = "tuple[Path, ...]"
+JsonObject: TypeAlias = "dict[str, Any]"
 
 INDEX = "index.json"
 INDEX_VERSION = 1
@@ -267,12 +268,12 @@ def _index(
     sets: Sequence[PlannedSet],
     results: Mapping[PlannedSet, MergeResult],
     failures: Mapping[PlannedSet, GkestimatorError],
-) -> dict[str, Any]:
-    entries: list[dict[str, Any]] = []
+) -> JsonObject:
+    entries: list[JsonObject] = []
     files: dict[str, list[str]] = {gpu.id: [] for gpu in placed.gpus}
     for chosen in sets:
         file: str | None = None
-        report: dict[str, Any] | None = None
+        report: JsonObject | None = None
         error: str | None = None
         if chosen in results:
             result = results[chosen]

@@ -122,22 +122,10 @@ def _matrix_half_features(table: KernelTable, gpu: GpuSpec) -> Features:
 
 def _conv_features(table: KernelTable, gpu: GpuSpec) -> Features:
     out = _products(table, gpu)
-    groups = table.size("conv_groups")
-    height = table.size("conv_kernel_h")
-    width = table.size("conv_kernel_w")
-    stride = table.size("conv_stride_h") * table.size("conv_stride_w")
     dilation = table.size("conv_dilation_h") * table.size("conv_dilation_w")
-    small = (height == width) & np.isin(height, (3, 5))
-    dense = (stride * dilation == 1) & (groups == 1)
-    out["kernel_area"] = height * width
-    out["stride"] = stride
-    out.add_logs(
-        out_w=table.size("conv_out_w"),
-        images=table.size("conv_batch"),
-        in_channels=table.size("conv_in_channels") / groups,
-        groups=groups,
-    )
-    out["winograd"] = small & dense
+    simple = out.add_window(table)
+    out.add_logs(groups=table.size("conv_groups"))
+    out["winograd"] = simple & (dilation == 1)
     return _with_specification(out, table, gpu, matrix=True)
 
 

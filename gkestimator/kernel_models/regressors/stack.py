@@ -14,6 +14,7 @@ from gkestimator.kernel_models.regressors.standardised import KernelRidge, Linea
 from gkestimator.kernel_models.regressors.trees import Forest, is_tree_width
 
 NamedArrays: TypeAlias = "dict[str, Array]"
+Names: TypeAlias = "tuple[str, ...]"
 
 MEMBERS = ("lasso", "kernel_ridge", "gradient_boosting", "xgboost", "lightgbm")
 """Names of the members, in the order of a stack's weights."""
@@ -36,7 +37,7 @@ class Stack:
     linear: Linear | None
     kernel_ridge: KernelRidge | None
     forest: Forest | None
-    forest_members: tuple[str, ...]
+    forest_members: Names
 
     def members(self, features: Array) -> NamedArrays:
         """Return each present member's (rows,) predictions, not clipped."""
@@ -96,7 +97,7 @@ class Stack:
         if low > high:
             raise BundleError(f"{where}: bounds are {low} and {high}; expected the lower first")
         linear = ridge = forest = None
-        names: tuple[str, ...] = ()
+        names: Names = ()
         present = set()
         if "lasso.weights" in arrays:
             linear = _linear(take, features)
@@ -177,7 +178,7 @@ def read_trees(arrays: Arrays, prefix: str, *, features: int, where: str) -> tup
     return feature.astype(np.intp), threshold.astype(np.float32), leaf.astype(np.float32)
 
 
-def _forest(take: _Reader, features: int) -> tuple[Forest, tuple[str, ...]]:
+def _forest(take: _Reader, features: int) -> tuple[Forest, Names]:
     feature, threshold, leaf = read_trees(take.arrays, "forest", features=features, where=take.where)
     count = take.length("forest.starts", len(TREE_MEMBERS))
     starts = take("forest.starts", (count,), low=0, high=len(leaf) - 1).astype(np.int64)

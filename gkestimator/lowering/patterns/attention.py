@@ -224,28 +224,33 @@ def _square_of_truths(tensor: Tensor) -> bool:
 def match_bias_softmax(view: GraphView, softmax: int, options: LoweringOptions) -> Match:
     """Return the BiasSoftmax that ends at the Softmax at index ``softmax``."""
     scores = view.operand(softmax, 0)
-    rank = len(scores.shape)
+    shape = scores.shape
+    rank = len(shape)
     require_last_axis(view.operators[softmax], rank)
     add = view.source(scores, "Add")
     data = view.operand(add, 0)
     bias = view.operand(add, 1)
-    if data.is_weight or data.shape != scores.shape:
+    if data.is_weight or data.shape != shape:
         data, bias = bias, data
     # A computed bias as large as the scores is no mask; a constant one merely meets a batch of one.
-    computed = bias.shape == scores.shape and not bias.is_weight
-    if data.shape != scores.shape or len(bias.shape) != rank or computed:
-        raise view.mismatch(add, f"adds no mask that broadcasts to {list(scores.shape)}")
-    if bias.shape[-1] != scores.shape[-1]:
-        raise Mismatch(f"{bias.name} has {bias.shape[-1]} columns, expected {scores.shape[-1]}")
+    mask = bias.shape
+    computed = mask == shape and not bias.is_weight
+    if data.shape != shape or len(mask) != rank or computed:
+        raise view.mismatch(add, f"adds no mask that broadcasts to {list(shape)}")
+    if mask[-1] != shape[-1]:
+        raise Mismatch(f"{bias.name} has {mask[-1]} columns, expected {shape[-1]}")
     pattern = []
-    for own, full in zip(bias.shape, scores.shape, strict=True):
+    for own, full in zip(mask, shape, strict=True):
         if full != 1:
             pattern.append(own == full)
     changes = 0
     for left, right in pairwise(pattern):
         changes += left != right
     if changes > 2 or (changes == 2 and not pattern[0]):
-        raise Mismatch(f"{bias.name} {list(bias.shape)} broadcasts along separated dimensions")
+        raise Mismatch(f"{bias.name} {list(mask)} broadcasts along separated dimensions")
+    inner = 0
+    if pattern:
+        inner = int(not pattern[0])
     return fused(
         view,
         "bias_softmax",
@@ -253,5 +258,5 @@ def match_bias_softmax(view: GraphView, softmax: int, options: LoweringOptions) 
         op_type="BiasSoftmax",
         domain="com.microsoft",
         inputs=(data, bias),
-        attributes={"axis": rank - 1, "is_inner_broadcast": int(not pattern[0]) if pattern else 0},
+        attributes={"axis": rank - 1, "is_inner_broadcast": inner},
     )
