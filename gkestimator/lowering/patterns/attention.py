@@ -100,19 +100,20 @@ def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> 
         value, "MatMul", "Add", "Mul", "Div", "Where", "Reshape", "Cast", "CastLike", "Identity"
     )
     op = view.operators[index]
-    if op.op_type == "MatMul":
+    op_type = op.op_type
+    if op_type == "MatMul":
         left, right = view.either_order(index)[0]
         if left.is_weight or right.is_weight:
             raise Mismatch(f"{op.name} multiplies by a weight, expected queries and keys")
         return index, [index]
-    if op.op_type in ("Mul", "Div"):
+    if op_type in ("Mul", "Div"):
         source, _ = view.split_scalar(index)
-        if op.op_type == "Div" and source.name != view.operand(index, 0).name:
+        if op_type == "Div" and source.name != view.operand(index, 0).name:
             raise Mismatch(f"{op.name} divides by the scores")
         product, covered = _scores(view, source, masks, depth - 1)
-    elif op.op_type == "Add":
+    elif op_type == "Add":
         product, covered = _either(view, index, (0, 1), masks, depth)
-    elif op.op_type == "Where":
+    elif op_type == "Where":
         product, covered = _either(view, index, (1, 2), masks, depth)
         masks.append(view.operand(index, 0))
     else:

@@ -175,12 +175,13 @@ class _Grown:
         while left:
             chosen = _best(units, own, left)
             for pair in sorted(chosen, key=lambda pair: (-left[pair].similarity_of_last(), pair)):
+                unit = left[pair]
                 a, b = _keys(units, own, pair)
                 if self._graph.makes_cycle(a, b):
-                    self._refuse(left[pair], "cycle")
+                    self._refuse(unit, "cycle")
                 else:
                     self._graph.contract(a, b)
-                    joins[pair] = left[pair]
+                    joins[pair] = unit
             # who lost a partner to a cycle may find another one
             free = _without(left, joins)
             left = {}
