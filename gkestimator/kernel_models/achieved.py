@@ -8,7 +8,7 @@ import numpy as np
 from gkestimator.core.kernels import Array
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
-from gkestimator.kernel_models.launch import Launch, blocks_per_sm, occupancy
+from gkestimator.kernel_models.launch import ArrayPair, Launch, blocks_per_sm, occupancy
 from gkestimator.kernel_models.regressors import Stack
 
 OCCUPANCY_FEATURES = (
@@ -26,9 +26,7 @@ OCCUPANCY_FEATURES = (
 _LEAST = 0.01
 
 
-def occupancy_features(
-    launch: Launch, duration_us: Array, streaming: Array, gpu: GpuSpec
-) -> tuple[Array, Array]:
+def occupancy_features(launch: Launch, duration_us: Array, streaming: Array, gpu: GpuSpec) -> ArrayPair:
     """Return (launches, features) float32, and the theoretical occupancy in percent.
 
     Waves are blocks over those that fit on the GPU at once, ``fill`` how full the last one is; ``streaming``: bool,

@@ -23,6 +23,7 @@ from gkestimator.kernel_models.sustained import (
     sustained_bytes_per_s,
     sustained_flops_per_s,
 )
+from gkestimator.kernel_models.tiles import pieces
 
 # Rows in work over L2 size from which re-reading a row starts to miss, and from which it always does. LayerNorm
 # moves 2 passes' worth of bytes on an A100 up to 0.7 of its L2 and 3 beyond it, softmax of wide rows 2 to 4; on
@@ -138,12 +139,12 @@ def tile_slowdown(table: KernelTable, gpu: GpuSpec) -> Array:
     best = np.full(len(table), np.inf)
     for family, mask in table.by_family():
         for rows, cols in _TILES.get((family, generation), _ALL_TILES):
-            tiles = np.ceil(m / rows) * np.ceil(n / cols) * batch
+            tiles = pieces(m, rows) * pieces(n, cols) * batch
             parts = np.clip(np.floor(gpu.sms / tiles), 1, most_parts)
             if family == Family.BMM:
                 parts = np.ones_like(parts)
-            waves = np.ceil(tiles * parts / gpu.sms)
-            steps = waves * (np.ceil(k / parts) + _PROLOGUE_K)
+            waves = pieces(tiles * parts, gpu.sms)
+            steps = waves * (pieces(k, parts) + _PROLOGUE_K)
             cost = steps * rows * cols / _TILE_RATE[rows, cols]
             best[mask] = np.minimum(best, cost)[mask]
     slowdown = np.maximum(1.0, best * gpu.sms / (batch * m * n * k))

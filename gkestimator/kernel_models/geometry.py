@@ -22,7 +22,7 @@ from gkestimator.core.records import frozen
 from gkestimator.core.values import Document, is_list, is_row, is_text, is_whole
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.columns import fill, lowest_bit
-from gkestimator.kernel_models.launch import Launch, blocks_per_sm
+from gkestimator.kernel_models.launch import ArrayPair, Launch, blocks_per_sm
 from gkestimator.kernel_models.regressors import Forest
 from gkestimator.kernel_models.regressors.trees import is_tree_width
 from gkestimator.kernel_models.tiles import Tile, parse_tile, tile_blocks
@@ -89,11 +89,10 @@ def tile_features(tiles: Sequence[Tile], table: KernelTable, gpu: GpuSpec) -> Ar
     batch, m, n, k = table.gemm_sizes()
     waves = blocks / gpu.sms
     resident = blocks / (fit * gpu.sms)
+    bandwidth = gpu.dram_bytes_per_s / gpu.sms / gpu.boost_clock_mhz  # of an SM, a clock
     shape = [
         *map(np.log, (batch, m, n, k)),
-        np.log(table.size("conv_batch")),
-        np.log(table.size("conv_out_h")),
-        np.log(table.size("conv_in_channels")),
+        *[np.log(table.size(name)) for name in ("conv_batch", "conv_out_h", "conv_in_channels")],
         lowest_bit(n, 4),
         lowest_bit(k, 4),
     ]
@@ -107,7 +106,7 @@ def tile_features(tiles: Sequence[Tile], table: KernelTable, gpu: GpuSpec) -> Ar
         *[column[:, None] for column in shape],
         _capability(gpu),
         np.log(gpu.sms),
-        np.log(gpu.dram_bytes_per_s / gpu.sms / gpu.boost_clock_mhz),
+        np.log(bandwidth),
         np.log(gpu.l2_bytes),
         np.log(blocks),
         np.log(waves),
@@ -122,9 +121,7 @@ def tile_features(tiles: Sequence[Tile], table: KernelTable, gpu: GpuSpec) -> Ar
     return _assembled(columns, len(table), len(tiles))
 
 
-def split_features(
-    tiles: Sequence[Tile], pick: Array, table: KernelTable, gpu: GpuSpec
-) -> tuple[Array, Array]:
+def split_features(tiles: Sequence[Tile], pick: Array, table: KernelTable, gpu: GpuSpec) -> ArrayPair:
     """Return (rows, splits, features) float32 of every split of the picked tiles, and the (rows,) blocks
     before a split.
 

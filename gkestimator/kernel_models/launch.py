@@ -9,12 +9,16 @@ choice (:mod:`gkestimator.kernel_models.geometry`) replaces it for the families 
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import TypeAlias
 
 import numpy as np
 
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.tiles import pieces
+
+ArrayPair: TypeAlias = "tuple[Array, Array]"
 
 # Width of an SM's port to L2 since Volta (Jia et al., Dissecting Volta, 2018).
 _L2_BYTES_PER_CLOCK_AND_SM = 64
@@ -78,9 +82,15 @@ class Launch:
 LAUNCH_FIELDS = tuple(member.name for member in fields(Launch))
 
 
-def _softmax(rows: Array, cols: Array) -> tuple[Array, Array]:
+def power_of_two(sizes: Array) -> Array:
+    """Return the least power of two that is no smaller, of each of ``sizes``."""
+    exponents = np.ceil(np.log2(sizes))
+    return np.asarray(np.exp2(exponents))
+
+
+def _softmax(rows: Array, cols: Array) -> ArrayPair:
     """Follow PyTorch's softmax: a warp a row (two rows a warp up to 128 columns) to 1,024 columns, else a block."""
-    width = np.exp2(np.ceil(np.log2(cols)))
+    width = power_of_two(cols)
     lanes = np.minimum(32, width)
     rows_of_warp = np.where(width <= 128, 2, 1)
     per_block = 128 / lanes * rows_of_warp
@@ -88,20 +98,20 @@ def _softmax(rows: Array, cols: Array) -> tuple[Array, Array]:
     # warp.
     vectors = np.minimum(np.floor(cols / 4), 1024)
     half = np.maximum(np.floor(vectors / 2), 1)
-    threads = np.maximum(32, np.exp2(np.ceil(np.log2(half))))
+    threads = np.maximum(32, power_of_two(half))
     small = cols <= 1024
-    return np.where(small, np.ceil(rows / per_block), rows), np.where(small, 128.0, threads)
+    return np.where(small, pieces(rows, per_block), rows), np.where(small, 128.0, threads)
 
 
-def _layernorm(rows: Array, cols: Array) -> tuple[Array, Array]:
+def _layernorm(rows: Array, cols: Array) -> ArrayPair:
     """Follow PyTorch's layer norm: a block a row; 32 x 4 threads where rows are whole 16-byte vectors, else 512."""
     return rows, np.where(cols % 4 == 0, 128.0, 512.0)
 
 
-def _reduction(rows: Array, cols: Array) -> tuple[Array, Array]:
+def _reduction(rows: Array, cols: Array) -> ArrayPair:
     """Let a block reduce up to 512 x 16 inputs of one row; short rows share a block."""
     rows_of_block = np.maximum(1, 512 / np.minimum(cols, 512))
-    blocks = np.ceil(rows / rows_of_block)
+    blocks = pieces(rows, rows_of_block)
     return np.maximum(blocks, 1), np.full(len(rows), 512.0)
 
 
@@ -118,7 +128,7 @@ _STREAMED = {
 }
 
 
-def memory_launch(table: KernelTable) -> tuple[Array, Array]:
+def memory_launch(table: KernelTable) -> ArrayPair:
     """Return grid blocks and threads per block of kernels that are not matrix products (float64, one per row).
 
     Elementwise kernels: 128 threads of 4 elements. Batch normalisation: 4,096 elements a block of 512 threads.
@@ -126,14 +136,14 @@ def memory_launch(table: KernelTable) -> tuple[Array, Array]:
     rows = np.maximum(table.columns["rows"], 1)
     cols = np.maximum(table.columns["cols"], 1)
     elements = np.maximum(table.outputs, 1)
-    grid = np.ceil(elements / 512)
+    grid = pieces(elements, 512)
     threads = np.full(len(table), 128.0)
     for family, mask in table.by_family():
         if family in _ROWWISE:
             grid[mask], threads[mask] = _ROWWISE[family](rows[mask], cols[mask])
         elif family in _STREAMED:
             per_block, block_threads = _STREAMED[family]
-            grid[mask] = np.ceil(elements[mask] / per_block)
+            grid[mask] = pieces(elements[mask], per_block)
             threads[mask] = block_threads
     return grid, threads
 
@@ -189,11 +199,11 @@ def matrix_tiles(table: KernelTable, gpu: GpuSpec) -> Tiling:
     area = np.ones(count)
     most_parts = np.maximum(1, np.floor(k / 256))
     for choice in _TILE_CHOICES:
-        tiles = np.ceil(m / choice.rows) * np.ceil(n / choice.cols) * batch
+        tiles = pieces(m, choice.rows) * pieces(n, choice.cols) * batch
         parts = np.clip(np.floor(gpu.sms / tiles), 1, most_parts)
         blocks = tiles * parts
-        waves = np.ceil(blocks / gpu.sms)
-        cost = waves * choice.rows * choice.cols * np.ceil(k / parts) / choice.rate
+        waves = pieces(blocks, gpu.sms)
+        cost = waves * choice.rows * choice.cols * pieces(k, parts) / choice.rate
         better = cost < best
         best[better] = cost[better]
         grid[better] = blocks[better]
@@ -202,12 +212,12 @@ def matrix_tiles(table: KernelTable, gpu: GpuSpec) -> Tiling:
     slowdown = np.maximum(1.0, best * gpu.sms / (batch * m * n * k))
     # Without matrix dimensions (a recurrent layer, say) nothing is known of tiles: one per 128 x 64 outputs.
     shapeless = np.isnan(table.columns["gemm_m"])
-    grid = np.where(shapeless, np.maximum(1.0, np.ceil(table.outputs / 8192)), grid)
+    grid = np.where(shapeless, np.maximum(1.0, pieces(table.outputs, 8192)), grid)
     slowdown = np.where(shapeless, 1.0, slowdown)
     return Tiling(grid_blocks=grid, block_threads=threads, outputs=area, slowdown=slowdown)
 
 
-def _attention(part: KernelTable, gpu: GpuSpec) -> tuple[Array, Array]:
+def _attention(part: KernelTable, gpu: GpuSpec) -> ArrayPair:
     """Return blocks and shared bytes of fused attention.
 
     FlashAttention (half precision): a block takes 128 queries (64 for heads above 128) and keeps them and a 64-key
@@ -219,7 +229,7 @@ def _attention(part: KernelTable, gpu: GpuSpec) -> tuple[Array, Array]:
     wide = (k > 64) & (gpu.compute_capability[0] < 8)
     flash = np.where(k > 128, 64.0, 128.0)
     queries = np.where(full, np.where(wide, 32.0, 64.0), flash)
-    blocks = np.ceil(part.size("gemm_m") / queries) * part.size("gemm_batch")
+    blocks = pieces(part.size("gemm_m"), queries) * part.size("gemm_batch")
     scores = (64 * 64 + 2 * 128 * 32 / 4) * 4.0
     shared = np.where(full, scores, (queries + 128) * k * 2)
     return blocks, np.minimum(shared, gpu.shared_bytes_per_block_max)
@@ -252,7 +262,7 @@ def launch_geometry(table: KernelTable, gpu: GpuSpec) -> Launch:
             # torch's index_select strides over the result with 128 threads and at most 8 blocks an SM.
             selects = mask & (table.variant == SCATTERED)
             outputs = table.columns["write_bytes"][selects] / table.columns["element_bytes"][selects]
-            grid[selects] = np.minimum(np.ceil(outputs / 128), 8 * gpu.sms)
+            grid[selects] = np.minimum(pieces(outputs, 128), 8 * gpu.sms)
             threads[selects] = 128.0
         elif family == Family.HOST:
             grid[mask] = 0
@@ -272,9 +282,9 @@ def blocks_per_sm(launch: Launch, gpu: GpuSpec) -> Array:
     has 1 KiB reserved per block since Ampere (CUDA C++ programming guide, compute capabilities). At least 1,
     because the kernel runs; NaN for host kernels.
     """
-    warps = np.ceil(launch.block_threads / 32)
+    warps = pieces(launch.block_threads, 32)
     by_warps = np.floor(gpu.warps_per_sm / warps)
-    per_warp = np.ceil(launch.registers_per_thread * 32 / 256) * 256
+    per_warp = pieces(launch.registers_per_thread * 32, 256) * 256
     partitions = 4
     if gpu.compute_capability == (6, 0):
         partitions = 2
@@ -301,7 +311,7 @@ def sm_utilisation_pct(launch: Launch, gpu: GpuSpec, *, of_sms: int | None = Non
     total = gpu.sms
     if of_sms is not None:
         total = of_sms
-    needed = np.ceil(launch.grid_blocks / blocks_per_sm(launch, gpu))
+    needed = pieces(launch.grid_blocks, blocks_per_sm(launch, gpu))
     used = np.minimum(needed, gpu.sms)
     return np.where(launch.grid_blocks > 0, np.minimum(100.0, 100.0 * used / total), 0.0)
 
@@ -331,7 +341,7 @@ def kept_up(launch: Launch, table: KernelTable) -> Array:
 
 def occupancy(
     launch: Launch, gpu: GpuSpec, *, streaming: Array | bool = False, kept: Array | float = STEADY
-) -> tuple[Array, Array]:
+) -> ArrayPair:
     """Return the theoretical and achieved occupancy of each kernel, percent of an SM's warps; host kernels 0.
 
     Achieved counts active SMs only, as Nsight Compute does. Kernels of long blocks run in waves: full waves at
@@ -343,7 +353,7 @@ def occupancy(
     kernels; :data:`STEADY` is fitted to the largest one of five whole models on a V100 at 23 batch sizes, which
     the rule meets within 1 point (the half wave is derived, and fits best there too).
     """
-    warps = np.ceil(launch.block_threads / 32)
+    warps = pieces(launch.block_threads, 32)
     fit = blocks_per_sm(launch, gpu)
     theoretical = np.minimum(100.0, 100.0 * fit * warps / gpu.warps_per_sm)
     slots = fit * gpu.sms
@@ -362,9 +372,7 @@ def occupancy(
     return np.where(runs, theoretical, 0.0), np.where(runs, np.minimum(achieved, theoretical), 0.0)
 
 
-def bandwidth_pct(
-    table: KernelTable, launch: Launch, duration_us: Array, gpu: GpuSpec
-) -> tuple[Array, Array]:
+def bandwidth_pct(table: KernelTable, launch: Launch, duration_us: Array, gpu: GpuSpec) -> ArrayPair:
     """Return percent of the peak DRAM and L2 bandwidth, one entry per kernel, at most 100: compulsory traffic
     over time."""
     columns = table.columns

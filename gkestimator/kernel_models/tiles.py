@@ -27,6 +27,12 @@ _FUSED_FILTERS = 32
 _FFT_FREQUENCIES = 32 * 17  # of a real 32 x 32 transform
 
 
+def pieces(total: Array, size: Array | float) -> Array:
+    """Return how many pieces of ``size`` cover ``total``: their ratio, rounded up."""
+    count: Array = np.ceil(total / size)
+    return count
+
+
 @frozen
 class Tile:
     """Hold a kernel class: ``algorithm`` of :data:`ALGORITHMS`, ``m`` x ``n`` outputs a block, ``threads`` of it.
@@ -158,22 +164,22 @@ def _tile_blocks(tile: Tile, table: KernelTable) -> Any:
     size = table.size
     batch, m, filters, _ = table.gemm_sizes()
     if tile.algorithm == "gemm":
-        return np.ceil(filters / tile.m) * np.ceil(m / tile.n) * batch
+        return pieces(filters, tile.m) * pieces(m, tile.n) * batch
     images = size("conv_batch")
     height = size("conv_out_h")
     width = size("conv_out_w")
     if tile.algorithm == "fused":
         n, h, w = tile.cover
-        covers = np.ceil(images / n) * np.ceil(filters / _FUSED_FILTERS)
-        return covers * np.ceil(height / (2 * h)) * np.ceil(width / (2 * w)) * batch
+        covers = pieces(images, n) * pieces(filters, _FUSED_FILTERS)
+        return covers * pieces(height, 2 * h) * pieces(width, 2 * w) * batch
     if tile.algorithm == "nonfused":
         # The transforms pad the batch to a multiple of 16 images.
-        pixels = np.ceil(images / 16) * 16 * np.ceil(height / 4) * np.ceil(width / 4)
-        return np.ceil(pixels / tile.m) * np.ceil(filters / tile.n) * 36 * batch
+        pixels = pieces(images, 16) * 16 * pieces(height, 4) * pieces(width, 4)
+        return pieces(pixels, tile.m) * pieces(filters, tile.n) * 36 * batch
     if tile.algorithm == "fft":
         # Images of up to 16 (filter overlap included) are transformed whole as 16 x 16; those beyond 32 are cut
         # into overlapping tiles, one product after another.
         padded = np.maximum(height, width) + size("conv_kernel_h") - 1
         frequencies = np.where(padded <= 16, 16 * 9, _FFT_FREQUENCIES)
-        return np.ceil(filters / tile.m) * np.ceil(images / tile.n) * frequencies * batch
-    return np.ceil(m / tile.m) * np.ceil(filters / tile.n) * batch
+        return pieces(filters, tile.m) * pieces(images, tile.n) * frequencies * batch
+    return pieces(m, tile.m) * pieces(filters, tile.n) * batch

@@ -8,6 +8,7 @@ from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import streaming_fraction
 from gkestimator.kernel_models.launch import memory_launch
+from gkestimator.kernel_models.tiles import pieces
 
 _WIDEST_WARP_ROW = 1024  # PyTorch's softmax keeps rows up to here in registers
 _CACHED_BY_SM = (7, 0)  # from Volta on, an SM's L1 keeps what its blocks read from global memory
@@ -32,7 +33,7 @@ def softmax_misses(table: KernelTable, gpu: GpuSpec) -> Array:
     wide = (table.family == Family.SOFTMAX) & (cols > _WIDEST_WARP_ROW)
     _, threads = memory_launch(table)
     fitting = np.floor(gpu.warps_per_sm * 32 / np.maximum(threads, 1))
-    rows_of_sm = np.ceil(table.size("rows") / gpu.sms)
+    rows_of_sm = pieces(table.size("rows"), gpu.sms)
     resident = np.minimum(np.clip(fitting, 1, gpu.blocks_per_sm), rows_of_sm)
     row_bytes = cols * columns["element_bytes"]
     if tuple(gpu.compute_capability) >= _CACHED_BY_SM:

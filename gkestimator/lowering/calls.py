@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
-from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
+from gkestimator.core.graph import Operator, OperatorGraph, Tensor
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
-from gkestimator.lowering.torch_layouts import Layouts, folded_batchnorm, folded_bias
+from gkestimator.lowering.torch_layouts import Layouts, Values, folded_batchnorm, folded_bias
 from gkestimator.operators.builders import batchnorm_kernel, elementwise_kernel, tensors_of
 from gkestimator.operators.convolution import conv_kernels, conv_shape, in_channels_last
 from gkestimator.operators.indexing import gather_kernel
 from gkestimator.operators.records import OPERATORS, OperatorTraits, traits_of
 from gkestimator.operators.registry import Kernels, Lowered, LoweringOptions
 
+Aliases: TypeAlias = "tuple[tuple[int, int], ...]"
+
 _CONVOLUTIONS = frozenset({Family.CONV, Family.DEPTHWISE})
-Values = Sequence[Value | None]
 
 # What wiring needs to know of a call besides its aliases; bits of a token.
 LAUNCHES = 1
@@ -51,7 +53,7 @@ class Calls:
     outputs: list[Values] = field(default_factory=list)
     kernels: list[Kernels] = field(default_factory=list)
     host_calls: list[int] = field(default_factory=list)
-    aliases: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+    aliases: list[Aliases] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     norms: dict[int, Kernel] = field(default_factory=dict)
     lowered: dict[int, tuple[Operator, Lowered]] = field(default_factory=dict)  # by id: an operator of each
@@ -66,7 +68,7 @@ class Calls:
         outputs: Values,
         kernels: Kernels,
         host_calls: int,
-        aliases: tuple[tuple[int, int], ...],
+        aliases: Aliases,
         token: int,
     ) -> None:
         """Append one call."""
@@ -157,7 +159,7 @@ class _Draft:
     outputs: Values
     kernels: Kernels
     host_calls: int
-    aliases: tuple[tuple[int, int], ...]
+    aliases: Aliases
 
 
 class _Lister:

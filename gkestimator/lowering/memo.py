@@ -23,6 +23,8 @@ from gkestimator.lowering.results import checked_result
 from gkestimator.operators.records import OPERATORS, is_built_in
 from gkestimator.operators.registry import Kernels, Lowered, LoweringOptions, Shape
 
+CallKey: TypeAlias = "tuple[object, ...]"
+
 _LIMIT = 200_000  # entries; a long-lived process starts over rather than grow
 _LONGEST_KEY = 512  # bytes of an array that stand in a key as they are; a digest stands for more
 
@@ -36,7 +38,7 @@ class _ByValues:
     """
 
     read: Shape
-    results: dict[tuple[object, ...], Lowered] = field(default_factory=dict)
+    results: dict[CallKey, Lowered] = field(default_factory=dict)
 
 
 Memo: TypeAlias = "dict[tuple[object, ...], Lowered | _ByValues]"
@@ -64,7 +66,7 @@ def _attribute_value(value: Attribute) -> str:
     return repr(value)
 
 
-def _array_key(array: np.ndarray) -> tuple[object, ...]:
+def _array_key(array: np.ndarray) -> CallKey:
     """Return what equals the key of another array only where type, shape and every element agree."""
     if array.dtype == object:
         content = repr(array.tolist()).encode()
@@ -75,7 +77,7 @@ def _array_key(array: np.ndarray) -> tuple[object, ...]:
     return (array.dtype.str, array.shape, content)
 
 
-def _signature(op: Operator) -> tuple[object, ...]:
+def _signature(op: Operator) -> CallKey:
     # An Enum hashes in Python code, its value does not: signatures hold values.
     parts: list[object] = [op.domain, op.op_type, op.version, _attribute_key(op.attributes)]
     names: list[str] = []
@@ -102,7 +104,7 @@ def _signature(op: Operator) -> tuple[object, ...]:
     return tuple(parts)
 
 
-def _values_read(op: Operator, places: Shape) -> tuple[object, ...]:
+def _values_read(op: Operator, places: Shape) -> CallKey:
     """Return the key of the values at ``places`` among the tensors of ``op``."""
     tensors = leaf_tensors(op)
     keys: list[object] = []

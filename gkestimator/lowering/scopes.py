@@ -9,9 +9,12 @@ inside reads it any more. torch's TorchScript exporter writes the module's path 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
+
+ModulePath: TypeAlias = "tuple[str, ...]"
 
 
-def module_path(name: str) -> tuple[str, ...]:
+def module_path(name: str) -> ModulePath:
     """Return the modules around a node, outermost first, by the name that TorchScript's exporter gave it; else
     ``()``.
 
@@ -27,7 +30,7 @@ def module_path(name: str) -> tuple[str, ...]:
 
 
 def held_arguments(
-    paths: Sequence[tuple[str, ...]], reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]]
+    paths: Sequence[ModulePath], reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]]
 ) -> list[list[str]]:
     """Return return, for every step the storages that Python lets go of only after it.
 
@@ -56,25 +59,26 @@ def held_arguments(
     return held
 
 
-def _runs(paths: Sequence[tuple[str, ...]]) -> tuple[list[list[int]], list[list[int]]]:
+def _runs(paths: Sequence[ModulePath]) -> tuple[list[list[int]], list[list[int]]]:
     """Return by depth and step: the first and the last step of the call of the module at that depth around it."""
     begins = []
     ends = []
     for depth in range(max(map(len, paths))):
-        first = list(range(len(paths)))
-        last = list(range(len(paths)))
-        for at in range(1, len(paths)):
-            if _same_call(paths[at - 1], paths[at], depth):
-                first[at] = first[at - 1]
-        for at in range(len(paths) - 1, 0, -1):
-            if _same_call(paths[at - 1], paths[at], depth):
-                last[at - 1] = last[at]
+        first: list[int] = []
+        last: list[int] = []
+        begin = 0
+        for at, path in enumerate(paths):
+            if at and not _same_call(paths[at - 1], path, depth):
+                last += [at - 1] * (at - begin)
+                begin = at
+            first.append(begin)
+        last += [len(first) - 1] * (len(first) - begin)
         begins.append(first)
         ends.append(last)
     return begins, ends
 
 
-def _same_call(left: tuple[str, ...], right: tuple[str, ...], depth: int) -> bool:
+def _same_call(left: ModulePath, right: ModulePath, depth: int) -> bool:
     """Return True when two neighbouring steps lie in one module at ``depth``."""
     if len(right) <= depth:
         return False

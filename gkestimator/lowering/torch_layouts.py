@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, Tensor, Value
@@ -23,6 +24,9 @@ from gkestimator.lowering import strides as st
 from gkestimator.operators.builders import int_of, ints_of, operator_axis, optional_input, optional_output
 from gkestimator.operators.records import traits_of
 from gkestimator.operators.registry import Shape, element_precision
+
+Layout: TypeAlias = "st.Strides | None"
+Values: TypeAlias = "Sequence[Value | None]"
 
 # What torch.onnx.export(dynamo=True) calls a Conv that its optimiser made and the result of a normalisation.
 _REWRITTEN = re.compile(r"node_Conv_[0-9]+")
@@ -109,18 +113,18 @@ def contiguous_copy(dtype: DType, shape: Shape, stored: int, weight: bool) -> Ke
 # What an operator, whose source has a shape and strides, makes of them for a result of another shape; None: a copy.
 
 
-def _reshaped(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+def _reshaped(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> Layout:
     return st.view(shape, strides, target)
 
 
-def _transposed(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+def _transposed(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> Layout:
     order = ints_of(op, "perm")
     if not order:
         return strides[::-1]
     return tuple([strides[dim] for dim in order])
 
 
-def _expanded(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+def _expanded(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> Layout:
     extra = len(target) - len(shape)
     widened = [0] * extra
     for before, after, stride in zip(shape, target[extra:], strides, strict=True):
@@ -129,7 +133,7 @@ def _expanded(op: Operator, shape: Shape, strides: st.Strides, target: Shape) ->
     return tuple(widened)
 
 
-def _sliced(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+def _sliced(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> Layout:
     steps = optional_input(op, 4)
     if steps is None or steps.value is None:
         return strides
@@ -147,7 +151,7 @@ def _sliced(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> s
     return tuple(stretched)
 
 
-def _selected(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> st.Strides | None:
+def _selected(op: Operator, shape: Shape, strides: st.Strides, target: Shape) -> Layout:
     axis = int_of(op, "axis", 0)
     if shape:
         index = axis % len(shape)
@@ -175,7 +179,7 @@ class Layouts:
         """Return the strides of ``tensor``."""
         return self.strides.get(tensor.name) or st.contiguous(tensor.shape)
 
-    def strided(self, values: Sequence[Value | None]) -> bool:
+    def strided(self, values: Values) -> bool:
         """Return True when one of ``values`` is a tensor (or holds one) that is not contiguous."""
         known = self.strides
         if not known:
@@ -190,7 +194,7 @@ class Layouts:
                 return True
         return False
 
-    def set(self, tensor: Tensor, strides: st.Strides | None) -> None:
+    def set(self, tensor: Tensor, strides: Layout) -> None:
         """Note the strides of ``tensor``; contiguous ones are not kept."""
         if strides is not None and not st.is_contiguous(tensor.shape, strides):
             self.strides[tensor.name] = strides
@@ -232,7 +236,7 @@ class Layouts:
         self.set(result, seen)
         return None
 
-    def copies(self, family: Family, values: Sequence[Value | None]) -> tuple[Kernel, ...]:
+    def copies(self, family: Family, values: Values) -> tuple[Kernel, ...]:
         """Return the ``contiguous`` copies that a kernel of ``family`` needs of its strided operands."""
         kernels = []
         for index, value in enumerate(values):
@@ -291,9 +295,7 @@ class Layouts:
         after = st.collapsed(result.shape, st.contiguous(result.shape), axis)
         return before != after or after > _MOST_DIMENSIONS
 
-    def result(
-        self, family: Family, keeps: bool, values: Sequence[Value | None], results: Sequence[Value | None]
-    ) -> None:
+    def result(self, family: Family, keeps: bool, values: Values, results: Values) -> None:
         """Set the layout of an operator's results: elementwise results, and those of an operator that ``keeps`` the
         layout, follow their first full-size operand, convolutions their image.
         """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor
 from gkestimator.core.records import frozen
@@ -28,6 +29,8 @@ from gkestimator.lowering.scopes import held_arguments, module_path
 from gkestimator.operators.builders import tensors_of
 from gkestimator.operators.records import NO_TRAITS, OperatorTraits, traits_of
 from gkestimator.operators.registry import Shape
+
+Names: TypeAlias = "tuple[str, ...]"
 
 _FOREVER = 1 << 62
 
@@ -56,11 +59,11 @@ class WiredStep:
     call: int
     name: str
     op_type: str
-    reads: tuple[str, ...]
+    reads: Names
     writes: tuple[tuple[str, Shape], ...]
     single: str | None
     norm: bool = False  # the BatchNorm of the call instead of its convolution
-    holds: tuple[str, ...] = ()
+    holds: Names = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
@@ -74,8 +77,8 @@ class Wiring:
     steps: tuple[WiredStep, ...]
     constants: tuple[tuple[str, int, int], ...]
     biases: Shape
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: Names
+    outputs: Names
 
 
 @dataclass(slots=True)
@@ -130,17 +133,10 @@ class _Wirer:
             else:
                 name = head.name
             if token & UNKNOWN:
+                reads = tensors_of(calls.inputs[at])
                 written = tensors_of(calls.outputs[at])
-                self._drafts.append(
-                    _Draft(
-                        at,
-                        name,
-                        head.op_type,
-                        tensors_of(calls.inputs[at]),
-                        written,
-                        list(range(len(written))),
-                    )
-                )
+                places = list(range(len(written)))
+                self._drafts.append(_Draft(at, name, head.op_type, reads, written, places))
             elif token & UNFOLDED:
                 self._unfolded(at, name)
             else:
@@ -210,10 +206,9 @@ class _Wirer:
         source, weight, bias = tensors_of(self._calls.inputs[at][:3])
         (result,) = tensors_of(self._calls.outputs[at][:1])
         inner = f"{result.storage}#conv"
+        reads = [source, weight]
         if self._calls.tokens[at] & OWN_BIAS:
-            reads = [source, weight, bias]
-        else:
-            reads = [source, weight]
+            reads.append(bias)
         self._drafts.append(_Draft(at, name, "Conv", reads, [result], [0], inner=inner))
         self._biases.append(at)
         held = [inner, bias.storage, *norm_parameters(self._calls, at)]
@@ -262,7 +257,7 @@ class _Wirer:
             last[self._resolve(tensor.storage)] = _FOREVER
         return last
 
-    def _read(self, draft: _Draft) -> tuple[str, ...]:
+    def _read(self, draft: _Draft) -> Names:
         """Return the storages that ``draft`` reads or holds; what nothing wrote is a constant, noted with its
         place.
         """
@@ -277,7 +272,7 @@ class _Wirer:
             sources[self._settle(storage)] = None
         return tuple(sources)
 
-    def _step(self, draft: _Draft, reads: tuple[str, ...]) -> WiredStep:
+    def _step(self, draft: _Draft, reads: Names) -> WiredStep:
         homes: dict[str, list[int]] = {}
         for place, tensor in zip(draft.places, draft.writes, strict=True):
             homes.setdefault(draft.inner or self._settle(tensor.storage), []).append(place)

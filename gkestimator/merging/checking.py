@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from gkestimator.core.records import frozen
 from gkestimator.merging.editing import DimSizes
 from gkestimator.merging.random_inputs import index_limits, random_inputs
 from gkestimator.onnx_io import read_model
+
+NamedArrays: TypeAlias = "dict[str, np.ndarray]"
 
 MOST_SAMPLES = 1_000_000
 _KEPT_BYTES = 256 << 20
@@ -177,13 +179,13 @@ class _Comparison:
             self._compare(range(first, min(self._samples, first + at_once)))
         return self._summary()
 
-    def _inputs(self, name: str, sample: int) -> dict[str, np.ndarray]:
+    def _inputs(self, name: str, sample: int) -> NamedArrays:
         """Return one original's inputs, drawn when they are needed: what is drawn again is the same."""
         source = self._sources[name]
         return random_inputs(source.graph, limits=source.limits, seed=self._seed, sample=sample)
 
-    def _all_inputs(self, sample: int) -> dict[str, np.ndarray]:
-        together: dict[str, np.ndarray] = {}
+    def _all_inputs(self, sample: int) -> NamedArrays:
+        together: NamedArrays = {}
         for name in self._sources:
             for key, value in self._inputs(name, sample).items():
                 together[f"{name}/{key}"] = value

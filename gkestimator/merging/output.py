@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from gkestimator.core.errors import UsageError
 from gkestimator.merging.planned import PlannedMerge
@@ -12,6 +12,8 @@ from gkestimator.merging.report import MergedModel, MergeReport, ReportedOperato
 from gkestimator.tables.files import json_bytes
 from gkestimator.tables.layout import TextColumn, markdown_table, printable, text_table
 from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text
+
+TextColumns: TypeAlias = "list[TextColumn]"
 
 REPORT_FORMATS = ("table", "json", "markdown")
 
@@ -107,7 +109,7 @@ def _text(heading: str, rows: Sequence[_Row], cell: Callable[[_Row], str], shrin
     return TextColumn(heading=heading, cells=[cell(row) for row in rows], right=False, shrink=shrink)
 
 
-def _models(report: MergeReport) -> list[TextColumn]:
+def _models(report: MergeReport) -> TextColumns:
     models = report.models
     columns = [
         _text("model", models, lambda model: model.name),
@@ -125,7 +127,7 @@ def _dims(model: MergedModel) -> str:
     return ",".join(f"{name}={size}" for name, size in sorted(model.dims.items()))
 
 
-def _operators(report: MergeReport) -> list[TextColumn]:
+def _operators(report: MergeReport) -> TextColumns:
     merged = report.merged
     columns = [
         _text("operators", merged, lambda operator: operator.operators[0], 12),
@@ -165,7 +167,7 @@ def _more(flops: int | None) -> str:
     return flops_text(flops)
 
 
-def _regions(report: MergeReport) -> list[TextColumn]:
+def _regions(report: MergeReport) -> TextColumns:
     regions = report.regions
     return [
         TextColumn(heading="region", cells=[str(number) for number in range(len(regions))]),
@@ -179,7 +181,7 @@ def _regions(report: MergeReport) -> list[TextColumn]:
     ]
 
 
-def _costs(report: MergeReport) -> list[TextColumn]:
+def _costs(report: MergeReport) -> TextColumns:
     costs = (report.before, report.after)
     names = ("models one by one", "merged")
     if report.nothing:

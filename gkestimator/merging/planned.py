@@ -25,6 +25,9 @@ from gkestimator.merging.sources import MergeSource
 from gkestimator.tables import write_bytes
 from gkestimator.tables.files import json_bytes
 
+Paths: TypeAlias = "tuple[Path, ...]"
+JsonObject: TypeAlias = "dict[str, Any]"
+
 INDEX = "index.json"
 INDEX_VERSION = 1
 _LONGEST_DIM = 2**31 - 1
@@ -69,7 +72,7 @@ class PlannedMerge:
     index: Mapping[str, Any]
     results: tuple[tuple[PlannedSet, MergeResult], ...]
     failures: tuple[tuple[PlannedSet, GkestimatorError], ...]
-    files: tuple[Path, ...]
+    files: Paths
 
 
 def planned_sets(
@@ -152,7 +155,7 @@ def merge_plan(
     sets = planned_sets(placed, gpu_catalogue(options.gpu_specs), where=str(plan))
     paths = _paths(plan, sets, models)
     names = _file_names(sets)
-    made: tuple[Path, ...] = ()
+    made: Paths = ()
     if output is not None:
         for name in (*names.values(), INDEX):
             refuse_overwriting({f"-o {output}": output / name}, [plan, *models, *options.gpu_specs])
@@ -247,7 +250,7 @@ def _file_names(sets: Sequence[PlannedSet]) -> dict[PlannedSet, str]:
     return {chosen: f"{labels[text(chosen)]}.onnx" for chosen in sets}
 
 
-def _make(folder: Path) -> tuple[Path, ...]:
+def _make(folder: Path) -> Paths:
     """Make ``folder`` and return the folders that were missing, the innermost first."""
     try:
         missing = tuple(p for p in (folder, *folder.parents) if not p.exists())
@@ -265,12 +268,12 @@ def _index(
     sets: Sequence[PlannedSet],
     results: Mapping[PlannedSet, MergeResult],
     failures: Mapping[PlannedSet, GkestimatorError],
-) -> dict[str, Any]:
-    entries: list[dict[str, Any]] = []
+) -> JsonObject:
+    entries: list[JsonObject] = []
     files: dict[str, list[str]] = {gpu.id: [] for gpu in placed.gpus}
     for chosen in sets:
         file: str | None = None
-        report: dict[str, Any] | None = None
+        report: JsonObject | None = None
         error: str | None = None
         if chosen in results:
             result = results[chosen]

@@ -82,25 +82,27 @@ def _values(graph: OperatorGraph, tensor: Tensor, limits: DimSizes, seed: int, s
             f"{graph.name}: input {tensor.name!r} is {tensor.dtype.value}: no random values are made of this type"
         )
     dtype = np.dtype(NUMPY_NAMES[tensor.dtype])
+    shape = tensor.shape
+    whole = dtype.kind in "iu"
     # by names, not by order: an input gets the same values in the original and in the merged file
     digest = hashlib.sha256(f"{seed}\0{sample}\0{graph.name}\0{tensor.name}".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:16], "little"))
     # a mask of zeros would hide all positions, and every output would be the same
     if tensor.dtype is DType.BOOL or "mask" in tensor.name.lower():
-        return np.ones(tensor.shape, dtype)
+        return np.ones(shape, dtype)
     if tensor.name in limits:
         below = max(1, limits[tensor.name])
-        if dtype.kind in "iu":
+        if whole:
             below = min(below, int(np.iinfo(dtype).max) + 1)
-        return rng.integers(0, below, tensor.shape).astype(dtype)
-    if dtype.kind in "iu" and dtype.itemsize == 1:
+        return rng.integers(0, below, shape).astype(dtype)
+    if whole and dtype.itemsize == 1:
         span = np.iinfo(dtype)
-        return rng.integers(span.min, int(span.max) + 1, tensor.shape).astype(dtype)
-    if dtype.kind in "iu":
-        return np.ones(tensor.shape, dtype)
-    values = rng.standard_normal(tensor.shape)
+        return rng.integers(span.min, int(span.max) + 1, shape).astype(dtype)
+    if whole:
+        return np.ones(shape, dtype)
+    values = rng.standard_normal(shape)
     if dtype.kind == "c":
-        values = values + 1j * rng.standard_normal(tensor.shape)
+        values = values + 1j * rng.standard_normal(shape)
     return values.astype(dtype)
 
 
@@ -115,13 +117,17 @@ def index_limits(graph: OperatorGraph) -> dict[str, int]:
     for op in graph.operators:
         sources: list[frozenset[str]] = []
         for value in op.inputs:
-            sources.append(origin.get(value.name, frozenset()) if value is not None else frozenset())
+            names = frozenset[str]()
+            if value is not None:
+                names = origin.get(value.name, names)
+            sources.append(names)
         for position, rows in _lookups(op):
             for name in sources[position]:
                 limits[name] = min(rows, limits.get(name, rows))
-        handed_on = frozenset[str]().union(
-            *(sources[place] for place in _handed_on(op) if place < len(sources))
-        )
+        handed_on = frozenset[str]()
+        for place in _handed_on(op):
+            if place < len(sources):
+                handed_on |= sources[place]
         if handed_on:
             for value in op.outputs:
                 if value is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
+from typing import TypeAlias
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.naming import find_models
@@ -12,6 +13,8 @@ from gkestimator.core.records import frozen
 from gkestimator.merging.editing import DimSizes, Numbers
 from gkestimator.merging.naming import model_names
 from gkestimator.merging.options import MOST_MODELS, MergeOptions
+
+Sizes: TypeAlias = "dict[str, int]"
 
 
 @frozen
@@ -60,26 +63,29 @@ def sources_of(paths: Sequence[Path], options: MergeOptions) -> tuple[MergeSourc
     Raises UsageError: fewer than two models, more than ``MOST_MODELS``, batch sizes that are neither one for
     all nor one each.
     """
-    if len(paths) < 2:
-        raise UsageError(
-            f"found {len(paths)} model{'' if len(paths) == 1 else 's'}, expected at least two to merge"
-        )
-    if len(paths) > MOST_MODELS:
-        raise UsageError(f"found {len(paths):,} models, expected at most {MOST_MODELS} in one file")
-    batches = _batches(options.batch_sizes, len(paths))
+    count = len(paths)
+    if count < 2:
+        ending = "s"
+        if count == 1:
+            ending = ""
+        raise UsageError(f"found {count} model{ending}, expected at least two to merge")
+    if count > MOST_MODELS:
+        raise UsageError(f"found {count:,} models, expected at most {MOST_MODELS} in one file")
+    batches = _batches(options.batch_sizes, count)
     names = model_names(paths)
-    return tuple(
-        MergeSource(path=path, name=name, batch_size=batch, dims=_dims(options.dims, name, names))
-        for path, name, batch in zip(paths, names, batches, strict=True)
-    )
+    sources = []
+    for path, name, batch in zip(paths, names, batches, strict=True):
+        dims = _dims(options.dims, name, names)
+        sources.append(MergeSource(path=path, name=name, batch_size=batch, dims=dims))
+    return tuple(sources)
 
 
-def _dims(dims: DimSizes, name: str, names: Sequence[str]) -> dict[str, int]:
+def _dims(dims: DimSizes, name: str, names: Sequence[str]) -> Sizes:
     """Return the numbers for one model: ``seq`` is for every model, ``bert/seq`` for that of the name, and
     goes before.
     """
-    every: dict[str, int] = {}
-    own: dict[str, int] = {}
+    every: Sizes = {}
+    own: Sizes = {}
     prefixes = tuple(f"{other}/" for other in names)
     for key, size in dims.items():
         if key.startswith(f"{name}/"):

@@ -9,6 +9,7 @@ import numpy as np
 
 from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.tiles import pieces
 
 Features: TypeAlias = tuple[Array, tuple[str, ...]]
 """(rows, features) float32, and the features' names."""
@@ -57,9 +58,25 @@ class FeatureColumns(dict[str, "Array | float"]):
         """Add what cutting each matrix product into ``tiles`` (rows, columns) gives: waves, and the useful share."""
         batch, m, n, _ = table.gemm_sizes()
         for rows, cols in tiles:
-            count = np.ceil(m / rows) * np.ceil(n / cols)
+            count = pieces(m, rows) * pieces(n, cols)
             self.add_waves(count * batch / gpu.sms, f"_{rows}x{cols}")
             self[f"useful_{rows}x{cols}"] = m * n / (count * rows * cols)
+
+    def add_window(self, table: KernelTable) -> Array:
+        """Add the filters of convolutions and what they run over.
+
+        Return the mask of those of one group that are 3 x 3 or 5 x 5 and take steps of 1.
+        """
+        height = table.size("conv_kernel_h")
+        width = table.size("conv_kernel_w")
+        stride = table.size("conv_stride_h") * table.size("conv_stride_w")
+        groups = table.size("conv_groups")
+        channels = table.size("conv_in_channels") / groups
+        self["kernel_area"] = height * width
+        self["stride"] = stride
+        self.add_logs(out_w=table.size("conv_out_w"), images=table.size("conv_batch"), in_channels=channels)
+        small = (height == width) & np.isin(height, (3, 5))
+        return np.asarray(small & (stride == 1) & (groups == 1))
 
     def matrix(self, count: int) -> Features:
         """Return the columns of ``count`` rows as one matrix."""

@@ -15,6 +15,7 @@ from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.columns import FeatureColumns, fill
 from gkestimator.kernel_models.launch import matrix_tiles
 from gkestimator.kernel_models.roofline import Roofline
+from gkestimator.kernel_models.tiles import pieces
 
 TENSOR_CORE_CHANNELS = 8
 """Tensor cores take half-precision channels by eights (cuDNN developer guide); fewer are padded."""
@@ -30,7 +31,7 @@ def whole_channels(table: KernelTable) -> Array:
     result = np.ones(len(table))
     for name in ("conv_in_channels", "conv_out_channels"):
         channels = np.maximum(table.size(name) / groups, 1.0)
-        result *= np.ceil(channels / TENSOR_CORE_CHANNELS) * TENSOR_CORE_CHANNELS / channels
+        result *= pieces(channels, TENSOR_CORE_CHANNELS) * TENSOR_CORE_CHANNELS / channels
     return result
 
 
@@ -64,7 +65,7 @@ def convolution_columns(table: KernelTable, gpu: GpuSpec, roof: Roofline) -> Fea
     out = FeatureColumns()
     for tile in _OUTPUT_TILES:
         points = (tile + 2) ** 2
-        tiles = batch * np.ceil(out_h / tile) * np.ceil(out_w / tile)
+        tiles = batch * pieces(out_h, tile) * pieces(out_w, tile)
         compute = 2 * points * tiles * channels * filters * us_per_flop
         transformed = points * 2 * (tiles * (channels + filters) + channels * filters)
         memory = (inout + transformed) * element_bytes * us_per_byte
@@ -73,14 +74,14 @@ def convolution_columns(table: KernelTable, gpu: GpuSpec, roof: Roofline) -> Fea
         out[f"winograd{tile}_time"] = np.where(fits, over(compute + memory), 0.0)
     # The last tile is the one whose products run apart; ``points`` and ``tiles`` are its.
     for rows, cols in _PRODUCT_TILES:
-        blocks = np.ceil(tiles / rows) * np.ceil(filters / cols)
+        blocks = pieces(tiles, rows) * pieces(filters, cols)
         waves = blocks * points / gpu.sms
         useful = tiles * filters / (blocks * rows * cols)
         name = f"{rows}x{cols}"
         out[f"winograd4_log_waves_{name}"] = np.where(fits, np.log(waves), 0.0)
         out[f"winograd4_fill_{name}"] = np.where(fits, fill(waves), 1.0)
         out[f"winograd4_useful_{name}"] = np.where(fits, useful, 1.0)
-    out["winograd4_useful"] = out_h * out_w / (np.ceil(out_h / 4) * np.ceil(out_w / 4) * 16)
+    out["winograd4_useful"] = out_h * out_w / (pieces(out_h, 4) * pieces(out_w, 4) * 16)
     columns = batch * out_h * out_w * channels * kernel_h * kernel_w
     out["columns"] = over(columns * element_bytes * us_per_byte)
     out.add_logs(in_over_out_pixels=in_pixels / (out_h * out_w), out_h=out_h)

@@ -11,6 +11,7 @@ from gkestimator.kernel_models.features.columns import LEAST_US, FeatureColumns,
 from gkestimator.kernel_models.features.tensor_attention import fused_attention_us
 from gkestimator.kernel_models.features.tensor_cores import has_tensor_cores, tensor_core_us
 from gkestimator.kernel_models.roofline import roofline
+from gkestimator.kernel_models.tiles import pieces
 
 _TILES = ((64, 64), (128, 128), (256, 128))
 _SECTOR = 16  # half floats in a sector of 32 bytes
@@ -52,5 +53,5 @@ def fused_attention_features(table: KernelTable, gpu: GpuSpec) -> Features:
     scores = batch * m * n
     out["counted_work"] = np.minimum(columns["flops"] / (scores * (4 * k + 6)), 1.0)
     out["read_over_write"] = columns["read_bytes"] / np.maximum(columns["write_bytes"], 1)
-    out.add_waves(np.ceil(m / 128) * batch / gpu.sms)
+    out.add_waves(pieces(m, 128) * batch / gpu.sms)
     return out.matrix(len(table))

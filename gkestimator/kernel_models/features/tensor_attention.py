@@ -24,6 +24,7 @@ from gkestimator.kernel_models.features.tensor_cores import (
     tensor_clock_mhz,
     tensor_peak,
 )
+from gkestimator.kernel_models.tiles import pieces
 
 _SLICE = 64  # keys a step
 _QUERIES = ((64.0, 1.15), (128.0, 1.0))  # tile of queries, and the softmax's cost per score in it
@@ -126,8 +127,8 @@ def _slowdown(variant: Array, gpu: GpuSpec, precision: str) -> Array:
 
 def _padded_heads(size: Array) -> Array:
     """Return head sizes padded to 64, then to steps of 32, above 128 to steps of 64."""
-    middle = np.ceil(size / 32) * 32
-    large = np.ceil(size / 64) * 64
+    middle = pieces(size, 32) * 32
+    large = pieces(size, 64) * 64
     return np.where(size <= 64, 64.0, np.where(size <= 128, middle, large))
 
 
@@ -142,14 +143,14 @@ def _attention_us(calls: _Calls, gpu: GpuSpec, precision: str, c: AttentionConst
         efficiency = _HALF_RATE_EFFICIENCY
         overlap = _HALF_RATE_OVERLAP
     products = 4 * _padded_heads(calls.size) / (per_cycle * efficiency)
-    steps = np.ceil(calls.keys / _SLICE)
+    steps = pieces(calls.keys, _SLICE)
     best = np.full(len(steps), np.inf)
     for tile, softmax in _QUERIES:
         diagonal = np.where(calls.share < 0.75, tile / (2 * _SLICE), 0.0)
         mean_steps = np.minimum(steps, steps * calls.share + diagonal)
         score = products + c.score_cycles * softmax
         step = np.maximum(c.step_cycles, tile * _SLICE * score * calls.slowdown)
-        tiles = calls.heads * np.ceil(calls.queries / tile)
+        tiles = calls.heads * pieces(calls.queries, tile)
         waves = counted_waves(tiles / gpu.sms, c.whole_waves)
         cycles = c.prologue_cycles + waves * (c.tile_cycles + mean_steps * step)
         best = np.minimum(best, cycles / clock)

@@ -22,6 +22,7 @@ from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.roofline import peak_rate
 from gkestimator.kernel_models.sustained import sustained_bytes_per_s
+from gkestimator.kernel_models.tiles import pieces
 
 _TILES = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
 _SPLITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
@@ -188,7 +189,7 @@ def _padded_channels(table: KernelTable) -> Array:
     inputs = table.columns["conv_in_channels"]
     groups = np.fmax(table.columns["conv_groups"], 1.0)
     channels = np.fmax(inputs / groups, 1.0)
-    padded = np.where(channels <= 4, 4.0, np.ceil(channels / 8) * 8)
+    padded = np.where(channels <= 4, 4.0, pieces(channels, 8) * 8)
     return np.where(np.isnan(inputs), 1.0, padded / channels)
 
 
@@ -232,16 +233,19 @@ def _product_us(products: _Products, gpu: GpuSpec, rate: float, c: TensorConstan
     between = c.tile_cycles
     if overlapped_tiles(gpu):
         between *= _OVERLAPPED_TILES
-    steps = np.ceil(products.k / _SLICE)
+    batch = products.batch
+    m = products.m
+    n = products.n
+    steps = pieces(products.k, _SLICE)
     parts = _SPLITS[:, None]
-    share = np.ceil(steps / parts)
+    share = pieces(steps, parts)
     allowed = parts <= np.maximum(1.0, steps / _STEPS_PER_SPLIT)
-    partial_bytes = parts * products.batch * products.m * products.n * 4
+    partial_bytes = parts * batch * m * n * 4
     summing = c.split_cycles / clock + partial_bytes / (c.l2_bytes_per_us * scale)
     summing = np.where(parts > 1, summing, 0.0)
-    best = np.full(len(products.m), np.inf)
+    best = np.full(len(m), np.inf)
     for rows, cols in _TILES:
-        tiles = products.batch * np.ceil(products.m / rows) * np.ceil(products.n / cols)
+        tiles = batch * pieces(m, rows) * pieces(n, cols)
         step = max(c.step_cycles, rows * cols * 2 * _SLICE / per_cycle)
         waves = counted_waves(tiles * parts / gpu.sms, c.whole_waves)
         cycles = c.prologue_cycles + waves * (between + share * step)

@@ -20,6 +20,7 @@ from gkestimator.kernel_models.attainable import (
     tile_slowdown,
 )
 from gkestimator.kernel_models.features.columns import LEAST_US, FeatureColumns, Features
+from gkestimator.kernel_models.launch import power_of_two
 from gkestimator.kernel_models.sustained import library_generation, sustained_bytes_per_s
 
 _TILES = ((32, 32), (64, 64), (128, 64), (128, 128))
@@ -64,19 +65,7 @@ def transfer_matrix(table: KernelTable, gpu: GpuSpec) -> Features:
 def transfer_conv(table: KernelTable, gpu: GpuSpec) -> Features:
     """Return the features of convolutions: those of their implicit product, and what decides the algorithm."""
     out = _products(table, gpu)
-    height = table.size("conv_kernel_h")
-    width = table.size("conv_kernel_w")
-    stride = table.size("conv_stride_h") * table.size("conv_stride_w")
-    groups = table.size("conv_groups")
-    small = (height == width) & np.isin(height, (3, 5))
-    out["kernel_area"] = height * width
-    out["stride"] = stride
-    out.add_logs(
-        out_w=table.size("conv_out_w"),
-        images=table.size("conv_batch"),
-        in_channels=table.size("conv_in_channels") / groups,
-    )
-    out["winograd"] = small & (stride == 1) & (groups == 1)
+    out["winograd"] = out.add_window(table)
     return out.matrix(len(table))
 
 
@@ -94,7 +83,7 @@ def transfer_memory(table: KernelTable, gpu: GpuSpec) -> Features:
         cols=cols,
     )
     out.add_alignments(cols=cols)
-    out["useful_cols"] = cols / np.exp2(np.ceil(np.log2(cols)))
+    out["useful_cols"] = cols / power_of_two(cols)
     out["element_bytes"] = columns["element_bytes"]
     out["inputs"] = columns["inputs"]
     out.add_waves(shape.waves)

@@ -22,6 +22,7 @@ from gkestimator.kernel_models.features.tensor_cores import tensor_core_us
 from gkestimator.kernel_models.features.transfer import transfer_conv, transfer_matrix, transfer_memory
 from gkestimator.kernel_models.launch import memory_launch
 from gkestimator.kernel_models.roofline import peak_rate, roofline
+from gkestimator.kernel_models.tiles import pieces
 
 TILES = ((32, 32), (64, 64), (128, 64), (128, 128), (256, 128))
 
@@ -121,22 +122,10 @@ def _matrix_half_features(table: KernelTable, gpu: GpuSpec) -> Features:
 
 def _conv_features(table: KernelTable, gpu: GpuSpec) -> Features:
     out = _products(table, gpu)
-    groups = table.size("conv_groups")
-    height = table.size("conv_kernel_h")
-    width = table.size("conv_kernel_w")
-    stride = table.size("conv_stride_h") * table.size("conv_stride_w")
     dilation = table.size("conv_dilation_h") * table.size("conv_dilation_w")
-    small = (height == width) & np.isin(height, (3, 5))
-    dense = (stride * dilation == 1) & (groups == 1)
-    out["kernel_area"] = height * width
-    out["stride"] = stride
-    out.add_logs(
-        out_w=table.size("conv_out_w"),
-        images=table.size("conv_batch"),
-        in_channels=table.size("conv_in_channels") / groups,
-        groups=groups,
-    )
-    out["winograd"] = small & dense
+    simple = out.add_window(table)
+    out.add_logs(groups=table.size("conv_groups"))
+    out["winograd"] = simple & (dilation == 1)
     return _with_specification(out, table, gpu, matrix=True)
 
 
@@ -176,7 +165,7 @@ def _attention_features(table: KernelTable, gpu: GpuSpec) -> Features:
     # Key and value heads shared by query heads shrink what is read: 1 to 3 query-sized tensors.
     out["read_over_write"] = columns["read_bytes"] / np.maximum(columns["write_bytes"], 1)
     for rows in (64, 128):
-        out.add_waves(np.ceil(m / rows) * batch / gpu.sms, f"_{rows}")
+        out.add_waves(pieces(m, rows) * batch / gpu.sms, f"_{rows}")
     return _with_specification(out, table, gpu, matrix=True)
 
 

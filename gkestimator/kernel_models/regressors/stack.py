@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from gkestimator.core.kernels import Array, Arrays
 from gkestimator.core.records import frozen
 from gkestimator.kernel_models.regressors.standardised import KernelRidge, Linear
 from gkestimator.kernel_models.regressors.trees import Forest, is_tree_width
+
+NamedArrays: TypeAlias = "dict[str, Array]"
+Names: TypeAlias = "tuple[str, ...]"
 
 MEMBERS = ("lasso", "kernel_ridge", "gradient_boosting", "xgboost", "lightgbm")
 """Names of the members, in the order of a stack's weights."""
@@ -33,11 +37,11 @@ class Stack:
     linear: Linear | None
     kernel_ridge: KernelRidge | None
     forest: Forest | None
-    forest_members: tuple[str, ...]
+    forest_members: Names
 
-    def members(self, features: Array) -> dict[str, Array]:
+    def members(self, features: Array) -> NamedArrays:
         """Return each present member's (rows,) predictions, not clipped."""
-        predictions: dict[str, Array] = {}
+        predictions: NamedArrays = {}
         if self.linear is not None:
             predictions["lasso"] = self.linear.predict(features)
         if self.kernel_ridge is not None:
@@ -62,7 +66,7 @@ class Stack:
             clipped.append(values)
         return np.clip(total, self.low, self.high), disagreement(clipped, rows)
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> NamedArrays:
         """Return everything as named arrays (what :meth:`from_arrays` takes)."""
         arrays = {
             "weights": np.array([self.weights.get(name, 0.0) for name in MEMBERS]),
@@ -93,7 +97,7 @@ class Stack:
         if low > high:
             raise BundleError(f"{where}: bounds are {low} and {high}; expected the lower first")
         linear = ridge = forest = None
-        names: tuple[str, ...] = ()
+        names: Names = ()
         present = set()
         if "lasso.weights" in arrays:
             linear = _linear(take, features)
@@ -125,7 +129,7 @@ class Stack:
         )
 
 
-def _named(prefix: str, part: object, names: Sequence[str]) -> dict[str, Array]:
+def _named(prefix: str, part: object, names: Sequence[str]) -> NamedArrays:
     return {f"{prefix}.{name}": getattr(part, name) for name in names}
 
 
@@ -174,7 +178,7 @@ def read_trees(arrays: Arrays, prefix: str, *, features: int, where: str) -> tup
     return feature.astype(np.intp), threshold.astype(np.float32), leaf.astype(np.float32)
 
 
-def _forest(take: _Reader, features: int) -> tuple[Forest, tuple[str, ...]]:
+def _forest(take: _Reader, features: int) -> tuple[Forest, Names]:
     feature, threshold, leaf = read_trees(take.arrays, "forest", features=features, where=take.where)
     count = take.length("forest.starts", len(TREE_MEMBERS))
     starts = take("forest.starts", (count,), low=0, high=len(leaf) - 1).astype(np.int64)

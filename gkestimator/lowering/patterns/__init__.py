@@ -142,4 +142,4 @@ def _search(graph: OperatorGraph, options: LoweringOptions, refusals: list[Refus
 def _require_free(view: GraphView, match: Match, taken: bytearray) -> None:
     for member in match.covered:
         if taken[member]:
-            raise Mismatch(f"{view.name(member)} belongs to another group already")
+            raise view.mismatch(member, "belongs to another group already")

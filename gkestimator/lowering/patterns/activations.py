@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from gkestimator.core.graph import Tensor
 from gkestimator.lowering.patterns.match import Match, fused
-from gkestimator.lowering.patterns.view import GraphView, Mismatch, require_value, scalar_value
+from gkestimator.lowering.patterns.view import GraphView, Indices, Mismatch, require_value, scalar_value
 from gkestimator.operators.builders import optional_input
 from gkestimator.operators.registry import LoweringOptions
 
@@ -28,8 +28,8 @@ from gkestimator.operators.registry import LoweringOptions
 def match_sigmoid_gate(view: GraphView, sigmoid: int, options: LoweringOptions) -> Match:
     """Return the SiLU or QuickGELU around the Sigmoid at index ``sigmoid``."""
     argument = view.operand(sigmoid, 0)
-    gated = view.reader(view.result(sigmoid), "Mul")
-    x = view.other(gated, view.result(sigmoid))
+    gated = view.next(sigmoid, "Mul")
+    x = view.partner(gated, sigmoid)
     if x.name == argument.name:
         if options.runtime == "onnxruntime":
             return _quick_gelu(view, [sigmoid, gated], x, 1.0)
@@ -56,7 +56,7 @@ def match_sigmoid_gate(view: GraphView, sigmoid: int, options: LoweringOptions) 
     return _quick_gelu(view, [scaled, sigmoid, gated], x, alpha)
 
 
-def _quick_gelu(view: GraphView, covered: list[int], x: Tensor, alpha: float) -> Match:
+def _quick_gelu(view: GraphView, covered: Indices, x: Tensor, alpha: float) -> Match:
     return fused(
         view,
         "quick_gelu",
@@ -76,9 +76,9 @@ def match_hard_sigmoid_swish(view: GraphView, gate: int, options: LoweringOption
     sixth = isinstance(alpha, float) and abs(alpha - 1 / 6) <= 1e-4
     if not sixth or beta != 0.5:
         raise Mismatch(f"{op.name} has slope {alpha} and offset {beta}, expected 1/6 and 0.5")
-    product = view.reader(view.result(gate), "Mul")
+    product = view.next(gate, "Mul")
     x = view.operand(gate, 0)
-    if view.other(product, view.result(gate)).name != x.name:
+    if view.partner(product, gate).name != x.name:
         raise Mismatch(f"{op.name} gates another tensor than {x.name}")
     return fused(view, "hard_swish", [gate, product], op_type="HardSwish", version=14, inputs=(x,))
 
@@ -91,8 +91,8 @@ def match_clip_swish(view: GraphView, clip: int, options: LoweringOptions) -> Ma
     shift = view.source(view.operand(clip, 0), "Add")
     x, three = view.split_scalar(shift)
     require_value(three, 3.0)
-    first = view.reader(view.result(clip), "Mul", "Div")
-    second = view.reader(view.result(first), "Mul", "Div")
+    first = view.next(clip, "Mul", "Div")
+    second = view.next(first, "Mul", "Div")
     seen_x = False
     for index, value in ((first, view.result(clip)), (second, view.result(first))):
         rest = view.other(index, value)
@@ -104,7 +104,7 @@ def match_clip_swish(view: GraphView, clip: int, options: LoweringOptions) -> Ma
         else:
             require_value(rest, 1 / 6)
     if not seen_x:
-        raise Mismatch(f"{view.name(second)} does not multiply by {x.name}")
+        raise view.mismatch(second, f"does not multiply by {x.name}")
     return fused(
         view, "hard_swish", [shift, clip, first, second], op_type="HardSwish", version=14, inputs=(x,)
     )
@@ -126,16 +126,16 @@ def _bounds(view: GraphView, clip: int) -> None:
 def match_mish(view: GraphView, softplus: int, options: LoweringOptions) -> Match:
     """Return the Mish that starts at the Softplus at index ``softplus``."""
     x = view.operand(softplus, 0)
-    tanh = view.reader(view.result(softplus), "Tanh")
-    product = view.reader(view.result(tanh), "Mul")
-    if view.other(product, view.result(tanh)).name != x.name:
-        raise Mismatch(f"{view.name(product)} does not multiply by {x.name}")
+    tanh = view.next(softplus, "Tanh")
+    product = view.next(tanh, "Mul")
+    if view.partner(product, tanh).name != x.name:
+        raise view.mismatch(product, f"does not multiply by {x.name}")
     return fused(view, "mish", [softplus, tanh, product], op_type="Mish", version=18, inputs=(x,))
 
 
 def match_relu_clip(view: GraphView, relu: int, options: LoweringOptions) -> Match:
     """Return the Clip that swallows the Relu at index ``relu``."""
-    clip = view.reader(view.result(relu), "Clip")
+    clip = view.next(relu, "Clip")
     op = view.operators[clip]
     if "min" in op.attributes:
         lower = op.attributes["min"]

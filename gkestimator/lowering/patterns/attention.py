@@ -26,7 +26,7 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Tensor, Value
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.products import bare_operand, flattened_transpose
-from gkestimator.lowering.patterns.view import GraphView, Mismatch, require_last_axis
+from gkestimator.lowering.patterns.view import GraphView, Indices, Mismatch, Traced, require_last_axis
 from gkestimator.operators.registry import LoweringOptions
 
 _DEPTH = 10  # factors, masks and reshapes between the product and the softmax
@@ -42,21 +42,18 @@ def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> 
     probabilities, after = _probabilities(view, view.result(softmax))
     second = view.reader(probabilities, "MatMul")
     if not view.reads(second, 0, probabilities):
-        raise Mismatch(f"{view.name(second)} has the probabilities as its right operand")
+        raise view.mismatch(second, "has the probabilities as its right operand")
     v = view.operand(second, 1)
     if len(v.shape) != 4:
-        raise Mismatch(f"{view.name(second)} multiplies by rank {len(v.shape)}, expected 4")
+        raise view.mismatch(second, f"multiplies by rank {len(v.shape)}, expected 4")
     masks.sort(key=lambda mask: mask.nbytes, reverse=True)
     # A causal mask is an argument (is_causal), not a tensor: transformers passes none unless some input is padded.
     causal = bool(masks) and all(is_causal(view, mask) for mask in masks)
+    tensors = masks[:1]
+    attributes = None
     if causal:
         tensors = []
-    else:
-        tensors = masks[:1]
-    if causal:
         attributes = {"is_causal": 1}
-    else:
-        attributes = None
     return fused(
         view,
         "attention",
@@ -69,20 +66,20 @@ def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> 
     )
 
 
-def _queries_and_keys(view: GraphView, product: int) -> tuple[Tensor, Tensor, list[int]]:
+def _queries_and_keys(view: GraphView, product: int) -> tuple[Tensor, Tensor, Indices]:
     """Return queries and keys, both (B, H, S, D), as they come into the first product, and what prepares them."""
     left = view.operand(product, 0)
     right = view.operand(product, 1)
     if len(left.shape) != 4 or len(right.shape) != 4:
-        raise Mismatch(
-            f"{view.name(product)} multiplies tensors of rank {len(left.shape)} and {len(right.shape)}, expected 4"
+        raise view.mismatch(
+            product, f"multiplies tensors of rank {len(left.shape)} and {len(right.shape)}, expected 4"
         )
     q, members, q_flipped = bare_operand(view, left)
     k, k_members, k_flipped = bare_operand(view, right)
     if q_flipped:
-        raise Mismatch(f"{view.name(product)} transposes its left operand")
+        raise view.mismatch(product, "transposes its left operand")
     members += k_members
-    turning: list[int] = []
+    turning: Indices = []
     if not k_flipped:
         k, turning = flattened_transpose(view, k)
         members += turning
@@ -93,7 +90,7 @@ def _queries_and_keys(view: GraphView, product: int) -> tuple[Tensor, Tensor, li
     return q, k, members
 
 
-def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> tuple[int, list[int]]:
+def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> tuple[int, Indices]:
     """Return the product that ``value`` is made of and the operators between; what is added or selects goes to
     ``masks``.
     """
@@ -103,19 +100,20 @@ def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> 
         value, "MatMul", "Add", "Mul", "Div", "Where", "Reshape", "Cast", "CastLike", "Identity"
     )
     op = view.operators[index]
-    if op.op_type == "MatMul":
+    op_type = op.op_type
+    if op_type == "MatMul":
         left, right = view.either_order(index)[0]
         if left.is_weight or right.is_weight:
             raise Mismatch(f"{op.name} multiplies by a weight, expected queries and keys")
         return index, [index]
-    if op.op_type in ("Mul", "Div"):
+    if op_type in ("Mul", "Div"):
         source, _ = view.split_scalar(index)
-        if op.op_type == "Div" and source.name != view.operand(index, 0).name:
+        if op_type == "Div" and source.name != view.operand(index, 0).name:
             raise Mismatch(f"{op.name} divides by the scores")
         product, covered = _scores(view, source, masks, depth - 1)
-    elif op.op_type == "Add":
+    elif op_type == "Add":
         product, covered = _either(view, index, (0, 1), masks, depth)
-    elif op.op_type == "Where":
+    elif op_type == "Where":
         product, covered = _either(view, index, (1, 2), masks, depth)
         masks.append(view.operand(index, 0))
     else:
@@ -125,7 +123,7 @@ def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> 
 
 def _either(
     view: GraphView, index: int, positions: tuple[int, int], masks: list[Tensor], depth: int
-) -> tuple[int, list[int]]:
+) -> tuple[int, Indices]:
     """Return the side of an Add or Where that holds the scores; the other side is a mask (or the value that fills
     in).
     """
@@ -148,9 +146,9 @@ def _either(
     raise Mismatch(f"no operand of {view.name(index)} comes from a product of queries and keys")
 
 
-def _probabilities(view: GraphView, value: Tensor) -> tuple[Tensor, list[int]]:
+def _probabilities(view: GraphView, value: Tensor) -> Traced:
     """Return the probabilities after what stands between softmax and the second product, and those operators."""
-    covered: list[int] = []
+    covered: Indices = []
     while True:
         following = view.optional_reader(value, "Dropout", "Cast", "CastLike", "Identity")
         if following is None:
@@ -164,7 +162,7 @@ def _probabilities(view: GraphView, value: Tensor) -> tuple[Tensor, list[int]]:
         value = view.result(following)
 
 
-def _nan_guard(view: GraphView, value: Tensor) -> list[int] | None:
+def _nan_guard(view: GraphView, value: Tensor) -> Indices | None:
     """Return IsNaN and Where that put zeros where a row has no key, else None."""
     readers = view.consumers.get(value.name, ())
     if len(readers) != 2 or value.name in view.outputs:
@@ -227,28 +225,33 @@ def _square_of_truths(tensor: Tensor) -> bool:
 def match_bias_softmax(view: GraphView, softmax: int, options: LoweringOptions) -> Match:
     """Return the BiasSoftmax that ends at the Softmax at index ``softmax``."""
     scores = view.operand(softmax, 0)
-    rank = len(scores.shape)
+    shape = scores.shape
+    rank = len(shape)
     require_last_axis(view.operators[softmax], rank)
     add = view.source(scores, "Add")
     data = view.operand(add, 0)
     bias = view.operand(add, 1)
-    if data.is_weight or data.shape != scores.shape:
+    if data.is_weight or data.shape != shape:
         data, bias = bias, data
     # A computed bias as large as the scores is no mask; a constant one merely meets a batch of one.
-    computed = bias.shape == scores.shape and not bias.is_weight
-    if data.shape != scores.shape or len(bias.shape) != rank or computed:
-        raise Mismatch(f"{view.name(add)} adds no mask that broadcasts to {list(scores.shape)}")
-    if bias.shape[-1] != scores.shape[-1]:
-        raise Mismatch(f"{bias.name} has {bias.shape[-1]} columns, expected {scores.shape[-1]}")
+    mask = bias.shape
+    computed = mask == shape and not bias.is_weight
+    if data.shape != shape or len(mask) != rank or computed:
+        raise view.mismatch(add, f"adds no mask that broadcasts to {list(shape)}")
+    if mask[-1] != shape[-1]:
+        raise Mismatch(f"{bias.name} has {mask[-1]} columns, expected {shape[-1]}")
     pattern = []
-    for own, full in zip(bias.shape, scores.shape, strict=True):
+    for own, full in zip(mask, shape, strict=True):
         if full != 1:
             pattern.append(own == full)
     changes = 0
     for left, right in pairwise(pattern):
         changes += left != right
     if changes > 2 or (changes == 2 and not pattern[0]):
-        raise Mismatch(f"{bias.name} {list(bias.shape)} broadcasts along separated dimensions")
+        raise Mismatch(f"{bias.name} {list(mask)} broadcasts along separated dimensions")
+    inner = 0
+    if pattern:
+        inner = int(not pattern[0])
     return fused(
         view,
         "bias_softmax",
@@ -256,5 +259,5 @@ def match_bias_softmax(view: GraphView, softmax: int, options: LoweringOptions) 
         op_type="BiasSoftmax",
         domain="com.microsoft",
         inputs=(data, bias),
-        attributes={"axis": rank - 1, "is_inner_broadcast": int(not pattern[0]) if pattern else 0},
+        attributes={"axis": rank - 1, "is_inner_broadcast": inner},
     )

@@ -25,36 +25,35 @@ import math
 
 from gkestimator.core.graph import Tensor
 from gkestimator.lowering.patterns.match import Match, fused
-from gkestimator.lowering.patterns.view import GraphView, Mismatch, is_scalar, require_value
+from gkestimator.lowering.patterns.view import GraphView, Indices, Mismatch, is_scalar, require_value
 from gkestimator.operators.registry import LoweringOptions
 
 
 def match_gelu(view: GraphView, erf: int, options: LoweringOptions) -> Match:
     """Return the GELU around the Erf at index ``erf``."""
     x, scaled, divides = _argument(view, erf)
-    plus = view.reader(view.result(erf), "Add")
+    plus = view.next(erf, "Add")
     require_value(view.split_scalar(plus)[1], 1.0)
-    product = view.reader(view.result(plus), "Mul")
+    product = view.next(plus, "Mul")
     covered = [scaled, erf, plus, product]
-    factor = view.other(product, view.result(plus))
+    factor = view.partner(product, plus)
     if factor.name == x.name:  # x * (1 + erf), then 0.5
-        half = view.reader(view.result(product), "Mul")
+        half = view.next(product, "Mul")
         require_value(view.split_scalar(half)[1], 0.5)
         covered.append(half)
         inner = False
     elif factor.elements == 1 and view.producer.get(factor.name) is None:  # 0.5 * (1 + erf), then x
         require_value(factor, 0.5)
-        outer = view.reader(view.result(product), "Mul")
-        if view.other(outer, view.result(product)).name != x.name:
-            raise Mismatch(f"{view.name(outer)} does not multiply by {x.name}")
+        outer = view.next(product, "Mul")
+        if view.partner(outer, product).name != x.name:
+            raise view.mismatch(outer, f"does not multiply by {x.name}")
         covered.append(outer)
         inner = True
     else:  # 0.5 * x first
         half = view.source(factor, "Mul")
         halved, constant = view.split_scalar(half)
         require_value(constant, 0.5)
-        if halved.name != x.name:
-            raise Mismatch(f"{view.name(half)} halves {halved.name}, expected {x.name}")
+        _require_same(view, half, "halves", halved, x)
         covered.append(half)
         inner = False
     if options.runtime == "onnxruntime":
@@ -74,16 +73,15 @@ def _argument(view: GraphView, erf: int) -> tuple[Tensor, int, bool]:
     divides = view.operators[scaled].op_type == "Div"
     x, constant = view.split_scalar(scaled)
     if divides and not view.reads(scaled, 1, constant):
-        raise Mismatch(f"{view.name(scaled)} divides a constant by {x.name}")
+        raise view.mismatch(scaled, f"divides a constant by {x.name}")
+    expected = 0.5
     if divides:
-        expected = math.sqrt(2.0)
-    else:
-        expected = math.sqrt(0.5)
-    require_value(constant, expected)
+        expected = 2.0
+    require_value(constant, math.sqrt(expected))
     return x, scaled, divides
 
 
-def _with_bias(view: GraphView, name: str, x: Tensor, covered: list[int], biased_type: str) -> Match | None:
+def _with_bias(view: GraphView, name: str, x: Tensor, covered: Indices, biased_type: str) -> Match | None:
     """Return the GELU of ``covered`` with the bias addition that makes ``x``; None where there is none."""
     added = view.added_bias(x)
     if added is None:
@@ -109,7 +107,7 @@ _BETA = math.sqrt(2.0 / math.pi)
 def match_tanh_gelu(view: GraphView, tanh: int, options: LoweringOptions) -> Match:
     """Return the GELU around the Tanh at index ``tanh``."""
     x, polynomial, form = _polynomial(view, view.operand(tanh, 0))
-    plus = view.reader(view.result(tanh), "Add")
+    plus = view.next(tanh, "Add")
     require_value(view.split_scalar(plus)[1], 1.0)
     tail, half_first = _tail(view, x, plus)
     covered = [*polynomial, tanh, plus, *tail]
@@ -135,31 +133,27 @@ def match_tanh_gelu(view: GraphView, tanh: int, options: LoweringOptions) -> Mat
     )
 
 
-def _tail(view: GraphView, x: Tensor, plus: int) -> tuple[list[int], bool]:
+def _tail(view: GraphView, x: Tensor, plus: int) -> tuple[Indices, bool]:
     """Return the multiplications after 1 + tanh, and whether 0.5 * x is made first."""
-    product = view.reader(view.result(plus), "Mul")
-    factor = view.other(product, view.result(plus))
+    product = view.next(plus, "Mul")
+    factor = view.partner(product, plus)
     half = view.made_by(factor, "Mul")
     if factor.name != x.name and half is not None:
         halved, constant = view.split_scalar(half)
         require_value(constant, 0.5)
-        if halved.name != x.name:
-            raise Mismatch(f"{view.name(half)} halves {halved.name}, expected {x.name}")
+        _require_same(view, half, "halves", halved, x)
         return [half, product], True
-    last = view.reader(view.result(product), "Mul")
-    rest = view.other(last, view.result(product))
+    last = view.next(product, "Mul")
     constant = factor
-    other = rest
+    other = view.partner(last, product)
     if factor.name == x.name:
-        constant = rest
-        other = factor
+        constant, other = other, factor
     require_value(constant, 0.5)
-    if other.name != x.name:
-        raise Mismatch(f"{view.name(last)} multiplies by {other.name}, expected {x.name}")
+    _require_same(view, last, "multiplies by", other, x)
     return [product, last], False
 
 
-def _polynomial(view: GraphView, argument: Tensor) -> tuple[Tensor, list[int], str]:
+def _polynomial(view: GraphView, argument: Tensor) -> tuple[Tensor, Indices, str]:
     """Return x, the operators of sqrt(2/pi) (x + 0.044715 x^3), and how it is written: pow, cube or factored."""
     outer = view.source(argument, "Mul")
     if not _has_scalar(view, outer):
@@ -179,12 +173,17 @@ def _polynomial(view: GraphView, argument: Tensor) -> tuple[Tensor, list[int], s
         if members is None:
             continue
         require_value(kappa, _KAPPA)
+        form = "cube"
         if view.operators[power].op_type == "Pow":
             form = "pow"
-        else:
-            form = "cube"
         return x, [outer, add, scaled, *members], form
-    raise Mismatch(f"{view.name(add)} does not add x and 0.044715 x^3")
+    raise view.mismatch(add, "does not add x and 0.044715 x^3")
+
+
+def _require_same(view: GraphView, index: int, verb: str, value: Tensor, expected: Tensor) -> None:
+    """Raise Mismatch unless ``value``, which an operator reads, is ``expected``."""
+    if value.name != expected.name:
+        raise view.mismatch(index, f"{verb} {value.name}, expected {expected.name}")
 
 
 def _has_scalar(view: GraphView, index: int) -> bool:
@@ -192,7 +191,7 @@ def _has_scalar(view: GraphView, index: int) -> bool:
     return is_scalar(first) or is_scalar(second)
 
 
-def _cube(view: GraphView, power: int, x: Tensor) -> list[int] | None:
+def _cube(view: GraphView, power: int, x: Tensor) -> Indices | None:
     """Return the operators that make x^3 at index ``power``, None when it is something else."""
     if view.operators[power].op_type == "Pow":
         if not view.reads(power, 0, x):
@@ -210,7 +209,7 @@ def _cube(view: GraphView, power: int, x: Tensor) -> list[int] | None:
     return None
 
 
-def _factored(view: GraphView, outer: int) -> tuple[Tensor, list[int], str]:
+def _factored(view: GraphView, outer: int) -> tuple[Tensor, Indices, str]:
     """Return sqrt(2/pi) x * (1 + 0.044715 x x)."""
     for scaled_value, bracket_value in view.either_order(outer):
         scaled = view.made_by(scaled_value, "Mul")
@@ -225,7 +224,6 @@ def _factored(view: GraphView, outer: int) -> tuple[Tensor, list[int], str]:
         kappa_x = view.source(view.other(square, x), "Mul")
         base, kappa = view.split_scalar(kappa_x)
         require_value(kappa, _KAPPA)
-        if base.name != x.name:
-            raise Mismatch(f"{view.name(kappa_x)} scales {base.name}, expected {x.name}")
+        _require_same(view, kappa_x, "scales", base, x)
         return x, [outer, scaled, bracket, square, kappa_x], "factored"
-    raise Mismatch(f"{view.name(outer)} is no product of sqrt(2/pi) x and 1 + 0.044715 x x")
+    raise view.mismatch(outer, "is no product of sqrt(2/pi) x and 1 + 0.044715 x x")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import TypeAlias
 
 from gkestimator.core.errors import UnsupportedOperatorError
 from gkestimator.core.graph import Attribute, Operator, Tensor, Value
@@ -16,10 +17,12 @@ from gkestimator.lowering.memo import lower_operator, memo_of
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
 from gkestimator.operators.registry import LOWERINGS, Lowered, LoweringOptions
 
+Attributes: TypeAlias = "Mapping[str, Attribute]"
+
 FUSED_DOMAIN = "gkestimator"
 """Domain of the operators that exist only as fused groups (no ONNX operator says the same)."""
 
-_NO_ATTRIBUTES: Mapping[str, Attribute] = {}
+_NO_ATTRIBUTES: Attributes = {}
 
 
 @frozen
@@ -71,11 +74,11 @@ class Match:
 
 
 @lru_cache(maxsize=1024)
-def _shared(items: tuple[tuple[str, Attribute], ...]) -> Mapping[str, Attribute]:
+def _shared(items: tuple[tuple[str, Attribute], ...]) -> Attributes:
     return dict(items)
 
 
-def _interned(attributes: Mapping[str, Attribute] | None) -> Mapping[str, Attribute]:
+def _interned(attributes: Attributes | None) -> Attributes:
     """Return equal attributes as one object: the lowering's memory finds an operator's attributes by identity."""
     if not attributes:
         return _NO_ATTRIBUTES
@@ -93,7 +96,7 @@ def fused(
     inputs: tuple[Value | None, ...],
     domain: str = "",
     version: int = 1,
-    attributes: Mapping[str, Attribute] | None = None,
+    attributes: Attributes | None = None,
     also_reads: tuple[Value, ...] = (),
 ) -> Match:
     """Return the match that replaces ``covered`` by one operator, whose outputs are those of the last covered

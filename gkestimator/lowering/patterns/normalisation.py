@@ -35,6 +35,7 @@ from gkestimator.core.graph import Attribute, Operator, Tensor
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
 from gkestimator.lowering.patterns.view import (
     GraphView,
+    Indices,
     Mismatch,
     is_per_channel,
     reduced_axes,
@@ -50,7 +51,7 @@ from gkestimator.operators.registry import Lowered, LoweringOptions, Shape, lowe
 class _Core:
     """Hold d / sqrt(mean(d^2) + eps): the operators, d, the result, and what tells the exporters' forms apart."""
 
-    covered: list[int]
+    covered: Indices
     centred: Tensor
     result: Tensor
     axis: int
@@ -71,7 +72,7 @@ def match_layer_norm(view: GraphView, root: int, options: LoweringOptions) -> Ma
     rank = len(x.shape)
     axis = require_trailing(reduced_axes(view, mean), rank, view.name(mean))
     if axis != core.axis:
-        raise Mismatch(f"{view.name(mean)} and the variance are over different axes")
+        raise view.mismatch(mean, "and the variance are over different axes")
     covered = [*core.covered, *casts, subtract, mean, *mean_casts]
     extent = x.shape[core.axis :]
     tail, scale, shift = _affine(view, core.result, extent)
@@ -128,7 +129,7 @@ def _core(view: GraphView, root: int) -> _Core:
     if power:
         require_value(view.operand(square, 1), 2.0)
     elif not view.reads(square, 1, base):
-        raise Mismatch(f"{view.name(square)} multiplies two tensors, expected a square")
+        raise view.mismatch(square, "multiplies two tensors, expected a square")
     rank = len(base.shape)
     axis = require_trailing(reduced_axes(view, mean), rank, view.name(mean))
     rooted, root_casts = view.through_casts(view.result(root))
@@ -136,20 +137,17 @@ def _core(view: GraphView, root: int) -> _Core:
     last = view.reader(rooted, "Div", "Reciprocal")
     covered.append(last)
     divides = view.operators[last].op_type == "Div"
+    inverts = True
     if divides:
         numerator = view.operand(last, 0)
         inverts = view.reads(last, 1, rooted) and numerator.elements == 1
-    else:
-        inverts = True
     if inverts:
         if divides:
-            require_value(view.operand(last, 0), 1.0)
+            require_value(numerator, 1.0)
         inverse, inverse_casts = view.through_casts(view.result(last))
         last = view.reader(inverse, "Mul")
         covered += [*inverse_casts, last]
         numerator = view.other(last, inverse)
-    else:
-        numerator = view.operand(last, 0)
     centred, casts = view.common_source(base, numerator)
     covered += casts
     return _Core(
@@ -165,7 +163,7 @@ def _core(view: GraphView, root: int) -> _Core:
 
 def _affine(
     view: GraphView, value: Tensor, extent: Shape, *, shifted: bool = True
-) -> tuple[list[int], Tensor | None, Tensor | None]:
+) -> tuple[Indices, Tensor | None, Tensor | None]:
     """Return an optional scale and shift over ``extent`` that follow: their operators, the scale, the shift."""
     passed, casts = view.through_casts(value)
     scaling = view.optional_reader(passed, "Mul")
@@ -242,34 +240,40 @@ def match_skip_layer_norm(view: GraphView, norm: int, options: LoweringOptions) 
 
 def match_group_norm(view: GraphView, norm: int, options: LoweringOptions) -> Match:
     """Return the GroupNorm around the InstanceNormalization at index ``norm``."""
-    before = view.source(view.operand(norm, 0), "Reshape")
-    x = view.operand(before, 0)
     grouped = view.operand(norm, 0)
-    grouping = len(x.shape) >= 3 and len(grouped.shape) == 3
-    if not grouping or grouped.shape[0] != x.shape[0]:
-        raise Mismatch(f"{view.name(before)} makes {list(grouped.shape)} of {list(x.shape)}, expected groups")
-    channels = x.shape[1]
+    before = view.source(grouped, "Reshape")
+    x = view.operand(before, 0)
+    shape = x.shape
+    rank = len(shape)
+    grouping = rank >= 3 and len(grouped.shape) == 3
+    if not grouping or grouped.shape[0] != shape[0]:
+        raise view.mismatch(before, f"makes {list(grouped.shape)} of {list(shape)}, expected groups")
+    channels = shape[1]
     groups = grouped.shape[1]
     if groups < 1 or channels % groups:
         raise Mismatch(f"{view.name(norm)}: {channels} channels do not divide into {groups} groups")
-    after = view.reader(view.result(norm), "Reshape")
-    if view.result(after).shape != x.shape:
-        raise Mismatch(f"{view.name(after)} does not restore the shape {list(x.shape)}")
+    after = view.next(norm, "Reshape")
+    restored = view.result(after)
+    if restored.shape != shape:
+        raise view.mismatch(after, f"does not restore the shape {list(shape)}")
     covered = [before, norm, after]
     # The instance normalisation's own scale and shift (one per group) serve where no affine follows.
     scale = view.operand(norm, 1)
     shift = view.operand(norm, 2)
-    scaling = view.optional_reader(view.result(after), "Mul")
-    if scaling is not None and is_per_channel(
-        view.other(scaling, view.result(after)), channels, len(x.shape)
-    ):
-        adding = view.optional_reader(view.result(scaling), "Add")
+    scaling = view.optional_reader(restored, "Mul")
+    if scaling is not None:
+        factor = view.other(scaling, restored)
+        scaled = view.result(scaling)
+        adding = None
+        if is_per_channel(factor, channels, rank):
+            adding = view.optional_reader(scaled, "Add")
         if adding is not None:
-            added = view.other(adding, view.result(scaling))
-            if is_per_channel(added, channels, len(x.shape)):
-                scale = view.other(scaling, view.result(after))
+            added = view.other(adding, scaled)
+            if is_per_channel(added, channels, rank):
+                scale = factor
                 shift = added
                 covered += [scaling, adding]
+    epsilon = view.operators[norm].attributes.get("epsilon", 1e-5)
     return fused(
         view,
         "group_norm",
@@ -277,17 +281,19 @@ def match_group_norm(view: GraphView, norm: int, options: LoweringOptions) -> Ma
         op_type="GroupNormalization",
         version=21,
         inputs=(x, scale, shift),
-        attributes={"num_groups": groups, "epsilon": view.operators[norm].attributes.get("epsilon", 1e-5)},
+        attributes={"num_groups": groups, "epsilon": epsilon},
     )
 
 
 def match_rsqrt(view: GraphView, root: int, options: LoweringOptions) -> Match:
     """Return the reciprocal root that starts at the Sqrt at index ``root``."""
-    last = view.reader(view.result(root), "Reciprocal", "Div")
+    rooted = view.result(root)
+    last = view.reader(rooted, "Reciprocal", "Div")
     if view.operators[last].op_type == "Div":
-        if not view.reads(last, 1, view.result(root)) or view.operand(last, 0).value is None:
-            raise Mismatch(f"{view.name(last)} does not divide 1 by the root")
-        require_value(view.operand(last, 0), 1.0)
+        numerator = view.operand(last, 0)
+        if not view.reads(last, 1, rooted) or numerator.value is None:
+            raise view.mismatch(last, "does not divide 1 by the root")
+        require_value(numerator, 1.0)
     return fused(
         view, "rsqrt", (root, last), op_type="Rsqrt", domain=FUSED_DOMAIN, inputs=(view.operand(root, 0),)
     )

@@ -19,17 +19,17 @@ from __future__ import annotations
 
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
-from gkestimator.lowering.patterns.view import GraphView, Mismatch, is_scalar
+from gkestimator.lowering.patterns.view import GraphView, Indices, Mismatch, Traced, is_scalar
 from gkestimator.operators.builders import input_at, output_at
 from gkestimator.operators.matmul import matmul_kernels, matmul_shape
 from gkestimator.operators.registry import Lowered, LoweringOptions, lowering_rule
 
 
-def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, list[int], int]:
+def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, Indices, int]:
     """Return the operand before factors and transpositions that only this product reads, those, and whether it is
     flipped.
     """
-    members: list[int] = []
+    members: Indices = []
     flipped = 0
     while view.sole_reader(value) is not None:
         index = view.made_by(value, "Mul", "Div", "Transpose")
@@ -53,17 +53,16 @@ def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, list[int], int
     return value, members, flipped
 
 
-def flattened_transpose(view: GraphView, value: Tensor) -> tuple[Tensor, list[int]]:
+def flattened_transpose(view: GraphView, value: Tensor) -> Traced:
     """Return the (B, H, S, D) behind ``value`` (B, H, D, S), where Reshape to (B*H, S, D), Transpose and Reshape
     back lie between, as torch.onnx.export(dynamo=True) turns the keys; ``value`` itself and no operators otherwise.
     """
-    members: list[int] = []
+    members: Indices = []
     at = value
     for op_type in ("Reshape", "Transpose", "Reshape"):
+        index = None
         if view.sole_reader(at) is not None:
             index = view.made_by(at, op_type)
-        else:
-            index = None
         if index is None:
             return value, []
         members.append(index)
@@ -85,11 +84,9 @@ def scales(view: GraphView, index: int, value: Tensor) -> bool:
     op = view.operators[index]
     first = view.operand(index, 0)
     second = view.operand(index, 1)
-    if op.op_type == "Div":
-        return is_scalar(second) and first.shape == value.shape
-    return (is_scalar(second) and first.shape == value.shape) or (
-        is_scalar(first) and second.shape == value.shape
-    )
+    if is_scalar(second) and first.shape == value.shape:
+        return True
+    return op.op_type != "Div" and is_scalar(first) and second.shape == value.shape
 
 
 def scaling_after(view: GraphView, value: Tensor) -> int | None:
@@ -108,11 +105,11 @@ def match_linear(view: GraphView, product: int, options: LoweringOptions) -> Mat
     x = view.operand(product, 0)
     weight = view.operand(product, 1)
     if not weight.is_weight or len(weight.shape) != 2:
-        raise Mismatch(f"{view.name(product)} multiplies by {weight.name}, expected a weight matrix")
-    adding = view.reader(view.result(product), "Add")
-    bias = view.other(adding, view.result(product))
+        raise view.mismatch(product, f"multiplies by {weight.name}, expected a weight matrix")
+    adding = view.next(product, "Add")
+    bias = view.partner(adding, product)
     if not bias.is_weight or bias.shape != weight.shape[1:]:
-        raise Mismatch(f"{view.name(adding)} adds {bias.name} {list(bias.shape)}, expected a bias")
+        raise view.mismatch(adding, f"adds {bias.name} {list(bias.shape)}, expected a bias")
     if options.runtime == "onnxruntime":
         if len(x.shape) != 2:
             raise Mismatch(
@@ -140,7 +137,7 @@ def match_scaled_matmul(view: GraphView, product: int, options: LoweringOptions)
     """Return the FusedMatMul around the MatMul at index ``product``."""
     covered = [product]
     operands: list[Tensor] = []
-    transposed: list[int] = []
+    transposed: Indices = []
     for position in (0, 1):
         value, members, flipped = bare_operand(view, view.operand(product, position))
         covered += members
@@ -150,7 +147,7 @@ def match_scaled_matmul(view: GraphView, product: int, options: LoweringOptions)
     if following is not None:
         covered.append(following)
     if len(covered) == 1:
-        raise Mismatch(f"{view.name(product)} has no constant factor and no transposed operand")
+        raise view.mismatch(product, "has no constant factor and no transposed operand")
     return fused(
         view,
         "fused_matmul",

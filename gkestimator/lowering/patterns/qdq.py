@@ -8,12 +8,15 @@ on CUDA: eager torch launches every quantise and dequantise, and onnxruntime's Q
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeAlias
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Tensor, Value
 from gkestimator.lowering.patterns.match import Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
 from gkestimator.operators.registry import LoweringOptions
+
+Inputs: TypeAlias = "list[Value | None]"
 
 _QOPERATOR = {
     "Conv": ("", "QLinearConv", 10),
@@ -29,7 +32,7 @@ def match_quantised(view: GraphView, index: int, options: LoweringOptions) -> Ma
     op = view.operators[index]
     domain, op_type, version = _QOPERATOR[op.op_type]
     covered = [index]
-    quantised: list[Value | None] = []
+    quantised: Inputs = []
     for position in (0, 1):
         value = view.operand(index, position)
         if value.is_weight:
@@ -39,7 +42,7 @@ def match_quantised(view: GraphView, index: int, options: LoweringOptions) -> Ma
         quantised += _three(view, dequantise)
         if view.sole_reader(value) is not None:
             covered.append(dequantise)
-    extra: list[Value | None] = []
+    extra: Inputs = []
     if len(op.inputs) > 2 and op.inputs[2] is not None:
         bias = view.operand(index, 2)
         origin = view.made_by(bias, "DequantizeLinear")
@@ -100,9 +103,9 @@ def _require_clipping(view: GraphView, quantise: int) -> None:
         )
 
 
-def _three(view: GraphView, index: int) -> list[Value | None]:
+def _three(view: GraphView, index: int) -> Inputs:
     """Return value, scale and zero point of a QuantizeLinear or DequantizeLinear."""
-    inputs: list[Value | None] = list(view.operators[index].inputs[:3])
+    inputs: Inputs = list(view.operators[index].inputs[:3])
     if len(inputs) < 2 or not isinstance(inputs[0], Tensor):
-        raise Mismatch(f"{view.name(index)} has {len(inputs)} inputs, expected a value and a scale")
+        raise view.mismatch(index, f"has {len(inputs)} inputs, expected a value and a scale")
     return inputs + [None] * (3 - len(inputs))

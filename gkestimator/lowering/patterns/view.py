@@ -9,12 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
 from gkestimator.core.records import frozen
 from gkestimator.operators.builders import optional_input
 from gkestimator.operators.registry import Shape
+
+#: Places of operators in their graph.
+Indices: TypeAlias = "list[int]"
+Operands: TypeAlias = "tuple[Tensor, Tensor]"
+#: A value, and the operators passed on the way to it.
+Traced: TypeAlias = "tuple[Tensor, Indices]"
 
 Key = tuple[str, str]
 
@@ -36,9 +43,9 @@ class GraphView:
 
     operators: tuple[Operator, ...]
     producer: dict[str, int]
-    consumers: dict[str, list[int]]
+    consumers: dict[str, Indices]
     outputs: frozenset[str]
-    by_key: dict[Key, list[int]]
+    by_key: dict[Key, Indices]
     weights: Mapping[str, int]
 
     @classmethod
@@ -57,8 +64,8 @@ class GraphView:
     @classmethod
     def _of(cls, graph: OperatorGraph) -> GraphView:
         producer: dict[str, int] = {}
-        consumers: dict[str, list[int]] = {}
-        by_key: dict[Key, list[int]] = {}
+        consumers: dict[str, Indices] = {}
+        by_key: dict[Key, Indices] = {}
         for index, op in enumerate(graph.operators):
             by_key.setdefault((op.domain, op.op_type), []).append(index)
             for value in op.inputs:
@@ -98,10 +105,9 @@ class GraphView:
     def operand(self, index: int, position: int) -> Tensor:
         """Return input ``position`` of an operator."""
         op = self.operators[index]
+        value = None
         if position < len(op.inputs):
             value = op.inputs[position]
-        else:
-            value = None
         if not isinstance(value, Tensor):
             raise Mismatch(f"{op.name} has no tensor as its input {position}")
         return value
@@ -175,7 +181,7 @@ class GraphView:
         """Return True when input ``position`` of an operator is ``value``."""
         return self.operand(index, position).name == value.name
 
-    def either_order(self, index: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def either_order(self, index: int) -> tuple[Operands, Operands]:
         """Return the operands of a two-input operator, and the two the other way round."""
         first = self.operand(index, 0)
         second = self.operand(index, 1)
@@ -188,9 +194,21 @@ class GraphView:
                 return other
         raise Mismatch(f"{self.operators[index].name} does not read {value.name}")
 
-    def past_casts(self, value: Tensor) -> tuple[Tensor, list[int]]:
+    def next(self, index: int, *op_types: str) -> int:
+        """Return the sole reader of an operator's result, which must be one of ``op_types``."""
+        return self.reader(self.result(index), *op_types)
+
+    def partner(self, index: int, source: int) -> Tensor:
+        """Return the operand of a two-input operator that is not the result of the operator ``source``."""
+        return self.other(index, self.result(source))
+
+    def mismatch(self, index: int, problem: str) -> Mismatch:
+        """Return the error that says what is wrong with an operator."""
+        return Mismatch(f"{self.name(index)} {problem}")
+
+    def past_casts(self, value: Tensor) -> Traced:
         """Return ``value`` before conversions between floating-point types (and copies), with those operators."""
-        passed: list[int] = []
+        passed: Indices = []
         while True:
             index = self.made_by(value, "Cast", "CastLike", "Identity")
             if index is None:
@@ -201,9 +219,9 @@ class GraphView:
             passed.append(index)
             value = before
 
-    def through_casts(self, value: Tensor) -> tuple[Tensor, list[int]]:
+    def through_casts(self, value: Tensor) -> Traced:
         """Return ``value`` after conversions between floating types that alone read it, with those operators."""
-        passed: list[int] = []
+        passed: Indices = []
         while True:
             index = self.optional_reader(value, "Cast", "CastLike", "Identity")
             if index is None:
@@ -216,7 +234,7 @@ class GraphView:
             passed.append(index)
             value = after
 
-    def common_source(self, first: Tensor, second: Tensor) -> tuple[Tensor, list[int]]:
+    def common_source(self, first: Tensor, second: Tensor) -> Traced:
         """Return the tensor that both are, up to conversions between floating types, with those conversions."""
         steps: dict[str, int] = {first.name: 0}
         _, passed = self.past_casts(first)
@@ -228,7 +246,7 @@ class GraphView:
                 return value, [*passed[: steps[value.name]], *behind[:count]]
         raise Mismatch(f"{first.name} and {second.name} are different tensors, expected one")
 
-    def split_scalar(self, index: int) -> tuple[Tensor, Tensor]:
+    def split_scalar(self, index: int) -> Operands:
         """Return the operands of a two-input operator as (tensor, one-element constant)."""
         for operand, scalar in self.either_order(index):
             if is_scalar(scalar):

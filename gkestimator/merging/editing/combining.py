@@ -6,12 +6,15 @@ import heapq
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
 from gkestimator.core.errors import ModelError
 from gkestimator.merging.editing.form import EditableModel, EditNode, Models, Weight
 from gkestimator.merging.editing.values import Mapped
+
+NameOfName: TypeAlias = "dict[str, str]"
 
 _SAMPLES = 8
 _SAMPLE_BYTES = 64
@@ -37,8 +40,8 @@ def combine(models: Models, name: str) -> EditableModel:
         ir_version=max(model.ir_version for model in models),
         producer=", ".join(dict.fromkeys(model.producer for model in models if model.producer)),
     )
-    values: dict[str, str] = {}
-    titles: dict[str, str] = {}
+    values: NameOfName = {}
+    titles: NameOfName = {}
     prefixes: list[str] = []
     for model in models:
         for domain, version in model.opsets.items():
@@ -58,7 +61,7 @@ def combine(models: Models, name: str) -> EditableModel:
     return replace(both, prefixes=tuple(dict.fromkeys(prefixes)))
 
 
-def _claim(owners: dict[str, str], names: Iterable[str], model: str, what: str) -> None:
+def _claim(owners: NameOfName, names: Iterable[str], model: str, what: str) -> None:
     for name in names:
         if name in owners:
             raise ModelError(f"{what} {name!r} is defined twice, by {owners[name]} and by {model}")
@@ -89,7 +92,7 @@ def tidy(model: EditableModel) -> EditableModel:
     return replace(model, nodes=[_reading(node, twins) for node in nodes], weights=weights)
 
 
-def _reading(node: EditNode, twins: dict[str, str]) -> EditNode:
+def _reading(node: EditNode, twins: NameOfName) -> EditNode:
     """Return ``node`` reading the twins of its inputs."""
     if twins.keys().isdisjoint(node.inputs):
         return node
@@ -108,12 +111,12 @@ def alive(model: EditableModel) -> list[EditNode]:
     return nodes[::-1]
 
 
-def _twins(weights: Iterable[Weight], fixed: set[str]) -> dict[str, str]:
+def _twins(weights: Iterable[Weight], fixed: set[str]) -> NameOfName:
     """Return by name of a weight that equals one before it the name of that one."""
     kinds: dict[Hashable, list[Weight]] = defaultdict(list)
     for weight in weights:
         kinds[weight.dtype, weight.shape].append(weight)
-    twins: dict[str, str] = {}
+    twins: NameOfName = {}
     for same_kind in kinds.values():
         if len(same_kind) < 2:
             continue  # no reason to look into its file

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+Assignments: TypeAlias = "list[Assignment]"
 #: A number for each dimension by its name.
 Assignment: TypeAlias = "dict[str, int]"
 
@@ -44,7 +45,7 @@ _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
-def assignments(free: Sequence[str], batches: frozenset[str]) -> tuple[list[Assignment], list[Assignment]]:
+def assignments(free: Sequence[str], batches: frozenset[str]) -> tuple[Assignments, Assignments]:
     """Return small and large numbers for the dimensions ``free``, to be tried in this order.
 
     No dimension has one number in a small assignment and in a large one, and in each all dimensions differ,
@@ -54,8 +55,8 @@ def assignments(free: Sequence[str], batches: frozenset[str]) -> tuple[list[Assi
     if len(free) > _MOST_DIMENSIONS:
         return [], []
     dimensions = _Dimensions(free, batches)
-    small: list[Assignment] = []
-    large: list[Assignment] = []
+    small: Assignments = []
+    large: Assignments = []
     for step, sizes in _SMALL:
         small += dimensions.numbered(_BATCH_SMALL, [size * step for size in sizes])
     for place, (step, sizes) in enumerate(_LARGE):
@@ -64,7 +65,7 @@ def assignments(free: Sequence[str], batches: frozenset[str]) -> tuple[list[Assi
     return small, large
 
 
-def edges(free: Sequence[str], batches: frozenset[str]) -> list[Assignment]:
+def edges(free: Sequence[str], batches: frozenset[str]) -> Assignments:
     """Return numbers that show changes which :func:`assignments` does not, for whoever tries those that a
     model takes.
 
@@ -85,7 +86,7 @@ def edges(free: Sequence[str], batches: frozenset[str]) -> list[Assignment]:
         sizes = list(primes)
         sizes[alone] = 1
         rows.append((_BATCH_SMALL, sizes))
-    distinct: list[Assignment] = []
+    distinct: Assignments = []
     for batch, sizes in rows:
         for assignment in dimensions.numbered(batch, sizes):
             if assignment not in distinct:
@@ -103,7 +104,7 @@ class _Dimensions:
         self._totals = _total_parts(free)
         self.plain = [name for name in free if name not in batches and name not in self._trees]
 
-    def numbered(self, batch: int, sizes: Sequence[int]) -> list[Assignment]:
+    def numbered(self, batch: int, sizes: Sequence[int]) -> Assignments:
         """Return the assignment of ``sizes`` to the plain dimensions, and once more with totals as sums.
 
         None of them where an expression gives what cannot be a size.

@@ -11,7 +11,7 @@ from onnx import AttributeProto
 
 from gkestimator.core.errors import GkestimatorError, LimitError, UsageError
 from gkestimator.core.graph import OperatorGraph
-from gkestimator.merging.editing.dimensions import Assignment, assignments, edges
+from gkestimator.merging.editing.dimensions import Assignment, Assignments, assignments, edges
 from gkestimator.merging.editing.form import DimSizes, EditableModel, EditNode, Names, ValueInfo, ValueShape
 from gkestimator.merging.editing.protos import to_proto
 from gkestimator.onnx_io.binding.dims import choose_batch, name_dims
@@ -240,11 +240,11 @@ def _bindings(ready: Model, model: EditableModel) -> list[Binding]:
 
 def _tries(
     model: EditableModel, free: Sequence[str], batches: set[str]
-) -> tuple[list[Assignment], list[Assignment], list[Assignment]]:
+) -> tuple[Assignments, Assignments, Assignments]:
     """Return small and large numbers for all models at once, and those that few models take."""
-    small: list[Assignment] = []
-    large: list[Assignment] = []
-    others: list[Assignment] = []
+    small: Assignments = []
+    large: Assignments = []
+    others: Assignments = []
     for prefix in dict.fromkeys(_prefix(model, name) for name in free):
         own = [name for name in free if _prefix(model, name) == prefix]
         names = [name.removeprefix(prefix) for name in own]
@@ -256,7 +256,7 @@ def _tries(
     return small, large, others
 
 
-def _extend(together: list[Assignment], more: list[Assignment], prefix: str) -> None:
+def _extend(together: Assignments, more: Assignments, prefix: str) -> None:
     """Put the i-th of ``more`` to the i-th of ``together``, the last of the shorter list to what is left."""
     if not together:
         together.extend({} for _ in more)

@@ -23,6 +23,7 @@ from gkestimator.merging.editing import Numbers
 from gkestimator.merging.grouping.edit_paths import Ints, absent, aligned, complete, path_cost, replaced
 from gkestimator.merging.grouping.skeletons import Skeleton, skeletons
 
+Distances: TypeAlias = "dict[Pair, EditDistance]"
 Pair: TypeAlias = "tuple[int, int]"
 
 MOST_PAIRS = 4_000_000
@@ -204,14 +205,14 @@ def _common_edges(chosen: Ints, a: Skeleton, b: Skeleton) -> np.ndarray:
     return gain
 
 
-def distances(graphs: Sequence[Skeleton], *, within: float) -> dict[Pair, EditDistance]:
+def distances(graphs: Sequence[Skeleton], *, within: float) -> Distances:
     """Return :func:`distance` of every two, by (i, j) with i < j. Graphs that are the same are compared once."""
     alike: list[int] = []  # of each graph the first that is the same
     for i, graph in enumerate(graphs):
         earlier = (k for k in sorted(set(alike)) if graphs[k].same_as(graph))
         alike.append(next(earlier, i))
-    between: dict[Pair, EditDistance] = {}
-    known: dict[Pair, EditDistance] = {}
+    between: Distances = {}
+    known: Distances = {}
     for j in range(len(graphs)):
         for i in range(j):
             a, b = alike[i], alike[j]

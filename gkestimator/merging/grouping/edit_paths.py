@@ -94,7 +94,7 @@ def aligned(a: Skeleton, b: Skeleton, *, most_cells: int = MOST_CELLS) -> Ints:
     """
     n = a.nodes
     m = b.nodes
-    chosen = np.full(n, _NOBODY, dtype=np.int64)
+    chosen = _nobody(n)
     first = _common(a.classes, b.classes)
     last = _common(a.classes[first:][::-1], b.classes[first:][::-1])
     chosen[:first] = np.arange(first)
@@ -102,6 +102,10 @@ def aligned(a: Skeleton, b: Skeleton, *, most_cells: int = MOST_CELLS) -> Ints:
     middle = _table(a.classes[first : n - last], b.classes[first : m - last], most_cells)
     chosen[first : n - last] = np.where(middle == _NOBODY, _NOBODY, middle + first)
     return chosen
+
+
+def _nobody(count: int) -> Ints:
+    return np.full(count, _NOBODY, dtype=np.int64)
 
 
 def _common(a: Ints, b: Ints) -> int:
@@ -128,7 +132,7 @@ def _table(a: Ints, b: Ints, most_cells: int) -> Ints:
     n = len(a)
     m = len(b)
     if not n or not m:
-        return np.full(n, _NOBODY, dtype=np.int64)
+        return _nobody(n)
     width = min(m, max(m // n + 2, most_cells // (n + 1)))  # at least so wide that neighbouring bands overlap
     low = np.arange(n + 1, dtype=np.int64) * (m - width) // n
     delete = _doubled(absent(a))
@@ -139,18 +143,19 @@ def _table(a: Ints, b: Ints, most_cells: int) -> Ints:
     costs = add[: width + 1].copy()
     for i in range(1, n + 1):
         start = int(low[i])
-        shift = int(low[i] - low[i - 1])
+        shift = start - int(low[i - 1])
         # columns start - 1 .. start + width of the row before
         above = np.full(width + 2, far, dtype=np.int64)
         above[max(0, 1 - shift) : width + 2 - shift] = costs[max(0, shift - 1) :]
         down = above[1:] + delete[i - 1]
         across = above[:-1].copy()
+        exchange = _doubled(replaced(a[i - 1 : i], b[max(0, start - 1) : start + width])[0])
         # before the first node of b nothing can be replaced
         if start == 0:
             across[0] = far
-            across[1:] += _doubled(replaced(a[i - 1 : i], b[:width])[0])
+            across[1:] += exchange
         else:
-            across += _doubled(replaced(a[i - 1 : i], b[start - 1 : start + width])[0])
+            across += exchange
         best = np.minimum(down, across)
         moves[i] = np.where(across <= down, _REPLACE, _DELETE)
         span = add[start : start + width + 1]
@@ -163,7 +168,7 @@ def _table(a: Ints, b: Ints, most_cells: int) -> Ints:
 def _traced(moves: np.ndarray, low: Ints, column: int) -> Ints:
     """Return the node of b for each node of a, by the moves that led to the table's last cell."""
     row = len(moves) - 1
-    chosen = np.full(row, _NOBODY, dtype=np.int64)
+    chosen = _nobody(row)
     while row > 0:
         move = moves[row, column - low[row]]
         if move == _ADD:

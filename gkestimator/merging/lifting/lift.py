@@ -150,14 +150,16 @@ def without_sequences(model: EditableModel, shapes: Shapes, replaces: dict[str, 
         if node.op_type == "SequenceAt" and node.name in gone:
             continue
         split = None
+        followers: list[EditNode] = []
         if node.key == ("", "SplitToSequence") and node.outputs[0] not in fixed:
-            split = _split(node, readers[node.outputs[0]], terms, weights)
+            followers = readers[node.outputs[0]]
+            split = _split(node, followers, terms, weights)
         # anything unusual stays a sequence, which is right and merely not lifted
         if split is None:
             nodes.append(node)
             continue
         nodes.append(split)
-        taken = [reader.name for reader in readers[node.outputs[0]]]
+        taken = [reader.name for reader in followers]
         gone.update(taken)
         replaces[node.name] = (node.name, *taken)
     return replace(model, nodes=nodes, weights=weights)
@@ -171,25 +173,28 @@ def _split(node: EditNode, readers: list[EditNode], terms: Terms, weights: Weigh
         return None
     if not isinstance(axis, int):
         return None
-    if not -len(dims) <= axis < len(dims):
+    rank = len(dims)
+    if not -rank <= axis < rank:
         return None
     length = dims[axis]
-    if length is None or axis % len(dims) == 0:
+    if length is None or axis % rank == 0:
         return None
     sizes = _sizes(node, terms, length)
     if sizes is None or not readers:
         return None
     outputs: dict[int, str] = {}
+    count = len(sizes)
     for reader in readers:
         if reader.key != ("", "SequenceAt"):
             return None
         position = terms.number(reader.inputs[1])
-        if position is None or not -len(sizes) <= position < len(sizes):
+        if position is None or not -count <= position < count:
             return None
-        if outputs.setdefault(position % len(sizes), reader.outputs[0]) != reader.outputs[0]:
+        output = reader.outputs[0]
+        if outputs.setdefault(position % count, output) != output:
             return None
     cuts = whole_numbers(sizes, weights)
-    names = [outputs.get(i, f"{OWN_PREFIX}{node.outputs[0]}[{i}]") for i in range(len(sizes))]
+    names = [outputs.get(i, f"{OWN_PREFIX}{node.outputs[0]}[{i}]") for i in range(count)]
     return EditNode(
         name=node.name,
         op_type="Split",

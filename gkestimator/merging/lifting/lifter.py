@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TypeAlias
 
 from gkestimator.merging.editing import AttributeValue, Dims, EditNode, Names, Numbers
 from gkestimator.merging.lifting.bundles import Bound, BranchBinder, BranchBundle
@@ -14,6 +15,8 @@ from gkestimator.merging.lifting.planning import Plan, Planner
 from gkestimator.merging.lifting.rules import RULES, SHAPE_INPUT
 from gkestimator.merging.lifting.terms import Sizes, Term, Terms, integers
 from gkestimator.merging.naming import SHAPE_ENDS
+
+Plans: TypeAlias = "dict[int, Plan]"
 
 
 class Lifter:
@@ -127,7 +130,7 @@ class Lifter:
         """Make the nodes of ``group`` one, if a rule allows it; their batch inputs are cut at ``sizes``."""
         nodes = tuple(self._graph.nodes[number] for number in group)
         # nothing is changed before a rule has said yes to all inputs together
-        plans: dict[int, Plan] = {}
+        plans: Plans = {}
         bounds = self._bounds(nodes, sizes, plans)
         if bounds is None:
             return False
@@ -144,9 +147,7 @@ class Lifter:
         self._replace(group, [bound.name for bound in bounds], rewrite, sizes)
         return True
 
-    def _bounds(
-        self, nodes: tuple[EditNode, ...], sizes: Sizes, plans: dict[int, Plan]
-    ) -> list[Bound] | None:
+    def _bounds(self, nodes: tuple[EditNode, ...], sizes: Sizes, plans: Plans) -> list[Bound] | None:
         """Return what the inputs are; ``plans`` gets, by input, how those are joined that are no bundle yet."""
         bounds: list[Bound] = []
         for place, names in enumerate(zip(*(node.inputs for node in nodes), strict=True)):
@@ -168,7 +169,7 @@ class Lifter:
             bounds.append(bound)
         return bounds
 
-    def _carried_out(self, plans: dict[int, Plan], group: Numbers, bounds: list[Bound]) -> bool:
+    def _carried_out(self, plans: Plans, group: Numbers, bounds: list[Bound]) -> bool:
         """Join the inputs that were planned; False where one of ``group`` is gone or an input is no bundle
         then.
         """

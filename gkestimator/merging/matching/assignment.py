@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gkestimator.merging.algorithms import DisjointSets, cheapest_assignment
 from gkestimator.merging.operators import Pair
 
+PairList: TypeAlias = "list[Pair]"
 PairWeights: TypeAlias = "Mapping[Pair, float]"
 
 # Sums of similarities (each at most 1) that differ by less are one sum: what rounding leaves.
@@ -20,7 +21,7 @@ _SAME = 1e-12
 
 def best_assignment(
     weights: PairWeights, places: tuple[Sequence[int], Sequence[int]] | None = None
-) -> list[Pair]:
+) -> PairList:
     """Return the matching of left to right numbers whose weights have the largest sum, sorted.
 
     ``weights``: by pair (left, right) a positive weight; pairs that are not named are not matched. Nobody is
@@ -37,7 +38,7 @@ def best_assignment(
             distance = places[0][i] - places[1][j]
         apart[i, j] = float(distance) ** 2
     # by component: matrices of a few rows instead of one of all operators
-    assignment: list[Pair] = []
+    assignment: PairList = []
     for part in _components(weights):
         if len(part) == 1:
             assignment += part
@@ -46,18 +47,18 @@ def best_assignment(
     return sorted(assignment)
 
 
-def _components(pairs: PairWeights) -> list[list[Pair]]:
+def _components(pairs: PairWeights) -> list[PairList]:
     """Return the pairs by connected component: a matching of the whole is a matching of each."""
     sides = DisjointSets[tuple[bool, int]]()
     for i, j in pairs:
         sides.join(((False, i), (True, j)))
-    parts: dict[tuple[bool, int], list[Pair]] = defaultdict(list)
+    parts: dict[tuple[bool, int], PairList] = defaultdict(list)
     for i, j in sorted(pairs):
         parts[sides.find((False, i))].append((i, j))
     return list(parts.values())
 
 
-def _matched(pairs: Sequence[Pair], weights: PairWeights, apart: PairWeights) -> list[Pair]:
+def _matched(pairs: Sequence[Pair], weights: PairWeights, apart: PairWeights) -> PairList:
     rows = sorted({i for i, _ in pairs})
     columns = sorted({j for _, j in pairs})
     row_of = {i: row for row, i in enumerate(rows)}

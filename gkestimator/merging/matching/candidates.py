@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.records import frozen
@@ -21,6 +22,8 @@ from gkestimator.merging.editing import (
     Weights,
 )
 from gkestimator.merging.operators import Kind, WeightMatrix, WeightOperator
+
+ConstantWeights: TypeAlias = "Mapping[str, Weight]"
 
 DTYPES = frozenset({DType.FLOAT, DType.FLOAT16, DType.BFLOAT16})
 _CONV_ATTRIBUTES = frozenset({"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"})
@@ -140,7 +143,7 @@ def _transposed(node: EditNode, weight: Weight) -> Weight | None:
     return dataclasses.replace(weight, shape=shape, values=Rearranged(base=weight.values, axes=numbers))
 
 
-def _matmul(node: EditNode, x: Dims, weight: Weight, constants: Mapping[str, Weight]) -> _Seen | None:
+def _matmul(node: EditNode, x: Dims, weight: Weight, constants: ConstantWeights) -> _Seen | None:
     if len(node.inputs) != 2:
         return None
     if node.attributes:
@@ -156,7 +159,7 @@ def _matmul(node: EditNode, x: Dims, weight: Weight, constants: Mapping[str, Wei
     return _Seen(kind="matmul", matrix=_product(weight, weight.values, *weight.shape))
 
 
-def _gemm(node: EditNode, x: Dims, weight: Weight, constants: Mapping[str, Weight]) -> _Seen | None:
+def _gemm(node: EditNode, x: Dims, weight: Weight, constants: ConstantWeights) -> _Seen | None:
     get = node.attributes.get
     if not set(node.attributes) <= {"alpha", "beta", "transA", "transB"}:
         return None
@@ -186,7 +189,7 @@ def _gemm(node: EditNode, x: Dims, weight: Weight, constants: Mapping[str, Weigh
     return _Seen(kind="gemm", matrix=_product(weight, values, rows, columns), bias=bias)
 
 
-def _conv(node: EditNode, x: Dims, weight: Weight, constants: Mapping[str, Weight]) -> _Seen | None:
+def _conv(node: EditNode, x: Dims, weight: Weight, constants: ConstantWeights) -> _Seen | None:
     if len(weight.shape) < 3 or len(x) != len(weight.shape):
         return None
     window = window_of(node, weight.shape, x[2:])
@@ -231,7 +234,7 @@ def _matrix(dtype: DType, values: Values, shape: tuple[int, int, int]) -> Weight
 
 def _bias(
     node: EditNode,
-    constants: Mapping[str, Weight],
+    constants: ConstantWeights,
     dtype: DType,
     count: int,
     *,

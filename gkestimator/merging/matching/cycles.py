@@ -36,7 +36,7 @@ class Contraction:
         self._of: NDArray[np.int64] = np.arange(count)
         self._members: Bits = np.packbits(np.eye(count, dtype=bool), axis=1)
         self._above: Bits = np.zeros((count, count // 8), np.uint8)
-        self._below: Bits = np.zeros((count, count // 8), np.uint8)
+        self._below: Bits = np.zeros_like(self._above)
         for first, model, own in zip(self._first, models, operators, strict=True):
             above = _above_each(model, own)
             rows = slice(first, first + len(above))

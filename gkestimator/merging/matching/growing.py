@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.merging.editing import Models, Names
 from gkestimator.merging.matching.assignment import best_assignment
 from gkestimator.merging.matching.cycles import Contraction
-from gkestimator.merging.matching.units import Unit, equal_but_for_start, joined, pairs_to_compare
+from gkestimator.merging.matching.units import Unit, Units, equal_but_for_start, joined, pairs_to_compare
 from gkestimator.merging.operators import Pair, SuperOperator, WeightOperator
 from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.similarity import similar_pairs
 
+#: Units that two units would make together.
+Joins: TypeAlias = "dict[Pair, Unit]"
 Operators: TypeAlias = "Sequence[Sequence[WeightOperator]]"
 
 
@@ -135,7 +137,7 @@ class _Grown:
             RefusedOperators(operators=op.names, reason=reason, similarity=similarity, detail=detail)
         )
 
-    def _joins(self, units: Sequence[Unit], own: Sequence[Unit]) -> dict[Pair, Unit]:
+    def _joins(self, units: Units, own: Units) -> Joins:
         """Return what comes of the pairs (place in ``units``, place in ``own``) that are merged."""
         options = self._options
         unsure: set[Pair] = set()
@@ -148,8 +150,8 @@ class _Grown:
             unsure=unsure,
         )
         self._unsure += len(unsure)
-        possible: dict[Pair, Unit] = {}
-        unwritable: dict[Pair, Unit] = {}
+        possible: Joins = {}
+        unwritable: Joins = {}
         reasons: dict[Pair, str] = {}
         for (i, j), rectangle in sorted(shared.items()):
             unit = joined(units[i], own[j], rectangle, omega=options.omega)
@@ -166,21 +168,20 @@ class _Grown:
             self._refuse(unwritable[pair], "emission", reasons[pair])
         return joins
 
-    def _assigned(
-        self, units: Sequence[Unit], own: Sequence[Unit], possible: Mapping[Pair, Unit]
-    ) -> dict[Pair, Unit]:
+    def _assigned(self, units: Units, own: Units, possible: Joins) -> Joins:
         """Return the pairs of the best assignments that close no cycle."""
-        joins: dict[Pair, Unit] = {}
+        joins: Joins = {}
         left = dict(possible)
         while left:
             chosen = _best(units, own, left)
             for pair in sorted(chosen, key=lambda pair: (-left[pair].similarity_of_last(), pair)):
+                unit = left[pair]
                 a, b = _keys(units, own, pair)
                 if self._graph.makes_cycle(a, b):
-                    self._refuse(left[pair], "cycle")
+                    self._refuse(unit, "cycle")
                 else:
                     self._graph.contract(a, b)
-                    joins[pair] = left[pair]
+                    joins[pair] = unit
             # who lost a partner to a cycle may find another one
             free = _without(left, joins)
             left = {}
@@ -190,19 +191,19 @@ class _Grown:
         return joins
 
 
-def _best(units: Sequence[Unit], own: Sequence[Unit], possible: Mapping[Pair, Unit]) -> list[Pair]:
+def _best(units: Units, own: Units, possible: Joins) -> list[Pair]:
     """Return the pairs with the largest sum of similarities."""
     weights = {pair: unit.similarity_of_last() for pair, unit in possible.items()}
     places = ([unit.place for unit in units], [unit.place for unit in own])
     return best_assignment(weights, places)
 
 
-def _keys(units: Sequence[Unit], own: Sequence[Unit], pair: Pair) -> tuple[Pair, Pair]:
+def _keys(units: Units, own: Units, pair: Pair) -> tuple[Pair, Pair]:
     i, j = pair
     return units[i].keys[0], own[j].keys[0]
 
 
-def _without(possible: Mapping[Pair, Unit], joins: Mapping[Pair, Unit]) -> dict[Pair, Unit]:
+def _without(possible: Joins, joins: Joins) -> Joins:
     """Return the pairs of which neither is in one of ``joins``."""
     lefts = {i for i, _ in joins}
     rights = {j for _, j in joins}

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from gkestimator.merging.options import MergeOptions
 from gkestimator.merging.similarity import equal_values
 from gkestimator.merging.similarity.equality import floats
 from gkestimator.merging.similarity.search import whole
+
+Units: TypeAlias = "Sequence[Unit]"
 
 _ROUNDING = 1e-9  # of a start: sums of the same durations in another order are the same time
 _SAMPLES = 16
@@ -91,23 +94,17 @@ def joined(unit: Unit, other: Unit, shared: Rectangle, *, omega: float) -> Unit 
     instead of n times, so n x ``shared`` must be more than (n - 1) x block.
     """
     before = len(unit.members)
-    cut = replace(
-        unit.block,
-        rows=shared.rows,
-        columns=shared.columns,
-        values=ValueBlock(
-            base=unit.block.values,
-            start=(shared.row_a, shared.column_a, 0),
-            stop=(shared.row_a + shared.rows, shared.column_a + shared.columns, unit.block.taps),
-        ),
-    )
+    block = unit.block
+    row = shared.row_a
+    column = shared.column_a
+    start = (row, column, 0)
+    stop = (row + shared.rows, column + shared.columns, block.taps)
+    values = ValueBlock(base=block.values, start=start, stop=stop)
+    cut = replace(block, rows=shared.rows, columns=shared.columns, values=values)
     # what n members read once must be more than what n - 1 of them shared before
-    if before > 1 and before * cut.elements <= (before - 1) * unit.block.elements:
+    if before > 1 and before * cut.elements <= (before - 1) * block.elements:
         return None
-    moved = [
-        replace(member, row=member.row + shared.row_a, column=member.column + shared.column_a)
-        for member in unit.members
-    ]
+    moved = [replace(member, row=member.row + row, column=member.column + column) for member in unit.members]
     last = replace(other.members[0], row=shared.row_b, column=shared.column_b)
     grown = Unit(members=(*moved, last), keys=(*unit.keys, *other.keys), block=cut)
     if grown.as_super().similarity >= omega:
@@ -130,7 +127,7 @@ def together(a: Unit, b: Unit, tau_ms: float) -> bool:
     return high - min(starts) <= tau_ms + _ROUNDING * abs(high)
 
 
-def pairs_to_compare(units: Sequence[Unit], own: Sequence[Unit], options: MergeOptions) -> list[Pair]:
+def pairs_to_compare(units: Units, own: Units, options: MergeOptions) -> list[Pair]:
     """Return the places (in ``units``, in ``own``) of pairs whose weights are to be compared, sorted.
 
     Of one kind, start together, and not so different in size that no common block could be enough.
@@ -152,14 +149,15 @@ def pairs_to_compare(units: Sequence[Unit], own: Sequence[Unit], options: MergeO
         first = bisect_left(bucket, (start - reach, -1))
         behind = bisect_right(bucket, (start + reach, len(units)))
         for _, i in bucket[first:behind]:
-            if together(units[i], other, options.tau_ms) and _could_share(units[i], other) >= options.omega:
+            unit = units[i]
+            if together(unit, other, options.tau_ms) and _could_share(unit, other) >= options.omega:
                 pairs.append((i, j))
     return sorted(pairs)
 
 
 def equal_but_for_start(
-    units: Sequence[Unit],
-    own: Sequence[Unit],
+    units: Units,
+    own: Units,
     options: MergeOptions,
     *,
     apart: Callable[[Pair, Pair], bool],
@@ -197,9 +195,7 @@ def equal_but_for_start(
         yield possible[pair]
 
 
-def _alike(
-    units: Sequence[Unit], own: Sequence[Unit], lefts: list[int], rights: list[int], tolerance: float
-) -> Iterator[Pair]:
+def _alike(units: Units, own: Units, lefts: list[int], rights: list[int], tolerance: float) -> Iterator[Pair]:
     """Yield the pairs whose weights agree in a few places."""
     if not lefts or not rights:
         return

@@ -19,6 +19,8 @@ from gkestimator.merging.operators import SuperOperator
 from gkestimator.merging.pricing.pricer import Price, Priced, Pricer
 from gkestimator.merging.pricing.regions import Region, find_regions
 
+PricedRegions: TypeAlias = "list[PricedRegion]"
+SuperOperators: TypeAlias = "tuple[SuperOperator, ...]"
 Confidence: TypeAlias = Literal["apart", "alike", "open"]
 
 
@@ -104,12 +106,12 @@ class MergeDecision:
     unknown_operators: Names
 
     @property
-    def kept(self) -> tuple[SuperOperator, ...]:
+    def kept(self) -> SuperOperators:
         """Return the super-operators in the graph."""
         return tuple(op.op for op in self.supers if op.kept)
 
     @property
-    def refused(self) -> tuple[SuperOperator, ...]:
+    def refused(self) -> SuperOperators:
         """Return those that did not pay."""
         return tuple(op.op for op in self.supers if not op.kept)
 
@@ -160,7 +162,7 @@ def decide(
     before = pricer.originals(models, batch_sizes)
     choice = _Choice(models, tuple(supers), build, pricer, batch_sizes, before)
     chosen: _Try | None = None
-    tried: list[PricedRegion] = []
+    tried: PricedRegions = []
     if supers:
         tries = [choice.attempt(range(len(supers)), lifted=True)]
         if not options.always:
@@ -222,7 +224,7 @@ class _Choice:
     def __init__(
         self,
         models: Models,
-        supers: tuple[SuperOperator, ...],
+        supers: SuperOperators,
         build: Build,
         pricer: Pricer,
         batch_sizes: BatchSizes,
@@ -250,7 +252,7 @@ class _Choice:
         which = self._pricer.options.price
         return min(tries, key=lambda tried: (tried.priced.price.measure(which), len(tried.places)))
 
-    def regions(self, tried: _Try) -> list[PricedRegion]:
+    def regions(self, tried: _Try) -> PricedRegions:
         """Return the regions of a graph with their prices."""
         parts = tried.built.parts
         if tried.lifted:
@@ -274,7 +276,7 @@ class _Choice:
             lifted=tried.lifted,
         )
 
-    def apart(self, base: _Try, tried: list[PricedRegion]) -> list[_Try]:
+    def apart(self, base: _Try, tried: PricedRegions) -> list[_Try]:
         """Return graphs without what does not pay in ``base``, and with what pays by itself.
 
         What is learned of single super-operators is added to ``tried``, the regions of ``base``.
@@ -296,7 +298,7 @@ class _Choice:
             tries.append(self.attempt(both, lifted=False))
         return tries
 
-    def deciding(self, chosen: _Try, tried: Sequence[PricedRegion]) -> list[PricedRegion]:
+    def deciding(self, chosen: _Try, tried: Sequence[PricedRegion]) -> PricedRegions:
         """Return the regions of the graph that was chosen, then those that spoke against each of the others
         last.
         """

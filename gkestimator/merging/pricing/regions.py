@@ -5,11 +5,15 @@ replace.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.merging.algorithms import DisjointSets
 from gkestimator.merging.editing import EditableModel, Numbers, Replaces
 from gkestimator.merging.pricing.pricer import Priced
+
+NodeGroups: TypeAlias = "Sequence[Sequence[str]]"
+NameSets: TypeAlias = "dict[str, set[str]]"
 
 
 @frozen
@@ -30,11 +34,11 @@ class Region:
 def find_regions(
     model: EditableModel,
     replaces: Replaces,
-    members: Sequence[Sequence[str]],
+    members: NodeGroups,
     before: Priced,
     after: Priced,
     *,
-    parts: Sequence[Sequence[str]] = (),
+    parts: NodeGroups = (),
 ) -> list[Region]:
     """Return the regions of ``model``, in the order of their first super-operator (or node).
 
@@ -59,10 +63,10 @@ def find_regions(
 def _together(
     model: EditableModel,
     replaces: Replaces,
-    members: Sequence[Sequence[str]],
+    members: NodeGroups,
     before: Priced,
     after: Priced,
-    parts: Sequence[Sequence[str]],
+    parts: NodeGroups,
 ) -> DisjointSets[str]:
     """Tell which nodes, of both graphs, belong to one region."""
     sets = DisjointSets[str]()
@@ -91,26 +95,26 @@ def _contents(
     sets: DisjointSets[str],
     before: Priced,
     after: Priced,
-) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+) -> tuple[NameSets, NameSets]:
     """Return by region, in the order of their first merged nodes: the nodes after merging, and before it."""
     replaced = {name for originals in replaces.values() for name in originals}
     staying = {node.name for node in model.nodes}
-    merged: dict[str, set[str]] = {}
-    originals_of: dict[str, set[str]] = {}
+    merged: NameSets = {}
+    originals_of: NameSets = {}
     for node in model.nodes:
         if node.name in replaces:
             root = sets.find(node.name)
             merged.setdefault(root, set()).add(node.name)
             originals_of.setdefault(root, set()).update(replaces[node.name])
-    for priced in (before, after):
-        for group in priced.groups.values():
-            root = sets.find(group[0])
-            if root not in merged:
-                continue
-            for name in group:
-                if name in replaced:
-                    originals_of[root].add(name)
-                elif name in staying and name not in replaces:
-                    merged[root].add(name)
-                    originals_of[root].add(name)
+    for group in (*before.groups.values(), *after.groups.values()):
+        root = sets.find(group[0])
+        if root not in merged:
+            continue
+        for name in group:
+            stays = name in staying and name not in replaces
+            if name in replaced:
+                originals_of[root].add(name)
+            elif stays:
+                merged[root].add(name)
+                originals_of[root].add(name)
     return merged, originals_of

@@ -235,11 +235,15 @@ def _entries(
             keys, in_rows, in_columns = part
             part = (
                 np.concatenate([keys, keys[twice] + factor]),
-                np.concatenate([in_rows, in_rows[twice]]),
-                np.concatenate([in_columns, in_columns[twice]]),
+                _again(in_rows, twice),
+                _again(in_columns, twice),
             )
-            both = [np.concatenate([places, places[twice]]) for places in both]
+            both = [_again(places, twice) for places in both]
     return part
+
+
+def _again(values: Array, twice: Ints) -> Array:
+    return np.concatenate([values, values[twice]])
 
 
 def _whole(number: Doubles) -> Keys:

@@ -23,6 +23,9 @@ from gkestimator.merging.similarity.lattice import Lattice
 from gkestimator.merging.similarity.reaching import Reach
 from gkestimator.merging.similarity.rectangles import earlier, largest_rectangles
 
+#: Meetings, and at most how many cells each can grow to.
+Bounded: TypeAlias = "tuple[Meetings, Ints]"
+
 WORK = 1 << 28  # values compared for one pair, after which the search gives up
 _BOX = 1 << 12  # what looking at one box costs besides, in values compared
 _AT_ONCE = 1 << 18
@@ -81,7 +84,10 @@ def best_of(
     And whether that is certain: not where the work came to :data:`WORK`. ``reach``, where given, must know
     the places of all meetings: it is asked before a place is looked at alone.
     """
-    met, bound = _promising(a, b, meetings, plan, reach, tolerance, max(cells, _area(best)))
+    least = max(cells, _area(best))
+    met, bound = _promising(a, b, meetings, plan, reach, tolerance, least)
+    taps = a.shape[2]
+    cost = _BOX + (sum(a.shape[:2]) + sum(b.shape[:2])) * taps
     work = 0
     seen: dict[Pair, list[Box]] = defaultdict(list)
     for n in range(bound.size):
@@ -92,8 +98,9 @@ def best_of(
         if work > WORK:
             return best, False
         place = met[:, n].tolist()
-        shift = (place[2] - place[0], place[3] - place[1])
-        work += _BOX + (sum(a.shape[:2]) + sum(b.shape[:2])) * a.shape[2]
+        row_a, column_a, row_b, column_b = place
+        shift = (row_b - row_a, column_b - column_a)
+        work += cost
         box = _box(a, b, place, tolerance)
         # a box inside one that was looked at holds no other rectangle at this shift
         if box.cells < least:
@@ -104,7 +111,7 @@ def best_of(
         # A rectangle as large as the best one would have to fill the box.
         if not earlier(box.rectangle(shift), best):
             continue
-        work += 2 * box.cells * a.shape[2]
+        work += 2 * box.cells * taps
         candidate = _in_box(a, b, box, shift, tolerance)
         if candidate is not None and candidate.cells >= cells and earlier(candidate, best):
             best = candidate
@@ -139,7 +146,7 @@ def _promising(
     reach: Reach | None,
     tolerance: float,
     cells: int,
-) -> tuple[Meetings, Ints]:
+) -> Bounded:
     """Return meetings around which a rectangle of ``cells`` cells may lie, and its cells at most: most first."""
     every = [np.empty((4, 0), np.int64)]
     bounds = [np.empty(0, np.int64)]
@@ -157,14 +164,15 @@ def _promising(
     return np.concatenate(every, axis=1)[:, order], joined[order]
 
 
-def _some(met: Meetings, bound: Ints, chosen: Flags) -> tuple[Meetings, Ints]:
+def _some(met: Meetings, bound: Ints, chosen: Flags) -> Bounded:
     return met[:, chosen], bound[chosen]
 
 
 def _left_by_shift(a: Array, b: Array, met: Meetings) -> Ints:
     """Return how many cells each meeting's shift leaves in common."""
-    down = met[2] - met[0]
-    right = met[3] - met[1]
+    row_a, column_a, row_b, column_b = met
+    down = row_b - row_a
+    right = column_b - column_a
     high = np.minimum(a.shape[0], b.shape[0] - down) - np.maximum(0, -down)
     wide = np.minimum(a.shape[1], b.shape[1] - right) - np.maximum(0, -right)
     area: Ints = high * wide
@@ -173,11 +181,12 @@ def _left_by_shift(a: Array, b: Array, met: Meetings) -> Ints:
 
 def _equal_patterns(
     a: Array, b: Array, met: Meetings, bound: Ints, plan: Lattice, tolerance: float
-) -> tuple[Meetings, Ints]:
+) -> Bounded:
     """Return the meetings whose patterns are equal indeed, value by value."""
     for row, column, tap in itertools.product(*map(range, plan.pattern)):
-        in_a = a[met[0] + row, met[1] + column, tap]
-        in_b = b[met[2] + row, met[3] + column, tap]
+        row_a, column_a, row_b, column_b = met
+        in_a = a[row_a + row, column_a + column, tap]
+        in_b = b[row_b + row, column_b + column, tap]
         same = equal_cells(in_a, in_b, tolerance)
         if not same.all():
             met, bound = _some(met, bound, same)

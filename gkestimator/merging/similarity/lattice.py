@@ -61,14 +61,18 @@ class Lattice:
         window = self.window[axis]
         span = self.span[axis]
         windows = size - window + 1
-        count = -(-windows // (window - span + 1))
-        step = -(-windows // count)
+        count = _ceiling(windows, window - span + 1)
+        step = _ceiling(windows, count)
         first = np.arange(0, windows, step, dtype=np.int64)
         last = np.minimum(first + step, windows) - 1
         # A window that starts anywhere in [first, last] holds a tile that starts in [last, first + window - span].
         room = first + window - span - last
         chosen: Ints = last + np.floor(room * slack).astype(np.int64)
         return chosen
+
+
+def _ceiling(number: int, divisor: int) -> int:
+    return -(-number // divisor)
 
 
 def slacks() -> Iterator[tuple[float, float]]:
@@ -107,10 +111,10 @@ def with_fewer_values(made: Lattice, a: Shape, b: Shape, *, many: Pair) -> Latti
 
 def _windows(high: int, wide: int, cells: int, ratio: int) -> Iterator[Pair]:
     """Yield the least rows and columns of rectangles of ``cells`` cells, by classes of their height."""
-    low = -(-cells // wide)
+    low = _ceiling(cells, wide)
     while low <= high:
         top = min(high, low * ratio - 1)
-        yield low, -(-cells // top)
+        yield low, _ceiling(cells, top)
         low = top + 1
 
 
@@ -125,7 +129,7 @@ def _lattice(a: Shape, b: Shape, window: Pair, many: Pair, values: int) -> tuple
         for wide in _sizes(window[1] - columns + 1):
             made = Lattice(window=window, pattern=(rows, columns, taps), tile=(high, wide))
             of_a = _places(made, a, 0) * _places(made, a, 1)
-            of_b = -(-b[0] // high) * -(-b[1] // wide)
+            of_b = _ceiling(b[0], high) * _ceiling(b[1], wide)
             choices.append((many[0] * of_a + many[1] * of_b, made))
     return min(choices, key=lambda choice: choice[0])
 
@@ -144,4 +148,4 @@ def _sizes(most: int) -> list[int]:
 def _places(made: Lattice, shape: Shape, axis: int) -> int:
     window = made.window[axis]
     span = made.span[axis]
-    return -(-(shape[axis] - window + 1) // (window - span + 1)) * made.tile[axis]
+    return _ceiling(shape[axis] - window + 1, window - span + 1) * made.tile[axis]

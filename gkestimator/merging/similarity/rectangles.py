@@ -57,8 +57,8 @@ def _by_rows(masks: Flags, edges: Edges, across: Edges, *, transposed: bool) -> 
     count, rows, columns = masks.shape
     width = across[-1]
     height = np.zeros((count, columns), np.int32)
-    left = np.zeros((count, columns), np.int32)
-    right = np.full((count, columns), width, np.int32)
+    left = np.zeros_like(height)
+    right = np.full_like(height, width)
     best = np.zeros((5, count), np.int64)  # area, row, column, rows, columns
     for i in range(rows):
         here = masks[:, i, :]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,6 +29,10 @@ from gkestimator.merging.similarity.growing import Finding, Meetings, best_of, l
 from gkestimator.merging.similarity.lattice import Lattice, Shape, lattices, slacks, with_fewer_values
 from gkestimator.merging.similarity.reaching import Reach
 from gkestimator.merging.similarity.rectangles import earlier
+
+Matrices: TypeAlias = "Sequence[WeightMatrix]"
+Findings: TypeAlias = "dict[Pair, Finding]"
+ArrayOf: TypeAlias = "Mapping[int, Array]"
 
 _FIRST_SLACK = next(slacks())
 _MANY = 1 << 12  # meetings of a pair from which on it is worth looking for more telling places
@@ -49,13 +54,13 @@ def whole(rows: int, columns: int) -> Rectangle:
 
 
 def by_anchors_of_all(
-    left: Mapping[int, Array],
-    right: Mapping[int, Array],
+    left: ArrayOf,
+    right: ArrayOf,
     pairs: Sequence[Pair],
     *,
     tolerance: float,
     cells: int,
-) -> dict[Pair, Finding]:
+) -> Findings:
     """Return the same for many pairs: all of ``left`` are of one shape, all of ``right`` of one, and all of
     one type.
 
@@ -65,7 +70,7 @@ def by_anchors_of_all(
     shapes = (_shape(left), _shape(right))
     many = (len(left), len(right))
     bucket = buckets((*left.values(), *right.values()), tolerance=tolerance)
-    findings: dict[Pair, Finding] = dict.fromkeys(pairs, (None, True))
+    findings: Findings = dict.fromkeys(pairs, (None, True))
     for plan in lattices(*shapes, cells=cells, many=many, values=bucket.values):
         waiting = list(left)
         while waiting:
@@ -94,9 +99,9 @@ class _Search:
 
     def improve(
         self,
-        findings: dict[Pair, Finding],
-        left: Mapping[int, Array],
-        right: Mapping[int, Array],
+        findings: Findings,
+        left: ArrayOf,
+        right: ArrayOf,
         held: dict[int, Anchors],
     ) -> None:
         """Put what the lattice finds in the pairs of ``held`` in the place of lesser findings."""
@@ -177,14 +182,14 @@ def _meetings(a: Anchors, b: Anchors, low: Array, count: Array, entries: Array) 
         yield np.stack(places).astype(np.int64)
 
 
-def _shape(weights: Mapping[int, Array]) -> Shape:
+def _shape(weights: ArrayOf) -> Shape:
     rows, columns, taps = next(iter(weights.values())).shape
     return rows, columns, taps
 
 
 def similar_pairs(
-    left: Sequence[WeightMatrix],
-    right: Sequence[WeightMatrix],
+    left: Matrices,
+    right: Matrices,
     pairs: Iterable[Pair],
     *,
     omega: float,
@@ -249,12 +254,12 @@ def least_cells(a: WeightMatrix, b: WeightMatrix, omega: float) -> int | None:
 
 
 def _of_class(
-    left: Sequence[WeightMatrix],
-    right: Sequence[WeightMatrix],
+    left: Matrices,
+    right: Matrices,
     pairs: Sequence[Pair],
     omega: float,
     tolerance: float,
-) -> dict[Pair, Finding]:
+) -> Findings:
     """Return what pairs of one shape on either side have in common, and whether that is certain."""
     i, j = pairs[0]
     cells = least_cells(left[i], right[j], omega)

@@ -22,12 +22,13 @@ def conv_reason(op: SuperOperator, shapes: Shapes) -> str | None:
     first = op.members[0].operator
     for member in op.members:
         operator = member.operator
-        name = member.operator.node.name
+        name = operator.node.name
+        kernel = operator.geometry[0]
         dims = shapes[operator.x].dims
         if operator.geometry[:3] != first.geometry[:3] or operator.geometry[4] != first.geometry[4]:
             return f"{name} has another kernel, stride, dilation or group than {first.node.name}"
-        if len(dims) != 2 + len(operator.geometry[0]):
-            return f"{name} has an input of {len(dims)} axes for a kernel of {len(operator.geometry[0])}"
+        if len(dims) != 2 + len(kernel):
+            return f"{name} has an input of {len(dims)} axes for a kernel of {len(kernel)}"
         if None in dims[2:]:
             return f"the height or width of {name}'s input is not static (--dim fixes it)"
     return None
@@ -128,17 +129,17 @@ class _Lane:
 
     def residual(self, sheet: Sheet, x: str, piece: Piece, bias: Span | None) -> str:
         """Convolve ``x`` with a piece of the weight that is this member's alone."""
-        kernel, strides, dilations, pads = self.member.operator.geometry[:4]
+        operator = self.member.operator
+        kernel, strides, dilations, pads = operator.geometry[:4]
+        group = 1
+        if self.grouped:
+            group = piece.rows
+        attributes = _attributes(kernel, strides, dilations, pads, group)
         inputs = [x, self.weight(sheet, piece)]
         if bias is not None:
             inputs.append(bias.named(sheet, piece.hint))
-        return sheet.node(
-            "Conv",
-            inputs,
-            piece.hint,
-            replaces=(self.member.operator.node.name,),
-            attributes=_attributes(kernel, strides, dilations, pads, piece.rows if self.grouped else 1),
-        )
+        replaces = (operator.node.name,)
+        return sheet.node("Conv", inputs, piece.hint, replaces=replaces, attributes=attributes)
 
 
 def emit_convolutions(sheet: Sheet, op: SuperOperator, shapes: Shapes, tolerance: float) -> None:
@@ -147,27 +148,27 @@ def emit_convolutions(sheet: Sheet, op: SuperOperator, shapes: Shapes, tolerance
     Inputs of unequal height or width are filled with zeros at the bottom and right up to the largest; the
     results are cut back.
     """
-    lanes = [_lane(op, member, shapes[member.operator.x]) for member in op.members]
-    window = _window([member.operator.geometry for member in op.members], [lane.size for lane in lanes])
-    inner = [
-        sheet.spans(m.operator.x, [rows * lane.into for rows in lane.pieces.rows], 1, "channels")
-        for m, lane in zip(op.members, lanes, strict=True)
-    ]
+    operators = [member.operator for member in op.members]
+    inputs = [operator.x for operator in operators]
+    lanes = [_lane(op, member, shapes[x]) for member, x in zip(op.members, inputs, strict=True)]
+    window = _window([operator.geometry for operator in operators], [lane.size for lane in lanes])
+    inner = []
+    for x, lane in zip(inputs, lanes, strict=True):
+        channels = [rows * lane.into for rows in lane.pieces.rows]
+        inner.append(sheet.spans(x, channels, 1, "channels"))
     filled = [_filled(sheet, window, k, parts[1]) for k, parts in enumerate(inner)]
     spans = [lane.bias(lane.pieces.shared) for lane in lanes]
-    shared_bias = common(spans, tolerance)
+    shared_bias = None
+    if common(spans, tolerance):
+        shared_bias = spans[0]
+        spans = [None] * len(lanes)
     stacked = sheet.joined(filled, 0, "stacked")
-    product = _shared_convolution(sheet, op, lanes[0], window, stacked, spans[0] if shared_bias else None)
-    results = unstack(
-        sheet, product, [member.operator.x for member in op.members], [lane.count for lane in lanes]
-    )
+    product = _shared_convolution(sheet, op, lanes[0], window, stacked, shared_bias)
+    results = unstack(sheet, product, inputs, [lane.count for lane in lanes])
     for lane, part, rows, span in zip(lanes, results, inner, spans, strict=True):
         cropped = _cropped(sheet, window, lane, part)
-        if shared_bias:
-            own = None
-        else:
-            own = span
-        sheet.finish(_completed(sheet, lane, cropped, rows, own), lane.member.operator.y)
+        completed = _completed(sheet, lane, cropped, rows, span)
+        sheet.finish(completed, lane.member.operator.y)
 
 
 def _lane(op: SuperOperator, member: MergedMember, x: ValueShape) -> _Lane:
@@ -220,18 +221,17 @@ def _shared_convolution(
     inputs = [stacked, weight]
     if bias is not None:
         inputs.append(bias.named(sheet, "shared"))
+    group = 1
+    if lane.grouped:
+        group = op.rows
+    pads = (*window.begin, *window.end)
+    attributes = _attributes(window.kernel, window.strides, window.dilations, pads, group)
     return sheet.node(
         "Conv",
         inputs,
         "shared",
-        replaces=tuple(member.operator.node.name for member in op.members),
-        attributes=_attributes(
-            window.kernel,
-            window.strides,
-            window.dilations,
-            (*window.begin, *window.end),
-            op.rows if lane.grouped else 1,
-        ),
+        replaces=op.names,
+        attributes=attributes,
     )
 
 
@@ -248,9 +248,8 @@ def _cropped(sheet: Sheet, window: _Window, lane: _Lane, value: str) -> str:
         return value
     starts = sheet.whole_numbers([0] * len(axes))
     ends = sheet.whole_numbers([own[axis] for axis in axes])
-    return sheet.node(
-        "Slice", [value, starts, ends, sheet.whole_numbers([2 + axis for axis in axes])], "cropped"
-    )
+    along = sheet.whole_numbers([2 + axis for axis in axes])
+    return sheet.node("Slice", [value, starts, ends, along], "cropped")
 
 
 def _completed(sheet: Sheet, lane: _Lane, part: str, rows: Sequence[str], bias: Span | None) -> str:
@@ -259,20 +258,20 @@ def _completed(sheet: Sheet, lane: _Lane, part: str, rows: Sequence[str], bias: 
     above, _, below = rows
     if not lane.grouped and not pieces.border.empty:
         # A residual convolution adds the member's own bias for nothing.
-        x = sheet.joined([value for value in (above, below) if value], 1, "border_channels")
-        part = sheet.node("Add", [part, lane.residual(sheet, x, pieces.border, bias)], "sum")
+        x = sheet.joined((above, below), 1, "border_channels")
+        residual = lane.residual(sheet, x, pieces.border, bias)
+        part = sheet.node("Add", [part, residual], "sum")
         bias = None
     if bias is not None:
         part = sheet.node("Add", [part, bias.spread(sheet, "own", len(lane.size))], "biased")
-    before = ""
-    after = ""
+    before = after = ""
     if lane.grouped:
-        before, after = (
-            "" if piece.empty else lane.residual(sheet, x, piece, lane.bias(piece))
-            for x, piece in ((above, pieces.above), (below, pieces.below))
-        )
+        if not pieces.above.empty:
+            before = lane.residual(sheet, above, pieces.above, lane.bias(pieces.above))
+        if not pieces.below.empty:
+            after = lane.residual(sheet, below, pieces.below, lane.bias(pieces.below))
     elif not pieces.sides.empty:
         sides = lane.residual(sheet, lane.member.operator.x, pieces.sides, lane.bias(pieces.sides))
         left, _, right = pieces.columns
         before, after = sheet.spans(sides, [left, right], 1, "side_channels")
-    return sheet.joined([value for value in (before, part, after) if value], 1, "channels_out")
+    return sheet.joined((before, part, after), 1, "channels_out")

@@ -86,10 +86,11 @@ class Sheet:
         return name
 
     def joined(self, values: Sequence[str], axis: int, hint: str) -> str:
-        """Join by Concat along ``axis``; a single value as it stands."""
-        if len(values) == 1:
-            return values[0]
-        return self.node("Concat", values, hint, attributes={"axis": axis})
+        """Join by Concat along ``axis``, without the empty names; a single value as it stands."""
+        present = list(filter(None, values))
+        if len(present) == 1:
+            return present[0]
+        return self.node("Concat", present, hint, attributes={"axis": axis})
 
     def parted(self, value: str, sizes: Sequence[int] | str, axis: int, hint: str, count: int) -> list[str]:
         """Split along ``axis`` into ``count`` parts of ``sizes`` (numbers, or the name of a value)."""

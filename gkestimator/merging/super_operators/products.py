@@ -47,16 +47,16 @@ class _Lane:
         self, sheet: Sheet, x: str, piece: Piece, *, added: str | None = None, bias: Span | None = None
     ) -> str:
         """Multiply ``x`` by a residual piece of the weight, plus ``added`` (two axes only) or a bias."""
-        name = self.member.operator.node.name
-        matrix = self.member.operator.matrix
+        operator = self.member.operator
+        replaces = (operator.node.name,)
         shape = (piece.rows, piece.columns)
         values = Rearranged(base=piece.values(self.member), shape=shape)
-        inputs = [x, sheet.weight(f"{piece.hint}_weight", matrix.dtype, shape, values)]
+        inputs = [x, sheet.weight(f"{piece.hint}_weight", operator.matrix.dtype, shape, values)]
         if bias is not None:
             added = bias.named(sheet, piece.hint)
         if added is None:
-            return sheet.node("MatMul", inputs, piece.hint, replaces=(name,))
-        return sheet.node("Gemm", [*inputs, added], piece.hint, replaces=(name,))
+            return sheet.node("MatMul", inputs, piece.hint, replaces=replaces)
+        return sheet.node("Gemm", [*inputs, added], piece.hint, replaces=replaces)
 
 
 def emit_products(sheet: Sheet, op: SuperOperator, shapes: Shapes, tolerance: float) -> None:
@@ -69,28 +69,28 @@ def emit_products(sheet: Sheet, op: SuperOperator, shapes: Shapes, tolerance: fl
     lanes = _lanes(sheet, op, shapes)
     inner = [sheet.spans(lane.x, lane.pieces.rows, -1, "rows") for lane in lanes]
     spans = [_bias(lane, lane.pieces.shared) for lane in lanes]
-    shared_bias = common(spans, tolerance)
+    shared_bias = None
+    if common(spans, tolerance):
+        shared_bias = spans[0]
+        spans = [None] * len(lanes)
     stacked = sheet.joined([parts[1] for parts in inner], 0, "stacked")
-    product = _shared_product(sheet, op, lanes, stacked, spans[0] if shared_bias else None)
+    product = _shared_product(sheet, op, lanes, stacked, shared_bias)
     results = unstack(sheet, product, [lane.x for lane in lanes], [lane.count for lane in lanes])
     for lane, part, rows, span in zip(lanes, results, inner, spans, strict=True):
-        if shared_bias:
-            own = None
-        else:
-            own = span
-        sheet.finish(_completed(sheet, lane, part, rows, own), lane.member.operator.y)
+        completed = _completed(sheet, lane, part, rows, span)
+        sheet.finish(completed, lane.member.operator.y)
 
 
 def _lanes(sheet: Sheet, op: SuperOperator, shapes: Shapes) -> list[_Lane]:
-    between = {shapes[member.operator.x].dims[1:-1] for member in op.members}
-    ranks = {len(shapes[member.operator.x].dims) for member in op.members}
+    every = [shapes[member.operator.x].dims for member in op.members]
+    between = {dims[1:-1] for dims in every}
+    ranks = set(map(len, every))
     as_they_stand = len(ranks) == len(between) == 1 and None not in next(iter(between))
     # rows: every activation is [rows, K] then, whatever axes it had
     flat = not as_they_stand or _rows_left(op)
     lanes = []
-    for member in op.members:
+    for member, dims in zip(op.members, every, strict=True):
         x = member.operator.x
-        dims = shapes[x].dims
         count = dims[0]
         turned = flat and len(dims) > 2
         if turned:
@@ -117,13 +117,11 @@ def _shared_product(
     """Multiply all stacked rows by the first member's block."""
     first = op.members[0]
     operator = first.operator
-    node = first.operator.node
-    matrix = first.operator.matrix
-    replaces = tuple(member.operator.node.name for member in op.members)
+    matrix = operator.matrix
     if (op.rows, op.columns) == (matrix.rows, matrix.columns):
         # Gemm's transB belongs to the weight as it stands
         weight = operator.weight_name
-        attributes = dict(node.attributes)
+        attributes = dict(operator.node.attributes)
     else:
         shape = (op.rows, op.columns)
         values = Rearranged(base=lanes[0].pieces.shared.values(first), shape=shape)
@@ -136,7 +134,7 @@ def _shared_product(
         op_type = "Gemm"
     else:
         op_type = "MatMul"
-    return sheet.node(op_type, inputs, "shared", replaces=replaces, attributes=attributes)
+    return sheet.node(op_type, inputs, "shared", replaces=op.names, attributes=attributes)
 
 
 def _completed(sheet: Sheet, lane: _Lane, part: str, rows: Sequence[str], bias: Span | None) -> str:
@@ -144,17 +142,16 @@ def _completed(sheet: Sheet, lane: _Lane, part: str, rows: Sequence[str], bias: 
     pieces = lane.pieces
     above, _, below = rows
     if not pieces.border.empty:
-        x = sheet.joined([value for value in (above, below) if value], -1, "border_rows")
+        x = sheet.joined((above, below), -1, "border_rows")
         part = lane.product(sheet, x, pieces.border, added=part)
     if bias is not None:
         part = sheet.node("Add", [part, bias.spread(sheet, "own", 0)], "biased")
-    columns = [part]
+    before = after = ""
     if not pieces.sides.empty:
         sides = lane.product(sheet, lane.x, pieces.sides, bias=_bias(lane, pieces.sides))
         left, _, right = pieces.columns
         before, after = sheet.spans(sides, [left, right], -1, "side_columns")
-        columns = [value for value in (before, part, after) if value]
-    result = sheet.joined(columns, -1, "columns")
+    result = sheet.joined((before, part, after), -1, "columns")
     if lane.flat:
         return _unflattened(sheet, lane, result)
     return result
@@ -167,15 +164,16 @@ def _bias(lane: _Lane, piece: Piece) -> Span | None:
 
 def _unflattened(sheet: Sheet, lane: _Lane, value: str) -> str:
     """Reshape [rows, N] to [..., N], with the axes that x had."""
-    columns = lane.member.operator.matrix.columns
+    operator = lane.member.operator
+    columns = operator.matrix.columns
     leading = lane.dims[:-1]
     if leading.count(None) <= 1:
         # The one size that is not static follows from the number of rows.
         sizes = [-1 if size is None else size for size in leading]
         shape = sheet.whole_numbers([*sizes, columns])
-    elif columns == lane.member.operator.matrix.rows:
-        shape = sheet.node("Shape", [lane.member.operator.x], "shape")
+    elif columns == operator.matrix.rows:
+        shape = sheet.node("Shape", [operator.x], "shape")
     else:
-        leading_sizes = sheet.leading(lane.member.operator.x, -1, "leading")
+        leading_sizes = sheet.leading(operator.x, -1, "leading")
         shape = sheet.joined([leading_sizes, sheet.whole_numbers([columns])], 0, "shape")
     return sheet.node("Reshape", [value, shape], "unflattened")
