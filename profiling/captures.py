@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from gkestimator.core.records import frozen
+from gkestimator.profiling.type_names import CountByName, Names, NumberByName
 
 NVTX_DOMAIN = "gkestimator"
 """Every range of ours is a push/pop range in this NVTX domain; its text is ``<entry id>#<repeats>``."""
@@ -36,7 +37,7 @@ class CapturedLaunch:
     smem_bytes: int | None = None
     bytes_moved: int | None = None
     in_graph: bool = False
-    counters: Mapping[str, float] | None = None
+    counters: NumberByName | None = None
 
 
 @frozen
@@ -61,5 +62,5 @@ class Capture:
     schema: str | None
     ranges: tuple[EntryRange, ...]
     device: Mapping[str, str | int | float] = field(default_factory=dict)
-    unjoined: Mapping[str, int] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
+    unjoined: CountByName = field(default_factory=dict)
+    problems: Names = ()

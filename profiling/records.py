@@ -11,6 +11,7 @@ from typing import Any
 
 from gkestimator.core.errors import TableError
 from gkestimator.core.records import frozen
+from gkestimator.profiling.type_names import Numbers, Shape
 
 STATUSES = ("ok", "failed", "skipped")
 """Measured; could not be measured (``reason`` says why: out of memory, crashed, hung, the runtime's error); not
@@ -22,7 +23,7 @@ class HostKernel:
     """Hold a piece of an operator as a CPU executor's own profiler saw it: ``durations_us``, one per repeat."""
 
     name: str
-    durations_us: tuple[float, ...]
+    durations_us: Numbers
 
 
 @frozen
@@ -55,12 +56,12 @@ class EntryRecord:
     repeats: int | None = None
     started_unix_ns: int | None = None
     ended_unix_ns: int | None = None
-    host_us: tuple[float, ...] | None = None
+    host_us: Numbers | None = None
     elapsed_us: float | None = None
-    output_shapes: tuple[tuple[int, ...], ...] | None = None
+    output_shapes: tuple[Shape, ...] | None = None
     workspace_bytes: int | None = None
     kernels: tuple[HostKernel, ...] | None = None
-    latency_us: tuple[float, ...] | None = None
+    latency_us: Numbers | None = None
     memory: MemoryUse | None = None
     cpu_nodes: int | None = None
 
@@ -107,11 +108,11 @@ def _record(document: Any) -> EntryRecord:
     return EntryRecord(**fields_read)
 
 
-def _floats(values: Any) -> tuple[float, ...]:
+def _floats(values: Any) -> Numbers:
     return tuple(map(float, values))
 
 
-def _shapes(shapes: Any) -> tuple[tuple[int, ...], ...]:
+def _shapes(shapes: Any) -> tuple[Shape, ...]:
     return tuple(tuple(map(int, shape)) for shape in shapes)
 
 
@@ -123,7 +124,7 @@ def _kernels(kernels: Any) -> tuple[HostKernel, ...]:
     return tuple(pieces)
 
 
-def _latency(values: Any) -> tuple[float, ...]:
+def _latency(values: Any) -> Numbers:
     if not isinstance(values, list):
         raise ValueError(f"latency_us: found {type(values).__name__}, expected a list of microseconds")
     if not values:

@@ -11,6 +11,7 @@ import numpy as np
 from gkestimator.core.records import frozen
 from gkestimator.profiling.building.choosing import EntryKey, entries_of, entry_key
 from gkestimator.profiling.building.describing import Description
+from gkestimator.profiling.type_names import CountByName, Names
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement
 
 _EXAMPLES = 3
@@ -37,10 +38,10 @@ class Check:
     name: str
     count: int
     of: int
-    examples: tuple[str, ...] = ()
+    examples: Names = ()
     what_happens: str = ""
     bad: bool = False
-    entries: tuple[str, ...] = ()
+    entries: Names = ()
 
     def line(self) -> str:
         """Say it in a line: ``outliers: 2 of 800 operators (Conv-fp32-...: 9.1 times its neighbours'; ...):
@@ -59,7 +60,7 @@ def check_rows(
     descriptions: Mapping[EntryKey, Description],
     *,
     duplicates: Mapping[EntryKey, int],
-    unjoined: Mapping[str, int],
+    unjoined: CountByName,
     launches: int,
     without_launches: Sequence[str],
 ) -> tuple[list[KernelMeasurement], list[Check]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gkestimator.core.records import frozen
 from gkestimator.profiling.captures import CapturedLaunch, EntryRange
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.raw import ChunkInfo, EnvironmentSample, RunInfo
 from gkestimator.profiling.records import EntryRecord
+from gkestimator.profiling.type_names import NumberByName, Numbers
 
 _COARSE_US = 10.0
 
@@ -22,9 +23,9 @@ class RepeatedLaunch:
 
     kind: str
     name: str | None
-    durations_us: tuple[float, ...]
+    durations_us: Numbers
     launch: CapturedLaunch | None = None
-    counters: Mapping[str, float] | None = None
+    counters: NumberByName | None = None
 
     @property
     def duration_us(self) -> float:
@@ -80,7 +81,7 @@ class MeasuredLatency(Measured):
     """Hold the latencies of one whole model, its calls timed once without a profiler: ``record`` holds its memory.
     ``power_w``: mean of the samples taken during the repeats."""
 
-    latency_us: tuple[float, ...]
+    latency_us: Numbers
 
 
 def typical(values: Sequence[float], *, kind: str) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from gkestimator.profiling.building.describing import Description
 from gkestimator.profiling.building.entries import MeasuredEntry, RepeatedLaunch
 from gkestimator.profiling.building.families import family_of
 from gkestimator.profiling.captures import CapturedLaunch
+from gkestimator.profiling.type_names import Document, NumberByName
 from gkestimator.profiling.variation import coefficient_of_variation
 from gkestimator.tables import KernelMeasurement
 
@@ -40,7 +41,7 @@ def rows_of(
     entries: Iterable[tuple[MeasuredEntry, Description, GpuSpec]],
 ) -> list[KernelMeasurement]:
     """Return one row per launch, entries in their order, kernels in launch order."""
-    cells: list[dict[str, Any]] = []
+    cells: list[Document] = []
     geometries: dict[str, _Geometries] = {}
     for measured, description, gpu in entries:
         shared = _entry_cells(measured, description, gpu)
@@ -66,9 +67,9 @@ class _Geometries:
     def __init__(self, gpu: GpuSpec) -> None:
         self._gpu = gpu
         self._numbers: list[GeometryNumbers] = []
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Document] = []
 
-    def add(self, launch: CapturedLaunch, row: dict[str, Any]) -> None:
+    def add(self, launch: CapturedLaunch, row: Document) -> None:
         numbers = geometry_numbers(launch)
         if numbers is not None:
             self._numbers.append(numbers)
@@ -86,7 +87,7 @@ class _Geometries:
             row["sm_util_pct"] = share
 
 
-def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec) -> dict[str, Any]:
+def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec) -> Document:
     chunk = measured.chunk
     versions = measured.run.versions
     record = measured.record
@@ -107,13 +108,13 @@ def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec
     }
 
 
-def _columns(record: object, names: Iterable[str]) -> dict[str, Any]:
+def _columns(record: object, names: Iterable[str]) -> Document:
     return {name: getattr(record, name) for name in names}
 
 
-def _launch_cells(measured: RepeatedLaunch, description: Description) -> dict[str, Any]:
+def _launch_cells(measured: RepeatedLaunch, description: Description) -> Document:
     launch = measured.launch
-    cells: dict[str, Any] = {
+    cells: Document = {
         "kernel_name": measured.name,
         "kind": measured.kind,
         "family": family_of(measured.name, measured.kind, description.families).value,
@@ -130,10 +131,10 @@ def _triple(sizes: tuple[int, int, int] | None) -> str | None:
     return None if sizes is None else ",".join(map(str, sizes))
 
 
-def _counters(counters: Mapping[str, float]) -> dict[str, Any]:
+def _counters(counters: NumberByName) -> Document:
     """Return the columns of ncu's metrics; a percentage beyond rounding is left out, as its counter cannot be
     believed."""
-    cells: dict[str, Any] = {}
+    cells: Document = {}
     for metric, column in ((_OCCUPANCY, "achieved_occupancy_pct"), (_L2_HITS, "l2_hit_pct")):
         value = counters.get(metric)
         if value is not None and 0 <= value <= 100 + _ROUNDING_PCT:

@@ -11,7 +11,7 @@ import gc
 import io
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from gkestimator.profiling.executors.libraries import cuda_versions
 from gkestimator.profiling.executors.ort_profile import read_profile
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernel, MemoryUse
+from gkestimator.profiling.type_names import Document, Shape, TextByName, Texts
 
 _CUDA = "CUDAExecutionProvider"
 _CPU = "CPUExecutionProvider"
@@ -39,7 +40,7 @@ _LOG_ERRORS = 3
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
 
-def session_options(device: str, *, whole: bool = False) -> dict[str, str]:
+def session_options(device: str, *, whole: bool = False) -> Texts:
     """Return the configuration entries of a session. On a GPU an operator that the CUDA provider does not
     take is an error: a silent fallback would be measured as a GPU kernel. Of a ``whole`` model the runtime
     puts shape arithmetic on the CPU on purpose; which nodes it put there it is asked to remember. Threads do
@@ -50,7 +51,7 @@ def session_options(device: str, *, whole: bool = False) -> dict[str, str]:
     return entries
 
 
-def provider_options(device: str, dtype: str) -> tuple[str, dict[str, str]]:
+def provider_options(device: str, dtype: str) -> tuple[str, Texts]:
     """Return the execution provider and its options. HEURISTIC takes cuDNN's first choice instead of timing
     all algorithms (EXHAUSTIVE, the default, answers differently from run to run); the arena grows by what is
     asked for, so that an entry's memory is its own; TF32 only where the entry's arithmetic says so (it is on
@@ -68,7 +69,7 @@ def provider_options(device: str, dtype: str) -> tuple[str, dict[str, str]]:
     }
 
 
-def run_options() -> dict[str, str]:
+def run_options() -> Texts:
     """Return the configuration entries of a call: it returns when the host has launched everything, as it
     does in a pipeline."""
     return {"disable_synchronize_execution_providers": "1"}
@@ -125,7 +126,7 @@ class OnnxruntimeExecutor:
                     "or onnxruntime-gpu[cuda,cudnn]"
                 ) from e
 
-    def versions(self) -> Mapping[str, str]:
+    def versions(self) -> TextByName:
         """See :class:`Executor`."""
         versions = {"onnxruntime": str(self._ort.__version__)}
         if self._device != "cpu":
@@ -206,7 +207,7 @@ class _Session:
     def __init__(
         self, ort: Any, device: str, entry: PlanEntry, seed: int, held_bytes: Callable[[], int | None]
     ) -> None:
-        self.output_shapes: tuple[tuple[int, ...], ...] = ()
+        self.output_shapes: tuple[Shape, ...] = ()
         self.cpu_nodes: int | None = None
         self._held_bytes = held_bytes
         self._ort = ort
@@ -217,7 +218,7 @@ class _Session:
         self._entry = replace(entry, fragment=fragment)
         self._seed = seed
         self._inputs: dict[str, _Bound] = {}
-        self._weights: dict[str, Any] = {}
+        self._weights: Document = {}
         self._outputs: dict[str, _Bound | None] = {}
         self._session: Any = None
         self._binding: Any = None
@@ -385,7 +386,7 @@ class _Bound:
     """Hold a tensor in memory of the device. Bindings hold its address only: ``value`` keeps it alive."""
 
     element_type: int
-    shape: tuple[int, ...]
+    shape: Shape
     value: Any
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from gkestimator.profiling.executors.torch_calls.program import CallProgram, pro
 from gkestimator.profiling.executors.torch_profile import profiled
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernel, MemoryUse
+from gkestimator.profiling.type_names import TextByName
 
 _TENSOR_FLOAT_SINCE = (8, 0)  # compute capability with TF32 and bfloat16 units
 _RAISED = (
@@ -70,7 +71,7 @@ class TorchExecutor:
         """Return True where the device is a GPU."""
         return bool(self.device.type == "cuda")
 
-    def versions(self) -> Mapping[str, str]:
+    def versions(self) -> TextByName:
         """Return the versions of torch and, on a GPU, of the CUDA libraries that it loaded."""
         import torch
 

@@ -14,8 +14,9 @@ from gkestimator.onnx_io.fragment_models import fragment_model
 from gkestimator.profiling.executors.torch_calls import Late
 from gkestimator.profiling.executors.torch_calls.program import CallProgram, CallStep
 from gkestimator.profiling.executors.torch_calls.registry import Change, torch_dtype
+from gkestimator.profiling.type_names import Document, Shape
 
-Slots = tuple[int, ...]
+Slots = Shape
 ProgramRun = Callable[[], tuple[Any, ...]]
 """All calls of a program at once; gives its results."""
 Bound = tuple[Callable[..., Any], Slots, Slots, Slots]
@@ -99,7 +100,7 @@ class _HostTensors:
         self._left = Counter(name for step in program.steps for name in step.inputs)
         self._left.update(program.outputs)
         self._values = values
-        self._tensors: dict[str, Any] = {}
+        self._tensors: Document = {}
 
     def take(self, name: str) -> Any:
         """Return the tensor, None for one that a call makes."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from statistics import fmean
 
 from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.parsers.repeats import geometry_text, split_repeats
+from gkestimator.profiling.type_names import NumberByName, Shape
 
 _NO_TIMELINE = "counters: entry is not in the timeline"
 _NO_REPEATS = "counters: repeats of the entry differ"
@@ -18,7 +19,7 @@ _NO_PARTNER = "counters: no kernel of that name, grid and block at that place"
 _GRID_SIZE = "launch__grid_size"
 _BLOCK_SIZE = "launch__block_size"
 
-Key = tuple[str, tuple[int, ...] | None, tuple[int, ...] | None]
+Key = tuple[str, Shape | None, Shape | None]
 
 
 def base_name(name: str) -> str:
@@ -127,7 +128,7 @@ def _counted(measured: Sequence[EntryRange]) -> tuple[CapturedLaunch, ...] | Non
     return tuple(averaged)
 
 
-def _mean(counters: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _mean(counters: Sequence[NumberByName]) -> dict[str, float]:
     """Return the mean of each counter that every pass has."""
     common = set.intersection(*map(set, counters))
     means = {}
@@ -146,9 +147,7 @@ def _key(launch: CapturedLaunch, *, sizes: bool = False) -> Key:
     return (name, _size(launch, launch.grid, _GRID_SIZE), _size(launch, launch.block, _BLOCK_SIZE))
 
 
-def _size(
-    launch: CapturedLaunch, dimensions: tuple[int, int, int] | None, counter: str
-) -> tuple[int, ...] | None:
+def _size(launch: CapturedLaunch, dimensions: tuple[int, int, int] | None, counter: str) -> Shape | None:
     if dimensions is not None:
         return (prod(dimensions),)
     size = (launch.counters or {}).get(counter)

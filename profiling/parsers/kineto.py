@@ -7,7 +7,7 @@ A kernel, copy or fill is tied to the host's call by the correlation id, and the
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from gkestimator.profiling.parsers.spans import (
     printable_name,
     tell_of_nested,
 )
+from gkestimator.profiling.type_names import Document, Members, Texts
 
 LIMIT_S = 300.0
 MAX_EVENTS = 10_000_000
@@ -45,7 +46,7 @@ class _Event:
 
     __slots__ = ("_document", "_where")
 
-    def __init__(self, where: str, document: dict[str, Any]) -> None:
+    def __init__(self, where: str, document: Document) -> None:
         self._where = where
         self._document = document
 
@@ -115,7 +116,7 @@ class _Events:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._names: dict[str, str] = {}
+        self._names: Texts = {}
         self._seen = 0
         self.ranges: list[LabelledRange] = []
         self.calls: list[HostCall] = []
@@ -271,10 +272,10 @@ def _nested_ns(host: Sequence[HostCall]) -> list[int]:
     return inside
 
 
-def _device(rest: Mapping[str, Any], events: _Events, problems: list[str]) -> Facts:
+def _device(rest: Members, events: _Events, problems: list[str]) -> Facts:
     number = busiest_device((launch for _, launch in events.launches), problems)
     listed = rest.get("deviceProperties")
-    properties_of: dict[str, Any] = {}
+    properties_of: Document = {}
     for properties in listed if isinstance(listed, list) and number is not None else ():
         if isinstance(properties, dict) and properties.get("id") == number:
             properties_of.update(list(properties.items())[:_MOST_FACTS])

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +27,7 @@ from gkestimator.profiling.parsers.ncu_csv import read_csv
 from gkestimator.profiling.parsers.ncu_values import Action, ReadReport, unit_factor
 from gkestimator.profiling.parsers.spans import Facts, parse_label, printable_name
 from gkestimator.profiling.tools import NCU, find_tool, missing_tool
+from gkestimator.profiling.type_names import NumberByName, Paths
 
 DURATION = "gpu__time_duration.sum"
 LIMIT_S = 600.0
@@ -89,7 +90,7 @@ def read_report_by_library(path: Path, *, limit_s: float = LIMIT_S) -> ReadRepor
     return _complete(path, expected, ReadReport(reader=f"ncu_report {version}", actions=actions))
 
 
-def shipped_readers() -> tuple[Path, ...]:
+def shipped_readers() -> Paths:
     """Return folders with the ncu_report that comes with the ncu of this machine: for where the package is
     not installed."""
     try:
@@ -284,12 +285,12 @@ def _launch(path: Path, position: int, action: Action) -> CapturedLaunch:
     )
 
 
-def _whole(metrics: Mapping[str, float], name: str) -> int | None:
+def _whole(metrics: NumberByName, name: str) -> int | None:
     value = metrics.get(name)
     return None if value is None else round(value)
 
 
-def _triple(metrics: Mapping[str, float], name: str) -> tuple[int, int, int] | None:
+def _triple(metrics: NumberByName, name: str) -> tuple[int, int, int] | None:
     x, y, z = (_whole(metrics, f"{name}_{axis}") for axis in "xyz")
     if x is None or y is None or z is None:
         return None

@@ -14,6 +14,7 @@ from typing import IO
 from gkestimator.core.errors import TableError, one_line
 from gkestimator.profiling.captures import NVTX_DOMAIN
 from gkestimator.profiling.parsers.ncu_values import Action, ReadReport, decimal_mark, number, unit_factor
+from gkestimator.profiling.type_names import Names, Texts
 
 MAX_BYTES = 4 * 2**30
 MAX_LINE = 16 * 2**20
@@ -32,9 +33,9 @@ _MAX_PROBLEMS = 5
 @dataclass(frozen=True, slots=True)
 class _Row:
     line: int
-    header: tuple[str, ...]
-    units: tuple[str, ...]
-    values: tuple[str, ...]
+    header: Names
+    units: Names
+    values: Names
 
 
 def read_csv(path: Path) -> ReadReport:
@@ -82,8 +83,8 @@ def _lines(path: Path, file: IO[str]) -> Iterator[tuple[int, str]]:
 
 
 def _rows(path: Path, lines: Iterable[tuple[int, str]], problems: list[str]) -> Iterator[_Row]:
-    header: tuple[str, ...] | None = None
-    units: tuple[str, ...] | None = None
+    header: Names | None = None
+    units: Names | None = None
     seen = 0
     for count, line in lines:
         if line.startswith(("==ERROR==", "==WARNING==")) and len(problems) < _MAX_PROBLEMS:
@@ -115,14 +116,14 @@ def _rows(path: Path, lines: Iterable[tuple[int, str]], problems: list[str]) -> 
         raise TableError(f"{path}: cut short: no row of units after the header")
 
 
-def _fields(text: str) -> tuple[str, ...] | None:
+def _fields(text: str) -> Names | None:
     try:
         return tuple(next(csv.reader([text], strict=True), ()))
     except csv.Error:
         return None
 
 
-def _header(path: Path, count: int, text: str) -> tuple[str, ...]:
+def _header(path: Path, count: int, text: str) -> Names:
     names = _fields(text)
     if names is None or "Kernel Name" not in names:
         raise TableError(f"{path}: line {count}: a header without Kernel Name, expected the raw page of ncu")
@@ -134,7 +135,7 @@ def _header(path: Path, count: int, text: str) -> tuple[str, ...]:
     return names
 
 
-def _units(text: str, columns: int) -> tuple[str, ...] | None:
+def _units(text: str, columns: int) -> Names | None:
     at = text.find('"","",')
     units = _fields(text[at:]) if at >= 0 else None
     if units is not None and len(units) == columns:
@@ -142,7 +143,7 @@ def _units(text: str, columns: int) -> tuple[str, ...] | None:
     return None
 
 
-def _values(path: Path, count: int, text: str, columns: int) -> tuple[str, ...]:
+def _values(path: Path, count: int, text: str, columns: int) -> Names:
     values = _fields(text)
     if values is None or len(values) != columns:
         what = "no CSV" if values is None else f"{len(values)} fields"
@@ -155,7 +156,7 @@ def _values(path: Path, count: int, text: str, columns: int) -> tuple[str, ...]:
 
 def _action(path: Path, row: _Row, mark: str | None, unknown: set[str]) -> Action:
     metrics: dict[str, float] = {}
-    words: dict[str, str] = {}
+    words: Texts = {}
     ranges: list[tuple[str | None, str]] = []
     name = ""
     for column, unit, text in zip(row.header, row.units, row.values, strict=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gkestimator.core.errors import TableError, one_line
 from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
@@ -29,6 +29,7 @@ from gkestimator.profiling.parsers.spans import (
     tell_of_nested,
 )
 from gkestimator.profiling.parsers.sqlite_file import SqliteFile, open_sqlite
+from gkestimator.profiling.type_names import Document, Texts
 
 LIMIT_S = 300.0
 MAX_LAUNCHES = 5_000_000
@@ -141,7 +142,7 @@ def first_complaint(path: Path, *, limit_s: float = LIMIT_S) -> str | None:
     return None
 
 
-def _meta(file: SqliteFile) -> dict[str, str]:
+def _meta(file: SqliteFile) -> Texts:
     for table in _META:
         if file.has(table):
             file.count(table, at_most=10_000)
@@ -414,7 +415,7 @@ def _device(file: SqliteFile, launches: list[_Tied], problems: list[str]) -> Fac
     return dict(sorted(shared))
 
 
-def _facts(row: dict[str, Any]) -> Facts:
+def _facts(row: Document) -> Facts:
     facts: Facts = {}
     for key, value in row.items():
         if isinstance(value, str):

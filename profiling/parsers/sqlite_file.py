@@ -12,6 +12,7 @@ from types import NoneType
 from typing import Any
 
 from gkestimator.core.errors import TableError
+from gkestimator.profiling.type_names import Document
 
 MAX_FILE_BYTES = 32 * 2**30
 # The longest value SQLite may hand out: names of kernels are some kilobytes at most.
@@ -84,7 +85,7 @@ class SqliteFile:
                     self._refuse(table, [*required, *optional], row, allowed)
             yield row
 
-    def dictionaries(self, table: str) -> Iterator[dict[str, Any]]:
+    def dictionaries(self, table: str) -> Iterator[Document]:
         """Yield every row with all its columns by name, values as they are."""
         names = sorted(self.columns(table))
         for row in self._connection.execute(f"SELECT {', '.join(map(_quoted, names))} FROM {_quoted(table)}"):

@@ -21,6 +21,7 @@ from gkestimator.profiling.plan import PlanEntry, SweepPlan, write_plan
 from gkestimator.profiling.raw import RunInfo, chunk_folders, document_of, read_chunk, read_run
 from gkestimator.profiling.records import read_records
 from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult
+from gkestimator.profiling.type_names import Texts
 from gkestimator.tables import write_bytes
 
 QUALITY_FILE = "quality.json"
@@ -201,7 +202,7 @@ def _scraps(path: Path) -> list[str]:
     return [p.name for what in ("run", "plan") for p in path.glob(f".{what}.json.*.tmp")]
 
 
-def _compared(info: RunInfo) -> dict[str, str]:
+def _compared(info: RunInfo) -> Texts:
     """Return what all runs into a folder have in common: what the rows of the whole folder will name. Of
     versions those of the runtime and its libraries; chunks know their profilers."""
     others = {*_NOT_OF_THE_RUNTIME, *collector_names()}
@@ -214,7 +215,7 @@ def _compared(info: RunInfo) -> dict[str, str]:
     }
 
 
-def _qualities(folder: Path) -> dict[str, str]:
+def _qualities(folder: Path) -> Texts:
     path = folder / QUALITY_FILE
     try:
         qualities = json.loads(path.read_text(encoding="utf-8"))

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gkestimator.core.records import frozen
 from gkestimator.jobs.children import bound_log, end_guarded, start_guarded
 from gkestimator.jobs.guard import descendants
 from gkestimator.profiling.collectors.base import CollectorError
+from gkestimator.profiling.type_names import TextByName
 
 _POLL_S = 0.05
 _MOST_LOG_BYTES = 32 * 2**20
@@ -113,7 +114,7 @@ def supervise(
     records: Path,
     log: Path,
     folder: Path,
-    environment: Mapping[str, str],
+    environment: TextByName,
     limits: Limits,
     stop: Callable[[], str | None],
 ) -> Ending:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from gkestimator.onnx_io import read_model
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.operators.records import traits_of
 from gkestimator.profiling.sweep.extraction import NotAFragmentError, fragment_of, tensor_of
+from gkestimator.profiling.type_names import CountByName, Shape
 
 Progress = Callable[[str, int, int], None]
 COPY_PATTERN = "contiguous_copy"
@@ -60,7 +61,7 @@ def sweep_models(
     *,
     options: LoweringOptions,
     batch_sizes: Sequence[int] | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: CountByName | None = None,
     progress: Progress | None = None,
 ) -> ModelSweep:
     """Return the calls of every file at every batch size (None: as exported), under ``options`` in float32.
@@ -274,7 +275,7 @@ def _valid(op: Operator) -> Operator:
     return _replaced(op, inputs=tuple(inputs))
 
 
-def _own(name: str, tensor: Tensor, shape: tuple[int, ...], *, weight: bool = False) -> Tensor:
+def _own(name: str, tensor: Tensor, shape: Shape, *, weight: bool = False) -> Tensor:
     return Tensor(name=name, dtype=tensor.dtype, shape=shape, storage=name, is_weight=weight)
 
 

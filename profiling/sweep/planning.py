@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from itertools import chain
 from pathlib import Path
@@ -33,6 +33,7 @@ from gkestimator.profiling.sweep.cost import (
 from gkestimator.profiling.sweep.from_models import ModelSweep, sweep_models
 from gkestimator.profiling.sweep.summary import messages_of
 from gkestimator.profiling.sweep.valuation import Valued, value
+from gkestimator.profiling.type_names import CountByName, Names
 
 Progress = Callable[[str, int, int], None]
 DEFAULT_MINUTES = 10.0
@@ -68,7 +69,7 @@ class PlanRequest:
     cpu: bool = False
     dtypes: Sequence[str] | None = None
     batch_sizes: Sequence[int] | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
+    dims: CountByName = field(default_factory=dict)
     minutes: float | None = None
     entries: int | None = None
     counters: float = 0.15
@@ -129,7 +130,7 @@ class Planned:
 
     plan: SweepPlan
     failures: tuple[tuple[Path, GkestimatorError], ...]
-    messages: tuple[str, ...]
+    messages: Names
 
 
 def make_plan(request: PlanRequest, progress: Progress | None = None) -> Planned:
@@ -189,7 +190,7 @@ def make_plan(request: PlanRequest, progress: Progress | None = None) -> Planned
     return Planned(plan=plan, failures=failures, messages=messages)
 
 
-def _dtypes(request: PlanRequest, gpu: GpuSpec) -> tuple[str, ...]:
+def _dtypes(request: PlanRequest, gpu: GpuSpec) -> Names:
     """Return the words asked for, in the order of ``DTYPES``; None: all that the GPU has."""
     if request.dtypes is not None:
         return tuple(d for d in DTYPES if d in request.dtypes)

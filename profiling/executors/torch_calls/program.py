@@ -18,6 +18,7 @@ from gkestimator.lowering.patterns import find_matches
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.profiling.executors.base import EntryUnsupportedError
 from gkestimator.profiling.executors.torch_calls.registry import Call, Late, Run, build_call
+from gkestimator.profiling.type_names import Names
 
 _PRECISIONS = {
     "fp32": (Precision.FP32, None),
@@ -34,8 +35,8 @@ class CallStep:
 
     call: Call
     run: Run | Late
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: Names
+    outputs: Names
 
 
 @frozen
@@ -44,7 +45,7 @@ class CallProgram:
     depend on weights alone, which the graph therefore holds as weights."""
 
     steps: tuple[CallStep, ...]
-    outputs: tuple[str, ...]
+    outputs: Names
     folded: frozenset[str]
 
 

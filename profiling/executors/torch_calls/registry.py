@@ -16,6 +16,7 @@ import numpy as np
 from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Attribute, Operator, Tensor
 from gkestimator.profiling.executors.base import EntryUnsupportedError
+from gkestimator.profiling.type_names import Shape
 
 Run: TypeAlias = Callable[..., Any]
 """Takes the operator's inputs in their order (None where omitted, or taken as a host value); gives its output, or a
@@ -33,7 +34,7 @@ class Late:
     form of its own from then on; it is not given them again."""
 
     make: Callable[[list[Any], Any], Run]
-    keeps: tuple[int, ...] = ()
+    keeps: Shape = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class Call:
             raise self.unsupported(f"input {position} is not a tensor")
         return value
 
-    def shape(self, position: int = 0) -> tuple[int, ...]:
+    def shape(self, position: int = 0) -> Shape:
         """Return the shape of input ``position``."""
         return self.tensor(position).shape
 

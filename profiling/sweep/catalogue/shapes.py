@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from gkestimator.core.errors import UsageError
+from gkestimator.profiling.type_names import Document, Shape
 
 
 @cache
-def _tables() -> dict[str, dict[str, Any]]:
+def _tables() -> dict[str, Document]:
     return tomllib.loads(files(__package__).joinpath("shapes.toml").read_text(encoding="utf-8"))
 
 
@@ -45,7 +46,7 @@ class ShapeSampler:
         points: np.ndarray = sobol.random_base2(max(1, math.ceil(math.log2(count))))
         return points[:count]
 
-    def sizes(self, count: int, ranges: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    def sizes(self, count: int, ranges: Sequence[Sequence[int]]) -> list[Shape]:
         """Return ``count`` tuples of whole numbers, each in its (inclusive) range, even in their logarithms.
 
         Two thirds of the sizes from 16 on are rounded to a multiple of 8: most models' are, and kernels for aligned
