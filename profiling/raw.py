@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gkestimator.core.errors import TableError
+from gkestimator.core.files import input_errors
 from gkestimator.core.records import frozen
 from gkestimator.profiling.type_names import Document, Names, NumberByName, TextByName
 
@@ -162,12 +163,10 @@ def document_of(value: RunInfo | ChunkInfo | EnvironmentSample) -> Document:
 
 
 def _json(path: Path) -> Document:
-    try:
+    with input_errors(path, ValueError, RecursionError):
         if path.stat().st_size > _MAX_BYTES:
             raise TableError(f"{path}: too large for what it should be")
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as e:
-        raise TableError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
     if not isinstance(document, dict):
         raise TableError(f"{path}: found {type(document).__name__}, expected an object")
     return document

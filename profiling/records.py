@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import TableError
+from gkestimator.core.files import input_errors
 from gkestimator.core.records import frozen
 from gkestimator.profiling.type_names import Numbers, Shape
 
@@ -80,10 +81,8 @@ def record_line(record: EntryRecord) -> str:
 def read_records(path: Path) -> Iterator[EntryRecord]:
     """Yield the records of a file. A last line without its newline (the child was killed) is dropped,
     anything else that is no record refused with TableError."""
-    try:
+    with input_errors(path, UnicodeDecodeError):
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise TableError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
     # A killed child leaves half a line; the entry is measured again.
     whole, _, _ = text.rpartition("\n")
     for number, line in enumerate(whole.split("\n") if whole else (), start=1):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gkestimator.core.errors import GkestimatorError, TableError, one_line
+from gkestimator.core.files import input_errors
 from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.parsers.ncu_blocks import MAGIC, count_results
 from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED
@@ -47,12 +48,9 @@ def parse_ncu(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) 
     ``duration_ns`` is gpu__time_duration.sum, which must have been collected. ``device``: the
     device__attribute_* metrics. ``ncu``: the executable for the second way, looked for where none is given.
     Raises TableError."""
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(MAGIC))
-            size = os.fstat(file.fileno()).st_size
-    except OSError as e:
-        raise TableError(f"{path}: cannot be read: {e.strerror}") from e
+    with input_errors(path), path.open("rb") as file:
+        magic = file.read(len(MAGIC))
+        size = os.fstat(file.fileno()).st_size
     if path.suffix.lower() == ".csv" or not (magic == MAGIC or path.suffix.lower() == ".ncu-rep"):
         return _capture(path, read_csv(path))
     if size > MAX_REPORT_BYTES:
@@ -133,11 +131,8 @@ def read_report_by_tool(path: Path, *, ncu: Path | None = None, limit_s: float =
 def _expected(path: Path) -> int | None:
     """Return how many kernels the report says it holds; None for a format that begins otherwise (a later
     version's, a packed one): then NVIDIA's reader alone judges it."""
-    try:
-        with path.open("rb") as file:
-            known = MAGIC.startswith(file.read(len(MAGIC)))
-    except OSError as e:
-        raise TableError(f"{path}: cannot be read: {e.strerror}") from e
+    with input_errors(path), path.open("rb") as file:
+        known = MAGIC.startswith(file.read(len(MAGIC)))
     return count_results(path) if known else None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from gkestimator.core.errors import TableError, one_line
+from gkestimator.core.files import input_errors
 from gkestimator.profiling.captures import NVTX_DOMAIN
 from gkestimator.profiling.parsers.ncu_values import Action, ReadReport, decimal_mark, number, unit_factor
 from gkestimator.profiling.type_names import Names, Texts
@@ -43,13 +44,11 @@ def read_csv(path: Path) -> ReadReport:
     the page was printed in, and whatever the locale. Raises TableError in one line for another page (details,
     source), a row that does not fit its header, and numbers of which the decimal mark cannot be told."""
     problems: list[str] = []
-    try:
+    with input_errors(path):
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
             raise TableError(f"{path}: not a regular file of at most {MAX_BYTES:,} bytes")
         with path.open(encoding="utf-8", errors="replace", newline=None) as file:
             rows = list(_rows(path, _lines(path, file), problems))
-    except OSError as e:
-        raise TableError(f"{path}: cannot be read: {e.strerror}") from e
     try:
         mark = decimal_mark(_metric_texts(rows))
     except ValueError as e:

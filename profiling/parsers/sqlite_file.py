@@ -12,6 +12,7 @@ from types import NoneType
 from typing import Any
 
 from gkestimator.core.errors import TableError
+from gkestimator.core.files import input_errors
 from gkestimator.profiling.type_names import Document
 
 MAX_FILE_BYTES = 32 * 2**30
@@ -135,14 +136,12 @@ def open_sqlite(path: Path, *, limit_s: float) -> Iterator[SqliteFile]:
 
 
 def _check_file(path: Path) -> None:
-    try:
+    with input_errors(path):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise TableError(f"{path}: not a regular file, expected an SQLite export")
         with path.open("rb") as file:
             head = file.read(100)
-    except OSError as e:
-        raise TableError(f"{path}: cannot be read: {e.strerror}") from e
     if status.st_size > MAX_FILE_BYTES:
         raise TableError(f"{path}: {status.st_size:,} bytes, expected at most {MAX_FILE_BYTES:,}")
     if len(head) < 100 or not head.startswith(_MAGIC):

@@ -23,6 +23,7 @@ from gkestimator.profiling.records import read_records
 from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult
 from gkestimator.profiling.type_names import Texts
 from gkestimator.tables import write_bytes
+from gkestimator.tables.files import output_errors
 
 QUALITY_FILE = "quality.json"
 _NOT_OF_THE_RUNTIME = ("gkestimator", "python", "numpy", "onnx")
@@ -65,12 +66,10 @@ class RawFolder:
     def __enter__(self) -> Self:
         """Make the folder if need be and lock it. Raises UsageError where another run holds it."""
         self._refuse_strange()
-        try:
+        with output_errors(self.path):
             self._new = not self.path.exists()
             self.chunks.path.mkdir(parents=True, exist_ok=True)
             lock = open(self.path / "lock", "a+", encoding="utf-8")
-        except OSError as e:
-            raise OutputError(f"{self.path}: cannot be written: {e.strerror or e}") from e
         try:
             lock_alone(lock, self.path / "lock")
         except BlockingIOError as e:
