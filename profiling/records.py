@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gkestimator.core.errors import TableError
 from gkestimator.core.files import input_errors
 from gkestimator.core.records import frozen
 from gkestimator.profiling.type_names import Numbers, Shape
+
+HostKernels: TypeAlias = "tuple[HostKernel, ...]"
 
 STATUSES = ("ok", "failed", "skipped")
 """Measured; could not be measured (``reason`` says why: out of memory, crashed, hung, the runtime's error); not
@@ -61,7 +63,7 @@ class EntryRecord:
     elapsed_us: float | None = None
     output_shapes: tuple[Shape, ...] | None = None
     workspace_bytes: int | None = None
-    kernels: tuple[HostKernel, ...] | None = None
+    kernels: HostKernels | None = None
     latency_us: Numbers | None = None
     memory: MemoryUse | None = None
     cpu_nodes: int | None = None
@@ -115,7 +117,7 @@ def _shapes(shapes: Any) -> tuple[Shape, ...]:
     return tuple(tuple(map(int, shape)) for shape in shapes)
 
 
-def _kernels(kernels: Any) -> tuple[HostKernel, ...]:
+def _kernels(kernels: Any) -> HostKernels:
     pieces = []
     for kernel in kernels:
         durations = _floats(kernel["durations_us"])

@@ -89,9 +89,10 @@ def read_bytes(path: Path, words: FileWords, limit: int) -> bytes:
 @contextlib.contextmanager
 def input_errors(path: Path, *others: type[Exception]) -> Iterator[None]:
     """Turn the system's errors, and ``others`` that reading raises, into TableError naming ``path``."""
+    errors: tuple[type[Exception], ...] = (OSError, *others)
     try:
         yield
-    except (OSError, *others) as e:
+    except errors as e:
         raise TableError(f"{path}: cannot be read: {reason(e)}") from e
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gkestimator.core.records import frozen
-from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.profiling.building.devices import KnownGpu
 from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatency
 from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.collectors import parse_capture
@@ -20,6 +20,7 @@ from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample, RunInfo
 from gkestimator.profiling.records import EntryRecord
 from gkestimator.profiling.type_names import Names, Texts
+from gkestimator.profiling.variation import Judge
 
 # The launches of each repeat, or None and why a range cannot be cut into its repeats.
 Split: TypeAlias = "tuple[Sequence[Sequence[CapturedLaunch]] | None, str | None]"
@@ -36,8 +37,8 @@ class Tools:
     split: Callable[[EntryRange], Split] = split_repeats
     join: Callable[[Capture, Capture], Capture] = join
     during: Callable[[Sequence[EnvironmentSample], EntryRecord], Sequence[EnvironmentSample]] = during
-    judge: Callable[[Sequence[EnvironmentSample], EntryRecord, float | None, bool], str] = judge
-    known_gpu: Callable[[DeviceFacts], GpuSpec | None] = known_gpu
+    judge: Judge = judge
+    known_gpu: KnownGpu = known_gpu
     gpu_toml: Callable[[DeviceFacts], str] = gpu_toml
 
 

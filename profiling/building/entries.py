@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.profiling.captures import CapturedLaunch, EntryRange
@@ -12,6 +13,8 @@ from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.raw import ChunkInfo, EnvironmentSample, RunInfo
 from gkestimator.profiling.records import EntryRecord
 from gkestimator.profiling.type_names import NumberByName, Numbers
+
+RepeatedLaunches: TypeAlias = "tuple[RepeatedLaunch, ...]"
 
 _COARSE_US = 10.0
 
@@ -56,7 +59,7 @@ class MeasuredEntry(Measured):
     ``repeats``, of which ``cv`` is. ``calls``: how many calls ``launches`` are of; more than one for whole
     models alone, where the repeats were not alike."""
 
-    launches: tuple[RepeatedLaunch, ...]
+    launches: RepeatedLaunches
     entry_us: float
     repeats: int
     sm_clock_mhz: float | None = None
@@ -93,7 +96,7 @@ def typical(values: Sequence[float], *, kind: str) -> float:
     return middle
 
 
-def launches_of(repeats: Sequence[Sequence[CapturedLaunch]]) -> tuple[RepeatedLaunch, ...]:
+def launches_of(repeats: Sequence[Sequence[CapturedLaunch]]) -> RepeatedLaunches:
     """Return the launches of a call from those of each repeat, which agree in number and order."""
     launches = []
     for same in zip(*repeats, strict=True):
@@ -105,7 +108,7 @@ def launches_of(repeats: Sequence[Sequence[CapturedLaunch]]) -> tuple[RepeatedLa
     return tuple(launches)
 
 
-def host_launches(record: EntryRecord) -> tuple[tuple[RepeatedLaunch, ...], str | None]:
+def host_launches(record: EntryRecord) -> tuple[RepeatedLaunches, str | None]:
     """Return what a CPU executor's own profiler saw of an entry, and what is wrong with it.
 
     Without a profile the call as a whole is one piece without a name: on a CPU the host's time is the device's.

@@ -16,7 +16,7 @@ from gkestimator.kernel_models.launch import occupancy, sm_utilisation_pct
 from gkestimator.profiling.building.describing import Description
 from gkestimator.profiling.building.entries import MeasuredEntry, RepeatedLaunch
 from gkestimator.profiling.building.families import family_of
-from gkestimator.profiling.captures import CapturedLaunch
+from gkestimator.profiling.captures import CapturedLaunch, Dim3
 from gkestimator.profiling.type_names import Document, NumberByName
 from gkestimator.profiling.variation import coefficient_of_variation
 from gkestimator.tables import KernelMeasurement
@@ -127,7 +127,7 @@ def _launch_cells(measured: RepeatedLaunch, description: Description) -> Documen
     return cells | _counters(measured.counters or {})
 
 
-def _triple(sizes: tuple[int, int, int] | None) -> str | None:
+def _triple(sizes: Dim3 | None) -> str | None:
     return None if sizes is None else ",".join(map(str, sizes))
 
 
@@ -172,5 +172,5 @@ def geometry_of(numbers: Sequence[GeometryNumbers]) -> Geometry:
     )
 
 
-def _product(sizes: tuple[int, int, int]) -> float:
+def _product(sizes: Dim3) -> float:
     return float(prod(max(1, size) for size in sizes))

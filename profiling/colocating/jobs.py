@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
-from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.profiling.building.devices import KnownGpu
 from gkestimator.profiling.colocating.mps import find_mps
 from gkestimator.profiling.environment import sampling
 from gkestimator.profiling.gpu_files import gpu_toml, known_gpu
@@ -77,7 +77,7 @@ class PairMeans(Machine):
     child_device: Callable[[str, DeviceFacts], tuple[str, TextByName]] = child_device
     sampling: Callable[[DeviceFacts], Callable[[], EnvironmentSample]] = sampling
     mps: Callable[[], Path | None] = find_mps
-    known_gpu: Callable[[DeviceFacts], GpuSpec | None] = known_gpu
+    known_gpu: KnownGpu = known_gpu
     gpu_toml: Callable[[DeviceFacts], str] = gpu_toml
 
     def worker_command(self) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.plan import PlanEntry
-from gkestimator.profiling.records import HostKernel, MemoryUse
+from gkestimator.profiling.records import HostKernels, MemoryUse
 from gkestimator.profiling.type_names import Shape, TextByName
 
 
@@ -46,7 +46,7 @@ class Prepared(Protocol):
         """Return, of a whole model on a GPU, the peak of the device memory of this process since its tensors were
         there; None for what was not told, and on the CPU."""
 
-    def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
+    def host_kernels(self, repeats: int) -> HostKernels | None:
         """Run, on the CPU, ``repeats`` times under the runtime's own profiler; return the pieces in the order they ran.
         None on a GPU."""
 

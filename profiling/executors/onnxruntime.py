@@ -23,6 +23,7 @@ from gkestimator.core.errors import GkestimatorError, UsageError, one_line
 from gkestimator.core.fragments import Fragment
 from gkestimator.core.records import frozen
 from gkestimator.onnx_io.fragment_models import element_type, fragment_model
+from gkestimator.profiling.executors import MemoryReader
 from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError, ExecutionError
 from gkestimator.profiling.executors.data import entry_inputs, entry_values, numpy_dtype
 from gkestimator.profiling.executors.device_memory import nothing_told
@@ -30,7 +31,7 @@ from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.libraries import cuda_versions
 from gkestimator.profiling.executors.ort_profile import read_profile
 from gkestimator.profiling.plan import PlanEntry
-from gkestimator.profiling.records import HostKernel, MemoryUse
+from gkestimator.profiling.records import HostKernels, MemoryUse
 from gkestimator.profiling.type_names import Document, Shape, TextByName, Texts
 
 _CUDA = "CUDAExecutionProvider"
@@ -97,7 +98,7 @@ class OnnxruntimeExecutor:
 
     name = "onnxruntime"
 
-    def __init__(self, device: str, *, held_bytes: Callable[[], int | None] = nothing_told) -> None:
+    def __init__(self, device: str, *, held_bytes: MemoryReader = nothing_told) -> None:
         """Raises UsageError without onnxruntime or its CUDA provider, DeviceLostError where CUDA does not start."""
         try:
             import onnxruntime
@@ -204,9 +205,7 @@ def _options(ort: Any, device: str, *, whole: bool = False) -> Any:
 class _Session:
     """See :class:`gkestimator.profiling.executors.base.Prepared`."""
 
-    def __init__(
-        self, ort: Any, device: str, entry: PlanEntry, seed: int, held_bytes: Callable[[], int | None]
-    ) -> None:
+    def __init__(self, ort: Any, device: str, entry: PlanEntry, seed: int, held_bytes: MemoryReader) -> None:
         self.output_shapes: tuple[Shape, ...] = ()
         self.cpu_nodes: int | None = None
         self._held_bytes = held_bytes
@@ -277,7 +276,7 @@ class _Session:
     def _on_whole_gpu(self) -> bool:
         return self._device != "cpu" and self._entry.fragment.is_model
 
-    def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
+    def host_kernels(self, repeats: int) -> HostKernels | None:
         if self._device != "cpu":
             return None
         with tempfile.TemporaryDirectory(prefix="gkest-ort-") as folder:

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from gkestimator.core.errors import OutputError
 from gkestimator.profiling.executors.base import ExecutionError
-from gkestimator.profiling.records import HostKernel
+from gkestimator.profiling.records import HostKernel, HostKernels
 from gkestimator.profiling.type_names import Document, Members
 
 _MAX_BYTES = 256 * 2**20
 _SUFFIX = "_kernel_time"
 
 
-def read_profile(path: Path, repeats: int) -> tuple[HostKernel, ...]:
+def read_profile(path: Path, repeats: int) -> HostKernels:
     """Return the nodes of the last ``repeats`` calls in the order they ran, each with its durations (whole
     microseconds, as the profiler writes them).
 

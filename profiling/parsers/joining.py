@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import prod
 from statistics import fmean
 
-from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
+from gkestimator.profiling.captures import Capture, CapturedLaunch, Dim3, EntryRange, RangesByEntry
 from gkestimator.profiling.parsers.repeats import geometry_text, split_repeats
 from gkestimator.profiling.type_names import NumberByName, Shape
 
@@ -55,7 +55,7 @@ def join(timeline: Capture, counters: Capture) -> Capture:
     equally many of them and all pairs stand in the same order; every repeat gets the counters, which were
     measured once. Whatever does not fit is counted in ``unjoined`` and told in ``problems``, never guessed.
     """
-    of_entry: dict[str, list[EntryRange]] = defaultdict(list)
+    of_entry: RangesByEntry = defaultdict(list)
     for counted in counters.ranges:
         of_entry[counted.entry_id].append(counted)
     unjoined: Counter[str] = Counter(timeline.unjoined)
@@ -147,7 +147,7 @@ def _key(launch: CapturedLaunch, *, sizes: bool = False) -> Key:
     return (name, _size(launch, launch.grid, _GRID_SIZE), _size(launch, launch.block, _BLOCK_SIZE))
 
 
-def _size(launch: CapturedLaunch, dimensions: tuple[int, int, int] | None, counter: str) -> Shape | None:
+def _size(launch: CapturedLaunch, dimensions: Dim3 | None, counter: str) -> Shape | None:
     if dimensions is not None:
         return (prod(dimensions),)
     size = (launch.counters or {}).get(counter)

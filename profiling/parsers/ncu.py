@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from gkestimator.core.errors import GkestimatorError, TableError, one_line
 from gkestimator.core.files import input_errors
-from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
+from gkestimator.profiling.captures import Capture, CapturedLaunch, Dim3, EntryRange
 from gkestimator.profiling.parsers.ncu_blocks import MAGIC, count_results
 from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED
 from gkestimator.profiling.parsers.ncu_csv import read_csv
@@ -285,7 +285,7 @@ def _whole(metrics: NumberByName, name: str) -> int | None:
     return None if value is None else round(value)
 
 
-def _triple(metrics: NumberByName, name: str) -> tuple[int, int, int] | None:
+def _triple(metrics: NumberByName, name: str) -> Dim3 | None:
     x, y, z = (_whole(metrics, f"{name}_{axis}") for axis in "xyz")
     if x is None or y is None or z is None:
         return None

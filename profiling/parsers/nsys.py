@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from gkestimator.core.errors import TableError, one_line
 from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
@@ -30,6 +30,8 @@ from gkestimator.profiling.parsers.spans import (
 )
 from gkestimator.profiling.parsers.sqlite_file import SqliteFile, open_sqlite
 from gkestimator.profiling.type_names import Document, Texts
+
+StringsById: TypeAlias = "dict[int, str]"
 
 LIMIT_S = 300.0
 MAX_LAUNCHES = 5_000_000
@@ -151,7 +153,7 @@ def _meta(file: SqliteFile) -> Texts:
     return {}
 
 
-def _strings(file: SqliteFile, referring: Sequence[tuple[str, str]]) -> dict[int, str]:
+def _strings(file: SqliteFile, referring: Sequence[tuple[str, str]]) -> StringsById:
     """Return the strings that columns (table, name) refer to; of hundreds of thousands most belong to other
     things."""
     if not file.has("StringIds"):
@@ -162,7 +164,7 @@ def _strings(file: SqliteFile, referring: Sequence[tuple[str, str]]) -> dict[int
             users.append(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL")
     if not users:
         return {}
-    strings: dict[int, str] = {}
+    strings: StringsById = {}
     length = 0
     # SQLite sorts the names out; Python would make a string of each of hundreds of thousands.
     wanted = f"WHERE id IN ({' UNION '.join(users)})"
@@ -174,7 +176,7 @@ def _strings(file: SqliteFile, referring: Sequence[tuple[str, str]]) -> dict[int
     return strings
 
 
-def _ranges(file: SqliteFile, strings: dict[int, str], problems: list[str]) -> list[LabelledRange]:
+def _ranges(file: SqliteFile, strings: StringsById, problems: list[str]) -> list[LabelledRange]:
     if not file.has("NVTX_EVENTS"):
         problems.append("no NVTX events were recorded (table NVTX_EVENTS is absent)")
         return []
@@ -255,7 +257,7 @@ def _tell_of_ranges(ranges: list[LabelledRange], odd: Counter[str], problems: li
     tell_of_nested(ranges, problems)
 
 
-def _kernels(file: SqliteFile, strings: dict[int, str]) -> list[_Tied]:
+def _kernels(file: SqliteFile, strings: StringsById) -> list[_Tied]:
     if not file.has(_KERNELS):
         return []
     file.count(_KERNELS, at_most=MAX_LAUNCHES)
@@ -324,7 +326,7 @@ def _memory_operations(file: SqliteFile) -> list[_Tied]:
     return operations
 
 
-def _enumeration(file: SqliteFile, table: str) -> dict[int, str]:
+def _enumeration(file: SqliteFile, table: str) -> StringsById:
     """Return the labels of an ENUM table (Host-to-Device, ...), which some releases leave empty."""
     if not file.has(table) or not {"id", "label"} <= file.columns(table):
         return {}

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, TypeAlias
 
 from gkestimator.core.errors import TableError
 from gkestimator.core.files import input_errors
 from gkestimator.profiling.type_names import Document
+
+Columns: TypeAlias = "Sequence[tuple[str, type]]"
 
 MAX_FILE_BYTES = 32 * 2**30
 # The longest value SQLite may hand out: names of kernels are some kilobytes at most.
@@ -61,8 +63,8 @@ class SqliteFile:
     def rows(
         self,
         table: str,
-        required: Sequence[tuple[str, type]],
-        optional: Sequence[tuple[str, type]] = (),
+        required: Columns,
+        optional: Columns = (),
         *,
         where: str = "",
     ) -> Iterator[tuple[Any, ...]]:
@@ -92,9 +94,7 @@ class SqliteFile:
         for row in self._connection.execute(f"SELECT {', '.join(map(_quoted, names))} FROM {_quoted(table)}"):
             yield dict(zip(names, row, strict=True))
 
-    def _refuse(
-        self, table: str, columns: Sequence[tuple[str, type]], row: tuple[Any, ...], allowed: Sequence[Any]
-    ) -> None:
+    def _refuse(self, table: str, columns: Columns, row: tuple[Any, ...], allowed: Sequence[Any]) -> None:
         for (name, kind), value, kinds in zip(columns, row, allowed, strict=True):
             if type(value) not in kinds:
                 word = {int: "a whole number", float: "a number", str: "text"}[kind]

@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ from gkestimator.profiling.cuda_driver import cuda_device_count
 from gkestimator.profiling.device import device_facts
 from gkestimator.profiling.environment import EnvironmentSampler, judge
 from gkestimator.profiling.nvml import NvmlError, NvmlGpu
-from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
-from gkestimator.profiling.records import EntryRecord
+from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.type_names import Names, TextByName, Texts
+from gkestimator.profiling.variation import Judge
 
 _QUERY_S = 30.0
 _IMPORT_S = 300.0
@@ -144,7 +144,7 @@ class Machine:
     gpus: Callable[[], int] = cuda_device_count
     present: Callable[[DeviceFacts], bool | None] = device_present
     sampler: Callable[[DeviceFacts, Path], AbstractContextManager[Any]] = EnvironmentSampler
-    judge: Callable[[Sequence[EnvironmentSample], EntryRecord, float | None, bool], str] = judge
+    judge: Judge = judge
 
     def child_command(self) -> list[str]:
         """Return the beginning of the child's command line."""

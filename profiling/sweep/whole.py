@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from gkestimator.core.fragments import Fragment
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.naming import distinct_names, find_models
 from gkestimator.core.records import frozen
+from gkestimator.jobs.stopping import Progress
 from gkestimator.onnx_io import Model, read_model
 from gkestimator.profiling.plan import MAX_ENTRIES, ModelPoint, PlanEntry, SweepPlan, entry_id
 from gkestimator.profiling.sweep.extraction import NotAFragmentError
@@ -22,7 +23,6 @@ from gkestimator.profiling.sweep.precision import in_dtype, native_dtype
 from gkestimator.profiling.sweep.summary import expected_words
 from gkestimator.profiling.type_names import CountByName, Names, Texts
 
-Progress = Callable[[str, int, int], None]
 _DTYPES = ("fp32", "fp16", "tf32", "bf16")
 """As they alternate; the first two unless others are asked for, on a CPU the first alone."""
 _FIRST = (1, 8, 32)

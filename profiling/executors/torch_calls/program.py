@@ -5,13 +5,12 @@ The groups are those that the lowering rules predict for torch, so what is measu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.fragments import Fragment
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor
+from gkestimator.core.kernels import Arrays
 from gkestimator.core.records import frozen
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.lowering.patterns import find_matches
@@ -85,7 +84,7 @@ def program_of(fragment: Fragment, dtype: str) -> CallProgram:
 
 
 def _steps(
-    graph: OperatorGraph, options: LoweringOptions, known: Mapping[str, np.ndarray], static: frozenset[str]
+    graph: OperatorGraph, options: LoweringOptions, known: Arrays, static: frozenset[str]
 ) -> list[CallStep]:
     # The same matches as the lowering's: what is measured is what is predicted.
     matches = find_matches(graph, options)
@@ -109,7 +108,7 @@ def _step(
     op: Operator,
     pattern: str,
     group: tuple[Operator, ...],
-    known: Mapping[str, np.ndarray],
+    known: Arrays,
     static: frozenset[str],
 ) -> CallStep:
     for value in (*op.inputs, *op.outputs):

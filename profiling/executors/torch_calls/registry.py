@@ -7,7 +7,7 @@ the measurement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Attribute, Operator, Tensor
+from gkestimator.core.kernels import Arrays
 from gkestimator.profiling.executors.base import EntryUnsupportedError
 from gkestimator.profiling.type_names import Shape
 
@@ -48,7 +49,7 @@ class Call:
     """
 
     op: Operator
-    known: Mapping[str, np.ndarray]
+    known: Arrays
     static: frozenset[str]
     group: tuple[Operator, ...] = ()
     host: set[int] = field(default_factory=set)
