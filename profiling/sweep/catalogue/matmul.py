@@ -16,7 +16,7 @@ def linear(m: int, k: int, n: int, *, bias: bool) -> Fragment:
     """Return (m, k) x (k, n): with a bias Gemm and a transposed weight, as exporters write nn.Linear, else MatMul."""
     if not bias:
         return operator("MatMul", x(m, k), weight(k, n))
-    return operator("Gemm", x(m, k), weight(n, k), weight(n), attributes={"transB": 1})
+    return operator("Gemm", x(m, k), weight(n, k), weight(n), transB=1)
 
 
 def _batched(outer: Shape, m: int, k: int, n: int) -> Fragment:

@@ -7,12 +7,14 @@ import tomllib
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gkestimator.core.errors import UsageError
 from gkestimator.profiling.type_names import Document, Shape
+
+T = TypeVar("T")
 
 
 @cache
@@ -63,7 +65,7 @@ class ShapeSampler:
         points = np.where(aligned & (points >= 16), rounded, points)
         return [tuple(row) for row in points.tolist()]
 
-    def pick(self, count: int, choices: Sequence[object]) -> list[int]:
-        """Return ``count`` positions in ``choices``, evenly at random."""
-        positions: list[int] = self._rng.integers(len(choices), size=count).tolist()
-        return positions
+    def pick(self, count: int, choices: Sequence[T]) -> list[T]:
+        """Return ``count`` of ``choices``, evenly at random."""
+        positions = self._rng.integers(len(choices), size=count).tolist()
+        return [choices[position] for position in positions]
