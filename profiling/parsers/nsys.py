@@ -146,8 +146,7 @@ def first_complaint(path: Path, *, limit_s: float = LIMIT_S) -> str | None:
 
 def _meta(file: SqliteFile) -> Texts:
     for table in _META:
-        if file.has(table):
-            file.count(table, at_most=10_000)
+        if file.has(table, at_most=10_000):
             rows = file.rows(table, [("name", str)], [("value", str)])
             return {name: one_line(value, limit=200) for name, value in rows if value is not None}
     return {}
@@ -177,10 +176,9 @@ def _strings(file: SqliteFile, referring: Sequence[tuple[str, str]]) -> StringsB
 
 
 def _ranges(file: SqliteFile, strings: StringsById, problems: list[str]) -> list[LabelledRange]:
-    if not file.has("NVTX_EVENTS"):
+    if not file.has("NVTX_EVENTS", at_most=MAX_RANGES):
         problems.append("no NVTX events were recorded (table NVTX_EVENTS is absent)")
         return []
-    file.count("NVTX_EVENTS", at_most=MAX_RANGES)
     required = [("start", int), ("eventType", int)]
     optional = [("end", int), ("text", str), ("textId", int), ("globalTid", int), ("domainId", int)]
     kinds = f"WHERE eventType IN ({_PUSH_POP}, {_START_END}, {_DOMAIN_CREATED})"
@@ -258,9 +256,8 @@ def _tell_of_ranges(ranges: list[LabelledRange], odd: Counter[str], problems: li
 
 
 def _kernels(file: SqliteFile, strings: StringsById) -> list[_Tied]:
-    if not file.has(_KERNELS):
+    if not file.has(_KERNELS, at_most=MAX_LAUNCHES):
         return []
-    file.count(_KERNELS, at_most=MAX_LAUNCHES)
     optional = [
         *_WHERE,
         ("demangledName", int),
@@ -306,9 +303,8 @@ def _memory_operations(file: SqliteFile) -> list[_Tied]:
     directions = dict(enumerate(_DIRECTIONS)) | _enumeration(file, "ENUM_CUDA_MEMCPY_OPER")
     operations = []
     for table, kind in ((_COPIES, "memcpy"), (_FILLS, "memset")):
-        if not file.has(table):
+        if not file.has(table, at_most=MAX_LAUNCHES):
             continue
-        file.count(table, at_most=MAX_LAUNCHES)
         for row in file.rows(table, _TIMES, [*_WHERE, ("bytes", int), ("copyKind", int)]):
             start, end, correlation, process, device, stream, node, size, direction = row
             way = "" if direction is None else f" {directions.get(direction, direction)}"
@@ -398,9 +394,8 @@ def _calls(file: SqliteFile, launches: list[_Tied]) -> tuple[list[HostCall], Cal
 
 def _device(file: SqliteFile, launches: list[_Tied], problems: list[str]) -> Facts:
     """Return what TARGET_INFO_GPU says of the GPU that ran the launches; of the only one if nothing ran."""
-    if not file.has("TARGET_INFO_GPU"):
+    if not file.has("TARGET_INFO_GPU", at_most=1024):
         return {}
-    file.count("TARGET_INFO_GPU", at_most=1024)
     rows = list(map(_facts, file.dictionaries("TARGET_INFO_GPU")))
     number = busiest_device((tied.launch for tied in launches), problems)
     if len(rows) == 1:

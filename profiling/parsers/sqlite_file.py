@@ -37,13 +37,16 @@ class SqliteFile:
             if kind in ("table", "view")
         }
 
-    def has(self, table: str) -> bool:
-        """Return whether ``table`` is there. Raises TableError if it is anything but a plain table."""
+    def has(self, table: str, *, at_most: int | None = None) -> bool:
+        """Return whether ``table`` is there. Raises TableError if it is anything but a plain table, and beyond
+        ``at_most`` rows."""
         kind, sql = self._kinds.get(table, (None, ""))
         if kind is None:
             return False
         if kind != "table" or sql.lstrip().upper().startswith("CREATE VIRTUAL"):
             raise TableError(f"{self.path}: {table}: found a view or virtual table, expected a plain table")
+        if at_most is not None:
+            self.count(table, at_most=at_most)
         return True
 
     def columns(self, table: str) -> frozenset[str]:

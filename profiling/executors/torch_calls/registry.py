@@ -55,9 +55,19 @@ class Call:
     host: set[int] = field(default_factory=set)
     prepared: dict[int, Change] = field(default_factory=dict)
 
+    @property
+    def op_type(self) -> str:
+        """Return the operator's type."""
+        return self.op.op_type
+
+    @property
+    def version(self) -> int:
+        """Return the opset that defines the operator."""
+        return self.op.version
+
     def unsupported(self, why: str) -> EntryUnsupportedError:
         """Return the error that says what of the operator this executor does not run."""
-        return EntryUnsupportedError(f"torch executor: {self.op.op_type}: {why}")
+        return EntryUnsupportedError(f"torch executor: {self.op_type}: {why}")
 
     def has(self, position: int) -> bool:
         """Return True where input ``position`` is there."""
@@ -94,6 +104,16 @@ class Call:
         if not isinstance(value, Tensor):
             raise self.unsupported(f"output {position} is not a tensor")
         return value
+
+    @property
+    def result_shape(self) -> Shape:
+        """Return the shape of the first output."""
+        return self.result().shape
+
+    @property
+    def result_kind(self) -> Any:
+        """Return torch's element type of the first output."""
+        return torch_dtype(self.result().dtype)
 
     def attribute(self, name: str, default: Attribute = None) -> Any:
         """Return an attribute, or ``default``."""
@@ -260,7 +280,7 @@ def build_call(call: Call, pattern: str = "") -> Run | Late:
     builder = PATTERN_CALLS.get(pattern) if pattern else None
     builder = builder or CALLS.get(call.op.key)
     if builder is None:
-        named = f"{call.op.domain}.{call.op.op_type}".lstrip(".")
+        named = f"{call.op.domain}.{call.op_type}".lstrip(".")
         raise EntryUnsupportedError(f"torch executor: no call for {named}")
     return builder(call)
 

@@ -36,7 +36,7 @@ _GRID_MODES = {
 
 def _by_bare_factor(call: Call) -> bool:
     """Return True where coordinates always follow from the bare factor: before opset 11, and in Upsample."""
-    return call.op.op_type == "Upsample" or call.op.version < _RESIZE_SAYS_HOW
+    return call.op_type == "Upsample" or call.version < _RESIZE_SAYS_HOW
 
 
 @torch_call("Resize", "Upsample")
@@ -45,7 +45,7 @@ def resize(call: Call) -> Run:
     import torch.nn.functional as F  # noqa: N812
 
     source = call.shape()
-    result = call.result().shape
+    result = call.result_shape
     rank = len(source) - 2
     if not 1 <= rank <= 3 or source[:2] != result[:2]:
         raise call.unsupported(
@@ -72,7 +72,7 @@ def resize(call: Call) -> Run:
 
 def _scales(call: Call) -> Any:
     """Return the factors of all dimensions, or of those that ``axes`` names; None where sizes stand instead."""
-    if call.op.op_type == "Upsample" and call.op.version < _UPSAMPLE_TAKES_INPUTS:
+    if call.op_type == "Upsample" and call.version < _UPSAMPLE_TAKES_INPUTS:
         return call.attribute("scales")
     if _by_bare_factor(call):
         return call.constant(1)
