@@ -9,7 +9,7 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say, say_written, to_stdout
-from gkestimator.cli.parameters import PATH, gpu_spec_option, names_option
+from gkestimator.cli.parameters import PATH, Names, Paths, gpu_spec_option, names_option
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.export.registry import EXPORTERS, exporter_class, make_exporters
 
@@ -55,17 +55,17 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @debug_option
 def command(
     source: Path,
-    names: tuple[str, ...],
+    names: Names,
     output: Path | None,
-    models: tuple[str, ...],
-    gpu_specs: tuple[Path, ...],
+    models: Names,
+    gpu_specs: Paths,
     creq: str | None,
     image: str | None,
     queue: str | None,
     storage_uri: str | None,
     sm_share: float | None,
     gpus_per_server: int | None,
-    only_models: tuple[str, ...],
+    only_models: Names,
     **only: Any,
 ) -> int:
     """Write a plan, or a table that leaves one row per model, for the schedulers that people run.
