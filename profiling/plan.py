@@ -15,7 +15,7 @@ from gkestimator.core.files import FileWords, opened, refuse_constant
 from gkestimator.core.fragments import Fragment
 from gkestimator.core.records import frozen
 from gkestimator.hardware.runtimes import RUNTIMES, runtime_words
-from gkestimator.profiling.type_names import CountByName, Document, Members, Paths
+from gkestimator.profiling.type_names import CountByName, Fields, Members, Paths
 from gkestimator.tables import write_bytes
 
 PLAN_VERSION = 1
@@ -150,8 +150,8 @@ def write_plans(
     return paths
 
 
-def _entry_document(entry: PlanEntry) -> Document:
-    document: Document = {"id": entry.id}
+def _entry_document(entry: PlanEntry) -> Fields:
+    document: Fields = {"id": entry.id}
     if entry.model is not None:
         document["model"] = {
             "name": entry.model.name,

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from gkestimator.core.errors import TableError
 from gkestimator.core.files import input_errors
 from gkestimator.core.records import frozen
-from gkestimator.profiling.type_names import Document, Names, NumberByName, TextByName
+from gkestimator.profiling.type_names import Fields, Names, NumberByName, TextByName
 
 RAW_VERSION = 1
 _MAX_BYTES = 16 * 2**20
@@ -157,12 +157,12 @@ def read_environment(folder: Path) -> Iterator[EnvironmentSample]:
         raise TableError(f"{path}: cannot be read: {e}") from e
 
 
-def document_of(value: RunInfo | ChunkInfo | EnvironmentSample) -> Document:
+def document_of(value: RunInfo | ChunkInfo | EnvironmentSample) -> Fields:
     """Return ``value`` as JSON values."""
     return asdict(value)
 
 
-def _json(path: Path) -> Document:
+def _json(path: Path) -> Fields:
     with input_errors(path, ValueError, RecursionError):
         if path.stat().st_size > _MAX_BYTES:
             raise TableError(f"{path}: too large for what it should be")

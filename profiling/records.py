@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from gkestimator.core.errors import TableError
 from gkestimator.core.files import input_errors
 from gkestimator.core.records import frozen
-from gkestimator.profiling.type_names import Numbers, Shape
+from gkestimator.profiling.type_names import Floats, Ints
 
 HostKernels: TypeAlias = "tuple[HostKernel, ...]"
 
@@ -26,7 +26,7 @@ class HostKernel:
     """Hold a piece of an operator as a CPU executor's own profiler saw it: ``durations_us``, one per repeat."""
 
     name: str
-    durations_us: Numbers
+    durations_us: Floats
 
 
 @frozen
@@ -59,12 +59,12 @@ class EntryRecord:
     repeats: int | None = None
     started_unix_ns: int | None = None
     ended_unix_ns: int | None = None
-    host_us: Numbers | None = None
+    host_us: Floats | None = None
     elapsed_us: float | None = None
-    output_shapes: tuple[Shape, ...] | None = None
+    output_shapes: tuple[Ints, ...] | None = None
     workspace_bytes: int | None = None
     kernels: HostKernels | None = None
-    latency_us: Numbers | None = None
+    latency_us: Floats | None = None
     memory: MemoryUse | None = None
     cpu_nodes: int | None = None
 
@@ -109,11 +109,11 @@ def _record(document: Any) -> EntryRecord:
     return EntryRecord(**fields_read)
 
 
-def _floats(values: Any) -> Numbers:
+def _floats(values: Any) -> Floats:
     return tuple(map(float, values))
 
 
-def _shapes(shapes: Any) -> tuple[Shape, ...]:
+def _shapes(shapes: Any) -> tuple[Ints, ...]:
     return tuple(tuple(map(int, shape)) for shape in shapes)
 
 
@@ -125,7 +125,7 @@ def _kernels(kernels: Any) -> HostKernels:
     return tuple(pieces)
 
 
-def _latency(values: Any) -> Numbers:
+def _latency(values: Any) -> Floats:
     if not isinstance(values, list):
         raise ValueError(f"latency_us: found {type(values).__name__}, expected a list of microseconds")
     if not values:

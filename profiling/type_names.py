@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 Names: TypeAlias = tuple[str, ...]
 Paths: TypeAlias = tuple[Path, ...]
-Shape: TypeAlias = tuple[int, ...]
-Numbers: TypeAlias = tuple[float, ...]
-Document: TypeAlias = dict[str, Any]  # an object of JSON in the making
-Members: TypeAlias = Mapping[str, Any]  # an object of JSON as it is read
+Ints: TypeAlias = tuple[int, ...]
+Floats: TypeAlias = tuple[float, ...]
+Fields: TypeAlias = dict[str, Any]  # of a JSON object, a table's row, a call's keywords
+Members: TypeAlias = Mapping[str, Any]  # of a JSON object as it is read
 Texts: TypeAlias = dict[str, str]
 TextByName: TypeAlias = Mapping[str, str]
 NumberByName: TypeAlias = Mapping[str, float]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gkestimator.core.records import frozen
-from gkestimator.profiling.building.devices import KnownGpu
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatency
 from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.collectors import parse_capture
@@ -38,7 +38,7 @@ class Tools:
     join: Callable[[Capture, Capture], Capture] = join
     during: Callable[[Sequence[EnvironmentSample], EntryRecord], Sequence[EnvironmentSample]] = during
     judge: Judge = judge
-    known_gpu: KnownGpu = known_gpu
+    known_gpu: Callable[[DeviceFacts], GpuSpec | None] = known_gpu
     gpu_toml: Callable[[DeviceFacts], str] = gpu_toml
 
 

@@ -6,7 +6,6 @@ import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.hardware.gpus import GpuSpec, load_gpu_file
@@ -15,8 +14,6 @@ from gkestimator.profiling.building.entries import Measured
 from gkestimator.profiling.building.provenance import beside
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.type_names import Texts
-
-KnownGpu: TypeAlias = "Callable[[DeviceFacts], GpuSpec | None]"
 
 
 class DeviceNames:
@@ -34,7 +31,7 @@ class DeviceNames:
         output: Path,
         gpu_specs: Sequence[Path],
         *,
-        known_gpu: KnownGpu,
+        known_gpu: Callable[[DeviceFacts], GpuSpec | None],
         gpu_toml: Callable[[DeviceFacts], str],
     ) -> None:
         self._output = output

@@ -12,7 +12,7 @@ from gkestimator.profiling.captures import CapturedLaunch, EntryRange
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.raw import ChunkInfo, EnvironmentSample, RunInfo
 from gkestimator.profiling.records import EntryRecord
-from gkestimator.profiling.type_names import NumberByName, Numbers
+from gkestimator.profiling.type_names import Floats, NumberByName
 
 RepeatedLaunches: TypeAlias = "tuple[RepeatedLaunch, ...]"
 
@@ -26,7 +26,7 @@ class RepeatedLaunch:
 
     kind: str
     name: str | None
-    durations_us: Numbers
+    durations_us: Floats
     launch: CapturedLaunch | None = None
     counters: NumberByName | None = None
 
@@ -84,7 +84,7 @@ class MeasuredLatency(Measured):
     """Hold the latencies of one whole model, its calls timed once without a profiler: ``record`` holds its memory.
     ``power_w``: mean of the samples taken during the repeats."""
 
-    latency_us: Numbers
+    latency_us: Floats
 
 
 def typical(values: Sequence[float], *, kind: str) -> float:

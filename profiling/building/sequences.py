@@ -13,7 +13,7 @@ from typing import Any
 
 from gkestimator.core.records import frozen
 from gkestimator.profiling.building.choosing import entries_of
-from gkestimator.profiling.type_names import CountByName, Document, Numbers, TextByName
+from gkestimator.profiling.type_names import CountByName, Fields, Floats, TextByName
 from gkestimator.tables import KernelMeasurement
 
 Group = Sequence[KernelMeasurement]
@@ -36,7 +36,7 @@ class KernelSequence:
     grids: tuple[str | None, ...]
     blocks: tuple[str | None, ...]
     entries: tuple[str, ...]
-    shares: Numbers
+    shares: Floats
 
 
 @frozen
@@ -167,7 +167,7 @@ def _share(group: Group, i: int) -> float:
     return 1 / len(group)
 
 
-def lowering_document(table: LoweringTable, *, dataset: str, varying: TextByName) -> Document:
+def lowering_document(table: LoweringTable, *, dataset: str, varying: TextByName) -> Fields:
     """Return the table as JSON values. ``varying``: entries whose repeats launched different kernels (so that
     they are in no row), with what differed."""
     by_family = {}
@@ -185,7 +185,7 @@ def lowering_document(table: LoweringTable, *, dataset: str, varying: TextByName
     }
 
 
-def _operator_document(operator: OperatorSequences) -> Document:
+def _operator_document(operator: OperatorSequences) -> Fields:
     document = {name: getattr(operator, name) for name in (*_SIGNATURE, "shapes_class")}
     if operator.attributes is not None:
         document["attributes"] = json.loads(operator.attributes)
@@ -197,7 +197,7 @@ def _operator_document(operator: OperatorSequences) -> Document:
     return document
 
 
-def _sequence_document(sequence: KernelSequence) -> Document:
+def _sequence_document(sequence: KernelSequence) -> Fields:
     columns = zip(sequence.kernels, sequence.grids, sequence.blocks, sequence.shares, strict=True)
     kernels = []
     for (kind, name, family), grid, block, share in columns:

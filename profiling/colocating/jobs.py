@@ -10,14 +10,14 @@ from pathlib import Path
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
-from gkestimator.profiling.building.devices import KnownGpu
+from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.profiling.colocating.mps import find_mps
 from gkestimator.profiling.environment import sampling
 from gkestimator.profiling.gpu_files import gpu_toml, known_gpu
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
 from gkestimator.profiling.running.jobs import A_SEED, require, require_seconds, require_within
 from gkestimator.profiling.running.machine import Machine, child_device
-from gkestimator.profiling.type_names import Names, Numbers, TextByName
+from gkestimator.profiling.type_names import Floats, Names, TextByName
 
 UNCONFINED = (100.0, 100.0)
 DEFAULT_SHARES = (UNCONFINED, (50.0, 50.0), (20.0, 80.0), (80.0, 20.0))
@@ -77,7 +77,7 @@ class PairMeans(Machine):
     child_device: Callable[[str, DeviceFacts], tuple[str, TextByName]] = child_device
     sampling: Callable[[DeviceFacts], Callable[[], EnvironmentSample]] = sampling
     mps: Callable[[], Path | None] = find_mps
-    known_gpu: KnownGpu = known_gpu
+    known_gpu: Callable[[DeviceFacts], GpuSpec | None] = known_gpu
     gpu_toml: Callable[[DeviceFacts], str] = gpu_toml
 
     def worker_command(self) -> list[str]:
@@ -99,7 +99,7 @@ class PairsReport:
     left: int
     marked: int
     minutes: float
-    slowdowns: Numbers = ()
+    slowdowns: Floats = ()
     worst: str | None = None
     stopped: str | None = None
     stop_status: int = 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
 from gkestimator.jobs.journal import LineJournal
-from gkestimator.profiling.type_names import Document, Members, TextByName
+from gkestimator.profiling.type_names import Fields, Members, TextByName
 from gkestimator.tables.colocation import SHARINGS
 
 QUALITIES = ("ok", "noisy", "throttled")
@@ -108,7 +108,7 @@ class Journal(LineJournal):
         self.append({"kind": "pair", **asdict(record)})
         self.records[record.key] = record
 
-    def take(self, line: Document) -> None:
+    def take(self, line: Fields) -> None:
         """Take a header or a pair of an earlier run."""
         kind = line.pop("kind", None)
         if kind == "run":

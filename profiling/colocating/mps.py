@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.jobs.children import end_guarded, log_end, start_guarded
-from gkestimator.profiling.type_names import Shape, TextByName, Texts
+from gkestimator.profiling.type_names import Ints, TextByName, Texts
 
 BINARY = "nvidia-cuda-mps-control"
 _USUAL = (
@@ -112,7 +112,7 @@ class MpsDaemon:
             words = one_line(started["output"], limit=200) or self.complaint() or "no word"
             raise MpsError(f"{self.binary} -d: {status}{words}")
 
-    def servers(self) -> Shape:
+    def servers(self) -> Ints:
         """Return the process ids of the servers that run: none until a client has initialised CUDA."""
         _, answer = self._ask("get_server_list")
         return tuple(int(n) for n in _SERVER.findall(answer))

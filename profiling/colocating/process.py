@@ -15,7 +15,7 @@ from typing import IO
 from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.jobs.children import bound_log, close_input, last_words, log_end
 from gkestimator.profiling.colocating.protocol import MOST_LINE, ProtocolError, decode, encode
-from gkestimator.profiling.type_names import Document, Members, TextByName
+from gkestimator.profiling.type_names import Fields, Members, TextByName
 
 _TICK_S = 0.1
 _KILL_S = 5.0
@@ -74,7 +74,7 @@ class WorkerProcess:
             raise WorkerError(self._end_words()) from e
         return self._number
 
-    def answer(self, number: int, *, within_s: float, tick: Callable[[], None]) -> Document:
+    def answer(self, number: int, *, within_s: float, tick: Callable[[], None]) -> Fields:
         """Return the answer to request ``number`` (0: its hello). ``tick`` is called while waiting, and may raise.
         Raises WorkerError."""
         end = time.monotonic() + within_s

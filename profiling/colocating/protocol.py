@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 from gkestimator.core.errors import GkestimatorError
-from gkestimator.profiling.type_names import Document, Members
+from gkestimator.profiling.type_names import Fields, Members
 
 VERSION = 1
 PREFIX = b"@@gkest-pairs "
@@ -36,7 +36,7 @@ def encode(message: Members) -> bytes:
     return line
 
 
-def decode(line: bytes) -> Document | None:
+def decode(line: bytes) -> Fields | None:
     """Return the message in ``line``; None for a line that is not ours. Raises ProtocolError."""
     if not line.startswith(PREFIX):
         return None

@@ -16,7 +16,7 @@ from gkestimator.profiling.colocating.order import PairJob, model_name
 from gkestimator.profiling.colocating.process import WorkerError
 from gkestimator.profiling.colocating.window import NO_TIMES, Loop, Times, loop_of, side_by_side, times
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, write_plan
-from gkestimator.profiling.type_names import Document, Members
+from gkestimator.profiling.type_names import Fields, Members
 
 # Calls of a model that must count for its median to be one.
 LEAST_CALLS = 3
@@ -132,7 +132,7 @@ class WorkerSession:
         missing = [(w, e) for w, e in sides if e.id not in w.held]
         keep = [e.id for _, e in sides]
 
-        def preparation(asked: Sides) -> list[Document]:
+        def preparation(asked: Sides) -> list[Fields]:
             return [
                 {"do": "prepare", "entry": e.id, "file": str(self._file(e)), "keep": keep} for _, e in asked
             ]
@@ -202,7 +202,7 @@ class WorkerSession:
         return measured
 
     def _run(self, sides: Sides, seconds: float, most: float, call_s: float, *, of_entry: bool) -> list[Loop]:
-        def calls(asked: Sides) -> list[Document]:
+        def calls(asked: Sides) -> list[Fields]:
             request = {
                 "do": "run",
                 "start_ns": time.monotonic_ns() + int(_LEAD_S * 1e9),
@@ -262,7 +262,7 @@ class WorkerSession:
                 self.fleet.broken(failure.worker)
         return loops, failures
 
-    def _hear(self, worker: Worker, number: int, within_s: float) -> Document:
+    def _hear(self, worker: Worker, number: int, within_s: float) -> Fields:
         answer = worker.process.answer(number, within_s=within_s, tick=self.fleet.tick)
         held = answer.get("held")
         if isinstance(held, list):

@@ -10,7 +10,7 @@ from itertools import pairwise
 from gkestimator.core.records import frozen
 from gkestimator.profiling.colocating.process import WorkerError
 from gkestimator.profiling.colocating.protocol import MOST_CALLS
-from gkestimator.profiling.type_names import Members, Numbers, Shape
+from gkestimator.profiling.type_names import Floats, Ints, Members
 
 
 @frozen
@@ -19,7 +19,7 @@ class Loop:
     nanoseconds of a clock that all loops share."""
 
     first_ns: int
-    ends_ns: Shape
+    ends_ns: Ints
 
     @property
     def last_ns(self) -> int:
@@ -54,7 +54,7 @@ def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-def side_by_side(loops: Sequence[Loop]) -> tuple[Numbers, ...]:
+def side_by_side(loops: Sequence[Loop]) -> tuple[Floats, ...]:
     """Return for each loop the milliseconds of the calls that lie wholly within the time in which all loops
     ran.
 

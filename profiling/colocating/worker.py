@@ -37,7 +37,7 @@ from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.host_memory import available_host_bytes, require_host_memory
 from gkestimator.profiling.executors.measuring import no_collection
 from gkestimator.profiling.plan import PlanEntry, read_plan
-from gkestimator.profiling.type_names import Document, Members, Names
+from gkestimator.profiling.type_names import Fields, Members, Names
 
 _PR_SET_PDEATHSIG = 1
 # What a call may still take when the input is closed, before the process ends in the middle of it.
@@ -158,7 +158,7 @@ class _Server:
         )
         return not lost
 
-    def _do(self, request: Members) -> Document:
+    def _do(self, request: Members) -> Fields:
         what = request.get("do")
         keep = tuple(request.get("keep", ()))
         if what == "prepare":

@@ -7,7 +7,7 @@ from typing import Protocol
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernels, MemoryUse
-from gkestimator.profiling.type_names import Shape, TextByName
+from gkestimator.profiling.type_names import Ints, TextByName
 
 
 class ExecutionError(GkestimatorError):
@@ -30,7 +30,7 @@ class Prepared(Protocol):
     ``cpu_nodes``: of a whole model on a GPU, how many nodes the runtime gave to the CPU; None where not told.
     """
 
-    output_shapes: tuple[Shape, ...]
+    output_shapes: tuple[Ints, ...]
     cpu_nodes: int | None
 
     def run(self) -> None:

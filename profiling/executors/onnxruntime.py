@@ -32,7 +32,7 @@ from gkestimator.profiling.executors.libraries import cuda_versions
 from gkestimator.profiling.executors.ort_profile import read_profile
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import HostKernels, MemoryUse
-from gkestimator.profiling.type_names import Document, Shape, TextByName, Texts
+from gkestimator.profiling.type_names import Ints, TextByName, Texts
 
 _CUDA = "CUDAExecutionProvider"
 _CPU = "CPUExecutionProvider"
@@ -206,7 +206,7 @@ class _Session:
     """See :class:`gkestimator.profiling.executors.base.Prepared`."""
 
     def __init__(self, ort: Any, device: str, entry: PlanEntry, seed: int, held_bytes: MemoryReader) -> None:
-        self.output_shapes: tuple[Shape, ...] = ()
+        self.output_shapes: tuple[Ints, ...] = ()
         self.cpu_nodes: int | None = None
         self._held_bytes = held_bytes
         self._ort = ort
@@ -217,7 +217,7 @@ class _Session:
         self._entry = replace(entry, fragment=fragment)
         self._seed = seed
         self._inputs: dict[str, _Bound] = {}
-        self._weights: Document = {}
+        self._weights: dict[str, Any] = {}
         self._outputs: dict[str, _Bound | None] = {}
         self._session: Any = None
         self._binding: Any = None
@@ -385,7 +385,7 @@ class _Bound:
     """Hold a tensor in memory of the device. Bindings hold its address only: ``value`` keeps it alive."""
 
     element_type: int
-    shape: Shape
+    shape: Ints
     value: Any
 
 

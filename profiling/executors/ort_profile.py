@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gkestimator.core.errors import OutputError
 from gkestimator.profiling.executors.base import ExecutionError
 from gkestimator.profiling.records import HostKernel, HostKernels
-from gkestimator.profiling.type_names import Document, Members
+from gkestimator.profiling.type_names import Fields, Members
 
 _MAX_BYTES = 256 * 2**20
 _SUFFIX = "_kernel_time"
@@ -49,11 +49,11 @@ def read_profile(path: Path, repeats: int) -> HostKernels:
     return tuple(kernels)
 
 
-def _events(path: Path) -> list[Document]:
+def _events(path: Path) -> list[Fields]:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ExecutionError(f"profile of onnxruntime: larger than {_MAX_BYTES:,} bytes")
-        events: list[Document] = json.loads(path.read_text(encoding="utf-8"))
+        events: list[Fields] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
         raise OutputError(f"{path}: profile of onnxruntime is cut short ({e}); is the disk full?") from e
     return events

@@ -15,11 +15,11 @@ from gkestimator.onnx_io.fragment_models import Weights, fragment_model
 from gkestimator.profiling.executors.torch_calls import Late
 from gkestimator.profiling.executors.torch_calls.program import CallProgram, CallStep
 from gkestimator.profiling.executors.torch_calls.registry import Change, torch_dtype
-from gkestimator.profiling.type_names import Document, Shape
+from gkestimator.profiling.type_names import Ints
 
 HostValues: TypeAlias = "MutableMapping[str, np.ndarray]"
 
-Slots = Shape
+Slots = Ints
 ProgramRun = Callable[[], tuple[Any, ...]]
 """All calls of a program at once; gives its results."""
 Bound = tuple[Callable[..., Any], Slots, Slots, Slots]
@@ -101,7 +101,7 @@ class _HostTensors:
         self._left = Counter(name for step in program.steps for name in step.inputs)
         self._left.update(program.outputs)
         self._values = values
-        self._tensors: Document = {}
+        self._tensors: dict[str, Any] = {}
 
     def take(self, name: str) -> Any:
         """Return the tensor, None for one that a call makes."""

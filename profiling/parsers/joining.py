@@ -10,7 +10,7 @@ from statistics import fmean
 
 from gkestimator.profiling.captures import Capture, CapturedLaunch, Dim3, EntryRange, RangesByEntry
 from gkestimator.profiling.parsers.repeats import geometry_text, split_repeats
-from gkestimator.profiling.type_names import NumberByName, Shape
+from gkestimator.profiling.type_names import Ints, NumberByName
 
 _NO_TIMELINE = "counters: entry is not in the timeline"
 _NO_REPEATS = "counters: repeats of the entry differ"
@@ -19,7 +19,7 @@ _NO_PARTNER = "counters: no kernel of that name, grid and block at that place"
 _GRID_SIZE = "launch__grid_size"
 _BLOCK_SIZE = "launch__block_size"
 
-Key = tuple[str, Shape | None, Shape | None]
+Key = tuple[str, Ints | None, Ints | None]
 
 
 def base_name(name: str) -> str:
@@ -147,7 +147,7 @@ def _key(launch: CapturedLaunch, *, sizes: bool = False) -> Key:
     return (name, _size(launch, launch.grid, _GRID_SIZE), _size(launch, launch.block, _BLOCK_SIZE))
 
 
-def _size(launch: CapturedLaunch, dimensions: Dim3 | None, counter: str) -> Shape | None:
+def _size(launch: CapturedLaunch, dimensions: Dim3 | None, counter: str) -> Ints | None:
     if dimensions is not None:
         return (prod(dimensions),)
     size = (launch.counters or {}).get(counter)

@@ -31,7 +31,7 @@ from gkestimator.profiling.parsers.spans import (
     printable_name,
     tell_of_nested,
 )
-from gkestimator.profiling.type_names import Document, Members, Texts
+from gkestimator.profiling.type_names import Fields, Members, Texts
 
 LIMIT_S = 300.0
 MAX_EVENTS = 10_000_000
@@ -48,7 +48,7 @@ class _Event:
 
     __slots__ = ("_document", "_where")
 
-    def __init__(self, where: str, document: Document) -> None:
+    def __init__(self, where: str, document: Fields) -> None:
         self._where = where
         self._document = document
 
@@ -277,7 +277,7 @@ def _nested_ns(host: Sequence[HostCall]) -> list[int]:
 def _device(rest: Members, events: _Events, problems: list[str]) -> Facts:
     number = busiest_device((launch for _, launch in events.launches), problems)
     listed = rest.get("deviceProperties")
-    properties_of: Document = {}
+    properties_of: Fields = {}
     for properties in listed if isinstance(listed, list) and number is not None else ():
         if isinstance(properties, dict) and properties.get("id") == number:
             properties_of.update(list(properties.items())[:_MOST_FACTS])

@@ -29,7 +29,7 @@ from gkestimator.profiling.parsers.spans import (
     tell_of_nested,
 )
 from gkestimator.profiling.parsers.sqlite_file import SqliteFile, open_sqlite
-from gkestimator.profiling.type_names import Document, Texts
+from gkestimator.profiling.type_names import Fields, Texts
 
 StringsById: TypeAlias = "dict[int, str]"
 
@@ -412,7 +412,7 @@ def _device(file: SqliteFile, launches: list[_Tied], problems: list[str]) -> Fac
     return dict(sorted(shared))
 
 
-def _facts(row: Document) -> Facts:
+def _facts(row: Fields) -> Facts:
     facts: Facts = {}
     for key, value in row.items():
         if isinstance(value, str):

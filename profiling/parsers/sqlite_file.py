@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from gkestimator.core.errors import TableError
 from gkestimator.core.files import input_errors
-from gkestimator.profiling.type_names import Document
+from gkestimator.profiling.type_names import Fields
 
 Columns: TypeAlias = "Sequence[tuple[str, type]]"
 
@@ -91,7 +91,7 @@ class SqliteFile:
                     self._refuse(table, [*required, *optional], row, allowed)
             yield row
 
-    def dictionaries(self, table: str) -> Iterator[Document]:
+    def dictionaries(self, table: str) -> Iterator[Fields]:
         """Yield every row with all its columns by name, values as they are."""
         names = sorted(self.columns(table))
         for row in self._connection.execute(f"SELECT {', '.join(map(_quoted, names))} FROM {_quoted(table)}"):

@@ -28,7 +28,7 @@ from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult
 from gkestimator.profiling.running.machine import Machine, child_device
 from gkestimator.profiling.running.salvage import keep_files, write_draft
 from gkestimator.profiling.running.supervise import Ending, StopReason, supervise
-from gkestimator.profiling.type_names import Names, Numbers, Texts
+from gkestimator.profiling.type_names import Floats, Names, Texts
 from gkestimator.profiling.variation import judged_variation
 from gkestimator.tables import write_bytes
 
@@ -355,7 +355,7 @@ def _judge_qualities(job: ChunkJob, folder: Path, machine: Machine, outcome: _Ou
             outcome.qualities[entry] = machine.judge(samples, record, variation, on_cpu)
 
 
-def repeat_totals_us(record: EntryRecord, ranges: Sequence[EntryRange]) -> Numbers | None:
+def repeat_totals_us(record: EntryRecord, ranges: Sequence[EntryRange]) -> Floats | None:
     """Return the microseconds of each repeat: of its launches on the device where a collector saw them and
     their number divides evenly, else of the executor's own pieces, else what the host took. None where
     nothing tells."""

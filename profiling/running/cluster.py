@@ -28,7 +28,7 @@ from gkestimator.profiling.running.local import say_why_left
 from gkestimator.profiling.running.machine import Machine
 from gkestimator.profiling.running.report import RunReport, together
 from gkestimator.profiling.running.run import MeasuringMeans, Request, open_campaign
-from gkestimator.profiling.type_names import Document, Members, Names, NumberByName
+from gkestimator.profiling.type_names import Fields, Members, Names, NumberByName
 
 PREFIX = "gkest:"
 ACCELERATOR = "accelerator_type:"
@@ -65,7 +65,7 @@ class _Type:
     def device(self) -> str:
         return "cuda:0" if self.gpu else "cpu"
 
-    def needs(self) -> Document:
+    def needs(self) -> Fields:
         # A trace of the accelerator suffices: the GPU itself is what is counted there.
         share = 0.001 if self.resource.startswith(ACCELERATOR) else 1
         return {"num_gpus": 1 if self.gpu else 0, "resources": {self.resource: share}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gkestimator.core.records import frozen
-from gkestimator.profiling.type_names import Document, Names
+from gkestimator.profiling.type_names import Fields, Names
 
 
 @frozen
@@ -120,7 +120,7 @@ def together(raw: str, parts: tuple[RunReport, ...]) -> RunReport:
     return RunReport(raw=raw, minutes=minutes, parts=parts, whole=ModelCounts(**models), **counts)
 
 
-def _sums(records: Sequence[object], names: Sequence[str]) -> Document:
+def _sums(records: Sequence[object], names: Sequence[str]) -> Fields:
     return {name: sum(getattr(record, name) for record in records) for name in names}
 
 

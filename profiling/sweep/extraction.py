@@ -14,7 +14,7 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor, JsonAttribute
 from gkestimator.core.graph import Attribute, Operator, Tensor, Value
-from gkestimator.profiling.type_names import Shape
+from gkestimator.profiling.type_names import Ints
 
 Entering: TypeAlias = "Callable[[Operator, int, Tensor, str], FragmentTensor]"
 """What goes in for a tensor that no operator of a fragment makes: the first operator that reads it, at which position,
@@ -40,7 +40,7 @@ def tensor_of(value: Value | None) -> Tensor:
     return value
 
 
-def _looked_up(op: Operator, position: int) -> Shape:
+def _looked_up(op: Operator, position: int) -> Ints:
     """Return the shape of what indices look up, of one dimension at least."""
     data = op.inputs[position]
     if not isinstance(data, Tensor) or not data.shape:

@@ -28,7 +28,7 @@ from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.operators.records import traits_of
 from gkestimator.operators.registry import Kernels
 from gkestimator.profiling.sweep.extraction import NotAFragmentError, fragment_of, tensor_of
-from gkestimator.profiling.type_names import CountByName, Shape
+from gkestimator.profiling.type_names import CountByName, Ints
 
 Candidates: TypeAlias = "Iterator[Callable[[], Fragment]]"
 
@@ -279,7 +279,7 @@ def _valid(op: Operator) -> Operator:
     return _replaced(op, inputs=tuple(inputs))
 
 
-def _own(name: str, tensor: Tensor, shape: Shape, *, weight: bool = False) -> Tensor:
+def _own(name: str, tensor: Tensor, shape: Ints, *, weight: bool = False) -> Tensor:
     return Tensor(name=name, dtype=tensor.dtype, shape=shape, storage=name, is_weight=weight)
 
 

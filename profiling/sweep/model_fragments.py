@@ -27,7 +27,7 @@ from gkestimator.profiling.sweep.extraction import (
     index_bound,
     tensor_of,
 )
-from gkestimator.profiling.type_names import CountByName, Names, Shape, Texts
+from gkestimator.profiling.type_names import CountByName, Ints, Names, Texts
 
 _MOST_VALUES = 4096  # a fragment's own limit; tables of relative positions have 2,401
 _MOST_FLOATS = 64
@@ -46,7 +46,7 @@ _HAND_ON = (
     "ReduceMax ReduceMin Reshape ReverseSequence Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu "
     "Unique Unsqueeze"
 )
-_CARRIES: Mapping[str, Shape] = MappingProxyType(
+_CARRIES: Mapping[str, Ints] = MappingProxyType(
     dict.fromkeys(_HAND_ON.split(), (0,))
     | dict.fromkeys(("Concat", "Max", "Min"), _ALL)
     | {"Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2)}
@@ -297,7 +297,7 @@ def _with_own_target(op: Operator) -> Operator:
     return replace(op, inputs=(source, own, *op.inputs[2:]))
 
 
-def _reshaped(op: Operator, asked: Sequence[int], shape: Shape) -> bool:
+def _reshaped(op: Operator, asked: Sequence[int], shape: Ints) -> bool:
     """Return True where a Reshape that asks for ``asked`` may give ``shape``."""
     if len(asked) != len(shape):
         return False
@@ -313,7 +313,7 @@ def _sharing(operators: Iterable[Operator], weights: CountByName) -> list[Operat
 
     Which of them it is matters to nothing but the values, and those are drawn at random. A view of a part stays apart.
     """
-    first: dict[tuple[str, DType, Shape], Tensor] = {}
+    first: dict[tuple[str, DType, Ints], Tensor] = {}
 
     def canonical(value: Value | None) -> Value | None:
         if not isinstance(value, Tensor) or not value.is_weight or value.nbytes != weights.get(value.storage):

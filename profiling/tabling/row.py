@@ -19,7 +19,7 @@ from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatenc
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import MemoryUse
 from gkestimator.profiling.tabling.use import LaunchUse, launch_use
-from gkestimator.profiling.type_names import Document
+from gkestimator.profiling.type_names import Fields
 from gkestimator.tables import Requirement
 
 
@@ -138,11 +138,11 @@ def measured_row(measured: MeasuredModel) -> Requirement:
     )
 
 
-def _columns(use: LaunchUse | None) -> Document:
+def _columns(use: LaunchUse | None) -> Fields:
     return {name: getattr(use, name, None) for name in _OF_USE}
 
 
-def _memory(use: MemoryUse | None, measured: MeasuredModel) -> Document:
+def _memory(use: MemoryUse | None, measured: MeasuredModel) -> Fields:
     """Return the columns of measured memory, and what memory in the row is from."""
     reserved = None if use is None else use.reserved_bytes
     device = None if use is None else use.device_bytes

@@ -27,7 +27,7 @@ from gkestimator.profiling.building.provenance import (
     source_of_raw,
 )
 from gkestimator.profiling.tabling.row import MeasuredModel, measured_row, work_of
-from gkestimator.profiling.type_names import Document, Names, Paths
+from gkestimator.profiling.type_names import Fields, Names, Paths
 from gkestimator.tables import REQUIREMENTS, Requirement, render
 from gkestimator.tables.files import json_bytes
 from gkestimator.tables.together import write_together
@@ -185,7 +185,7 @@ def _rows(
     return [row for row, _ in by_key.values()], [model for _, model in by_key.values()]
 
 
-def _counts(rows: Sequence[Requirement], chosen: Sequence[MeasuredModel]) -> Document:
+def _counts(rows: Sequence[Requirement], chosen: Sequence[MeasuredModel]) -> Fields:
     """Return what the table holds, for its provenance."""
     return {
         "rows": len(rows),

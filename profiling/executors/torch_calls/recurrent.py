@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gkestimator.profiling.executors.torch_calls.registry import Call, Late, Run, torch_call
-from gkestimator.profiling.type_names import Document
+from gkestimator.profiling.type_names import Fields
 
 # Position of torch's gates among ONNX's: (input, forget, cell, output) of iofc; (reset, update, new) of zrh.
 _ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
@@ -32,7 +32,7 @@ def recurrent(call: Call) -> Late:
         import torch
 
         _, w, r, b, *_rest = [*inputs, None]
-        options: Document = {"nonlinearity": nonlinearity} if kind == "RNN" else {}
+        options: Fields = {"nonlinearity": nonlinearity} if kind == "RNN" else {}
         module = getattr(torch.nn, kind)(
             w.shape[-1],
             hidden,

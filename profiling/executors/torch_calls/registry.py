@@ -17,7 +17,7 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Attribute, Operator, Tensor
 from gkestimator.core.kernels import Arrays
 from gkestimator.profiling.executors.base import EntryUnsupportedError
-from gkestimator.profiling.type_names import Shape
+from gkestimator.profiling.type_names import Ints
 
 Run: TypeAlias = Callable[..., Any]
 """Takes the operator's inputs in their order (None where omitted, or taken as a host value); gives its output, or a
@@ -35,7 +35,7 @@ class Late:
     form of its own from then on; it is not given them again."""
 
     make: Callable[[list[Any], Any], Run]
-    keeps: Shape = ()
+    keeps: Ints = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Call:
             raise self.unsupported(f"input {position} is not a tensor")
         return value
 
-    def shape(self, position: int = 0) -> Shape:
+    def shape(self, position: int = 0) -> Ints:
         """Return the shape of input ``position``."""
         return self.tensor(position).shape
 
@@ -106,7 +106,7 @@ class Call:
         return value
 
     @property
-    def result_shape(self) -> Shape:
+    def result_shape(self) -> Ints:
         """Return the shape of the first output."""
         return self.result().shape
 

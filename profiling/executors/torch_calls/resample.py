@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call
-from gkestimator.profiling.type_names import Document
+from gkestimator.profiling.type_names import Fields
 
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 _LONGEST = 2**20  # whose indices are compared
@@ -59,7 +59,7 @@ def resize(call: Call) -> Run:
         raise call.unsupported(f"more than {_LONGEST:,} elements along one dimension")
     mode = call.text("mode", "nearest")
     if mode == "nearest":
-        how: Document = {"mode": _nearest(call, before, size, scales)}
+        how: Fields = {"mode": _nearest(call, before, size, scales)}
         exact = True  # the indices were compared with these sizes
     else:
         how = _interpolation(call, mode, before, size)
@@ -143,7 +143,7 @@ def _nearest(call: Call, before: Sequence[int], after: Sequence[int], scales: Se
     return next(iter(modes))
 
 
-def _interpolation(call: Call, mode: str, before: Sequence[int], after: Sequence[int]) -> Document:
+def _interpolation(call: Call, mode: str, before: Sequence[int], after: Sequence[int]) -> Fields:
     """Return what F.interpolate is told to interpolate as ONNX does."""
     rank = len(after)
     transform = _transform(call)

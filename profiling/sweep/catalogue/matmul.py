@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, operator, weight, x
 from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
-from gkestimator.profiling.type_names import Shape
+from gkestimator.profiling.type_names import Ints
 
 BATCHES = (1, 8, 32, 128)
 
@@ -19,7 +19,7 @@ def linear(m: int, k: int, n: int, *, bias: bool) -> Fragment:
     return operator("Gemm", x(m, k), weight(n, k), weight(n), transB=1)
 
 
-def _batched(outer: Shape, m: int, k: int, n: int) -> Fragment:
+def _batched(outer: Ints, m: int, k: int, n: int) -> Fragment:
     return operator("MatMul", x(*outer, m, k), x(*outer, k, n))
 
 

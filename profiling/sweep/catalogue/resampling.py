@@ -8,7 +8,7 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, constant, operator, weight, x
 from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
-from gkestimator.profiling.type_names import Document
+from gkestimator.profiling.type_names import Fields
 
 _GATES = {"LSTM": 4, "GRU": 3}
 
@@ -16,7 +16,7 @@ _GATES = {"LSTM": 4, "GRU": 3}
 def resize(shape: Sequence[int], factor: float, mode: str) -> Fragment:
     """Return both image sides times ``factor``."""
     scales = constant([1.0, 1.0, factor, factor], dtype=DType.FLOAT)
-    attributes: Document = {"mode": mode, "coordinate_transformation_mode": "half_pixel"}
+    attributes: Fields = {"mode": mode, "coordinate_transformation_mode": "half_pixel"}
     if mode == "nearest":
         attributes |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return operator("Resize", x(*shape), None, scales, **attributes)
@@ -50,7 +50,7 @@ def recurrent(
     """Return one recurrent layer over (length, batch, width), forwards or in both directions."""
     directions = 2 if both else 1
     rows = _GATES[op_type] * hidden
-    attributes: Document = {
+    attributes: Fields = {
         "direction": "bidirectional" if both else "forward",
         "hidden_size": hidden,
     }

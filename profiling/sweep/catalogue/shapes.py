@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gkestimator.core.errors import UsageError
-from gkestimator.profiling.type_names import Document, Shape
+from gkestimator.profiling.type_names import Fields, Ints
 
 T = TypeVar("T")
 
 
 @cache
-def _tables() -> dict[str, Document]:
+def _tables() -> dict[str, Fields]:
     return tomllib.loads(files(__package__).joinpath("shapes.toml").read_text(encoding="utf-8"))
 
 
@@ -48,7 +48,7 @@ class ShapeSampler:
         points: np.ndarray = sobol.random_base2(max(1, math.ceil(math.log2(count))))
         return points[:count]
 
-    def sizes(self, count: int, ranges: Sequence[Sequence[int]]) -> list[Shape]:
+    def sizes(self, count: int, ranges: Sequence[Sequence[int]]) -> list[Ints]:
         """Return ``count`` tuples of whole numbers, each in its (inclusive) range, even in their logarithms.
 
         Two thirds of the sizes from 16 on are rounded to a multiple of 8: most models' are, and kernels for aligned
