@@ -8,13 +8,14 @@ import click
 
 from gkestimator.cli.estimating import estimate_options
 from gkestimator.cli.group import debug_option
+from gkestimator.cli.parameters import Names
 
 
 @click.command(name="estimate")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL.onnx...")
 @estimate_options
 @debug_option
-def command(models: tuple[str, ...], **options: Any) -> int:
+def command(models: Names, **options: Any) -> int:
     """Say what models need on GPUs: time, compute and memory, per model and per kernel.
 
     MODEL is an ONNX file, a folder (every *.onnx below it) or a quoted pattern. Weights are never read and

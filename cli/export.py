@@ -9,16 +9,13 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say, say_written, to_stdout
-from gkestimator.cli.parameters import PATH, gpu_spec_option, names_option
+from gkestimator.cli.parameters import PATH, Names, Paths, gpu_spec_option, names_option
 from gkestimator.core.errors import GkestimatorError, UsageError
-
-_TARGETS = "csv, json, hami, kai, volcano, device-plugin, mig, ray-serve, triton, kserve, mps"
+from gkestimator.export.registry import EXPORTERS, exporter_class, make_exporters
 
 
 def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from gkestimator.export.registry import EXPORTERS, exporter_class
-
         for name in EXPORTERS:
             exporter = exporter_class(name)
             click.echo(f"{name}: {exporter.summary.rstrip('.')}. {exporter.limits}")
@@ -27,7 +24,7 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 @click.command(name="export")
 @click.argument("source", type=PATH, metavar="PLAN|TABLE")
-@names_option("--to", "names", f"Targets: {_TARGETS}.", required=True)
+@names_option("--to", "names", f"Targets: {', '.join(EXPORTERS)}.", required=True)
 @click.option("-o", "--output", type=PATH, help="Folder; a target's files go to OUTPUT/<target>.")
 @click.option("--creq", help="Measure of compute: sm-util-mean, occupancy-max, occupancy-mean.")
 @names_option("--only", "only_models", "Rows of a table: models; default: all.")
@@ -58,17 +55,17 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @debug_option
 def command(
     source: Path,
-    names: tuple[str, ...],
+    names: Names,
     output: Path | None,
-    models: tuple[str, ...],
-    gpu_specs: tuple[Path, ...],
+    models: Names,
+    gpu_specs: Paths,
     creq: str | None,
     image: str | None,
     queue: str | None,
     storage_uri: str | None,
     sm_share: float | None,
     gpus_per_server: int | None,
-    only_models: tuple[str, ...],
+    only_models: Names,
     **only: Any,
 ) -> int:
     """Write a plan, or a table that leaves one row per model, for the schedulers that people run.
@@ -78,7 +75,6 @@ def command(
     were refused, 2 all were or the command was wrong.
     """
     from gkestimator.export.loading import TableFilter, load_deployment
-    from gkestimator.export.registry import make_exporters
     from gkestimator.export.writing import write_files
 
     exporters = make_exporters(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say
-from gkestimator.cli.parameters import gpu_spec_option
+from gkestimator.cli.parameters import Paths, gpu_spec_option
 
 _HELP = (
     "What is known of each GPU, and from where: a table of all, or every figure of NAME with unit and source."
@@ -19,7 +17,7 @@ _HELP = (
 @click.argument("name", required=False)
 @gpu_spec_option
 @debug_option
-def command(name: str | None, gpu_specs: tuple[Path, ...]) -> None:
+def command(name: str | None, gpu_specs: Paths) -> None:
     """Print the table of all GPUs, or every figure of one."""
     from gkestimator.hardware.gpu_report import describe, overview
     from gkestimator.hardware.gpus import gpu_catalogue

@@ -8,7 +8,7 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import deliver, say, write_beside
-from gkestimator.cli.parameters import PATH, SEED, form_option
+from gkestimator.cli.parameters import PATH, SEED, Paths, form_option
 from gkestimator.cli.progress import Progress
 
 
@@ -30,7 +30,7 @@ from gkestimator.cli.progress import Progress
 @debug_option
 def command(
     spec: Path,
-    tables: tuple[Path, ...],
+    tables: Paths,
     rate_scale: float,
     seed: int | None,
     form: str | None,

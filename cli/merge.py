@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say, say_written, to_stdout
-from gkestimator.cli.parameters import PATH, form_option, options_from
+from gkestimator.cli.parameters import PATH, Names, form_option, options_from
 from gkestimator.cli.progress import Progress
 from gkestimator.core.errors import UsageError
 from gkestimator.core.options import option_of
@@ -39,7 +39,7 @@ _OF_A_PLAN = ("gpu", "runtime", "dtype", "batch_sizes", "dims")
 )
 @debug_option
 def command(
-    models: tuple[str, ...],
+    models: Names,
     plan: Path | None,
     wanted: bool,
     samples: int | None,

@@ -19,6 +19,8 @@ else:
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
+Names = tuple[str, ...]
+Paths = tuple[Path, ...]
 PATH = click.Path(path_type=Path)
 SEED = click.IntRange(0, 2**63 - 1)
 

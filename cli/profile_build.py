@@ -8,7 +8,7 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say, say_written
-from gkestimator.cli.parameters import PATH, gpu_spec_option
+from gkestimator.cli.parameters import PATH, Paths, gpu_spec_option
 from gkestimator.cli.progress import Progress
 
 
@@ -20,7 +20,7 @@ from gkestimator.cli.progress import Progress
 @click.option("--report", type=PATH, help="Folder for report.md and plots.")
 @gpu_spec_option
 @debug_option
-def command(raws: tuple[Path, ...], output: Path, report: Path | None, gpu_specs: tuple[Path, ...]) -> int:
+def command(raws: Paths, output: Path, report: Path | None, gpu_specs: Paths) -> int:
     """Make a kernel dataset of what gkest profile run measured.
 
     RAW is the folder of a run, or a folder of several. Beside the dataset are written its provenance (.json), its

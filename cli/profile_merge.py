@@ -8,7 +8,7 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say, say_written
-from gkestimator.cli.parameters import PATH
+from gkestimator.cli.parameters import PATH, Paths
 
 
 @click.command(name="merge")
@@ -17,7 +17,7 @@ from gkestimator.cli.parameters import PATH
     "-o", "--output", required=True, type=PATH, help="The dataset: a name ending in .parquet or .csv."
 )
 @debug_option
-def command(datasets: tuple[Path, ...], output: Path) -> int:
+def command(datasets: Paths, output: Path) -> int:
     """Merge kernel datasets of several runs and machines; files of older versions become today's.
 
     An operator that several hold for one GPU and runtime is taken whole from one of them: better quality, then

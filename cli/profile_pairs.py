@@ -11,7 +11,7 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say
-from gkestimator.cli.parameters import PATH, ParamType, gpu_spec_option
+from gkestimator.cli.parameters import PATH, ParamType, Paths, gpu_spec_option
 from gkestimator.cli.progress import Progress
 from gkestimator.hardware.runtimes import RUNTIMES
 
@@ -92,9 +92,7 @@ class _Shares(ParamType):
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order and of the data.")
 @debug_option
-def command(
-    plan: Path, output: Path, tables: tuple[Path, ...], gpu_specs: tuple[Path, ...], **options: Any
-) -> int:
+def command(plan: Path, output: Path, tables: Paths, gpu_specs: Paths, **options: Any) -> int:
     """Measure whole models side by side, two at a time; resumes what was cut off.
 
     PLAN.json is one that gkest profile plan --whole made. Each model of a pair runs in a process of its own, under MPS

@@ -9,7 +9,7 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say
-from gkestimator.cli.parameters import PATH, names_option
+from gkestimator.cli.parameters import PATH, Names, names_option
 from gkestimator.cli.progress import Progress
 from gkestimator.hardware.runtimes import RUNTIMES
 
@@ -78,7 +78,7 @@ class _WithCollectors(click.Command):
 @click.option("--retry-failed", is_flag=True, help="Measure again what earlier runs recorded as failed.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the data.")
 @debug_option
-def command(plan: Path, raw: Path, devices: tuple[str, ...], entry_timeout: float, **options: object) -> int:
+def command(plan: Path, raw: Path, devices: Names, entry_timeout: float, **options: object) -> int:
     """Work a plan off under a profiler; resumes what was cut off.
 
     Operators run in processes that can be killed, a chunk of them at a time; RAW holds what was recorded. Whole models

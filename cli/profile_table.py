@@ -8,7 +8,7 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say, say_written
-from gkestimator.cli.parameters import PATH, gpu_spec_option
+from gkestimator.cli.parameters import PATH, Paths, gpu_spec_option
 from gkestimator.cli.progress import Progress
 
 
@@ -19,7 +19,7 @@ from gkestimator.cli.progress import Progress
 )
 @gpu_spec_option
 @debug_option
-def command(raws: tuple[Path, ...], output: Path, gpu_specs: tuple[Path, ...]) -> int:
+def command(raws: Paths, output: Path, gpu_specs: Paths) -> int:
     """Make the requirement table of the whole models that gkest profile run measured.
 
     RAW is the folder of a run, or a folder of several. One row per model, GPU, runtime, dtype and batch size, with

@@ -9,7 +9,7 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import deliver, say, write_beside
-from gkestimator.cli.parameters import PATH, SEED, form_option, gpu_spec_option
+from gkestimator.cli.parameters import PATH, SEED, Paths, form_option, gpu_spec_option
 from gkestimator.cli.progress import Progress
 
 _CREQ = ("sm-util-mean", "occupancy-max", "occupancy-mean")
@@ -61,7 +61,7 @@ class _WithPolicies(click.Command):
 @click.option("-o", "--output", type=PATH, help="File to write the plan to, wholly or not at all.")
 @debug_option
 def command(
-    tables: tuple[Path, ...],
+    tables: Paths,
     workload: Path,
     cluster: Path,
     form: str | None,

@@ -10,7 +10,7 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import deliver, say, write_beside
-from gkestimator.cli.parameters import PATH, form_option, options_from
+from gkestimator.cli.parameters import PATH, Names, Paths, form_option, options_from
 from gkestimator.cli.progress import Progress
 from gkestimator.core.errors import UsageError
 from gkestimator.simulation.run_options import SimulateOptions
@@ -54,12 +54,12 @@ _WORDS = ("poisson", "mmpp", "constant", "none")
 @debug_option
 def command(
     plan: Path,
-    tables: tuple[Path, ...],
+    tables: Paths,
     requests: Path | None,
     replan: str,
     cluster: Path | None,
     policy: str | None,
-    replan_pairs: tuple[str, ...],
+    replan_pairs: Names,
     form: str | None,
     plot: Path | None,
     output: Path | None,

@@ -8,7 +8,7 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import deliver, say_written
-from gkestimator.cli.parameters import PATH
+from gkestimator.cli.parameters import PATH, Paths
 
 
 @click.command(name="train")
@@ -51,12 +51,12 @@ from gkestimator.cli.parameters import PATH
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed.")
 @debug_option
 def command(
-    datasets: tuple[Path, ...],
+    datasets: Paths,
     output: Path,
     pairs: Path | None,
-    tables: tuple[Path, ...],
+    tables: Paths,
     base: str,
-    gpu_specs: tuple[Path, ...],
+    gpu_specs: Paths,
     seed: int,
 ) -> None:
     """Train an estimator bundle from kernel datasets, or coefficients of interference.

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
+from gkestimator.profiling.type_names import CountByName, Names, NumberByName
+
+RangesByEntry: TypeAlias = "dict[str, list[EntryRange]]"
+
+Dim3: TypeAlias = "tuple[int, int, int]"
 
 NVTX_DOMAIN = "gkestimator"
 """Every range of ours is a push/pop range in this NVTX domain; its text is ``<entry id>#<repeats>``."""
@@ -28,15 +34,15 @@ class CapturedLaunch:
     duration_ns: int
     stream: int | None = None
     device: int | None = None
-    grid: tuple[int, int, int] | None = None
-    block: tuple[int, int, int] | None = None
+    grid: Dim3 | None = None
+    block: Dim3 | None = None
     registers_per_thread: int | None = None
     static_smem_bytes: int | None = None
     dynamic_smem_bytes: int | None = None
     smem_bytes: int | None = None
     bytes_moved: int | None = None
     in_graph: bool = False
-    counters: Mapping[str, float] | None = None
+    counters: NumberByName | None = None
 
 
 @frozen
@@ -61,5 +67,5 @@ class Capture:
     schema: str | None
     ranges: tuple[EntryRange, ...]
     device: Mapping[str, str | int | float] = field(default_factory=dict)
-    unjoined: Mapping[str, int] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
+    unjoined: CountByName = field(default_factory=dict)
+    problems: Names = ()

@@ -5,10 +5,9 @@ The rates are dense, with 32-bit accumulation, which GeForce cards of compute ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpu_capabilities import Capability, capability_of, packaged_capabilities
+from gkestimator.profiling.type_names import CountByName, NumberByName
 
 _GUIDE = "CUDA C++ Programming Guide, table 'Throughput of Native Arithmetic Instructions', column"
 _FLOAT_TENSOR = ("tf32", "fp16", "bf16", "fp8")
@@ -23,8 +22,8 @@ class ChipRates:
     """
 
     cores: int
-    vector: Mapping[str, float]
-    tensor: Mapping[str, int]
+    vector: NumberByName
+    tensor: CountByName
     source: str
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
 from gkestimator.core.records import frozen
+from gkestimator.profiling.type_names import CountByName
 
 _ATTRIBUTES = {
     "threads_per_block_max": 1,
@@ -42,7 +42,7 @@ class CudaDevice:
     uuid: str | None
     memory_bytes: int
     driver_cuda: str
-    attributes: Mapping[str, int]
+    attributes: CountByName
 
 
 def cuda_device_count() -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.profiling.cuda_driver import CudaDevice, cuda_device
 from gkestimator.profiling.nvml import NvmlError, NvmlGpu
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.tools import ToolError, run_tool
+from gkestimator.profiling.type_names import CountByName
 
 _WARP = 32
 _PCIE_BYTES_PER_LANE = {
@@ -109,7 +109,7 @@ def facts_of(cuda: CudaDevice, gpu: NvmlGpu | None, *, index: int, driver: str |
     )
 
 
-def _clocks(has: Mapping[str, int], gpu: NvmlGpu | None) -> dict[str, float]:
+def _clocks(has: CountByName, gpu: NvmlGpu | None) -> dict[str, float]:
     """Return the maximum clocks. CUDA 13 no longer tells them for every device; NVML does."""
     clocks = {}
     for label, attribute, kind in (("sm", "clock_khz", "SM"), ("memory", "memory_clock_khz", "MEM")):

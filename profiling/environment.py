@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO, TypeAlias
 
-from gkestimator.core.errors import OutputError
 from gkestimator.profiling.nvml import NvmlError, NvmlGpu
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample, document_of
 from gkestimator.profiling.records import EntryRecord
+from gkestimator.tables.files import output_errors
 
 INTERVAL_S = 0.2
 HOLDS_BACK = frozenset(
@@ -129,10 +129,8 @@ class EnvironmentSampler:
         self.problem: str | None = None
 
     def __enter__(self) -> EnvironmentSampler:
-        try:
+        with output_errors(self._path):
             stream = open(self._path, "a", encoding="utf-8")
-        except OSError as e:
-            raise OutputError(f"{self._path}: cannot be written: {e.strerror or e}") from e
         take = sampling(self._device)
         self._write(stream, take())
         self._thread = threading.Thread(

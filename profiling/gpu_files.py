@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gkestimator.core.errors import SpecError, UsageError
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.profiling.chip_rates import ChipRates, architecture_of, chip_rates
 from gkestimator.profiling.raw import DeviceFacts
+from gkestimator.profiling.type_names import Names, NumberByName
 
 _STAND_IN = "a stand-in: a CPU has none"
 _COPY = "measured on the device: the fastest block that a core copies (read and write counted), times cores"
@@ -115,7 +115,7 @@ power_limit_w | {power} | W | a stand-in: a CPU has none of its own to tell: 15 
 """
 
 
-def known_gpu(facts: DeviceFacts, extra_files: tuple[str, ...] = ()) -> GpuSpec | None:
+def known_gpu(facts: DeviceFacts, extra_files: Names = ()) -> GpuSpec | None:
     """Return the catalogue's specification of the device, by its name, memory and number of SMs; None where
     the catalogue has none (a MIG instance is not its whole GPU). ``extra_files``: as ``--gpu-spec``. Raises
     SpecError."""
@@ -210,7 +210,7 @@ class _Toml:
             self.figure(name, number, unit, source.format(**values))
 
 
-def gpu_toml(facts: DeviceFacts, measured: Mapping[str, float] | None = None) -> str:
+def gpu_toml(facts: DeviceFacts, measured: NumberByName | None = None) -> str:
     """Return the text of a specification file (``gkestimator.hardware.gpus.load_gpu_file`` reads it) for the
     device. ``measured``: ``dram_sustained_bytes_per_s``, where streaming kernels were measured. Raises
     SpecError naming what the device does not tell and the file cannot do without."""

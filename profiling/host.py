@@ -10,10 +10,11 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gkestimator.profiling.raw import DeviceFacts
+from gkestimator.profiling.type_names import TextByName, Texts
 
 # FP32 results of multiply-add units per clock and core, by the widest instruction set: two 512-bit or 256-bit FMA
 # units (Intel Skylake-X and later, AMD Zen 4 and later; Intel Haswell and later, AMD Zen 2 and later), two 128-bit
@@ -74,16 +75,16 @@ def cpu_clock_mhz() -> float | None:
     return None
 
 
-def _cpuinfo() -> Mapping[str, str]:
+def _cpuinfo() -> TextByName:
     """Return the fields of the first processor."""
-    fields: dict[str, str] = {}
+    fields: Texts = {}
     for line in _read(_CPUINFO).split("\n\n")[0].splitlines():
         key, _, value = line.partition(":")
         fields[key.strip()] = value.strip()
     return fields
 
 
-def _name(info: Mapping[str, str]) -> str:
+def _name(info: TextByName) -> str:
     return info.get("model name") or platform.processor() or platform.machine() or "unknown CPU"
 
 
@@ -94,11 +95,11 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _lanes(info: Mapping[str, str]) -> int:
+def _lanes(info: TextByName) -> int:
     return int(_first_of(_flags(info), _LANES, _FEWEST_LANES))
 
 
-def _flags(info: Mapping[str, str]) -> frozenset[str]:
+def _flags(info: TextByName) -> frozenset[str]:
     return frozenset(f"{info.get('flags', '')} {info.get('Features', '')}".split())
 
 
@@ -110,7 +111,7 @@ def _first_of(flags: frozenset[str], known: Sequence[tuple[str, float]], otherwi
     return otherwise
 
 
-def _max_clock_mhz(info: Mapping[str, str]) -> float | None:
+def _max_clock_mhz(info: TextByName) -> float | None:
     khz = _number_in(_CPUS / "cpu0/cpufreq/cpuinfo_max_freq")
     if khz:
         return khz / 1e3

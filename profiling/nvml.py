@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gkestimator.core.errors import GkestimatorError
+from gkestimator.profiling.type_names import Names
 
 REASONS = {
     0x1: "gpu_idle",
@@ -92,7 +93,7 @@ class NvmlGpu:
         """Return the chip's temperature."""
         return self.number("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
 
-    def throttled(self) -> tuple[str, ...] | None:
+    def throttled(self) -> Names | None:
         """Return why clocks are held down, by the words of :data:`REASONS`."""
         bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # drivers before 535
@@ -152,7 +153,7 @@ class NvmlGpu:
             return None
 
 
-def decoded_reasons(bits: int) -> tuple[str, ...]:
+def decoded_reasons(bits: int) -> Names:
     """Return the words for the set bits, lowest first."""
     words = []
     for place in range(64):

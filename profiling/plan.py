@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from gkestimator.core.files import FileWords, opened, refuse_constant
 from gkestimator.core.fragments import Fragment
 from gkestimator.core.records import frozen
 from gkestimator.hardware.runtimes import RUNTIMES, runtime_words
+from gkestimator.profiling.type_names import CountByName, Fields, Members, Paths
 from gkestimator.tables import write_bytes
 
 PLAN_VERSION = 1
@@ -41,7 +42,7 @@ class ModelPoint:
 
     name: str
     batch_size: int | None
-    dims: Mapping[str, int] = field(default_factory=dict)
+    dims: CountByName = field(default_factory=dict)
 
 
 @frozen
@@ -120,7 +121,7 @@ def write_plan(plan: SweepPlan, path: Path) -> None:
     write_bytes(path, f'{opened},\n "entries": [\n{lines}\n]}}\n'.encode())
 
 
-def part_paths(path: Path, parts: int) -> tuple[Path, ...]:
+def part_paths(path: Path, parts: int) -> Paths:
     """Return, for ``plan.json`` in 4 parts: ``plan-1of4.json``, ..., ``plan-4of4.json``."""
     paths = []
     for number in range(1, parts + 1):
@@ -131,7 +132,7 @@ def part_paths(path: Path, parts: int) -> tuple[Path, ...]:
 
 def write_plans(
     plan: SweepPlan, path: Path, split: int | None = None, *, read: Iterable[Path | str] = ()
-) -> tuple[Path, ...]:
+) -> Paths:
     """Write ``plan``, or ``split`` plans that share its entries, and say where.
 
     ``read``: files that the plan was made from, which it must not replace. Raises UsageError, OutputError.
@@ -149,8 +150,8 @@ def write_plans(
     return paths
 
 
-def _entry_document(entry: PlanEntry) -> dict[str, Any]:
-    document: dict[str, Any] = {"id": entry.id}
+def _entry_document(entry: PlanEntry) -> Fields:
+    document: Fields = {"id": entry.id}
     if entry.model is not None:
         document["model"] = {
             "name": entry.model.name,
@@ -207,7 +208,7 @@ def _plan(document: Any, where: str) -> SweepPlan:
     return plan
 
 
-def _refuse_unknown(document: Mapping[str, Any], known: Collection[str], complaint: str) -> None:
+def _refuse_unknown(document: Members, known: Collection[str], complaint: str) -> None:
     for key in document:
         if key not in known:
             raise UsageError(f"{complaint.format(key)} (known: {', '.join(sorted(known))})")
@@ -216,7 +217,7 @@ def _refuse_unknown(document: Mapping[str, Any], known: Collection[str], complai
 class _Fields:
     """Read the fields of an object, each checked; ``prefix``: where they stand, in the words of an error."""
 
-    def __init__(self, document: Mapping[str, Any], prefix: str) -> None:
+    def __init__(self, document: Members, prefix: str) -> None:
         self._document = document
         self._prefix = prefix
 

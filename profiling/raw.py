@@ -19,13 +19,15 @@ A chunk is committed by renaming its folder, after its collector said that the c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gkestimator.core.errors import TableError
+from gkestimator.core.files import input_errors
 from gkestimator.core.records import frozen
+from gkestimator.profiling.type_names import Fields, Names, NumberByName, TextByName
 
 RAW_VERSION = 1
 _MAX_BYTES = 16 * 2**20
@@ -45,8 +47,8 @@ class DeviceFacts:
     driver: str | None = None
     cuda: str | None = None
     memory_bytes: int | None = None
-    clocks_mhz: Mapping[str, float] = field(default_factory=dict)
-    limits: Mapping[str, float] = field(default_factory=dict)
+    clocks_mhz: NumberByName = field(default_factory=dict)
+    limits: NumberByName = field(default_factory=dict)
 
 
 @frozen
@@ -60,7 +62,7 @@ class EnvironmentSample:
     memory_clock_mhz: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
-    throttled: tuple[str, ...] | None = None
+    throttled: Names | None = None
     tenants: int | None = None
     others_bytes: int | None = None
     others_sm_pct: float | None = None
@@ -76,7 +78,7 @@ class RunInfo:
     executor: str
     collector: str
     devices: tuple[DeviceFacts, ...]
-    versions: Mapping[str, str]
+    versions: TextByName
     started: str
     host: str
     command: str = ""
@@ -96,11 +98,11 @@ class ChunkInfo:
     collector_version: str | None
     device: DeviceFacts
     clock_control: str | None
-    entries: tuple[str, ...]
-    files: tuple[str, ...]
+    entries: Names
+    files: Names
     started: str
     ended: str
-    problems: tuple[str, ...] = ()
+    problems: Names = ()
 
 
 T = TypeVar("T")
@@ -155,18 +157,16 @@ def read_environment(folder: Path) -> Iterator[EnvironmentSample]:
         raise TableError(f"{path}: cannot be read: {e}") from e
 
 
-def document_of(value: RunInfo | ChunkInfo | EnvironmentSample) -> dict[str, Any]:
+def document_of(value: RunInfo | ChunkInfo | EnvironmentSample) -> Fields:
     """Return ``value`` as JSON values."""
     return asdict(value)
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
+def _json(path: Path) -> Fields:
+    with input_errors(path, ValueError, RecursionError):
         if path.stat().st_size > _MAX_BYTES:
             raise TableError(f"{path}: too large for what it should be")
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as e:
-        raise TableError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
     if not isinstance(document, dict):
         raise TableError(f"{path}: found {type(document).__name__}, expected an object")
     return document

@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gkestimator.core.errors import TableError
+from gkestimator.core.files import input_errors
 from gkestimator.core.records import frozen
+from gkestimator.profiling.type_names import Floats, Ints
+
+HostKernels: TypeAlias = "tuple[HostKernel, ...]"
 
 STATUSES = ("ok", "failed", "skipped")
 """Measured; could not be measured (``reason`` says why: out of memory, crashed, hung, the runtime's error); not
@@ -22,7 +26,7 @@ class HostKernel:
     """Hold a piece of an operator as a CPU executor's own profiler saw it: ``durations_us``, one per repeat."""
 
     name: str
-    durations_us: tuple[float, ...]
+    durations_us: Floats
 
 
 @frozen
@@ -55,12 +59,12 @@ class EntryRecord:
     repeats: int | None = None
     started_unix_ns: int | None = None
     ended_unix_ns: int | None = None
-    host_us: tuple[float, ...] | None = None
+    host_us: Floats | None = None
     elapsed_us: float | None = None
-    output_shapes: tuple[tuple[int, ...], ...] | None = None
+    output_shapes: tuple[Ints, ...] | None = None
     workspace_bytes: int | None = None
-    kernels: tuple[HostKernel, ...] | None = None
-    latency_us: tuple[float, ...] | None = None
+    kernels: HostKernels | None = None
+    latency_us: Floats | None = None
     memory: MemoryUse | None = None
     cpu_nodes: int | None = None
 
@@ -79,10 +83,8 @@ def record_line(record: EntryRecord) -> str:
 def read_records(path: Path) -> Iterator[EntryRecord]:
     """Yield the records of a file. A last line without its newline (the child was killed) is dropped,
     anything else that is no record refused with TableError."""
-    try:
+    with input_errors(path, UnicodeDecodeError):
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise TableError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
     # A killed child leaves half a line; the entry is measured again.
     whole, _, _ = text.rpartition("\n")
     for number, line in enumerate(whole.split("\n") if whole else (), start=1):
@@ -107,15 +109,15 @@ def _record(document: Any) -> EntryRecord:
     return EntryRecord(**fields_read)
 
 
-def _floats(values: Any) -> tuple[float, ...]:
+def _floats(values: Any) -> Floats:
     return tuple(map(float, values))
 
 
-def _shapes(shapes: Any) -> tuple[tuple[int, ...], ...]:
+def _shapes(shapes: Any) -> tuple[Ints, ...]:
     return tuple(tuple(map(int, shape)) for shape in shapes)
 
 
-def _kernels(kernels: Any) -> tuple[HostKernel, ...]:
+def _kernels(kernels: Any) -> HostKernels:
     pieces = []
     for kernel in kernels:
         durations = _floats(kernel["durations_us"])
@@ -123,7 +125,7 @@ def _kernels(kernels: Any) -> tuple[HostKernel, ...]:
     return tuple(pieces)
 
 
-def _latency(values: Any) -> tuple[float, ...]:
+def _latency(values: Any) -> Floats:
     if not isinstance(values, list):
         raise ValueError(f"latency_us: found {type(values).__name__}, expected a list of microseconds")
     if not values:

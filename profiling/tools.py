@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import IO
 
 from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.core.records import frozen
+from gkestimator.profiling.type_names import Names, TextByName
 
 MARK = "GKEST_TOOL_MARK"
 """The environment variable by which the processes of one tool are told from all others."""
@@ -47,7 +48,7 @@ class Tool:
     name: str
     product: str
     variable: str
-    folders: tuple[str, ...] = ()
+    folders: Names = ()
 
 
 # Nsight Compute stands here, not with its collector, because the parser asks it to print reports as well.
@@ -168,7 +169,7 @@ def run_tool(
     command: Sequence[str],
     *,
     timeout_s: float,
-    env: Mapping[str, str] | None = None,
+    env: TextByName | None = None,
     cwd: Path | None = None,
 ) -> ToolResult:
     """Run ``command`` to its end, or end it and all it started after ``timeout_s`` seconds. ``env`` is added to the
@@ -265,7 +266,7 @@ def start_tool(
     command: Sequence[str],
     *,
     output: IO[bytes] | Path,
-    env: Mapping[str, str] | None = None,
+    env: TextByName | None = None,
     cwd: Path | None = None,
 ) -> RunningTool:
     """Start ``command`` in a process group of its own, stdout and stderr into ``output``, stdin empty. Messages and

@@ -5,9 +5,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
+from gkestimator.profiling.raw import EnvironmentSample
 from gkestimator.profiling.records import EntryRecord
+
+Judge: TypeAlias = Callable[[Sequence[EnvironmentSample], EntryRecord, float | None, bool], str]
+"""Return the quality of a record from the samples, the record, its variation, and whether it ran on the CPU."""
 
 _STAMP_US = 0.1
 """What the difference of two time stamps of CUPTI varies by itself."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NoReturn
 
-from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError, TableError
 from gkestimator.core.records import frozen
 
 
@@ -84,6 +84,16 @@ def read_bytes(path: Path, words: FileWords, limit: int) -> bytes:
     """Return the content of a file of at most ``limit`` bytes. Raises ``words.error``."""
     with opened(path, words, limit) as stream:
         return stream.read(limit)
+
+
+@contextlib.contextmanager
+def input_errors(path: Path, *others: type[Exception]) -> Iterator[None]:
+    """Turn the system's errors, and ``others`` that reading raises, into TableError naming ``path``."""
+    errors: tuple[type[Exception], ...] = (OSError, *others)
+    try:
+        yield
+    except errors as e:
+        raise TableError(f"{path}: cannot be read: {reason(e)}") from e
 
 
 def refuse_constant(text: str) -> float:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import Names
-from gkestimator.export.deployment import Exporter
+
+if TYPE_CHECKING:  # not at start-up: the help of `gkest export` names the targets
+    from gkestimator.export.deployment import Exporter
 
 # name: module of gkestimator.export and class
 EXPORTERS: Mapping[str, tuple[str, str]] = {

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, ClassVar, Self
 
-from gkestimator.core.errors import OutputError, TableError, UsageError
+from gkestimator.core.errors import TableError, UsageError
 from gkestimator.jobs.disk import lock_alone
+from gkestimator.tables.files import output_errors
 
 
 class LineJournal(ABC):
@@ -40,12 +41,10 @@ class LineJournal(ABC):
         """Return whether anything was added, now or earlier; a new file without is removed."""
 
     def __enter__(self) -> Self:
-        try:
+        with output_errors(self.path):
             # Asked before it is opened, which makes it.
             self._new = not self.path.exists()
             stream = open(self.path, "a+b")
-        except OSError as e:
-            raise OutputError(f"{self.path}: cannot be written: {e.strerror or e}") from e
         try:
             lock_alone(stream, self.path)
             self._read(stream)
@@ -73,13 +72,11 @@ class LineJournal(ABC):
         """Add one line, on the disk when this returns. Raises OutputError."""
         assert self._stream is not None, "the journal is not open"
         line = json.dumps({"v": self.version, **document}, separators=(",", ":"), allow_nan=False) + "\n"
-        try:
+        with output_errors(self.path):
             self._stream.write(line.encode())
             self._stream.flush()
             # A line that was said to be kept must survive the machine, not only the process.
             os.fsync(self._stream.fileno())
-        except OSError as e:
-            raise OutputError(f"{self.path}: cannot be written: {e.strerror or e}") from e
 
     def _read(self, stream: IO[bytes]) -> None:
         size = os.fstat(stream.fileno()).st_size

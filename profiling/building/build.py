@@ -27,6 +27,7 @@ from gkestimator.profiling.building.provenance import (
 )
 from gkestimator.profiling.building.rows import rows_of
 from gkestimator.profiling.building.sequences import LoweringTable, lowering_table
+from gkestimator.profiling.type_names import Names, Paths, TextByName
 from gkestimator.tables import KernelMeasurement
 
 _TABLE = "gkest profile table makes the table of whole models"
@@ -43,10 +44,10 @@ class BuildResult:
     checks: tuple[Check, ...]
     contents: tuple[RawContents, ...]
     gpus: Mapping[str, GpuSpec]
-    files: tuple[Path, ...]
-    notes: tuple[str, ...]
-    problems: tuple[str, ...]
-    varying: Mapping[str, str] = field(default_factory=dict)
+    files: Paths
+    notes: Names
+    problems: Names
+    varying: TextByName = field(default_factory=dict)
 
     @property
     def exit_status(self) -> int:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
 from gkestimator.core.records import frozen
 from gkestimator.profiling.building.choosing import EntryKey, entries_of, entry_key
 from gkestimator.profiling.building.describing import Description
+from gkestimator.profiling.type_names import CountByName, Names
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement
+
+Examples: TypeAlias = "dict[EntryKey, str]"
 
 _EXAMPLES = 3
 # A time below this share of what is physically possible is refused: GPUs clock above the boost clock of
@@ -37,10 +41,10 @@ class Check:
     name: str
     count: int
     of: int
-    examples: tuple[str, ...] = ()
+    examples: Names = ()
     what_happens: str = ""
     bad: bool = False
-    entries: tuple[str, ...] = ()
+    entries: Names = ()
 
     def line(self) -> str:
         """Say it in a line: ``outliers: 2 of 800 operators (Conv-fp32-...: 9.1 times its neighbours'; ...):
@@ -59,7 +63,7 @@ def check_rows(
     descriptions: Mapping[EntryKey, Description],
     *,
     duplicates: Mapping[EntryKey, int],
-    unjoined: Mapping[str, int],
+    unjoined: CountByName,
     launches: int,
     without_launches: Sequence[str],
 ) -> tuple[list[KernelMeasurement], list[Check]]:
@@ -144,10 +148,10 @@ def _check(
 
 def _too_fast(
     groups: Mapping[EntryKey, Sequence[KernelMeasurement]], descriptions: Mapping[EntryKey, Description]
-) -> tuple[dict[EntryKey, str], int]:
+) -> tuple[Examples, int]:
     """Return operators faster than their GPU can be, and how many could be judged (none on a CPU, whose
     specification is a stand-in)."""
-    too_fast: dict[EntryKey, str] = {}
+    too_fast: Examples = {}
     judged = 0
     for key, group in groups.items():
         description = descriptions.get(key)
@@ -161,10 +165,10 @@ def _too_fast(
     return too_fast, judged
 
 
-def _schema_breaks(rows: Sequence[KernelMeasurement]) -> dict[EntryKey, str]:
+def _schema_breaks(rows: Sequence[KernelMeasurement]) -> Examples:
     """Return operators with a row that the table's schema refuses (NaN, beyond 64 bits, a percentage above
     100), and why."""
-    breaks: dict[EntryKey, str] = {}
+    breaks: Examples = {}
     for row in rows:
         for column in KERNEL_DATASET.columns:
             problem = column.problem(getattr(row, column.name))
@@ -185,7 +189,7 @@ class _Sized:
 
 def outliers(
     groups: Mapping[EntryKey, Sequence[KernelMeasurement]], descriptions: Mapping[EntryKey, Description]
-) -> dict[EntryKey, str]:
+) -> Examples:
     """Return operators whose time over what is expected is far from that of their nearest neighbours: the
     same operator type in as many launches on the same GPU in the same arithmetic, nearest in the logarithms
     of FLOPs, bytes and roofline.
@@ -206,7 +210,7 @@ def outliers(
         )
         sized = _Sized(key=key, place=place, roofline_us=description.roofline_us, taken_us=first.entry_us)
         alike[first.gpu, first.runtime, first.dtype, first.op_type, len(group)].append(sized)
-    wild: dict[EntryKey, str] = {}
+    wild: Examples = {}
     for members in alike.values():
         if len(members) <= _FEWEST:
             continue

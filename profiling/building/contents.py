@@ -19,6 +19,8 @@ from gkestimator.profiling.parsers import join, split_repeats
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample, RunInfo
 from gkestimator.profiling.records import EntryRecord
+from gkestimator.profiling.type_names import Names, Texts
+from gkestimator.profiling.variation import Judge
 
 # The launches of each repeat, or None and why a range cannot be cut into its repeats.
 Split: TypeAlias = "tuple[Sequence[Sequence[CapturedLaunch]] | None, str | None]"
@@ -35,7 +37,7 @@ class Tools:
     split: Callable[[EntryRange], Split] = split_repeats
     join: Callable[[Capture, Capture], Capture] = join
     during: Callable[[Sequence[EnvironmentSample], EntryRecord], Sequence[EnvironmentSample]] = during
-    judge: Callable[[Sequence[EnvironmentSample], EntryRecord, float | None, bool], str] = judge
+    judge: Judge = judge
     known_gpu: Callable[[DeviceFacts], GpuSpec | None] = known_gpu
     gpu_toml: Callable[[DeviceFacts], str] = gpu_toml
 
@@ -61,7 +63,7 @@ class Problems:
         example = f"{entry_id}: {detail}" if detail else entry_id
         self._groups.setdefault(f"{where}: {what}", []).append(example)
 
-    def all(self) -> tuple[str, ...]:
+    def all(self) -> Names:
         """Return the lines in the order in which they came."""
         lines = list(self._lines)
         for what, examples in self._groups.items():
@@ -100,7 +102,7 @@ class RawContents:
     measured: list[MeasuredEntry] = field(default_factory=list)
     latencies: list[MeasuredLatency] = field(default_factory=list)
     not_measured: list[NotMeasured] = field(default_factory=list)
-    unstable: dict[str, str] = field(default_factory=dict)
+    unstable: Texts = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
     unreached: int = 0
     chunks: int = 0

@@ -4,7 +4,6 @@ below which no device can be."""
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from gkestimator.kernel_models.roofline import Roofline, roofline
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.profiling.plan import PlanEntry
+from gkestimator.profiling.type_names import Fields
 
 _HALF = {"fp16": Precision.FP16, "bf16": Precision.BF16}
 # Winograd's F(4x4, 3x3) needs 36 products where the definition needs 144: a convolution may do a quarter of
@@ -116,10 +116,10 @@ def describe(entry: PlanEntry, runtime: str, gpu: GpuSpec | None) -> Description
     )
 
 
-def _own(fragment: Fragment) -> dict[str, Any]:
+def _own(fragment: Fragment) -> Fields:
     first = fragment.nodes[0]
     shapes = {t.name: list(t.shape) for t in fragment.tensors}
-    attributes: dict[str, Any] = {}
+    attributes: Fields = {}
     listed = list(shapes.values())
     if len(fragment.nodes) == 1:
         for name, value in sorted(first.attributes.items()):

@@ -13,6 +13,7 @@ from gkestimator.profiling.building.contents import Problems
 from gkestimator.profiling.building.entries import Measured
 from gkestimator.profiling.building.provenance import beside
 from gkestimator.profiling.raw import DeviceFacts
+from gkestimator.profiling.type_names import Texts
 
 
 class DeviceNames:
@@ -39,7 +40,7 @@ class DeviceNames:
         self._files = {path: load_gpu_file(path) for path in gpu_specs}
         self._specs: dict[tuple[str, str], GpuSpec] = {}
         self._taken: dict[Path, str] = {}
-        self.made: dict[str, str] = {}
+        self.made: Texts = {}
         self.notes: list[str] = []
 
     def spec(self, facts: DeviceFacts) -> GpuSpec:

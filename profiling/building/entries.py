@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.profiling.captures import CapturedLaunch, EntryRange
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.raw import ChunkInfo, EnvironmentSample, RunInfo
 from gkestimator.profiling.records import EntryRecord
+from gkestimator.profiling.type_names import Floats, NumberByName
+
+RepeatedLaunches: TypeAlias = "tuple[RepeatedLaunch, ...]"
 
 _COARSE_US = 10.0
 
@@ -22,9 +26,9 @@ class RepeatedLaunch:
 
     kind: str
     name: str | None
-    durations_us: tuple[float, ...]
+    durations_us: Floats
     launch: CapturedLaunch | None = None
-    counters: Mapping[str, float] | None = None
+    counters: NumberByName | None = None
 
     @property
     def duration_us(self) -> float:
@@ -55,7 +59,7 @@ class MeasuredEntry(Measured):
     ``repeats``, of which ``cv`` is. ``calls``: how many calls ``launches`` are of; more than one for whole
     models alone, where the repeats were not alike."""
 
-    launches: tuple[RepeatedLaunch, ...]
+    launches: RepeatedLaunches
     entry_us: float
     repeats: int
     sm_clock_mhz: float | None = None
@@ -80,7 +84,7 @@ class MeasuredLatency(Measured):
     """Hold the latencies of one whole model, its calls timed once without a profiler: ``record`` holds its memory.
     ``power_w``: mean of the samples taken during the repeats."""
 
-    latency_us: tuple[float, ...]
+    latency_us: Floats
 
 
 def typical(values: Sequence[float], *, kind: str) -> float:
@@ -92,7 +96,7 @@ def typical(values: Sequence[float], *, kind: str) -> float:
     return middle
 
 
-def launches_of(repeats: Sequence[Sequence[CapturedLaunch]]) -> tuple[RepeatedLaunch, ...]:
+def launches_of(repeats: Sequence[Sequence[CapturedLaunch]]) -> RepeatedLaunches:
     """Return the launches of a call from those of each repeat, which agree in number and order."""
     launches = []
     for same in zip(*repeats, strict=True):
@@ -104,7 +108,7 @@ def launches_of(repeats: Sequence[Sequence[CapturedLaunch]]) -> tuple[RepeatedLa
     return tuple(launches)
 
 
-def host_launches(record: EntryRecord) -> tuple[tuple[RepeatedLaunch, ...], str | None]:
+def host_launches(record: EntryRecord) -> tuple[RepeatedLaunches, str | None]:
     """Return what a CPU executor's own profiler saw of an entry, and what is wrong with it.
 
     Without a profile the call as a whole is one piece without a name: on a CPU the host's time is the device's.

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gkestimator.core.kernels import Family
 from gkestimator.kernel_models.roofline import MATRIX_FAMILIES
+from gkestimator.profiling.type_names import Names
 
 # Words of matrix and convolution libraries: which family it is, the operator says (an implicit GEMM is a
 # convolution's).
@@ -25,7 +26,7 @@ _NAMES = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encod
 _TABLES: list[tuple[str, frozenset[str]]] = []
 for _table in _NAMES["words"]:
     _TABLES.append((_table["family"], frozenset(_table["words"].split())))
-_SEQUENCES: list[tuple[str, tuple[str, ...]]] = []
+_SEQUENCES: list[tuple[str, Names]] = []
 for _family, _words in _NAMES["sequences"]:
     _SEQUENCES.append((_family, tuple(_words.split())))
 _GENERIC = frozenset({"elementwise", "vectorized", "unrolled"})
@@ -39,7 +40,7 @@ _SPLIT = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+")
 _SIZE = re.compile(r"(?<=[a-z])[0-9]+(x[0-9]+)*\Z")
 
 
-def kernel_words(name: str) -> tuple[str, ...]:
+def kernel_words(name: str) -> Names:
     """Return the words of a kernel's own name, in lower case: return type, namespaces, template arguments and
     parameters left out."""
     return tuple(word.lower() for word in _SPLIT.findall(_own_name(name)))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gkestimator.core.errors import TableError
+from gkestimator.core.files import input_errors
 from gkestimator.core.records import frozen
 from gkestimator.profiling.building.contents import NotMeasured, Problems, RawContents, Tools
 from gkestimator.profiling.building.entries import MeasuredLatency, meanwhile
@@ -49,13 +50,11 @@ class RawChunk:
     def records(self) -> list[EntryRecord]:
         """Return the sound records of entries that are wanted, one of each. Raises TableError."""
         path = self.folder / "records.jsonl"
-        try:
+        with input_errors(path):
             if path.stat().st_size > MAX_RECORDS_BYTES:
                 raise TableError(
                     f"{path}: more than {MAX_RECORDS_BYTES:,} bytes, expected records of one chunk"
                 )
-        except OSError as e:
-            raise TableError(f"{path}: cannot be read: {e.strerror}") from e
         records: dict[str, EntryRecord] = {}
         for record in read_records(path):
             name = record.entry_id

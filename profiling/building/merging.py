@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from gkestimator.core.errors import GkestimatorError, TableError, UsageError
 from gkestimator.core.records import frozen
@@ -24,6 +23,7 @@ from gkestimator.profiling.building.sequences import (
     LoweringTable,
     lowering_table,
 )
+from gkestimator.profiling.type_names import Fields, Names, Paths
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table
 from gkestimator.tables.reading import MAX_FILE_BYTES
 
@@ -74,9 +74,9 @@ class DatasetMerge:
     kept: tuple[tuple[Path, int], ...]
     identical: int
     conflicts: int
-    files: tuple[Path, ...]
-    notes: tuple[str, ...]
-    problems: tuple[str, ...]
+    files: Paths
+    notes: Names
+    problems: Names
 
     @property
     def exit_status(self) -> int:
@@ -152,7 +152,7 @@ class _Inputs:
 
     def __init__(self, datasets: Sequence[Path]) -> None:
         self.groups: list[_Group] = []
-        self.sources: list[tuple[Path, dict[str, Any]]] = []
+        self.sources: list[tuple[Path, Fields]] = []
         self.specs: dict[str, tuple[Path, bytes]] = {}
         self.notes: list[str] = []
         self.problems: list[str] = []
@@ -178,7 +178,7 @@ class _Inputs:
         self.groups += [_Group(rows=tuple(group), dataset=number) for group in entries_of(rows).values()]
         self._collect_specs(path, {row.gpu for row in rows})
 
-    def _source(self, path: Path, rows: int) -> dict[str, Any]:
+    def _source(self, path: Path, rows: int) -> Fields:
         """Say what is known of a dataset that goes in; its own provenance if it is that of this file."""
         digest = _digest(path)
         source = {"kind": "dataset", "name": path.name, "sha256": digest, "rows": rows, "provenance": None}

@@ -29,6 +29,9 @@ _MEASURES = (
     ("power_w", "power, W", "#588157"),
     ("temperature_c", "temperature, °C", _AMBER),
 )
+Point = tuple[float, float]
+Points = dict[str, list[Point]]  # by family, or by GPU
+Measure = tuple[str, str, str]  # column, label and colour
 # Rows of operator calls by family.
 Groups = dict[str, list[list[KernelMeasurement]]]
 
@@ -87,7 +90,7 @@ def _few(families: Groups) -> Groups:
     return few
 
 
-def _scatter(axis: Any, number: int, name: str, points: Sequence[tuple[float, float]], size: int) -> None:
+def _scatter(axis: Any, number: int, name: str, points: Sequence[Point], size: int) -> None:
     """Draw the points of a family in its colour."""
     across, up = zip(*points, strict=True) if points else ((), ())
     marker = _MARKERS[number]
@@ -144,8 +147,8 @@ def _moved(row: KernelMeasurement) -> int:
 def _roofline(result: BuildResult) -> bytes | None:
     """Draw measured time against roofline, one panel per GPU; red: faster than physically possible."""
     refused = set(result.checks[1].entries)
-    gpus: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    wrong: dict[str, list[tuple[float, float]]] = {}
+    gpus: dict[str, Points] = {}
+    wrong: Points = {}
     for name, groups in _few(_families(result)).items():
         for group in groups:
             first = group[0]
@@ -167,8 +170,8 @@ def _roofline(result: BuildResult) -> bytes | None:
 def _draw_roofline(
     axis: Any,
     gpu: str,
-    families: dict[str, list[tuple[float, float]]],
-    wrong: Sequence[tuple[float, float]],
+    families: Points,
+    wrong: Sequence[Point],
 ) -> None:
     points = [point for family in families.values() for point in family]
     rooflines, times = zip(*points, strict=True)
@@ -271,7 +274,7 @@ def _conditions(result: BuildResult) -> bytes | None:
     return _png(figure)
 
 
-def _measures(samples: Sequence[EnvironmentSample]) -> list[tuple[str, str, str]]:
+def _measures(samples: Sequence[EnvironmentSample]) -> list[Measure]:
     """Return those of the measures of the environment that some of the samples hold."""
     held = []
     for measure in _MEASURES:
@@ -284,7 +287,7 @@ def _draw_conditions(
     axes: Sequence[Any],
     name: str,
     samples: Sequence[EnvironmentSample],
-    measures: Sequence[tuple[str, str, str]],
+    measures: Sequence[Measure],
     start: int,
 ) -> None:
     step = -(-len(samples) // _MOST_SAMPLES)
@@ -301,9 +304,9 @@ def _draw_conditions(
     axes[0].set_title(f"{name}{shaded}", loc="left")
 
 
-def _spans(times: Sequence[float], held: Sequence[bool]) -> list[tuple[float, float]]:
+def _spans(times: Sequence[float], held: Sequence[bool]) -> list[Point]:
     """Return the intervals in which ``held`` is true."""
-    spans: list[tuple[float, float]] = []
+    spans: list[Point] = []
     start: float | None = None
     for time, now in zip(times, held, strict=True):
         if now and start is None:

@@ -16,6 +16,7 @@ from gkestimator.profiling.building.choosing import entries_of
 from gkestimator.profiling.building.contents import RawContents
 from gkestimator.profiling.building.entries import Measured
 from gkestimator.profiling.building.sequences import LoweringTable, lowering_document
+from gkestimator.profiling.type_names import Fields, Members, Paths, TextByName
 from gkestimator.tables import KERNEL_DATASET, QUALITIES, KernelMeasurement
 from gkestimator.tables.files import json_bytes
 from gkestimator.tables.together import write_together
@@ -68,7 +69,7 @@ def check_beside(output: Path, suffix: str = ".json") -> None:
     )
 
 
-def dataset_counts(rows: Sequence[KernelMeasurement]) -> dict[str, Any]:
+def dataset_counts(rows: Sequence[KernelMeasurement]) -> Fields:
     """Return the counts of rows, operators, qualities, GPUs and families of a dataset."""
     entries = [group[0] for group in entries_of(rows).values()]
     by_quality = Counter(r.quality for r in entries)
@@ -90,7 +91,7 @@ def counted(rows: Sequence[object], **columns: str) -> dict[str, dict[str, int]]
     return counts
 
 
-def source_of_raw(contents: RawContents) -> dict[str, Any]:
+def source_of_raw(contents: RawContents) -> Fields:
     """Describe one raw folder in JSON values. Host names, paths and serial numbers stay in the folder."""
     run = contents.run
     measured: list[Measured] = [*contents.measured, *contents.latencies]
@@ -117,22 +118,22 @@ def source_of_raw(contents: RawContents) -> dict[str, Any]:
     }
 
 
-def _fields(record: object, names: Sequence[str]) -> dict[str, Any]:
+def _fields(record: object, names: Sequence[str]) -> Fields:
     return {name: getattr(record, name) for name in names}
 
 
 def provenance(
     output: Path,
     data: bytes,
-    counts: Mapping[str, Any],
+    counts: Members,
     *,
     made: str,
-    sources: Sequence[Mapping[str, Any]],
+    sources: Sequence[Members],
     table_version: int,
     checks: Sequence[Check] = (),
     problems: Sequence[str] = (),
     notes: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> Fields:
     """Return the provenance of the dataset or table whose file is ``data``, written ``made`` (ISO 8601).
     ``counts``: what it holds (:func:`dataset_counts`)."""
     return {
@@ -157,9 +158,9 @@ def write_dataset(
     table: LoweringTable,
     specs: Mapping[Path, bytes],
     *,
-    varying: Mapping[str, str],
+    varying: TextByName,
     **facts: Any,
-) -> tuple[Path, ...]:
+) -> Paths:
     """Write a dataset with its lowering table, its provenance (``facts``: see :func:`provenance`) and the GPU files
     ``specs`` beside it; return all files, the dataset first. Raises OutputError."""
     encode = encode_csv if data_format(output) == "csv" else encode_parquet

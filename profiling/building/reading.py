@@ -12,7 +12,7 @@ from gkestimator.core.errors import GkestimatorError, TableError
 from gkestimator.profiling.building.contents import Problems, RawContents, Tools
 from gkestimator.profiling.building.entries import (
     MeasuredEntry,
-    RepeatedLaunch,
+    RepeatedLaunches,
     host_launches,
     launches_of,
     meanwhile,
@@ -20,7 +20,7 @@ from gkestimator.profiling.building.entries import (
 )
 from gkestimator.profiling.building.latencies import RawChunk, read_latencies
 from gkestimator.profiling.building.soundness import check_chunk, check_run
-from gkestimator.profiling.captures import Capture, EntryRange
+from gkestimator.profiling.captures import Capture, EntryRange, RangesByEntry
 from gkestimator.profiling.collectors import collector_class, records_launches
 from gkestimator.profiling.collectors.claims import false_claim
 from gkestimator.profiling.plan import read_plan
@@ -114,7 +114,7 @@ def _read_timeline(chunk: RawChunk, seen: set[str]) -> None:
     seen.update(record.entry_id for record in records)
     capture = _capture(chunk.folder, chunk.info, chunk.tools)
     measured = list(chunk.measured(records))
-    ranges: dict[str, list[EntryRange]] = {}
+    ranges: RangesByEntry = {}
     if capture is not None:
         for each in capture.ranges:
             if each.entry_id not in chunk.others:
@@ -142,7 +142,7 @@ def _measured(
     chunk: RawChunk,
     record: EntryRecord,
     samples: Sequence[EnvironmentSample],
-    launches: tuple[RepeatedLaunch, ...],
+    launches: RepeatedLaunches,
     calls: int,
 ) -> MeasuredEntry:
     repeats = zip(*(m.durations_us for m in launches), strict=True)
@@ -169,7 +169,7 @@ def _measured(
 
 def _launches(
     chunk: RawChunk, record: EntryRecord, measured: EntryRange | None
-) -> tuple[tuple[RepeatedLaunch, ...], int]:
+) -> tuple[RepeatedLaunches, int]:
     """Return the launches of an entry, and of how many calls they are; none, with what is wrong said, where
     it cannot be used."""
     name = record.entry_id

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from gkestimator.kernel_models.launch import occupancy, sm_utilisation_pct
 from gkestimator.profiling.building.describing import Description
 from gkestimator.profiling.building.entries import MeasuredEntry, RepeatedLaunch
 from gkestimator.profiling.building.families import family_of
-from gkestimator.profiling.captures import CapturedLaunch
+from gkestimator.profiling.captures import CapturedLaunch, Dim3
+from gkestimator.profiling.type_names import Fields, NumberByName
 from gkestimator.profiling.variation import coefficient_of_variation
 from gkestimator.tables import KernelMeasurement
 
@@ -40,7 +41,7 @@ def rows_of(
     entries: Iterable[tuple[MeasuredEntry, Description, GpuSpec]],
 ) -> list[KernelMeasurement]:
     """Return one row per launch, entries in their order, kernels in launch order."""
-    cells: list[dict[str, Any]] = []
+    cells: list[Fields] = []
     geometries: dict[str, _Geometries] = {}
     for measured, description, gpu in entries:
         shared = _entry_cells(measured, description, gpu)
@@ -66,9 +67,9 @@ class _Geometries:
     def __init__(self, gpu: GpuSpec) -> None:
         self._gpu = gpu
         self._numbers: list[GeometryNumbers] = []
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Fields] = []
 
-    def add(self, launch: CapturedLaunch, row: dict[str, Any]) -> None:
+    def add(self, launch: CapturedLaunch, row: Fields) -> None:
         numbers = geometry_numbers(launch)
         if numbers is not None:
             self._numbers.append(numbers)
@@ -86,7 +87,7 @@ class _Geometries:
             row["sm_util_pct"] = share
 
 
-def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec) -> dict[str, Any]:
+def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec) -> Fields:
     chunk = measured.chunk
     versions = measured.run.versions
     record = measured.record
@@ -107,13 +108,13 @@ def _entry_cells(measured: MeasuredEntry, description: Description, gpu: GpuSpec
     }
 
 
-def _columns(record: object, names: Iterable[str]) -> dict[str, Any]:
+def _columns(record: object, names: Iterable[str]) -> Fields:
     return {name: getattr(record, name) for name in names}
 
 
-def _launch_cells(measured: RepeatedLaunch, description: Description) -> dict[str, Any]:
+def _launch_cells(measured: RepeatedLaunch, description: Description) -> Fields:
     launch = measured.launch
-    cells: dict[str, Any] = {
+    cells: Fields = {
         "kernel_name": measured.name,
         "kind": measured.kind,
         "family": family_of(measured.name, measured.kind, description.families).value,
@@ -126,14 +127,14 @@ def _launch_cells(measured: RepeatedLaunch, description: Description) -> dict[st
     return cells | _counters(measured.counters or {})
 
 
-def _triple(sizes: tuple[int, int, int] | None) -> str | None:
+def _triple(sizes: Dim3 | None) -> str | None:
     return None if sizes is None else ",".join(map(str, sizes))
 
 
-def _counters(counters: Mapping[str, float]) -> dict[str, Any]:
+def _counters(counters: NumberByName) -> Fields:
     """Return the columns of ncu's metrics; a percentage beyond rounding is left out, as its counter cannot be
     believed."""
-    cells: dict[str, Any] = {}
+    cells: Fields = {}
     for metric, column in ((_OCCUPANCY, "achieved_occupancy_pct"), (_L2_HITS, "l2_hit_pct")):
         value = counters.get(metric)
         if value is not None and 0 <= value <= 100 + _ROUNDING_PCT:
@@ -171,5 +172,5 @@ def geometry_of(numbers: Sequence[GeometryNumbers]) -> Geometry:
     )
 
 
-def _product(sizes: tuple[int, int, int]) -> float:
+def _product(sizes: Dim3) -> float:
     return float(prod(max(1, size) for size in sizes))

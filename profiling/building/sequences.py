@@ -13,6 +13,7 @@ from typing import Any
 
 from gkestimator.core.records import frozen
 from gkestimator.profiling.building.choosing import entries_of
+from gkestimator.profiling.type_names import CountByName, Fields, Floats, TextByName
 from gkestimator.tables import KernelMeasurement
 
 Group = Sequence[KernelMeasurement]
@@ -35,7 +36,7 @@ class KernelSequence:
     grids: tuple[str | None, ...]
     blocks: tuple[str | None, ...]
     entries: tuple[str, ...]
-    shares: tuple[float, ...]
+    shares: Floats
 
 
 @frozen
@@ -67,7 +68,7 @@ class LoweringTable:
     operators: tuple[OperatorSequences, ...]
     counts: Mapping[int, int]
     by_family: Mapping[str, Mapping[int, int]]
-    launches: Mapping[str, int]
+    launches: CountByName
 
     def percent(self) -> tuple[float, float, float, float]:
         """Return the percent of operator calls that became 1, 2, 3 and 4 or more kernels."""
@@ -166,7 +167,7 @@ def _share(group: Group, i: int) -> float:
     return 1 / len(group)
 
 
-def lowering_document(table: LoweringTable, *, dataset: str, varying: Mapping[str, str]) -> dict[str, Any]:
+def lowering_document(table: LoweringTable, *, dataset: str, varying: TextByName) -> Fields:
     """Return the table as JSON values. ``varying``: entries whose repeats launched different kernels (so that
     they are in no row), with what differed."""
     by_family = {}
@@ -184,7 +185,7 @@ def lowering_document(table: LoweringTable, *, dataset: str, varying: Mapping[st
     }
 
 
-def _operator_document(operator: OperatorSequences) -> dict[str, Any]:
+def _operator_document(operator: OperatorSequences) -> Fields:
     document = {name: getattr(operator, name) for name in (*_SIGNATURE, "shapes_class")}
     if operator.attributes is not None:
         document["attributes"] = json.loads(operator.attributes)
@@ -196,7 +197,7 @@ def _operator_document(operator: OperatorSequences) -> dict[str, Any]:
     return document
 
 
-def _sequence_document(sequence: KernelSequence) -> dict[str, Any]:
+def _sequence_document(sequence: KernelSequence) -> Fields:
     columns = zip(sequence.kernels, sequence.grids, sequence.blocks, sequence.shares, strict=True)
     kernels = []
     for (kind, name, family), grid, block, share in columns:

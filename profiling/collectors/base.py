@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.captures import Capture
 from gkestimator.profiling.tools import Tool, ToolError, find_tool, missing_tool, tool_version
+from gkestimator.profiling.type_names import Names, TextByName
 
 # ``latency``: whole models without a profiler, each call alone; ``timeline``: launches, by a profiler that
 # slows the host; ``counters``: hardware counters, under ncu.
@@ -34,11 +35,11 @@ class Collector(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    passes: ClassVar[tuple[str, ...]]
+    passes: ClassVar[Names]
     automatic: ClassVar[tuple[tuple[str, str], ...]] = ()
     file: ClassVar[str] = ""
-    suffixes: ClassVar[tuple[str, ...]] = ()
-    measures: ClassVar[tuple[str, ...]] = ()
+    suffixes: ClassVar[Names] = ()
+    measures: ClassVar[Names] = ()
     tool: ClassVar[Tool | None] = None
     probed: ClassVar[bool] = True
 
@@ -62,12 +63,12 @@ class Collector(ABC):
         """Return the command that runs ``child`` (an argument vector; options may be appended) with captures into
         ``folder``."""
 
-    def environment(self) -> Mapping[str, str]:
+    def environment(self) -> TextByName:
         """Return variables to set for the command."""
         return {}
 
     @abstractmethod
-    def finish(self, folder: Path, entries: Sequence[str], log: str) -> tuple[str, ...]:
+    def finish(self, folder: Path, entries: Sequence[str], log: str) -> Names:
         """Export what must be after the command ended (status 0 or not), and check that the capture is whole
         and holds a range for every one of ``entries`` (those that the child recorded as ok). ``log`` is the
         command's output. Returns the names of the files made. Raises CollectorError where nothing, or not

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
 from statistics import median
 
 from gkestimator.profiling.captures import LAUNCH_KINDS, CapturedLaunch, EntryRange
 from gkestimator.profiling.records import EntryRecord
+from gkestimator.profiling.type_names import NumberByName
 
 # Clocks of host and device are brought together by the profiler; a launch may seem to begin this much too
 # early.
@@ -57,7 +57,7 @@ def _impossible_launch(launch: CapturedLaunch, *, on_cpu: bool) -> str | None:
     return _impossible_counter(launch.counters or {})
 
 
-def _impossible_counter(counters: Mapping[str, float]) -> str | None:
+def _impossible_counter(counters: NumberByName) -> str | None:
     for name, value in counters.items():
         if not (math.isfinite(value) and value >= 0):
             return f"counter {name}: found {value}, expected a number from 0"

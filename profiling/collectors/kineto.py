@@ -5,12 +5,13 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
 from gkestimator.profiling.collectors.base import Collector, CollectorError
 from gkestimator.profiling.tools import complaint
+from gkestimator.profiling.type_names import Names, TextByName
 
 _BLOCK = 2**20
 _OVERLAP = 512
@@ -54,11 +55,11 @@ class KinetoCollector(Collector):
         """Return ``child`` with ``--kineto`` and the trace's name."""
         return [*child, "--kineto", str(folder / self.file)]
 
-    def environment(self) -> Mapping[str, str]:
+    def environment(self) -> TextByName:
         """Return a setting without which Kineto's messages would flood the log."""
         return {"KINETO_LOG_LEVEL": "99"}
 
-    def finish(self, folder: Path, entries: Sequence[str], log: str) -> tuple[str, ...]:
+    def finish(self, folder: Path, entries: Sequence[str], log: str) -> Names:
         """See that the trace is whole and marks every one of ``entries``. Raises CollectorError."""
         trace = folder / self.file
         if not trace.is_file() or trace.stat().st_size == 0:

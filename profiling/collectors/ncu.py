@@ -15,6 +15,7 @@ from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
 from gkestimator.profiling.collectors.base import CollectorError, ToolCollector
 from gkestimator.profiling.tools import NCU, complaint
+from gkestimator.profiling.type_names import Names
 
 # What is counted: duration, achieved occupancy, SM and DRAM throughput, DRAM bytes, L2 hits, and the
 # launch's geometry, by which it is joined with the timeline's.
@@ -122,7 +123,7 @@ class NcuCollector(ToolCollector):
             *child,
         ]
 
-    def finish(self, folder: Path, entries: Sequence[str], log: str) -> tuple[str, ...]:
+    def finish(self, folder: Path, entries: Sequence[str], log: str) -> Names:
         """See that launches of the entries were counted. An entry that launches no kernel (a view, a copy)
         has none, so single ones may be absent. Raises CollectorError with the remedy where the reason is a
         known one."""

@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from gkestimator.core.errors import TableError
 from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
 from gkestimator.profiling.collectors.base import CollectorError, ToolCollector
 from gkestimator.profiling.tools import NSYS, ToolError, complaint, run_tool
+from gkestimator.profiling.type_names import Names, TextByName
 
 _STEM = "capture"
 _HELP_S = 30.0
@@ -73,7 +74,7 @@ class NsysCollector(ToolCollector):
             *child,
         ]
 
-    def environment(self) -> Mapping[str, str]:
+    def environment(self) -> TextByName:
         """Return a temporary folder of its own: captures that run side by side (a GPU each) and share one
         lose each other's ranges now and then (2022.4: 3 of 14, with folders of their own 0 of 14; 2023.4
         seldom)."""
@@ -81,7 +82,7 @@ class NsysCollector(ToolCollector):
             self._scratch = tempfile.TemporaryDirectory(prefix="gkest-nsys-", ignore_cleanup_errors=True)
         return {"TMPDIR": self._scratch.name}
 
-    def finish(self, folder: Path, entries: Sequence[str], log: str) -> tuple[str, ...]:
+    def finish(self, folder: Path, entries: Sequence[str], log: str) -> Names:
         """Export the report and see that every one of ``entries`` has a range. Raises CollectorError."""
         report = folder / f"{_STEM}.nsys-rep"
         if not report.is_file() or report.stat().st_size == 0:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gkestimator.profiling.collectors.base import Collector
+from gkestimator.profiling.type_names import Names
 
 
 class PlainCollector(Collector):
@@ -31,7 +32,7 @@ class PlainCollector(Collector):
         del folder
         return list(child)
 
-    def finish(self, folder: Path, entries: Sequence[str], log: str) -> tuple[str, ...]:
+    def finish(self, folder: Path, entries: Sequence[str], log: str) -> Names:
         """Return no name, for no file is made."""
         del folder, entries, log
         return ()

@@ -14,6 +14,7 @@ from gkestimator.core.errors import UsageError, one_line
 from gkestimator.profiling.captures import Capture
 from gkestimator.profiling.collectors.base import Collector, CollectorError
 from gkestimator.profiling.collectors.probing import probe
+from gkestimator.profiling.type_names import Names, Texts
 
 AUTO = "auto"
 ENTRY_POINT_GROUP = "gkestimator.collectors"
@@ -26,13 +27,13 @@ COLLECTORS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def collector_names() -> tuple[str, ...]:
+def collector_names() -> Names:
     """Return our names in order, then third parties' as installed; nothing is loaded."""
     others = sorted({e.name for e in entry_points(group=ENTRY_POINT_GROUP)} - {*COLLECTORS, AUTO})
     return (*COLLECTORS, *others)
 
 
-def collector_summaries() -> dict[str, str]:
+def collector_summaries() -> Texts:
     """Return a line on each collector, by name. Of third parties' it says whose they are: nothing of theirs
     is loaded unless named."""
     summaries = {name: collector_class(name).summary for name in COLLECTORS}
@@ -113,7 +114,7 @@ def choose(name: str, device: str, pass_name: str = "timeline") -> Collector:
     raise CollectorError("; ".join(reasons))
 
 
-def automatic_collectors(device: str, pass_name: str) -> tuple[str, ...]:
+def automatic_collectors(device: str, pass_name: str) -> Names:
     """Return what ``auto`` tries for a pass on ``device``, the best first. A third party's is used only when
     named."""
     kind = "cpu" if device == "cpu" else "gpu"

@@ -15,6 +15,7 @@ from gkestimator.profiling.colocating.order import PairJob, model_name
 from gkestimator.profiling.colocating.session import PairFailed, Span, WorkerSession
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
 from gkestimator.profiling.records import EntryRecord
+from gkestimator.profiling.type_names import Texts
 
 _SAMPLE_S = 0.2
 _MOST_SAMPLES = 20_000
@@ -46,7 +47,7 @@ class PairCampaign(RunLog):
         self._take = means.sampling(facts)  # before the workers: who is there by now is another tenant
         self._samples: deque[EnvironmentSample] = deque(maxlen=_MOST_SAMPLES)
         self._sampled = 0.0
-        self._failing: dict[str, str] = {}  # ids of entries that fail by themselves, and how
+        self._failing: Texts = {}  # ids of entries that fail by themselves, and how
         self._breaks = 0
 
     def tick(self) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from gkestimator.core.errors import UsageError
 from gkestimator.profiling.colocating.jobs import PairMeans, PairOptions
@@ -20,6 +20,7 @@ from gkestimator.profiling.colocating.order import PairJob, Slot
 from gkestimator.profiling.colocating.process import WorkerError, WorkerProcess
 from gkestimator.profiling.colocating.window import Times
 from gkestimator.profiling.raw import DeviceFacts
+from gkestimator.profiling.type_names import Members, TextByName, Texts
 
 _WHOLE = 100.0
 _START_S = 180.0
@@ -35,7 +36,7 @@ class Worker:
     slot: Slot
     process: WorkerProcess
     sms: int | None
-    versions: Mapping[str, str]
+    versions: TextByName
     held: set[str] = field(default_factory=set)
     call_s: dict[str, float] = field(default_factory=dict)
     alone: dict[str, Times] = field(default_factory=dict)
@@ -65,7 +66,7 @@ class WorkerFleet:
         self.note: str | None = None
         self.tick = tick
         self.start_s: float | None = None
-        self.versions: Mapping[str, str] = {}
+        self.versions: TextByName = {}
         self._seen: dict[float, int] = {}  # SMs that workers see, by their shares
         self._workers: dict[Slot, Worker] = {}
         self._facts = facts
@@ -180,7 +181,7 @@ class WorkerFleet:
             for process in starting.values():
                 process.stop(grace_s=0.0)
 
-    def _environment(self, share: float) -> dict[str, str]:
+    def _environment(self, share: float) -> Texts:
         base = {**os.environ, **self._variables}
         if self.sharing == "cpu":
             # A core for each: two runtimes that both take all cores measure their threads' quarrels.
@@ -265,7 +266,7 @@ class WorkerFleet:
             self._daemon = None
 
 
-def _worker(slot: Slot, process: WorkerProcess, hello: Mapping[str, Any]) -> Worker:
+def _worker(slot: Slot, process: WorkerProcess, hello: Members) -> Worker:
     sms = hello.get("sms")
     versions = hello.get("versions")
     good = sms is None or (isinstance(sms, int) and not isinstance(sms, bool) and sms >= 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from gkestimator.core.errors import UsageError
@@ -17,6 +17,7 @@ from gkestimator.profiling.gpu_files import gpu_toml, known_gpu
 from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
 from gkestimator.profiling.running.jobs import A_SEED, require, require_seconds, require_within
 from gkestimator.profiling.running.machine import Machine, child_device
+from gkestimator.profiling.type_names import Floats, Names, TextByName
 
 UNCONFINED = (100.0, 100.0)
 DEFAULT_SHARES = (UNCONFINED, (50.0, 50.0), (20.0, 80.0), (80.0, 20.0))
@@ -72,8 +73,8 @@ class PairMeans(Machine):
     """Hold what measuring pairs asks of the machine: the real one by default; tests put their own in its place.
     ``worker``: the command of a worker without its options; empty: that of this Python."""
 
-    worker: tuple[str, ...] = ()
-    child_device: Callable[[str, DeviceFacts], tuple[str, Mapping[str, str]]] = child_device
+    worker: Names = ()
+    child_device: Callable[[str, DeviceFacts], tuple[str, TextByName]] = child_device
     sampling: Callable[[DeviceFacts], Callable[[], EnvironmentSample]] = sampling
     mps: Callable[[], Path | None] = find_mps
     known_gpu: Callable[[DeviceFacts], GpuSpec | None] = known_gpu
@@ -98,12 +99,12 @@ class PairsReport:
     left: int
     marked: int
     minutes: float
-    slowdowns: tuple[float, ...] = ()
+    slowdowns: Floats = ()
     worst: str | None = None
     stopped: str | None = None
     stop_status: int = 0
-    problems: tuple[str, ...] = ()
-    messages: tuple[str, ...] = ()
+    problems: Names = ()
+    messages: Names = ()
     tables: bool = False
 
     @property
@@ -127,7 +128,7 @@ class PairsReport:
             line += f"; slowdown {middle:.2f} in the median, {max(self.slowdowns):.2f} at most"
         return line
 
-    def words(self) -> tuple[str, ...]:
+    def words(self) -> Names:
         """Return closing lines for people."""
         lines = [f"{self.minutes:.1f} minutes"]
         if self.worst:

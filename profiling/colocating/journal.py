@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
 from gkestimator.jobs.journal import LineJournal
+from gkestimator.profiling.type_names import Fields, Members, TextByName
 from gkestimator.tables.colocation import SHARINGS
 
 QUALITIES = ("ok", "noisy", "throttled")
@@ -33,7 +33,7 @@ class Header:
     driver: str | None
     sharing: str
     sharing_note: str | None
-    versions: Mapping[str, str]
+    versions: TextByName
     seed: int
     seconds: float
     started: str
@@ -108,7 +108,7 @@ class Journal(LineJournal):
         self.append({"kind": "pair", **asdict(record)})
         self.records[record.key] = record
 
-    def take(self, line: dict[str, Any]) -> None:
+    def take(self, line: Fields) -> None:
         """Take a header or a pair of an earlier run."""
         kind = line.pop("kind", None)
         if kind == "run":
@@ -135,7 +135,7 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _header(line: Mapping[str, Any]) -> Header:
+def _header(line: Members) -> Header:
     header = Header(**line)
     versions = header.versions
     _expect(header.sharing in SHARINGS, "sharing " + ", ".join(SHARINGS))
@@ -145,7 +145,7 @@ def _header(line: Mapping[str, Any]) -> Header:
     return header
 
 
-def _pair(line: Mapping[str, Any]) -> PairRecord:
+def _pair(line: Members) -> PairRecord:
     sides = tuple(SideRecord(**side) for side in line.get("sides", ()))
     for side in sides:
         numbers = (side.latency_alone_ms, side.latency_together_ms, side.together_p90_ms, side.sm_share_pct)

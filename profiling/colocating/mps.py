@@ -16,11 +16,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.jobs.children import end_guarded, log_end, start_guarded
+from gkestimator.profiling.type_names import Ints, TextByName, Texts
 
 BINARY = "nvidia-cuda-mps-control"
 _USUAL = (
@@ -55,9 +56,7 @@ def find_mps() -> Path | None:
     return None
 
 
-def client_environment(
-    base: Mapping[str, str], pipes: Path, share_pct: float | None = None
-) -> dict[str, str]:
+def client_environment(base: TextByName, pipes: Path, share_pct: float | None = None) -> Texts:
     """Return ``base`` for a program that finds the daemon of ``pipes``, or none where none listens there: not
     one that runs on this machine already, nor limits that were meant for others. ``share_pct``: of the SMs;
     None: all."""
@@ -113,7 +112,7 @@ class MpsDaemon:
             words = one_line(started["output"], limit=200) or self.complaint() or "no word"
             raise MpsError(f"{self.binary} -d: {status}{words}")
 
-    def servers(self) -> tuple[int, ...]:
+    def servers(self) -> Ints:
         """Return the process ids of the servers that run: none until a client has initialised CUDA."""
         _, answer = self._ask("get_server_list")
         return tuple(int(n) for n in _SERVER.findall(answer))

@@ -8,13 +8,14 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.jobs.children import bound_log, close_input, last_words, log_end
 from gkestimator.profiling.colocating.protocol import MOST_LINE, ProtocolError, decode, encode
+from gkestimator.profiling.type_names import Fields, Members, TextByName
 
 _TICK_S = 0.1
 _KILL_S = 5.0
@@ -36,7 +37,7 @@ class WorkerProcess:
     """Run a worker. Raises WorkerError where it cannot be started. ``environment``: all of it. ``log``: takes
     what it prints."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], environment: TextByName, log: Path) -> None:
         self._log = log
         self._number = 0
         self._lines: queue.Queue[bytes | None] = queue.Queue()
@@ -62,7 +63,7 @@ class WorkerProcess:
                 self._lines.put(line)
         self._lines.put(None)
 
-    def send(self, request: Mapping[str, Any]) -> int:
+    def send(self, request: Members) -> int:
         """Ask, and return the number by which the answer is known. Raises WorkerError."""
         self._number += 1
         assert self._process.stdin is not None
@@ -73,7 +74,7 @@ class WorkerProcess:
             raise WorkerError(self._end_words()) from e
         return self._number
 
-    def answer(self, number: int, *, within_s: float, tick: Callable[[], None]) -> dict[str, Any]:
+    def answer(self, number: int, *, within_s: float, tick: Callable[[], None]) -> Fields:
         """Return the answer to request ``number`` (0: its hello). ``tick`` is called while waiting, and may raise.
         Raises WorkerError."""
         end = time.monotonic() + within_s

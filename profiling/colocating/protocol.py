@@ -8,10 +8,9 @@ A worker says hello first (number 0); then it answers each request with the requ
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from gkestimator.core.errors import GkestimatorError
+from gkestimator.profiling.type_names import Fields, Members
 
 VERSION = 1
 PREFIX = b"@@gkest-pairs "
@@ -25,7 +24,7 @@ class ProtocolError(GkestimatorError):
     """Say that a line carries our prefix and is no message."""
 
 
-def encode(message: Mapping[str, Any]) -> bytes:
+def encode(message: Members) -> bytes:
     """Return ``message`` as a line. Raises ProtocolError for one beyond MOST_LINE."""
     line = (
         PREFIX
@@ -37,7 +36,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
     return line
 
 
-def decode(line: bytes) -> dict[str, Any] | None:
+def decode(line: bytes) -> Fields | None:
     """Return the message in ``line``; None for a line that is not ours. Raises ProtocolError."""
     if not line.startswith(PREFIX):
         return None

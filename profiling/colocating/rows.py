@@ -6,10 +6,10 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from gkestimator.core.records import frozen
 from gkestimator.profiling.colocating.journal import Header, PairRecord, SideRecord
+from gkestimator.profiling.type_names import Fields, Floats, Names
 from gkestimator.tables import REQUIREMENTS, CoRun, Requirement, read_table
 
 _WHOLE = 100.0
@@ -39,7 +39,7 @@ def read_demands(paths: Sequence[Path]) -> Demands:
 
 def rows_of(
     records: Iterable[PairRecord], header: Header, demands: Demands | None
-) -> tuple[list[CoRun], tuple[str, ...]]:
+) -> tuple[list[CoRun], Names]:
     """Return two rows for each measured pair, and a line for each model of which ``demands`` has no row.
 
     What a model asks of the GPU alone is copied from its row (what is null there, from that of the next
@@ -54,7 +54,7 @@ def rows_of(
     for record in records:
         group = "+".join(f"{s.entry_id}@{s.sm_share_pct:g}" for s in record.sides)
         for side in record.sides:
-            asked: dict[str, Any] = {}
+            asked: Fields = {}
             if demands is not None:
                 known = demands.rows.get(
                     (side.model, header.gpu, header.executor, side.dtype, side.batch_size, side.dims)
@@ -67,7 +67,7 @@ def rows_of(
                         f"at batch {side.batch_size}: what it asks for alone stays null"
                     )
                     missing[line] = None
-            demanded: dict[str, Any] = {name: asked.get(name) for name in _DEMANDED}
+            demanded: Fields = {name: asked.get(name) for name in _DEMANDED}
             rows.append(
                 CoRun(
                     group=group,
@@ -97,7 +97,7 @@ def _unconfined(records: Sequence[PairRecord]) -> dict[str, float]:
     return {entry: statistics.median(values) for entry, values in latencies.items()}
 
 
-def _asked(rows: Sequence[Requirement], side: SideRecord, whole_ms: float | None) -> dict[str, Any]:
+def _asked(rows: Sequence[Requirement], side: SideRecord, whole_ms: float | None) -> Fields:
     """Return what a model asks for alone, in percent of the peak, by the names of columns; None: not known."""
     asked = {name: _first(rows, name) for name in _DEMANDED}
     if side.sm_share_pct == _WHOLE:
@@ -122,7 +122,7 @@ def _first(rows: Sequence[Requirement], column: str) -> float | None:
     return next((value for row in rows if (value := getattr(row, column)) is not None), None)
 
 
-def slowdowns(records: Iterable[PairRecord]) -> tuple[float, ...]:
+def slowdowns(records: Iterable[PairRecord]) -> Floats:
     """Return latency together / latency alone of every side."""
     return tuple(s.latency_together_ms / s.latency_alone_ms for r in records for s in r.sides)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.core.records import frozen
@@ -17,6 +16,7 @@ from gkestimator.profiling.colocating.order import PairJob, model_name
 from gkestimator.profiling.colocating.process import WorkerError
 from gkestimator.profiling.colocating.window import NO_TIMES, Loop, Times, loop_of, side_by_side, times
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, write_plan
+from gkestimator.profiling.type_names import Fields, Members
 
 # Calls of a model that must count for its median to be one.
 LEAST_CALLS = 3
@@ -32,7 +32,7 @@ _HANG_CALLS = 20
 _FASTER = 0.9
 _IMPLAUSIBLE = 0.5
 Sides = Sequence[tuple[Worker, PlanEntry]]
-Requests = Callable[[Sides], Sequence[Mapping[str, Any]]]
+Requests = Callable[[Sides], Sequence[Members]]
 # The wall clock's nanoseconds between which something was measured.
 Span = tuple[int, int]
 
@@ -132,7 +132,7 @@ class WorkerSession:
         missing = [(w, e) for w, e in sides if e.id not in w.held]
         keep = [e.id for _, e in sides]
 
-        def preparation(asked: Sides) -> list[dict[str, Any]]:
+        def preparation(asked: Sides) -> list[Fields]:
             return [
                 {"do": "prepare", "entry": e.id, "file": str(self._file(e)), "keep": keep} for _, e in asked
             ]
@@ -202,7 +202,7 @@ class WorkerSession:
         return measured
 
     def _run(self, sides: Sides, seconds: float, most: float, call_s: float, *, of_entry: bool) -> list[Loop]:
-        def calls(asked: Sides) -> list[dict[str, Any]]:
+        def calls(asked: Sides) -> list[Fields]:
             request = {
                 "do": "run",
                 "start_ns": time.monotonic_ns() + int(_LEAD_S * 1e9),
@@ -262,7 +262,7 @@ class WorkerSession:
                 self.fleet.broken(failure.worker)
         return loops, failures
 
-    def _hear(self, worker: Worker, number: int, within_s: float) -> dict[str, Any]:
+    def _hear(self, worker: Worker, number: int, within_s: float) -> Fields:
         answer = worker.process.answer(number, within_s=within_s, tick=self.fleet.tick)
         held = answer.get("held")
         if isinstance(held, list):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from gkestimator.core.records import frozen
 from gkestimator.profiling.colocating.process import WorkerError
 from gkestimator.profiling.colocating.protocol import MOST_CALLS
+from gkestimator.profiling.type_names import Floats, Ints, Members
 
 
 @frozen
@@ -19,7 +19,7 @@ class Loop:
     nanoseconds of a clock that all loops share."""
 
     first_ns: int
-    ends_ns: tuple[int, ...]
+    ends_ns: Ints
 
     @property
     def last_ns(self) -> int:
@@ -36,7 +36,7 @@ class Times:
     p90_ms: float
 
 
-def loop_of(answer: Mapping[str, Any]) -> Loop:
+def loop_of(answer: Members) -> Loop:
     """Return the loop that a worker tells of. Raises WorkerError for what is none."""
     first = answer.get("first_ns")
     ends = answer.get("ends_ns")
@@ -54,7 +54,7 @@ def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-def side_by_side(loops: Sequence[Loop]) -> tuple[tuple[float, ...], ...]:
+def side_by_side(loops: Sequence[Loop]) -> tuple[Floats, ...]:
     """Return for each loop the milliseconds of the calls that lie wholly within the time in which all loops
     ran.
 

@@ -18,10 +18,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.profiling.colocating.protocol import MOST_CALLS, MOST_LINE, ProtocolError, decode, encode
@@ -37,6 +37,7 @@ from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.host_memory import available_host_bytes, require_host_memory
 from gkestimator.profiling.executors.measuring import no_collection
 from gkestimator.profiling.plan import PlanEntry, read_plan
+from gkestimator.profiling.type_names import Fields, Members, Names
 
 _PR_SET_PDEATHSIG = 1
 # What a call may still take when the input is closed, before the process ends in the middle of it.
@@ -56,7 +57,7 @@ class Holder:
     _held: dict[str, Prepared] = field(default_factory=dict)
 
     @property
-    def held(self) -> tuple[str, ...]:
+    def held(self) -> Names:
         """Return the ids of the models that are prepared."""
         return tuple(self._held)
 
@@ -139,11 +140,11 @@ class _Server:
     going: Callable[[], bool]
     entries: dict[str, PlanEntry] = field(default_factory=dict)
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def tell(self, message: Members) -> None:
         self.out.write(encode(message))
         self.out.flush()
 
-    def answer(self, request: Mapping[str, Any]) -> bool:
+    def answer(self, request: Members) -> bool:
         """Do what is asked and say how it went; False: the device takes no more work."""
         try:
             self.tell({"n": request["n"], "ok": True, **self._do(request)})
@@ -157,7 +158,7 @@ class _Server:
         )
         return not lost
 
-    def _do(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _do(self, request: Members) -> Fields:
         what = request.get("do")
         keep = tuple(request.get("keep", ()))
         if what == "prepare":

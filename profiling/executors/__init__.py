@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from importlib import import_module
+from typing import TypeAlias
 
 from gkestimator.core.errors import UsageError
 from gkestimator.hardware.runtimes import RUNTIMES
@@ -19,10 +20,11 @@ __all__ = ["DEVICE", "EXECUTORS", "make_executor"]
 
 EXECUTORS = {name: RUNTIMES[name].executor for name in sorted(RUNTIMES)}
 """Module and class by the name on the command line; imported when made, for each asks for a heavy library."""
+MemoryReader: TypeAlias = "Callable[[], int | None]"  # bytes; None where it is not known
 DEVICE = re.compile(r"cpu\Z|cuda:(\d{1,3})\Z")
 
 
-def make_executor(name: str, device: str, *, held_bytes: Callable[[], int | None] | None = None) -> Executor:
+def make_executor(name: str, device: str, *, held_bytes: MemoryReader | None = None) -> Executor:
     """Return the executor ``name`` on ``device`` (``cpu`` or ``cuda:N``). ``held_bytes`` says what this
     process holds of the device (:func:`~gkestimator.profiling.executors.device_memory.device_memory`), for
     ``Prepared.memory``; without it that is not told. Raises UsageError for an unknown name or device and

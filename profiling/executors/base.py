@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol
 
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.plan import PlanEntry
-from gkestimator.profiling.records import HostKernel, MemoryUse
+from gkestimator.profiling.records import HostKernels, MemoryUse
+from gkestimator.profiling.type_names import Ints, TextByName
 
 
 class ExecutionError(GkestimatorError):
@@ -30,7 +30,7 @@ class Prepared(Protocol):
     ``cpu_nodes``: of a whole model on a GPU, how many nodes the runtime gave to the CPU; None where not told.
     """
 
-    output_shapes: tuple[tuple[int, ...], ...]
+    output_shapes: tuple[Ints, ...]
     cpu_nodes: int | None
 
     def run(self) -> None:
@@ -46,7 +46,7 @@ class Prepared(Protocol):
         """Return, of a whole model on a GPU, the peak of the device memory of this process since its tensors were
         there; None for what was not told, and on the CPU."""
 
-    def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
+    def host_kernels(self, repeats: int) -> HostKernels | None:
         """Run, on the CPU, ``repeats`` times under the runtime's own profiler; return the pieces in the order they ran.
         None on a GPU."""
 
@@ -60,7 +60,7 @@ class Executor(Protocol):
 
     name: str
 
-    def versions(self) -> Mapping[str, str]:
+    def versions(self) -> TextByName:
         """Return the versions of the runtime and its libraries (torch, cuda, cudnn, onnxruntime, ...)."""
 
     def prepare(self, entry: PlanEntry, seed: int) -> Prepared:

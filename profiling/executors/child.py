@@ -35,6 +35,7 @@ from gkestimator.profiling.executors.measuring import Clocks, Effort, Ranges, me
 from gkestimator.profiling.executors.nvtx_ranges import NvtxRanges
 from gkestimator.profiling.plan import PlanEntry, read_plan
 from gkestimator.profiling.records import EntryRecord, record_line
+from gkestimator.tables.files import output_errors
 
 _MOST_CALLS = 10_000
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -202,14 +203,11 @@ def _record(
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     """Open the records for appending; what a killed child left of a line is cut off first. Raises OutputError."""
-    try:
-        with open(path, "a+b") as stream:
-            stream.seek(0)
-            whole = stream.read()
-            stream.truncate(whole.rfind(b"\n") + 1)
-            yield stream
-    except OSError as e:
-        raise OutputError(f"{path}: cannot be written: {e.strerror or e}") from e
+    with output_errors(path), open(path, "a+b") as stream:
+        stream.seek(0)
+        whole = stream.read()
+        stream.truncate(whole.rfind(b"\n") + 1)
+        yield stream
 
 
 def _append(stream: IO[bytes], record: EntryRecord) -> None:
@@ -222,11 +220,9 @@ def _append(stream: IO[bytes], record: EntryRecord) -> None:
 def _write_aside(records: Path, suffix: str, text: str) -> None:
     path = records.with_name(records.name + suffix)
     aside = path.with_name(path.name + ".aside")
-    try:
+    with output_errors(path):
         aside.write_text(text + "\n", encoding="ascii")
         os.replace(aside, path)
-    except OSError as e:
-        raise OutputError(f"{path}: cannot be written: {e.strerror or e}") from e
 
 
 def _stop(trace: KinetoTrace, lost: bool) -> None:

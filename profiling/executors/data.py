@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from gkestimator.core.dtypes import NUMPY_NAMES, DType
 from gkestimator.core.fragments import FragmentTensor
+from gkestimator.onnx_io.fragment_models import Weights
 from gkestimator.profiling.executors.base import EntryUnsupportedError
 from gkestimator.profiling.plan import PlanEntry
 
@@ -74,7 +74,7 @@ def entry_inputs(entry: PlanEntry, seed: int) -> dict[str, np.ndarray]:
     return {t.name: make(t) for t in entry.fragment.tensors if t.role == "input"}
 
 
-def entry_values(entry: PlanEntry, seed: int) -> Callable[[FragmentTensor], np.ndarray]:
+def entry_values(entry: PlanEntry, seed: int) -> Weights:
     """Return what makes the values of the entry's tensors, the same for every executor."""
     drawn = _BLOCK_OF_A_MODEL if entry.fragment.is_model else _BLOCK
     return lambda tensor: fill(tensor, tensor_rng(entry.id, tensor.name, seed), drawn=drawn)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
-from gkestimator.profiling.executors import DEVICE
+from gkestimator.profiling.executors import DEVICE, MemoryReader
 
 _NO_CONTEXT_BYTES = 64 * 2**20
 """Less than any process with a CUDA context takes: a GPU that has no more than this in use has none."""
@@ -26,7 +26,7 @@ def nothing_told() -> None:
     """Return None, where nobody can tell."""
 
 
-def device_memory(device: str) -> Callable[[], int | None]:
+def device_memory(device: str) -> MemoryReader:
     """Return what asks how many bytes of ``device`` (``cpu`` or ``cuda:N``) this process holds. To be made
     before the process starts CUDA: what is there by then is others'. It answers None on the CPU, without
     NVML, and where it cannot tell this process's memory from others'."""

@@ -6,17 +6,19 @@ import ctypes
 import re
 from pathlib import Path
 
+from gkestimator.profiling.type_names import Texts
+
 _MAPS = Path("/proc/self/maps")
 
 
-def cuda_versions(maps: Path = _MAPS) -> dict[str, str]:
+def cuda_versions(maps: Path = _MAPS) -> Texts:
     """Return ``cuda`` (runtime), ``cudnn``, ``cublas``, ``cuda_driver`` (the CUDA that the driver serves) as
     far as loaded; what is not loaded, or does not tell, is left out."""
     try:
         paths = set(re.findall(r"(/\S+\.so[.0-9]*)$", maps.read_text(errors="replace"), re.MULTILINE))
     except OSError:
         return {}
-    versions: dict[str, str] = {}
+    versions: Texts = {}
     for path in sorted(paths):
         name = Path(path).name
         for stem, key, read in _LIBRARIES:

@@ -13,6 +13,7 @@ from gkestimator.core.records import frozen
 from gkestimator.profiling.executors.base import Executor, Prepared
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import EntryRecord
+from gkestimator.profiling.type_names import Floats, Ints
 
 LEAST_REPEATS = 5
 MOST_REPEATS = 50
@@ -129,11 +130,11 @@ def _latency(prepared: Prepared, entry: PlanEntry, effort: Effort, clocks: Clock
     )
 
 
-def _spans_us(begun: Sequence[int], done: Sequence[int]) -> tuple[float, ...]:
+def _spans_us(begun: Sequence[int], done: Sequence[int]) -> Floats:
     return tuple((end - start) / 1e3 for start, end in zip(begun, done, strict=True))
 
 
-def _plain(shapes: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+def _plain(shapes: Iterable[Sequence[int]]) -> tuple[Ints, ...]:
     return tuple(map(tuple, shapes))
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from gkestimator.core.errors import GkestimatorError
+from gkestimator.profiling.type_names import TextByName
 
 INJECTION_VARIABLE = "NVTX_INJECTION64_PATH"
 _VERSION = 3
@@ -76,7 +77,7 @@ class NvtxRanges:
     """Make push/pop ranges of one NVTX domain. ``active`` is False where no profiler asks for them: then ranges cost
     nothing and do nothing. One per process and domain; keep it alive as long as the process."""
 
-    def __init__(self, domain: str, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, domain: str, environment: TextByName = os.environ) -> None:
         """Raise NvtxError where a profiler asks for ranges and cannot get them."""
         self._tables: dict[int, Any] = {}
         self._keep: list[Any] = []

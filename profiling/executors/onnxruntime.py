@@ -11,7 +11,7 @@ import gc
 import io
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from gkestimator.core.errors import GkestimatorError, UsageError, one_line
 from gkestimator.core.fragments import Fragment
 from gkestimator.core.records import frozen
 from gkestimator.onnx_io.fragment_models import element_type, fragment_model
+from gkestimator.profiling.executors import MemoryReader
 from gkestimator.profiling.executors.base import DeviceLostError, EntryUnsupportedError, ExecutionError
 from gkestimator.profiling.executors.data import entry_inputs, entry_values, numpy_dtype
 from gkestimator.profiling.executors.device_memory import nothing_told
@@ -30,7 +31,8 @@ from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.libraries import cuda_versions
 from gkestimator.profiling.executors.ort_profile import read_profile
 from gkestimator.profiling.plan import PlanEntry
-from gkestimator.profiling.records import HostKernel, MemoryUse
+from gkestimator.profiling.records import HostKernels, MemoryUse
+from gkestimator.profiling.type_names import Ints, TextByName, Texts
 
 _CUDA = "CUDAExecutionProvider"
 _CPU = "CPUExecutionProvider"
@@ -39,7 +41,7 @@ _LOG_ERRORS = 3
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
 
-def session_options(device: str, *, whole: bool = False) -> dict[str, str]:
+def session_options(device: str, *, whole: bool = False) -> Texts:
     """Return the configuration entries of a session. On a GPU an operator that the CUDA provider does not
     take is an error: a silent fallback would be measured as a GPU kernel. Of a ``whole`` model the runtime
     puts shape arithmetic on the CPU on purpose; which nodes it put there it is asked to remember. Threads do
@@ -50,7 +52,7 @@ def session_options(device: str, *, whole: bool = False) -> dict[str, str]:
     return entries
 
 
-def provider_options(device: str, dtype: str) -> tuple[str, dict[str, str]]:
+def provider_options(device: str, dtype: str) -> tuple[str, Texts]:
     """Return the execution provider and its options. HEURISTIC takes cuDNN's first choice instead of timing
     all algorithms (EXHAUSTIVE, the default, answers differently from run to run); the arena grows by what is
     asked for, so that an entry's memory is its own; TF32 only where the entry's arithmetic says so (it is on
@@ -68,7 +70,7 @@ def provider_options(device: str, dtype: str) -> tuple[str, dict[str, str]]:
     }
 
 
-def run_options() -> dict[str, str]:
+def run_options() -> Texts:
     """Return the configuration entries of a call: it returns when the host has launched everything, as it
     does in a pipeline."""
     return {"disable_synchronize_execution_providers": "1"}
@@ -96,7 +98,7 @@ class OnnxruntimeExecutor:
 
     name = "onnxruntime"
 
-    def __init__(self, device: str, *, held_bytes: Callable[[], int | None] = nothing_told) -> None:
+    def __init__(self, device: str, *, held_bytes: MemoryReader = nothing_told) -> None:
         """Raises UsageError without onnxruntime or its CUDA provider, DeviceLostError where CUDA does not start."""
         try:
             import onnxruntime
@@ -125,7 +127,7 @@ class OnnxruntimeExecutor:
                     "or onnxruntime-gpu[cuda,cudnn]"
                 ) from e
 
-    def versions(self) -> Mapping[str, str]:
+    def versions(self) -> TextByName:
         """See :class:`Executor`."""
         versions = {"onnxruntime": str(self._ort.__version__)}
         if self._device != "cpu":
@@ -203,10 +205,8 @@ def _options(ort: Any, device: str, *, whole: bool = False) -> Any:
 class _Session:
     """See :class:`gkestimator.profiling.executors.base.Prepared`."""
 
-    def __init__(
-        self, ort: Any, device: str, entry: PlanEntry, seed: int, held_bytes: Callable[[], int | None]
-    ) -> None:
-        self.output_shapes: tuple[tuple[int, ...], ...] = ()
+    def __init__(self, ort: Any, device: str, entry: PlanEntry, seed: int, held_bytes: MemoryReader) -> None:
+        self.output_shapes: tuple[Ints, ...] = ()
         self.cpu_nodes: int | None = None
         self._held_bytes = held_bytes
         self._ort = ort
@@ -276,7 +276,7 @@ class _Session:
     def _on_whole_gpu(self) -> bool:
         return self._device != "cpu" and self._entry.fragment.is_model
 
-    def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
+    def host_kernels(self, repeats: int) -> HostKernels | None:
         if self._device != "cpu":
             return None
         with tempfile.TemporaryDirectory(prefix="gkest-ort-") as folder:
@@ -385,7 +385,7 @@ class _Bound:
     """Hold a tensor in memory of the device. Bindings hold its address only: ``value`` keeps it alive."""
 
     element_type: int
-    shape: tuple[int, ...]
+    shape: Ints
     value: Any
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gkestimator.core.errors import OutputError
 from gkestimator.profiling.executors.base import ExecutionError
-from gkestimator.profiling.records import HostKernel
+from gkestimator.profiling.records import HostKernel, HostKernels
+from gkestimator.profiling.type_names import Fields, Members
 
 _MAX_BYTES = 256 * 2**20
 _SUFFIX = "_kernel_time"
 
 
-def read_profile(path: Path, repeats: int) -> tuple[HostKernel, ...]:
+def read_profile(path: Path, repeats: int) -> HostKernels:
     """Return the nodes of the last ``repeats`` calls in the order they ran, each with its durations (whole
     microseconds, as the profiler writes them).
 
@@ -48,11 +49,11 @@ def read_profile(path: Path, repeats: int) -> tuple[HostKernel, ...]:
     return tuple(kernels)
 
 
-def _events(path: Path) -> list[dict[str, Any]]:
+def _events(path: Path) -> list[Fields]:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ExecutionError(f"profile of onnxruntime: larger than {_MAX_BYTES:,} bytes")
-        events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        events: list[Fields] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
         raise OutputError(f"{path}: profile of onnxruntime is cut short ({e}); is the disk full?") from e
     return events
@@ -70,7 +71,7 @@ class _Node(NamedTuple):
         return self.start_us + self.duration_us
 
 
-def _nodes(events: Iterable[Mapping[str, Any]]) -> list[_Node]:
+def _nodes(events: Iterable[Members]) -> list[_Node]:
     """Return the nodes that ran, in order of start; of two that start together the longer, which holds the other."""
     nodes = []
     for event in events:

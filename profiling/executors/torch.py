@@ -5,22 +5,22 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.profiling.executors import MemoryReader
 from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
 from gkestimator.profiling.executors.data import entry_values
 from gkestimator.profiling.executors.device_memory import nothing_told
 from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.libraries import cuda_versions
-from gkestimator.profiling.executors.torch_binding import ProgramRun, bind, compiled, host_values
+from gkestimator.profiling.executors.torch_binding import HostValues, ProgramRun, bind, compiled, host_values
 from gkestimator.profiling.executors.torch_calls.program import CallProgram, program_of
 from gkestimator.profiling.executors.torch_profile import profiled
 from gkestimator.profiling.plan import PlanEntry
-from gkestimator.profiling.records import HostKernel, MemoryUse
+from gkestimator.profiling.records import HostKernels, MemoryUse
+from gkestimator.profiling.type_names import TextByName
 
 _TENSOR_FLOAT_SINCE = (8, 0)  # compute capability with TF32 and bfloat16 units
 _RAISED = (
@@ -45,7 +45,7 @@ class TorchExecutor:
 
     name = "torch"
 
-    def __init__(self, device: str = "cpu", *, held_bytes: Callable[[], int | None] = nothing_told) -> None:
+    def __init__(self, device: str = "cpu", *, held_bytes: MemoryReader = nothing_told) -> None:
         # Else torch's profiler writes two lines a profile to stderr.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         try:
@@ -70,7 +70,7 @@ class TorchExecutor:
         """Return True where the device is a GPU."""
         return bool(self.device.type == "cuda")
 
-    def versions(self) -> Mapping[str, str]:
+    def versions(self) -> TextByName:
         """Return the versions of torch and, on a GPU, of the CUDA libraries that it loaded."""
         import torch
 
@@ -139,7 +139,7 @@ class TorchPrepared:
         executor: TorchExecutor,
         settings: _Settings,
         program: CallProgram,
-        values: MutableMapping[str, np.ndarray],
+        values: HostValues,
         *,
         tf32: bool,
         whole: bool,
@@ -225,7 +225,7 @@ class TorchPrepared:
             device_bytes=None if held is None or held < now else held - now + reserved,
         )
 
-    def host_kernels(self, repeats: int) -> tuple[HostKernel, ...] | None:
+    def host_kernels(self, repeats: int) -> HostKernels | None:
         """Return, on the CPU, the pieces of a call by torch's profiler; None on a GPU, and while another
         profiler of torch runs (the second would end the first). Raises ExecutionError where the repeats
         differ from each other."""

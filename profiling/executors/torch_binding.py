@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
-from gkestimator.onnx_io.fragment_models import fragment_model
+from gkestimator.core.fragments import Fragment, FragmentNode
+from gkestimator.core.kernels import Arrays
+from gkestimator.onnx_io.fragment_models import Weights, fragment_model
 from gkestimator.profiling.executors.torch_calls import Late
 from gkestimator.profiling.executors.torch_calls.program import CallProgram, CallStep
 from gkestimator.profiling.executors.torch_calls.registry import Change, torch_dtype
+from gkestimator.profiling.type_names import Ints
 
-Slots = tuple[int, ...]
+HostValues: TypeAlias = "MutableMapping[str, np.ndarray]"
+
+Slots = Ints
 ProgramRun = Callable[[], tuple[Any, ...]]
 """All calls of a program at once; gives its results."""
 Bound = tuple[Callable[..., Any], Slots, Slots, Slots]
@@ -26,9 +30,7 @@ _OWN_SEGMENT_BYTES = 10 * 2**20
 it can be given back."""
 
 
-def bind(
-    program: CallProgram, values: MutableMapping[str, np.ndarray], device: Any
-) -> tuple[list[Bound], list[Any], Slots]:
+def bind(program: CallProgram, values: HostValues, device: Any) -> tuple[list[Bound], list[Any], Slots]:
     """Return the calls over numbered slots, the slots with the tensors that exist before the first call, and the slots
     of the results. ``values`` is emptied on the way, so that no more of the host's memory is taken than must be."""
     binder = _SlotBinder(program, values, device)
@@ -44,7 +46,7 @@ def bind(
 class _SlotBinder:
     """Number the tensors of a program: one slot for each, and one for each way in which a static one is laid out."""
 
-    def __init__(self, program: CallProgram, values: MutableMapping[str, np.ndarray], device: Any) -> None:
+    def __init__(self, program: CallProgram, values: HostValues, device: Any) -> None:
         self._host = _HostTensors(program, values)
         self._device = device
         self.slots: list[Any] = []
@@ -95,7 +97,7 @@ class _SlotBinder:
 class _HostTensors:
     """Hold the values as tensors of the host, each dropped when it is taken for the last time."""
 
-    def __init__(self, program: CallProgram, values: MutableMapping[str, np.ndarray]) -> None:
+    def __init__(self, program: CallProgram, values: HostValues) -> None:
         self._left = Counter(name for step in program.steps for name in step.inputs)
         self._left.update(program.outputs)
         self._values = values
@@ -202,9 +204,7 @@ def as_tensor(value: np.ndarray, device: Any) -> Any:
     return tensor.reshape(value.shape).to(device)
 
 
-def host_values(
-    fragment: Fragment, program: CallProgram, make: Callable[[FragmentTensor], np.ndarray]
-) -> dict[str, np.ndarray]:
+def host_values(fragment: Fragment, program: CallProgram, make: Weights) -> dict[str, np.ndarray]:
     """Return the values of the tensors that the calls read and no call makes."""
     read = set(program.outputs).union(*(step.inputs for step in program.steps))
     wanted = [tensor for tensor in fragment.tensors if tensor.name in read]
@@ -217,9 +217,7 @@ def host_values(
     return values
 
 
-def _folded(
-    fragment: Fragment, names: Sequence[str], make: Callable[[FragmentTensor], np.ndarray]
-) -> Mapping[str, np.ndarray]:
+def _folded(fragment: Fragment, names: Sequence[str], make: Weights) -> Arrays:
     """Return values that depend on weights alone, by ONNX's reference evaluator."""
     from onnx.reference import ReferenceEvaluator
 

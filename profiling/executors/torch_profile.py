@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from gkestimator.profiling.executors.base import ExecutionError
-from gkestimator.profiling.records import HostKernel
+from gkestimator.profiling.records import HostKernel, HostKernels
 
 _MARK = "gkestimator.repeat"
 # They allocate or look at memory and calculate nothing, though they have code of their own for the CPU.
@@ -42,7 +42,7 @@ _BOOKKEEPING = frozenset(
 )
 
 
-def profiled(run: Callable[[], None], repeats: int) -> tuple[HostKernel, ...]:
+def profiled(run: Callable[[], None], repeats: int) -> HostKernels:
     """Return the pieces of ``run`` in order, each with its duration in every repeat.
 
     A piece is the outermost operator with code of its own for the CPU; composed ones are taken apart, views and

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from statistics import fmean
 
-from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
+from gkestimator.profiling.captures import Capture, CapturedLaunch, Dim3, EntryRange, RangesByEntry
 from gkestimator.profiling.parsers.repeats import geometry_text, split_repeats
+from gkestimator.profiling.type_names import Ints, NumberByName
 
 _NO_TIMELINE = "counters: entry is not in the timeline"
 _NO_REPEATS = "counters: repeats of the entry differ"
@@ -18,7 +19,7 @@ _NO_PARTNER = "counters: no kernel of that name, grid and block at that place"
 _GRID_SIZE = "launch__grid_size"
 _BLOCK_SIZE = "launch__block_size"
 
-Key = tuple[str, tuple[int, ...] | None, tuple[int, ...] | None]
+Key = tuple[str, Ints | None, Ints | None]
 
 
 def base_name(name: str) -> str:
@@ -54,7 +55,7 @@ def join(timeline: Capture, counters: Capture) -> Capture:
     equally many of them and all pairs stand in the same order; every repeat gets the counters, which were
     measured once. Whatever does not fit is counted in ``unjoined`` and told in ``problems``, never guessed.
     """
-    of_entry: dict[str, list[EntryRange]] = defaultdict(list)
+    of_entry: RangesByEntry = defaultdict(list)
     for counted in counters.ranges:
         of_entry[counted.entry_id].append(counted)
     unjoined: Counter[str] = Counter(timeline.unjoined)
@@ -127,7 +128,7 @@ def _counted(measured: Sequence[EntryRange]) -> tuple[CapturedLaunch, ...] | Non
     return tuple(averaged)
 
 
-def _mean(counters: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _mean(counters: Sequence[NumberByName]) -> dict[str, float]:
     """Return the mean of each counter that every pass has."""
     common = set.intersection(*map(set, counters))
     means = {}
@@ -146,9 +147,7 @@ def _key(launch: CapturedLaunch, *, sizes: bool = False) -> Key:
     return (name, _size(launch, launch.grid, _GRID_SIZE), _size(launch, launch.block, _BLOCK_SIZE))
 
 
-def _size(
-    launch: CapturedLaunch, dimensions: tuple[int, int, int] | None, counter: str
-) -> tuple[int, ...] | None:
+def _size(launch: CapturedLaunch, dimensions: Dim3 | None, counter: str) -> Ints | None:
     if dimensions is not None:
         return (prod(dimensions),)
     size = (launch.counters or {}).get(counter)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gkestimator.core.errors import TableError
+from gkestimator.profiling.type_names import Fields
 
 MAX_CHARACTERS = 8 * 2**30
 MAX_ELEMENT = 16 * 2**20
@@ -99,7 +100,7 @@ def _no_constant(text: str) -> None:
     raise ValueError(f"found {text}, expected a finite number")
 
 
-def stream_object(path: Path, key: str, element: Callable[[Any], None], *, limit_s: float) -> dict[str, Any]:
+def stream_object(path: Path, key: str, element: Callable[[Any], None], *, limit_s: float) -> Fields:
     """The JSON object in the file at ``path`` (gzip where it begins so) without ``key``, whose list is handed
     to ``element`` one by one. Numbers with a point are Decimal: nanoseconds in microseconds since the start
     of the machine do not fit a float. Raises TableError in one line for anything else, and after ``limit_s``
@@ -121,8 +122,8 @@ def _text(path: Path) -> IO[str]:
     return path.open(encoding="utf-8")
 
 
-def _object(reader: _Reader, key: str, element: Callable[[Any], None]) -> dict[str, Any]:
-    rest: dict[str, Any] = {}
+def _object(reader: _Reader, key: str, element: Callable[[Any], None]) -> Fields:
+    rest: Fields = {}
     reader.expect("{")
     if reader.peek() == "}":
         reader.expect("}")

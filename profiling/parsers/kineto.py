@@ -7,20 +7,22 @@ A kernel, copy or fill is tied to the host's call by the correlation id, and the
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import TableError, one_line
-from gkestimator.profiling.captures import Capture, CapturedLaunch
+from gkestimator.profiling.captures import Capture, CapturedLaunch, Dim3
 from gkestimator.profiling.parsers.json_stream import stream_object
 from gkestimator.profiling.parsers.spans import (
     OUTSIDE,
     Facts,
     HostCall,
+    IndicesByThread,
     LabelledRange,
     Placed,
+    Places,
     busiest_device,
     common_place,
     entry_ranges,
@@ -29,6 +31,7 @@ from gkestimator.profiling.parsers.spans import (
     printable_name,
     tell_of_nested,
 )
+from gkestimator.profiling.type_names import Fields, Members, Texts
 
 LIMIT_S = 300.0
 MAX_EVENTS = 10_000_000
@@ -45,7 +48,7 @@ class _Event:
 
     __slots__ = ("_document", "_where")
 
-    def __init__(self, where: str, document: dict[str, Any]) -> None:
+    def __init__(self, where: str, document: Fields) -> None:
         self._where = where
         self._document = document
 
@@ -97,7 +100,7 @@ class _Event:
             return value
         raise self._fail(field, value, "a whole number")
 
-    def triple(self, field: str) -> tuple[int, int, int] | None:
+    def triple(self, field: str) -> Dim3 | None:
         sizes = self._argument(field)
         if sizes is None:
             return None
@@ -115,7 +118,7 @@ class _Events:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._names: dict[str, str] = {}
+        self._names: Texts = {}
         self._seen = 0
         self.ranges: list[LabelledRange] = []
         self.calls: list[HostCall] = []
@@ -218,7 +221,7 @@ def parse_kineto(path: Path, *, limit_s: float = LIMIT_S) -> Capture:
     )
 
 
-def _places(events: _Events, calls: Sequence[HostCall]) -> list[int | None]:
+def _places(events: _Events, calls: Sequence[HostCall]) -> Places:
     """Return the index of the innermost range of each of ``calls``, which must end within it too."""
     places = places_of(calls, events.ranges)
     for i, place in enumerate(places):
@@ -259,7 +262,7 @@ def _host_launches(events: _Events, unjoined: Counter[str]) -> Placed:
 def _nested_ns(host: Sequence[HostCall]) -> list[int]:
     """Return of each operator the time spent in the operators that it called itself."""
     inside = [0] * len(host)
-    stacks: dict[Hashable, list[int]] = defaultdict(list)
+    stacks: IndicesByThread = defaultdict(list)
     for i in sorted(range(len(host)), key=lambda i: (host[i].start, -host[i].end)):
         start, end, thread = host[i]
         stack = stacks[thread]
@@ -271,10 +274,10 @@ def _nested_ns(host: Sequence[HostCall]) -> list[int]:
     return inside
 
 
-def _device(rest: Mapping[str, Any], events: _Events, problems: list[str]) -> Facts:
+def _device(rest: Members, events: _Events, problems: list[str]) -> Facts:
     number = busiest_device((launch for _, launch in events.launches), problems)
     listed = rest.get("deviceProperties")
-    properties_of: dict[str, Any] = {}
+    properties_of: Fields = {}
     for properties in listed if isinstance(listed, list) and number is not None else ():
         if isinstance(properties, dict) and properties.get("id") == number:
             properties_of.update(list(properties.items())[:_MOST_FACTS])

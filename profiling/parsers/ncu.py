@@ -14,19 +14,21 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from gkestimator.core.errors import GkestimatorError, TableError, one_line
-from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
+from gkestimator.core.files import input_errors
+from gkestimator.profiling.captures import Capture, CapturedLaunch, Dim3, EntryRange
 from gkestimator.profiling.parsers.ncu_blocks import MAGIC, count_results
 from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED
 from gkestimator.profiling.parsers.ncu_csv import read_csv
 from gkestimator.profiling.parsers.ncu_values import Action, ReadReport, unit_factor
 from gkestimator.profiling.parsers.spans import Facts, parse_label, printable_name
 from gkestimator.profiling.tools import NCU, find_tool, missing_tool
+from gkestimator.profiling.type_names import NumberByName, Paths
 
 DURATION = "gpu__time_duration.sum"
 LIMIT_S = 600.0
@@ -46,12 +48,9 @@ def parse_ncu(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) 
     ``duration_ns`` is gpu__time_duration.sum, which must have been collected. ``device``: the
     device__attribute_* metrics. ``ncu``: the executable for the second way, looked for where none is given.
     Raises TableError."""
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(MAGIC))
-            size = os.fstat(file.fileno()).st_size
-    except OSError as e:
-        raise TableError(f"{path}: cannot be read: {e.strerror}") from e
+    with input_errors(path), path.open("rb") as file:
+        magic = file.read(len(MAGIC))
+        size = os.fstat(file.fileno()).st_size
     if path.suffix.lower() == ".csv" or not (magic == MAGIC or path.suffix.lower() == ".ncu-rep"):
         return _capture(path, read_csv(path))
     if size > MAX_REPORT_BYTES:
@@ -89,7 +88,7 @@ def read_report_by_library(path: Path, *, limit_s: float = LIMIT_S) -> ReadRepor
     return _complete(path, expected, ReadReport(reader=f"ncu_report {version}", actions=actions))
 
 
-def shipped_readers() -> tuple[Path, ...]:
+def shipped_readers() -> Paths:
     """Return folders with the ncu_report that comes with the ncu of this machine: for where the package is
     not installed."""
     try:
@@ -132,11 +131,8 @@ def read_report_by_tool(path: Path, *, ncu: Path | None = None, limit_s: float =
 def _expected(path: Path) -> int | None:
     """Return how many kernels the report says it holds; None for a format that begins otherwise (a later
     version's, a packed one): then NVIDIA's reader alone judges it."""
-    try:
-        with path.open("rb") as file:
-            known = MAGIC.startswith(file.read(len(MAGIC)))
-    except OSError as e:
-        raise TableError(f"{path}: cannot be read: {e.strerror}") from e
+    with input_errors(path), path.open("rb") as file:
+        known = MAGIC.startswith(file.read(len(MAGIC)))
     return count_results(path) if known else None
 
 
@@ -284,12 +280,12 @@ def _launch(path: Path, position: int, action: Action) -> CapturedLaunch:
     )
 
 
-def _whole(metrics: Mapping[str, float], name: str) -> int | None:
+def _whole(metrics: NumberByName, name: str) -> int | None:
     value = metrics.get(name)
     return None if value is None else round(value)
 
 
-def _triple(metrics: Mapping[str, float], name: str) -> tuple[int, int, int] | None:
+def _triple(metrics: NumberByName, name: str) -> Dim3 | None:
     x, y, z = (_whole(metrics, f"{name}_{axis}") for axis in "xyz")
     if x is None or y is None or z is None:
         return None

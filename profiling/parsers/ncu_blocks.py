@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from gkestimator.core.errors import TableError
+from gkestimator.core.files import input_errors
 
 MAGIC = b"NVR\0"
 _MAX_HEADER = 64 * 2**20
@@ -23,26 +24,21 @@ _PAYLOAD = 5
 def count_results(path: Path) -> int:
     """Return how many profiled kernels, ranges and graphs the report holds. Raises TableError if it is none,
     or not whole; one that ends between two blocks cannot be told from a shorter one."""
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if file.read(4) != MAGIC:
-                raise TableError(
-                    f"{path}: {size:,} bytes that do not begin as a report of Nsight Compute does"
-                )
-            _header(path, file, size)
-            results = 0
-            for _ in range(_MAX_BLOCKS):
-                if file.tell() == size:
-                    return results
-                fields = _varints(path, _header(path, file, size))
-                results += fields.get(_RESULTS, 0)
-                end = file.tell() + fields.get(_PAYLOAD, 0)
-                if end > size:
-                    raise TableError(f"{path}: cut short: {size:,} bytes, expected at least {end:,}")
-                file.seek(end)
-    except OSError as e:
-        raise TableError(f"{path}: cannot be read: {e.strerror}") from e
+    with input_errors(path), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if file.read(4) != MAGIC:
+            raise TableError(f"{path}: {size:,} bytes that do not begin as a report of Nsight Compute does")
+        _header(path, file, size)
+        results = 0
+        for _ in range(_MAX_BLOCKS):
+            if file.tell() == size:
+                return results
+            fields = _varints(path, _header(path, file, size))
+            results += fields.get(_RESULTS, 0)
+            end = file.tell() + fields.get(_PAYLOAD, 0)
+            if end > size:
+                raise TableError(f"{path}: cut short: {size:,} bytes, expected at least {end:,}")
+            file.seek(end)
     raise TableError(f"{path}: more than {_MAX_BLOCKS:,} blocks")
 
 

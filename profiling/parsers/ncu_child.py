@@ -12,6 +12,8 @@ import resource
 import sys
 from typing import Any
 
+from gkestimator.profiling.type_names import Fields
+
 NOT_INSTALLED = 3
 _LIBRARY = "ncu_report"
 _MAX_MEMORY = 16 * 2**30
@@ -43,7 +45,7 @@ def report_lines(library: Any, path: str) -> Any:
             yield _action(profiled.action_by_idx(a))
 
 
-def _action(action: Any) -> dict[str, Any]:
+def _action(action: Any) -> Fields:
     numbers = {}
     words = {}
     for name in action.metric_names():

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import IO
 
 from gkestimator.core.errors import TableError, one_line
+from gkestimator.core.files import input_errors
 from gkestimator.profiling.captures import NVTX_DOMAIN
 from gkestimator.profiling.parsers.ncu_values import Action, ReadReport, decimal_mark, number, unit_factor
+from gkestimator.profiling.type_names import Names, Texts
 
 MAX_BYTES = 4 * 2**30
 MAX_LINE = 16 * 2**20
@@ -32,9 +34,9 @@ _MAX_PROBLEMS = 5
 @dataclass(frozen=True, slots=True)
 class _Row:
     line: int
-    header: tuple[str, ...]
-    units: tuple[str, ...]
-    values: tuple[str, ...]
+    header: Names
+    units: Names
+    values: Names
 
 
 def read_csv(path: Path) -> ReadReport:
@@ -42,13 +44,11 @@ def read_csv(path: Path) -> ReadReport:
     the page was printed in, and whatever the locale. Raises TableError in one line for another page (details,
     source), a row that does not fit its header, and numbers of which the decimal mark cannot be told."""
     problems: list[str] = []
-    try:
+    with input_errors(path):
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
             raise TableError(f"{path}: not a regular file of at most {MAX_BYTES:,} bytes")
         with path.open(encoding="utf-8", errors="replace", newline=None) as file:
             rows = list(_rows(path, _lines(path, file), problems))
-    except OSError as e:
-        raise TableError(f"{path}: cannot be read: {e.strerror}") from e
     try:
         mark = decimal_mark(_metric_texts(rows))
     except ValueError as e:
@@ -82,8 +82,8 @@ def _lines(path: Path, file: IO[str]) -> Iterator[tuple[int, str]]:
 
 
 def _rows(path: Path, lines: Iterable[tuple[int, str]], problems: list[str]) -> Iterator[_Row]:
-    header: tuple[str, ...] | None = None
-    units: tuple[str, ...] | None = None
+    header: Names | None = None
+    units: Names | None = None
     seen = 0
     for count, line in lines:
         if line.startswith(("==ERROR==", "==WARNING==")) and len(problems) < _MAX_PROBLEMS:
@@ -115,14 +115,14 @@ def _rows(path: Path, lines: Iterable[tuple[int, str]], problems: list[str]) -> 
         raise TableError(f"{path}: cut short: no row of units after the header")
 
 
-def _fields(text: str) -> tuple[str, ...] | None:
+def _fields(text: str) -> Names | None:
     try:
         return tuple(next(csv.reader([text], strict=True), ()))
     except csv.Error:
         return None
 
 
-def _header(path: Path, count: int, text: str) -> tuple[str, ...]:
+def _header(path: Path, count: int, text: str) -> Names:
     names = _fields(text)
     if names is None or "Kernel Name" not in names:
         raise TableError(f"{path}: line {count}: a header without Kernel Name, expected the raw page of ncu")
@@ -134,7 +134,7 @@ def _header(path: Path, count: int, text: str) -> tuple[str, ...]:
     return names
 
 
-def _units(text: str, columns: int) -> tuple[str, ...] | None:
+def _units(text: str, columns: int) -> Names | None:
     at = text.find('"","",')
     units = _fields(text[at:]) if at >= 0 else None
     if units is not None and len(units) == columns:
@@ -142,7 +142,7 @@ def _units(text: str, columns: int) -> tuple[str, ...] | None:
     return None
 
 
-def _values(path: Path, count: int, text: str, columns: int) -> tuple[str, ...]:
+def _values(path: Path, count: int, text: str, columns: int) -> Names:
     values = _fields(text)
     if values is None or len(values) != columns:
         what = "no CSV" if values is None else f"{len(values)} fields"
@@ -155,7 +155,7 @@ def _values(path: Path, count: int, text: str, columns: int) -> tuple[str, ...]:
 
 def _action(path: Path, row: _Row, mark: str | None, unknown: set[str]) -> Action:
     metrics: dict[str, float] = {}
-    words: dict[str, str] = {}
+    words: Texts = {}
     ranges: list[tuple[str | None, str]] = []
     name = ""
     for column, unit, text in zip(row.header, row.units, row.values, strict=True):

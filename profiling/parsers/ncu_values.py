@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import field
 
 from gkestimator.core.records import frozen
+from gkestimator.profiling.type_names import Names, NumberByName, TextByName
 
 _TIMES_NS = {
     "nsecond": 1.0,
@@ -117,8 +118,8 @@ class Action:
     name: str
     workload: str = "kernel"
     ranges: tuple[tuple[str | None, str], ...] = ()
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    words: Mapping[str, str] = field(default_factory=dict)
+    metrics: NumberByName = field(default_factory=dict)
+    words: TextByName = field(default_factory=dict)
 
 
 @frozen
@@ -127,4 +128,4 @@ class ReadReport:
 
     reader: str
     actions: tuple[Action, ...]
-    problems: tuple[str, ...] = ()
+    problems: Names = ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from gkestimator.core.errors import TableError, one_line
 from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
@@ -29,6 +29,9 @@ from gkestimator.profiling.parsers.spans import (
     tell_of_nested,
 )
 from gkestimator.profiling.parsers.sqlite_file import SqliteFile, open_sqlite
+from gkestimator.profiling.type_names import Fields, Texts
+
+StringsById: TypeAlias = "dict[int, str]"
 
 LIMIT_S = 300.0
 MAX_LAUNCHES = 5_000_000
@@ -141,16 +144,15 @@ def first_complaint(path: Path, *, limit_s: float = LIMIT_S) -> str | None:
     return None
 
 
-def _meta(file: SqliteFile) -> dict[str, str]:
+def _meta(file: SqliteFile) -> Texts:
     for table in _META:
-        if file.has(table):
-            file.count(table, at_most=10_000)
+        if file.has(table, at_most=10_000):
             rows = file.rows(table, [("name", str)], [("value", str)])
             return {name: one_line(value, limit=200) for name, value in rows if value is not None}
     return {}
 
 
-def _strings(file: SqliteFile, referring: Sequence[tuple[str, str]]) -> dict[int, str]:
+def _strings(file: SqliteFile, referring: Sequence[tuple[str, str]]) -> StringsById:
     """Return the strings that columns (table, name) refer to; of hundreds of thousands most belong to other
     things."""
     if not file.has("StringIds"):
@@ -161,7 +163,7 @@ def _strings(file: SqliteFile, referring: Sequence[tuple[str, str]]) -> dict[int
             users.append(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL")
     if not users:
         return {}
-    strings: dict[int, str] = {}
+    strings: StringsById = {}
     length = 0
     # SQLite sorts the names out; Python would make a string of each of hundreds of thousands.
     wanted = f"WHERE id IN ({' UNION '.join(users)})"
@@ -173,11 +175,10 @@ def _strings(file: SqliteFile, referring: Sequence[tuple[str, str]]) -> dict[int
     return strings
 
 
-def _ranges(file: SqliteFile, strings: dict[int, str], problems: list[str]) -> list[LabelledRange]:
-    if not file.has("NVTX_EVENTS"):
+def _ranges(file: SqliteFile, strings: StringsById, problems: list[str]) -> list[LabelledRange]:
+    if not file.has("NVTX_EVENTS", at_most=MAX_RANGES):
         problems.append("no NVTX events were recorded (table NVTX_EVENTS is absent)")
         return []
-    file.count("NVTX_EVENTS", at_most=MAX_RANGES)
     required = [("start", int), ("eventType", int)]
     optional = [("end", int), ("text", str), ("textId", int), ("globalTid", int), ("domainId", int)]
     kinds = f"WHERE eventType IN ({_PUSH_POP}, {_START_END}, {_DOMAIN_CREATED})"
@@ -254,10 +255,9 @@ def _tell_of_ranges(ranges: list[LabelledRange], odd: Counter[str], problems: li
     tell_of_nested(ranges, problems)
 
 
-def _kernels(file: SqliteFile, strings: dict[int, str]) -> list[_Tied]:
-    if not file.has(_KERNELS):
+def _kernels(file: SqliteFile, strings: StringsById) -> list[_Tied]:
+    if not file.has(_KERNELS, at_most=MAX_LAUNCHES):
         return []
-    file.count(_KERNELS, at_most=MAX_LAUNCHES)
     optional = [
         *_WHERE,
         ("demangledName", int),
@@ -303,9 +303,8 @@ def _memory_operations(file: SqliteFile) -> list[_Tied]:
     directions = dict(enumerate(_DIRECTIONS)) | _enumeration(file, "ENUM_CUDA_MEMCPY_OPER")
     operations = []
     for table, kind in ((_COPIES, "memcpy"), (_FILLS, "memset")):
-        if not file.has(table):
+        if not file.has(table, at_most=MAX_LAUNCHES):
             continue
-        file.count(table, at_most=MAX_LAUNCHES)
         for row in file.rows(table, _TIMES, [*_WHERE, ("bytes", int), ("copyKind", int)]):
             start, end, correlation, process, device, stream, node, size, direction = row
             way = "" if direction is None else f" {directions.get(direction, direction)}"
@@ -323,7 +322,7 @@ def _memory_operations(file: SqliteFile) -> list[_Tied]:
     return operations
 
 
-def _enumeration(file: SqliteFile, table: str) -> dict[int, str]:
+def _enumeration(file: SqliteFile, table: str) -> StringsById:
     """Return the labels of an ENUM table (Host-to-Device, ...), which some releases leave empty."""
     if not file.has(table) or not {"id", "label"} <= file.columns(table):
         return {}
@@ -395,9 +394,8 @@ def _calls(file: SqliteFile, launches: list[_Tied]) -> tuple[list[HostCall], Cal
 
 def _device(file: SqliteFile, launches: list[_Tied], problems: list[str]) -> Facts:
     """Return what TARGET_INFO_GPU says of the GPU that ran the launches; of the only one if nothing ran."""
-    if not file.has("TARGET_INFO_GPU"):
+    if not file.has("TARGET_INFO_GPU", at_most=1024):
         return {}
-    file.count("TARGET_INFO_GPU", at_most=1024)
     rows = list(map(_facts, file.dictionaries("TARGET_INFO_GPU")))
     number = busiest_device((tied.launch for tied in launches), problems)
     if len(rows) == 1:
@@ -414,7 +412,7 @@ def _device(file: SqliteFile, launches: list[_Tied], problems: list[str]) -> Fac
     return dict(sorted(shared))
 
 
-def _facts(row: dict[str, Any]) -> Facts:
+def _facts(row: Fields) -> Facts:
     facts: Facts = {}
     for key, value in row.items():
         if isinstance(value, str):

@@ -10,10 +10,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from gkestimator.core.errors import one_line
 from gkestimator.profiling.captures import NVTX_DOMAIN, CapturedLaunch, EntryRange
+
+IndicesByThread: TypeAlias = "dict[Hashable, list[int]]"
+
+Places: TypeAlias = "list[int | None]"
 
 _MAX_NAME = 2**16
 _LABEL = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,79})#([1-9][0-9]{0,8})", re.ASCII)
@@ -74,12 +78,12 @@ class HostCall(NamedTuple):
 Placed = dict[int, list[tuple[int, int, CapturedLaunch]]]
 
 
-def innermost(spans: Sequence[Span], calls: Sequence[Span]) -> list[int | None]:
+def innermost(spans: Sequence[Span], calls: Sequence[Span]) -> Places:
     """Return for every call (start, end) of a thread the index of the span (start, end) of the same thread
     that started last among those that hold the call's start, both ends included; None where there is none.
     O(n log n)."""
     by_start = sorted(range(len(spans)), key=lambda i: (spans[i][0], -spans[i][1]))
-    holding: list[int | None] = [None] * len(calls)
+    holding: Places = [None] * len(calls)
     stack: list[int] = []
     following = 0
     for call in sorted(range(len(calls)), key=lambda i: calls[i][0]):
@@ -94,17 +98,17 @@ def innermost(spans: Sequence[Span], calls: Sequence[Span]) -> list[int | None]:
     return holding
 
 
-def places_of(calls: Sequence[HostCall], ranges: Sequence[LabelledRange]) -> list[int | None]:
+def places_of(calls: Sequence[HostCall], ranges: Sequence[LabelledRange]) -> Places:
     """Return the index of the innermost range that holds the start of each call. A range without an end goes on for
     ever: what was launched in it must not count for the one around it."""
     for_ever = max(chain((c.end for c in calls), (r.start for r in ranges)), default=0)
-    ranges_of: dict[Hashable, list[int]] = defaultdict(list)
+    ranges_of: IndicesByThread = defaultdict(list)
     for i, each in enumerate(ranges):
         ranges_of[each.thread].append(i)
-    calls_of: dict[Hashable, list[int]] = defaultdict(list)
+    calls_of: IndicesByThread = defaultdict(list)
     for i, call in enumerate(calls):
         calls_of[call.thread].append(i)
-    places: list[int | None] = [None] * len(calls)
+    places: Places = [None] * len(calls)
     for thread, called in calls_of.items():
         of_thread = ranges_of[thread]
         spans = []

@@ -9,9 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, TypeAlias
 
 from gkestimator.core.errors import TableError
+from gkestimator.core.files import input_errors
+from gkestimator.profiling.type_names import Fields
+
+Columns: TypeAlias = "Sequence[tuple[str, type]]"
 
 MAX_FILE_BYTES = 32 * 2**30
 # The longest value SQLite may hand out: names of kernels are some kilobytes at most.
@@ -33,13 +37,16 @@ class SqliteFile:
             if kind in ("table", "view")
         }
 
-    def has(self, table: str) -> bool:
-        """Return whether ``table`` is there. Raises TableError if it is anything but a plain table."""
+    def has(self, table: str, *, at_most: int | None = None) -> bool:
+        """Return whether ``table`` is there. Raises TableError if it is anything but a plain table, and beyond
+        ``at_most`` rows."""
         kind, sql = self._kinds.get(table, (None, ""))
         if kind is None:
             return False
         if kind != "table" or sql.lstrip().upper().startswith("CREATE VIRTUAL"):
             raise TableError(f"{self.path}: {table}: found a view or virtual table, expected a plain table")
+        if at_most is not None:
+            self.count(table, at_most=at_most)
         return True
 
     def columns(self, table: str) -> frozenset[str]:
@@ -59,8 +66,8 @@ class SqliteFile:
     def rows(
         self,
         table: str,
-        required: Sequence[tuple[str, type]],
-        optional: Sequence[tuple[str, type]] = (),
+        required: Columns,
+        optional: Columns = (),
         *,
         where: str = "",
     ) -> Iterator[tuple[Any, ...]]:
@@ -84,15 +91,13 @@ class SqliteFile:
                     self._refuse(table, [*required, *optional], row, allowed)
             yield row
 
-    def dictionaries(self, table: str) -> Iterator[dict[str, Any]]:
+    def dictionaries(self, table: str) -> Iterator[Fields]:
         """Yield every row with all its columns by name, values as they are."""
         names = sorted(self.columns(table))
         for row in self._connection.execute(f"SELECT {', '.join(map(_quoted, names))} FROM {_quoted(table)}"):
             yield dict(zip(names, row, strict=True))
 
-    def _refuse(
-        self, table: str, columns: Sequence[tuple[str, type]], row: tuple[Any, ...], allowed: Sequence[Any]
-    ) -> None:
+    def _refuse(self, table: str, columns: Columns, row: tuple[Any, ...], allowed: Sequence[Any]) -> None:
         for (name, kind), value, kinds in zip(columns, row, allowed, strict=True):
             if type(value) not in kinds:
                 word = {int: "a whole number", float: "a number", str: "text"}[kind]
@@ -134,14 +139,12 @@ def open_sqlite(path: Path, *, limit_s: float) -> Iterator[SqliteFile]:
 
 
 def _check_file(path: Path) -> None:
-    try:
+    with input_errors(path):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise TableError(f"{path}: not a regular file, expected an SQLite export")
         with path.open("rb") as file:
             head = file.read(100)
-    except OSError as e:
-        raise TableError(f"{path}: cannot be read: {e.strerror}") from e
     if status.st_size > MAX_FILE_BYTES:
         raise TableError(f"{path}: {status.st_size:,} bytes, expected at most {MAX_FILE_BYTES:,}")
     if len(head) < 100 or not head.startswith(_MAGIC):

@@ -19,6 +19,7 @@ from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult, RunOptions
 from gkestimator.profiling.running.pace import Pace, limits_of
 from gkestimator.profiling.running.report import ModelCounts, RunReport
 from gkestimator.profiling.running.states import Known, PassQueues, PendingPass
+from gkestimator.profiling.type_names import Names
 
 CRASHES_IN_A_ROW = 3
 LOST_COUNTERS_IN_A_ROW = 2
@@ -71,7 +72,7 @@ class Campaign(RunLog):
         for entry in self.plan.entries:
             self._begin(entry, 0)
 
-    def _passes(self, entry: PlanEntry) -> tuple[str, ...]:
+    def _passes(self, entry: PlanEntry) -> Names:
         """Return what is to be measured of ``entry``, in order: each only where the one before it could be."""
         if entry.model is not None:  # no counters: ncu would replay thousands of launches
             return ("latency", "timeline") if self._records_launches else ("latency",)

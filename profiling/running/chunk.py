@@ -9,7 +9,7 @@ import shutil
 import signal
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from pathlib import Path
 from gkestimator.core.errors import GkestimatorError, OutputError, TableError, one_line
 from gkestimator.jobs.children import last_words, log_end
 from gkestimator.jobs.disk import is_disk_full
-from gkestimator.profiling.captures import Capture, EntryRange
+from gkestimator.profiling.captures import Capture, EntryRange, RangesByEntry
 from gkestimator.profiling.collectors.base import Collector, CollectorError
 from gkestimator.profiling.collectors.claims import false_claim
 from gkestimator.profiling.plan import SweepPlan, write_plan
@@ -27,7 +27,8 @@ from gkestimator.profiling.running.folder import QUALITY_FILE
 from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult
 from gkestimator.profiling.running.machine import Machine, child_device
 from gkestimator.profiling.running.salvage import keep_files, write_draft
-from gkestimator.profiling.running.supervise import Ending, supervise
+from gkestimator.profiling.running.supervise import Ending, StopReason, supervise
+from gkestimator.profiling.type_names import Floats, Names, Texts
 from gkestimator.profiling.variation import judged_variation
 from gkestimator.tables import write_bytes
 
@@ -47,17 +48,17 @@ class _Outcome:
     kind: str
     records: dict[str, EntryRecord]
     line: str | None = None
-    files: tuple[str, ...] = ()
+    files: Names = ()
     capture: Capture | None = None
     problems: list[str] = field(default_factory=list)
-    qualities: dict[str, str] = field(default_factory=dict)
+    qualities: Texts = field(default_factory=dict)
 
     def fail(self, entries: Iterable[str], reason: str) -> None:
         """Record that ``entries`` failed."""
         self.records |= {i: EntryRecord(entry_id=i, status="failed", reason=reason) for i in entries}
 
 
-def run_job(job: ChunkJob, folder: Path, machine: Machine, stop: Callable[[], str | None]) -> ChunkResult:
+def run_job(job: ChunkJob, folder: Path, machine: Machine, stop: StopReason) -> ChunkResult:
     """Measure the entries of ``job`` into ``folder`` (empty, on the disk of the raw folder). ``stop`` as for
     :func:`supervise`. What is in ``folder`` afterwards is a chunk if the result has statuses, else rubbish.
 
@@ -131,9 +132,7 @@ def _disk_is_full(job: ChunkJob, folder: Path) -> bool:
     return shutil.disk_usage(folder).free < job.options.min_free_mb * 2**20
 
 
-def _run(
-    job: ChunkJob, folder: Path, machine: Machine, collector: Collector, stop: Callable[[], str | None]
-) -> Ending:
+def _run(job: ChunkJob, folder: Path, machine: Machine, collector: Collector, stop: StopReason) -> Ending:
     options = job.options
     work = folder / _WORK
     work.mkdir()
@@ -356,7 +355,7 @@ def _judge_qualities(job: ChunkJob, folder: Path, machine: Machine, outcome: _Ou
             outcome.qualities[entry] = machine.judge(samples, record, variation, on_cpu)
 
 
-def repeat_totals_us(record: EntryRecord, ranges: Sequence[EntryRange]) -> tuple[float, ...] | None:
+def repeat_totals_us(record: EntryRecord, ranges: Sequence[EntryRange]) -> Floats | None:
     """Return the microseconds of each repeat: of its launches on the device where a collector saw them and
     their number divides evenly, else of the executor's own pieces, else what the host took. None where
     nothing tells."""
@@ -380,9 +379,9 @@ def repeat_totals_us(record: EntryRecord, ranges: Sequence[EntryRange]) -> tuple
     return None
 
 
-def ranges_of(capture: Capture | None) -> dict[str, list[EntryRange]]:
+def ranges_of(capture: Capture | None) -> RangesByEntry:
     """Return the ranges of a capture by entry."""
-    by_entry: dict[str, list[EntryRange]] = defaultdict(list)
+    by_entry: RangesByEntry = defaultdict(list)
     if capture is not None:
         for measured in capture.ranges:
             by_entry[measured.entry_id].append(measured)

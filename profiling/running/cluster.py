@@ -28,6 +28,7 @@ from gkestimator.profiling.running.local import say_why_left
 from gkestimator.profiling.running.machine import Machine
 from gkestimator.profiling.running.report import RunReport, together
 from gkestimator.profiling.running.run import MeasuringMeans, Request, open_campaign
+from gkestimator.profiling.type_names import Fields, Members, Names, NumberByName
 
 PREFIX = "gkest:"
 ACCELERATOR = "accelerator_type:"
@@ -42,7 +43,7 @@ _LOST_TASKS_IN_A_ROW = 5
 _MOST_SLOTS = 256
 
 
-Nodes = list[Mapping[str, float]]
+Nodes = list[NumberByName]
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +65,7 @@ class _Type:
     def device(self) -> str:
         return "cuda:0" if self.gpu else "cpu"
 
-    def needs(self) -> dict[str, Any]:
+    def needs(self) -> Fields:
         # A trace of the accelerator suffices: the GPU itself is what is counted there.
         share = 0.001 if self.resource.startswith(ACCELERATOR) else 1
         return {"num_gpus": 1 if self.gpu else 0, "resources": {self.resource: share}}
@@ -112,7 +113,7 @@ def _offered(ray: Any) -> dict[str, Nodes]:
     return offered
 
 
-def _names(options: RunOptions, offered: Mapping[str, Any]) -> tuple[str, ...]:
+def _names(options: RunOptions, offered: Members) -> Names:
     own = sorted(r.removeprefix(PREFIX) for r in offered if r.startswith(PREFIX))
     others = sorted(r.removeprefix(ACCELERATOR) for r in offered if r.startswith(ACCELERATOR))
     wanted = options.gpu_types or tuple(own or others)

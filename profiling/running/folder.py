@@ -21,7 +21,9 @@ from gkestimator.profiling.plan import PlanEntry, SweepPlan, write_plan
 from gkestimator.profiling.raw import RunInfo, chunk_folders, document_of, read_chunk, read_run
 from gkestimator.profiling.records import read_records
 from gkestimator.profiling.running.jobs import ChunkJob, ChunkResult
+from gkestimator.profiling.type_names import Texts
 from gkestimator.tables import write_bytes
+from gkestimator.tables.files import output_errors
 
 QUALITY_FILE = "quality.json"
 _NOT_OF_THE_RUNTIME = ("gkestimator", "python", "numpy", "onnx")
@@ -64,12 +66,10 @@ class RawFolder:
     def __enter__(self) -> Self:
         """Make the folder if need be and lock it. Raises UsageError where another run holds it."""
         self._refuse_strange()
-        try:
+        with output_errors(self.path):
             self._new = not self.path.exists()
             self.chunks.path.mkdir(parents=True, exist_ok=True)
             lock = open(self.path / "lock", "a+", encoding="utf-8")
-        except OSError as e:
-            raise OutputError(f"{self.path}: cannot be written: {e.strerror or e}") from e
         try:
             lock_alone(lock, self.path / "lock")
         except BlockingIOError as e:
@@ -201,7 +201,7 @@ def _scraps(path: Path) -> list[str]:
     return [p.name for what in ("run", "plan") for p in path.glob(f".{what}.json.*.tmp")]
 
 
-def _compared(info: RunInfo) -> dict[str, str]:
+def _compared(info: RunInfo) -> Texts:
     """Return what all runs into a folder have in common: what the rows of the whole folder will name. Of
     versions those of the runtime and its libraries; chunks know their profilers."""
     others = {*_NOT_OF_THE_RUNTIME, *collector_names()}
@@ -214,7 +214,7 @@ def _compared(info: RunInfo) -> dict[str, str]:
     }
 
 
-def _qualities(folder: Path) -> dict[str, str]:
+def _qualities(folder: Path) -> Texts:
     path = folder / QUALITY_FILE
     try:
         qualities = json.loads(path.read_text(encoding="utf-8"))

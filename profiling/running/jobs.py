@@ -10,6 +10,7 @@ from gkestimator.core.records import frozen
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.raw import DeviceFacts
 from gkestimator.profiling.running.supervise import Limits
+from gkestimator.profiling.type_names import Names, TextByName
 
 MAX_CHUNK_ENTRIES = 200
 ENGINES = ("local", "ray")
@@ -37,9 +38,9 @@ class RunOptions:
 
     executor: str | None = None
     collector: str = "auto"
-    devices: tuple[str, ...] = ()
+    devices: Names = ()
     engine: str = "local"
-    gpu_types: tuple[str, ...] = ()
+    gpu_types: Names = ()
     repeats: int | None = None
     warmup: int | None = None
     min_ms: float | None = None
@@ -125,8 +126,8 @@ class ChunkResult:
     """
 
     kind: str
-    statuses: Mapping[str, str] = field(default_factory=dict)
-    qualities: Mapping[str, str] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    statuses: TextByName = field(default_factory=dict)
+    qualities: TextByName = field(default_factory=dict)
+    reasons: TextByName = field(default_factory=dict)
     line: str | None = None
     working_s: float | None = None

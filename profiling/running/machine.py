@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from gkestimator.profiling.cuda_driver import cuda_device_count
 from gkestimator.profiling.device import device_facts
 from gkestimator.profiling.environment import EnvironmentSampler, judge
 from gkestimator.profiling.nvml import NvmlError, NvmlGpu
-from gkestimator.profiling.raw import DeviceFacts, EnvironmentSample
-from gkestimator.profiling.records import EntryRecord
+from gkestimator.profiling.raw import DeviceFacts
+from gkestimator.profiling.type_names import Names, TextByName, Texts
+from gkestimator.profiling.variation import Judge
 
 _QUERY_S = 30.0
 _IMPORT_S = 300.0
@@ -61,7 +62,7 @@ def _visible() -> list[str] | None:
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
-def child_device(device: str, facts: DeviceFacts | None = None) -> tuple[str, dict[str, str]]:
+def child_device(device: str, facts: DeviceFacts | None = None) -> tuple[str, Texts]:
     """Return the device as its child is to know it, and the variables that let the child see that GPU alone: by its
     UUID where that is known, for numbers depend on who counts (CUDA: the fastest first, NVML: by the bus)."""
     if not device.startswith("cuda:"):
@@ -97,7 +98,7 @@ def _listed(uuid: str | None) -> bool | None:
     return done.returncode == 0 and (uuid or "GPU ").encode() in done.stdout
 
 
-def executor_versions(executor: str, device: str) -> Mapping[str, str]:
+def executor_versions(executor: str, device: str) -> TextByName:
     """Ask a runtime for its version and those of its libraries, in a process of its own, so that nothing of
     it stays here. Raises UsageError in one line where it cannot be loaded for ``device``."""
     visible_device, variables = child_device(device)
@@ -121,7 +122,7 @@ def executor_versions(executor: str, device: str) -> Mapping[str, str]:
     return {str(name): str(version) for name, version in json.loads(last).items()}
 
 
-def python_versions() -> dict[str, str]:
+def python_versions() -> Texts:
     """Return the versions of this tool and of what every run depends on."""
     versions = {"python": platform.python_version()}
     for name in ("gkestimator", "numpy", "onnx"):
@@ -135,15 +136,15 @@ class Machine:
     """Hold what a run asks of the machine it is on: the real one by default; tests put fakes in its place.
     ``child``: the command that runs entries; empty: that of this Python."""
 
-    child: tuple[str, ...] = ()
+    child: Names = ()
     collector: Callable[[str, str, str], Collector] = _collector
     probe: Callable[[str, str], str | None] = _probe
     facts: Callable[[str], DeviceFacts] = device_facts
-    versions: Callable[[str, str], Mapping[str, str]] = executor_versions
+    versions: Callable[[str, str], TextByName] = executor_versions
     gpus: Callable[[], int] = cuda_device_count
     present: Callable[[DeviceFacts], bool | None] = device_present
     sampler: Callable[[DeviceFacts, Path], AbstractContextManager[Any]] = EnvironmentSampler
-    judge: Callable[[Sequence[EnvironmentSample], EntryRecord, float | None, bool], str] = judge
+    judge: Judge = judge
 
     def child_command(self) -> list[str]:
         """Return the beginning of the child's command line."""

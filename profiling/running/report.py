@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gkestimator.core.records import frozen
+from gkestimator.profiling.type_names import Fields, Names
 
 
 @frozen
@@ -44,8 +44,8 @@ class RunReport:
     minutes: float = 0.0
     stopped: str | None = None
     stop_status: int = 0
-    problems: tuple[str, ...] = ()
-    messages: tuple[str, ...] = ()
+    problems: Names = ()
+    messages: Names = ()
     parts: tuple[RunReport, ...] = ()
     counters_left: int = 0
     whole: ModelCounts = NO_MODELS
@@ -81,7 +81,7 @@ class RunReport:
             )
         return line
 
-    def words(self) -> tuple[str, ...]:
+    def words(self) -> Names:
         """Return closing lines for people."""
         if self.parts:
             return tuple(w for p in self.parts for w in p.words())
@@ -120,7 +120,7 @@ def together(raw: str, parts: tuple[RunReport, ...]) -> RunReport:
     return RunReport(raw=raw, minutes=minutes, parts=parts, whole=ModelCounts(**models), **counts)
 
 
-def _sums(records: Sequence[object], names: Sequence[str]) -> dict[str, Any]:
+def _sums(records: Sequence[object], names: Sequence[str]) -> Fields:
     return {name: sum(getattr(record, name) for record in records) for name in names}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from gkestimator.profiling.running.local import work_off
 from gkestimator.profiling.running.machine import Machine, python_versions
 from gkestimator.profiling.running.report import RunReport
 from gkestimator.profiling.running.salvage import salvage
+from gkestimator.profiling.type_names import Names, TextByName
 
 _DEVICE = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,2})")
 
@@ -78,8 +79,8 @@ class MeasuringMeans:
     collector: str
     counters: str | None
     facts: tuple[DeviceFacts, ...]
-    versions: Mapping[str, str]
-    messages: tuple[str, ...] = ()
+    versions: TextByName
+    messages: Names = ()
 
 
 def find_means(request: Request, devices: Sequence[str], machine: Machine) -> MeasuringMeans:
@@ -91,7 +92,7 @@ def find_means(request: Request, devices: Sequence[str], machine: Machine) -> Me
         raise UsageError(
             f"device: found {' and '.join(names)}, expected GPUs of one type; give each type a folder of its own"
         )
-    messages: tuple[str, ...] = ()
+    messages: Names = ()
     if serves_counters_alone(request.collector):
         collector = machine.collector(AUTO, devices[0], "timeline")  # counters need launches to belong to
         counters: Collector | None = machine.collector(request.collector, devices[0], "counters")
@@ -112,7 +113,7 @@ def find_means(request: Request, devices: Sequence[str], machine: Machine) -> Me
     )
 
 
-def _counters(wanted: int, device: str, machine: Machine) -> tuple[Collector | None, tuple[str, ...]]:
+def _counters(wanted: int, device: str, machine: Machine) -> tuple[Collector | None, Names]:
     if not wanted:
         return None, ()
     if device == "cpu":
@@ -206,7 +207,7 @@ def _say_what_is_left_out(campaign: Campaign, means: MeasuringMeans, counting: s
         )
 
 
-def choose_devices(asked: Sequence[str], machine: Machine) -> tuple[str, ...]:
+def choose_devices(asked: Sequence[str], machine: Machine) -> Names:
     """Return ``cpu``, ``cuda:0``, ... as asked; ``all``: every GPU; nothing: the first GPU, the CPU where there is
     none. Raises UsageError."""
     count = machine.gpus()

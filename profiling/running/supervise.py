@@ -7,13 +7,17 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.jobs.children import bound_log, end_guarded, start_guarded
 from gkestimator.jobs.guard import descendants
 from gkestimator.profiling.collectors.base import CollectorError
+from gkestimator.profiling.type_names import TextByName
+
+StopReason: TypeAlias = "Callable[[], str | None]"
 
 _POLL_S = 0.05
 _MOST_LOG_BYTES = 32 * 2**20
@@ -113,9 +117,9 @@ def supervise(
     records: Path,
     log: Path,
     folder: Path,
-    environment: Mapping[str, str],
+    environment: TextByName,
     limits: Limits,
-    stop: Callable[[], str | None],
+    stop: StopReason,
 ) -> Ending:
     """Run ``command`` (which runs ``child``) in ``folder`` until it ends or must end.
 
@@ -136,7 +140,7 @@ def supervise(
 
 
 def _loop(
-    process: subprocess.Popen[bytes], watch: _Watch, log: Path, limits: Limits, stop: Callable[[], str | None]
+    process: subprocess.Popen[bytes], watch: _Watch, log: Path, limits: Limits, stop: StopReason
 ) -> Ending:
     why = "ended"
     closing: float | None = None  # since when the profiler alone has been at work

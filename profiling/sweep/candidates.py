@@ -14,6 +14,7 @@ from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.hardware.runtimes.profiles import load_runtime, resolve_dtype
 from gkestimator.lowering import LoweringOptions, lower_each
 from gkestimator.onnx_io.fragment_models import fragment_graph
+from gkestimator.operators.registry import Kernels
 from gkestimator.profiling.plan import entry_id
 from gkestimator.profiling.sweep.precision import in_dtype, native_dtype
 
@@ -31,7 +32,7 @@ class SweepCandidate:
     fragment: Fragment
     dtype: str
     source: str
-    kernels: tuple[Kernel, ...]
+    kernels: Kernels
     nbytes: int
 
 
@@ -77,7 +78,7 @@ class CandidateCollector:
             self.left_out[f"{fragment.op_type}: {e}"] += 1
             return []
         made: list[int] = []
-        known: list[tuple[Kernel, ...]] = []
+        known: list[Kernels] = []
         for word, graph in zip(words, graphs, strict=True):
             kernels = tuple(k for step in graph.steps for k in step.kernels)
             if not kernels:

@@ -14,6 +14,7 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor, JsonAttribute
 from gkestimator.core.graph import Attribute, Operator, Tensor, Value
+from gkestimator.profiling.type_names import Ints
 
 Entering: TypeAlias = "Callable[[Operator, int, Tensor, str], FragmentTensor]"
 """What goes in for a tensor that no operator of a fragment makes: the first operator that reads it, at which position,
@@ -39,7 +40,7 @@ def tensor_of(value: Value | None) -> Tensor:
     return value
 
 
-def _looked_up(op: Operator, position: int) -> tuple[int, ...]:
+def _looked_up(op: Operator, position: int) -> Ints:
     """Return the shape of what indices look up, of one dimension at least."""
     data = op.inputs[position]
     if not isinstance(data, Tensor) or not data.shape:
@@ -87,42 +88,47 @@ def _table(position: int) -> Callable[[Operator], int]:
     return below
 
 
-_INDICES: Mapping[tuple[str, str, int], Callable[[Operator], int]] = MappingProxyType(
+_INDICES: Mapping[str, Callable[[Operator], int]] = MappingProxyType(
     {
-        ("", "Gather", 1): _along_axis,
-        ("", "GatherElements", 1): _along_axis,
-        ("", "ScatterElements", 1): _along_axis,
-        ("", "Scatter", 1): _along_axis,
-        ("", "TensorScatter", 2): lambda _: 1,
-        ("", "GatherND", 1): _along_every_axis,
-        ("", "ScatterND", 1): _along_every_axis,
-        ("", "OneHot", 0): _depth,
-        ("", "RoiAlign", 2): _table(0),
-        ("com.microsoft", "EmbedLayerNormalization", 0): _table(2),
-        ("com.microsoft", "EmbedLayerNormalization", 1): _table(4),
+        "Gather 1": _along_axis,
+        "GatherElements 1": _along_axis,
+        "ScatterElements 1": _along_axis,
+        "Scatter 1": _along_axis,
+        "TensorScatter 2": lambda _: 1,
+        "GatherND 1": _along_every_axis,
+        "ScatterND 1": _along_every_axis,
+        "OneHot 0": _depth,
+        "RoiAlign 2": _table(0),
+        "com.microsoft EmbedLayerNormalization 0": _table(2),
+        "com.microsoft EmbedLayerNormalization 1": _table(4),
     }
 )
-"""Inputs whose whole numbers look something up: what they must stay below."""
+"""Inputs (operator, position) whose whole numbers look something up: what they must stay below."""
 _POSITIVE = frozenset(
     {
-        ("", "Sqrt", 0),
-        ("", "Log", 0),
-        ("", "Reciprocal", 0),
-        ("", "Pow", 0),
-        ("", "Div", 1),
-        ("", "Mod", 1),
-        ("", "BatchNormalization", 4),
-        ("gkestimator", "Rsqrt", 0),
+        "Sqrt 0",
+        "Log 0",
+        "Reciprocal 0",
+        "Pow 0",
+        "Div 1",
+        "Mod 1",
+        "BatchNormalization 4",
+        "gkestimator Rsqrt 0",
     }
 )
-_DECIDING = frozenset({("", "Resize", 1), ("", "Resize", 2), ("", "Upsample", 1), ("", "RoiAlign", 1)})
+_DECIDING = frozenset({"Resize 1", "Resize 2", "Upsample 1", "RoiAlign 1"})
 """Float inputs whose values decide what is calculated, besides those of one element."""
+
+
+def _input_of(op: Operator, position: int) -> str:
+    """Return the input as the tables above name it."""
+    return f"{op.domain} {op.op_type} {position}".lstrip()
 
 
 def index_bound(op: Operator, position: int) -> int | None:
     """Return what whole numbers at input ``position`` of ``op`` must stay below, for they look something up; None where
     they look nothing up. Raises NotAFragmentError."""
-    below = _INDICES.get((op.domain, op.op_type, position))
+    below = _INDICES.get(_input_of(op, position))
     if below is None:
         return None
     return max(1, below(op))
@@ -223,7 +229,7 @@ def entering(op: Operator, position: int, tensor: Tensor, name: str) -> Fragment
         return replace(plain, fill="index", below=_INDICES_BELOW if below is None else below)
     if not dtype.is_floating:
         raise NotAFragmentError(f"tensors of type {dtype}")
-    if (op.domain, op.op_type, position) in _POSITIVE:
+    if _input_of(op, position) in _POSITIVE:
         return replace(plain, fill="positive")
     return plain
 
@@ -233,7 +239,7 @@ def constant_of(
 ) -> FragmentTensor | None:
     """Return ``tensor`` with its values, where they are known, at most ``most``, and have to be kept: whole numbers and
     truth values, scales, and up to ``floats`` other floats."""
-    if (op.domain, op.op_type, position) in _DECIDING:
+    if _input_of(op, position) in _DECIDING:
         floats = most
     value = tensor.value
     if value is None or value.dtype == object or value.size != tensor.elements or value.size > most:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,15 +19,19 @@ from gkestimator.core.graph import Operator, OperatorGraph, Tensor
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.core.naming import distinct_names
 from gkestimator.hardware.runtimes import runtime_traits
+from gkestimator.jobs.stopping import Progress
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.lowering.calls import OWN_BIAS, UNFOLDED, UNKNOWN, Calls, list_calls
 from gkestimator.lowering.patterns import Match, find_matches
 from gkestimator.onnx_io import read_model
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.operators.records import traits_of
+from gkestimator.operators.registry import Kernels
 from gkestimator.profiling.sweep.extraction import NotAFragmentError, fragment_of, tensor_of
+from gkestimator.profiling.type_names import CountByName, Ints
 
-Progress = Callable[[str, int, int], None]
+Candidates: TypeAlias = "Iterator[Callable[[], Fragment]]"
+
 COPY_PATTERN = "contiguous_copy"
 VIEWED_PATTERN = "after_views"  # an operator that works otherwise on strided memory, with the views before it
 _FEW_VIEWS = 8
@@ -39,7 +44,7 @@ class ModelCall:
     model's name and batch."""
 
     fragment: Fragment
-    kernels: tuple[Kernel, ...]
+    kernels: Kernels
     launches: Counter[tuple[str, int]] = field(default_factory=Counter)
 
 
@@ -60,7 +65,7 @@ def sweep_models(
     *,
     options: LoweringOptions,
     batch_sizes: Sequence[int] | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: CountByName | None = None,
     progress: Progress | None = None,
 ) -> ModelSweep:
     """Return the calls of every file at every batch size (None: as exported), under ``options`` in float32.
@@ -121,7 +126,7 @@ def sweep_graph(sweep: ModelSweep, name: str, graph: OperatorGraph, options: Low
 class _Answers:
     """Hold the fragments that stand for a call, with their kernels, and why some kernels have none."""
 
-    fragments: list[tuple[Fragment, tuple[Kernel, ...]]] = field(default_factory=list)
+    fragments: list[tuple[Fragment, Kernels]] = field(default_factory=list)
     problem: str | None = None
 
     def note(self, problem: str) -> None:
@@ -143,7 +148,7 @@ class _Finder:
             for value in op.outputs:
                 if isinstance(value, Tensor):
                     self._producer[value.name] = op
-        self._lowered: dict[str, tuple[Kernel, ...]] = {}
+        self._lowered: dict[str, Kernels] = {}
         self._known: dict[tuple[int, int], _Answers] = {}
 
     def repeat(self, at: int) -> int:
@@ -153,7 +158,7 @@ class _Finder:
             return head.operator.repeat
         return head.repeat
 
-    def launches(self, at: int) -> tuple[Kernel, ...]:
+    def launches(self, at: int) -> Kernels:
         """Return all kernels of the call, the BatchNorm that an exporter folded in included."""
         kernels = self._calls.kernels[at]
         norm = self._calls.norms.get(at)
@@ -173,7 +178,7 @@ class _Finder:
             self._known[key] = self._answers(at, head, kernels)
         return self._known[key]
 
-    def _answers(self, at: int, head: Operator | Match, kernels: tuple[Kernel, ...]) -> _Answers:
+    def _answers(self, at: int, head: Operator | Match, kernels: Kernels) -> _Answers:
         # Kernels are ticked off: a fragment that launches anything else stands for another operator.
         missing = Counter(map(_physical, kernels))
         answers = _Answers()
@@ -199,7 +204,7 @@ class _Finder:
         answers.note("operators whose kernels depend on what surrounds them")
         return answers
 
-    def _kernels(self, fragment: Fragment) -> tuple[Kernel, ...]:
+    def _kernels(self, fragment: Fragment) -> Kernels:
         text = fragment.text()
         if text not in self._lowered:
             steps = lower(fragment_graph(fragment), self._options).steps
@@ -209,7 +214,7 @@ class _Finder:
     def _covered(self, match: Match) -> list[Operator]:
         return [self._graph.operators[i] for i in match.covered]
 
-    def _candidates(self, at: int, head: Operator | Match) -> Iterator[Callable[[], Fragment]]:
+    def _candidates(self, at: int, head: Operator | Match) -> Candidates:
         """Yield in order of preference: the one operator that a match stands for, then its nodes; then copies."""
         if isinstance(head, Match):
             yield from self._of_match(head)
@@ -222,7 +227,7 @@ class _Finder:
         if self._eager:
             yield from self._copies(at)
 
-    def _of_match(self, match: Match) -> Iterator[Callable[[], Fragment]]:
+    def _of_match(self, match: Match) -> Candidates:
         operator = match.operator
         if self._eager and not operator.domain and match.name != "silu":
             yield lambda: fragment_of([_valid(operator)])
@@ -230,7 +235,7 @@ class _Finder:
         if operator.domain == "com.microsoft":  # what onnxruntime does not fuse at the end of a graph
             yield lambda: fragment_of([operator])
 
-    def _copies(self, at: int) -> Iterator[Callable[[], Fragment]]:
+    def _copies(self, at: int) -> Candidates:
         """Yield the views behind each input of the call, ended by a Reshape that cannot be one."""
         head = self._calls.heads[at]
         if isinstance(head, Operator):
@@ -274,7 +279,7 @@ def _valid(op: Operator) -> Operator:
     return _replaced(op, inputs=tuple(inputs))
 
 
-def _own(name: str, tensor: Tensor, shape: tuple[int, ...], *, weight: bool = False) -> Tensor:
+def _own(name: str, tensor: Tensor, shape: Ints, *, weight: bool = False) -> Tensor:
     return Tensor(name=name, dtype=tensor.dtype, shape=shape, storage=name, is_weight=weight)
 
 

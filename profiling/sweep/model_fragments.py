@@ -27,6 +27,7 @@ from gkestimator.profiling.sweep.extraction import (
     index_bound,
     tensor_of,
 )
+from gkestimator.profiling.type_names import CountByName, Ints, Names, Texts
 
 _MOST_VALUES = 4096  # a fragment's own limit; tables of relative positions have 2,401
 _MOST_FLOATS = 64
@@ -45,7 +46,7 @@ _HAND_ON = (
     "ReduceMax ReduceMin Reshape ReverseSequence Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu "
     "Unique Unsqueeze"
 )
-_CARRIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
+_CARRIES: Mapping[str, Ints] = MappingProxyType(
     dict.fromkeys(_HAND_ON.split(), (0,))
     | dict.fromkeys(("Concat", "Max", "Min"), _ALL)
     | {"Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2)}
@@ -53,7 +54,7 @@ _CARRIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
 """Operators whose results hold no numbers but those of their inputs at these positions."""
 
 
-def model_patterns(names: Iterable[str]) -> tuple[str, ...]:
+def model_patterns(names: Iterable[str]) -> Names:
     """Return what the fragments of models of these names are called: as far as a pattern may hold the name, all
     different."""
     patterns: list[str] = []
@@ -205,7 +206,7 @@ def _largest_free(op: Operator, taken: Collection[str]) -> str | None:
     return min(free, key=lambda tensor: (tensor.is_weight, -tensor.elements)).name
 
 
-def _without_sequences(operators: Iterable[Operator]) -> tuple[list[Operator], dict[str, str]]:
+def _without_sequences(operators: Iterable[Operator]) -> tuple[list[Operator], Texts]:
     """Return SplitToSequence whose pieces are taken out by SequenceAt as the Split that it is, and what the pieces are
     called now. Raises NotAFragmentError for every other sequence."""
     pieces: dict[str, tuple[Tensor, ...]] = {}
@@ -296,7 +297,7 @@ def _with_own_target(op: Operator) -> Operator:
     return replace(op, inputs=(source, own, *op.inputs[2:]))
 
 
-def _reshaped(op: Operator, asked: Sequence[int], shape: tuple[int, ...]) -> bool:
+def _reshaped(op: Operator, asked: Sequence[int], shape: Ints) -> bool:
     """Return True where a Reshape that asks for ``asked`` may give ``shape``."""
     if len(asked) != len(shape):
         return False
@@ -307,12 +308,12 @@ def _reshaped(op: Operator, asked: Sequence[int], shape: tuple[int, ...]) -> boo
     return True
 
 
-def _sharing(operators: Iterable[Operator], weights: Mapping[str, int]) -> list[Operator]:
+def _sharing(operators: Iterable[Operator], weights: CountByName) -> list[Operator]:
     """Return the operators with views of a whole weight in one shape as one tensor, as they are one allocation.
 
     Which of them it is matters to nothing but the values, and those are drawn at random. A view of a part stays apart.
     """
-    first: dict[tuple[str, DType, tuple[int, ...]], Tensor] = {}
+    first: dict[tuple[str, DType, Ints], Tensor] = {}
 
     def canonical(value: Value | None) -> Value | None:
         if not isinstance(value, Tensor) or not value.is_weight or value.nbytes != weights.get(value.storage):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from itertools import chain
 from pathlib import Path
@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from gkestimator.core.errors import GkestimatorError, UsageError
-from gkestimator.core.kernels import Kernel
 from gkestimator.core.naming import find_models
 from gkestimator.core.records import frozen
 from gkestimator.estimation.sources import load_bundles
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.hardware.runtimes import RUNTIMES, runtime_words
+from gkestimator.jobs.stopping import Progress
+from gkestimator.operators.registry import Kernels
 from gkestimator.profiling.plan import DTYPES, MAX_ENTRIES, PlanEntry, SweepPlan
 from gkestimator.profiling.sweep.candidates import CandidateCollector, SweepCandidate, lowering_options
 from gkestimator.profiling.sweep.catalogue import catalogue
@@ -33,8 +34,8 @@ from gkestimator.profiling.sweep.cost import (
 from gkestimator.profiling.sweep.from_models import ModelSweep, sweep_models
 from gkestimator.profiling.sweep.summary import messages_of
 from gkestimator.profiling.sweep.valuation import Valued, value
+from gkestimator.profiling.type_names import CountByName, Names
 
-Progress = Callable[[str, int, int], None]
 DEFAULT_MINUTES = 10.0
 _LEAST_CANDIDATES = 10_000  # a sweep of every precision has as many to choose from, whatever the budget
 _SPARE = 1.3  # candidates per entry asked for
@@ -68,7 +69,7 @@ class PlanRequest:
     cpu: bool = False
     dtypes: Sequence[str] | None = None
     batch_sizes: Sequence[int] | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
+    dims: CountByName = field(default_factory=dict)
     minutes: float | None = None
     entries: int | None = None
     counters: float = 0.15
@@ -129,7 +130,7 @@ class Planned:
 
     plan: SweepPlan
     failures: tuple[tuple[Path, GkestimatorError], ...]
-    messages: tuple[str, ...]
+    messages: Names
 
 
 def make_plan(request: PlanRequest, progress: Progress | None = None) -> Planned:
@@ -189,7 +190,7 @@ def make_plan(request: PlanRequest, progress: Progress | None = None) -> Planned
     return Planned(plan=plan, failures=failures, messages=messages)
 
 
-def _dtypes(request: PlanRequest, gpu: GpuSpec) -> tuple[str, ...]:
+def _dtypes(request: PlanRequest, gpu: GpuSpec) -> Names:
     """Return the words asked for, in the order of ``DTYPES``; None: all that the GPU has."""
     if request.dtypes is not None:
         return tuple(d for d in DTYPES if d in request.dtypes)
@@ -239,7 +240,7 @@ def _model_order(
         parts = [us / totals[place] for place, us in mine.items() if us > 0]
         shares.append(sum(parts))
     # The same kernels under another operator tell nothing new.
-    seen: set[tuple[Kernel, ...]] = set()
+    seen: set[Kernels] = set()
     new: list[int] = []
     again: list[int] = []
     for position in np.argsort(np.negative(shares), kind="stable").tolist():

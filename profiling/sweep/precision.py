@@ -12,6 +12,7 @@ import onnx
 from gkestimator.core.dtypes import DType
 from gkestimator.core.fragments import Fragment, FragmentNode, FragmentTensor
 from gkestimator.onnx_io.fragment_models import element_type
+from gkestimator.profiling.type_names import CountByName
 
 HALVES: Mapping[str, DType] = MappingProxyType({"fp16": DType.FLOAT16, "bf16": DType.BFLOAT16})
 _FLOAT_NUMBER = element_type(DType.FLOAT)
@@ -102,7 +103,7 @@ def _retyped(node: FragmentNode, half: DType) -> FragmentNode:
     return replace(node, attributes={**node.attributes, **changed})
 
 
-def _opsets(fragment: Fragment, half: DType) -> Mapping[str, int]:
+def _opsets(fragment: Fragment, half: DType) -> CountByName:
     opset = fragment.opsets.get("", 0)
     nodes = [n for n in fragment.nodes if not n.domain]
     if half is not DType.BFLOAT16 or opset >= _BFLOAT16_OPSET:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 from gkestimator.profiling.plan import SweepPlan
 from gkestimator.profiling.sweep.cost import GENERIC_GPU
+from gkestimator.profiling.type_names import CountByName, Names
 
 
 def duration_words(seconds: float) -> str:
@@ -24,7 +24,7 @@ def expected_words(plan: SweepPlan, *, cpu: bool) -> str:
     return f"about {duration_words(plan.estimated_s or 0.0)} on {on}"
 
 
-def _listed(counts: Mapping[str, int], most: int = 12) -> str:
+def _listed(counts: CountByName, most: int = 12) -> str:
     # The most frequent first: what does not fit into the line is the least of it.
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     shown = ", ".join(f"{name} {count}" for name, count in ordered[:most])
@@ -40,8 +40,8 @@ def messages_of(
     cpu: bool,
     candidates: int,
     cut_models: int,
-    left_out: Mapping[str, int],
-) -> tuple[str, ...]:
+    left_out: CountByName,
+) -> Names:
     """Return lines for people, the most important one last."""
     lines = []
     if note is not None and plan.gpu is not None:

@@ -15,10 +15,11 @@ from gkestimator.kernel_models.features.vector import feature_matrix
 from gkestimator.profiling.sweep.candidates import SweepCandidate
 from gkestimator.profiling.sweep.choice import standardised
 from gkestimator.profiling.sweep.cost import cpu_s, cpu_slowness
+from gkestimator.profiling.type_names import NumberByName, TextByName
 
 GroupKey = tuple[str, str]
 
-FAMILY_SHARES: Mapping[str, float] = MappingProxyType(
+FAMILY_SHARES: NumberByName = MappingProxyType(
     {
         Family.CONV: 22.0,
         Family.LINEAR: 18.0,
@@ -42,10 +43,10 @@ FAMILY_SHARES: Mapping[str, float] = MappingProxyType(
 )
 """Percent of the entries by family, about as models spend their time and as hard as the family is to predict (library
 kernels change with every shape, memory-bound ones do not). Families that are not named count 0.5."""
-DTYPE_SHARES: Mapping[str, float] = MappingProxyType({"fp32": 1.0, "tf32": 0.7, "fp16": 1.0, "bf16": 0.4})
+DTYPE_SHARES: NumberByName = MappingProxyType({"fp32": 1.0, "tf32": 0.7, "fp16": 1.0, "bf16": 0.4})
 """bf16 kernels are those of fp16 in all but few cases, so they are sampled thinner."""
-_SOURCE_WEIGHTS: Mapping[str, float] = MappingProxyType({"corner": 0.8, "sampled": 0.8})
-_FEATURES: Mapping[str, str] = MappingProxyType(
+_SOURCE_WEIGHTS: NumberByName = MappingProxyType({"corner": 0.8, "sampled": 0.8})
+_FEATURES: TextByName = MappingProxyType(
     {
         Family.LINEAR: "matrix",
         Family.BMM: "matrix",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from gkestimator.core.fragments import Fragment
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.naming import distinct_names, find_models
 from gkestimator.core.records import frozen
+from gkestimator.jobs.stopping import Progress
 from gkestimator.onnx_io import Model, read_model
 from gkestimator.profiling.plan import MAX_ENTRIES, ModelPoint, PlanEntry, SweepPlan, entry_id
 from gkestimator.profiling.sweep.extraction import NotAFragmentError
@@ -20,8 +21,8 @@ from gkestimator.profiling.sweep.model_prices import Prices
 from gkestimator.profiling.sweep.planning import Planned, PlanRequest
 from gkestimator.profiling.sweep.precision import in_dtype, native_dtype
 from gkestimator.profiling.sweep.summary import expected_words
+from gkestimator.profiling.type_names import CountByName, Names, Texts
 
-Progress = Callable[[str, int, int], None]
 _DTYPES = ("fp32", "fp16", "tf32", "bf16")
 """As they alternate; the first two unless others are asked for, on a CPU the first alone."""
 _FIRST = (1, 8, 32)
@@ -98,10 +99,10 @@ class _Maker:
     points: list[_Point] = field(default_factory=list)
     failures: list[tuple[Path, GkestimatorError]] = field(default_factory=list)
     dims_met: set[str] = field(default_factory=set)
-    same: dict[str, str] = field(default_factory=dict)
+    same: Texts = field(default_factory=dict)
     too_large: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    halves: dict[str, str] = field(default_factory=dict)
-    _seen: dict[str, str] = field(default_factory=dict)  # digests of fragments without a name: whose they are
+    halves: Texts = field(default_factory=dict)
+    _seen: Texts = field(default_factory=dict)  # digests of fragments without a name: whose they are
 
     def add(self, path: Path, name: str, pattern: str) -> None:
         """Add the points of one model. Why some are missing is told once, with the batch sizes unless it is all."""
@@ -133,7 +134,7 @@ class _Maker:
                 where = f" (batch size {', '.join(map(str, mine))})"
             self.failures.append((path, ModelError(f"{reason}{where}")))
 
-    def _point(self, model: Model, size: int | None, dims: Mapping[str, int], pattern: str) -> None:
+    def _point(self, model: Model, size: int | None, dims: CountByName, pattern: str) -> None:
         graph = model.bind(batch_size=size, dims=dims)
         fragment = model_fragment(graph, pattern)
         # The pattern holds the name: without it equal graphs are equal.
@@ -200,7 +201,7 @@ class _Maker:
         return lines
 
 
-def _dtypes(request: PlanRequest) -> tuple[str, ...]:
+def _dtypes(request: PlanRequest) -> Names:
     if request.dtypes is not None:
         return tuple(d for d in _DTYPES if d in request.dtypes)
     if request.cpu:
@@ -222,9 +223,7 @@ def _within(request: PlanRequest, ordered: Sequence[PlanEntry]) -> list[PlanEntr
     return entries
 
 
-def _messages(
-    request: PlanRequest, prices: Prices, maker: _Maker, plan: SweepPlan, candidates: int
-) -> tuple[str, ...]:
+def _messages(request: PlanRequest, prices: Prices, maker: _Maker, plan: SweepPlan, candidates: int) -> Names:
     """Return lines for people, the most important one last."""
     lines = []
     if prices.note is not None and plan.gpu is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from gkestimator.profiling.building.entries import MeasuredEntry, MeasuredLatenc
 from gkestimator.profiling.plan import PlanEntry
 from gkestimator.profiling.records import MemoryUse
 from gkestimator.profiling.tabling.use import LaunchUse, launch_use
+from gkestimator.profiling.type_names import Fields
 from gkestimator.tables import Requirement
 
 
@@ -138,11 +138,11 @@ def measured_row(measured: MeasuredModel) -> Requirement:
     )
 
 
-def _columns(use: LaunchUse | None) -> dict[str, Any]:
+def _columns(use: LaunchUse | None) -> Fields:
     return {name: getattr(use, name, None) for name in _OF_USE}
 
 
-def _memory(use: MemoryUse | None, measured: MeasuredModel) -> dict[str, Any]:
+def _memory(use: MemoryUse | None, measured: MeasuredModel) -> Fields:
     """Return the columns of measured memory, and what memory in the row is from."""
     reserved = None if use is None else use.reserved_bytes
     device = None if use is None else use.device_bytes

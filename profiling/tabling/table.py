@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from gkestimator.core.errors import TableError
 from gkestimator.core.records import frozen
@@ -28,6 +27,7 @@ from gkestimator.profiling.building.provenance import (
     source_of_raw,
 )
 from gkestimator.profiling.tabling.row import MeasuredModel, measured_row, work_of
+from gkestimator.profiling.type_names import Fields, Names, Paths
 from gkestimator.tables import REQUIREMENTS, Requirement, render
 from gkestimator.tables.files import json_bytes
 from gkestimator.tables.together import write_together
@@ -45,10 +45,10 @@ class TableResult:
     used, one line each (the exit status is 1 if there are any); ``notes``: what else is worth saying."""
 
     rows: tuple[Requirement, ...]
-    files: tuple[Path, ...]
-    gpu_files: tuple[Path, ...]
-    notes: tuple[str, ...]
-    problems: tuple[str, ...]
+    files: Paths
+    gpu_files: Paths
+    notes: Names
+    problems: Names
 
     @property
     def exit_status(self) -> int:
@@ -185,7 +185,7 @@ def _rows(
     return [row for row, _ in by_key.values()], [model for _, model in by_key.values()]
 
 
-def _counts(rows: Sequence[Requirement], chosen: Sequence[MeasuredModel]) -> dict[str, Any]:
+def _counts(rows: Sequence[Requirement], chosen: Sequence[MeasuredModel]) -> Fields:
     """Return what the table holds, for its provenance."""
     return {
         "rows": len(rows),
@@ -264,7 +264,7 @@ def _unfolds(row: Requirement) -> bool:
     return traits is not None and traits.unfolds_batchnorm
 
 
-def closing_words(result: TableResult) -> tuple[str, ...]:
+def closing_words(result: TableResult) -> Names:
     """Say how to compare the table with estimates: as what ran, which is the file's operators as they are."""
     table = result.files[0]
     specs = "".join(f" --gpu-spec {f}" for f in result.gpu_files)

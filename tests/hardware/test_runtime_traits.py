@@ -113,7 +113,7 @@ def run(folder: Path, *arguments: str) -> str:
 @pytest.mark.slow
 def test_a_new_runtime_is_a_record_an_entry_and_its_figures(copy_with_a_runtime: Path) -> None:
     folder = copy_with_a_runtime
-    assert "[torch|onnxruntime|thirdruntime]" in run(folder, "estimate", "--help")
+    assert "[onnxruntime|thirdruntime|torch]" in run(folder, "estimate", "--help")
     write_model(folder / "model.onnx")
     run(folder, "estimate", "model.onnx", "--gpu", "T4", "--runtime", "thirdruntime", "-o", "rows.csv")
     assert "thirdruntime" in (folder / "rows.csv").read_text(encoding="utf-8")

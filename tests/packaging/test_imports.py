@@ -25,6 +25,7 @@ THIRD_PARTY_AT_START = {
     "from gkestimator.cli import run; run(['compare', '--help'])": {"click"},
     "from gkestimator.cli import run; run(['lengths', '--help'])": {"click"},
     "from gkestimator.cli import run; run(['merge', '--help'])": {"click"},
+    "from gkestimator.cli import run; run(['export', '--help'])": {"click"},
     "from gkestimator.cli import run; run(['gpus'])": {"click", "numpy"},
 }
 # Lowest first. A room imports its own modules and those of any lower line (ARCHITECTURE.md says why in this order).

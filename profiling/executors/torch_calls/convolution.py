@@ -52,7 +52,7 @@ def conv_transpose(call: Call) -> Run:
     steps = np.array(call.shape()[2:]) - 1
     reach = np.array(dilation) * (np.array(call.shape(1)[2:]) - 1)
     whole = np.array(stride) * steps + reach + 1  # sizes without padding, and without output_padding
-    result = np.array(call.result().shape[2:])
+    result = np.array(call.result_shape[2:])
     extra = np.array(spatial(call, "output_padding", rank, 0))
     before, after = _transposed_pads(call, whole + extra - result)
     # torch pads both sides alike; what the end lacks is output_padding, which must be less than stride or dilation.

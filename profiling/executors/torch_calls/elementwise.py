@@ -14,7 +14,6 @@ from gkestimator.profiling.executors.torch_calls.registry import (
     Run,
     calling,
     torch_call,
-    torch_dtype,
 )
 
 _SAME_NAME = [
@@ -85,7 +84,7 @@ def unary(call: Call) -> Run:
     """Call torch's function of that name."""
     import torch
 
-    return calling(attrgetter(_FUNCTIONS[call.op.op_type])(torch))
+    return calling(attrgetter(_FUNCTIONS[call.op_type])(torch))
 
 
 @torch_call(*_WITH_ALPHA)
@@ -93,7 +92,7 @@ def with_alpha(call: Call) -> Run:
     """Call torch.nn.functional's function of that name."""
     import torch.nn.functional as F  # noqa: N812
 
-    name, default = _WITH_ALPHA[call.op.op_type]
+    name, default = _WITH_ALPHA[call.op_type]
     function = getattr(F, name)
     alpha = call.real("alpha", default)
     return lambda x: function(x, alpha)
@@ -128,7 +127,7 @@ def _second_number(call: Call) -> float | int | bool | None:
 
 def _old_broadcast(call: Call) -> Change | None:
     """Return, before opset 7, what lays the second operand's dimensions at ``axis`` of the first."""
-    if call.op.version >= _BROADCAST_SINCE or not call.attribute("broadcast", 0):
+    if call.version >= _BROADCAST_SINCE or not call.attribute("broadcast", 0):
         return None
     extent = call.shape(1)
     axis = call.whole("axis", call.rank - len(extent))
@@ -141,7 +140,7 @@ def arithmetic(call: Call) -> Run:
     """Call torch's function of that name."""
     import torch
 
-    return with_scalars(call, getattr(torch, _ARITHMETIC[call.op.op_type]))
+    return with_scalars(call, getattr(torch, _ARITHMETIC[call.op_type]))
 
 
 @torch_call(*_COMPARISONS)
@@ -149,7 +148,7 @@ def comparison(call: Call) -> Run:
     """Call torch's function of that name."""
     import torch
 
-    function = getattr(torch, _COMPARISONS[call.op.op_type])
+    function = getattr(torch, _COMPARISONS[call.op_type])
     number = _second_number(call)
     if number is None:
         return _aligned(call, function)
@@ -162,7 +161,7 @@ def logic(call: Call) -> Run:
     """Call torch's function of that name."""
     import torch
 
-    return _aligned(call, getattr(torch, _LOGIC[call.op.op_type]))
+    return _aligned(call, getattr(torch, _LOGIC[call.op_type]))
 
 
 def _aligned(call: Call, function: Callable[[Any, Any], Any]) -> Run:
@@ -200,7 +199,7 @@ def power(call: Call) -> Run:
         call.host.add(1)
         return lambda a, b: torch.pow(a, number)
     if call.dtype is not call.tensor(1).dtype:
-        kind = torch_dtype(call.result().dtype)
+        kind = call.result_kind
         return lambda a, b: torch.pow(a, b).to(kind)
     return calling(torch.pow)
 
@@ -252,7 +251,7 @@ def where(call: Call) -> Run:
 
 def _clip_bounds(call: Call) -> tuple[Any, Any] | None:
     """Return the bounds as numbers; None where an earlier operator makes one of them."""
-    if call.op.version < _CLIP_TAKES_INPUTS:
+    if call.version < _CLIP_TAKES_INPUTS:
         return call.attribute("min"), call.attribute("max")
     for position in (1, 2):
         if call.has(position) and call.peek(position) is None:
@@ -379,8 +378,8 @@ def variadic(call: Call) -> Run:
     """Call a binary function on one operand after the other, and for the mean divide."""
     import torch
 
-    function = getattr(torch, _VARIADIC[call.op.op_type])
-    mean = call.op.op_type == "Mean"
+    function = getattr(torch, _VARIADIC[call.op_type])
+    mean = call.op_type == "Mean"
 
     def run(*operands: Any) -> Any:
         if len(operands) == 1:

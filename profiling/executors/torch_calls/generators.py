@@ -13,7 +13,6 @@ from gkestimator.profiling.executors.torch_calls.registry import (
     Run,
     python_number,
     torch_call,
-    torch_dtype,
 )
 
 
@@ -31,8 +30,8 @@ def constant_of_shape(call: Call) -> Late:
     call.drop_inputs(0)
     value = call.attribute("value")
     number = 0.0 if value is None else python_number(np.asarray(value))
-    shape = call.result().shape
-    kind = torch_dtype(call.result().dtype)
+    shape = call.result_shape
+    kind = call.result_kind
     return _made_anew(lambda device: torch.full(shape, number, dtype=kind, device=device))
 
 
@@ -43,8 +42,8 @@ def eye_like(call: Call) -> Run:
 
     if call.attribute("k", 0):
         raise call.unsupported("a diagonal that is not the main one")
-    rows, cols = call.result().shape
-    kind = torch_dtype(call.result().dtype)
+    rows, cols = call.result_shape
+    kind = call.result_kind
     return lambda x: torch.eye(rows, cols, dtype=kind, device=x.device)
 
 
@@ -54,7 +53,7 @@ def arange(call: Call) -> Late:
     import torch
 
     start, stop, step = (call.scalar(i) for i in range(3))
-    kind = torch_dtype(call.result().dtype)
+    kind = call.result_kind
     return _made_anew(lambda device: torch.arange(start, stop, step, dtype=kind, device=device))
 
 
@@ -69,11 +68,11 @@ def random_numbers(call: Call) -> Late:
     """Call Tensor.uniform_ or Tensor.normal_."""
     import torch
 
-    fill, first_name, second_name = _RANDOM[call.op.op_type.removesuffix("Like")]
+    fill, first_name, second_name = _RANDOM[call.op_type.removesuffix("Like")]
     first = call.real(first_name, 0.0)
     second = call.real(second_name, 1.0)
-    shape = call.result().shape
-    kind = torch_dtype(call.result().dtype)
+    shape = call.result_shape
+    kind = call.result_kind
 
     def make(device: Any) -> Any:
         empty = torch.empty(shape, dtype=kind, device=device)
@@ -87,5 +86,5 @@ def bernoulli(call: Call) -> Run:
     """Call torch.bernoulli."""
     import torch
 
-    kind = torch_dtype(call.result().dtype)
+    kind = call.result_kind
     return lambda x: torch.bernoulli(x).to(kind)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call, torch_dtype
+from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call
 
 
 def _count_from_front(call: Call, position: int, size: int) -> None:
@@ -179,7 +179,7 @@ def one_hot(call: Call) -> Run:
     off_number, on_number = np.asarray(values).reshape(-1).tolist()
     rank = call.rank + 1
     axis = call.axis("axis", -1, rank)
-    kind = torch_dtype(call.result().dtype)
+    kind = call.result_kind
     shape = [1] * rank
     shape[axis] = depth
     _count_from_front(call, 0, depth)

@@ -52,7 +52,7 @@ def gemm(call: Call) -> Run:
     if right and not left and alpha == 1.0 and beta == 1.0:
         if not biased:
             return lambda a, b, _=None: F.linear(a, b)
-        width = call.result().shape[1]
+        width = call.result_shape[1]
         extent = call.shape(2)
         if math.prod(extent) == width and extent[-1:] == (width,):
             flat = call.prepare(2, lambda c: c.reshape(-1))

@@ -21,7 +21,7 @@ _MOST_MIRRORED = 3  # dimensions that torch reflects, repeats or wraps
 @torch_call("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 def reshape(call: Call) -> Run:
     """Call Tensor.reshape: a view, or a copy where no stride can say it."""
-    shape = call.result().shape
+    shape = call.result_shape
     call.drop_inputs()
     return lambda x, *_: x.reshape(shape)
 
@@ -29,7 +29,7 @@ def reshape(call: Call) -> Run:
 @torch_call("Identity", "Dropout")
 def identity(call: Call) -> Run:
     """Nothing, at inference."""
-    if call.op.op_type == "Dropout":
+    if call.op_type == "Dropout":
         if call.scalar(2):
             raise call.unsupported("training mode")
         call.drop_inputs()
@@ -51,13 +51,13 @@ def transpose(call: Call) -> Run:
 def expand(call: Call) -> Run:
     """Call Tensor.expand: a view."""
     call.host.add(1)
-    shape = call.result().shape
+    shape = call.result_shape
     return lambda x, *_: x.expand(shape)
 
 
 def _slice_bounds(call: Call) -> tuple[list[int] | None, ...]:
     """Return starts, ends, axes and steps, attributes before opset 10; None for what is omitted."""
-    if call.op.version < _SLICE_TAKES_INPUTS:
+    if call.version < _SLICE_TAKES_INPUTS:
         return (*(call.integers(name) for name in ("starts", "ends", "axes")), None)
     return tuple(call.numbers(position) for position in range(1, 5))
 
@@ -103,7 +103,7 @@ def concat(call: Call) -> Run:
     """Call torch.cat."""
     import torch
 
-    axis = call.axis("axis", 1, len(call.result().shape))
+    axis = call.axis("axis", 1, len(call.result_shape))
     return lambda *operands: torch.cat(operands, axis)
 
 
@@ -111,7 +111,7 @@ def concat(call: Call) -> Run:
 def tile(call: Call) -> Run:
     """Call Tensor.repeat."""
     repeats = call.numbers(1)
-    if call.op.version < 6 or repeats is None:
+    if call.version < 6 or repeats is None:
         raise call.unsupported("the form before opset 6")
     return lambda x, *_: x.repeat(repeats)
 
@@ -128,17 +128,17 @@ def shuffle(call: Call) -> Run:
     """Call F.pixel_shuffle or F.pixel_unshuffle, or reshape, permute and reshape for the other order of blocks."""
     import torch.nn.functional as F  # noqa: N812
 
-    name, order = _SHUFFLES[call.op.op_type]
+    name, order = _SHUFFLES[call.op_type]
     size = call.whole("blocksize", 1)
     if call.text("mode", "DCR") == "CRD":
         function = getattr(F, name)
         return lambda x: function(x, size)
     batch, depth, height, width = call.shape()
-    if call.op.op_type == "DepthToSpace":
+    if call.op_type == "DepthToSpace":
         blocks = (batch, size, size, depth // (size * size), height, width)
     else:
         blocks = (batch, depth, height // size, size, width // size, size)
-    shape = call.result().shape
+    shape = call.result_shape
     return lambda x: x.reshape(blocks).permute(order).reshape(shape)
 
 
@@ -154,7 +154,7 @@ def trilu(call: Call) -> Run:
 
 def _pad_sides(call: Call) -> tuple[list[int], list[int], Any]:
     """Return what goes before and after each dimension, and the value of what is put there; None where omitted."""
-    if call.op.version < _PAD_TAKES_INPUTS:
+    if call.version < _PAD_TAKES_INPUTS:
         pads = call.integers("pads") or []
         value = call.attribute("value", 0.0)
         axes = None
@@ -203,7 +203,7 @@ def pad(call: Call) -> Run:
         wanted = (math.prod(shape[: lead + 1]), *shape[lead + 1 :])
     else:
         wanted = (*(1,) * -lead, *shape)
-    result = call.result().shape
+    result = call.result_shape
     return lambda x, *_: F.pad(x.reshape(wanted), sides, mode=kind).reshape(result)
 
 
@@ -213,7 +213,7 @@ def center_crop_pad(call: Call) -> Run:
     import torch.nn.functional as F  # noqa: N812
 
     call.host.add(1)
-    more = np.subtract(call.result().shape, call.shape())
+    more = np.subtract(call.result_shape, call.shape())
     before = np.trunc(more / 2).astype(int)  # towards zero, also where it crops
     sides = frame(before.tolist(), (more - before).tolist())
     return lambda x, *_: F.pad(x, sides)

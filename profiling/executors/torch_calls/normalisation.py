@@ -28,8 +28,8 @@ def softmax(call: Call) -> Run:
         return torch.zeros_like(x).scatter_(axis, x.argmax(axis, keepdim=True), 1.0)
 
     functions: dict[str, Run] = {"Softmax": F.softmax, "LogSoftmax": F.log_softmax, "Hardmax": hard}
-    function = functions[call.op.op_type]
-    if call.op.version >= _SOFTMAX_ANY_AXIS:
+    function = functions[call.op_type]
+    if call.version >= _SOFTMAX_ANY_AXIS:
         axis = call.axis("axis", -1)
         return lambda x: function(x, axis)
     axis = call.axis("axis", 1)
@@ -118,7 +118,7 @@ def batch_norm(call: Call) -> Run:
 
     if call.flag("training_mode") or any(call.wants(i) for i in range(1, 5)):
         raise call.unsupported("training mode")
-    if call.op.version < 9 and not call.flag("spatial", 1):
+    if call.version < 9 and not call.flag("spatial", 1):
         raise call.unsupported("statistics per activation (spatial = 0)")
     epsilon = call.real("epsilon", 1e-5)
     if all(call.tensor(i).dtype is call.dtype for i in range(1, 5)):

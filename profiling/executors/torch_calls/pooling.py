@@ -177,7 +177,7 @@ def max_unpool(call: Call) -> Run:
     strides = spatial(call, "strides", rank, 1)
     if any(call.integers("pads") or ()):
         raise call.unsupported("padded windows")
-    extent = list(call.result().shape[2:])
+    extent = list(call.result_shape[2:])
     if call.constant(2) is not None:
         usual = (np.array(call.shape()[2:]) - 1) * strides + window
         if extent != usual.tolist():

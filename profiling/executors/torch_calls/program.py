@@ -5,19 +5,19 @@ The groups are those that the lowering rules predict for torch, so what is measu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.fragments import Fragment
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor
+from gkestimator.core.kernels import Arrays
 from gkestimator.core.records import frozen
 from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.lowering.patterns import find_matches
 from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.profiling.executors.base import EntryUnsupportedError
 from gkestimator.profiling.executors.torch_calls.registry import Call, Late, Run, build_call
+from gkestimator.profiling.type_names import Names
 
 _PRECISIONS = {
     "fp32": (Precision.FP32, None),
@@ -34,8 +34,8 @@ class CallStep:
 
     call: Call
     run: Run | Late
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: Names
+    outputs: Names
 
 
 @frozen
@@ -44,7 +44,7 @@ class CallProgram:
     depend on weights alone, which the graph therefore holds as weights."""
 
     steps: tuple[CallStep, ...]
-    outputs: tuple[str, ...]
+    outputs: Names
     folded: frozenset[str]
 
 
@@ -84,7 +84,7 @@ def program_of(fragment: Fragment, dtype: str) -> CallProgram:
 
 
 def _steps(
-    graph: OperatorGraph, options: LoweringOptions, known: Mapping[str, np.ndarray], static: frozenset[str]
+    graph: OperatorGraph, options: LoweringOptions, known: Arrays, static: frozenset[str]
 ) -> list[CallStep]:
     # The same matches as the lowering's: what is measured is what is predicted.
     matches = find_matches(graph, options)
@@ -108,7 +108,7 @@ def _step(
     op: Operator,
     pattern: str,
     group: tuple[Operator, ...],
-    known: Mapping[str, np.ndarray],
+    known: Arrays,
     static: frozenset[str],
 ) -> CallStep:
     for value in (*op.inputs, *op.outputs):

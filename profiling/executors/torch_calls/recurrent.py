@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gkestimator.profiling.executors.torch_calls.registry import Call, Late, Run, torch_call
+from gkestimator.profiling.type_names import Fields
 
 # Position of torch's gates among ONNX's: (input, forget, cell, output) of iofc; (reset, update, new) of zrh.
 _ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
@@ -15,7 +16,7 @@ _USUAL = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN"
 def recurrent(call: Call) -> Late:
     """Call one layer of torch's module, its weights packed beforehand. Raises EntryUnsupportedError for cells that
     torch lacks: peepholes, clipping, other activations, backwards alone, reset before the product."""
-    kind = call.op.op_type
+    kind = call.op_type
     directions, _, hidden = call.shape(2)
     nonlinearity = _nonlinearity(call, directions)
     batch_first = call.flag("layout")
@@ -31,7 +32,7 @@ def recurrent(call: Call) -> Late:
         import torch
 
         _, w, r, b, *_rest = [*inputs, None]
-        options: dict[str, Any] = {"nonlinearity": nonlinearity} if kind == "RNN" else {}
+        options: Fields = {"nonlinearity": nonlinearity} if kind == "RNN" else {}
         module = getattr(torch.nn, kind)(
             w.shape[-1],
             hidden,
@@ -62,7 +63,7 @@ def recurrent(call: Call) -> Late:
 
 def _nonlinearity(call: Call, directions: int) -> str:
     """Return what an RNN of torch is asked for. Raises EntryUnsupportedError for activations that torch lacks."""
-    kind = call.op.op_type
+    kind = call.op_type
     activations = call.attribute("activations")
     if activations is None:
         return "tanh"
@@ -79,7 +80,7 @@ def _refuse_what_torch_lacks(call: Call, steps: int) -> None:
         raise call.unsupported("backwards alone")
     if call.attribute("clip") is not None or call.flag("input_forget") or call.has(7):
         raise call.unsupported("clipping, coupled gates or peepholes")
-    if call.op.op_type == "GRU" and not call.flag("linear_before_reset"):
+    if call.op_type == "GRU" and not call.flag("linear_before_reset"):
         raise call.unsupported("the reset gate before the product (linear_before_reset = 0)")
     for position in (1, 2, 3):
         if call.has(position) and not call.is_static(position):

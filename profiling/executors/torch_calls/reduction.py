@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call, torch_dtype
+from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call
 
 Reduction: TypeAlias = "Callable[[Any, list[int], bool], Any]"
 """From a tensor, axes and whether they stay (with length 1) to the reduced tensor."""
@@ -65,7 +65,7 @@ _COMPOSED: dict[str, Reduction] = {
 
 
 def _refuse_what_torch_reduces_otherwise(call: Call, axes: list[int]) -> None:
-    kind = call.op.op_type
+    kind = call.op_type
     if kind in _FLOATS_ONLY and not call.dtype.is_floating:
         raise call.unsupported(f"whole numbers ({call.dtype.value})")
     if kind in ("ReduceMax", "ReduceMin") and call.rank:
@@ -79,7 +79,7 @@ def reduce(call: Call) -> Run:
     """Call torch's reduction of that name over the axes of the attribute or of the constant input."""
     import torch
 
-    kind = call.op.op_type
+    kind = call.op_type
     rank = call.rank
     axes = call.integers("axes")
     if axes is None:
@@ -95,7 +95,7 @@ def reduce(call: Call) -> Run:
     chosen = [call.dimension(a) for a in axes]
     _refuse_what_torch_reduces_otherwise(call, chosen)
     if not rank:
-        shape = call.result().shape
+        shape = call.result_shape
         return lambda x, *_: function(x.reshape(1), [0], False).reshape(shape)
     return lambda x, *_: function(x, chosen, keep)
 
@@ -108,7 +108,7 @@ def arg_reduce(call: Call) -> Run:
     shape = call.shape()
     axis = call.axis("axis", 0, len(shape))
     keep = call.flag("keepdims", 1)
-    function = torch.argmax if call.op.op_type == "ArgMax" else torch.argmin
+    function = torch.argmax if call.op_type == "ArgMax" else torch.argmin
     if call.attribute("select_last_index", 0):
         last = shape[axis] - 1
         return lambda x: last - function(torch.flip(x, [axis]), axis, keepdim=keep)
@@ -122,12 +122,12 @@ def cumulate(call: Call) -> Run:
 
     shape = call.shape()
     axis = call.dimension(int(call.scalar(1)))
-    sums = call.op.op_type == "CumSum"
+    sums = call.op_type == "CumSum"
     function = torch.cumsum if sums else torch.cumprod
     start = 0 if sums else 1
     backwards = call.flag("reverse")
     exclusive = call.flag("exclusive")
-    kind = torch_dtype(call.result().dtype)
+    kind = call.result_kind
     if not backwards and not exclusive:
         return lambda x, *_: function(x, axis, dtype=kind)
     first = list(shape)

@@ -7,7 +7,7 @@ the measurement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -15,7 +15,9 @@ import numpy as np
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Attribute, Operator, Tensor
+from gkestimator.core.kernels import Arrays
 from gkestimator.profiling.executors.base import EntryUnsupportedError
+from gkestimator.profiling.type_names import Ints
 
 Run: TypeAlias = Callable[..., Any]
 """Takes the operator's inputs in their order (None where omitted, or taken as a host value); gives its output, or a
@@ -33,7 +35,7 @@ class Late:
     form of its own from then on; it is not given them again."""
 
     make: Callable[[list[Any], Any], Run]
-    keeps: tuple[int, ...] = ()
+    keeps: Ints = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,15 +49,25 @@ class Call:
     """
 
     op: Operator
-    known: Mapping[str, np.ndarray]
+    known: Arrays
     static: frozenset[str]
     group: tuple[Operator, ...] = ()
     host: set[int] = field(default_factory=set)
     prepared: dict[int, Change] = field(default_factory=dict)
 
+    @property
+    def op_type(self) -> str:
+        """Return the operator's type."""
+        return self.op.op_type
+
+    @property
+    def version(self) -> int:
+        """Return the opset that defines the operator."""
+        return self.op.version
+
     def unsupported(self, why: str) -> EntryUnsupportedError:
         """Return the error that says what of the operator this executor does not run."""
-        return EntryUnsupportedError(f"torch executor: {self.op.op_type}: {why}")
+        return EntryUnsupportedError(f"torch executor: {self.op_type}: {why}")
 
     def has(self, position: int) -> bool:
         """Return True where input ``position`` is there."""
@@ -72,7 +84,7 @@ class Call:
             raise self.unsupported(f"input {position} is not a tensor")
         return value
 
-    def shape(self, position: int = 0) -> tuple[int, ...]:
+    def shape(self, position: int = 0) -> Ints:
         """Return the shape of input ``position``."""
         return self.tensor(position).shape
 
@@ -92,6 +104,16 @@ class Call:
         if not isinstance(value, Tensor):
             raise self.unsupported(f"output {position} is not a tensor")
         return value
+
+    @property
+    def result_shape(self) -> Ints:
+        """Return the shape of the first output."""
+        return self.result().shape
+
+    @property
+    def result_kind(self) -> Any:
+        """Return torch's element type of the first output."""
+        return torch_dtype(self.result().dtype)
 
     def attribute(self, name: str, default: Attribute = None) -> Any:
         """Return an attribute, or ``default``."""
@@ -258,7 +280,7 @@ def build_call(call: Call, pattern: str = "") -> Run | Late:
     builder = PATTERN_CALLS.get(pattern) if pattern else None
     builder = builder or CALLS.get(call.op.key)
     if builder is None:
-        named = f"{call.op.domain}.{call.op.op_type}".lstrip(".")
+        named = f"{call.op.domain}.{call.op_type}".lstrip(".")
         raise EntryUnsupportedError(f"torch executor: no call for {named}")
     return builder(call)
 

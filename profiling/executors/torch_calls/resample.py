@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gkestimator.profiling.executors.torch_calls.registry import Call, Run, torch_call
+from gkestimator.profiling.type_names import Fields
 
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 _LONGEST = 2**20  # whose indices are compared
@@ -35,7 +36,7 @@ _GRID_MODES = {
 
 def _by_bare_factor(call: Call) -> bool:
     """Return True where coordinates always follow from the bare factor: before opset 11, and in Upsample."""
-    return call.op.op_type == "Upsample" or call.op.version < _RESIZE_SAYS_HOW
+    return call.op_type == "Upsample" or call.version < _RESIZE_SAYS_HOW
 
 
 @torch_call("Resize", "Upsample")
@@ -44,7 +45,7 @@ def resize(call: Call) -> Run:
     import torch.nn.functional as F  # noqa: N812
 
     source = call.shape()
-    result = call.result().shape
+    result = call.result_shape
     rank = len(source) - 2
     if not 1 <= rank <= 3 or source[:2] != result[:2]:
         raise call.unsupported(
@@ -58,7 +59,7 @@ def resize(call: Call) -> Run:
         raise call.unsupported(f"more than {_LONGEST:,} elements along one dimension")
     mode = call.text("mode", "nearest")
     if mode == "nearest":
-        how: dict[str, Any] = {"mode": _nearest(call, before, size, scales)}
+        how: Fields = {"mode": _nearest(call, before, size, scales)}
         exact = True  # the indices were compared with these sizes
     else:
         how = _interpolation(call, mode, before, size)
@@ -71,7 +72,7 @@ def resize(call: Call) -> Run:
 
 def _scales(call: Call) -> Any:
     """Return the factors of all dimensions, or of those that ``axes`` names; None where sizes stand instead."""
-    if call.op.op_type == "Upsample" and call.op.version < _UPSAMPLE_TAKES_INPUTS:
+    if call.op_type == "Upsample" and call.version < _UPSAMPLE_TAKES_INPUTS:
         return call.attribute("scales")
     if _by_bare_factor(call):
         return call.constant(1)
@@ -142,7 +143,7 @@ def _nearest(call: Call, before: Sequence[int], after: Sequence[int], scales: Se
     return next(iter(modes))
 
 
-def _interpolation(call: Call, mode: str, before: Sequence[int], after: Sequence[int]) -> dict[str, Any]:
+def _interpolation(call: Call, mode: str, before: Sequence[int], after: Sequence[int]) -> Fields:
     """Return what F.interpolate is told to interpolate as ONNX does."""
     rank = len(after)
     transform = _transform(call)

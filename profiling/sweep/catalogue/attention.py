@@ -28,8 +28,9 @@ def attention(
     operands = [x(batch, heads, queries, size), x(*kv), x(*kv)]
     if masked:
         operands.append(x(1, 1, queries, keys))
-    attributes = {"is_causal": 1} if causal else {}
-    return operator("Attention", *operands, attributes=attributes, opset=_OPSET)
+    if causal:
+        return operator("Attention", *operands, is_causal=1, opset=_OPSET)
+    return operator("Attention", *operands, opset=_OPSET)
 
 
 def real() -> Iterator[CatalogueItem]:
@@ -63,4 +64,4 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     for n, (batch, heads, length) in enumerate(sampler.sizes(count, table("attention", "between"))):
         grouped = n % 4 == 0 and heads % 4 == 0
         kv_heads = heads // 4 if grouped else heads
-        yield attention(batch, heads, kv_heads, length, length, sizes[picked[n]], causal=n % 3 == 0)
+        yield attention(batch, heads, kv_heads, length, length, picked[n], causal=n % 3 == 0)

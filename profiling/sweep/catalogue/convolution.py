@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gkestimator.core.fragments import Fragment, JsonAttribute
+from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, operator, weight, x
 from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
@@ -33,7 +33,7 @@ def _conv(
     stride: int,
     groups: int = 1,
     bias: bool = False,
-    **attributes: JsonAttribute,
+    **attributes: Any,
 ) -> Fragment:
     """Return a Conv of an image (batch, channels, sizes...); ``pads``, before as after, and kernel by dimension."""
     operands = [x(*image), weight(c_out, image[1] // groups, *kernel)]
@@ -42,12 +42,10 @@ def _conv(
     return operator(
         "Conv",
         *operands,
-        attributes={
-            "kernel_shape": tuple(kernel),
-            "pads": (*pads, *pads),
-            "strides": (stride,) * len(kernel),
-            **attributes,
-        },
+        kernel_shape=tuple(kernel),
+        pads=(*pads, *pads),
+        strides=(stride,) * len(kernel),
+        **attributes,
     )
 
 
@@ -78,11 +76,9 @@ def conv_transpose(batch: int, c_in: int, c_out: int, kernel: int, stride: int, 
         "ConvTranspose",
         x(batch, c_in, size, size),
         weight(c_in, c_out, kernel, kernel),
-        attributes={
-            "kernel_shape": (kernel, kernel),
-            "pads": (pad, pad, pad, pad),
-            "strides": (stride, stride),
-        },
+        kernel_shape=(kernel, kernel),
+        pads=(pad, pad, pad, pad),
+        strides=(stride, stride),
     )
 
 
@@ -124,9 +120,9 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     of_stride = sampler.pick(count, strides)
     sizes = sampler.sizes(count, table("convolution", "between"))
     for n, (batch, c_in, c_out, size) in enumerate(sizes):
-        kind = kinds[of_kind[n]]
-        kernel = kernels[of_kernel[n]]
-        stride = strides[of_stride[n]]
+        kind = of_kind[n]
+        kernel = of_kernel[n]
+        stride = of_stride[n]
         if kind == "transposed":
             kernel = (2, 4)[c_out % 2] if stride == 2 else 3
             yield conv_transpose(batch, c_in, c_out, kernel, stride, min(size, 128))

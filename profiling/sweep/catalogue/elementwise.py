@@ -27,13 +27,13 @@ def unary(op_type: str, shape: Sequence[int]) -> Fragment:
         case "Gelu":
             return operator("Gelu", x(*shape), opset=20)
         case "TanhGelu":
-            return operator("Gelu", x(*shape), attributes={"approximate": "tanh"}, opset=20)
+            return operator("Gelu", x(*shape), approximate="tanh", opset=20)
         case "Clip":
             return operator("Clip", x(*shape), scalar(0.0), scalar(6.0))
         case "CastHalf":
-            return operator("Cast", x(*shape), attributes={"to": 10})
+            return operator("Cast", x(*shape), to=10)
         case "LeakyRelu":
-            return operator("LeakyRelu", x(*shape), attributes={"alpha": 0.1})
+            return operator("LeakyRelu", x(*shape), alpha=0.1)
     # Of negative numbers these are NaN, which some kernels branch on.
     make = positive if op_type in _POSITIVE else x
     return operator(op_type, make(*shape))
@@ -105,6 +105,6 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     kinds = sorted({"Div", "Exp", "Pow"}.union(*frequent))
     picked = sampler.pick(count, kinds)
     for n, (batch, rows, columns) in enumerate(sampler.sizes(count, table("elementwise", "between"))):
-        kind = kinds[picked[n]]
+        kind = picked[n]
         shape = (batch, min(rows, 2048), columns)
         yield _made(kind, (*shape, 1) if kind.startswith("Channel") else shape)

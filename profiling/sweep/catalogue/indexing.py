@@ -24,7 +24,7 @@ def embedding(entries: int, width: int, ids: Sequence[int]) -> Fragment:
 
 def topk(shape: Sequence[int], k: int) -> Fragment:
     """Return the k largest along the last axis, with their positions."""
-    return operator("TopK", x(*shape), constant([k]), attributes={"axis": -1}, outputs=2)
+    return operator("TopK", x(*shape), constant([k]), axis=-1, outputs=2)
 
 
 def _elements(op_type: str, shape: Sequence[int], axis: int, count: int) -> Fragment:
@@ -33,7 +33,7 @@ def _elements(op_type: str, shape: Sequence[int], axis: int, count: int) -> Frag
     operands = [x(*shape), index(places, shape[axis])]
     if op_type == "ScatterElements":
         operands.append(x(*places))
-    return operator(op_type, *operands, attributes={"axis": axis})
+    return operator(op_type, *operands, axis=axis)
 
 
 def _scatter_nd(shape: Sequence[int], rows: int) -> Fragment:
@@ -64,7 +64,7 @@ def corners() -> Iterator[Fragment]:
         yield embedding(entries, width, (ids,))
     for shape, axis, count in table("indexing", "axis_corners"):
         places = index((count,), shape[axis])
-        yield operator("Gather", x(*shape), places, attributes={"axis": axis})
+        yield operator("Gather", x(*shape), places, axis=axis)
     for row in table("indexing", "topk_corners"):
         yield topk(*row)
     for row in table("indexing", "element_corners"):

@@ -75,9 +75,9 @@ def _named(tensors: Sequence[FragmentTensor | None]) -> dict[int, FragmentTensor
 def operator(
     op_type: str,
     *tensors: FragmentTensor | None,
-    attributes: Mapping[str, JsonAttribute] | None = None,
     outputs: int = 1,
     opset: int = OPSET,
+    **attributes: JsonAttribute,
 ) -> Fragment:
     """Return one node that reads ``tensors`` in order (None: an omitted optional input) and writes ``outputs``
     results."""
@@ -88,7 +88,7 @@ def operator(
     # Names are part of the entry's id: one result has the shortest.
     results = ("y",) if outputs == 1 else tuple(f"y{i}" for i in range(outputs))
     node = FragmentNode(
-        op_type=op_type, domain="", attributes=dict(attributes or {}), inputs=tuple(reads), outputs=results
+        op_type=op_type, domain="", attributes=attributes, inputs=tuple(reads), outputs=results
     )
     return Fragment(opsets={"": opset}, nodes=(node,), tensors=tuple(named.values()), outputs=results)
 

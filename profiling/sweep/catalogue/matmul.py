@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, operator, weight, x
 from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
+from gkestimator.profiling.type_names import Ints
 
 BATCHES = (1, 8, 32, 128)
 
@@ -15,10 +16,10 @@ def linear(m: int, k: int, n: int, *, bias: bool) -> Fragment:
     """Return (m, k) x (k, n): with a bias Gemm and a transposed weight, as exporters write nn.Linear, else MatMul."""
     if not bias:
         return operator("MatMul", x(m, k), weight(k, n))
-    return operator("Gemm", x(m, k), weight(n, k), weight(n), attributes={"transB": 1})
+    return operator("Gemm", x(m, k), weight(n, k), weight(n), transB=1)
 
 
-def _batched(outer: tuple[int, ...], m: int, k: int, n: int) -> Fragment:
+def _batched(outer: Ints, m: int, k: int, n: int) -> Fragment:
     return operator("MatMul", x(*outer, m, k), x(*outer, k, n))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gkestimator.core.fragments import Fragment, JsonAttribute
+from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.making import (
     CatalogueItem,
     chain,
@@ -17,7 +17,7 @@ from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
 
 def transpose(shape: Sequence[int], perm: Sequence[int]) -> Fragment:
     """Return a Transpose: a kernel in onnxruntime, a view in torch."""
-    return operator("Transpose", x(*shape), attributes={"perm": tuple(perm)})
+    return operator("Transpose", x(*shape), perm=tuple(perm))
 
 
 def transpose_copy(shape: Sequence[int], perm: Sequence[int]) -> Fragment:
@@ -29,7 +29,7 @@ def transpose_copy(shape: Sequence[int], perm: Sequence[int]) -> Fragment:
 
 def concat(shapes: Sequence[Sequence[int]], axis: int) -> Fragment:
     """Return a Concat of activations."""
-    return operator("Concat", *(x(*s) for s in shapes), attributes={"axis": axis})
+    return operator("Concat", *(x(*s) for s in shapes), axis=axis)
 
 
 def _equal_parts(shape: Sequence[int], count: int, axis: int) -> Fragment:
@@ -43,7 +43,7 @@ def _slice(shape: Sequence[int], axis: int, start: int, stop: int, step: int = 1
 
 def _split(shape: Sequence[int], axis: int, parts: int) -> Fragment:
     sizes = constant([shape[axis] // parts] * parts)
-    return operator("Split", x(*shape), sizes, attributes={"axis": axis}, outputs=parts)
+    return operator("Split", x(*shape), sizes, axis=axis, outputs=parts)
 
 
 def _pad(shape: Sequence[int], pads: Sequence[int]) -> Fragment:
@@ -59,12 +59,11 @@ def _expand(shape: Sequence[int], target: Sequence[int]) -> Fragment:
 
 
 def _depth_to_space(shape: Sequence[int]) -> Fragment:
-    blocks: dict[str, JsonAttribute] = {"blocksize": 2, "mode": "CRD"}
-    return operator("DepthToSpace", x(*shape), attributes=blocks)
+    return operator("DepthToSpace", x(*shape), blocksize=2, mode="CRD")
 
 
 def _trilu(shape: Sequence[int]) -> Fragment:
-    return operator("Trilu", x(*shape), attributes={"upper": 0})
+    return operator("Trilu", x(*shape), upper=0)
 
 
 _MAKERS: Mapping[str, tuple[Callable[..., Fragment], ...]] = {
@@ -101,7 +100,7 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     kinds = ("heads", "heads_copy", "last", "last_copy", "concat", "concat_last", "slice", "pad")
     picked = sampler.pick(count, kinds)
     for n, (batch, a, b) in enumerate(sampler.sizes(count, table("movement", "between"))):
-        kind, _, form = kinds[picked[n]].partition("_")
+        kind, _, form = picked[n].partition("_")
         turn = transpose_copy if form == "copy" else transpose
         match kind:
             case "heads":

@@ -14,21 +14,19 @@ _BATCHES = (1, 8, 32)
 def layer_norm(*shape: int) -> Fragment:
     """Return one along the last axis, with scale and shift."""
     parameter = weight(shape[-1])
-    attributes = {"axis": -1, "epsilon": 1e-5}
-    return operator("LayerNormalization", x(*shape), parameter, parameter, attributes=attributes)
+    return operator("LayerNormalization", x(*shape), parameter, parameter, axis=-1, epsilon=1e-5)
 
 
 def rms_norm(*shape: int) -> Fragment:
     """Return a root mean square along the last axis, with scale."""
-    attributes = {"axis": -1, "epsilon": 1e-6}
-    return operator("RMSNormalization", x(*shape), weight(shape[-1]), attributes=attributes, opset=23)
+    return operator("RMSNormalization", x(*shape), weight(shape[-1]), axis=-1, epsilon=1e-6, opset=23)
 
 
 def group_norm(groups: int, *shape: int) -> Fragment:
     """Return one over groups of channels and all positions."""
     parameter = weight(shape[1])
-    attributes = {"epsilon": 1e-5, "num_groups": groups}
-    return operator("GroupNormalization", x(*shape), parameter, parameter, attributes=attributes, opset=21)
+    operands = (x(*shape), parameter, parameter)
+    return operator("GroupNormalization", *operands, epsilon=1e-5, num_groups=groups, opset=21)
 
 
 def batch_norm(*shape: int) -> Fragment:
@@ -37,12 +35,12 @@ def batch_norm(*shape: int) -> Fragment:
     # A negative variance has no root.
     variance = weight(shape[1], fill="positive")
     operands = (x(*shape), parameter, parameter, parameter, variance)
-    return operator("BatchNormalization", *operands, attributes={"epsilon": 1e-5})
+    return operator("BatchNormalization", *operands, epsilon=1e-5)
 
 
 def softmax(*shape: int, axis: int = -1, op_type: str = "Softmax") -> Fragment:
     """Return one along ``axis``."""
-    return operator(op_type, x(*shape), attributes={"axis": axis})
+    return operator(op_type, x(*shape), axis=axis)
 
 
 def real() -> Iterator[CatalogueItem]:

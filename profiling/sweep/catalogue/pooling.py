@@ -15,8 +15,8 @@ def pool(op_type: str, shape: Sequence[int], kernel: int, stride: int) -> Fragme
     """Return a MaxPool or AveragePool over squares."""
     # Windows that overlap keep the size, as ResNet's stem does.
     pad = kernel // 2 if stride < kernel else 0
-    attributes = {"kernel_shape": (kernel,) * 2, "pads": (pad,) * 4, "strides": (stride,) * 2}
-    return operator(op_type, x(*shape), attributes=attributes)
+    sides = (kernel, kernel)
+    return operator(op_type, x(*shape), kernel_shape=sides, pads=(pad,) * 4, strides=(stride, stride))
 
 
 def _global(batch: int, channels: int, *image: int) -> Fragment:
@@ -26,14 +26,14 @@ def _global(batch: int, channels: int, *image: int) -> Fragment:
 def reduce(op_type: str, shape: Sequence[int], axes: Sequence[int], *, keep: int = 1) -> Fragment:
     """Return a Reduce* operator; axes are an attribute up to opset 17 (ReduceSum: an input since 13)."""
     if op_type == "ReduceSum":
-        return operator(op_type, x(*shape), constant(axes), attributes={"keepdims": keep})
-    return operator(op_type, x(*shape), attributes={"axes": tuple(axes), "keepdims": keep}, opset=17)
+        return operator(op_type, x(*shape), constant(axes), keepdims=keep)
+    return operator(op_type, x(*shape), axes=tuple(axes), keepdims=keep, opset=17)
 
 
 def _along(kind: str, shape: Sequence[int], axis: int) -> Fragment:
     """Return a mean, a maximum or the place of one along an axis, which goes away."""
     if kind == "arg_max":
-        return operator("ArgMax", x(*shape), attributes={"axis": axis, "keepdims": 0})
+        return operator("ArgMax", x(*shape), axis=axis, keepdims=0)
     return reduce({"mean": "ReduceMean", "max": "ReduceMax"}[kind], shape, (axis,), keep=0)
 
 
@@ -72,7 +72,7 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
         if n % 4 == 0:
             yield _global(batch, channels, size, size)
             continue
-        op_type, kernel, stride = kinds[picked[n]]
+        op_type, kernel, stride = picked[n]
         yield pool(op_type, (batch, channels, size, size), kernel, stride)
 
 
@@ -101,5 +101,5 @@ def reduction_sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     kinds = [(op_type, axis) for op_type in ("ReduceMean", "ReduceSum", "ReduceMax") for axis in (2, 2, 1)]
     picked = sampler.pick(count, kinds)
     for n, shape in enumerate(sampler.sizes(count, table("pooling", "reduction_between"))):
-        op_type, axis = kinds[picked[n]]
+        op_type, axis = picked[n]
         yield reduce(op_type, shape, (axis,))

@@ -8,6 +8,7 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.fragments import Fragment
 from gkestimator.profiling.sweep.catalogue.making import CatalogueItem, constant, operator, weight, x
 from gkestimator.profiling.sweep.catalogue.shapes import ShapeSampler, table
+from gkestimator.profiling.type_names import Fields
 
 _GATES = {"LSTM": 4, "GRU": 3}
 
@@ -15,10 +16,10 @@ _GATES = {"LSTM": 4, "GRU": 3}
 def resize(shape: Sequence[int], factor: float, mode: str) -> Fragment:
     """Return both image sides times ``factor``."""
     scales = constant([1.0, 1.0, factor, factor], dtype=DType.FLOAT)
-    attributes = {"mode": mode, "coordinate_transformation_mode": "half_pixel"}
+    attributes: Fields = {"mode": mode, "coordinate_transformation_mode": "half_pixel"}
     if mode == "nearest":
         attributes |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    return operator("Resize", x(*shape), None, scales, attributes=attributes)
+    return operator("Resize", x(*shape), None, scales, **attributes)
 
 
 def _regions(channels: int, height: int, width: int, regions: int, size: int) -> Fragment:
@@ -36,7 +37,10 @@ def _regions(channels: int, height: int, width: int, regions: int, size: int) ->
         x(1, channels, height, width),
         constant(boxes, dtype=DType.FLOAT, shape=(regions, 4)),
         constant([0] * regions),
-        attributes={"output_height": size, "output_width": size, "sampling_ratio": 2, "mode": "avg"},
+        output_height=size,
+        output_width=size,
+        sampling_ratio=2,
+        mode="avg",
     )
 
 
@@ -46,7 +50,7 @@ def recurrent(
     """Return one recurrent layer over (length, batch, width), forwards or in both directions."""
     directions = 2 if both else 1
     rows = _GATES[op_type] * hidden
-    attributes: dict[str, int | str] = {
+    attributes: Fields = {
         "direction": "bidirectional" if both else "forward",
         "hidden_size": hidden,
     }
@@ -58,7 +62,7 @@ def recurrent(
         weight(directions, rows, width),
         weight(directions, rows, hidden),
         weight(directions, 2 * rows),
-        attributes=attributes,
+        **attributes,
     )
 
 
@@ -90,7 +94,7 @@ def sampled(sampler: ShapeSampler, count: int) -> Iterator[Fragment]:
     kinds = ((2.0, "nearest"), (2.0, "linear"), (0.5, "linear"))
     picked = sampler.pick(count, kinds)
     for n, (batch, channels, size) in enumerate(sampler.sizes(count, table("resampling", "between"))):
-        factor, mode = kinds[picked[n]]
+        factor, mode = picked[n]
         yield resize((batch, channels, size, size), factor, mode)
 
 

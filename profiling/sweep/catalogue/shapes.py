@@ -7,15 +7,18 @@ import tomllib
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gkestimator.core.errors import UsageError
+from gkestimator.profiling.type_names import Fields, Ints
+
+T = TypeVar("T")
 
 
 @cache
-def _tables() -> dict[str, dict[str, Any]]:
+def _tables() -> dict[str, Fields]:
     return tomllib.loads(files(__package__).joinpath("shapes.toml").read_text(encoding="utf-8"))
 
 
@@ -45,7 +48,7 @@ class ShapeSampler:
         points: np.ndarray = sobol.random_base2(max(1, math.ceil(math.log2(count))))
         return points[:count]
 
-    def sizes(self, count: int, ranges: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    def sizes(self, count: int, ranges: Sequence[Sequence[int]]) -> list[Ints]:
         """Return ``count`` tuples of whole numbers, each in its (inclusive) range, even in their logarithms.
 
         Two thirds of the sizes from 16 on are rounded to a multiple of 8: most models' are, and kernels for aligned
@@ -62,7 +65,7 @@ class ShapeSampler:
         points = np.where(aligned & (points >= 16), rounded, points)
         return [tuple(row) for row in points.tolist()]
 
-    def pick(self, count: int, choices: Sequence[object]) -> list[int]:
-        """Return ``count`` positions in ``choices``, evenly at random."""
-        positions: list[int] = self._rng.integers(len(choices), size=count).tolist()
-        return positions
+    def pick(self, count: int, choices: Sequence[T]) -> list[T]:
+        """Return ``count`` of ``choices``, evenly at random."""
+        positions = self._rng.integers(len(choices), size=count).tolist()
+        return [choices[position] for position in positions]
