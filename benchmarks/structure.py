@@ -18,9 +18,8 @@ from pathlib import Path
 PRODUCT = ("gkestimator", "profiling", "cli")
 PREPOSITIONS = ("Of", "What", "Whether", "Where", "How", "By", "As", "Under", "With", "In", "On", "At")
 MOST_COMPLEXITY = 15
-# Bars that are not reached yet are held where they stand.
-NODES_HELD = 735_000
-DENSITY_HELD = 9.65
+# A bar that is not reached yet is held where it stands.
+DENSITY_HELD = 9.47
 LOOSE_ALLOWED = ("__init__.py", "__main__.py")
 BRANCHES = (
     ast.If,
@@ -285,7 +284,7 @@ def figures(root: Path) -> list[Figure]:
         Figure("files", counts.files),
         Figure("lines", counts.lines),
         Figure("code lines", counts.code_lines),
-        Figure("syntax-tree nodes", counts.nodes, 725_000, held=NODES_HELD),
+        Figure("syntax-tree nodes", counts.nodes, 725_000),
         Figure("nodes a code line", round(counts.nodes / counts.code_lines, 2), 9.0, held=DENSITY_HELD),
         Figure(
             f"functions above complexity {MOST_COMPLEXITY}", len(complex_places), 0, tuple(complex_places)

@@ -275,12 +275,13 @@ class Pairs(Kind):
         """Return the numbers by name; None has none. Raises UnfitError: no pairs, or one name with two numbers."""
         if value is None:
             return {}
+        pairs = value
         if isinstance(value, Mapping):
-            value = tuple(value.items())
-        if not isinstance(value, tuple):
+            pairs = tuple(value.items())
+        if not isinstance(pairs, tuple):
             raise self._refuse(value)
         numbers: dict[str, int | float] = {}
-        for name, number in value:
+        for name, number in pairs:
             if not isinstance(name, str):
                 raise self._refuse(value)
             try:
