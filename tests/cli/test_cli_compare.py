@@ -29,6 +29,7 @@ def command(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> Comma
     return call
 
 
+@pytest.mark.slow
 def test_the_table_is_on_stdout_and_the_words_on_stderr(tmp_path: Path, command: Command) -> None:
     status, out, err = command(write_spec(tmp_path))
     assert status == 0

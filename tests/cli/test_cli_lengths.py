@@ -81,6 +81,7 @@ def test_the_same_bytes_for_one_seed(gkest: Callable[..., Outcome], spec: Path) 
     assert one == other and one != seeded and one != faster
 
 
+@pytest.mark.slow
 def test_the_picture_is_the_same_each_time(gkest: Callable[..., Outcome], spec: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     paths = [tmp_path / f"{n}.svg" for n in "ab"]

@@ -18,6 +18,7 @@ def made(folder: Path, *names: str, runtime: str = "onnxruntime") -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["onnxruntime", pytest.param("torch", marks=pytest.mark.slow)])
 def test_a_pair_on_the_cpu(tmp_path: Path, runtime: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip(runtime)

@@ -76,6 +76,7 @@ def test_the_first_run_says_that_it_compiles(
     assert out == b"" and err.decode().splitlines()[0] == COMPILING and err.decode().count("compiling") == 1
 
 
+@pytest.mark.slow
 def test_files(simulate: Simulate, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     report, picture, requests = (tmp_path / n for n in ("r.json", "p.svg", "q.csv"))
@@ -182,6 +183,7 @@ def test_no_request_came(simulate: Simulate) -> None:
     assert found["totals"]["on_time_pct"] is None and found["models"][0]["latency_p50_ms"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["usher", "gpulet"])
 def test_the_policy_runs_again(kind: str, simulate: Simulate, tmp_path: Path) -> None:
     arguments = (
@@ -202,6 +204,7 @@ def test_the_policy_runs_again(kind: str, simulate: Simulate, tmp_path: Path) ->
     assert json.loads((tmp_path / "r.json").read_text()) and (tmp_path / "p.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_only_the_picture_could_not_be_written(simulate: Simulate, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     status, out, err = simulate("--plot", tmp_path / "nowhere" / "p.png")

@@ -34,6 +34,7 @@ def test_it_is_resnet50(tmp_path: Path) -> None:
     assert sum(n.op_type == "Conv" for n in graph.node) == 53
 
 
+@pytest.mark.slow
 def test_a_runtime_runs_it(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     numpy = pytest.importorskip("numpy")

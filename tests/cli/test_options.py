@@ -179,6 +179,7 @@ assert cli(["evaluate", "--truth", sys.argv[2], "--models", sys.argv[1], "--gpu"
 """
 
 
+@pytest.mark.slow
 def test_a_new_option_is_one_field(net: Path, tmp_path: Path) -> None:
     package = tmp_path / "gkestimator"
     shutil.copytree(ROOT / "gkestimator", package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -104,6 +104,7 @@ def test_the_workload_of_the_page_is_that_of_the_example() -> None:
     assert shown is not None and shown[1] == example.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_command_that_needs_what_nobody_installed_fails(tmp_path: Path) -> None:
     page = (
         "```sh\npython3 -m venv .venv && .venv/bin/pip install -q -e .\n. .venv/bin/activate\n```\n"

@@ -49,6 +49,7 @@ def test_the_list_of_gpus_is_current() -> None:
     compare(refresh(), ROOT / "docs" / "gpus.md", None)
 
 
+@pytest.mark.slow
 def test_the_evaluation_example_is_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GKEST_HOME", str(tmp_path / "gkest-home"))
     module = refresh()

@@ -241,6 +241,7 @@ def built(folder: Path) -> int:
     return run(["profile", "build", str(folder / "raw"), "-o", str(folder / "kernels.csv")])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["none", "record-spans"])
 def test_what_run_measures_build_reads(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
@@ -250,6 +251,7 @@ def test_what_run_measures_build_reads(name: str, tmp_path: Path, capsys: pytest
     assert [row.collector for row in rows] == [name]
 
 
+@pytest.mark.slow
 def test_a_collector_that_lies_is_caught_by_run_and_by_build(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

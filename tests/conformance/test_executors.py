@@ -80,6 +80,7 @@ def torch_settings() -> Iterator[None]:
     assert after == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_an_entry_gives_the_shapes_that_the_graph_says(executor: Executor, case: str) -> None:
     prepared = executor.prepare(CASES[case], 0)
@@ -95,6 +96,7 @@ def test_an_entry_gives_the_shapes_that_the_graph_says(executor: Executor, case:
         prepared.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_runtime_says_what_ran_once_per_repeat(executor: Executor, case: str) -> None:
     prepared = executor.prepare(CASES[case], 0)
@@ -109,6 +111,7 @@ def test_the_runtime_says_what_ran_once_per_repeat(executor: Executor, case: str
         prepared.close()
 
 
+@pytest.mark.slow
 def test_a_large_operator_s_pieces_take_most_of_its_time(executor: Executor) -> None:
     record = measured(executor, entry("MatMul", ((256, 512),), ((512, 512), "weight")), Effort(repeats=15))
     assert record.kernels
@@ -125,6 +128,7 @@ def measured(executor: Executor, chosen: PlanEntry, effort: Effort) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_record_is_whole_and_comes_back_from_its_line(
     executor: Executor, case: str, tmp_path: Path
@@ -140,6 +144,7 @@ def test_a_record_is_whole_and_comes_back_from_its_line(
     assert json.loads(record_line(record))["kernels"]
 
 
+@pytest.mark.slow
 def test_a_whole_model_has_a_latency_for_each_call_and_no_memory_of_a_cpu(
     executor: Executor, tmp_path: Path
 ) -> None:
@@ -162,11 +167,13 @@ def test_a_whole_model_has_a_latency_for_each_call_and_no_memory_of_a_cpu(
     assert list(read_records(tmp_path / "records.jsonl")) == [record]
 
 
+@pytest.mark.slow
 def test_the_pass_for_counters_calls_once(executor: Executor) -> None:
     record = measured(executor, CASES["conv"], Effort(counters=True))
     assert (record.repeats, len(record.host_us), record.kernels) == (1, 1, None)
 
 
+@pytest.mark.slow
 def test_an_operator_that_the_runtime_lacks_is_said_to_be_unsupported(executor: Executor) -> None:
     with pytest.raises(Exception, match="NoSuchOperator") as caught:
         executor.prepare(UNKNOWN, 0)
@@ -174,6 +181,7 @@ def test_an_operator_that_the_runtime_lacks_is_said_to_be_unsupported(executor: 
     assert "\n" not in str(judged(caught.value))
 
 
+@pytest.mark.slow
 def test_shapes_that_contradict_each_other_are_one_line_and_no_crash(executor: Executor) -> None:
     with pytest.raises(Exception, match=r".") as caught:
         executor.prepare(entry("MatMul", ((4, 5),), ((6, 7), "weight")), 0)
@@ -200,6 +208,7 @@ def test_settings_are_as_before_after_a_failure(executor: Executor) -> None:
         executor.prepare(UNKNOWN, 0)
 
 
+@pytest.mark.slow
 def test_a_closed_entry_frees_its_memory(executor: Executor) -> None:
     big = entry("MatMul", ((1, 4096),), ((4096, 4096), "weight"))  # 64 MiB of weights
     executor.prepare(big, 0).close()

@@ -191,6 +191,7 @@ def outcomes(cases: list[Any], tmp_path_factory: pytest.TempPathFactory) -> dict
     return result
 
 
+@pytest.mark.slow
 def test_at_least_99_percent_are_bound(outcomes: dict[str, Outcome]) -> None:
     counts = Counter(o.how for o in outcomes.values())
     print(f"\n{len(outcomes)} cases: {dict(counts)}")
@@ -230,6 +231,7 @@ def test_only_operators_whose_size_depends_on_data_are_bounded(outcomes: dict[st
     assert {"NonZero", "Unique", "Compress", "NonMaxSuppression"} <= found
 
 
+@pytest.mark.slow
 def test_rules_alone_shape_what_the_values_of_the_inputs_decide(cases: list[Any], tmp_path: Path) -> None:
     """Nothing is declared of any output, the inputs' values are given: every shape comes from a rule."""
     path = tmp_path / "case.onnx"

@@ -96,6 +96,7 @@ def _estimate(paths: Sequence[Path], runtime: str, **more: Any) -> Any:
         return estimate_rows(paths, gpus=[GPU], runtime=runtime, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_at_least_99_percent_are_estimated(
     runtime: str, cases: dict[str, Any], paths: dict[str, Path], capsys: pytest.CaptureFixture[str]

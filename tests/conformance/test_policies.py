@@ -186,6 +186,7 @@ for name in policy_names():
 """
 
 
+@pytest.mark.slow
 def test_plans_do_not_hang_on_the_order_of_sets(first_fit: Path) -> None:
     outputs = []
     modules = os.pathsep.join([str(first_fit), str(Path(__file__).parent)])

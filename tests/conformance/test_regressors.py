@@ -64,6 +64,7 @@ def stack(data: tuple[np.ndarray, ...]) -> Stack:
     return fit_stack(plan, problem, seed=0).stack
 
 
+@pytest.mark.slow
 def test_the_stack_clips_to_the_trained_range(stack: Stack) -> None:
     far = np.array([[1e6] * 8, [-1e6] * 8], dtype=np.float32)
     predicted = stack.predict(far)

@@ -261,6 +261,7 @@ def test_every_kernel_has_its_place_in_time_and_its_launch(mlp: Path) -> None:
     assert relu.bound_by == "memory"
 
 
+@pytest.mark.slow
 def test_a_gpu_that_misses_the_objective_does_not_hide_one_that_meets_it(mlp: Path) -> None:
     at_one = {r.gpu: r.latency_ms for r in estimate_rows([mlp], gpus=["K80", "H100"], batch_sizes=[1]).rows}
     between = (at_one["K80"] + at_one["H100-SXM"]) / 2

@@ -53,6 +53,7 @@ def test_one_graph_is_estimated_as_its_file(engine: Engine, tmp_path: Path) -> N
     assert [e.target.gpu.name for e in by_graph] == ["V100-SXM2-16GB", "H100-SXM"]
 
 
+@pytest.mark.slow
 def test_graphs_run_one_after_the_other(engine: Engine, tmp_path: Path) -> None:
     bound = [
         read_model(saved(tmp_path / f"{p}onnx", p, width)).bind(batch_size=n)

@@ -45,6 +45,7 @@ def golden(models: list[Path]) -> dict[tuple[str, str, int], Curve]:
     return curves(models, ["V100", "A100-SXM4-80GB", "T4"], [1, 8, 64])
 
 
+@pytest.mark.slow
 def test_more_sms_never_cost_time_and_never_gain_more_than_waves_can(
     golden: dict[tuple[str, str, int], Curve],
 ) -> None:

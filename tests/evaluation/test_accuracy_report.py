@@ -101,6 +101,7 @@ def test_bars_against_figures_worked_out_by_hand(space: Any) -> None:
     assert (left.figure, left.met) == ("50.0 %", False)
 
 
+@pytest.mark.slow
 def test_the_page_has_every_part_and_says_what_is_missing(space: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.accuracy.report import write_report

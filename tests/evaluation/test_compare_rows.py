@@ -93,6 +93,7 @@ def test_several_gpus_have_a_line_for_all(models: list[Path], tmp_path: Path) ->
     assert [m for m in result.messages if "H100" in m]  # a short name says what it was taken for
 
 
+@pytest.mark.slow
 def test_models_by_stem_by_tail_and_by_path(models: list[Path], tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
@@ -138,6 +139,7 @@ def test_rows_fail_alone(models: list[Path], tmp_path: Path) -> None:
     assert len(result.failures) == 5
 
 
+@pytest.mark.slow
 def test_latency_of_another_unit_is_noticed(write_truth: Callable[..., Path], models: list[Path]) -> None:
     path = write_truth(outliers=False)
     good = pandas.read_csv(path)

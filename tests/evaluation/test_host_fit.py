@@ -85,6 +85,7 @@ def test_one_model_is_fitted_and_said_to_be_untested(write_truth: WriteTruth, mo
     assert "not tested: one model only" in result.host_profile([fit]).sources["host_overhead_us.torch"]
 
 
+@pytest.mark.slow
 def test_each_runtime_has_its_own(models: list[Path]) -> None:
     rows = []
     for runtime, overhead in (("torch", 30.0), ("onnxruntime", 12.0)):
@@ -99,6 +100,7 @@ def test_each_runtime_has_its_own(models: list[Path]) -> None:
     assert fits == {"torch": pytest.approx(30, rel=0.01), "onnxruntime": pytest.approx(12, rel=0.01)}
 
 
+@pytest.mark.slow
 def test_written_read_and_used(
     write_truth: WriteTruth, models: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,6 +212,7 @@ def known_as_measured(bundle: Path, model: Path) -> set[bool]:
     return set((found >= 0).tolist())
 
 
+@pytest.mark.slow
 def test_the_page_of_a_known_law(
     inputs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -314,6 +315,7 @@ def test_what_was_not_measured_is_said(inputs: dict[str, Path], tmp_path: Path) 
     assert not re.search(r"\bnan\b", text)
 
 
+@pytest.mark.slow
 def test_the_host_of_the_other_models(models: list[Path], tmp_path: Path) -> None:
     """Measured on a host of 12 us a call, estimated with the runtime profile's: what other models tell mends it."""
     from _measured_models import read_models, summaries_with_other_hosts

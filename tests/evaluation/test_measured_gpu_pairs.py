@@ -15,6 +15,7 @@ from gkestimator.tables import COLOCATION, REQUIREMENTS, CoRun, write_table
 pytest.importorskip("scipy")
 
 
+@pytest.mark.slow
 def test_demands_of_pairs_are_estimated_where_they_were_not_measured(
     models: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,6 +212,7 @@ def _at(root: Any, path: str) -> Any:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [*PODS, "kserve"])
 def test_a_typo_in_any_key_is_found(target: str, plan: Deployment) -> None:
     """So that the checks above can fail."""

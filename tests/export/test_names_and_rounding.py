@@ -62,6 +62,7 @@ def test_a_label_that_stands_for_one_text_is_plain() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.text(alphabet="aAbB01_-./ $\n…", max_size=60), max_size=12))
 def test_labels_are_distinct_valid_and_free_of_order(texts: list[str]) -> None:

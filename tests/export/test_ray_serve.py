@@ -97,6 +97,7 @@ def test_a_plan_that_one_number_cannot_say_is_told_so() -> None:
     assert message in exported(deployment(here))[0]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=40))
 def test_the_gpus_that_ray_needs_are_enough_and_few(steps: list[int]) -> None:
     """No fewer than the sum or the large ones ask for; no two of them could be one."""

@@ -134,6 +134,7 @@ def test_the_page_shows_the_files_of_the_examples() -> None:
         assert example(f"file: {name}") == (EXAMPLES / name).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_plan_serves_the_workload(walked: Path) -> None:
     plan = read_plan(walked / "plan.json")
     assert plan.policy == "gkest" and not plan.unserved
@@ -213,6 +214,7 @@ def test_triton_holds_every_replica(walked: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_application_of_the_page_is_scheduled(walked: Path) -> None:
     (walked / "application.yaml").write_text(example("example: application"), encoding="utf-8")
     env = os.environ | {"GKEST_HOME": str(walked / "home")}
@@ -242,6 +244,7 @@ def test_the_application_of_the_page_is_scheduled(walked: Path) -> None:
     assert {m: round(v) for m, v in served.items()} == {"mobilenet_v2": 50, "resnet50": 150, "bert": 150}
 
 
+@pytest.mark.slow
 def test_the_published_case_says_what_the_page_says(tmp_path: Path) -> None:
     env = shims(tmp_path)
     for command in block("published"):

@@ -20,6 +20,7 @@ GPUS = (
 """Trained on and not, with several pairs of which one is better in every figure."""
 
 
+@pytest.mark.slow
 def test_estimates_of_the_golden_set_did_not_change(models: list[Path]) -> None:
     old, new = read_golden(golden_path()), golden_estimates(models)
     missing = {key[0] for key in old} - {key[0] for key in new}
@@ -62,6 +63,7 @@ def found(models: list[Path]) -> Estimates:
     return estimates(models, GPUS, (1, 8, 32, 64))
 
 
+@pytest.mark.slow
 def test_no_estimate_breaks_what_must_hold(found: Estimates) -> None:
     bad = [v for v in violations(found) if v.excess > ALLOWED.get(v.rule, 1.0)]
     assert not bad, f"{len(bad)} estimates cannot be:\n" + "\n".join(v.text for v in bad[:LINES_SHOWN])
@@ -105,6 +107,7 @@ def test_a_false_estimate_is_seen(found: Estimates, changes: dict[str, float], r
     assert any(v.rule == rule and v.excess >= limit for v in new)
 
 
+@pytest.mark.slow
 def test_no_kernel_breaks_what_must_hold(models: list[Path]) -> None:
     bad, counted = golden_kernel_violations(models, GPUS, (1, 32))
     lines = []

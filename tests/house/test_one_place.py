@@ -43,6 +43,7 @@ def add_entry(house: HouseCopy, file: str) -> None:
     path.write_text(f"{source[: start.end()]}    {line.group(1)}\n{source[start.end() :]}", encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_an_operator_is_one_file(house: HouseCopy, one_node: Callable[..., Path]) -> None:
     model = one_node("Newcomer", "com.example")
     assert "Newcomer" in house.run("estimate", model, "--gpu", "T4", status=2)
@@ -51,6 +52,7 @@ def test_an_operator_is_one_file(house: HouseCopy, one_node: Callable[..., Path]
     assert "newcomer" in listing
 
 
+@pytest.mark.slow
 def test_a_gpu_is_one_short_file(house: HouseCopy, one_node: Callable[..., Path]) -> None:
     add_worked_example(house, "datasets/gpus/NEWCOMER-24GB.toml")
     assert len(worked_example("datasets/gpus/NEWCOMER-24GB.toml").splitlines()) <= 25
@@ -61,6 +63,7 @@ def test_a_gpu_is_one_short_file(house: HouseCopy, one_node: Callable[..., Path]
     )
 
 
+@pytest.mark.slow
 def test_a_collector_is_one_file_and_one_entry(house: HouseCopy) -> None:
     pytest.importorskip("onnxruntime")
     add_worked_example(house, "profiling/collectors/newcomer.py")
@@ -71,6 +74,7 @@ def test_a_collector_is_one_file_and_one_entry(house: HouseCopy) -> None:
     assert "3 operators" in house.run("profile", "build", "raw", "-o", "data.parquet")
 
 
+@pytest.mark.slow
 def test_a_policy_is_one_file_and_one_entry(house: HouseCopy) -> None:
     add_worked_example(house, "gkestimator/placement/papers/newcomer.py")
     add_entry(house, "gkestimator/placement/registry.py")
@@ -102,6 +106,7 @@ def test_an_exporter_is_one_file_and_one_entry(house: HouseCopy) -> None:
     assert "resnet50" in (house.folder / "out" / "newcomer" / "models.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_column_is_one_field(house: HouseCopy, one_node: Callable[..., Path]) -> None:
     model = one_node("Relu")
     house.run("estimate", model, "--gpu", "T4", "-o", "before.csv")

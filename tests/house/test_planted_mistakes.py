@@ -40,6 +40,7 @@ def plant_rule(house: HouseCopy, op_type: str, field: str, result: str) -> None:
     file.write_text(file.read_text(encoding="utf-8") + wrapper, encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_wrong_shape_is_caught(house: HouseCopy) -> None:
     suite = ("tests/conformance/test_node_cases.py",)
     house.suite(*suite, status=0)
@@ -47,11 +48,13 @@ def test_a_wrong_shape_is_caught(house: HouseCopy) -> None:
     assert "celu" in house.suite(*suite, status=1)
 
 
+@pytest.mark.slow
 def test_ten_times_the_flops_are_caught(house: HouseCopy) -> None:
     plant_rule(house, "Celu", "lowering_rule", TEN_TIMES)
     assert "celu" in house.suite("tests/lowering/second_count/test_flops.py", status=1)
 
 
+@pytest.mark.slow
 def test_a_collector_that_lies_is_caught(house: HouseCopy) -> None:
     add_worked_example(house, "profiling/collectors/newcomer.py")
     add_entry(house, "profiling/collectors/registry.py")
@@ -61,6 +64,7 @@ def test_a_collector_that_lies_is_caught(house: HouseCopy) -> None:
     assert "newcomer" in house.suite(*suite, status=1)
 
 
+@pytest.mark.slow
 def test_a_policy_over_capacity_is_caught(house: HouseCopy) -> None:
     add_worked_example(house, "gkestimator/placement/papers/newcomer.py")
     add_entry(house, "gkestimator/placement/registry.py")
@@ -74,6 +78,7 @@ def test_a_policy_over_capacity_is_caught(house: HouseCopy) -> None:
     assert "newcomer" in house.suite(*suite, status=1)
 
 
+@pytest.mark.slow
 def test_an_exporter_with_a_misspelt_key_is_caught(house: HouseCopy) -> None:
     suite = ("tests/conformance/test_exporters.py", "tests/export", "-k", "hami")
     house.suite(*suite, status=0)

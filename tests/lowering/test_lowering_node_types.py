@@ -179,6 +179,7 @@ def graphs(
         return {case.name: (case, graph) for case, graph in bound if graph is not None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
 def test_every_bound_case_lowers(
     graphs: dict[str, tuple[Any, OperatorGraph]], cases: list[Any], runtime: str

@@ -79,6 +79,7 @@ def test_what_no_output_needs_is_neither_priced_nor_merged(pair: list[Path]) -> 
     assert (found.before.kernels, found.before.flops) == (plain.before.kernels, plain.before.flops)
 
 
+@pytest.mark.slow
 def test_weights_that_were_not_searched_wholly_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 ROUNDING = re.compile(r"(largest relative difference) (\S+)")
 
 
+@pytest.mark.slow
 def test_the_example_is_current(tmp_path: Path) -> None:
     loading = importlib.util.spec_from_file_location("refresh_merging", REFRESH)
     assert loading is not None and loading.loader is not None

@@ -73,6 +73,7 @@ def expected_files() -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_exactly_the_tree(distributions: Path) -> None:
     (wheel,) = distributions.glob("*.whl")
     names = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}

@@ -36,6 +36,7 @@ def test_every_extra_that_is_named_exists() -> None:
     assert {extra: str(text) for extra, text in named.items() if extra not in extras} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip")
 def test_pip_takes_an_extra_from_the_installed_package() -> None:
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "gkestimator[merge]"]

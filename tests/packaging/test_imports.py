@@ -91,6 +91,7 @@ def imported(file: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{node.module}.{name}".rstrip(".")) for name in names)
 
 
+@pytest.mark.slow
 def test_only_onnx_io_imports_onnx() -> None:
     wrong = [
         f"{file.relative_to(ROOT)}:{line} imports {name}"
@@ -107,6 +108,7 @@ def test_every_part_has_a_layer() -> None:
     assert {part for part, _ in modules()} <= set(LEVEL)
 
 
+@pytest.mark.slow
 def test_dependencies_point_one_way() -> None:
     wrong = []
     for part, file in modules():

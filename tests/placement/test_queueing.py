@@ -49,6 +49,7 @@ GRID = [
 ]
 
 
+@pytest.mark.slow
 def test_share_on_time_is_that_of_a_simulation() -> None:
     errors = []
     for seed, (latencies, batch, count, tightness, load) in enumerate(GRID):
@@ -85,6 +86,7 @@ def test_unequal_replicas_and_slowed_ones_are_as_simulated() -> None:
         assert found.rate_rps / found.admitted_rps == pytest.approx(share, abs=0.06)
 
 
+@pytest.mark.slow
 def test_no_other_time_out_and_admitted_rate_serve_much_more_in_the_simulation() -> None:
     for latencies, batch, tightness, load in (
         (FLAT, 32, 2.0, 0.8),
@@ -134,6 +136,7 @@ def test_moments_of_the_fill_are_those_of_the_poisson_law(most: int) -> None:
         assert got[2] == pytest.approx(total[2], abs=5e-3)
 
 
+@pytest.mark.slow
 def test_more_replicas_more_time_and_less_slowdown_never_serve_less() -> None:
     rng = np.random.default_rng(7)
     for _ in range(40):

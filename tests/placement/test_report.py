@@ -148,17 +148,20 @@ def test_a_picture_names_gpus_models_and_batches() -> None:
     assert {"T4", "L4", "resnet50", "bert", "8", "32", "% of the GPU"} <= set(texts)
 
 
+@pytest.mark.slow
 def test_a_picture_says_what_is_unknown_and_what_is_alike() -> None:
     assert "?" in comments(drawn(plan(gpu(0, replica("a", creq_pct=None)))))
     assert "×3" in comments(drawn(plan(*(gpu(i, replica(f"r{i}")) for i in range(3)))))
 
 
+@pytest.mark.slow
 def test_names_do_not_become_formulas_and_a_plan_without_gpus_has_a_picture() -> None:
     found = plan(gpu(0, replica("a", model="_x$y^2$")))
     assert any("_x" in text for text in comments(drawn(found)))
     drawn(plan())
 
 
+@pytest.mark.slow
 def test_hundreds_of_gpus_are_drawn_in_rows_and_thousands_are_said() -> None:
     texts = comments(
         drawn(plan(*(gpu(i, replica(f"r{i}", creq_pct=i / 5, latency_ms=1.0 + i)) for i in range(130))))

@@ -187,6 +187,7 @@ def test_a_model_in_several_places_is_one_load() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_thousand_stages_are_split() -> None:
     rng = random.Random(1)
     application = dag(rng, 1000, 4000.0, 20.0)

@@ -155,6 +155,7 @@ def test_no_range_at_all_names_the_version(
     )  # every entry failed: nothing is missed
 
 
+@pytest.mark.slow
 def test_on_a_gpu_cuda_calls_must_be_there(
     fake: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -166,6 +167,7 @@ def test_on_a_gpu_cuda_calls_must_be_there(
     assert captured(fake, ["a"], "cuda:0")
 
 
+@pytest.mark.slow
 def test_a_hanging_nsys_is_found_by_the_probe(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NSYS", "hang")
     reason = probe(make_collector("nsys", "cpu"), "cpu", limit_s=1.0)

@@ -72,6 +72,7 @@ def test_much_output_is_kept_at_both_ends() -> None:
     assert result.output.startswith("first") and result.output.rstrip().endswith("last")
 
 
+@pytest.mark.slow
 def test_a_hanging_tool_is_ended_with_what_it_started() -> None:
     # As nsys does: the program goes into a session of its own, and an agent loses its parent.
     word = f"{time.time_ns()}.25"

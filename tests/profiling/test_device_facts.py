@@ -166,6 +166,7 @@ def test_a_hostile_name_stays_a_name(name: str, tmp_path: Path) -> None:
     assert spec.note == ""
 
 
+@pytest.mark.slow
 def test_the_cpu(tmp_path: Path) -> None:
     facts = device_facts("cpu")
     assert (facts.kind, facts.driver, facts.compute_capability) == ("cpu", None, None)

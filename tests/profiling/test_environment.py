@@ -106,6 +106,7 @@ def test_a_short_entry_takes_its_neighbours() -> None:
     assert during(samples, EntryRecord(entry_id="a", status="ok")) == []
 
 
+@pytest.mark.slow
 @given(
     clocks=st.lists(st.none() | st.floats(100, 3000), max_size=30),
     cv=st.none() | st.floats(0, 2),

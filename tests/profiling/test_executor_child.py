@@ -80,6 +80,7 @@ def records(folder: Path) -> dict[str, EntryRecord]:
     return {r.entry_id: r for r in found}
 
 
+@pytest.mark.slow
 def test_every_entry_has_a_record_in_the_plan_s_order(tmp_path: Path) -> None:
     chosen = plan(*SMALL)
     done = run(command(tmp_path, chosen), tmp_path)
@@ -92,6 +93,7 @@ def test_every_entry_has_a_record_in_the_plan_s_order(tmp_path: Path) -> None:
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["entries.json", "records.jsonl"]
 
 
+@pytest.mark.slow
 def test_repeats_and_the_pass_are_as_told(tmp_path: Path) -> None:
     run(command(tmp_path, plan(SMALL[0]), "--repeats", "3"), tmp_path)
     assert [r.repeats for r in records(tmp_path).values()] == [3]
@@ -100,6 +102,7 @@ def test_repeats_and_the_pass_are_as_told(tmp_path: Path) -> None:
     assert [(r.repeats, r.kernels) for r in records(tmp_path).values()] == [(1, None)]
 
 
+@pytest.mark.slow
 def test_what_cannot_run_is_a_record_and_the_rest_goes_on(tmp_path: Path) -> None:
     wrong = fragment("MatMul", (4, 5), weight=(6, 7))
     unknown = fragment("NoSuchOperator", (4, 5))
@@ -121,6 +124,7 @@ def test_what_cannot_run_is_a_record_and_the_rest_goes_on(tmp_path: Path) -> Non
         assert (r.repeats, r.elapsed_us, r.kernels, r.output_shapes) == (None, None, None, None)
 
 
+@pytest.mark.slow
 def test_memory_that_the_runtime_itself_lacks_is_a_record(tmp_path: Path) -> None:
     """Inputs are small, so that the guard lets it pass; the outer product does not fit below the limit."""
     chosen = plan(fragment("MatMul", (2**15, 1), (1, 2**15)), SMALL[0])
@@ -142,6 +146,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_killed_child_leaves_whole_lines_and_says_what_it_was_at(
     tmp_path: Path, number: signal.Signals
@@ -168,6 +173,7 @@ def test_a_killed_child_leaves_whole_lines_and_says_what_it_was_at(
     assert current.read_text() == target + "\n"
 
 
+@pytest.mark.slow
 def test_half_a_line_of_a_killed_child_is_cut_off(tmp_path: Path) -> None:
     chosen = plan(*SMALL[:2])
     (tmp_path / "records.jsonl").write_text('{"entry_id":"a","status":"skipped"}\n{"entry_id":"b","stat')
@@ -175,6 +181,7 @@ def test_half_a_line_of_a_killed_child_is_cut_off(tmp_path: Path) -> None:
     assert list(records(tmp_path)) == ["a", *(e.id for e in chosen.entries)]
 
 
+@pytest.mark.slow
 def test_records_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
     words = command(tmp_path, plan(SMALL[0]))
     (tmp_path / "records.jsonl").mkdir()
@@ -184,6 +191,7 @@ def test_records_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
     assert "records.jsonl: cannot be written" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "says"), [("records", "cannot be written: File too large"), ("profile", "is the disk full?")]
 )

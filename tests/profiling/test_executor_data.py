@@ -30,6 +30,7 @@ def made(t: FragmentTensor, seed: int = 0) -> np.ndarray:
     return fill(t, tensor_rng("Conv-fp32-0", t.name, seed))
 
 
+@pytest.mark.slow
 @given(
     dtype=st.sampled_from(MADE),
     kind=st.sampled_from([f for f in FILLS if f != "value"]),
@@ -84,6 +85,7 @@ def test_indices_reach_the_whole_table_and_stay_inside() -> None:
     assert made(tensor(DType.INT64, (9,), fill="index", below=1)).tolist() == [0] * 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(512, 4096), (4096, 512), (4096, 4096), (256, 512, 3, 3)])
 def test_sums_over_weights_stay_small_in_half_precision(shape: tuple[int, ...]) -> None:
     weight = made(tensor(DType.FLOAT16, shape, role="weight")).astype(np.float32)
@@ -107,6 +109,7 @@ def test_a_type_of_which_no_data_can_be_made_is_said(dtype: DType) -> None:
         made(tensor(dtype, (4,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [DType.FLOAT, DType.BFLOAT16])
 def test_a_large_tensor_is_made_quickly_and_repeats_a_block_off_the_rows(dtype: DType) -> None:
     started = time.perf_counter()

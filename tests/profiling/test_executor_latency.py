@@ -172,6 +172,7 @@ def test_a_failure_at_any_moment_frees_the_memory(fails_at: int) -> None:
     assert gc.isenabled()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["torch", "onnxruntime"])
 def test_a_whole_model_through_the_real_child(tmp_path: Path, name: str) -> None:
     pytest.importorskip(name)

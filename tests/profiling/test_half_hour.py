@@ -187,6 +187,7 @@ def test_own_operators_join_those_of_the_catalogue(run: Run, tmp_path: Path) -> 
     assert [call[1] for call in calls(tmp_path)] == ["run", "build"]
 
 
+@pytest.mark.slow
 def test_plans_at_home(run: Run, tmp_path: Path) -> None:
     done = run("prepare", "a.onnx", "more", GPU="H200", SOURCE="/nowhere")
     assert done.returncode != 0  # no wheel of a folder that is not there; the plans are made before it

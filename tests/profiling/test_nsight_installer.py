@@ -51,6 +51,7 @@ def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.mark.slow
 def test_no_mirror_that_answers_leaves_nothing(tmp_path: Path) -> None:
     done = install(str(tmp_path / "p"), GKEST_DEBIAN_MIRROR="http://127.0.0.1:9/debian")
     assert (done.returncode, done.stdout) == (1, "")
@@ -58,6 +59,7 @@ def test_no_mirror_that_answers_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_complete_folder_is_kept_a_broken_one_is_not(tmp_path: Path) -> None:
     prefix = tmp_path / "p"
     (prefix / "bin").mkdir(parents=True)

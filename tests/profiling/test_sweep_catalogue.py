@@ -86,6 +86,7 @@ def test_real_shapes_corners_and_samples_of_every_group() -> None:
     assert math.isclose(sum(g.share for g in GROUPS), 1.0)
 
 
+@pytest.mark.slow
 def test_the_catalogue_is_distinct_seeded_and_large(items: list[CatalogueItem]) -> None:
     texts = [i.fragment.text() for i in items]
     assert len(set(texts)) == len(texts)
@@ -103,6 +104,7 @@ def test_the_catalogue_is_distinct_seeded_and_large(items: list[CatalogueItem]) 
         assert sum(k.flops for k in candidate.kernels) <= MOST_FLOPS
 
 
+@pytest.mark.slow
 def test_most_fragments_are_one_kernel_and_tf32_is_planned_where_it_changes_one(
     items: list[CatalogueItem],
 ) -> None:
@@ -135,6 +137,7 @@ def _small(fragment: Fragment) -> bool:
     return sum(t.nbytes for t in fragment.tensors) < 2**20
 
 
+@pytest.mark.slow
 def test_small_fragments_run_in_onnxruntime_and_give_the_shapes_that_lowering_saw(
     items: list[CatalogueItem],
 ) -> None:

@@ -42,6 +42,7 @@ def planned(**options: object) -> Planned:
     return make_plan(PlanRequest(**options))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @given(st.floats(0.3, 20), st.floats(0.3, 20))
 @settings(max_examples=4, deadline=None)
 def test_budgets_are_kept_and_a_shorter_plan_is_the_head_of_a_longer_one(a: float, b: float) -> None:
@@ -53,6 +54,7 @@ def test_budgets_are_kept_and_a_shorter_plan_is_the_head_of_a_longer_one(a: floa
     assert plans[1].entries[: len(plans[0].entries)] == plans[0].entries
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_plan_and_another_seed_another() -> None:
     one = planned(entries=300, seed=1).plan
     assert make_plan(PlanRequest(entries=300, seed=1)).plan == one
@@ -71,6 +73,7 @@ def test_families_and_precisions_are_balanced_from_the_start() -> None:
         assert max(precisions.values()) < count / 2
 
 
+@pytest.mark.slow
 def test_counters_are_wanted_for_about_their_share_of_every_kind() -> None:
     plan = planned(entries=900).plan
     wanted = sum(e.counters for e in plan.entries) / len(plan.entries)
@@ -83,6 +86,7 @@ def test_counters_are_wanted_for_about_their_share_of_every_kind() -> None:
     assert every.estimated_s > make_plan(PlanRequest(entries=50, counters=0.0)).plan.estimated_s + 20  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_operators_of_models_come_first_those_that_take_longest_at_the_head() -> None:
     found = planned(models=(str(VISION),), entries=200, batch_sizes=(4,), dtypes=("fp32",))
     sources = [e.source for e in found.plan.entries]
@@ -101,6 +105,7 @@ def test_models_of_several_precisions_are_planned_in_the_precisions_asked_for() 
         assert floats <= ({"float"} if entry.dtype == "fp32" else {"float16", "float"}), entry
 
 
+@pytest.mark.slow
 def test_a_known_gpu_decides_precisions_times_and_doubts() -> None:
     old = planned(gpu="P4", entries=100).plan
     assert old.gpu == "P4" and {e.dtype for e in old.entries} <= {"fp32", "fp16"}
@@ -121,6 +126,7 @@ def test_a_plan_for_the_cpu_is_of_short_calls_in_fp32() -> None:
     assert "this CPU" in found.messages[-1]
 
 
+@pytest.mark.slow
 def test_what_is_said_adds_up() -> None:
     found = planned(minutes=2.0)
     last = found.messages[-1]
@@ -151,6 +157,7 @@ def test_requests_that_cannot_be_are_refused(options: dict, said: str) -> None: 
         PlanRequest(**options)
 
 
+@pytest.mark.slow
 def test_a_budget_too_small_for_one_entry_says_so() -> None:
     with pytest.raises(UsageError, match="expected enough for one entry"):
         make_plan(PlanRequest(minutes=1e-5))
@@ -166,6 +173,7 @@ def test_costs_grow_with_work_and_counters() -> None:
     assert counters_s(np.array([2]), times[:1], costs) > counters_s(np.array([1]), times[:1], costs)
 
 
+@pytest.mark.slow
 def test_the_command_writes_plans_that_are_read_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,6 +192,7 @@ def test_the_command_writes_plans_that_are_read_again(
     assert [len(p.entries) for p in parts] == [14, 13, 13]
 
 
+@pytest.mark.slow
 def test_a_plan_that_was_edited_is_read_without_its_ids_and_never_with_wrong_ones(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     assert run(["profile", "plan", "--entries", "3", "-o", str(path)]) == 0
@@ -215,6 +224,7 @@ def test_bad_models_leave_a_plan_of_the_good_and_status_1(
     assert run([*common, "--models", str(tmp_path / "none")]) == 2
 
 
+@pytest.mark.slow
 def test_a_model_is_not_overwritten_by_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = tmp_path / "m.onnx"
     model.write_bytes(VISION.read_bytes())

@@ -216,6 +216,7 @@ def test_the_row_is_the_estimates(tmp_path: Path) -> None:
     assert len(points) == len(rows) == 4
 
 
+@pytest.mark.slow
 def test_batches_1_8_32_come_first_precisions_alternate_and_equal_graphs_last(tmp_path: Path) -> None:
     one, same = (model_file(tmp_path / n, MATRIX, w=(64, 64)) for n in ("b.onnx", "c.onnx"))
     large = model_file(tmp_path / "a.onnx", MATRIX.replace("[N, K]", "[N, 4096]"), w=(4096, 4096))

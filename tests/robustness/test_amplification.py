@@ -64,6 +64,7 @@ CASES = {  # text and whether it stays below the bounds
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_small_file_costs_seconds_at_most(name: str, tmp_path: Path) -> None:
     text, fits = CASES[name]

@@ -66,12 +66,14 @@ def estimate(path: Path, *more: str) -> subprocess.CompletedProcess[str]:
     return gkest("estimate", path, "--gpu", "V100", *more)
 
 
+@pytest.mark.slow
 def test_a_good_model_is_estimated(good: Path) -> None:
     done = estimate(good, "--batch-size", "1,8")
     assert done.returncode == 0, done.stderr
     assert "good" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["truncated", "text", "one_byte", "empty", "noise", "json", "zip"])
 def test_files_that_are_no_models(kind: str, good: Path, tmp_path: Path) -> None:
     data = good.read_bytes()
@@ -89,6 +91,7 @@ def test_files_that_are_no_models(kind: str, good: Path, tmp_path: Path) -> None
     refused(estimate(bad), f"{kind}.onnx")
 
 
+@pytest.mark.slow
 def test_one_bad_among_good_ones_is_status_1_and_the_rows_are_there(good: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(b"x")
@@ -104,10 +107,12 @@ def test_batch_sizes_that_make_no_sense(good: Path, value: str) -> None:
     assert "batch" in done.stderr.lower()
 
 
+@pytest.mark.slow
 def test_an_unknown_gpu_is_answered_with_the_closest(good: Path) -> None:
     refused(gkest("estimate", good, "--gpu", "V10O"), "V10O", "V100")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "value", "word"),
     [
@@ -124,6 +129,7 @@ def test_options_that_make_no_sense(good: Path, option: str, value: str, word: s
     assert word in done.stderr
 
 
+@pytest.mark.slow
 def test_an_unbound_dimension_says_how_to_bind_it(tmp_path: Path) -> None:
     path = save(
         tmp_path,
@@ -135,36 +141,44 @@ def test_an_unbound_dimension_says_how_to_bind_it(tmp_path: Path) -> None:
     assert estimate(path, "--dim", "tokens=12").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_directory_without_models(tmp_path: Path) -> None:
     refused(estimate(tmp_path), str(tmp_path.name))
 
 
+@pytest.mark.slow
 def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
     refused(estimate(tmp_path / "absent.onnx"), "absent.onnx")
 
 
+@pytest.mark.slow
 def test_a_fifo_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.onnx")
     refused(estimate(tmp_path / "pipe.onnx"), "pipe.onnx")
 
 
+@pytest.mark.slow
 def test_a_cyclic_graph(tmp_path: Path) -> None:
     text = GOOD.replace("m = MatMul (x, w)", "m = Add (x, y)")
     refused(estimate(save(tmp_path, text)), "bad.onnx", "cycl")
 
 
+@pytest.mark.slow
 def test_an_undeclared_tensor(tmp_path: Path) -> None:
     refused(estimate(save(tmp_path, GOOD.replace("MatMul (x, w)", "MatMul (x, nowhere)"))), "nowhere")
 
 
+@pytest.mark.slow
 def test_a_tensor_made_twice(tmp_path: Path) -> None:
     refused(estimate(save(tmp_path, GOOD.replace("y = Relu (m)", "m = Relu (x)\ny = Relu (m)"))), "m")
 
 
+@pytest.mark.slow
 def test_shapes_that_contradict(tmp_path: Path) -> None:
     refused(estimate(save(tmp_path, GOOD.replace("float[16, 16] w", "float[15, 16] w"))), "MatMul", "15")
 
 
+@pytest.mark.slow
 def test_unknown_operators_are_all_listed_and_may_be_let_through(tmp_path: Path) -> None:
     text = GOOD.replace('["" : 17]', '["" : 17, "own" : 1]').replace(
         "y = Relu (m)", "p = own.First (m)\nq = own.Second (p)\ny = Relu (q)"
@@ -180,6 +194,7 @@ def test_unknown_operators_are_all_listed_and_may_be_let_through(tmp_path: Path)
     assert row["latency_high_ms"] is None and row["unknown_kernels"] == 2 and "lower bound" in row["warnings"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "word"),
     [("no/such/folder/out.csv", "out.csv"), ("", "")],
@@ -194,6 +209,7 @@ def test_an_output_that_cannot_be_written_leaves_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_a_full_disk_is_one_line(good: Path) -> None:
     done = estimate(good, "--format", "csv", "-o", "/dev/full")
@@ -219,6 +235,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_small_files_that_ask_for_the_world_stay_bounded(name: str, tmp_path: Path) -> None:
     path = save(tmp_path, f'<ir_version: 8, opset_import: ["" : 17]> {HOSTILE[name]}', f"{name}.onnx")
@@ -229,6 +246,7 @@ def test_small_files_that_ask_for_the_world_stay_bounded(name: str, tmp_path: Pa
         refused(done, f"{name}.onnx")
 
 
+@pytest.mark.slow
 def test_functions_that_call_themselves_or_double_forty_times(tmp_path: Path) -> None:
     head = '<ir_version: 8, opset_import: ["" : 17, "f" : 1]> n (float[N, 4] x) => (float[N, 4] y) { y = f.g0 (x) }'
     itself = head + '<domain: "f", opset_import: ["" : 17, "f" : 1]> g0 (x) => (y) { y = f.g0 (x) }'
@@ -244,6 +262,7 @@ def test_functions_that_call_themselves_or_double_forty_times(tmp_path: Path) ->
     refused(estimate(save(tmp_path, doubling)), "bad.onnx")
 
 
+@pytest.mark.slow
 def test_external_data_is_never_opened(good: Path, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(GOOD)
     secret = tmp_path / "pipe"
@@ -258,6 +277,7 @@ def test_external_data_is_never_opened(good: Path, tmp_path: Path) -> None:
     assert estimate(path).returncode == 0
 
 
+@pytest.mark.slow
 def test_control_characters_in_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(GOOD)
     model.graph.node[0].input[0] = "evil\x1b[2J\nsecond line"
@@ -268,6 +288,7 @@ def test_control_characters_in_names_do_not_reach_the_terminal(tmp_path: Path) -
     refused(done, "evil")
 
 
+@pytest.mark.slow
 def test_an_attribute_name_that_is_no_text(good: Path, tmp_path: Path) -> None:
     model = onnx.load(good)
     for name in ("aaaa", "bbbb"):

@@ -61,6 +61,7 @@ def both(asked: Case) -> None:
     assert_equal(asked.run(Simulator), asked.run(reference.Simulator))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_any_system(seed: int) -> None:
     both(case(seed))
@@ -80,6 +81,7 @@ def test_every_interference(interference: str) -> None:
         both(case(seed, interference=interference))
 
 
+@pytest.mark.slow
 def test_the_cases_have_every_corner() -> None:
     """What the cases above are drawn from is really in them: else equality would say little."""
     seen = [case(seed) for seed in range(40)]

@@ -178,6 +178,7 @@ def test_batches_that_fill(batch: int, replicas: int) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "load"), [(1, 0.7), (4, 0.8), (16, 0.9)])
 def test_turns(batch: int, load: float) -> None:
     """Once a cycle at most a batch: a queue in discrete time, exactly that of M/D/c."""
@@ -188,6 +189,7 @@ def test_turns(batch: int, load: float) -> None:
     close(found, wait, theory.turn_wait_ms(batch, rate, cycle), 0.03)
 
 
+@pytest.mark.slow
 def test_tandem() -> None:
     """Exponential stages one after the other are M/M/1 queues each (Burke): their times add up."""
     asked = theory.system(
@@ -199,6 +201,7 @@ def test_tandem() -> None:
     close(found, response, 1 / (1 / 10 - rate) + 1 / (1 / 6 - rate), 0.03)
 
 
+@pytest.mark.slow
 def test_fork_and_join() -> None:
     """Two stages at once, done when both are (Flatto and Hahn)."""
     asked = theory.system(
@@ -209,6 +212,7 @@ def test_fork_and_join() -> None:
     close(found, response, theory.fork_join_ms(0.6, SERVICE_MS), 0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["admit", "fan_out"])
 def test_thinned_at_random(way: str) -> None:
     """A random 0.4 of Poisson requests is Poisson: turned away at the door, or a stage that is asked 0.4 times."""

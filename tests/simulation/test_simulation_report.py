@@ -209,6 +209,7 @@ def test_one_seed_one_report() -> None:
         render_simulation(one.report, "xml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["png", "svg", "pdf"])
 def test_pictures_are_the_same_bytes_each_time(form: str) -> None:
     pytest.importorskip("matplotlib")
@@ -218,6 +219,7 @@ def test_pictures_are_the_same_bytes_each_time(form: str) -> None:
     assert data[:4] in (b"\x89PNG", b"<?xm", b"%PDF")
 
 
+@pytest.mark.slow
 def test_pictures_of_nothing_and_of_odd_names() -> None:
     pytest.importorskip("matplotlib")
     table = [row("_a", 4, 25.0)]

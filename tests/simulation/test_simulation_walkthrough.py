@@ -58,6 +58,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_what_the_page_writes(walked: Path) -> None:
     assert (walked / "served.png").read_bytes().startswith(b"\x89PNG")
     bursts = read_simulation(walked / "bursts.json")
@@ -118,6 +119,7 @@ def test_the_page_names_every_field(walked: Path) -> None:
         assert re.search(rf"[`.]{field}(\[\])?[`.]", page), field
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page_runs(walked: Path) -> None:
     code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert code is not None

@@ -46,6 +46,7 @@ def made_up(count: int, seed: int) -> TrainingRows:
     )
 
 
+@pytest.mark.slow
 def test_a_rule_is_found_and_holds_on_new_shapes() -> None:
     picker = fit_picker(made_up(3000, 0), GPUS)
     assert picker is not None

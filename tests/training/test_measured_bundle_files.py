@@ -84,6 +84,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", sorted(HOSTILE))
 def test_a_hostile_folder_is_refused_in_one_line(
     case: str, trained_l4: tuple[Path, MeasuredReport], tmp_path: Path
@@ -140,6 +141,7 @@ def test_a_measured_bundle_is_no_base(trained_l4: tuple[Path, MeasuredReport], t
         train([dataset], tmp_path / "b", base=tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 def test_without_a_base_the_rows_stand_alone(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "d.parquet", measurements(250, noise=0.01))
     report = train([dataset], tmp_path / "alone", base=None)
@@ -147,6 +149,7 @@ def test_without_a_base_the_rows_stand_alone(tmp_path: Path) -> None:
     assert not load_bundle(tmp_path / "alone").measured
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["measured.json", "g0_lowering.json", "g0_lowering.npz", "g0_linear_fp32.npz", "g0_occupancy.npz"]
 )
@@ -174,6 +177,7 @@ def test_a_mutated_file_answers_or_is_refused_in_one_line(
     assert refused
 
 
+@pytest.mark.slow
 def test_the_command_trains_and_says_what_it_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dataset = write_dataset(tmp_path / "d.parquet", measurements(15))
     assert run(["train", str(dataset), "-o", str(tmp_path / "2nd try")]) == 0

@@ -56,6 +56,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainReport
     return folder, train([folder], out, seed=1), out
 
 
+@pytest.mark.slow
 def test_the_bundle_predicts_the_law_on_new_shapes(trained: tuple[Path, TrainReport, Path]) -> None:
     _, report, out = trained
     assert [m.name for m in report.models] == ["gemm_half", "gemm_half_unseen"]
@@ -80,6 +81,7 @@ def test_the_report_reads_as_a_table(trained: tuple[Path, TrainReport, Path]) ->
     assert unseen.split()[:2] == ["gemm_half_unseen", "GPUs"]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bundle(trained: tuple[Path, TrainReport, Path]) -> None:
     folder, report, out = trained
     again = train([folder], folder / "again", seed=1)

@@ -44,6 +44,7 @@ L4 = gpu_catalogue().resolve(GPU)[0]
 A100 = gpu_catalogue().resolve("A100-PCIE-40GB")[0]
 
 
+@pytest.mark.slow
 def test_held_out_operators_follow_the_law(trained_l4: tuple[Path, MeasuredReport]) -> None:
     bundle, base = load_bundle(trained_l4[0]).under("torch"), load_bundle()
     found: dict[str, list[tuple[float, float, bool]]] = {}
@@ -285,6 +286,7 @@ def test_the_bundle_is_self_contained_and_its_card_complete(
     assert "linear" in str(trained_l4[1]) and "held" in str(trained_l4[1])
 
 
+@pytest.mark.slow
 def test_the_same_dataset_gives_the_same_bundle(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "d.parquet", measurements(12))
     table = KernelTable.from_kernels([k for _, f in unseen(3) for k in kernels_of(f)])

@@ -118,6 +118,7 @@ def test_every_kind_is_counted_or_excused() -> None:
     )
 
 
+@pytest.mark.slow
 def test_every_counted_operator_has_a_second_count(counted: dict[Key, Any]) -> None:
     missing = [
         key

@@ -151,6 +151,7 @@ def _expected_onnxruntime(case: NodeCase) -> int:
     return 1 if calls is None else calls[0](len(case.inputs))
 
 
+@pytest.mark.slow
 def test_onnxruntime_calls_once_a_node(cases: dict[str, NodeCase], tmp_path: Path) -> None:
     by_operator: dict[Key, list[NodeCase]] = defaultdict(list)
     for case in (*cases.values(), *(node_case(key, example) for key, example in EXAMPLES.items())):

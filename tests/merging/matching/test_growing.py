@@ -61,6 +61,7 @@ def _best_sum(weights: np.ndarray) -> float:
     return rest(0, frozenset(range(weights.shape[1])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(5))
 def test_as_good_as_all_matchings_of_a_thousand_small_cases(part: int) -> None:
     draw = np.random.default_rng(part)

@@ -46,6 +46,7 @@ def _similar(a: WeightOperator, b: WeightOperator) -> float:
     return 2 * largest_common_area(one, other, 1e-7) / (one.size + other.size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_every_matching_can_be_run_and_is_as_similar_as_it_says(count: int) -> None:
     draw = random.Random(count)
@@ -76,6 +77,7 @@ def test_every_matching_can_be_run_and_is_as_similar_as_it_says(count: int) -> N
     assert (large > 0) is (count > 2)
 
 
+@pytest.mark.slow
 def test_of_two_models_nobody_is_left_who_could_be_merged() -> None:
     draw = random.Random(9)
     for _ in range(60):

@@ -89,6 +89,7 @@ def test_the_l2_cache() -> None:
     assert small.working_bytes == (512 * 512 + 2 * 16 * 512 + 2 * 16 * 512) * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("price", ["gpu", "latency"])
 @pytest.mark.parametrize("seed", range(6))
 def test_no_other_choice_is_cheaper(price: str, seed: int) -> None:

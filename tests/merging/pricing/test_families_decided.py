@@ -45,6 +45,7 @@ def decided(
     return decide(models, matching.supers, build, pricer, batch_sizes=batches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", [families.resnet_like, families.mobilenet_like, families.bert_like])
 def test_siblings_are_merged_at_the_price_that_an_estimate_of_the_written_file_gives(
     builder: object, tmp_path: Path
@@ -70,6 +71,7 @@ def test_siblings_are_merged_at_the_price_that_an_estimate_of_the_written_file_g
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", [families.resnet_like, families.bert_like])
 def test_small_shifted_blocks_are_found_and_do_not_pay(builder: object, tmp_path: Path) -> None:
     model = builder()  # type: ignore[operator]
@@ -95,6 +97,7 @@ def test_small_shifted_blocks_are_found_and_do_not_pay(builder: object, tmp_path
     assert forced.after.weight_bytes < forced.before.weight_bytes
 
 
+@pytest.mark.slow
 def test_a_model_merged_with_itself_twice_costs_little_more_than_once(tmp_path: Path) -> None:
     model = families.bert_like(width=64, layers=3)
     alone = decided([model], tmp_path, [1]).after
@@ -105,6 +108,7 @@ def test_a_model_merged_with_itself_twice_costs_little_more_than_once(tmp_path: 
     assert found.after.latency_ms < 1.3 * alone.latency_ms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["onnxruntime", "torch"])
 @pytest.mark.parametrize("builder", [families.resnet_like, families.bert_like])
 def test_the_work_that_parts_of_weights_add_is_told_of_each(

@@ -46,6 +46,7 @@ def test_equal_values_in_different_buckets_meet(tolerance: float, scale: float) 
     assert apart > 40, "the case is about values in different buckets"
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     x=st.floats(allow_nan=False, width=32),

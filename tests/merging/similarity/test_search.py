@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 from gkestimator.core.errors import UsageError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_brute_force_on_1000_random_cases(part: int) -> None:
     """Every shift, and anchors forced on, with bounds from one cell to exactly the largest rectangle's."""

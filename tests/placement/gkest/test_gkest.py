@@ -23,6 +23,7 @@ def served(given: Problem, answer: Placement) -> dict[str, float]:
     return {m: v or 0.0 for m, v in expect(given, answer.placed).by_model.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_nearly_all_that_enumeration_finds(seed: int) -> None:
     """Two GPUs, two models, up to two replicas side by side on each: our answer is at most 0.6 % below the best of all

@@ -81,6 +81,7 @@ def test_rented_gpus_against_enumeration(seed: int) -> None:
     assert plan.totals.gpus_used == gpus
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_both_forms_have_one_optimum(seed: int) -> None:
     rng = random.Random(200 + seed)
@@ -205,6 +206,7 @@ def test_nothing_to_serve_is_answered() -> None:
     assert MilpPolicy().place(p).placed == ()
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes() -> None:
     rows = random_rows(random.Random(9), 5, (V100, T4))
     p = problem(rows, {f"m{i}": (200, 70) for i in range(5)}, {V100: 2, T4: 2}, creq="occupancy-max")

@@ -151,6 +151,7 @@ def test_figure_7_of_usher(no_heavy: bool, expected: tuple[int, float, float]) -
     assert plan.totals.goodput_rps == 400
 
 
+@pytest.mark.slow
 def test_the_pruned_search_answers_what_enumeration_answers() -> None:
     """Whole placements are compared, so goodput, GPUs and cost are too; ``benchmarks/papers/usher_exact.py`` runs 200
     larger instances."""
@@ -171,6 +172,7 @@ def test_the_pruned_search_answers_what_enumeration_answers() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "switches"),
     [

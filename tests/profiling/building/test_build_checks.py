@@ -71,6 +71,7 @@ def test_zero_durations_are_marked(tmp_path):
     assert {r.quality for r in result.rows} == {"noisy"}
 
 
+@pytest.mark.slow
 def test_an_outlier_is_found_and_kept_and_a_law_has_none(tmp_path):
     measured = sweep(300, repeats=3, seed=5)
     assert _check(_built(tmp_path / "lawful", measured), "outliers").count == 0

@@ -82,6 +82,7 @@ FILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_odd_values(whole, tmp_path, name):
     rng = random.Random(name)

@@ -215,6 +215,7 @@ _GROUPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(datasets=st.lists(_GROUPS, min_size=1, max_size=3))
 def test_merging_in_any_order_keeps_equally_good_whole_operators(tmp_path_factory, datasets):

@@ -45,6 +45,7 @@ def _pixels(data):
     return width, height, len(set(zlib.decompress(packed))) > 10
 
 
+@pytest.mark.slow
 def test_the_report(eventful, tmp_path):
     pytest.importorskip("matplotlib")
     result = build_dataset([eventful], tmp_path / "kernels.parquet")

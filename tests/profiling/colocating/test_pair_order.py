@@ -67,6 +67,7 @@ def test_as_many_pairs_as_asked_for_at_every_share() -> None:
     assert len(found) == 12 and len({(j.entries[0].id, j.entries[1].id) for j in found}) == 3
 
 
+@pytest.mark.slow
 def test_a_plan_without_end_gives_no_list_without_end() -> None:
     many = [mlp(f"m{i}", 8, batch=i + 1) for i in range(300)]
     assert len(jobs(many, ((100.0, 100.0),), seed=0)) == 20_000

@@ -50,6 +50,7 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_under_mps_every_share_has_its_worker(tmp_path: Path, prepared: Path) -> None:
     script, output = mps_script(tmp_path), tmp_path / "p.csv"
     options = PairOptions(seconds=0.1, minutes=None, shares=((100.0, 100.0), (20.0, 80.0)), pairs=1)
@@ -83,6 +84,7 @@ def test_under_mps_every_share_has_its_worker(tmp_path: Path, prepared: Path) ->
     assert not prepared.exists()  # and needs no GPU for it
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_trained_on(tmp_path: Path) -> None:
     """Under MPS, at two shares, with a measured table without counters that came later."""
     pytest.importorskip("scipy")
@@ -114,6 +116,7 @@ def test_what_was_measured_is_trained_on(tmp_path: Path) -> None:
     assert "24 of 24 slowdowns are of models of which DRAM or L2 demand is not known" in fit.notes[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trouble", "said"),
     [
@@ -146,6 +149,7 @@ def test_by_turns_where_mps_cannot_be_had(tmp_path: Path, prepared: Path, troubl
     assert not list(tmp_path.glob("q.csv*"))
 
 
+@pytest.mark.slow
 def test_whose_fault_it_was(tmp_path: Path, prepared: Path) -> None:
     entries = [mlp(n) for n in ("ok1", "crash", "broken", "quarrel")]
     output = tmp_path / "p.csv"
@@ -165,6 +169,7 @@ def test_whose_fault_it_was(tmp_path: Path, prepared: Path) -> None:
     assert names.count("quarrel") >= 2
 
 
+@pytest.mark.slow
 def test_the_first_model_breaks_and_no_server_comes(tmp_path: Path) -> None:
     """Neither is taken for the other's fault: by turns the rest is measured."""
     (tmp_path / "idle").touch()
@@ -173,6 +178,7 @@ def test_the_first_model_breaks_and_no_server_comes(tmp_path: Path) -> None:
     assert (report.sharing, report.pairs, report.failed, report.exit_code) == ("time", 1, 2, 1)
 
 
+@pytest.mark.slow
 def test_after_a_break_all_is_new_and_proved_again(tmp_path: Path, prepared: Path) -> None:
     """Under MPS a worker that dies takes the others and the daemon with it; one that serves nobody measures nothing."""
     options = PairOptions(seconds=0.1, minutes=None, shares=((100.0, 100.0),))
@@ -196,6 +202,7 @@ def test_after_a_break_all_is_new_and_proved_again(tmp_path: Path, prepared: Pat
     assert any("no MPS server is there although clients run" in line for line in report.problems)
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_killed_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,12 +213,14 @@ def test_one_that_hangs_is_killed_and_the_rest_goes_on(
     assert report.failed == 2 and "no answer within" in report.problems[0]
 
 
+@pytest.mark.slow
 def test_models_that_do_not_fit_together_take_turns_in_memory(tmp_path: Path, prepared: Path) -> None:
     report = measure_pairs(plan(mlp("ok1"), mlp("greedy")), tmp_path / "p.csv", QUICK, means=means(None))
     assert (report.pairs, report.failed, report.exit_code) == (3, 0, 0)
     assert len(lines(prepared)) > 4  # closed, and prepared again
 
 
+@pytest.mark.slow
 def test_gives_up_when_worker_after_worker_breaks(tmp_path: Path) -> None:
     report = measure_pairs(
         plan(*(mlp(f"crash{i}") for i in range(8))), tmp_path / "p.csv", QUICK, means=means(None)
@@ -224,6 +233,7 @@ def test_gives_up_when_worker_after_worker_breaks(tmp_path: Path) -> None:
     assert report.stopped == "stopped: NVIDIA H200 does not answer any more" and report.failed == 0
 
 
+@pytest.mark.slow
 def test_throttled_pairs_are_told(tmp_path: Path) -> None:
     seen = means(
         None,
@@ -239,6 +249,7 @@ def test_throttled_pairs_are_told(tmp_path: Path) -> None:
     assert record["quality"] == "throttled" and record["sm_clock_mhz"] == 1200.0
 
 
+@pytest.mark.slow
 def test_what_is_disturbed_alone_marks_the_pair_and_is_measured_again(tmp_path: Path) -> None:
     judged: list[str] = []
 
@@ -280,6 +291,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.slow
 def test_killed_told_to_end_and_gone_on_with(tmp_path: Path, short: Path) -> None:
     entries = [mlp(f"ok{i}") for i in range(12)]
     killed = ending(tmp_path, entries)
@@ -353,6 +365,7 @@ def test_options_beyond_their_bounds(changed: dict[str, object]) -> None:
         PairOptions(**changed)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_another_version_asks_for_another_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models, options = plan(mlp("ok1"), mlp("ok2")), PairOptions(seconds=0.1, minutes=None, pairs=1)
     measure_pairs(models, tmp_path / "p.csv", options, means=means(None))

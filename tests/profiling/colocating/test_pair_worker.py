@@ -69,6 +69,7 @@ class Tenant:
         self._room.closed.append(self._name)
 
 
+@pytest.mark.slow
 def test_the_one_used_longest_ago_makes_room() -> None:
     room = Room(most=2)
     holder = Holder(room, "cpu", 0)
@@ -81,6 +82,7 @@ def test_the_one_used_longest_ago_makes_room() -> None:
     assert room.closed == [B.id] and holder.held == (C.id, A.id)
 
 
+@pytest.mark.slow
 def test_what_is_to_be_kept_is_kept() -> None:
     room = Room(most=2)
     holder = Holder(room, "cpu", 0)
@@ -112,6 +114,7 @@ class Tensor:
     """Something that takes memory."""
 
 
+@pytest.mark.slow
 def test_the_failed_attempts_tensors_are_gone_before_the_next() -> None:
     class Leaving(Room):
         left: list[weakref.ref[Tensor]]

@@ -91,6 +91,7 @@ def test_an_export_cut_at_every_4_kib_is_refused(tmp_path: Path) -> None:
             parse_nsys(path)
 
 
+@pytest.mark.slow
 def test_exports_with_bytes_changed(tmp_path: Path) -> None:
     content = small_export(tmp_path / "whole.sqlite").read_bytes()
     path = tmp_path / "changed.sqlite"
@@ -140,6 +141,7 @@ def trace() -> bytes:
     ).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zipped", [False, True])
 def test_traces_with_bytes_changed(tmp_path: Path, zipped: bool) -> None:
     content = gzip.compress(trace()) if zipped else trace()
@@ -156,6 +158,7 @@ def test_traces_with_bytes_changed(tmp_path: Path, zipped: bool) -> None:
     assert False in outcomes
 
 
+@pytest.mark.slow
 def test_raw_pages_with_bytes_changed(tmp_path: Path) -> None:
     names = [
         "ID",

@@ -314,6 +314,7 @@ def test_windows_of_any_size_read_the_same(tmp_path: Path, monkeypatch: pytest.M
         assert parse_kineto(path) == expected
 
 
+@pytest.mark.slow
 def test_bombs_and_slow_files_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 30_000_000))

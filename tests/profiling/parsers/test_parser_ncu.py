@@ -353,6 +353,7 @@ def test_a_report_through_the_child(report: Path, tmp_path: Path, monkeypatch: p
     assert capture.unjoined == {"profiled as a whole (graph)": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "match"),
     [

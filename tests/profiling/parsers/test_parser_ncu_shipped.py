@@ -12,6 +12,7 @@ from gkestimator.profiling.parsers.ncu import shipped_readers
 from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED
 
 
+@pytest.mark.slow
 def test_the_library_that_comes_with_ncu_is_found_where_none_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

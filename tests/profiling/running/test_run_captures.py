@@ -17,6 +17,7 @@ from gkestimator.profiling.records import read_records
 from gkestimator.profiling.running import run_plan
 
 
+@pytest.mark.slow
 def test_a_lost_capture_is_made_again_then_in_halves_and_the_culprit_settled_at_the_end(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -36,6 +37,7 @@ def test_a_lost_capture_is_made_again_then_in_halves_and_the_culprit_settled_at_
             assert (folder / "capture.txt").exists() == (found[entry].status == "ok")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 12])
 def test_a_profiler_that_records_nothing_ends_the_run_and_no_entry_is_blamed(
     machine: Any, plan: Any, fake: Any, tmp_path: Path, count: int
@@ -49,6 +51,7 @@ def test_a_profiler_that_records_nothing_ends_the_run_and_no_entry_is_blamed(
     assert run_plan(wanted, tmp_path / "raw", QUICK, machine=machine(collector="nsys")).ok == count
 
 
+@pytest.mark.slow
 def test_captures_lost_without_end_end_the_run(machine: Any, plan: Any, fake: Any, tmp_path: Path) -> None:
     fake(seconds=0.001)
     tools = machine(collector="nsys", lose=lambda _: True)

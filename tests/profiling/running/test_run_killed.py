@@ -99,6 +99,7 @@ def test_killed_at_ten_random_moments(
         assert sum(ends.values()) <= 60 + KILLS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
 def test_asked_to_stop_it_keeps_what_is_measured(
     plan: Any, fake: Any, fakes: ModuleType, tmp_path: Path, asked: signal.Signals

@@ -26,6 +26,7 @@ def in_the_making(raw: Path) -> list[Path]:
     return [p for p in (raw / "chunks").iterdir() if p.name.startswith(".")]
 
 
+@pytest.mark.slow
 def test_every_entry_is_measured_once_in_the_plans_order(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -45,6 +46,7 @@ def test_every_entry_is_measured_once_in_the_plans_order(
     assert journal.read_text().count("begin") == 12
 
 
+@pytest.mark.slow
 def test_chunks_grow_to_the_asked_length_once_the_pace_is_known(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -65,6 +67,7 @@ def test_what_the_child_says_is_kept(machine: Any, plan: Any, fake: Any, tmp_pat
     assert (report.ok, report.exit_code) == (3, 1 if word == "fail" else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "said"), [("segv", "SIGSEGV"), ("hang", "no result within 1 s"), ("exit1", "no more words")]
 )
@@ -82,6 +85,7 @@ def test_an_entry_that_brings_the_child_down_is_recorded_and_the_rest_goes_on(
     assert max(Counter(x.split()[-1] for x in journal.read_text().splitlines() if "end" in x).values()) == 1
 
 
+@pytest.mark.slow
 def test_three_crashes_in_a_row_end_the_run_and_the_next_run_goes_on(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -94,6 +98,7 @@ def test_three_crashes_in_a_row_end_the_run_and_the_next_run_goes_on(
     assert (report.ok, report.failed, report.left) == (6, 4, 0)
 
 
+@pytest.mark.slow
 def test_a_broken_context_is_not_a_device_that_is_gone(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -109,6 +114,7 @@ def test_a_broken_context_is_not_a_device_that_is_gone(
     assert (back.ok, back.failed, back.left, back.exit_code) == (8, 0, 0, 0)
 
 
+@pytest.mark.slow
 def test_failed_entries_are_measured_again_on_request(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -132,6 +138,7 @@ def test_a_child_that_cannot_write_blames_no_entry(
     assert "cannot be written" in (report.stopped or "")
 
 
+@pytest.mark.slow
 def test_noisy_entries_are_measured_again_and_the_best_counts(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -155,6 +162,7 @@ def test_noisy_entries_are_measured_again_and_the_best_counts(
     assert run_plan(wanted, raw, QUICK, machine=machine(judge=judge)).chunks == 0
 
 
+@pytest.mark.slow
 def test_counters_come_in_a_pass_of_their_own_and_only_of_what_could_be_measured(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -170,6 +178,7 @@ def test_counters_come_in_a_pass_of_their_own_and_only_of_what_could_be_measured
     assert any("counters of 3 entries left out" in m for m in on_cpu.messages)
 
 
+@pytest.mark.slow
 def test_counters_that_cannot_be_had_are_given_up_and_the_times_stay(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -182,6 +191,7 @@ def test_counters_that_cannot_be_had_are_given_up_and_the_times_stay(
     assert any(p.startswith("counters given up") for p in report.problems)
 
 
+@pytest.mark.slow
 def test_the_collector_ncu_counts_everything_and_times_under_the_best_there_is(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -209,6 +219,7 @@ def test_no_collector_on_a_gpu_says_that_nothing_comes_of_it(
     assert not report.messages
 
 
+@pytest.mark.slow
 def test_minutes_end_the_run_in_time_and_the_next_goes_on(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -224,6 +235,7 @@ def test_minutes_end_the_run_in_time_and_the_next_goes_on(
     assert Counter(x.split()[2] for x in journal.read_text().splitlines())["end"] <= 41
 
 
+@pytest.mark.slow
 def test_several_devices_share_the_plan(machine: Any, plan: Any, fake: Any, tmp_path: Path) -> None:
     fake(seconds=0.05)
     options = replace(QUICK, devices=("all",))
@@ -256,6 +268,7 @@ def test_a_folder_of_another_run_is_refused(
         run_plan(plan(2), tmp_path / "mine", QUICK, machine=machine())
 
 
+@pytest.mark.slow
 def test_two_runs_never_write_one_folder(machine: Any, plan: Any, fake: Any, tmp_path: Path) -> None:
     fake(seconds=0.3)
     raw, done = tmp_path / "raw", []
@@ -312,6 +325,7 @@ class Wrapped:
         return ["sh", "-c", self._script, "tool", *child]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "said"),
     [
@@ -342,6 +356,7 @@ def processes() -> str:
     return "\n".join(found)
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_the_run_and_blames_no_entry(
     machine: Any, plan: Any, fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +377,7 @@ def test_a_full_disk_stops_the_run_and_blames_no_entry(
     assert run_plan(wanted, tmp_path / "raw", QUICK, machine=machine()).ok == 10
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
 def test_a_disk_that_is_really_full(machine: Any, plan: Any, fake: Any, tmp_path: Path) -> None:
     disk = tmp_path / "disk"

@@ -76,6 +76,7 @@ def test_the_guard_outlives_ctrl_c_but_not_its_owner() -> None:
     assert not descendants(guard)
 
 
+@pytest.mark.slow
 def test_a_talkative_child_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gkestimator.profiling.running.supervise._MOST_LOG_BYTES", 100_000)
     child = [sys.executable, "-c", "import time\nfor i in range(40): print('x' * 9999); time.sleep(0.03)"]

@@ -25,6 +25,7 @@ from gkestimator.profiling.running import RunOptions, run_plan
 ON_GPU = replace(QUICK, devices=("cuda:0",))
 
 
+@pytest.mark.slow
 def test_latency_comes_first_and_has_no_profiler_beside_it(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -53,6 +54,7 @@ def test_latency_comes_first_and_has_no_profiler_beside_it(
     assert (counts(again), again.chunks, again.exit_code) == ((2, 2, 2, 0, 0), 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("word", "status"), [("fail", "failed"), ("skip", "skipped")])
 def test_a_model_without_latency_counts_so_and_gets_no_timeline(
     machine: Any, plan: Any, fake: Any, tmp_path: Path, word: str, status: str
@@ -75,6 +77,7 @@ def test_a_model_without_latency_counts_so_and_gets_no_timeline(
         assert [read_chunk(f).attempt for f in chunk_folders(tmp_path / "raw")[-2:]] == [2, 1]
 
 
+@pytest.mark.slow
 def test_a_model_that_brings_the_child_down_costs_itself_alone(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -92,6 +95,7 @@ def test_a_model_that_brings_the_child_down_costs_itself_alone(
     assert any("1 whole models have a latency and no timeline" in w for w in report.words())
 
 
+@pytest.mark.slow
 def test_a_timeline_whose_capture_is_lost_leaves_the_latency_and_is_measured_again_on_request(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -112,6 +116,7 @@ def test_a_timeline_whose_capture_is_lost_leaves_the_latency_and_is_measured_aga
     assert Counter(begun(journal))[("latency", bad)] == 1
 
 
+@pytest.mark.slow
 def test_a_profiler_that_records_nothing_leaves_latencies_and_says_what_is_left(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -128,6 +133,7 @@ def test_a_profiler_that_records_nothing_leaves_latencies_and_says_what_is_left(
     assert (counts(report), report.exit_code) == ((3, 3, 3, 0, 0), 0)
 
 
+@pytest.mark.slow
 def test_without_a_collector_a_gpu_gives_latencies_and_no_timeline(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -145,6 +151,7 @@ def test_without_a_collector_a_gpu_gives_latencies_and_no_timeline(
     assert (counts(report), report.messages) == ((2, 2, 2, 0, 0), ())
 
 
+@pytest.mark.slow
 def test_whole_models_are_planned_alike_for_every_runtime(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -169,6 +176,7 @@ def test_where_no_profiler_works_it_is_said_what_does(machine: Any, plan: Any, t
     assert not (tmp_path / "raw").exists()
 
 
+@pytest.mark.slow
 def test_counters_of_models_are_never_taken(machine: Any, plan: Any, fake: Any, tmp_path: Path) -> None:
     journal, wanted = fake(), plan(1, models=1)
     wanted = replace(wanted, entries=tuple(replace(e, counters=True) for e in wanted.entries))
@@ -181,6 +189,7 @@ def test_counters_of_models_are_never_taken(machine: Any, plan: Any, fake: Any, 
     )
 
 
+@pytest.mark.slow
 def test_noisy_latencies_are_repeated_by_their_own_spread(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -206,6 +215,7 @@ def test_noisy_latencies_are_repeated_by_their_own_spread(
     assert run_plan(wanted, tmp_path / "cpu", QUICK, machine=on_cpu).noisy == 0
 
 
+@pytest.mark.slow
 def test_noisy_timelines_are_repeated_and_the_latency_is_not(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -227,6 +237,7 @@ def test_noisy_timelines_are_repeated_and_the_latency_is_not(
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_broken_context_and_a_device_that_is_gone(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -241,6 +252,7 @@ def test_a_broken_context_and_a_device_that_is_gone(
     assert (back.ok, counts(back), back.exit_code) == (6, (4, 4, 4, 0, 0), 0)
 
 
+@pytest.mark.slow
 def test_killed_in_the_latency_pass_what_was_recorded_is_kept(
     plan: Any, fake: Any, fakes: ModuleType, tmp_path: Path
 ) -> None:
@@ -265,6 +277,7 @@ def test_killed_in_the_latency_pass_what_was_recorded_is_kept(
     assert len(records(raw, "latency")) == len(records(raw)) == 6
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_latencies_that_are_there(
     plan: Any, fake: Any, fakes: ModuleType, tmp_path: Path
 ) -> None:
@@ -285,6 +298,7 @@ def test_ctrl_c_keeps_the_latencies_that_are_there(
     assert 3 <= len(kept) < 12 and f"{len(kept)} with latency, 0 with timeline" in out
 
 
+@pytest.mark.slow
 def test_several_devices_share_models(machine: Any, plan: Any, fake: Any, tmp_path: Path) -> None:
     fake(seconds=0.05)
     wanted, lock = plan(2, models=8), threading.Lock()
@@ -304,6 +318,7 @@ def test_several_devices_share_models(machine: Any, plan: Any, fake: Any, tmp_pa
     assert shown[-1] == 18
 
 
+@pytest.mark.slow
 def test_the_real_child_gives_latencies_then_pieces(plan: Any, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     wanted, raw = plan(1, models=2), tmp_path / "raw"

@@ -18,6 +18,7 @@ from gkestimator.profiling.running.campaign import Campaign
 from gkestimator.profiling.running.jobs import ChunkResult
 
 
+@pytest.mark.slow
 def test_failed_entries_and_counters_are_measured_again_on_request_and_counted_in_the_same_run(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:
@@ -66,6 +67,7 @@ def test_counters_whose_turn_did_not_come_are_said(plan: Any, fakes: Any) -> Non
     assert "counters of 2 entries are left; the same command goes on with them" in report.words()
 
 
+@pytest.mark.slow
 def test_a_chunk_that_cannot_be_read_is_said_with_the_remedy(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:

@@ -245,6 +245,7 @@ def test_the_temporary_file_gives_what_memory_gives(tmp_path: Path, monkeypatch:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_all_requests_in_a_moment_of_a_long_trace_come_in_chunks(tmp_path: Path) -> None:
     """By the mean rate alone, the first chunk would hold them all."""
     times = np.concatenate([np.linspace(0, 1, 800_000), [1e6]])
@@ -288,6 +289,7 @@ def test_a_trace_that_begins_after_the_simulation_is_refused(tmp_path: Path, sca
         counts.chunks(120e3)
 
 
+@pytest.mark.slow
 def test_reading_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     with path.open("w") as stream:

@@ -36,6 +36,7 @@ def compare(tmp_path: Path) -> Compare:
     return call
 
 
+@pytest.mark.slow
 def test_a_cell_is_the_plan_of_schedule_served_by_simulate(tmp_path: Path, compare: Compare) -> None:
     from gkestimator.cli import run
 
@@ -59,6 +60,7 @@ def test_a_cell_is_the_plan_of_schedule_served_by_simulate(tmp_path: Path, compa
     assert row.gpus_used == len(plan.gpus) and row.asked_rps == 90
 
 
+@pytest.mark.slow
 def test_every_combination_is_a_row_in_the_order_of_the_spec(tmp_path: Path, compare: Compare) -> None:
     found = compare(slo_scale=[0.4, 1.0], seeds=[0, 1], arrivals=["poisson", "constant"])
     assert found.computed == 32
@@ -77,6 +79,7 @@ def test_every_combination_is_a_row_in_the_order_of_the_spec(tmp_path: Path, com
     assert sorted(set(by_load)) == [45, 90]
 
 
+@pytest.mark.slow
 def test_repeated_runs_are_alike_to_the_byte(tmp_path: Path, compare: Compare) -> None:
     for out in ("one", "two"):
         compare(out, seeds=[3], slo_scale=[0.5, 1.0], processes=1 if out == "one" else 2)
@@ -91,6 +94,7 @@ def test_repeated_runs_are_alike_to_the_byte(tmp_path: Path, compare: Compare) -
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_computed_again(tmp_path: Path, compare: Compare) -> None:
     assert compare().computed == 4
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "cells").iterdir()}
@@ -100,6 +104,7 @@ def test_what_is_there_is_not_computed_again(tmp_path: Path, compare: Compare) -
     assert len(results(tmp_path / "out")) == 9
 
 
+@pytest.mark.slow
 def test_a_damaged_cell_is_computed_again(tmp_path: Path, compare: Compare) -> None:
     compare()
     whole = results(tmp_path / "out")
@@ -118,6 +123,7 @@ DEFECT = """
 """
 
 
+@pytest.mark.slow
 def test_refused_and_failed_cells_are_rows_with_the_reason(
     tmp_path: Path, compare: Compare, first_fit: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,6 +162,7 @@ def test_a_trace_is_dealt_to_the_models_in_turn(tmp_path: Path, compare: Compare
     assert short[0].status == "refused" and "t.csv" in (short[0].reason or "")
 
 
+@pytest.mark.slow
 def test_an_unlike_door_and_queue(compare: Compare) -> None:
     """At twice what the GPUs can do: everybody let in, the plan's part, late ones given up."""
     alone = [{"label": "a", "models": [{"name": "a", "rate_rps": 60, "slo_ms": 100}]}]

@@ -24,6 +24,7 @@ from gkestimator.simulation.comparing.spec import read_spec
 MANY = {"rate_scale": [x / 20 for x in range(1, 41)], "duration_s": 8}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_killed_in_its_midst_it_goes_on_where_it_was(tmp_path: Path, processes: int) -> None:
@@ -50,6 +51,7 @@ def test_killed_in_its_midst_it_goes_on_where_it_was(tmp_path: Path, processes: 
     assert results(out) == results(tmp_path / "fresh")
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_takes_its_own_cells_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def times(seed: int, count: int = 120) -> list[list[float]]:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 5), st.lists(st.integers(1, 999).map(float), max_size=40, unique=True))
 def test_cuts_change_nothing(seed: int, ends: list[float]) -> None:

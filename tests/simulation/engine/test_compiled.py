@@ -64,6 +64,7 @@ def plain() -> str:
 needs_numba = pytest.mark.skipif(not COMPILED, reason="numba (extra simulate) is not installed")
 
 
+@pytest.mark.slow
 @needs_numba
 def test_compiled_is_plain_and_kept(plain: str) -> None:
     assert outcome()[:2] == [plain, "True"]
@@ -71,6 +72,7 @@ def test_compiled_is_plain_and_kept(plain: str) -> None:
     assert outcome() == [plain, "True", "1"]
 
 
+@pytest.mark.slow
 @needs_numba
 def test_switched_off_is_plain(plain: str) -> None:
     assert outcome(NUMBA_DISABLE_JIT="1")[0] == plain

@@ -47,6 +47,7 @@ def test_a_stage_begins_ages_after_the_last_window() -> None:
     assert latest > 1e30
 
 
+@pytest.mark.slow
 def test_batches_of_a_hundred_thousand() -> None:
     result = run(
         system([replica(batch_size=100_000, batches=(1, 100_000))]),

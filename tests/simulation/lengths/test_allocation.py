@@ -38,6 +38,7 @@ def drawn(rng: np.random.Generator) -> tuple[Ladder, list[float], int]:
     return ladder, [float(q) for q in demand], gpus
 
 
+@pytest.mark.slow
 def test_as_good_as_the_best_of_all_allocations() -> None:
     rng = np.random.default_rng(2024)
     late = demoted = 0

@@ -167,6 +167,7 @@ def means(gpus: int, load: float) -> tuple[dict[str, float], dict[str, float]]:
     return p98, on_time
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpus", [10, 20, 40])
 def test_arlo_is_at_or_below_the_simple_schemes_at_the_98th_percentile(gpus: int) -> None:
     """At a load at which all but padding keep the SLO (docs/lengths.md has the loads beyond it, where not)."""
@@ -175,6 +176,7 @@ def test_arlo_is_at_or_below_the_simple_schemes_at_the_98th_percentile(gpus: int
     assert on_time["arlo"] == 1.0 and p98["padding"] > 10 * p98["arlo"]
 
 
+@pytest.mark.slow
 def test_arlo_answers_most_in_time_where_bursts_exceed_the_gpus() -> None:
     p98, on_time = means(10, 0.45)
     assert on_time["arlo"] > on_time["least-padding"] and on_time["arlo"] > on_time["least-load"]

@@ -106,6 +106,7 @@ def total(result: Result, name: str) -> int:
     return int(getattr(result, name).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy, cluster, settings",
     [
@@ -142,6 +143,7 @@ def placed(plan: PlacementPlan) -> int:
     return sum(len(g.replicas) for g in plan.gpus)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [USHER, GPULET])
 def test_gpus_follow_the_rate(settings: Replanning) -> None:
     settings = replace(settings, headroom=1.4, smoothing=0.7)
@@ -169,6 +171,7 @@ def test_gpus_follow_the_rate(settings: Replanning) -> None:
     assert max(waits[-3:]) < 2 * max(waits[:5])
 
 
+@pytest.mark.slow
 def test_steady_rates_move_nothing() -> None:
     found = run(USHER, profiles=None)
     assert found.decisions == ()
@@ -178,6 +181,7 @@ def test_steady_rates_move_nothing() -> None:
     assert all(d.counted is not None and d.counted.loads == d.counted.ends == 0 for d in by_period.decisions)
 
 
+@pytest.mark.slow
 def test_without_a_decision_it_is_the_plain_simulation() -> None:
     found = run(USHER, profiles=None)
     system = build_system(
@@ -189,6 +193,7 @@ def test_without_a_decision_it_is_the_plain_simulation() -> None:
             assert np.array_equal(getattr(found.result, field.name), getattr(plain, field.name)), field.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [USHER, GPULET])
 def test_one_seed_one_result(settings: Replanning) -> None:
     def text(seed: int) -> str:
@@ -203,6 +208,7 @@ def test_one_seed_one_result(settings: Replanning) -> None:
         assert text(3) != text(4)  # the times of the changes are drawn
 
 
+@pytest.mark.slow
 def test_a_rate_of_zero_keeps_a_replica_and_comes_back() -> None:
     settings = replace(USHER, headroom=1.4)
     found = run(settings, profiles={"a": Profile(times_s=(0, 4, 12), rates_rps=(100, 0, 200))})
@@ -220,6 +226,7 @@ def test_a_rate_of_zero_keeps_a_replica_and_comes_back() -> None:
     assert back.counted is not None and back.counted.loads >= 1
 
 
+@pytest.mark.slow
 def test_a_policy_that_cannot_answer_leaves_the_plan_as_it_is_and_is_asked_again() -> None:
     chosen = make_policy("exclusive")
     asked = []
@@ -251,6 +258,7 @@ def test_a_policy_that_cannot_answer_leaves_the_plan_as_it_is_and_is_asked_again
     assert report.decisions[0].gpus is None
 
 
+@pytest.mark.slow
 def test_what_the_new_plan_cannot_serve_is_turned_away_once_it_stands() -> None:
     found = run(USHER, cluster=fixed(1), profiles={m: Profile(times_s=(0, 5), rates_rps=(30, 400)) for m in NAMES},
                 workload=replace(WORKLOAD, models=tuple(replace(m, rate_rps=30.0) for m in WORKLOAD.models)),
@@ -269,6 +277,7 @@ def test_what_the_new_plan_cannot_serve_is_turned_away_once_it_stands() -> None:
     )  # as in the totals: refused ones are not on time
 
 
+@pytest.mark.slow
 def test_what_is_late_is_dropped_and_counted() -> None:
     found = run(USHER, drop="late")
     result = found.result
@@ -279,6 +288,7 @@ def test_what_is_late_is_dropped_and_counted() -> None:
     assert (report.totals.dropped, report.totals.unanswered) == (total(result, "source_dropped"), 0)
 
 
+@pytest.mark.slow
 def test_an_application_is_planned_for_by_its_requests() -> None:
     workload = Workload(
         applications=(

@@ -69,6 +69,7 @@ def usher() -> ReplanReport:
     )
 
 
+@pytest.mark.slow
 def test_gpus_follow_the_rate_and_the_wait_settles_after_each_step(usher: ReplanReport) -> None:
     time = usher.timeline
     assert np.corrcoef(time.gpus, time.arrived)[0, 1] > 0.8
@@ -97,6 +98,7 @@ def test_the_report_in_its_forms(usher: ReplanReport) -> None:
     assert table[1].startswith("0.0,")
 
 
+@pytest.mark.slow
 def test_the_picture_is_the_same_each_time(usher: ReplanReport) -> None:
     pytest.importorskip("matplotlib")
     two = {"one": usher, "$other_": usher}
