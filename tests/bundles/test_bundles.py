@@ -258,6 +258,7 @@ def test_no_folder() -> None:
         load_bundle("/nowhere/at/all")
 
 
+@pytest.mark.slow
 def test_writing_replaces_a_bundle_but_nothing_else(tmp_path: Path) -> None:
     documents = {"stack": {"schema_version": 1}, "card": {"name": "x"}}
     write_bundle(tmp_path / "b", documents, {"m": {"a": np.zeros(3)}})

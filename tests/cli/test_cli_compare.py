@@ -44,6 +44,7 @@ def test_the_table_is_on_stdout_and_the_words_on_stderr(tmp_path: Path, command:
     assert again == (0, out, f"gkest: 4 cells, 0 computed now, 4 kept; {tmp_path}/out/report.md\n")
 
 
+@pytest.mark.slow
 def test_the_report_has_what_the_rows_have(tmp_path: Path, command: Command) -> None:
     command(
         write_spec(
@@ -63,6 +64,7 @@ def test_the_report_has_what_the_rows_have(tmp_path: Path, command: Command) -> 
     assert text.count("## cost, USD per hour") == 1  # the plan's, whatever arrives
 
 
+@pytest.mark.slow
 def test_what_is_not_all_is_not_shown_as_100(tmp_path: Path, command: Command) -> None:
     """One of 3,500 is late: 99.97 %, which a round figure would hide."""
     command(write_spec(tmp_path, policies=["exclusive"], duration_s=40, slo_scale=[0.5], rate_scale=[1.0]))
@@ -96,6 +98,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, command: Command,
     assert (tmp_path / taken).read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_what_is_refused_is_said_with_status_1(tmp_path: Path, command: Command) -> None:
     write_table(REQUIREMENTS, rows(occupancy_max_pct=None), tmp_path / "table.csv")
     status, out, err = command(write_spec(tmp_path, policies=["usher", "nexus"]))

@@ -53,6 +53,7 @@ def gkest(capsysbinary: pytest.CaptureFixture[bytes]) -> Callable[..., Outcome]:
     return call
 
 
+@pytest.mark.slow
 def test_result_on_stdout_words_on_stderr(truth: Path, gkest: Callable[..., Outcome]) -> None:
     status, out, err = gkest("evaluate", "--truth", truth, "--models", LIGHT, "--gpu", "L4")
     assert status == 0
@@ -125,6 +126,7 @@ def test_bad_usage_is_one_line(
     assert truth.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_host_of_a_truth_serves_the_next_estimate(
     truth: Path, gkest: Callable[..., Outcome], tmp_path: Path
 ) -> None:
@@ -147,6 +149,7 @@ def test_the_host_of_a_truth_serves_the_next_estimate(
     assert won["host_overhead_us"] == 40
 
 
+@pytest.mark.slow
 def test_a_host_that_cannot_be_told_or_written_is_partly_failed(
     truth: Path, gkest: Callable[..., Outcome], tmp_path: Path
 ) -> None:
@@ -162,6 +165,7 @@ def test_a_host_that_cannot_be_told_or_written_is_partly_failed(
     assert not (tmp_path / "host.toml").exists() and (tmp_path / "report" / "report.md").exists()
 
 
+@pytest.mark.slow
 def test_the_report_folder(truth: Path, gkest: Callable[..., Outcome], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     folder = tmp_path / "deep" / "report"
@@ -195,6 +199,7 @@ def test_without_matplotlib_the_rest_is_written(
     assert ".png" not in (folder / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_full_device_is_one_line(truth: Path) -> None:
     ask = ["evaluate", "--truth", str(truth), "--models", str(LIGHT), "--gpu", "L4"]
     with open("/dev/full", "wb") as full:

@@ -47,6 +47,7 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_one_result_in_three_forms(gkest: Callable[..., Outcome], spec: Path, tmp_path: Path) -> None:
     status, out, err = gkest(spec, "--table", TABLE)
     assert status == 0 and "Lowest 98th percentile" in err

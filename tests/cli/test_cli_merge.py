@@ -102,6 +102,7 @@ def test_without_a_file_the_report_alone(gkest: Gkest, tmp_path: Path) -> None:
     assert "| model | group |" in markdown and "|---|---:|" in markdown
 
 
+@pytest.mark.slow
 def test_other_architectures_stand_side_by_side(gkest: Gkest) -> None:
     status, out, err = gkest("a.onnx", "c.onnx", "-o", "m.onnx")
     assert (status, out) == (0, "")
@@ -164,6 +165,7 @@ def test_the_same_input_gives_the_same_file(gkest: Gkest) -> None:
     assert Path("m.onnx").read_bytes() == one and first == second
 
 
+@pytest.mark.slow
 def test_batch_sizes_are_of_the_price(gkest: Gkest) -> None:
     def flops(*options: str) -> int:
         _, out, _ = gkest("a.onnx", "b.onnx", "--samples", "0", "--format", "json", *options)
@@ -238,6 +240,7 @@ def test_a_plan_of_which_one_set_cannot_be_merged(gkest: Gkest) -> None:
     assert f"gkest: error: {GPU}-1: d.onnx" in err
 
 
+@pytest.mark.slow
 def test_what_the_closing_words_say(gkest: Gkest) -> None:
     """Two models that share one layer in the middle: by itself it does not pay."""
     one = families.resnet_like()
@@ -272,6 +275,7 @@ def test_three_models_of_which_two_are_alike(gkest: Gkest) -> None:
     assert next(line for line in out.splitlines() if "weights: " in line).startswith("- ")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("gkest")
 def test_an_end_while_outputs_are_compared_leaves_no_file(tmp_path: Path) -> None:
     """SIGTERM, as a service manager or `timeout` sends it."""

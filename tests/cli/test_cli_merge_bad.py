@@ -189,6 +189,7 @@ def test_external_weights_that_are_not_there_or_outside(refuse: Callable[..., st
     assert "x.onnx" in refuse("a.onnx", changed(outside("link"), "sub/x.onnx"), "-o", "m.onnx")
 
 
+@pytest.mark.slow
 def test_external_weights_are_not_written_over(refuse: Callable[..., str], folder: Path) -> None:
     """Neither those that the merged model reads, nor those that it has from another of the models."""
     for name in ("x", "y"):
@@ -256,6 +257,7 @@ def test_opsets_of_another_domain_that_differ(refuse: Callable[..., str]) -> Non
     assert "com.acme" in line and "7" in line and "8" in line
 
 
+@pytest.mark.slow
 def test_dims_that_disagree(gkest: Callable[..., Outcome]) -> None:
     """One exported for any sequence, one for 16 tokens."""
     families.saved(families.bert_like(sequence="seq"), Path("x.onnx"))
@@ -382,6 +384,7 @@ def test_no_room_for_a_comparison_that_nobody_asked_a_file_for(
     assert "cannot be written" in found["check_reason"]
 
 
+@pytest.mark.slow
 def test_killed_while_writing(folder: Path) -> None:
     """What was there before stays whole: written aside, then renamed."""
     Path("m.onnx").write_bytes(b"old")

@@ -52,6 +52,7 @@ def test_the_output_never_replaces_what_is_read(tmp_path: Path, how: str) -> Non
     assert model.read_bytes() == b"worth keeping" and spec.read_bytes() == b"worth keeping too"
 
 
+@pytest.mark.slow
 def test_a_name_with_control_characters_is_named_once_and_without_them(tmp_path: Path) -> None:
     done = subprocess.run(
         [*GKEST, "estimate", "\x1b[31mred.onnx", "--gpu", "T4"], capture_output=True, text=True, check=False,

@@ -113,6 +113,7 @@ def test_a_file_takes_the_form_of_its_suffix_and_stdout_stays_empty(schedule: Sc
     assert status == 2 and len(err) == 1 and "'.xlsx'" in err[0] and not (folder / "p.xlsx").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suffix", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
 )  # fmt: skip

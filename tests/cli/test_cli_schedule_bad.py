@@ -293,6 +293,7 @@ def test_a_yaml_of_100_mb_is_not_read(refuse: Refuse, tmp_path: Path) -> None:
     assert "w.yaml: found 100,000,000 bytes, expected at most 10,485,760" in refuse(raw=True)
 
 
+@pytest.mark.slow
 def test_a_yaml_of_many_items_is_not_built(refuse: Refuse) -> None:
     assert "at most 200,000 items" in refuse(workload="models: [" + "1," * 300_000 + "1]")
 

@@ -85,6 +85,7 @@ def test_the_policy_takes_the_file(
     assert run([*asked, "--policy", "gpulet", "--coefficients", str(out)]) == 0, capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_with_a_dataset_they_go_into_the_bundle(
     measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

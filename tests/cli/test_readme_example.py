@@ -41,6 +41,7 @@ def compare(module: ModuleType, page: Path, folder: Path | None) -> None:
         assert numbers(found["output"]) == pytest.approx(numbers(expected), rel=0.01, abs=0.11)
 
 
+@pytest.mark.slow
 def test_the_worked_example_is_current() -> None:
     compare(refresh(), ROOT / "README.md", None)
 

@@ -82,6 +82,7 @@ def test_a_policy_says_what_it_is(name: str, tmp_path: Path) -> None:
         make_policy(name, sideways=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_answers_stand(name: str, kind: str, tmp_path: Path) -> None:
@@ -147,6 +148,7 @@ def feasible(model: str, instance: Case) -> bool:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_input_gives_the_same_plan_in_any_order_of_its_rows(name: str) -> None:
     for kind in ("homogeneous", "heterogeneous", "elastic"):
@@ -158,6 +160,7 @@ def test_the_same_input_gives_the_same_plan_in_any_order_of_its_rows(name: str) 
         assert plan_json(other) == plan_json(first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_order_of_the_models_does_not_decide_what_is_served(name: str) -> None:
     for kind in ("homogeneous", "heterogeneous", "elastic"):

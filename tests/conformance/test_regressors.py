@@ -74,6 +74,7 @@ def test_the_stack_clips_to_the_trained_range(stack: Stack) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_stack_survives_its_arrays(stack: Stack, data: tuple[np.ndarray, ...]) -> None:
     again = Stack.from_arrays(stack.arrays(), features=8, where="t.npz")
     np.testing.assert_allclose(again.predict(data[0]), stack.predict(data[0]), rtol=0, atol=1e-9)

@@ -150,6 +150,7 @@ def test_a_strangers_json_is_refused_in_one_line(change: Any, says: str) -> None
     assert str(caught.value).startswith("plan.json: entry 7: ") and "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.recursive(

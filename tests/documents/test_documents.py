@@ -126,6 +126,7 @@ def plans(draw: st.DrawFn) -> PlacementPlan:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60,
     deadline=None,
@@ -219,6 +220,7 @@ KEYS = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.dictionaries(st.sampled_from(KEYS), values, max_size=4) | values)
 def test_whatever_yaml_holds_is_read_or_refused_in_one_line(content: Any, tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ def test_old_kernel_datasets_are_of_the_version_now() -> None:
     assert len(rows) == 5 and {row.schema_version for row in rows} == {KERNEL_DATASET.version}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(__version__ != "0.1.0", reason="cells belong to one version of the program")
 def test_cells_of_a_comparison_are_not_computed_again(
     files: Path, capsys: pytest.CaptureFixture[str]

@@ -59,6 +59,7 @@ def test_more_sms_never_cost_time_and_never_gain_more_than_waves_can(
             assert ratio <= 2 * sms[many] / sms[few]
 
 
+@pytest.mark.slow
 def test_utilisation_is_of_the_whole_gpu(golden: dict[tuple[str, str, int], Curve]) -> None:
     for curve in golden.values():
         for share, row in curve.items():
@@ -134,6 +135,7 @@ def test_waves_are_counted_on_the_sms_of_the_share() -> None:
     assert duration(40, 50) < 1.1 * duration(40, 75)  # SMs beyond the tiles have nothing to do
 
 
+@pytest.mark.slow
 def test_curves_of_small_batches_bend_earlier(models: list[Path]) -> None:
     # gpulet (USENIX ATC 2022), figure 3: throughput over the share of an RTX 2080 Ti saturates early at small batches
     # and rises to the whole GPU at large ones.

@@ -47,6 +47,7 @@ def program(spec: list[tuple[int, int, int]], reads: list[tuple[str, ...]] | Non
     return LaunchProgram.of(steps, rows)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=12),

@@ -41,6 +41,7 @@ def test_an_unseen_gpu_gets_the_constant_of_all(rows: TrainingRows, gpus: dict[s
     assert np.isnan(constants.predict_us(alien.table, alien.gpu, gpus)).all()
 
 
+@pytest.mark.slow
 def test_log_ratio_transfers_between_sizes_and_milliseconds_do_not(
     rows: TrainingRows, gpus: dict[str, GpuSpec]
 ) -> None:

@@ -48,6 +48,7 @@ def test_every_figure_of_a_row(models: list[Path], tmp_path: Path) -> None:
     assert result.failures == () and result.messages == ()
 
 
+@pytest.mark.slow
 def test_summaries_are_those_of_the_rows(write_truth: Callable[..., Path], models: list[Path]) -> None:
     result = gkestimator.evaluate(write_truth(), models=models, gpu="A100")
     rows, summary = result.rows, result.summary
@@ -82,6 +83,7 @@ def test_the_constant_is_fitted_to_other_models_only(
         assert all(cost(own) <= cost(own * factor) + 1e-9 for factor in (0.9, 0.99, 1.01, 1.1))
 
 
+@pytest.mark.slow
 def test_several_gpus_have_a_line_for_all(models: list[Path], tmp_path: Path) -> None:
     truth = table(
         tmp_path / "t.csv", "model,batch_size,latency_ms,gpu", "resnet50,4,5,T4", "resnet50,4,3,L4",

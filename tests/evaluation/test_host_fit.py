@@ -19,6 +19,7 @@ WriteTruth = Callable[..., Path]
 GPU = "A100-SXM4-80GB"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overhead", [6.5, 20.0, 90.0])
 def test_the_overhead_of_a_perturbed_truth_is_recovered(
     write_truth: WriteTruth, models: list[Path], overhead: float
@@ -34,6 +35,7 @@ def test_the_overhead_of_a_perturbed_truth_is_recovered(
     assert fit.after_pct[1] < 4 < fit.before_pct[0]  # the profile's 37 us a call was wrong here
 
 
+@pytest.mark.slow
 def test_overhead_and_copies_are_told_apart(
     write_truth: WriteTruth, models: list[Path], tmp_path: Path
 ) -> None:
@@ -50,11 +52,13 @@ def test_overhead_and_copies_are_told_apart(
     assert fit.after_pct is not None and fit.after_pct[1] < 4
 
 
+@pytest.mark.slow
 def test_copies_are_not_fitted_where_none_are_measured(write_truth: WriteTruth, models: list[Path]) -> None:
     (fit,) = evaluate(write_truth(gpu=GPU), models=models, gpu=GPU).fit_host()
     assert fit.copy_bytes_per_s is None and fit.copy_rows == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches, overhead", [((64, 128), 5.0), ((32,), 0.3)])
 def test_rows_that_do_not_tell_are_refused(
     write_truth: WriteTruth, models: list[Path], batches: tuple[int, ...], overhead: float

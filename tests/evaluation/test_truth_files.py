@@ -208,6 +208,7 @@ PIECES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GOOD)
 def test_a_damaged_file_is_read_or_refused(tmp_path: Path, name: str) -> None:
     """Every change of one place: it still says something that may be compared, or is refused in one line."""

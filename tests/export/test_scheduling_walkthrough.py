@@ -143,6 +143,7 @@ def test_the_plan_serves_the_workload(walked: Path) -> None:
     assert (walked / "packing.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_rented_plan_serves_the_workload_for_money(walked: Path) -> None:
     plan = read_plan(walked / "rented.json")
     prices = {

@@ -87,6 +87,7 @@ def _changed(found: Estimates, **changes: float) -> Estimates:
     return replace(found, rows={**found.rows, point: replace(row, **values)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes, rule",
     [

@@ -141,6 +141,7 @@ def test_another_shape_is_a_problem(tmp_path: Path) -> None:
     assert found.outputs[0].problem == "float32[1], the original has float32[1, 1]"
 
 
+@pytest.mark.slow
 def test_few_outputs_are_kept_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same answer whether all samples are kept or one."""
     models = {"a": families.gpt_like(), "b": families.resnet_like()}

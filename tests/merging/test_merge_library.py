@@ -64,6 +64,7 @@ def test_paths_may_come_one_by_one(pair: list[Path]) -> None:
     assert gkestimator.merge(path for path in pair).report.pairs == 9
 
 
+@pytest.mark.slow
 def test_what_no_output_needs_is_neither_priced_nor_merged(pair: list[Path]) -> None:
     plain = gkestimator.merge(pair).report
     for path in pair:

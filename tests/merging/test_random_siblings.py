@@ -64,6 +64,7 @@ def _merged_and_same(seed: int, folder: Path) -> bool:
     return any(m.merged for m in found.report.merged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 30, 10))
 def test_random_models_give_what_they_gave(first: int, tmp_path: Path) -> None:
     assert sum(_merged_and_same(seed, tmp_path) for seed in range(first, first + 10)) >= 7

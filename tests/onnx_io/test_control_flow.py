@@ -114,6 +114,7 @@ def test_unrolling_and_trip_counts_are_bounded(load):
         model.bind(batch_size=2)
 
 
+@pytest.mark.slow
 def test_nested_unrolled_loops_are_bounded(load):
     inner = """w = Loop (m, c, v) <body = d (int64 j, bool din, float[N,J] u) => (bool do, float[N,L] uo)
         { do = Identity(din)  uo = Concat<axis=1>(u, x) }>"""

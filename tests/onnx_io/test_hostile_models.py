@@ -265,6 +265,7 @@ def test_inline_weights_of_a_large_file_are_not_read(tmp_path: Path):
     assert grown < 300 << 10, f"grew by {grown} KiB"
 
 
+@pytest.mark.slow
 def test_mutated_files_never_give_a_traceback(tmp_path: Path):
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 21]>\n'

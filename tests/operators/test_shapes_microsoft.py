@@ -304,6 +304,7 @@ def test_a_model_optimised_by_onnx_runtime_has_the_shapes_it_returns(tmp_path: P
     _compare(path, feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

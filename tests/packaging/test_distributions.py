@@ -81,6 +81,7 @@ def test_the_wheel_holds_exactly_the_tree(distributions: Path) -> None:
     assert "gkestimator/py.typed" in names
 
 
+@pytest.mark.slow
 def test_the_source_distribution_builds_the_same(distributions: Path) -> None:
     (sdist,) = distributions.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:

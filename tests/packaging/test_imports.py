@@ -52,6 +52,7 @@ LAYERS = (
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", THIRD_PARTY_AT_START)
 def test_third_party_modules_at_start_up(statement: str) -> None:
     code = (

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
 from structure import complexity, figures  # benchmarks/ is on the path
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_no_figure_is_above_what_it_is_held_to() -> None:
     failed = [f"{figure.name}: {figure.value}" for figure in figures(ROOT) if figure.failed]
     assert failed == []

@@ -93,6 +93,7 @@ def captured(folder: Path, entries: list[str], device: str = "cpu") -> tuple[str
     return collector.finish(folder, entries, result.output)
 
 
+@pytest.mark.slow
 def test_a_whole_capture(fake: Path) -> None:
     assert captured(fake, ["a", "b"]) == ("capture.sqlite", "capture.nsys-rep")
     assert (fake / "capture.sqlite").is_file()
@@ -126,6 +127,7 @@ def test_failures_with_status_0(fake: Path, monkeypatch: pytest.MonkeyPatch, mod
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.slow
 def test_a_hanging_export_is_killed(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NSYS", "export-hang")
     monkeypatch.setattr("gkestimator.profiling.collectors.nsys._EXPORT_S", 0.5)
@@ -135,11 +137,13 @@ def test_a_hanging_export_is_killed(fake: Path, monkeypatch: pytest.MonkeyPatch)
         captured(fake, ["a"])
 
 
+@pytest.mark.slow
 def test_a_missing_range_is_named(fake: Path) -> None:
     with pytest.raises(CollectorError, match=r"lacks the ranges of 1 of 2 entries \(z"):
         captured(fake, ["a", "z"])
 
 
+@pytest.mark.slow
 def test_no_range_at_all_names_the_version(
     fake: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

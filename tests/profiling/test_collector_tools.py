@@ -91,6 +91,7 @@ def test_a_tool_that_ended_leaves_no_agent() -> None:
     assert gone(word)
 
 
+@pytest.mark.slow
 def test_two_tools_do_not_end_each_other(tmp_path: Path) -> None:
     word = f"{time.time_ns()}.75"
     with start_tool(["sleep", word], output=tmp_path / "log") as other:

@@ -144,6 +144,7 @@ def test_reasons_are_those_of_nvml() -> None:
     assert decoded_reasons(pynvml.nvmlClocksThrottleReasonGpuIdle) == ("gpu_idle",)
 
 
+@pytest.mark.slow
 def test_sampling_the_cpu(tmp_path: Path) -> None:
     path = tmp_path / "environment.jsonl"
     began = time.time_ns()

@@ -97,6 +97,7 @@ LIBRARIES = {
 }
 
 
+@pytest.mark.slow
 def test_loaded_libraries_tell_their_versions(tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:

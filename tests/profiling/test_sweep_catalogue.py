@@ -44,6 +44,7 @@ def options(runtime: str) -> dict[str, LoweringOptions]:
     return lowering_options(runtime, DTYPES, gpu_catalogue().spec("A100-SXM4-40GB"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
 def test_every_fragment_of_a_seeded_sample_lowers(chosen: list[CatalogueItem], runtime: str) -> None:
     by_dtype = options(runtime)

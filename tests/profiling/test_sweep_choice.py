@@ -30,6 +30,7 @@ def pools(
     return groups, points, rng.random(total) + 0.5, shares
 
 
+@pytest.mark.slow
 @given(pools(), st.integers(0, 2**16))
 @settings(max_examples=60, deadline=None)
 def test_every_candidate_comes_once_and_a_prefix_of_the_order_is_the_order(pool: tuple, seed: int) -> None:  # type: ignore[type-arg]
@@ -57,6 +58,7 @@ def left_over(points: np.ndarray, chosen: list[int]) -> float:
     return float(away.min(axis=1).mean())
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**16), st.integers(0, 3))
 @settings(max_examples=20, deadline=None)
 def test_every_head_covers_better_than_chance(seed: int, clusters: int) -> None:

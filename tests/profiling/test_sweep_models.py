@@ -58,6 +58,7 @@ def matched(sweep: ModelSweep) -> tuple[int, int]:
     return sum(len(kernels & stood_for) for kernels in launched), sum(map(len, launched))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_the_fragments_of_exports_lower_to_the_models_kernels(runtime: str) -> None:
     same, of = matched(swept(EXPORTS, runtime))
@@ -74,6 +75,7 @@ def test_the_fragments_of_public_models_lower_to_the_models_kernels(runtime: str
     assert same / of >= 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_every_fragment_of_the_exports_is_a_model_that_onnxruntime_loads(runtime: str) -> None:
     ort = pytest.importorskip("onnxruntime")

@@ -62,6 +62,7 @@ def test_one_seed_gives_one_plan_and_another_seed_another() -> None:
     assert len({e.id for e in one.entries}) == len(one.entries) == 300
 
 
+@pytest.mark.slow
 def test_families_and_precisions_are_balanced_from_the_start() -> None:
     plan = planned(entries=300, seed=1).plan
     for count in (60, 300):

@@ -111,6 +111,7 @@ def fields(found: Any) -> Iterator[str]:
         yield from fields(found[0])
 
 
+@pytest.mark.slow
 def test_the_page_names_every_field(walked: Path) -> None:
     report = json.loads((walked / "bursts.json").read_text())
     assert set(report) == {"schema_version", *SimulationReport.__slots__}

@@ -59,6 +59,7 @@ def test_a_rule_is_found_and_holds_on_new_shapes() -> None:
         assert np.mean(blocks == mine.grid_blocks) > 0.93
 
 
+@pytest.mark.slow
 def test_the_same_rows_and_seed_give_the_same_choice() -> None:
     rows = made_up(600, 2)
     first, second = (fit_geometry([rows], GPUS, seed=3) for _ in range(2))

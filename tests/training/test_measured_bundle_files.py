@@ -99,6 +99,7 @@ def test_a_hostile_folder_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_trained_on_is_said_in_one_line(tmp_path: Path) -> None:
     rows = [replace(r, quality="noisy") for r in measurements(2)]
     with pytest.raises(TableError, match="noisy or throttled"):
@@ -111,6 +112,7 @@ def test_what_cannot_be_trained_on_is_said_in_one_line(tmp_path: Path) -> None:
     assert isinstance(report, MeasuredReport) and report.gpus[0].skipped["launches missing"] == 2
 
 
+@pytest.mark.slow
 def test_a_dataset_in_csv_trains_the_same(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "l4.parquet", measurements(12))
     write_dataset(tmp_path / "l4.csv", read_table(dataset, KERNEL_DATASET))
@@ -129,6 +131,7 @@ def test_missing_libraries_are_said_at_once(tmp_path: Path, monkeypatch: pytest.
         train([tmp_path / "never_read.csv"], tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_measured_bundle_is_no_base(trained_l4: tuple[Path, MeasuredReport], tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "d.parquet", measurements(2))
     with pytest.raises(BundleError, match="train together"):

@@ -71,6 +71,7 @@ def test_the_bundle_predicts_the_law_on_new_shapes(trained: tuple[Path, TrainRep
     assert ((result.low_us <= true) & (true <= result.high_us)).mean() > 0.8
 
 
+@pytest.mark.slow
 def test_the_report_reads_as_a_table(trained: tuple[Path, TrainReport, Path]) -> None:
     _, report, _ = trained
     heading, line, unseen = str(report).splitlines()

@@ -64,6 +64,7 @@ def test_held_out_operators_follow_the_law(trained_l4: tuple[Path, MeasuredRepor
         assert held >= 0.7, (family, held)
 
 
+@pytest.mark.slow
 def test_a_measured_kernel_is_answered_as_measured(trained_l4: tuple[Path, MeasuredReport]) -> None:
     rows = [r for r in measurements(70, counters=True) if r.family == "linear"][:2]
     (kernel,) = kernels_of(Fragment.parse(rows[0].graph or "", where="row"))
@@ -128,6 +129,7 @@ def test_a_slow_gpu_is_slow_in_families_without_rows_too() -> None:
     assert untrained.detail is not None and untrained.detail.source[0] == "analytical"
 
 
+@pytest.mark.slow
 def test_a_small_call_may_be_slower_in_a_model_than_when_repeated_alone(tmp_path: Path) -> None:
     small, large = relu(64, 1024), relu(1 << 27)
     rows = [
@@ -154,6 +156,7 @@ def test_a_small_call_may_be_slower_in_a_model_than_when_repeated_alone(tmp_path
     assert row.latency_low_ms is not None and row.latency_low_ms > 2.7e-3
 
 
+@pytest.mark.slow
 def test_what_the_sizes_leave_open_widens_the_interval(tmp_path: Path) -> None:
     rows = [r for r in measurements(1) if r.family in ("softmax", "linear")]
     train([write_dataset(tmp_path / "d.parquet", rows)], tmp_path / "b")
@@ -197,6 +200,7 @@ def test_folds_leave_out_all_operators_of_a_size() -> None:
     assert len(set(shape_hash(table).tolist())) == 6
 
 
+@pytest.mark.slow
 def test_calls_that_are_not_one_on_the_gpu_are_left_out(tmp_path: Path) -> None:
     one, two, three = (r for r in measurements(1) if r.family != "linear")
     other_name = replace(three, gpu="NVIDIA L4", kernels_in_op=None)
@@ -255,6 +259,7 @@ def test_achieved_occupancy_learns_the_law_of_the_counters(trained_l4: tuple[Pat
     assert learned == pytest.approx(achieved(launch, L4, streaming), abs=4.0)
 
 
+@pytest.mark.slow
 def test_too_few_counters_leave_the_rule(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "few.parquet", measurements(4, counters=True))
     report = train([dataset], tmp_path / "few")
@@ -340,6 +345,7 @@ def _sizes(model: onnx.ModelProto) -> tuple[int, int, int]:
     return m, model.graph.initializer[0].dims[1], k
 
 
+@pytest.mark.slow
 def test_a_gpu_from_a_file_beside_the_dataset_travels_with_the_bundle(tmp_path: Path) -> None:
     spec = (
         Path(str(__import__("importlib.resources").resources.files("gkestimator.datasets")))

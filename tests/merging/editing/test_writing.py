@@ -90,6 +90,7 @@ ARRAYS = st.sampled_from(["<f4", "<f8", "<f2", "<i8", "<i4", "u1", "i1", "?", "<
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(attributes=st.dictionaries(st.text(min_size=1, max_size=4), PLAIN, max_size=4), array=ARRAYS)
 def test_attributes_and_weights_survive(tmp_path_factory: pytest.TempPathFactory, attributes, array):

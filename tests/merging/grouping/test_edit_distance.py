@@ -28,6 +28,7 @@ def brute_force(a: Skeleton, b: Skeleton) -> int:
     return int(best)
 
 
+@pytest.mark.slow
 def test_bounds_hold_against_the_exact_distance() -> None:
     """300 random pairs of up to five nodes; printed: how often a bound is the distance itself."""
     rng = np.random.default_rng(20261122)

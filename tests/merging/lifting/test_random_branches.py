@@ -12,6 +12,7 @@ import branches
 from random_branches import random_graph
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "fixed"),
     [(0, None), (20, None), (40, None), (60, (1, 1)), (80, (3, 3)), (100, (4, 4)), (120, (3, 1))],

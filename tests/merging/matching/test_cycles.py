@@ -54,6 +54,7 @@ def _graph(models: list[EditableModel]) -> nx.DiGraph:
     return graph
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_as_networkx_says(count: int) -> None:
     draw = random.Random(count)

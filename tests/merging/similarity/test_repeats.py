@@ -119,6 +119,7 @@ def test_meetings_left_out_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) ->
     assert found is None or not found.exact
 
 
+@pytest.mark.slow
 def test_pairs_that_were_not_searched_wholly_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = normal(96, 96, 6), normal(96, 96, 7)
     a[:50] = 0

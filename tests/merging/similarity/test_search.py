@@ -36,6 +36,7 @@ def test_brute_force_on_1000_random_cases(part: int) -> None:
     assert shared > 50
 
 
+@pytest.mark.slow
 def test_brute_force_on_bfloat16() -> None:
     """The oracle gets the numbers that the bits stand for, widened here by hand."""
     shared = 0
@@ -63,6 +64,7 @@ def test_the_bound_is_lowered_until_something_is_found(seed: int, monkeypatch: p
         assert largest_common_rectangle(a, b, tolerance=tolerance, least=least + 1) is None
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), tolerance=st.sampled_from([0.0, 0.5, 1.0]), cells=st.integers(1, 6))
 def test_properties(data: st.DataObject, tolerance: float, cells: int) -> None:

@@ -33,6 +33,7 @@ def test_nearly_all_that_enumeration_finds(seed: int) -> None:
     assert found >= 0.994 * best_side_by_side(given, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_three_models_on_one_gpu(seed: int) -> None:
     given = random_problem(100 + seed, gpus=1, models=3)
@@ -40,6 +41,7 @@ def test_three_models_on_one_gpu(seed: int) -> None:
     assert found >= 0.994 * best_side_by_side(given, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_two_gpu_types(seed: int) -> None:
     given = random_problem(200 + seed, gpus=2, models=2, types=(V100, A100))
@@ -62,6 +64,7 @@ def test_never_above_its_bound(seed: int) -> None:
     assert value <= bound * (1 + 1e-9) and bound <= rates * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_published_case_serves_more_on_time_than_the_published_plan() -> None:
     """The thesis' program serves 1,092 req/s by throughput alone; ours more than that with waiting and queueing
     counted."""
@@ -116,6 +119,7 @@ def test_shares_of_the_sms_are_used_where_they_serve_more() -> None:
     assert sorted(p.candidate.sm_share_pct for p in answer.placed) == [50.0, 50.0]
 
 
+@pytest.mark.slow
 def test_no_model_starves_where_little_is_lost() -> None:
     """Model b serves fewer requests for the same GPU time; without fairness it gets nothing."""
     rows = [row("a", b, 2.0 + 1.0 * b, sm_util_mean_pct=98.0) for b in (1, 8, 32)]
@@ -127,6 +131,7 @@ def test_no_model_starves_where_little_is_lost() -> None:
     assert sum(fair.values()) >= 0.97 * sum(none.values()) * (1 - 1e-3)
 
 
+@pytest.mark.slow
 def test_weights_decide_who_is_served() -> None:
     rows = [row(m, b, 5.0 + b, sm_util_mean_pct=98.0) for m in ("a", "b") for b in (1, 8)]
     for heavy, light in (("a", "b"), ("b", "a")):

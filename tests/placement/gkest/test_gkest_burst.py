@@ -27,6 +27,7 @@ def test_gpus_that_would_stand_idle_are_used_and_nothing_is_lost() -> None:
     assert roomy.gap_pct == plain.gap_pct
 
 
+@pytest.mark.slow
 def test_a_cluster_without_room_keeps_the_plan_for_the_rates() -> None:
     given = problem(ROWS, {"m": (900.0, 50.0), "n": (800.0, 50.0)}, {V100: 1})
     plain, roomy = GkestPolicy().place(given), GkestPolicy(burst=8.0).place(given)

@@ -15,6 +15,7 @@ from gkestimator.placement.run import place
 NAMES = ("resnet50", "vgg19", "mobilenet_v2", "gpt2", "bert")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attainment", [0.9, 0.99])
 def test_every_model_is_on_time(attainment: float) -> None:
     given = problem(table_a1(), dict.fromkeys(NAMES, (150.0, 300.0)), rent={V100: (3.0, None)})
@@ -41,6 +42,7 @@ def test_the_cheaper_type_is_rented() -> None:
         assert [g.type for g in plan.gpus] == [cheap]
 
 
+@pytest.mark.slow
 def test_limits_hold_and_what_they_leave_unserved_is_said() -> None:
     given = problem(table_a1(), dict.fromkeys(NAMES, (400.0, 300.0)), rent={V100: (3.0, 3)})
     plan = place(GkestPolicy(), given)

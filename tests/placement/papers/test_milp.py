@@ -149,6 +149,7 @@ def test_when_time_runs_out_the_first_fit_plan_stands_and_says_so(monkeypatch: p
     assert any("time limit 0.5 s" in n for n in plan.notes)
 
 
+@pytest.mark.slow
 def test_a_limit_that_has_struck_leaves_a_plan_with_its_gap_or_none() -> None:
     rng = random.Random(5)
     rows = [

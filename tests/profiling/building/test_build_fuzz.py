@@ -95,6 +95,7 @@ def test_odd_values(whole, tmp_path, name):
         _must_hold(folder, (name, i, odd[:2000]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_cut_and_garbled_bytes(whole, tmp_path, name):
     rng = random.Random(name)

@@ -54,6 +54,7 @@ def test_started_asked_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_that_does_not_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "refuse").touch()
     with pytest.raises(MpsError, match=r"-d: status 1: Cannot start: permission denied"):

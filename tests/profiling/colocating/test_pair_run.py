@@ -314,6 +314,7 @@ def test_killed_told_to_end_and_gone_on_with(tmp_path: Path, short: Path) -> Non
     assert len(list(short.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_stops_in_time(tmp_path: Path) -> None:
     options = PairOptions(seconds=0.1, minutes=0.05)
     report = measure_pairs(

@@ -406,6 +406,7 @@ def test_the_tool_is_found_and_its_page_read(
     assert parse_ncu(report).schema == "ncu --import"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "match"),
     [
@@ -427,6 +428,7 @@ def test_a_tool_that_fails_is_told_in_one_line(report: Path, tmp_path: Path, cod
         read_report_by_tool(report, ncu=fake_ncu(tmp_path, code), limit_s=1 if "sleep" in code else 60)
 
 
+@pytest.mark.slow
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.ncu-rep"
     path.write_bytes(b"QDSS" + bytes(100))

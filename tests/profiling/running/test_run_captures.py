@@ -60,6 +60,7 @@ def test_captures_lost_without_end_end_the_run(machine: Any, plan: Any, fake: An
     assert "12 captures in a row were lost" in (report.stopped or "")
 
 
+@pytest.mark.slow
 def test_ranges_that_a_killed_child_took_with_it_cost_only_their_entries(
     machine: Any, plan: Any, fake: Any, fakes: Any, tmp_path: Path
 ) -> None:

@@ -208,6 +208,7 @@ def test_the_collector_ncu_counts_everything_and_times_under_the_best_there_is(
         run_plan(wanted, tmp_path / "b", replace(options, counters=False), machine=tools)
 
 
+@pytest.mark.slow
 def test_no_collector_on_a_gpu_says_that_nothing_comes_of_it(
     machine: Any, plan: Any, fake: Any, tmp_path: Path
 ) -> None:

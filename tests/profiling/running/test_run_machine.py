@@ -55,6 +55,7 @@ def test_closing_the_guards_pipe_kills_what_moved_into_a_session_of_its_own(time
     assert not [p for p in below if alive(p)]
 
 
+@pytest.mark.slow
 def test_the_guard_outlives_ctrl_c_but_not_its_owner() -> None:
     code = (
         "import subprocess, sys, time\n"

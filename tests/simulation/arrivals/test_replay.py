@@ -236,6 +236,7 @@ def test_recordings(tmp_path: Path) -> None:
     assert found.gap_cv > 1.2
 
 
+@pytest.mark.slow
 def test_the_temporary_file_gives_what_memory_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = plain(tmp_path, bursty(20_000))
     kept = times_of(replayed(path, [10.0] * 3, Replay()))

@@ -147,6 +147,7 @@ def test_refused_and_failed_cells_are_rows_with_the_reason(
     assert "- usher refused in 2 cells: " in text and "| usher | – | – |" in text.replace("  ", " ")
 
 
+@pytest.mark.slow
 def test_a_trace_is_dealt_to_the_models_in_turn(tmp_path: Path, compare: Compare) -> None:
     lines = "".join(f"2023-11-16 18:15:{s:02d}.0000000,10,20\n" for s in range(50))
     (tmp_path / "t.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + lines)

@@ -84,6 +84,7 @@ def test_gpus_follow_the_rate_and_the_wait_settles_after_each_step(usher: Replan
     assert [round(d.time_s) for d in usher.decisions] == [13, 25, 37, 49]
 
 
+@pytest.mark.slow
 def test_the_report_in_its_forms(usher: ReplanReport) -> None:
     text = render_replan(usher, "table").decode()
     assert "vgg19: from 200 to " in text

@@ -179,6 +179,7 @@ def test_a_name_with_a_comma_is_the_models(tmp_path: Path) -> None:
     assert trace.streams == ("a,b", "c")
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=12), max_size=12),
     st.integers(1, 30),
