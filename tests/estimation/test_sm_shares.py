@@ -74,6 +74,7 @@ def test_utilisation_is_of_the_whole_gpu(golden: dict[tuple[str, str, int], Curv
     )
 
 
+@pytest.mark.slow
 def test_a_part_is_less_certain_than_the_whole(golden: dict[tuple[str, str, int], Curve]) -> None:
     curve = golden["resnet50", "V100-SXM2-16GB", 64]
     widths = [curve[s].latency_high_ms / curve[s].latency_low_ms for s in (50.0, 100.0)]

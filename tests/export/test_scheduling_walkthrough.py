@@ -158,6 +158,7 @@ def replicas(folder: Path) -> Counter[str]:
     return Counter(r.model for g in read_plan(folder / "plan.json").gpus for r in g.replicas)
 
 
+@pytest.mark.slow
 def test_hami_holds_every_replica(walked: Path) -> None:
     from test_kubernetes_forms import check_kubernetes
 

@@ -82,6 +82,7 @@ def test_a_measured_kernel_is_answered_as_measured(trained_l4: tuple[Path, Measu
     assert answer.grid_blocks[0] == int((rows[0].grid or "").split(",")[0])
 
 
+@pytest.mark.slow
 def test_another_runtime_has_no_measured_lowering_and_is_out_of_range(
     trained_l4: tuple[Path, MeasuredReport],
 ) -> None:
@@ -171,6 +172,7 @@ def test_what_the_sizes_leave_open_widens_the_interval(tmp_path: Path) -> None:
     assert width["softmax"] == pytest.approx(0.3) and width["linear"] == pytest.approx(0.03)
 
 
+@pytest.mark.slow
 def test_far_from_what_was_measured_the_base_answers_again(trained_l4: tuple[Path, MeasuredReport]) -> None:
     (correction,) = [c for c in load_bundle(trained_l4[0]).measured[0].corrections if c.name == "linear_fp32"]
     base = load_bundle()
