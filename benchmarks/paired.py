@@ -241,7 +241,9 @@ def prepare() -> float:
     Path("workload.yaml").write_text(json.dumps({"models": loads}))
     Path("cluster.yaml").write_text(json.dumps({"gpus": [{"type": rows[0]["gpu"], "count": COUNT}]}))
     files = ["table.csv", "--workload", "workload.yaml", "--cluster", "cluster.yaml"]
-    Path("plan.json").write_bytes(_succeed(["schedule", *files, "--policy", "usher", "--format", "json"]))
+    plan = json.loads(_succeed(["schedule", *files, "--policy", "usher", "--format", "json"]))
+    plan["schema_version"] = 1  # an earlier checkout reads nothing newer; a later one reads it for ever
+    Path("plan.json").write_text(json.dumps(plan))
     Path("duration").write_text(repr(REQUESTS / sum(load["rate_rps"] for load in loads)))
     return float(REQUESTS)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.heaps import pop_event, push_event, sink_source
-from gkestimator.simulation.engine.part import entry, part
+from gkestimator.simulation.engine.part import entry, inlined, part
 from gkestimator.simulation.engine.routing import (
     ask,
     available,
@@ -81,7 +81,7 @@ def resume(s: c.EngineState) -> None:
             s.m[m, c.M_HEAD] = -1
 
 
-@part
+@inlined
 def settle(s: c.EngineState, batch: int, server: int, answered: int, now: float) -> None:
     """Do what an event brings about at once: a batch is at its replica, a server has something new, one is
     answered.
@@ -96,7 +96,7 @@ def settle(s: c.EngineState, batch: int, server: int, answered: int, now: float)
         answer(s, answered, now)
 
 
-@part
+@inlined
 def handle(s: c.EngineState, kind: int, what: int, order: int, now: float) -> tuple[int, int, int]:
     """Handle an event of the heap. Returns the batch, server and answered batch that :func:`settle` takes."""
     batch = int(np.int64(-1))  # as in _run

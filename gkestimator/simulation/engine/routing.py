@@ -8,7 +8,7 @@ import numpy as np
 
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.heaps import lift_target, push_event, sink_target
-from gkestimator.simulation.engine.part import part
+from gkestimator.simulation.engine.part import inlined, part
 from gkestimator.simulation.engine.serving import take_batch
 
 
@@ -52,7 +52,7 @@ def choose(s: c.EngineState, m: int, now: float) -> int:
     return chosen
 
 
-@part
+@inlined
 def least_loaded(s: c.EngineState, first: int, count: int, now: float) -> int:
     """Return that of ``count`` targets with the least work; of equals the one that was dealt least, then the first."""
     best = s.targets[first]
