@@ -14,10 +14,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import numpy as np
+
 from benchmarks.accuracy.figures import nested
 from benchmarks.accuracy.kernels import shipped_folder
 from benchmarks.accuracy.workspace import ROOT, Workspace, shared_folder
 from gkestimator.bundles.files import read_arrays, read_json, write_bundle
+from gkestimator.training.plan import PLANS
 
 
 def main() -> int:
@@ -25,12 +28,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "models/default")
     parser.add_argument("--cache", type=Path, default=ROOT / ".accuracy")
+    parser.add_argument("--only", default="", help="comma-separated regressors to fit; the others stay")
     options = parser.parse_args()
     shared = shared_folder()
     if shared is None:
         print("GKEST_SHARED does not name a folder with data/ and models/", file=sys.stderr)
         return 2
     space = Workspace(shared, options.cache)
+    if options.only:
+        return _refit(space, options.out, options.only.split(","))
     folder = shipped_folder(space)
     documents = {path.stem: read_json(path) for path in sorted(folder.glob("*.json"))}
     figures = nested(space)
@@ -43,6 +49,30 @@ def main() -> int:
     )
     size = sum(path.stat().st_size for path in options.out.iterdir())
     space.tell(f"{options.out} written, {size:,} bytes")
+    return 0
+
+
+def _refit(space: Workspace, out: Path, names: list[str]) -> int:
+    """Fit the regressors ``names`` on every row and put them into the bundle in ``out``, which may lack them."""
+    unknown = [name for name in names if name not in PLANS]
+    if unknown:
+        print(f"--only {','.join(unknown)}: expected some of {', '.join(PLANS)}", file=sys.stderr)
+        return 2
+    plans = tuple(PLANS[name] for name in names)
+    folder = space.bundle_folder("refit", np.arange(len(space.rows)), plans)
+    space.bundle("refit", np.arange(len(space.rows)), plans)
+    documents = {path.stem: read_json(path) for path in sorted(out.glob("*.json"))}
+    arrays = {path.stem: read_arrays(path) for path in sorted(out.glob("*.npz"))}
+    fitted = {path.stem: read_json(path) for path in sorted(folder.glob("*.json"))}
+    for document, part in (("stack", "models"), ("card", "models")):
+        listed = {entry["name"]: entry for entry in documents[document][part]}
+        listed.update({entry["name"]: entry for entry in fitted[document][part]})
+        documents[document][part] = [listed[name] for name in PLANS if name in listed]
+    for document in ("ranges", "quantiles"):
+        documents[document].update(fitted[document])
+    arrays.update({name: read_arrays(folder / f"{name}.npz") for name in names})
+    write_bundle(out, documents, arrays)
+    space.tell(f"{out}: {', '.join(names)} fitted again")
     return 0
 
 

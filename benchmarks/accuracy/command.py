@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
+from .sections import SECTION_NAMES, section_jobs
 from .workspace import ROOT, Workspace, shared_folder
 
-GROUPS = ("everything", "shapes", "larger", "gpu", "members", "usher", "whole")
+GROUPS = ("everything", "shapes", "larger", "gpu", "members", "usher", "whole", *SECTION_NAMES)
 _SPACE: list[Workspace] = []
 
 
@@ -102,6 +103,7 @@ def jobs_of(space: Workspace, chosen: Sequence[str]) -> tuple[list[str], list[st
             first.append(name)
     if "usher" in chosen:
         first.append("usher-targets")
+    first += section_jobs(list(chosen))
     second = ["usher-tau"] if "usher" in chosen else []
     if "whole" in chosen:
         second += ["whole", "whole-no-v100-conv"]
@@ -157,4 +159,5 @@ def run_job(space: Workspace, name: str) -> None:
     elif name in ("whole", "whole-no-v100-conv"):
         whole.run_whole(space, name)
     else:
-        kernel_jobs(space)[name](space)
+        jobs = {**kernel_jobs(space), **section_jobs(list(SECTION_NAMES))}
+        jobs[name](space)

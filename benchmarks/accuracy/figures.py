@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,8 @@ from gkestimator.evaluation.metrics import ErrorSummary, IntervalSummary, interv
 from gkestimator.evaluation.splits import chips
 
 from .kernels import chip_job, gpu_cases, label_column
+from .lines import Line, line
+from .sections import section_lines
 from .whole import PROFILED_HOST_US, WholeCase, whole_cases
 from .workspace import Workspace
 
@@ -23,17 +24,6 @@ GPU_BAR = {"linear": 22, "bmm": 22, "conv": 25, "elementwise": 5, "softmax": 12,
 GPU_GOALS = ("elementwise", "softmax", "layernorm")
 DEEPBENCH_BAR = 15.0
 INSIDE_SEEN, INSIDE_UNSEEN, WIDTH = (87.0, 93.0), 80.0, 4.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One line: ``met`` is None where no figure was measured."""
-
-    what: str
-    bar: str
-    figure: str
-    met: bool | None
-    goal: bool = False
 
 
 def mean_over_gpus(cases: KernelCases, method: str = "estimator") -> dict[str, ErrorSummary]:
@@ -87,16 +77,6 @@ def points_off(cases: Iterable[WholeCase], name: str) -> np.ndarray:
     )
 
 
-def _line(
-    what: str, bar: float, value: float | None, unit: str = " %", goal: bool = False, more: str = ""
-) -> Line:
-    if value is None:
-        return Line(what=what, bar=f"{bar:g}{unit}", figure="not measured", met=None, goal=goal)
-    close = value > bar and round(value, 1) <= bar  # one decimal would read as met
-    figure = f"{value:.3f}" if close else f"{value:.1f}"
-    return Line(what=what, bar=f"{bar:g}{unit}", figure=f"{figure}{unit}{more}", met=value <= bar, goal=goal)
-
-
 def _mean(errors: np.ndarray) -> float | None:
     return float(errors.mean()) if errors.size else None
 
@@ -105,15 +85,16 @@ def lines(space: Workspace) -> list[Line]:
     """Every line, in the order of the table."""
     sections: tuple[Callable[[Workspace], Iterator[Line]], ...] = (
         _shapes, _larger, _gpus, _deepbench, _half, _ethz, _timm, _left_out_whole, _intervals, _whole_intervals, _usher,
+        section_lines,
     )  # fmt: skip
-    return [line for section in sections for line in section(space)]
+    return [one for part in sections for one in part(space)]
 
 
 def _shapes(space: Workspace) -> Iterator[Line]:
     cases = space.cases("shapes")
     for family, bar in SHAPES_BAR.items():
         value = None if cases is None else _mean(cases.where(family=family, source=TRAIN).errors_pct())
-        yield _line(f"shapes held out, GPUs seen: {family}", bar, value)
+        yield line(f"shapes held out, GPUs seen: {family}", bar, value)
 
 
 def _larger(space: Workspace) -> Iterator[Line]:
@@ -121,7 +102,7 @@ def _larger(space: Workspace) -> Iterator[Line]:
     for family, bar in LARGER_BAR.items():
         apart = "P4" if family == "linear" else None
         value = None if cases is None else _mean(cases.where(family=family, no_gpu=apart).errors_pct())
-        yield _line(f"larger shapes, GPUs seen: {family}{' without P4' if apart else ''}", bar, value)
+        yield line(f"larger shapes, GPUs seen: {family}{' without P4' if apart else ''}", bar, value)
 
 
 def _gpus(space: Workspace) -> Iterator[Line]:
@@ -129,7 +110,7 @@ def _gpus(space: Workspace) -> Iterator[Line]:
     for family, bar in GPU_BAR.items():
         found = {} if cases is None else mean_over_gpus(cases.where(family=family, source=TRAIN))
         value = float(np.mean([s.mean for s in found.values()])) if found else None
-        yield _line(
+        yield line(
             f"one GPU left out: {family}, mean of {len(found)} GPUs", bar, value, goal=family in GPU_GOALS
         )
 
@@ -145,7 +126,7 @@ def _deepbench(space: Workspace) -> Iterator[Line]:
             )
             value = None if part is None else _mean(part.errors_pct())
             more = "" if part is None else f" (n {len(part)})"
-            yield _line(
+            yield line(
                 f"DeepBench convolutions, shapes held out: {gpu} {precision}", DEEPBENCH_BAR, value, more=more
             )
 
@@ -154,20 +135,20 @@ def _half(space: Workspace) -> Iterator[Line]:
     shapes, h100, left = space.cases("shapes"), space.cases("h100-gemm"), gpu_cases(space)
     words = {"family": "linear", "precision": "bf16", "source": "aiconfigurator"}
     value = None if shapes is None else _mean(shapes.where(**words).errors_pct())
-    yield _line("bf16 GEMM (aiconfigurator), shapes held out", 5, value)
+    yield line("bf16 GEMM (aiconfigurator), shapes held out", 5, value)
     value = None if h100 is None else _mean(h100.errors_pct())
-    yield _line("bf16 GEMM: H100 from A100 + RTX PRO 6000", 12, value)
+    yield line("bf16 GEMM: H100 from A100 + RTX PRO 6000", 12, value)
     part = None if left is None else left.where(**words, gpu="H100-SXM")
     if part is not None and len(part):
-        yield _line("bf16 GEMM: H100 from every other GPU's rows", 12, _mean(part.errors_pct()))
+        yield line("bf16 GEMM: H100 from every other GPU's rows", 12, _mean(part.errors_pct()))
 
 
 def _ethz(space: Workspace) -> Iterator[Line]:
     cases = [c for c in whole_cases(space, "whole") if c.table == "ethz" and c.group == "report"]
     head = "V100 fp32 whole models, report group"
     found = summarise(latency_errors(cases))
-    yield _line(f"{head}: latency with copies, median", 8, found.median if found else None)
-    yield _line(f"{head}: latency with copies, mean", 12, found.mean if found else None)
+    yield line(f"{head}: latency with copies, median", 8, found.median if found else None)
+    yield line(f"{head}: latency with copies, mean", 12, found.mean if found else None)
     within = None if found is None else float(100 * np.mean(latency_errors(cases) <= 25))
     yield Line(
         what=f"{head}: rows within 25 %",
@@ -175,34 +156,32 @@ def _ethz(space: Workspace) -> Iterator[Line]:
         figure="not measured" if within is None else f"{within:.0f} %",
         met=None if within is None else within >= 90,
     )
-    yield _line(f"{head}: reserved memory, one process, mean", 9, _mean(memory_errors(cases)))
+    yield line(f"{head}: reserved memory, one process, mean", 9, _mean(memory_errors(cases)))
     alone = [c for c in cases if c.batch == 4]
-    yield _line(
-        f"{head}: reserved memory, batch 4 alone, mean", 9, _mean(memory_errors(alone, "fresh_bytes"))
-    )
+    yield line(f"{head}: reserved memory, batch 4 alone, mean", 9, _mean(memory_errors(alone, "fresh_bytes")))
     for name, words, bar in (
         ("sm_util_pct", "mean SM utilisation", 8), ("occupancy_mean_pct", "mean occupancy", 6),
         ("occupancy_max_pct", "maximum occupancy", 2.5),
     ):  # fmt: skip
-        yield _line(f"{head}: {words}, mean absolute error", bar, _mean(points_off(cases, name)), " points")
+        yield line(f"{head}: {words}, mean absolute error", bar, _mean(points_off(cases, name)), " points")
         slowed = np.empty(0) if name == "occupancy_max_pct" else points_off(cases, f"profiled_{name}")
         if len(slowed):
             what = f"{head}: {words}, host as slow as under a profiler ({PROFILED_HOST_US:.0f} us a call)"
-            yield _line(what, bar, _mean(slowed), " points")
+            yield line(what, bar, _mean(slowed), " points")
 
 
 def _timm(space: Workspace) -> Iterator[Line]:
     cases = [c for c in whole_cases(space, "whole") if c.table == "timm" and c.group == "report"]
     found = summarise(latency_errors(cases))
-    yield _line("RTX 3090 AMP whole models, report group: mean", 12, found.mean if found else None)
-    yield _line("RTX 3090 AMP whole models, report group: worst", 35, found.worst if found else None)
+    yield line("RTX 3090 AMP whole models, report group: mean", 12, found.mean if found else None)
+    yield line("RTX 3090 AMP whole models, report group: worst", 35, found.worst if found else None)
 
 
 def _left_out_whole(space: Workspace) -> Iterator[Line]:
     cases = whole_cases(space, "whole-no-v100-conv")
     for table, words in (("ethz", "V100 fp32"), ("timm", "RTX 3090 AMP")):
         errors = latency_errors(c for c in cases if c.table == table and c.group == "report")
-        yield _line(f"{words} whole models without V100 convolutions in training: mean", 18, _mean(errors))
+        yield line(f"{words} whole models without V100 convolutions in training: mean", 18, _mean(errors))
 
 
 def interval_rows(space: Workspace) -> Iterator[tuple[str, str, IntervalSummary]]:

@@ -11,6 +11,7 @@ from gkestimator.kernel_models.regressors import MEMBERS
 from . import plots, tables
 from .figures import lines
 from .kernels import chip_job, gpu_cases
+from .sections import SECTION_NAMES, section
 from .whole import whole_cases
 from .workspace import Workspace
 
@@ -125,11 +126,29 @@ def write_report(space: Workspace, out: Path) -> Path:
     if plots.intervals(space, pictures / "intervals.png"):
         text += ["", "![Share inside by stretch of the interval, and widths](accuracy/intervals.png)"]
     text += _usher(space, shapes)
+    text += _sections(space, pictures)
     text += ["", _PEERS, "", _HOW]
     page = out / "accuracy.md"
     page.write_text("\n".join(text) + "\n", encoding="utf-8")
     space.tell(f"{page} written")
     return page
+
+
+def _sections(space: Workspace, folder: Path) -> list[str]:
+    """Write every section's page into ``folder``; return the list of links to them."""
+    links: list[str] = []
+    for name in SECTION_NAMES:
+        part = section(name)
+        body = part.page(space)
+        if body is None:
+            links.append(f"- {part.title}: not run")
+            continue
+        head = [f"# {part.title}", "", "Written by `python -m benchmarks.accuracy`; do not edit.", ""]
+        (folder / f"{name}.md").write_text("\n".join([*head, *body]) + "\n", encoding="utf-8")
+        links.append(f"- [{part.title}](accuracy/{name}.md)")
+    if not links:
+        return []
+    return ["", "## More pages", "", *links]
 
 
 def shapes_cases(space: Workspace) -> KernelCases | None:

@@ -1,0 +1,30 @@
+"""Hold one line of "what must be shown": the bar, the figure reached, and whether it is met."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Hold one line; ``met`` is None where no figure was measured."""
+
+    what: str
+    bar: str
+    figure: str
+    met: bool | None
+    goal: bool = False
+
+
+def line(
+    what: str, bar: float, value: float | None, unit: str = " %", goal: bool = False, more: str = ""
+) -> Line:
+    """Return the line of a figure that must not exceed ``bar``; None is "not measured"."""
+    if value is None:
+        return Line(what=what, bar=f"{bar:g}{unit}", figure="not measured", met=None, goal=goal)
+    # One decimal would read as met.
+    close = value > bar and round(value, 1) <= bar
+    figure = f"{value:.1f}"
+    if close:
+        figure = f"{value:.3f}"
+    return Line(what=what, bar=f"{bar:g}{unit}", figure=f"{figure}{unit}{more}", met=value <= bar, goal=goal)
