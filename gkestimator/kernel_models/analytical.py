@@ -8,6 +8,7 @@ from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.launch import SCATTERED, matrix_tiles
+from gkestimator.kernel_models.recurrent import recurrent_us
 from gkestimator.kernel_models.roofline import roofline
 
 KERNEL_LATENCY_US = 1.5
@@ -51,7 +52,6 @@ _EFFICIENCY = {
     Family.CONV: _Efficiency(memory=0.9, compute=0.8),
     Family.CONV_TRANSPOSE: _Efficiency(memory=0.9, compute=0.5),
     Family.ATTENTION: _Efficiency(memory=0.9, compute=0.55),
-    Family.RNN: _Efficiency(memory=0.7, compute=0.3),
     Family.DEPTHWISE: _Efficiency(memory=1.0, compute=0.08),
     Family.SOFTMAX: _Efficiency(memory=0.9, compute=0.5),
     Family.LAYERNORM: _Efficiency(memory=0.9, compute=0.5),
@@ -96,7 +96,7 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> Array:
     """Return microseconds per kernel (float64): max(bytes / reached bandwidth, FLOPs / reached rate) + 1.5 us; host
     kernels 0.
 
-    Matrix products also pay for idle SMs in the last wave of their tiles.
+    Matrix products also pay for idle SMs in the last wave of their tiles; recurrent layers go step by step.
     """
     roof = roofline(table, gpu)
     streaming = streaming_fraction(gpu)
@@ -106,6 +106,9 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> Array:
             result[mask] = 0.0
             continue
         part = table.take(mask)
+        if family == Family.RNN:
+            result[mask] = recurrent_us(part, gpu)
+            continue
         efficiency = _EFFICIENCY.get(family, _DEFAULT)
         compute = roof.compute_us[mask] / efficiency.compute
         reached = np.full(len(part), efficiency.memory)

@@ -192,6 +192,7 @@ def matrix_tiles(table: KernelTable, gpu: GpuSpec) -> Tiling:
     grid smaller than the GPU is split along k, as the libraries do, while every part keeps at least 256 of k.
     """
     batch, m, n, k = table.gemm_sizes()
+    batch = np.where(table.family == Family.RNN, 1.0, batch)  # its steps run one after the other
     count = len(table)
     best = np.full(count, np.inf)
     grid = np.ones(count)

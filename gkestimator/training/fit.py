@@ -150,6 +150,9 @@ def _bounds(plan: ModelPlan, data: FitProblem) -> tuple[float, float]:
 def fit_stack(plan: ModelPlan, data: FitProblem, *, seed: int, members: Names | None = None) -> StackFit:
     """Return the stack fitted on ``data``; ``members`` default to the plan's."""
     members = plan.members if members is None else members
+    rising = None
+    if plan.rising:
+        rising = np.isin(data.names, plan.rising)
 
     def fit(name: str, rows: Array) -> Fitted:
         return fit_member(
@@ -160,6 +163,7 @@ def fit_stack(plan: ModelPlan, data: FitProblem, *, seed: int, members: Names | 
             seed=seed,
             estimators=plan.estimators.get(name, 0),
             loss=plan.loss,
+            rising=rising,
         )
 
     low, high = _bounds(plan, data)

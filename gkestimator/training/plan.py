@@ -11,6 +11,7 @@ import numpy as np
 
 from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import Names, frozen
+from gkestimator.kernel_models.features.recurrent import SEEN_RISING, UNSEEN_RISING
 from gkestimator.kernel_models.regressors import MEMBERS
 
 _TREES = {"gradient_boosting": 100, "xgboost": 200, "lightgbm": 200}
@@ -22,6 +23,8 @@ _FEW_TREES = {"gradient_boosting": 80, "xgboost": 100, "lightgbm": 100}
 # left out (benchmarks/transfer.py).
 _HALF_WAY = 0.5
 _TRANSFER_TREES = {"xgboost": 100, "lightgbm": 100}
+RISING_MEMBERS = ("xgboost", "lightgbm")
+"""Members that can be bound to rise along a feature."""
 _REDUCED = ("tf32", "fp16", "bf16", "fp8", "int8")
 
 
@@ -42,7 +45,8 @@ class ModelPlan:
     / anchor) is relative to (``gkestimator.kernel_models.anchors.ANCHORS``). ``members``: those that may take
     part. ``loss``: what XGBoost and LightGBM minimise; ``absolute`` follows the typical row where a few
     stray. ``shrink`` multiplies the stack's weights: below 1 it holds estimates closer to the anchor than the
-    few chips in training suggest.
+    few chips in training suggest. ``rising``: features along which log(time / anchor) may only rise; XGBoost and
+    LightGBM alone can promise that.
     """
 
     name: str
@@ -57,6 +61,11 @@ class ModelPlan:
     members: Names = MEMBERS
     loss: Literal["squared", "absolute"] = "squared"
     shrink: float = 1.0
+    rising: Names = ()
+
+    def __post_init__(self) -> None:
+        if self.rising and not set(self.members) <= set(RISING_MEMBERS):
+            raise ValueError(f"plan {self.name}: only {', '.join(RISING_MEMBERS)} can be bound to rise")
 
     def mask(self, table: KernelTable) -> Array:
         """Return the rows of ``table`` that this regressor trains on."""
@@ -246,6 +255,29 @@ PLAN: tuple[ModelPlan, ...] = (
         _pairs("layernorm", ("fp16", "bf16")),
         rows=6_000,
         shrink=_HALF_WAY,
+    ),
+    # Few rows (DeepBench's): both are bound to rise with the layer, so that noise between two sizes is not learned.
+    ModelPlan(
+        name="rnn",
+        features="recurrent",
+        anchor="recurrent_rising",
+        trains=_pairs("rnn", ("fp32", "fp16")),
+        covers=_pairs("rnn", ("tf32", "bf16")),
+        members=RISING_MEMBERS,
+        estimators={"xgboost": 150, "lightgbm": 150},
+        rising=SEEN_RISING,
+    ),
+    ModelPlan(
+        name="rnn_unseen",
+        scope="unseen",
+        folds="gpu",
+        features="transfer_recurrent",
+        anchor="recurrent",
+        trains=_pairs("rnn", ("fp32", "fp16")),
+        covers=_pairs("rnn", ("tf32", "bf16")),
+        members=RISING_MEMBERS,
+        estimators={"xgboost": 100, "lightgbm": 100},
+        rising=UNSEEN_RISING,
     ),
 )
 PLANS: Mapping[str, ModelPlan] = MappingProxyType({p.name: p for p in PLAN})

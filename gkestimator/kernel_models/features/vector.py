@@ -17,6 +17,7 @@ from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.columns import LEAST_US, FeatureColumns, Features, fill, joined
 from gkestimator.kernel_models.features.convolution import convolution_columns
+from gkestimator.kernel_models.features.recurrent import recurrent_features, recurrent_transfer
 from gkestimator.kernel_models.features.tensor import fused_attention_features, tensor_features
 from gkestimator.kernel_models.features.tensor_cores import tensor_core_us
 from gkestimator.kernel_models.features.transfer import transfer_conv, transfer_matrix, transfer_memory
@@ -232,6 +233,8 @@ FEATURE_SETS: Mapping[str, FeatureFunction] = MappingProxyType(
         "transfer_memory": transfer_memory,
         "transfer_elementwise": _with_kinds(transfer_memory),
         "transfer_layernorm": _with_rms(transfer_memory),
+        "recurrent": recurrent_features,
+        "transfer_recurrent": recurrent_transfer,
     }
 )
 
