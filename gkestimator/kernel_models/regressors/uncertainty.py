@@ -30,8 +30,8 @@ def uncertainty_columns(features: Array, predicted: Array, disagreement: Array, 
 class Uncertainty:
     """Hold a forest that predicts log of |error of log(time)|; conformal factors turn it into intervals.
 
-    ``largest``: the most that it may say, from what the rows of its training showed. A sum of trees runs away where no row
-    was: kernels of 2 us, which every launch hides, came out as uncertain as a factor of a hundred.
+    ``largest``: the most that it may say, from what the rows of its training showed. A sum of trees runs away
+    where no row was: kernels of 2 us, which every launch hides, came out as uncertain as a factor of a hundred.
     """
 
     forest: Forest
