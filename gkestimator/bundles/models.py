@@ -17,6 +17,7 @@ from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.anchors import ANCHORS
 from gkestimator.kernel_models.attainable import attainable_us
 from gkestimator.kernel_models.features.vector import FEATURE_SETS, elementwise_variant
+from gkestimator.kernel_models.recurrent import SHORTEST_STEP_US, steps_of
 from gkestimator.kernel_models.regressors import Stack, Uncertainty, uncertainty_columns
 from gkestimator.kernel_models.roofline import MATRIX_FAMILIES, Roofline, peak_rate
 from gkestimator.kernel_models.traffic import least_traffic_us
@@ -155,6 +156,7 @@ class BundleModel:
         result = np.maximum(result, roof.compute_us * _least_of_peak(table))
         result = np.maximum(result, least_traffic_us(table, gpu))
         result = np.maximum(result, _least_of_convolution_us(table, gpu))
+        result = np.maximum(result, _least_of_steps_us(table))
         if gpu.compute_capability < _GROUPED_CONV_BEFORE:
             grouped = _single_convolutions(table) & (table.columns["conv_groups"] > 1)
             result = np.where(grouped, result + GROUPED_CONV_US, result)
@@ -209,6 +211,11 @@ def _least_of_convolution_us(table: KernelTable, gpu: GpuSpec) -> Array:
         short = attainable < _SHORT_CONVOLUTION_US
         result[index] = np.where(short, attainable * _SHORT_CONVOLUTION_SHARE, 0.0)
     return result
+
+
+def _least_of_steps_us(table: KernelTable) -> Array:
+    """Return the least microseconds of recurrent layers, whose steps wait for one another; 0 for all else."""
+    return np.where(table.family == Family.RNN, SHORTEST_STEP_US * steps_of(table), 0.0)
 
 
 def pairs(table: KernelTable) -> list[Pair]:

@@ -16,6 +16,7 @@ import numpy as np
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.recurrent import repeated_bytes
 from gkestimator.kernel_models.tiles import pieces
 
 ArrayPair: TypeAlias = "tuple[Array, Array]"
@@ -374,17 +375,18 @@ def occupancy(
 
 
 def bandwidth_pct(table: KernelTable, launch: Launch, duration_us: Array, gpu: GpuSpec) -> ArrayPair:
-    """Return percent of the peak DRAM and L2 bandwidth, one entry per kernel, at most 100: compulsory traffic
-    over time."""
+    """Return percent of the peak DRAM and L2 bandwidth, one entry per kernel, at most 100: compulsory traffic, and
+    weights that recurrent steps read again, over time."""
     columns = table.columns
     total = table.total_bytes
+    again_from_dram, again_through_l2 = repeated_bytes(table, gpu)
     seconds = np.maximum(duration_us, 1e-3) * 1e-6
     # Tiles of a matrix product read their operands through L2 again and again: k x (tile rows + columns)
     # each, with square tiles of block threads x 64 outputs.
     k = np.nan_to_num(columns["gemm_k"], nan=0.0)
     side = np.sqrt(np.nan_to_num(launch.block_threads, nan=0.0) * 64)
     tiles = launch.grid_blocks * k * 2 * side * columns["element_bytes"]
-    through_l2 = np.maximum(total, np.nan_to_num(tiles, nan=0.0))
+    through_l2 = np.maximum(total + again_through_l2, np.nan_to_num(tiles, nan=0.0))
     l2_peak = gpu.sms * _L2_BYTES_PER_CLOCK_AND_SM * gpu.boost_clock_mhz * 1e6
-    dram = np.minimum(100.0, 100 * total / seconds / gpu.dram_bytes_per_s)
+    dram = np.minimum(100.0, 100 * (total + again_from_dram) / seconds / gpu.dram_bytes_per_s)
     return dram, np.minimum(100.0, 100 * through_l2 / seconds / l2_peak)

@@ -18,7 +18,7 @@ from functools import partial
 
 import numpy as np
 
-from gkestimator.core.kernels import Array, KernelTable
+from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.roofline import row_rates
 from gkestimator.kernel_models.sustained import (
@@ -62,6 +62,13 @@ def step_traffic_bytes(table: KernelTable, gpu: GpuSpec) -> tuple[Array, Array]:
     registers = _HELD_SHARE * gpu.sms * gpu.registers_per_sm * _REGISTER_BYTES
     through_l2 = size * (1 - _staying(size, registers))
     return through_l2 * (1 - _staying(size, gpu.l2_bytes)), through_l2
+
+
+def repeated_bytes(table: KernelTable, gpu: GpuSpec) -> tuple[Array, Array]:
+    """Return the bytes that steps after the first read again, from DRAM and through the L2; 0 for other families."""
+    later = np.where(table.family == Family.RNN, steps_of(table) - 1, 0.0)
+    from_dram, through_l2 = step_traffic_bytes(table, gpu)
+    return np.asarray(later * from_dram), np.asarray(later * through_l2)
 
 
 def _staying(size: Array, room: float) -> Array:
