@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor
-from gkestimator.core.kernels import Array, ConvShape, Family, GemmShape, Kernel
+from gkestimator.core.kernels import ConvShape, Family, GemmShape, Kernel
 from gkestimator.core.records import frozen
 from gkestimator.operators.attention import windowed
 from gkestimator.operators.builders import (
@@ -45,8 +44,6 @@ from gkestimator.operators.registry import (
     shape_rule,
 )
 
-Size = TypeVar("Size", int, Array)
-"""A whole number, or one for every row of a table."""
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """Products of (batch, hidden) x (hidden, hidden) that a step of each cell makes."""
 # What ONNX Runtime takes for supported, of both directions one after the other.
@@ -163,7 +160,7 @@ def directions_of(ctx: ShapeContext) -> int:
     return 1
 
 
-def cell_flops(op_type: str, *, batch: Size, hidden: Size, inputs: Size, bias: bool, peepholes: bool) -> Size:
+def cell_flops(op_type: str, *, batch: int, hidden: int, inputs: int, bias: bool, peepholes: bool) -> int:
     """Return FLOPs of one step of one direction: the two products, biases (two a gate), peepholes (2 a unit,
     three), the cell.
     """
@@ -265,10 +262,11 @@ def _lacks_cudnn(op: Operator) -> bool:
     if any(name in op.attributes for name in ("clip", "activation_alpha", "activation_beta")):
         return True
     usual = _ACTIVATIONS[op.op_type]
-    names = op.attributes.get("activations", usual)
-    for place, name in enumerate(names):
-        if str(name).lower() != usual[place % len(usual)]:
-            return True
+    names = op.attributes.get("activations")
+    if isinstance(names, tuple):
+        for place, name in enumerate(names):
+            if str(name).lower() != usual[place % len(usual)]:
+                return True
     coupled = op.op_type == "LSTM" and op.attributes.get("input_forget", 0) != 0
     resets_first = op.op_type == "GRU" and op.attributes.get("linear_before_reset", 1) != 1
     return coupled or resets_first or _has_peepholes(op)

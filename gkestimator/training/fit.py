@@ -147,12 +147,21 @@ def _bounds(plan: ModelPlan, data: FitProblem) -> tuple[float, float]:
     return float(data.y[order][low]), float(data.y[order][min(high, len(order) - 1)])
 
 
+def _rising(plan: ModelPlan, data: FitProblem) -> Array | None:
+    """Return the mask of the features along which the plan's members may only rise; None for no bound."""
+    if not plan.rising:
+        return None
+    for name in plan.rising:
+        if name not in data.names:
+            known = ", ".join(data.names)
+            raise TableError(f"regressor {plan.name}: feature {name!r} is to rise; expected one of {known}")
+    return np.isin(data.names, plan.rising)
+
+
 def fit_stack(plan: ModelPlan, data: FitProblem, *, seed: int, members: Names | None = None) -> StackFit:
     """Return the stack fitted on ``data``; ``members`` default to the plan's."""
     members = plan.members if members is None else members
-    rising = None
-    if plan.rising:
-        rising = np.isin(data.names, plan.rising)
+    rising = _rising(plan, data)
 
     def fit(name: str, rows: Array) -> Fitted:
         return fit_member(

@@ -58,13 +58,10 @@ def recurrence_table(
     ``cell``: those operators' names; ``size``: bytes of an element.
     """
     gates = np.array([GATES[name] for name in cell], dtype=np.float64)
-    flops = np.empty(len(cell))
-    for name in np.unique(cell.astype(str)).tolist():
-        mine = cell == name
-        a_step = cell_flops(
-            name, batch=batch[mine], hidden=hidden[mine], inputs=0, bias=True, peepholes=False
-        )
-        flops[mine] = steps[mine] * a_step
+    step_flops = []
+    for name, rows, wide in zip(cell.tolist(), batch.tolist(), hidden.tolist(), strict=True):
+        step = cell_flops(name, batch=int(rows), hidden=int(wide), inputs=0, bias=True, peepholes=False)
+        step_flops.append(step)
     states = np.where(cell == "LSTM", 2.0, 1.0) * batch * hidden
     weights = (gates * hidden * hidden + 2 * gates * hidden) * size
     return kernel_table(
@@ -72,7 +69,7 @@ def recurrence_table(
         variant=np.array([name.lower() for name in cell], dtype=object),
         precision=precision,
         columns={
-            "flops": flops,
+            "flops": steps * np.array(step_flops, dtype=np.float64),
             "read_bytes": weights + (steps * batch * gates * hidden + states) * size,
             "write_bytes": (steps * batch * hidden + states) * size,
             "weight_bytes": weights,
