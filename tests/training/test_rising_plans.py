@@ -30,7 +30,7 @@ def test_a_member_that_is_bound_never_falls(member: str) -> None:
         rising = np.array([True]) if bound else None
         fitted = fit_member(member, x, y, np.ones(len(x)), seed=0, estimators=30, rising=rising)
         steps = np.diff(predicted(fitted, x[::4]))
-        assert (steps.min() >= -1e-6) is bound
+        assert bool(steps.min() >= -1e-6) is bound
 
 
 def test_a_feature_that_is_not_there_is_one_line() -> None:
