@@ -125,9 +125,11 @@ class BundleModel:
         return any(same_chip(chip, chip_of(gpu), matrix=matrix) for chip in self.chips)
 
     def other_bandwidth(self, gpu: GpuSpec) -> float:
-        """Return how far the DRAM bandwidth of ``gpu`` lies from the nearest measured board of its chip, as |log ratio|.
+        """Return how far the DRAM bandwidth of ``gpu`` lies from the nearest measured board of its chip, as
+        |log ratio|.
 
-        0 where such a board was measured, and for chips that were not measured at all: those have intervals of their own.
+        0 where such a board was measured, and for chips that were not measured at all: those have intervals of
+        their own.
         """
         matrix = self._of_half_matrices()
         known: list[float] = []
