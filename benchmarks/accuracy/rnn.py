@@ -136,21 +136,38 @@ def _expected(space: Workspace) -> Iterator[Expected]:
 def _page(space: Workspace) -> list[str] | None:
     if any(space.cases(name) is None for name in BARS):
         return None
+    rows, _ = measured(space)
     text = [
-        "DeepBench's LSTM and GRU layers (cuDNN 7, one layer, one direction, forward): hidden 256 to 4,096, batch 1 to 128,",
-        "1 to 1,500 steps. The times are those of the steps; products of the inputs were skipped there, and are a matrix",
-        "product of their own in an estimate. Two boards (M40, Titan X) serve training alone. Mean absolute errors in percent;",
-        "`formula` is the anchor without anything learned. The two anchors' constants and the members were chosen on other",
-        "parts of the same 315 rows, by another hash: there are too few to set some aside.",
+        f"DeepBench's LSTM and GRU layers, {len(rows)} times (cuDNN 7, one layer, one direction, forward). They are those of",
+        "the steps alone: products of the inputs were skipped there, and are a matrix product of their own in an estimate.",
+        "Two boards (M40, Titan X) serve training alone. Mean absolute errors in percent; `formula` is the anchor without",
+        "anything learned. The constants of the two anchors and the members were chosen on other parts of the same rows, by",
+        "another hash, and on the same chips: there are too few to set some aside.",
         "",
-        "A larger batch, hidden size or number of steps is never estimated to be faster. Measured times do not all obey: on",
-        "Pascal and Maxwell cuDNN 7 took up to 3.4 times as long at batch 16 as at 32, which these estimates do not follow.",
+        "A larger batch, hidden size or number of steps is never estimated to be faster. Measured times do not all obey: cuDNN",
+        f"7 took up to {_smaller_and_slower(rows):.1f} times as long at batch 16 as at 32, which estimates do not follow.",
     ]
     for name in BARS:
         cases = space.cases(name)
         assert cases is not None
         text += ["", f"## {WORDS[name].capitalize()}", "", *_table(cases)]
     return text
+
+
+def _smaller_and_slower(rows: TrainingRows) -> float:
+    """Return the largest ratio of the time at batch 16 to that of the same layer at batch 32 on the same GPU."""
+    columns = rows.table.columns
+    times: dict[tuple[str, ...], float] = {}
+    for row in range(len(rows)):
+        words = [rows.gpu[row], rows.table.precision[row], rows.table.variant[row]]
+        sizes = [f"{columns[name][row]:.0f}" for name in ("gemm_k", "gemm_batch", "gemm_m")]
+        times[(*words, *sizes)] = float(rows.measured_us[row])
+    ratios = []
+    for layer, time in times.items():
+        twice = times.get((*layer[:-1], "32"))
+        if layer[-1] == "16" and twice is not None:
+            ratios.append(time / twice)
+    return max(ratios)
 
 
 def _table(cases: KernelCases) -> list[str]:
