@@ -33,16 +33,9 @@ from gkestimator.kernel_models.launch import (
 )
 from gkestimator.kernel_models.prediction import KernelPredictions
 from gkestimator.kernel_models.roofline import Roofline, confined, roofline
+from gkestimator.kernel_models.shares import slowdown_on_part
 
 __all__ = ["Bundle", "BundleModel", "load_bundle", "stack_bundles"]
-
-
-def _stretch(table: KernelTable, part: GpuSpec, whole_us: Array) -> Array:
-    """Return how many times longer each kernel takes on ``part`` than ``whole_us`` on its GPU, by the analytical
-    model."""
-    part_us = analytical_duration_us(table, part)
-    ratio = np.divide(part_us, whole_us, out=np.ones(len(table)), where=whole_us > 0)
-    return np.asarray(np.maximum(ratio, 1.0))
 
 
 @frozen
@@ -98,8 +91,8 @@ class Bundle:
         """Predict every kernel of ``table`` on ``gpu`` confined to ``sm_share_pct`` percent of its SMs.
 
         Nothing was measured on a part of a GPU, so below 100 % no kernel counts as inside the training range:
-        what the regressors say of the whole GPU is stretched by what the analytical model says of the part, and
-        no part is faster than the whole.
+        what the regressors say of the whole GPU is stretched by what follows from its blocks and waves
+        (:func:`slowdown_on_part`), and no part is faster than the whole.
         """
         if self.measured:
             measured = self.measured_on(gpu)
@@ -117,11 +110,12 @@ class Bundle:
             answer = _faster(answer, self._answer(wide, gpu, roofline(wide, gpu)), index)
         answer = replace(answer, width=np.where(table.family == Family.HOST, 0.0, answer.width))
         if part is not gpu:
-            whole_us = analytical_duration_us(table, gpu)
             roof = roofline(table, part)
+            launch = self._launch(table, gpu)
+            slowdown = slowdown_on_part(table, launch, gpu, sm_share_pct, answer.duration_us)
             answer = replace(
                 answer,
-                duration_us=answer.duration_us * _stretch(table, part, whole_us),
+                duration_us=answer.duration_us * slowdown,
                 width=np.maximum(answer.width, answer.beyond),
                 inside=np.zeros(len(table), dtype=bool),
             )

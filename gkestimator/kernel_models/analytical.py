@@ -8,7 +8,7 @@ from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.launch import SCATTERED, matrix_tiles
-from gkestimator.kernel_models.recurrent import recurrent_us
+from gkestimator.kernel_models.recurrent import recurrent_fixed_us, step_memory_us, step_product_us, steps_of
 from gkestimator.kernel_models.roofline import roofline
 
 KERNEL_LATENCY_US = 1.5
@@ -74,7 +74,8 @@ _SECTOR_BYTES = 32
 _LINE_BYTES = 128
 _SECTORS_PER_ELEMENT = 3
 _SECTOR_EFFICIENCY = 32 / 99
-_TILED = (Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE)
+TILED = (Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE)
+"""Families whose arithmetic is counted in whole tiles."""
 
 
 def streaming_fraction(gpu: GpuSpec) -> float:
@@ -92,39 +93,73 @@ def streaming_fraction(gpu: GpuSpec) -> float:
     return 0.85
 
 
+@frozen
+class Sides:
+    """Hold what bounds each kernel, microseconds: its arithmetic and its memory traffic, which overlap, and a ``fixed``
+    part that no faster unit shortens. Kernels on the host have 0 of each."""
+
+    compute_us: Array
+    memory_us: Array
+    fixed_us: Array
+
+    @property
+    def duration_us(self) -> Array:
+        """Return the longer side and the fixed part."""
+        return np.asarray(np.maximum(self.compute_us, self.memory_us) + self.fixed_us)
+
+
 def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> Array:
     """Return microseconds per kernel (float64): max(bytes / reached bandwidth, FLOPs / reached rate) + 1.5 us; host
     kernels 0.
 
     Matrix products also pay for idle SMs in the last wave of their tiles; recurrent layers go step by step.
     """
+    return analytical_sides(table, gpu).duration_us
+
+
+def analytical_sides(table: KernelTable, gpu: GpuSpec) -> Sides:
+    """Return what :func:`analytical_duration_us` is made of."""
     roof = roofline(table, gpu)
-    streaming = streaming_fraction(gpu)
-    result = np.empty(len(table))
+    sides = Sides(
+        compute_us=np.zeros(len(table)), memory_us=np.zeros(len(table)), fixed_us=np.zeros(len(table))
+    )
     for family, mask in table.by_family():
         if family == Family.HOST:
-            result[mask] = 0.0
             continue
         part = table.take(mask)
         if family == Family.RNN:
-            result[mask] = recurrent_us(part, gpu)
+            steps = steps_of(part)
+            sides.compute_us[mask] = steps * step_product_us(part, gpu)
+            sides.memory_us[mask] = steps * step_memory_us(part, gpu)
+            sides.fixed_us[mask] = recurrent_fixed_us(part)
             continue
-        efficiency = _EFFICIENCY.get(family, _DEFAULT)
-        compute = roof.compute_us[mask] / efficiency.compute
-        reached = np.full(len(part), efficiency.memory)
-        if family in _TILED:
-            compute = compute * matrix_tiles(part, gpu).slowdown
-        elif family == Family.COPY:
-            reached[part.variant == "cast"] = 1.0  # an elementwise kernel: nothing is rearranged
-        elif family == Family.DEPTHWISE:
-            # Bound by loads, which are as many in half precision, so its vector rate does not matter.
-            wide = part.columns["flops"] / gpu.vector("fp32") * 1e6 / efficiency.compute
-            compute = np.where(part.variant == "channels_last", wide / _CHANNELS_LAST_DEPTHWISE, wide)
-        memory = roof.memory_us[mask] * efficiency.passes / (reached * streaming)
-        if family == Family.GATHER:
-            memory = np.maximum(memory, _scattered_us(part, gpu))
-        result[mask] = np.maximum(compute, memory) + KERNEL_LATENCY_US
-    return result
+        sides.compute_us[mask] = _compute_us(family, part, roof.compute_us[mask], gpu)
+        sides.memory_us[mask] = _memory_us(family, part, roof.memory_us[mask], gpu)
+        sides.fixed_us[mask] = KERNEL_LATENCY_US
+    return sides
+
+
+def _compute_us(family: Family, part: KernelTable, roof_us: Array, gpu: GpuSpec) -> Array:
+    efficiency = _EFFICIENCY.get(family, _DEFAULT).compute
+    compute = roof_us / efficiency
+    if family in TILED:
+        compute = compute * matrix_tiles(part, gpu).slowdown
+    elif family == Family.DEPTHWISE:
+        # Bound by loads, which are as many in half precision, so its vector rate does not matter.
+        wide = part.columns["flops"] / gpu.vector("fp32") * 1e6 / efficiency
+        compute = np.where(part.variant == "channels_last", wide / _CHANNELS_LAST_DEPTHWISE, wide)
+    return compute
+
+
+def _memory_us(family: Family, part: KernelTable, roof_us: Array, gpu: GpuSpec) -> Array:
+    efficiency = _EFFICIENCY.get(family, _DEFAULT)
+    reached = np.full(len(part), efficiency.memory)
+    if family == Family.COPY:
+        reached[part.variant == "cast"] = 1.0  # an elementwise kernel: nothing is rearranged
+    memory = roof_us * efficiency.passes / (reached * streaming_fraction(gpu))
+    if family == Family.GATHER:
+        memory = np.maximum(memory, _scattered_us(part, gpu))
+    return memory
 
 
 def analytical_half_width(table: KernelTable) -> Array:

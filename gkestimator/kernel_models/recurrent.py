@@ -114,7 +114,12 @@ def recurrent_us(table: KernelTable, gpu: GpuSpec) -> Array:
     """Return microseconds per kernel of family ``rnn``: the call and, for every step, its start and the longer of its
     weights and its product."""
     work = np.maximum(step_memory_us(table, gpu), step_product_us(table, gpu))
-    return np.asarray(CALL_US + steps_of(table) * (STEP_US + work))
+    return np.asarray(recurrent_fixed_us(table) + steps_of(table) * work)
+
+
+def recurrent_fixed_us(table: KernelTable) -> Array:
+    """Return the microseconds that a call and the starts of its steps take, whatever work there is."""
+    return np.asarray(CALL_US + steps_of(table) * STEP_US)
 
 
 _SLOW_STEP_US = 60.0

@@ -98,6 +98,11 @@ def roofline(table: KernelTable, gpu: GpuSpec) -> Roofline:
     return Roofline(compute_us=compute, memory_us=memory, roofline_us=np.maximum(longer, 1e-3))
 
 
+def drawn_bytes_per_s(threads: Array) -> Array:
+    """Return the bandwidth that so many resident threads can draw, by Little's law: 8 bytes each in 600 ns."""
+    return np.asarray(threads * _IN_FLIGHT_BYTES_PER_THREAD / _LOADED_LATENCY_S)
+
+
 def confined(gpu: GpuSpec, sm_share_pct: float) -> GpuSpec:
     """Return ``gpu`` as a kernel sees it that may use ``sm_share_pct`` percent of its SMs (as CUDA MPS limits it).
 
@@ -111,7 +116,7 @@ def confined(gpu: GpuSpec, sm_share_pct: float) -> GpuSpec:
         return gpu
     sms = max(1, math.floor(gpu.sms * sm_share_pct / 100 + 1e-9))
     fraction = sms / gpu.sms
-    drawn = sms * gpu.warps_per_sm * 32 * _IN_FLIGHT_BYTES_PER_THREAD / _LOADED_LATENCY_S
+    drawn = float(drawn_bytes_per_s(np.float64(sms * gpu.warps_per_sm * 32)))
     return replace(
         gpu,
         sms=sms,
