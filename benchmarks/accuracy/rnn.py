@@ -138,7 +138,7 @@ def _page(space: Workspace) -> list[str] | None:
         return None
     rows, _ = measured(space)
     text = [
-        f"DeepBench's LSTM and GRU layers, {len(rows)} times (cuDNN 7, one layer, one direction, forward). They are those of",
+        f"DeepBench's LSTM and GRU layers, {len(rows)} measured times (cuDNN 7, one layer, one direction, forward). They are those of",
         "the steps alone: products of the inputs were skipped there, and are a matrix product of their own in an estimate.",
         "Two boards (M40, Titan X) serve training alone. Mean absolute errors in percent; `formula` is the anchor without",
         "anything learned. The constants of the two anchors and the members were chosen on other parts of the same rows, by",
@@ -150,7 +150,7 @@ def _page(space: Workspace) -> list[str] | None:
     for name in BARS:
         cases = space.cases(name)
         assert cases is not None
-        text += ["", f"## {WORDS[name].capitalize()}", "", *_table(cases)]
+        text += ["", f"## {WORDS[name][0].upper()}{WORDS[name][1:]}", "", *_table(cases)]
     return text
 
 

@@ -27,12 +27,10 @@ _FALLBACK = {"tf32": "fp32", "fp16": "fp32", "bf16": "fp32", "fp8": "fp16", "int
 # GeForce and inference chips: one FP64 unit per 32 FP32 lanes (CUDA C programming guide).
 _FP64_OF_FP32 = 1 / 32
 
-# Bytes that one resident thread keeps in flight and the loaded DRAM latency, for the bandwidth that few SMs
-# can draw (Little's law). 8 bytes lie between a scalar and a vectorised FP32 load; 600 ns is what a Volta to
-# Hopper DRAM read takes under load. On a V100 about two fifths of the SMs then saturate the memory, as
-# thread-block-limited streaming kernels show.
-_IN_FLIGHT_BYTES_PER_THREAD = 8
-_LOADED_LATENCY_S = 600e-9
+DRAWN_BYTES_PER_S = 8 / 600e-9
+"""Bandwidth that one resident thread draws, by Little's law: the bytes that it keeps in flight over the loaded DRAM
+latency. 8 bytes lie between a scalar and a vectorised FP32 load; 600 ns is what a Volta to Hopper DRAM read takes under
+load. On a V100 about two fifths of the SMs then saturate the memory, as thread-block-limited streaming kernels show."""
 
 
 @frozen
@@ -98,11 +96,6 @@ def roofline(table: KernelTable, gpu: GpuSpec) -> Roofline:
     return Roofline(compute_us=compute, memory_us=memory, roofline_us=np.maximum(longer, 1e-3))
 
 
-def drawn_bytes_per_s(threads: Array) -> Array:
-    """Return the bandwidth that so many resident threads can draw, by Little's law: 8 bytes each in 600 ns."""
-    return np.asarray(threads * _IN_FLIGHT_BYTES_PER_THREAD / _LOADED_LATENCY_S)
-
-
 def confined(gpu: GpuSpec, sm_share_pct: float) -> GpuSpec:
     """Return ``gpu`` as a kernel sees it that may use ``sm_share_pct`` percent of its SMs (as CUDA MPS limits it).
 
@@ -116,7 +109,7 @@ def confined(gpu: GpuSpec, sm_share_pct: float) -> GpuSpec:
         return gpu
     sms = max(1, math.floor(gpu.sms * sm_share_pct / 100 + 1e-9))
     fraction = sms / gpu.sms
-    drawn = float(drawn_bytes_per_s(np.float64(sms * gpu.warps_per_sm * 32)))
+    drawn = sms * gpu.warps_per_sm * 32 * DRAWN_BYTES_PER_S
     return replace(
         gpu,
         sms=sms,

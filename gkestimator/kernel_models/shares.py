@@ -21,7 +21,7 @@ from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import TILED, Sides, analytical_sides
 from gkestimator.kernel_models.launch import LONG_BLOCKS, Launch, blocks_per_sm
-from gkestimator.kernel_models.roofline import confined, drawn_bytes_per_s
+from gkestimator.kernel_models.roofline import DRAWN_BYTES_PER_S, confined
 from gkestimator.kernel_models.tiles import pieces
 
 
@@ -82,4 +82,4 @@ def _reached_bytes_per_s(table: KernelTable, launch: Launch, gpu: GpuSpec) -> Ar
     in_flight = np.minimum(threads, gpu.sms * resident)
     long = table.is_of(LONG_BLOCKS)
     in_flight[long] = resident * np.minimum(blocks, gpu.sms)[long]
-    return np.asarray(np.minimum(gpu.dram_bytes_per_s, drawn_bytes_per_s(in_flight)))
+    return np.asarray(np.minimum(gpu.dram_bytes_per_s, in_flight * DRAWN_BYTES_PER_S))
