@@ -203,8 +203,8 @@ BORROWED = float(np.log(1.35))
 (convolutions in half precision by matrix products, say). Judged, and known to be too narrow for such convolutions on
 a GPU left out: docs/accuracy.md gives the share inside."""
 UNTRIED_LAYER = float(np.log(ANALYTICAL_FACTOR))
-"""Least 90 % half-width of log(time) of recurrent layers that nothing like them was measured of: the analytical model's.
-The measured ones are of cuDNN 7, whose successors have other kernels for later GPUs."""
+"""Least 90 % half-width of log(time) of recurrent layers unlike any measured: the analytical model's. The measured ones
+are of cuDNN 7, whose successors have other kernels for later GPUs."""
 _NO_FLOOR = frozenset({Family.ELEMENTWISE, Family.SOFTMAX, Family.LAYERNORM})
 
 

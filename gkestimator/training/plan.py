@@ -66,6 +66,8 @@ class ModelPlan:
     def __post_init__(self) -> None:
         if self.rising and not set(self.members) <= set(RISING_MEMBERS):
             raise ValueError(f"plan {self.name}: only {', '.join(RISING_MEMBERS)} can be bound to rise")
+        if self.rising and self.loss != "squared":
+            raise ValueError(f"plan {self.name}: LightGBM is bound to rise by squared errors alone")
 
     def mask(self, table: KernelTable) -> Array:
         """Return the rows of ``table`` that this regressor trains on."""
