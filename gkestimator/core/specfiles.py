@@ -22,6 +22,8 @@ from gkestimator.core.values import Document
 MAX_SPEC_BYTES = 1 << 16
 _MAX_LINE = 1024
 _MAX_TEXT = 600
+UNKNOWN = "unknown"
+"""The value of a figure that no source states."""
 _FIGURE_KEYS = frozenset({"value", "unit", "source"})
 
 COUNT = {"1": 1.0}
@@ -214,7 +216,7 @@ class SpecReader:
             raise self.fail(field, f"has the unit {_show(unit)}, expected {known}")
         self.sources[field] = source
         value = entry["value"]
-        if quantity.nullable and value == "unknown":
+        if quantity.nullable and value == UNKNOWN:
             return None, extra
         return self._in_base_units(value, unit, field, quantity), extra
 

@@ -8,10 +8,11 @@ of a GPU's limits, and a compute capability without a capability file has only t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpu_capabilities import Capability, capability_of, limits_problem
-from gkestimator.hardware.gpu_spec import GpuSpec
+from gkestimator.hardware.gpu_spec import STAND_IN, GpuSheet
 
 Problem = tuple[str, str]
 _CORES = 0.05
@@ -50,52 +51,72 @@ _NVLINK_C2C = 450e9
 """NVLink-C2C between Grace and Hopper, one direction (GH200 data sheet)."""
 
 
+class _UnknownFigureError(Exception):
+    """Say that a rule asks for a figure that the file does not know, and so says nothing of it."""
+
+
+class _Figures:
+    """Give the figures of a sheet as attributes; one that is unknown ends the rule that asks for it."""
+
+    def __init__(self, sheet: GpuSheet) -> None:
+        self.stands_in = sheet.architecture == STAND_IN
+        self.values = sheet.values
+
+    def __getattr__(self, name: str) -> Any:
+        value = self.values[name]
+        if value is None:
+            raise _UnknownFigureError(name)
+        return value
+
+    def known(self, name: str) -> Any:
+        """Return the figure ``name``, None where it is unknown."""
+        return self.values[name]
+
+
 @frozen
 class _Board:
     """Hold one GPU's figures together with its capability (None: the package has no file of it)."""
 
-    spec: GpuSpec
+    spec: _Figures
     capability: Capability | None
     bus_bits: float | None
     pin_bits_per_s: float | None
 
 
-def contradiction(spec: GpuSpec, *, bus_bits: float | None, pin_bits_per_s: float | None) -> Problem | None:
-    """Return the first field of ``spec`` that other figures contradict and the message, or None.
+def contradiction(sheet: GpuSheet, *, bus_bits: float | None, pin_bits_per_s: float | None) -> Problem | None:
+    """Return the first field of ``sheet`` that other figures contradict and the message, or None.
 
     ``bus_bits`` and ``pin_bits_per_s`` (bits per second and pin): the memory's, where the file gives them.
     """
-    if spec.stands_in:
+    figures = _Figures(sheet)
+    if figures.stands_in:
         known = None
     else:
-        known = capability_of(spec.compute_capability)
-    board = _Board(spec=spec, capability=known, bus_bits=bus_bits, pin_bits_per_s=pin_bits_per_s)
-    rules = [_rates, _memory, _limit_ratios]
-    if not spec.stands_in:
+        known = capability_of(figures.compute_capability)
+    board = _Board(spec=figures, capability=known, bus_bits=bus_bits, pin_bits_per_s=pin_bits_per_s)
+    rules = [_rates, _fp32_rate, _bandwidth, _visible_memory, _limit_ratios]
+    if not figures.stands_in:
         rules += [_generation, _clocks, _link]
     if known is not None:
         rules += [_limits, _vector_rates, _tensor_rates, _cache, _power]
     for rule in rules:
-        problem = next(rule(board), None)
+        try:
+            problem = next(rule(board), None)
+        except _UnknownFigureError:
+            continue
         if problem is not None:
             return problem
     return None
 
 
 def _rates(board: _Board) -> Iterator[Problem]:
-    """Hold the fp32 rate to two operations per core and clock, and each peak to the CUDA cores' rate."""
+    """Hold each peak to the CUDA cores' rate of the same precision."""
     spec = board.spec
     for label, rates in (("peak", spec.peak_flops_per_s), ("vector", spec.vector_flops_per_s)):
         if "fp32" not in rates:
             yield f"{label}_flops_per_s.fp32", "is missing, but is required"
             return
     stated = spec.vector_flops_per_s["fp32"]
-    derived = 2.0 * spec.sms * spec.cuda_cores_per_sm * spec.boost_clock_mhz * 1e6
-    if abs(stated / derived - 1.0) > _CORES:
-        yield (
-            "vector_flops_per_s.fp32",
-            f"is {stated:.4g} FLOP/s, but 2 x SMs x cores x boost clock is {derived:.4g}",
-        )
     for precision, rate in spec.vector_flops_per_s.items():
         peak = spec.peak_flops_per_s.get(precision)
         if peak is not None and rate > (1.0 + _CORES) * peak:
@@ -109,8 +130,20 @@ def _rates(board: _Board) -> Iterator[Problem]:
         yield "peak_flops_per_s.fp32", f"is {peak:.4g} FLOP/s, but vector_flops_per_s.fp32 is {stated:.4g}"
 
 
-def _memory(board: _Board) -> Iterator[Problem]:
-    """Hold bandwidth to bus width x pin rate, measured to stated bandwidth, visible to installed memory."""
+def _fp32_rate(board: _Board) -> Iterator[Problem]:
+    """Hold the fp32 rate to two operations per core and clock."""
+    spec = board.spec
+    stated = spec.vector_flops_per_s["fp32"]
+    derived = 2.0 * spec.sms * spec.cuda_cores_per_sm * spec.boost_clock_mhz * 1e6
+    if abs(stated / derived - 1.0) > _CORES:
+        yield (
+            "vector_flops_per_s.fp32",
+            f"is {stated:.4g} FLOP/s, but 2 x SMs x cores x boost clock is {derived:.4g}",
+        )
+
+
+def _bandwidth(board: _Board) -> Iterator[Problem]:
+    """Hold bandwidth to bus width x pin rate, and measured to stated bandwidth."""
     spec = board.spec
     if board.bus_bits is not None and board.pin_bits_per_s is not None:
         bandwidth = board.bus_bits * board.pin_bits_per_s / 8.0
@@ -119,12 +152,17 @@ def _memory(board: _Board) -> Iterator[Problem]:
                 "dram_bytes_per_s",
                 f"is {spec.dram_bytes_per_s:.4g} B/s, but bus width x pin rate is {bandwidth:.4g}",
             )
-    sustained = spec.dram_sustained_bytes_per_s
+    sustained = spec.known("dram_sustained_bytes_per_s")
     if sustained is not None and not _SUSTAINED * spec.dram_bytes_per_s <= sustained <= spec.dram_bytes_per_s:
         yield (
             "dram_sustained_bytes_per_s",
             f"is {sustained:.4g} B/s, expected 0.3 to 1 times dram_bytes_per_s",
         )
+
+
+def _visible_memory(board: _Board) -> Iterator[Problem]:
+    """Hold visible to installed memory."""
+    spec = board.spec
     if spec.memory_visible_bytes > spec.memory_bytes:
         yield "memory_visible_bytes", "is more than memory_bytes"
     if spec.memory_visible_bytes < _VISIBLE * spec.memory_bytes:
@@ -158,7 +196,7 @@ def _generation(board: _Board) -> Iterator[Problem]:
 
 def _clocks(board: _Board) -> Iterator[Problem]:
     """Hold the clocks to what silicon runs at, and to each other."""
-    base = board.spec.base_clock_mhz
+    base = board.spec.known("base_clock_mhz")
     boost = board.spec.boost_clock_mhz
     least, most = _CLOCK_MHZ
     if not least <= boost <= most:

@@ -259,7 +259,11 @@ SMS = "[sms]\nvalue = 40\n"
         (SMS, f"[sms]\nvalue = 1{'0' * 400}\n", r"\[sms\] is an integer of more than 200 bits"),
         (SMS, f"[sms]\nvalue = 1{'0' * 5000}\n", r"line \d+ has 5009 characters, at most 1024"),
         (SMS, '[sms]\nvalue = "40"\n', r"\[sms\] has the value '40', expected a number"),
-        (SMS, '[sms]\nvalue = "unknown"\n', r"\[sms\] has the value 'unknown', expected a number"),
+        (
+            "value = 65536",
+            'value = "unknown"',
+            r"\[registers_per_sm\] has the value 'unknown', expected a number",
+        ),
         (SMS, "[sms]\nvalue = 80\n", r"\[vector_flops_per_s.fp32\] is .*2 x SMs x cores x boost clock"),
         (SMS, "[sms]\n", r"\[sms\] has no value"),
         (SMS, SMS + "vaule = 1\n", r"\[sms.vaule\] is not a field"),
