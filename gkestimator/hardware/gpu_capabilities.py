@@ -202,11 +202,12 @@ def _rates_problem(capability: Capability) -> tuple[str, str] | None:
         and tensor["fp64"] != 2 * capability.vector["fp64"].ratio * cores
     ):
         return "tensor_per_sm_clock.fp64", f"is {tensor['fp64']}, expected twice the CUDA cores' fp64 rate"
-    if "fp16" in tensor and not 3 * cores <= tensor["fp16"] <= 40 * cores:
-        return (
-            "tensor_per_sm_clock.fp16",
-            f"is {tensor['fp16']}, expected 3 to 40 times the CUDA cores' {cores}",
-        )
+    for name, least, most in (("fp16", 3, 40), ("int8", 6, 80)):
+        if name in tensor and not least * cores <= tensor[name] <= most * cores:
+            return (
+                f"tensor_per_sm_clock.{name}",
+                f"is {tensor[name]}, expected {least} to {most} times the CUDA cores' {cores}",
+            )
     return None
 
 

@@ -30,6 +30,11 @@ _BASE_OVER_BOOST = 0.2
 """The least of known boards is 0.29 (L40)."""
 _VISIBLE = 0.5
 """Error correction takes at most 1/8 of the memory, the driver a few per cent; a MIG slice is rounded to whole GiB."""
+_GIB_PER_BUS_BIT = {"GDDR": (0.014, 0.26), "HBM2": (0.0035, 0.018), "HBM3": (0.011, 0.04)}
+"""A chip of GDDR has 32 bits and 0.5 to 3 GiB, two where both sides of the board are used (Jetson's LPDDR5: 8 GiB to
+32 bits); a stack of HBM has 1,024 bits and 4 to 16 GiB, from Hopper on 16 to 36."""
+_HBM_BITS = 2048
+"""No board with GDDR has a wider bus than 512 bits, none with HBM a narrower one than 3,072."""
 _SUSTAINED = 0.3
 _L2 = (0.5, 1.25)
 """Boards with half of a chip's cache slices switched off are sold; none has more than the chip."""
@@ -94,7 +99,7 @@ def contradiction(sheet: GpuSheet, *, bus_bits: float | None, pin_bits_per_s: fl
     else:
         known = capability_of(figures.compute_capability)
     board = _Board(spec=figures, capability=known, bus_bits=bus_bits, pin_bits_per_s=pin_bits_per_s)
-    rules = [_rates, _fp32_rate, _bandwidth, _visible_memory, _limit_ratios]
+    rules = [_rates, _fp32_rate, _bandwidth, _visible_memory, _installed_memory, _limit_ratios]
     if not figures.stands_in:
         rules += [_generation, _clocks, _link]
     if known is not None:
@@ -169,6 +174,24 @@ def _visible_memory(board: _Board) -> Iterator[Problem]:
         yield (
             "memory_visible_bytes",
             f"is {spec.memory_visible_bytes} B, expected at least {_VISIBLE:g} of memory_bytes, {spec.memory_bytes} B",
+        )
+
+
+def _installed_memory(board: _Board) -> Iterator[Problem]:
+    """Hold the installed memory to the width of its bus: chips and stacks have a range of sizes."""
+    if board.bus_bits is None or board.spec.stands_in:
+        return
+    kind = "GDDR"
+    if board.bus_bits >= _HBM_BITS:
+        kind = "HBM2"
+        if board.spec.compute_capability >= (9, 0):
+            kind = "HBM3"
+    least, most = (bound * board.bus_bits for bound in _GIB_PER_BUS_BIT[kind])
+    stated = board.spec.memory_bytes / 2**30
+    if not least <= stated <= most:
+        yield (
+            "memory_bytes",
+            f"is {stated:.4g} GiB, but {kind} on memory_bus_bits {board.bus_bits:g} has {least:.3g} to {most:.3g}",
         )
 
 
@@ -255,13 +278,18 @@ def _tensor_rates(board: _Board) -> Iterator[Problem]:
     """Hold each peak to SMs x boost clock x the capability's tensor-core rate, or to the CUDA cores' rate."""
     assert board.capability is not None
     spec = board.spec
+    # SMs x clock, also where the board knows neither: the fp32 rate is two operations a core and clock.
+    sm_clocks = spec.vector_flops_per_s["fp32"] / (2 * spec.cuda_cores_per_sm)
     for precision, stated in spec.peak_flops_per_s.items():
-        vector = spec.vector_flops_per_s.get(precision, spec.vector_flops_per_s["fp32"])
+        fp32 = spec.vector_flops_per_s["fp32"]
+        # Without a rate of their own, CUDA cores take 8-bit integers four at a time (DP4A), all else as fp32.
+        otherwise = {"int8": 4 * fp32}.get(precision, fp32)
+        vector = spec.vector_flops_per_s.get(precision, otherwise)
         per_clock = board.capability.tensor.get(precision)
         if per_clock is None:
             tensor = 0.0
         else:
-            tensor = per_clock * spec.sms * spec.boost_clock_mhz * 1e6
+            tensor = per_clock * sm_clocks
         most = _TENSOR[1] * max(tensor, vector)
         # An export-limited board's fp64 runs on the CUDA cores, which :func:`_rates` and :func:`_vector_rates` hold.
         if precision == "fp64":
