@@ -136,10 +136,13 @@ def known_gpu(facts: DeviceFacts, extra_files: Names = ()) -> GpuSpec | None:
         if _is_same(spec, facts):
             return spec
         for other in catalogue.names():
-            if other != spec.name and other.casefold().startswith(stem):
-                candidate = catalogue.spec(other)
-                if _is_same(candidate, facts):
-                    return candidate
+            if other == spec.name or not other.casefold().startswith(stem):
+                continue
+            if catalogue.sheet(other)[0].missing():  # the device tells what its file does not
+                continue
+            candidate = catalogue.spec(other)
+            if _is_same(candidate, facts):
+                return candidate
     return None
 
 
