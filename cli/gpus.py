@@ -30,3 +30,8 @@ def command(name: str | None, gpu_specs: Paths) -> None:
     if note:
         say([f"gkest: {note}"])
     click.echo(describe(sheet), nl=False)
+    if not sheet.missing():
+        from gkestimator.bundles.basis import basis_of, basis_text
+        from gkestimator.bundles.bundle import load_bundle
+
+        click.echo("\n" + basis_text(basis_of(load_bundle(), catalogue.spec(name), catalogue)), nl=False)

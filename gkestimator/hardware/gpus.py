@@ -115,6 +115,11 @@ class GpuCatalogue:
         names = {entry.name for entries in self._all_layers() for entry in entries}
         return tuple(sorted(names, key=str.casefold))
 
+    def complete_names(self) -> tuple[str, ...]:
+        """Return those of :meth:`names` that can be estimated: no figure is unknown that every estimate needs. Raises
+        SpecError."""
+        return tuple(name for name in self.names() if not self.sheet(name)[0].missing())
+
     def spec(self, text: str) -> GpuSpec:
         """Return the specification that ``text`` names. Raises UsageError, SpecError."""
         return self.resolve(text)[0]

@@ -27,7 +27,7 @@ FIELDS = ("sms", "l2_bytes", "memory_visible_bytes", "registers_per_sm", "shared
           "dram_bytes_per_s")  # fmt: skip
 CATALOGUE = gpu_catalogue()
 
-COMPLETE = [name for name in CATALOGUE.names() if not CATALOGUE.sheet(name)[0].missing()]
+COMPLETE = CATALOGUE.complete_names()
 CUT = ("A10G", "L20", "L40", "H20")
 """Boards sold with a part of their chip's tensor rate, which a device does not tell."""
 
