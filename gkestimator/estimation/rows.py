@@ -43,7 +43,8 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
     mreq_pct = None
     if context is not None:
         mreq = memory.reserved_bytes + context
-        mreq_pct = 100 * mreq / gpu.memory_visible_bytes
+        if gpu.memory_visible_bytes is not None:
+            mreq_pct = 100 * mreq / gpu.memory_visible_bytes
     row = Requirement(
         model=e.lowering.model,
         gpu=gpu.name,
@@ -168,8 +169,11 @@ def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
         yield f"calculated, not learned: {', '.join(calculated)}"
     if not m.coverage_pct >= _MOSTLY_PCT and m.kernels:
         yield "most of the time is predicted outside the trained range (coverage_pct)"
-    if mreq is not None and mreq > e.target.gpu.memory_visible_bytes:
-        yield f"does not fit: needs {mreq / 2**30:.1f} GiB of {e.target.gpu.memory_visible_bytes / 2**30:.1f} GiB"
+    visible = e.target.gpu.memory_visible_bytes
+    if visible is None:
+        yield "whether it fits is not known: no source states the memory that programs see on this GPU"
+    elif mreq is not None and mreq > visible:
+        yield f"does not fit: needs {mreq / 2**30:.1f} GiB of {visible / 2**30:.1f} GiB"
     if e.target.gpu.stands_in:
         yield "a CPU stands in for a GPU: no occupancy, no SM utilisation, and memory as a GPU would need it"
     if engine.streams > 1:

@@ -150,6 +150,10 @@ def _memory(use: MemoryUse | None, measured: MeasuredModel) -> Fields:
     context = None
     if reserved is not None and device is not None and device >= reserved:
         context = device - reserved
+    visible = measured.gpu.memory_visible_bytes
+    mreq_pct = None
+    if device is not None and visible is not None:
+        mreq_pct = 100 * device / visible
     source = None
     if reserved is not None or device is not None:
         source = "measured"
@@ -157,7 +161,7 @@ def _memory(use: MemoryUse | None, measured: MeasuredModel) -> Fields:
         source = "analytical"
     return {
         "mreq_bytes": device,
-        "mreq_pct": None if device is None else 100 * device / measured.gpu.memory_visible_bytes,
+        "mreq_pct": mreq_pct,
         "reserved_bytes": reserved,
         "context_bytes": context,
         "memory_source": source,

@@ -10,6 +10,7 @@ from gkestimator.core.kernels import Family, Kernel, Step
 from gkestimator.estimation.intervals import HOST_FACTOR, STRUCTURE, host_range_us, widen
 from gkestimator.estimation.requirement import measure
 from gkestimator.estimation.timeline import LaunchProgram
+from gkestimator.hardware.runtimes.profiles import load_runtime
 from gkestimator.kernel_models.prediction import KernelPredictions
 
 
@@ -132,5 +133,34 @@ def test_what_is_unknown_stays_unknown() -> None:
 
 def test_a_host_that_is_given_varies_per_call_and_one_that_is_not_spans_those_known() -> None:
     assert host_range_us(20.0, (5.0, 40.0)) == pytest.approx((20 / HOST_FACTOR, 20 * HOST_FACTOR))
-    assert host_range_us(None, (5.0, 40.0)) == pytest.approx((5 / HOST_FACTOR, 40 * HOST_FACTOR))
+    low, high = host_range_us(None, (5.0, 40.0))
+    assert low * high == pytest.approx(5 * 40)
+    spread = np.log(40 / 5) / 2
+    assert np.log(high / low) / 2 == pytest.approx(np.hypot(spread, np.log(HOST_FACTOR)))
+    assert host_range_us(None, (20.0, 20.0)) == pytest.approx(host_range_us(20.0, (5.0, 40.0)))
+    assert host_range_us(None, (0.0, 20.0)) == pytest.approx((0.0, 20 * HOST_FACTOR))
     assert host_range_us(0.0, (5.0, 40.0)) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("runtime", "fastest", "slowest"), [("torch", 11, 57), ("onnxruntime", 5.3, 14.3)])
+def test_without_a_host_the_range_holds_every_host_that_was_measured(
+    runtime: str, fastest: float, slowest: float
+) -> None:
+    """What ``python -m benchmarks.accuracy --only hosts`` prints: 11 to 57 us a call of torch, 5.3 to 14.3 of ONNX
+    Runtime."""
+    profile = load_runtime(runtime)
+    low, high = host_range_us(None, profile.host_range_us)
+    assert 0.9 * fastest <= low < fastest and slowest < high <= 1.1 * slowest
+    assert low < profile.host_overhead_us < high
+    given = host_range_us(profile.host_overhead_us, profile.host_range_us)
+    assert given[1] / given[0] < 0.6 * high / low
+
+
+def test_the_interval_of_a_host_bound_model_is_that_of_its_host() -> None:
+    short = predictions([1.0, 1.0])
+    anywhere = ask(program(kernels(2)), short, host_overhead_us=37.0, host_range_us=(10.8, 58.1))
+    here = ask(program(kernels(2)), short, host_overhead_us=37.0, host_range_us=(37 / 1.2, 37 * 1.2))
+    assert anywhere.latency_low_ms / anywhere.latency_ms == pytest.approx(10.8 / 37, rel=0.1)
+    assert anywhere.latency_high_ms / anywhere.latency_ms == pytest.approx(58.1 / 37, rel=0.1)
+    assert here.latency_high_ms / here.latency_low_ms < 1.5
+    assert anywhere.latency_low_ms < here.latency_low_ms < here.latency_high_ms < anywhere.latency_high_ms
