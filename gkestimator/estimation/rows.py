@@ -55,6 +55,12 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         latency_ms=latency_ms,
         latency_low_ms=m.latency_low_ms + extra,
         latency_high_ms=m.latency_high_ms + extra,
+        gpu_ms=m.gpu_ms,
+        gpu_low_ms=m.gpu_low_ms,
+        gpu_high_ms=m.gpu_high_ms,
+        host_ms=m.host_ms,
+        host_low_ms=m.host_low_ms,
+        host_high_ms=m.host_high_ms,
         copy_ms=copy_ms,
         host_overhead_us=engine.host_overhead_us,
         throughput_rps=_rate(lowered.batch_size, latency_ms),
@@ -101,7 +107,7 @@ _OF_SMS = (
     "sm_util_busy_mean_pct",
 )
 # Operators that are left out or run on the CPU take time that nobody counted.
-_OF_ALL_WORK = ("latency_high_ms", "throughput_rps", "host_bound")
+_OF_ALL_WORK = ("latency_high_ms", "gpu_high_ms", "host_high_ms", "throughput_rps", "host_bound")
 _MEANS_OVER_TIME = ("occupancy_mean_pct", "sm_util_mean_pct", "dram_util_mean_pct", "l2_util_mean_pct")
 
 
