@@ -13,7 +13,6 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say_written
 from gkestimator.cli.parameters import PATH
 
-
 # What people deploy: eager PyTorch, which `estimate` assumes, waits for its host at small batches.
 _DEFAULTS = {"runtime": "onnxruntime"}
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from gkestimator.core.records import NamedNumbers, NamedValues
 from gkestimator.estimation.engine import Engine, Estimated
+from gkestimator.estimation.power import model_power
 from gkestimator.kernel_models.prediction import KernelPredictions, MeasuredLaunch
 from gkestimator.tables import KernelRow, Requirement
 
@@ -72,6 +73,7 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         sm_util_busy_mean_pct=_known(m.sm_util_busy_mean_pct),
         dram_util_mean_pct=_known(m.dram_util_mean_pct),
         l2_util_mean_pct=_known(m.l2_util_mean_pct),
+        **_power(engine, e, extra),
         mreq_bytes=mreq,
         mreq_pct=mreq_pct,
         reserved_bytes=memory.reserved_bytes,
@@ -96,6 +98,23 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
     if unknown:
         return replace(row, **unknown)
     return row
+
+
+def _power(engine: Engine, e: Estimated, copy_ms: float) -> NamedNumbers:
+    """Return the columns of power and energy; none where they are unknown."""
+    if engine.streams > 1 or e.lowering.graph.unknown_operators or e.lowering.lowered.host_operators:
+        return {}
+    known = model_power(e.lowering.program, e.predictions, e.measures, copy_ms=copy_ms)
+    if known is None:
+        return {}
+    return {
+        "power_w": known.watts.value,
+        "power_low_w": known.watts.low,
+        "power_high_w": known.watts.high,
+        "energy_j": known.joules.value,
+        "energy_low_j": known.joules.low,
+        "energy_high_j": known.joules.high,
+    }
 
 
 # A CPU has neither warps nor SMs.

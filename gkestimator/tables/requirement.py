@@ -91,7 +91,9 @@ class Requirement:
     throughput_rps: float | None = column(
         "requests/s", "Samples per second: batch size / latency.", _TIME, minimum=0
     )
-    host_bound: bool | None = column("", "What binds: True, the host (`host_ms` > `gpu_ms`); False, the GPU.", _TIME)
+    host_bound: bool | None = column(
+        "", "What binds: True, the host (`host_ms` > `gpu_ms`); False, the GPU.", _TIME
+    )
 
     occupancy_max_pct: float | None = column(
         "%",

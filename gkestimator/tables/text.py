@@ -1,5 +1,4 @@
-"""Show the requirement table and the kernel listing to people: the columns that fit a line, their units.
-"""
+"""Show the requirement table and the kernel listing to people: the columns that fit a line, their units."""
 
 from __future__ import annotations
 
