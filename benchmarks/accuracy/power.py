@@ -200,13 +200,15 @@ def _line(group: Group, *words: str) -> list[str]:
 _INTRO = """Mean power of the board while one kernel repeats (NVIDIA's management library), H200 and B200, kernels above 0.1 ms:
 aiconfigurator's `power_gemm` and `power_attention`. A shape left out is left out on both GPUs and in every framework. Errors are
 absolute, in percent of the measured power; *limit itself* is the error of taking the power limit. `any` is the answer where nobody
-names a framework, the product's default, against the median over frameworks; *all* counts the rows of each framework."""
+names a framework, the product's default, against the median over frameworks; *all* counts the rows of each framework. `n` are the
+rows that get an answer: kernels estimated below 0.02 ms get none."""
 _LEFT = """Fitted on one GPU and asked of the other, which says how far a chip without measurements may lie away. The product answers
 `null` there; boards of a measured chip with its power limit get the 90 % quantile of these errors as their interval."""
-_OUTSIDE = """Left out: vLLM's `fp8_block` (readings of neighbouring shapes jump between 0.3 and 0.98 of the limit in long runs of the
-order of measurement: with and without a CUDA graph), `nvfp4` (no ONNX operator calculates in it) and vLLM's Triton attention, which
-runs where no fast kernel does. Attention on the H200 scatters by a tenth between equal work: that is the sensor's, and no feature
-of the shape explains it (errors left over are independent of each other)."""
+_OUTSIDE = """Left out: vLLM's `fp8_block`, whose readings jump between 0.3 and 0.98 of the limit from shape to shape, in long runs of the
+order of measurement, as a GPU's do that now waits for its host and now replays a CUDA graph (its times are of both kinds too): that
+is no property of a shape; `nvfp4`, in which no ONNX operator calculates; and vLLM's Triton attention, which runs where no fast
+kernel does. Attention on the H200 scatters by a tenth between nearly equal work, and what is left over from one row to the next is
+independent: the sensor averages over longer than such a run lasts."""
 
 SECTION = Section(
     title="Power of repeated kernels", jobs={_SHAPES: run_shapes, _GPUS: run_gpus}, lines=lines, page=page

@@ -54,7 +54,7 @@ def requirements_markdown(rows: Requirements) -> str:
 
 def _requirement_columns(rows: Requirements) -> tuple[list[str], list[TextColumn]]:
     """Return what all rows share, in words, and the columns that differ or matter."""
-    columns = [word_column("model", rows, "model", shrink=10), word_column("GPU", rows, "gpu", shrink=10)]
+    columns = [word_column("model", rows, "model", shrink=7), word_column("GPU", rows, "gpu", shrink=7)]
     shared = []
     for name in ("runtime", "dtype", "dims"):
         column = word_column(name, rows, name, shrink=10)
