@@ -77,8 +77,9 @@ def test_power_is_unknown_without_measurements_and_without_kernels() -> None:
     p = program(kernels(2))
     pred = predictions([60.0, 40.0])
     assert model_power(p, pred, ask(p, pred)) is None
-    nothing = with_power([0.0, 0.0], [1.0, 1.0])
-    assert model_power(p, nothing, ask(p, nothing)) is None
+    nothing = with_power([], [])
+    empty = program([])
+    assert model_power(empty, nothing, ask(empty, nothing)) is None
 
 
 @pytest.mark.parametrize("seed", range(30))
