@@ -23,12 +23,12 @@ class Measures:
 
     ``gpu`` is the time that the GPU needs with an infinitely fast host, ``host`` what the host needs to issue all
     calls. The latency is no less than either, and no more than both together, in the estimate and at the upper
-    ends; at the lower ends it is no less than either. ``*_mean_pct`` is time-weighted over ``latency_ms``, host gaps included; ``sm_util_busy_mean_pct`` over
-    kernel time alone. ``occupancy_max_pct`` is USHER's Creq. ``coverage_pct`` is the share of kernel time
-    predicted inside the training range, ``trained_pct`` the share that any regressor answered.
-    ``analytical_families`` maps the families that the analytical model answered to their share of kernel time
-    in percent. ``source_us`` and ``occupancy_source_us``: kernel time by where its prediction is from, on
-    GPUs that a bundle measured (else empty).
+    ends; at the lower ends it is no less than either. ``*_mean_pct`` is time-weighted over ``latency_ms``, host
+    gaps included; ``sm_util_busy_mean_pct`` over kernel time alone. ``occupancy_max_pct`` is USHER's Creq.
+    ``coverage_pct`` is the share of kernel time predicted inside the training range, ``trained_pct`` the share
+    that any regressor answered. ``analytical_families`` maps the families that the analytical model answered to
+    their share of kernel time in percent. ``source_us`` and ``occupancy_source_us``: kernel time by where its
+    prediction is from, on GPUs that a bundle measured (else empty).
     """
 
     latency_ms: float

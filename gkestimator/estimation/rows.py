@@ -100,7 +100,7 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
     return row
 
 
-def _power(engine: Engine, e: Estimated, copy_ms: float) -> NamedNumbers:
+def _power(engine: Engine, e: Estimated, copy_ms: float) -> NamedValues:
     """Return the columns of power and energy; none where they are unknown."""
     if engine.streams > 1 or e.lowering.graph.unknown_operators or e.lowering.lowered.host_operators:
         return {}

@@ -126,9 +126,7 @@ class KernelPower:
         """Return the entries that ``rows`` selects."""
 
         def taken(value: Array | float) -> Array | float:
-            if isinstance(value, float):
-                return value
-            return value[rows]
+            return value if isinstance(value, float) else np.asarray(value[rows])
 
         return map_fields(self, taken)
 

@@ -85,8 +85,9 @@ def measured_row(measured: MeasuredModel) -> Requirement:
     ``latency_ms`` is the median of the repeats; ``latency_low_ms`` and ``latency_high_ms`` their 5th and 95th
     percentile, the spread of the repeats and no interval of confidence. ``gpu_ms``: its launches together, under
     the profiler; ``host_ms``: the median time to issue a call; ``host_bound``: the host took longer than the
-    launches, which is what an estimate means by it. ``energy_j``: the mean power over the repeats times the latency. What the peak of allocated
-    memory holds besides weights cannot be told apart, so activations, workspace and allocator stay None.
+    launches ran, which is what an estimate means by it. ``energy_j``: mean power over the repeats times latency.
+    What the peak of allocated memory holds besides weights cannot be told apart, so activations, workspace and
+    allocator stay None.
     """
     latency = measured.latency
     work = measured.work

@@ -92,7 +92,9 @@ def test_gpu_and_host_time_are_columns_and_the_larger_binds(mlp: Path) -> None:
         assert max(row.gpu_ms, row.host_ms) <= row.latency_ms <= row.gpu_ms + row.host_ms
         assert max(row.gpu_low_ms, row.host_low_ms) <= row.latency_low_ms
         assert max(row.gpu_high_ms, row.host_high_ms) <= row.latency_high_ms
-        assert row.power_w is row.power_low_w is row.energy_j is row.energy_high_j is None  # no V100 was measured
+        assert (
+            row.power_w is row.power_low_w is row.energy_j is row.energy_high_j is None
+        )  # no V100 was measured
     assert small.host_bound and not large.host_bound
     assert small.host_ms == large.host_ms == pytest.approx(3 * small.host_overhead_us / 1e3)
 

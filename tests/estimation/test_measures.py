@@ -91,7 +91,9 @@ def test_a_host_that_is_given_varies_per_call_and_one_that_is_not_spans_those_kn
 def test_the_latency_is_no_less_than_gpu_or_host_and_at_most_both(seed: int, streams: int) -> None:
     rng = np.random.default_rng(seed)
     ks = kernels(int(rng.integers(1, 12)))
-    pred = predictions(list(10 ** rng.uniform(-1, 3, len(ks))), sm_util_pct=list(rng.uniform(1, 100, len(ks))))
+    pred = predictions(
+        list(10 ** rng.uniform(-1, 3, len(ks))), sm_util_pct=list(rng.uniform(1, 100, len(ks)))
+    )
     slow = float(10 ** rng.uniform(-1, 3))
     bounds = (slow * rng.uniform(0.3, 1), slow * rng.uniform(1, 3))
     families = np.full(len(ks), "copy", dtype=object)

@@ -37,7 +37,10 @@ def test_tables_fit_110_columns_and_name_their_units() -> None:
 
 
 def test_gpu_and_host_time_stand_side_by_side_and_the_binding_one_is_named() -> None:
-    rows = [replace(ROW, gpu_ms=2.5, host_ms=6.25), replace(ROW, batch_size=128, gpu_ms=9.5, host_bound=False)]
+    rows = [
+        replace(ROW, gpu_ms=2.5, host_ms=6.25),
+        replace(ROW, batch_size=128, gpu_ms=9.5, host_bound=False),
+    ]
     lines = render(rows, "table").decode().splitlines()
     heading = next(line for line in lines if line.startswith("model"))
     first, second = (line.split() for line in lines if line.startswith("resnet50"))
@@ -59,7 +62,9 @@ def test_what_differs_gets_a_column_and_warnings_footnotes() -> None:
     lines = render(rows, "table").decode().splitlines()
     assert any("dtype" in line and "model" in line for line in lines)
     assert lines[-2:] == ["1: outside", "2: batch 1 assumed"]
-    assert [line.split()[-1] for line in lines if line.startswith("resnet50")] == ["2", "–"], "only what differs is marked"
+    assert [line.split()[-1] for line in lines if line.startswith("resnet50")] == ["2", "–"], (
+        "only what differs is marked"
+    )
 
 
 @pytest.mark.parametrize("form", ["table", "markdown"])
