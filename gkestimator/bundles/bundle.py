@@ -31,6 +31,7 @@ from gkestimator.kernel_models.launch import (
     occupancy,
     sm_utilisation_pct,
 )
+from gkestimator.kernel_models.power import PowerModel
 from gkestimator.kernel_models.prediction import KernelPredictions
 from gkestimator.kernel_models.roofline import Roofline, confined, roofline
 from gkestimator.kernel_models.shares import slowdown_on_part
@@ -43,6 +44,7 @@ class Bundle:
     """Hold trained models in order of preference; a kernel that none covers is answered analytically.
 
     ``geometry``: the learned choice of library kernels; None leaves grids and blocks to the rules of ``launch``.
+    ``power``: what boards draw; None in bundles that were trained without, whose powers are unknown.
     ``measured``: GPUs that were measured by profiling, which answer for themselves.
     """
 
@@ -50,6 +52,7 @@ class Bundle:
     models: tuple[BundleModel, ...]
     card: Document = field(default_factory=dict)
     geometry: Geometry | None = None
+    power: PowerModel | None = None
     measured: tuple[MeasuredGpu, ...] = ()
 
     def measured_on(self, gpu: GpuSpec) -> MeasuredGpu | None:
@@ -119,7 +122,11 @@ class Bundle:
                 width=np.maximum(answer.width, answer.beyond),
                 inside=np.zeros(len(table), dtype=bool),
             )
-        return _complete(table, self._launch(table, part), gpu, part, roof, answer)
+        predictions = _complete(table, self._launch(table, part), gpu, part, roof, answer)
+        # Whoever else runs on the rest of the GPU, the board has one power.
+        if self.power is None or part is not gpu:
+            return predictions
+        return replace(predictions, power=self.power.predict(table, gpu))
 
     def _launch(self, table: KernelTable, gpu: GpuSpec) -> Launch:
         launch = launch_geometry(table, gpu)
@@ -249,10 +256,12 @@ def stack_bundles(bundles: Sequence[Bundle]) -> Bundle:
         return bundles[0]
     public = [b for b in bundles if not b.measured] or bundles
     geometries = [b.geometry for b in public if b.geometry is not None]
+    powers = [b.power for b in public if b.power is not None]
     return Bundle(
         name="+".join(dict.fromkeys(b.name for b in public)),
         models=tuple(m for b in public for m in b.models),
         geometry=next(iter(geometries), None),
+        power=next(iter(powers), None),
         measured=tuple(measured for b in bundles for measured in b.measured),
     )
 
@@ -281,7 +290,13 @@ def _load(folder: Path) -> Bundle:
     size = sum(m.path.stat().st_size for m in models if m.path.is_file())
     if size > LARGEST_BUNDLE_BYTES:
         raise BundleError(f"{folder}: holds {size} bytes; expected at most {LARGEST_BUNDLE_BYTES}")
-    return Bundle(name=_name(card, folder), models=models, card=card, geometry=_geometry(folder))
+    return Bundle(
+        name=_name(card, folder),
+        models=models,
+        card=card,
+        geometry=_geometry(folder),
+        power=_power(folder),
+    )
 
 
 def _geometry(folder: Path) -> Geometry | None:
@@ -289,6 +304,13 @@ def _geometry(folder: Path) -> Geometry | None:
     if not path.is_file():
         return None
     return Geometry.read(read_json(path), read_arrays(path.with_suffix(".npz")), where=str(path))
+
+
+def _power(folder: Path) -> PowerModel | None:
+    path = folder / "power.json"
+    if not path.is_file():
+        return None
+    return PowerModel.read(read_json(path), read_arrays(path.with_suffix(".npz")), where=str(path))
 
 
 def _name(card: Document, folder: Path) -> str:

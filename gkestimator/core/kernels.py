@@ -92,6 +92,7 @@ class Kernel:
     multiply-add as two. ``rows`` x ``cols``: independent rows of the reduced or normalised extent (elementwise and
     copies: rows = output elements, cols = 1). ``element_bytes`` is the size of one output element, ``inputs`` the
     number of tensor operands read. ``workspace_bytes`` is scratch memory held during the launch.
+    ``sequences``: of attention, the samples that attend to themselves alone (the rest of ``gemm.batch`` are heads).
     """
 
     name: str
@@ -109,6 +110,7 @@ class Kernel:
     gemm: GemmShape | None = None
     conv: ConvShape | None = None
     workspace_bytes: int = 0
+    sequences: int = 1
 
 
 @frozen
@@ -168,6 +170,7 @@ _SCALARS = (
     "element_bytes",
     "inputs",
     "workspace_bytes",
+    "sequences",
 )
 
 

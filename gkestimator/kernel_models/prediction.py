@@ -8,6 +8,7 @@ from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.launch import Launch
+from gkestimator.kernel_models.power import KernelPower
 
 
 @frozen
@@ -62,7 +63,7 @@ class KernelPredictions:
     achieved occupancy in percent of maximum warps (active SMs only) · ``sm_util_pct``: SM utilisation ·
     ``dram_util_pct`` and ``l2_util_pct``: percent of the peak bandwidth · ``roofline_us``, ``compute_us``,
     ``memory_us``: the roofline and its two sides, which say what bounds the kernel ·
-    ``detail``: what a measured GPU adds, else None.
+    ``detail``: what a measured GPU adds, else None · ``power``: None where no kernel's power is known on the GPU.
     """
 
     duration_us: Array
@@ -82,6 +83,7 @@ class KernelPredictions:
     compute_us: Array
     memory_us: Array
     detail: KernelDetail | None = None
+    power: KernelPower | None = None
 
     @property
     def launch(self) -> Launch:
@@ -99,7 +101,7 @@ class KernelPredictions:
         def taken(column: Any) -> Any:
             if column is None:
                 return None
-            if isinstance(column, KernelDetail):
+            if isinstance(column, KernelDetail | KernelPower):
                 return column.take(rows)
             return column[rows]
 

@@ -182,6 +182,7 @@ def attention_kernels(
         element_bytes=result.dtype.bits / 8,
         inputs=len(reads),
         gemm=shape.first_product,
+        sequences=shape.batch,
     )
     return (*casts, kernel)
 

@@ -4,60 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from small_programs import ask, kernels, predictions, program
 
-from gkestimator.core.dtypes import Precision
-from gkestimator.core.kernels import Family, Kernel, Step
 from gkestimator.estimation.intervals import HOST_FACTOR, STRUCTURE, host_range_us, widen
-from gkestimator.estimation.requirement import measure
-from gkestimator.estimation.timeline import LaunchProgram
 from gkestimator.hardware.runtimes.profiles import load_runtime
-from gkestimator.kernel_models.prediction import KernelPredictions
-
-
-def kernels(count: int) -> list[Kernel]:
-    return [
-        Kernel(name=str(i), family=Family.COPY, variant="copy", precision=Precision.FP32, flops=i, read_bytes=1, write_bytes=1)
-        for i in range(count)
-    ]  # fmt: skip
-
-
-def predictions(duration: list[float], **columns: list[float]) -> KernelPredictions:
-    n = len(duration)
-    base = {name: np.full(n, np.nan) for name in KernelPredictions.__dataclass_fields__ if name != "detail"}
-    base["duration_us"] = np.array(duration)
-    base["low_us"] = np.array(duration) * 0.8
-    base["high_us"] = np.array(duration) * 1.5
-    base["trained"] = np.ones(n, bool)
-    base["in_range"] = np.ones(n, bool)
-    base.update({name: np.array(c) for name, c in columns.items()})
-    return KernelPredictions(**base)
-
-
-def program(ks: list[Kernel], repeat: int = 1) -> LaunchProgram:
-    steps = [
-        Step(
-            name=k.name,
-            op_type="X",
-            kernels=(k,),
-            reads=(),
-            writes=((k.name, 1),),
-            host_calls=1,
-            repeat=repeat,
-        )
-        for k in ks
-    ]
-    return LaunchProgram.of(steps, {id(k): i for i, k in enumerate(ks)})
-
-
-def ask(p: LaunchProgram, pred: KernelPredictions, **changes: object):
-    n = len(pred.duration_us)
-    arguments = {
-        "flops": np.arange(n, dtype=float), "dram_bytes": np.full(n, 2.0), "families": np.array(["copy", "conv"][:n], dtype=object),
-        "host_overhead_us": 0.0, "streams": 1, "tau_ms": 0.001,
-    }  # fmt: skip
-    arguments |= changes
-    arguments.setdefault("host_range_us", (arguments["host_overhead_us"],) * 2)
-    return measure(p, pred, **arguments)
 
 
 def test_means_are_time_weighted_and_host_gaps_count() -> None:
@@ -164,3 +114,40 @@ def test_the_interval_of_a_host_bound_model_is_that_of_its_host() -> None:
     assert anywhere.latency_high_ms / anywhere.latency_ms == pytest.approx(58.1 / 37, rel=0.1)
     assert here.latency_high_ms / here.latency_low_ms < 1.5
     assert anywhere.latency_low_ms < here.latency_low_ms < here.latency_high_ms < anywhere.latency_high_ms
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("seed", range(30))
+def test_the_latency_is_no_less_than_gpu_or_host_and_at_most_both(seed: int, streams: int) -> None:
+    rng = np.random.default_rng(seed)
+    ks = kernels(int(rng.integers(1, 12)))
+    pred = predictions(
+        list(10 ** rng.uniform(-1, 3, len(ks))), sm_util_pct=list(rng.uniform(1, 100, len(ks)))
+    )
+    slow = float(10 ** rng.uniform(-1, 3))
+    bounds = (slow * rng.uniform(0.3, 1), slow * rng.uniform(1, 3))
+    families = np.full(len(ks), "copy", dtype=object)
+    m = ask(
+        program(ks, repeat=int(rng.integers(1, 4))), pred, host_overhead_us=slow, host_range_us=bounds, streams=streams,
+        families=families,
+    )  # fmt: skip
+    tiny = 1 + 1e-9
+    assert max(m.gpu_ms, m.host_ms) <= m.latency_ms * tiny
+    assert max(m.gpu_low_ms, m.host_low_ms) <= m.latency_low_ms * tiny
+    assert max(m.gpu_high_ms, m.host_high_ms) <= m.latency_high_ms * tiny
+    assert m.gpu_low_ms <= m.gpu_ms <= m.gpu_high_ms and m.host_low_ms <= m.host_ms <= m.host_high_ms
+    if streams == 1:
+        assert m.latency_ms <= (m.gpu_ms + m.host_ms) * tiny
+        assert m.latency_high_ms <= (m.gpu_high_ms + m.host_high_ms) * tiny
+
+
+def test_gpu_time_is_the_latency_with_a_host_that_costs_nothing() -> None:
+    p = program(kernels(3), repeat=2)
+    pred = predictions([30.0, 10.0, 5.0])
+    given = {"families": np.full(3, "copy", dtype=object), "host_range_us": (50.0, 200.0)}
+    slow = ask(p, pred, host_overhead_us=100.0, **given)
+    fast = ask(p, pred, **given | {"host_range_us": (0.0, 0.0)})
+    assert (slow.gpu_ms, slow.gpu_low_ms, slow.gpu_high_ms) == (
+        fast.latency_ms, fast.latency_low_ms, fast.latency_high_ms
+    )  # fmt: skip
+    assert (slow.host_ms, slow.host_low_ms, slow.host_high_ms) == pytest.approx((0.6, 0.3, 1.2))
