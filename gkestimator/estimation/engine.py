@@ -131,6 +131,7 @@ class Engine:
             half=half,
             attention=self.request.attention or "fused",
             unfold_batchnorm=self.request.unfold_batchnorm,
+            graph_level=self.request.graph_level,
         )
         return Target(gpu=gpu, options=options, dtype=word, note=note)
 
