@@ -1,8 +1,8 @@
-"""Kernels of ``com.microsoft`` attention under ONNX Runtime: one fused kernel, or the composition that it falls back to.
+"""Kernels of ``com.microsoft`` attention under ONNX Runtime: a fused one, or the composition that it falls back to.
 
-The CUDA provider (contrib_ops/cuda/bert/attention_impl.cu) takes a fused kernel where one fits. Else it transposes Q, K
-and V to heads first, multiplies batch by batch through cuBLAS with the scale as its factor, runs one softmax kernel that
-adds the mask, multiplies again, and transposes the result back.
+The CUDA provider (contrib_ops/cuda/bert/attention_impl.cu) takes a fused kernel where one fits. Else it transposes Q,
+K and V to heads first, multiplies batch by batch through cuBLAS with the scale as its factor, runs one softmax kernel
+that adds the mask, multiplies again, and transposes the result back.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from gkestimator.operators.attention import AttentionShape, attention_kernels
 from gkestimator.operators.builders import SOFTMAX_FLOPS, copy_kernel, gemm_kernel, row_kernel, scratch
 from gkestimator.operators.registry import Kernels, LoweringOptions
 
-# attention_kernel_options.h, kDefaultMinSeqLenForEfficientAttentionFp32: its only fused kernel for float32 is taken from
-# this length on.
+# attention_kernel_options.h, kDefaultMinSeqLenForEfficientAttentionFp32: its only fused kernel for float32 is taken
+# from this length on.
 _FEWEST_FP32_TOKENS = 256
 # attention.cc: that kernel takes a mask only as its MASK_1D_KEY_SEQ_LEN_START form, 3 x batch + 2 integers.
 _STARTS_PER_SEQUENCE, _STARTS_MORE = 3, 2
@@ -34,8 +34,8 @@ def microsoft_attention(
 ) -> Kernels:
     """Return attention over ``qkv``, fused where ``options`` and ONNX Runtime's own rules allow it.
 
-    ``extra_reads`` begins with the mask where there is one. Torch, which knows no such operator, stays with the rules of
-    :func:`gkestimator.operators.attention.attention_kernels`.
+    ``extra_reads`` begins with the mask where there is one. Torch, which knows no such operator, stays with the rules
+    of :func:`gkestimator.operators.attention.attention_kernels`.
     """
     composed = options.attention != "fused" or not _has_fused_kernel(shape, qkv[0].dtype, extra_reads[:1])
     if options.runtime == "onnxruntime" and composed:
