@@ -1,7 +1,7 @@
 """Export the graphs that ONNX Runtime's own times were measured on, without weights.
 
 Run by hand where torch, onnxscript and onnxruntime are installed (``pip install torch==2.13.0 onnx onnxscript
-onnxruntime``): ``python benchmarks/export_ort_models.py .accuracy/ort_graphs``. ``--tiny`` writes BERTs of two thin layers
+onnxruntime``): ``python benchmarks/export_ort_models.py .accuracy/ort_graphs``; files that are there are kept. ``--tiny`` writes BERTs of two thin layers
 instead, with which the tests compare what ONNX Runtime's optimiser makes of each form.
 
 Forms of one BERT: ``exported`` by the TorchScript exporter with ``torch.nn.LayerNorm`` (opset 13), ``dynamo`` by
@@ -208,6 +208,8 @@ def main() -> None:
         for form in FORMS:
             for precision in sizes.precisions:
                 target = options.folder / f"{name}.{form}.{precision}.onnx"
+                if target.exists():
+                    continue
                 with tempfile.TemporaryDirectory() as folder:
                     full = Path(folder) / target.name
                     export(sizes, form, precision, full)

@@ -29,7 +29,7 @@ _INTEGER_LANES = 64
 
 def steady_floor_us(table: KernelTable, gpu: GpuSpec) -> Array:
     """Return the least microseconds of each kernel; 0 where neither limit says anything."""
-    return np.maximum(_issue_us(table, gpu), _power_us(table, gpu))
+    return np.asarray(np.maximum(_issue_us(table, gpu), _power_us(table, gpu)))
 
 
 def _issue_us(table: KernelTable, gpu: GpuSpec) -> Array:
