@@ -22,6 +22,16 @@ Arrays: TypeAlias = Mapping[str, np.ndarray]
 """Arrays by name."""
 
 
+INDEXED = ".indexed"
+"""Ends the variant of element-wise kernels that divide their index to find an operand's place; the number of dimensions
+that they divide by follows."""
+
+
+def plain_variant(variant: str) -> str:
+    """Return ``variant`` without its indexed dimensions."""
+    return variant.partition(INDEXED)[0]
+
+
 class Family(StrEnum):
     """Name what kind of kernel it is; regressors, features and launch geometry are chosen by it."""
 

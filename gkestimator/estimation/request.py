@@ -64,6 +64,11 @@ class EstimateOptions:
     unfold_batchnorm: Value[bool] = Option(
         True, Flag(), "torch: run BatchNorms that the exporter folded into convolutions."
     )
+    graph_level: Value[str] = Option(
+        "extended",
+        Word(("basic", "extended")),
+        "onnxruntime: level of its graph optimiser; basic fuses no attention, GELU or LayerNorm.",
+    )
     streams: Value[int | None] = Option(
         None, Number(low=1, high=128, whole=True), "CUDA streams; default: the runtime's."
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
+
+import numpy as np
 
 from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import frozen, map_fields
@@ -123,3 +126,24 @@ class KernelEstimator(Protocol):
     def predict(self, table: KernelTable, gpu: GpuSpec, *, sm_share_pct: float = 100.0) -> KernelPredictions:
         """Predict every kernel of ``table`` on ``gpu`` confined to ``sm_share_pct`` percent of its SMs."""
         ...
+
+
+def at_least(predictions: KernelPredictions, floor_us: Array) -> KernelPredictions:
+    """Return ``predictions`` with no duration below ``floor_us``; what is raised keeps the width of its interval.
+
+    Durations that were measured under the same runtime (``detail``) stay as they are.
+    """
+    duration = predictions.duration_us
+    known = predictions.detail
+    if known is not None:
+        floor_us = np.where(known.source == "measured", 0.0, floor_us)
+    ratio = np.divide(floor_us, duration, out=np.ones_like(duration), where=duration > 0)
+    if not (ratio > 1).any():
+        return predictions
+    stretch = np.maximum(ratio, 1.0)
+    return replace(
+        predictions,
+        duration_us=duration * stretch,
+        low_us=predictions.low_us * stretch,
+        high_us=predictions.high_us * stretch,
+    )

@@ -91,7 +91,8 @@ class LoweringOptions:
     quantised operators). ``attention`` is ``fused`` or ``eager``. ``half`` is the half type that ``fp16``, ``bf16``
     and ``amp`` store activations in, else None. ``unfold_batchnorm`` (torch): convolutions that an exporter folded
     a BatchNorm into run it as a kernel of its own, as the author's model does; False where the model that runs is
-    folded as well.
+    folded as well. ``graph_level`` (onnxruntime): ``extended``, or ``basic``, which fuses nothing that takes a kernel
+    of ONNX Runtime's own.
     """
 
     runtime: str
@@ -101,6 +102,7 @@ class LoweringOptions:
     half: Precision | None = None
     attention: str = "fused"
     unfold_batchnorm: bool = True
+    graph_level: str = "extended"
 
 
 @frozen

@@ -59,6 +59,7 @@ class RuntimeProfile:
     context_bytes_per_thread: int
     workspace_default_bytes: int
     workspace_hopper_bytes: int
+    workspace_later_bytes: int
     auto: tuple[AutoRule, ...]
     sources: Mapping[str, str] = field(hash=False)
     note: str = ""
@@ -81,8 +82,13 @@ class RuntimeProfile:
         return self.context_fixed_bytes + threads * self.context_bytes_per_thread
 
     def library_workspace_bytes(self, gpu: GpuSpec) -> int:
-        """Return the bytes of the matrix library's standing workspace for one handle and stream."""
-        if gpu.compute_capability >= (9, 0):
+        """Return the bytes of the matrix library's standing workspace for one handle and stream: on Hopper (9.x), on
+        what came later, and elsewhere.
+        """
+        major, _ = gpu.compute_capability
+        if major > 9:
+            return self.workspace_later_bytes
+        if major == 9:
             return self.workspace_hopper_bytes
         return self.workspace_default_bytes
 
@@ -135,7 +141,9 @@ def load_runtime_file(path: Path | str) -> RuntimeProfile:
     if allocator not in ALLOCATOR_FIGURES:
         raise reader.fail("allocator", f"is {allocator!r}, expected {' or '.join(ALLOCATOR_FIGURES)}")
     constants = _all_of(reader, "allocator_bytes", dict.fromkeys(ALLOCATOR_FIGURES[allocator], _BYTES))
-    workspace = _all_of(reader, "workspace_bytes", {"default": _BYTES, "hopper": _BYTES})
+    workspace = _all_of(
+        reader, "workspace_bytes", {"default": _BYTES, "hopper": _BYTES, "later": _BYTES}
+    )
     fixed, _ = reader.figure("context_fixed_bytes", _CONTEXT)
     if fixed is not None:
         fixed = int(fixed)
@@ -156,6 +164,7 @@ def load_runtime_file(path: Path | str) -> RuntimeProfile:
         context_bytes_per_thread=reader.integer("context_bytes_per_thread", _BYTES),
         workspace_default_bytes=int(workspace["default"]),
         workspace_hopper_bytes=int(workspace["hopper"]),
+        workspace_later_bytes=int(workspace["later"]),
         auto=_auto_rules(reader, auto),
         sources=reader.sources,
     )

@@ -88,6 +88,8 @@ _PICOJOULE = {
 }
 _PICOJOULE_OTHERS = 0.85
 _POWER_SHARE = 0.8
+# Turing's process is Volta's (TSMC 12FFN), and so is what a FLOP costs once the board has spent its slack.
+_STEADY_PICOJOULE = {(7, 5): 2.3}
 
 
 @frozen
@@ -154,10 +156,20 @@ def sustained_tensor_rate(gpu: GpuSpec, precision: str, constants: TensorConstan
     efficiency = constants.efficiency
     if half_rate(gpu) and precision != "int8":
         efficiency = _HALF_RATE_EFFICIENCY
+    return min(peak * efficiency, power_limited_rate(gpu, precision))
+
+
+def power_limited_rate(gpu: GpuSpec, precision: str, *, steady: bool = False) -> float:
+    """Return FLOP/s of ``precision`` on tensor cores at which ``gpu`` draws its power limit.
+
+    ``steady``: for as long as one likes; else for as long as a benchmark of one product takes.
+    """
     # 8-bit operations switch half the bits of 16-bit ones, TF32 ones twice as many.
     bits = {"int8": 0.5, "fp8": 0.5, "tf32": 2.0}.get(precision, 1.0)
-    energy = _PICOJOULE.get(gpu.compute_capability, _PICOJOULE_OTHERS) * 1e-12 * bits
-    return min(peak * efficiency, _POWER_SHARE * gpu.power_limit_w / energy)
+    energy = _PICOJOULE.get(gpu.compute_capability, _PICOJOULE_OTHERS)
+    if steady:
+        energy = _STEADY_PICOJOULE.get(gpu.compute_capability, energy)
+    return _POWER_SHARE * gpu.power_limit_w / (energy * 1e-12 * bits)
 
 
 def tensor_core_us(table: KernelTable, gpu: GpuSpec, constants: TensorConstants = CONSTANTS) -> Array:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gkestimator.core.kernels import Array, KernelTable
+from gkestimator.core.kernels import Array, KernelTable, plain_variant
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.columns import LEAST_US, FeatureColumns, Features, fill, joined
 from gkestimator.kernel_models.features.convolution import convolution_columns
@@ -59,7 +59,7 @@ _VARIANT_OF = MappingProxyType({name: kind for kind, names in _NEAREST.items() f
 def elementwise_variant(variant: str) -> str | None:
     """Return the measured elementwise operator whose cost ``variant`` shares (itself where measured); None if
     unknown."""
-    return _VARIANT_OF.get(variant)
+    return _VARIANT_OF.get(plain_variant(variant))
 
 
 def _common(table: KernelTable, gpu: GpuSpec, *, compute: bool = True) -> FeatureColumns:
@@ -196,7 +196,7 @@ def _with_kinds(base: FeatureFunction) -> FeatureFunction:
     """Return the features of ``base`` and one column per measured elementwise operator."""
 
     def features(table: KernelTable, gpu: GpuSpec) -> Features:
-        kinds = np.array([_VARIANT_OF.get(v, "add") for v in table.variant], dtype=object)
+        kinds = np.array([elementwise_variant(v) or "add" for v in table.variant], dtype=object)
         return joined(base(table, gpu), _one_hot(kinds))
 
     return features

@@ -26,6 +26,7 @@ from gkestimator.operators.checks import (
     optional_tensor,
     tensor,
 )
+from gkestimator.operators.microsoft.attending import microsoft_attention
 from gkestimator.operators.microsoft.attention import cached_length, heads_of, packed_sizes, projected
 from gkestimator.operators.registry import (
     MS,
@@ -117,8 +118,8 @@ def multi_head_attention(op: Operator, options: LoweringOptions) -> Lowered:
     operands = present_inputs(op, 0, 1, 2)
     kernels = [*bias_kernels(op, 3, operands), *_appended(op, (6, 7), operands[1:])]
     reads = present_inputs(op, 4, 5)
-    kernels += attention_kernels(sizes, operands, result, options, extra_reads=reads, masked=bool(reads))
-    return launched(*kernels)
+    kernels += microsoft_attention(sizes, operands, result, options, extra_reads=reads, masked=bool(reads))
+    return launched(*kernels, calls=len(kernels))
 
 
 def length_of(keys: Tensor) -> int:
