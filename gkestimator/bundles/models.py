@@ -63,7 +63,9 @@ Chip = tuple[int, int, int, int]
 
 def chip_of(gpu: GpuSpec) -> Chip:
     """Return the chip of ``gpu``. Boards of one chip differ in memory clock and form factor; GeForce boards
-    also halve the matrix rate with fp32 accumulation."""
+    also halve the matrix rate with fp32 accumulation. A rate that is unknown counts as 0, which no trained chip has."""
+    if "peak_flops_per_s.fp16" in gpu.unknown:
+        return (*gpu.compute_capability, gpu.sms, 0)
     rate = peak_rate(gpu, "fp16", matrix=True) / (gpu.sms * gpu.boost_clock_mhz * 1e6)
     return (*gpu.compute_capability, gpu.sms, round(rate))
 

@@ -165,13 +165,23 @@ class SpecReader:
 
     def numbers(self, field: str, quantities: Mapping[str, Quantity]) -> dict[str, float]:
         """Take the figures ``[field.key]`` of those keys of ``quantities`` that are there; others are refused."""
+        figures = self.figures(field, quantities)
+        numbers = {}
+        for key, value in figures.items():
+            if value is None:
+                raise self.fail(f"{field}.{key}", "is unknown, but is required")
+            numbers[key] = value
+        return numbers
+
+    def figures(self, field: str, quantities: Mapping[str, Quantity]) -> dict[str, float | None]:
+        """Take the figures ``[field.key]`` as `numbers` does; those that may be unknown may be None."""
         table = self.table(field)
         self._refuse_unknown(table, quantities, field)
-        numbers = {}
+        figures = {}
         for key, quantity in quantities.items():
             if key in table:
-                numbers[key] = self.number_of(table[key], f"{field}.{key}", quantity)
-        return numbers
+                figures[key] = self.figure_of(table[key], f"{field}.{key}", quantity)[0]
+        return figures
 
     def has(self, field: str) -> bool:
         """Return whether an optional field is there."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gkestimator.core.errors import SpecError
+from gkestimator.core.values import is_list, is_text
 from gkestimator.hardware.gpu_capabilities import Capability, find_capability, unknown_capability
 
 BOARD_VERSION = 2
@@ -26,6 +27,8 @@ _OTHERS = (
     "tensor_clock_mhz",
     "half_rate_tensor",
     "peak",
+    "tensor_tflops",
+    "unknown_rates",
     "pcie",
     "price_usd_per_hour",
 )
@@ -128,15 +131,41 @@ class _Board:
         )
         return {"value": _rounded(transfers * int(lanes) * 128 / 130 / 8), "unit": "GB/s", "source": source}
 
+    @property
+    def boost_is_unknown(self) -> bool:
+        """Return whether the board says that its boost clock is not known; its tensor clock then stands for it."""
+        entry = self.data.get("boost_clock_mhz")
+        return isinstance(entry, dict) and entry.get("value") == "unknown"
+
+    def clock(self) -> float:
+        """Return the clock of the CUDA cores' rates (MHz): the boost clock, or the tensor clock if that is unknown."""
+        if self.boost_is_unknown:
+            return self.number("tensor_clock_mhz")
+        return self.number("boost_clock_mhz")
+
+    def tensor_clock(self) -> dict[str, Any]:
+        """Return the flat form's entry of the tensor clock, which only boards of unknown boost clock need."""
+        entry = self.data.get("tensor_clock_mhz")
+        if not isinstance(entry, dict):
+            raise self.fail(
+                "tensor_clock_mhz", "is no table of value and source, as an unknown boost clock needs"
+            )
+        return {"unit": "MHz"} | entry
+
     def fp32(self) -> tuple[float, str]:
         """Return the fp32 rate (TFLOP/s) and its source, held to the rate that the maker publishes."""
+        cores = self.capability.limits["cuda_cores_per_sm"]
+        sms = self.number("sms")
+        clock = self.clock()
+        rate = 2 * sms * cores * clock / 1e6
+        if self.boost_is_unknown and "fp32" not in self.data:
+            return (
+                rate,
+                f"2 x {sms} SMs x {cores} cores x {clock} MHz, the tensor clock: the boost clock is unknown",
+            )
         entry = self.data.get("fp32")
         if not isinstance(entry, dict) or set(entry) - {"source"} != {"published_tflops"}:
             raise self.fail("fp32", "is no table of published_tflops and optionally source")
-        cores = self.capability.limits["cuda_cores_per_sm"]
-        sms = self.number("sms")
-        clock = self.number("boost_clock_mhz")
-        rate = 2 * sms * cores * clock / 1e6
         published = entry["published_tflops"]
         if not isinstance(published, int | float) or not abs(rate - published) <= _PUBLISHED_TOLERANCE * rate:
             raise self.fail(
@@ -161,7 +190,28 @@ class _Board:
         own = self.data.get("peak", {})
         if not isinstance(own, dict):
             raise self.fail("peak", "is no table of figures by precision")
-        return {"vector_flops_per_s": vector, "peak_flops_per_s": peak | own}
+        rates = {"vector_flops_per_s": vector, "peak_flops_per_s": peak | own}
+        self.strike_unknown(rates)
+        return rates
+
+    def strike_unknown(self, rates: dict[str, dict[str, Any]]) -> None:
+        """Replace the rates that the board lists as unknown, which its capability alone would give."""
+        entry = self.data.get("unknown_rates", {"rates": [], "source": ""})
+        if (
+            not isinstance(entry, dict)
+            or set(entry) != {"rates", "source"}
+            or not is_list(entry["rates"], is_text)
+        ):
+            raise self.fail("unknown_rates", "is no table of rates (texts like 'peak.fp64') and source")
+        for name in entry["rates"]:
+            kind, _, precision = name.partition(".")
+            of_kind = rates.get(f"{kind}_flops_per_s", {})
+            if precision == "fp32" or precision not in of_kind:
+                known = ", ".join(sorted({*self.capability.vector, *self.capability.tensor}))
+                raise self.fail(
+                    "unknown_rates", f"names {name[:40]!r}, expected peak or vector and one of {known}"
+                )
+            of_kind[precision] = _tera(precision, None, str(entry["source"]))
 
     def tensor_rates(self) -> dict[str, Any]:
         """Return the peaks of the tensor cores (fp64 at the boost clock, the rest at the tensor clock)."""
@@ -170,14 +220,21 @@ class _Board:
             known = ", ".join(self.capability.tensor)
             raise self.fail("half_rate_tensor", f"is {halved!r}, expected some of {known}")
         sms = self.number("sms")
-        boost = self.number("boost_clock_mhz")
+        boost = self.clock()
         if "tensor_clock_mhz" in self.data:
             clock = self.number("tensor_clock_mhz")
         else:
             clock = boost
+        published = self.data.get("tensor_tflops", {})
+        if not isinstance(published, dict) or not set(published) <= set(self.capability.tensor):
+            known = ", ".join(self.capability.tensor)
+            raise self.fail("tensor_tflops", f"is no table of published rates (known: {known})")
         peaks: dict[str, Any] = {}
         for precision, full in self.capability.tensor.items():
             if precision in self.data.get("peak", {}):
+                continue
+            if precision in published:
+                peaks[precision] = _tera(precision, published[precision], f"dense; {self.text('tensor')}")
                 continue
             if precision in halved:
                 rate = full // 2
@@ -194,12 +251,21 @@ class _Board:
         return peaks
 
 
-def _tera(precision: str, rate: float, source: str) -> dict[str, Any]:
+def _tera(precision: str, rate: Any, source: str) -> dict[str, Any]:
+    """Return a flat figure of a rate in 10^12 operations a second, None where it is unknown.
+
+    A rate that is no number passes as it is, so that the common reader refuses it with the field's name.
+    """
     if precision == "int8":
         unit = "TOP/s"
     else:
         unit = "TFLOP/s"
-    return {"value": _rounded(rate), "unit": unit, "source": source}
+    value: Any = rate
+    if rate is None:
+        value = "unknown"
+    elif isinstance(rate, int | float):
+        value = _rounded(rate)
+    return {"value": value, "unit": unit, "source": source}
 
 
 def expand_board(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,6 +287,8 @@ def expand_board(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
     board = _Board(path, data, capability)
     flat = {name: data[name] for name in _TEXTS if name in data}
     flat |= board.figures() | board.rates()
+    if board.boost_is_unknown:
+        flat["tensor_clock_mhz"] = board.tensor_clock()
     flat["pcie_bytes_per_s"] = board.link()
     flat["compute_capability"] = {
         "value": wanted,

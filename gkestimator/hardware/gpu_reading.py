@@ -27,9 +27,9 @@ def _bytes(low: float, high: float) -> Quantity:
 
 
 _CLOCK = Quantity(units=files.CLOCK, low=100, high=10_000)
-_BASE_CLOCK = Quantity(units=files.CLOCK, low=100, high=10_000, nullable=True)
-_FLOPS = Quantity(units=files.FLOP_RATE, low=1e9, high=1e18)
-_OPS = Quantity(units=files.INT_RATE, low=1e9, high=1e18)
+_UNSURE_CLOCK = Quantity(units=files.CLOCK, low=100, high=10_000, nullable=True)
+_FLOPS = Quantity(units=files.FLOP_RATE, low=1e9, high=1e18, nullable=True)
+_OPS = Quantity(units=files.INT_RATE, low=1e9, high=1e18, nullable=True)
 _RATE = Quantity(units=files.BYTE_RATE, low=1e8, high=1e15)
 _PIN = Quantity(units=files.PIN_RATE, low=1e8, high=1e12)
 _POWER = Quantity(units=files.POWER, low=1, high=20_000)
@@ -48,7 +48,6 @@ _WHOLE: Mapping[str, Quantity] = {
     "threads_per_block_max": _count(32, 65536),
 }
 _MEASURED: Mapping[str, Quantity] = {
-    "boost_clock_mhz": _CLOCK,
     "dram_bytes_per_s": _RATE,
     "pcie_bytes_per_s": _RATE,
     "power_limit_w": _POWER,
@@ -73,10 +72,17 @@ def load_gpu_file(path: Path | str) -> GpuSpec:
     reader = SpecReader(path, data, what=WHAT)
     reader.schema_version(SCHEMA_VERSION)
     price, price_texts = reader.figure("price_per_hour_usd", _PRICE)
-    whole = {name: reader.integer(name, quantity) for name, quantity in _WHOLE.items()}
+    whole: dict[str, Any] = {name: reader.integer(name, quantity) for name, quantity in _WHOLE.items()}
     measured: dict[str, Any] = {}
     for name, quantity in _MEASURED.items():
         measured[name] = reader.number(name, quantity)
+    unknown: set[str] = set()
+    boost = reader.figure("boost_clock_mhz", _UNSURE_CLOCK)[0]
+    if boost is None:
+        unknown.add("boost_clock_mhz")
+        boost = reader.number("tensor_clock_mhz", _CLOCK)
+    peak = _rates(reader, "peak_flops_per_s", unknown)
+    vector = _rates(reader, "vector_flops_per_s", unknown)
     spec = GpuSpec(
         name=reader.text("name"),
         aliases=reader.texts("aliases"),
@@ -84,13 +90,15 @@ def load_gpu_file(path: Path | str) -> GpuSpec:
         architecture=reader.text("architecture"),
         note=reader.text("note", default=""),
         compute_capability=_compute_capability(reader),
-        base_clock_mhz=reader.figure("base_clock_mhz", _BASE_CLOCK)[0],
-        peak_flops_per_s=reader.numbers("peak_flops_per_s", _PER_PRECISION),
-        vector_flops_per_s=reader.numbers("vector_flops_per_s", _PER_PRECISION),
+        base_clock_mhz=reader.figure("base_clock_mhz", _UNSURE_CLOCK)[0],
+        boost_clock_mhz=boost,
+        peak_flops_per_s=peak,
+        vector_flops_per_s=vector,
         dram_sustained_bytes_per_s=_optional(reader, "dram_sustained_bytes_per_s", _RATE),
         price_per_hour_usd=price,
         price_date=price_texts["date"] if price is not None else None,
         sources=reader.sources,
+        unknown=frozenset(unknown),
         **whole,
         **measured,
     )
@@ -107,6 +115,17 @@ def load_gpu_file(path: Path | str) -> GpuSpec:
         raise reader.fail(*problem)
     reader.finish()
     return spec
+
+
+def _rates(reader: SpecReader, field: str, unknown: set[str]) -> dict[str, float]:
+    """Return the known rates of ``field`` by precision, and add the names of the others to ``unknown``."""
+    known = {}
+    for precision, rate in reader.figures(field, _PER_PRECISION).items():
+        if rate is None:
+            unknown.add(f"{field}.{precision}")
+        else:
+            known[precision] = rate
+    return known
 
 
 def _optional(reader: SpecReader, field: str, quantity: Quantity) -> float | None:

@@ -38,7 +38,7 @@ _SHOWN = (
     _Shown(ending="bytes_per_block_max", unit="KiB/block", size=2**10),
 )
 _WORDS = ("GPU", "architecture", "as of")
-_TEXTS = ("name", "aliases", "short_names", "architecture", "note", "sources")
+_TEXTS = ("name", "aliases", "short_names", "architecture", "note", "sources", "unknown")
 
 
 def _peak(spec: GpuSpec, precision: str) -> str:
@@ -93,10 +93,21 @@ def _figures(spec: GpuSpec) -> list[tuple[str, str, str]]:
         entries = {name: value}
         if isinstance(value, Mapping):
             entries = {f"{name}.{key}": figure for key, figure in value.items()}
+            entries |= {entry: None for entry in sorted(spec.unknown) if entry.startswith(f"{name}.")}
+        elif name in spec.unknown:
+            entries = _unsure_clock(spec, value)
         for entry, figure in entries.items():
             source = spec.sources.get(entry) or spec.sources.get(name) or UNKNOWN
             figures.append((entry, _figure_text(name, figure), source))
     return figures
+
+
+def _unsure_clock(spec: GpuSpec, clock_mhz: float) -> dict[str, float | None]:
+    """Return the boost clock as unknown beside the tensor clock that stands for it."""
+    entries: dict[str, float | None] = {"boost_clock_mhz": None}
+    if "tensor_clock_mhz" in spec.sources:
+        entries["tensor_clock_mhz"] = clock_mhz
+    return entries
 
 
 def _figure_text(name: str, value: Any) -> str:

@@ -19,7 +19,10 @@ class GpuSpec:
     ``peak_flops_per_s`` maps a precision (``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``int8``,
     ``fp64``) to the peak of the units that calculate it at the boost clock: tensor cores where they exist,
     else the CUDA cores; a precision that the hardware lacks is absent. ``vector_flops_per_s`` is the same for
-    the CUDA cores alone (elementwise work). ``base_clock_mhz`` is None where the vendor publishes none.
+    the CUDA cores alone (elementwise work). ``unknown`` names figures that the file says are not known: rates that
+    the hardware has but no source states (``peak_flops_per_s.fp64``), and ``boost_clock_mhz`` where the clock in that
+    field is the tensor clock because sources disagree on the boost clock. ``base_clock_mhz`` is None where the vendor
+    publishes none.
     ``price_per_hour_usd`` and ``price_date`` are None where no cloud sells the type. ``pcie_bytes_per_s`` is
     one direction's. ``dram_sustained_bytes_per_s`` is a published measurement of what streaming kernels reach
     (None: none is known). ``sources`` maps each field (``peak_flops_per_s.fp16`` for an entry of a mapping) to
@@ -54,6 +57,7 @@ class GpuSpec:
     note: str = ""
     short_names: tuple[str, ...] = ()
     dram_sustained_bytes_per_s: float | None = None
+    unknown: frozenset[str] = frozenset()
 
     @property
     def stands_in(self) -> bool:
@@ -62,15 +66,27 @@ class GpuSpec:
         return self.architecture == "CPU"
 
     def peak(self, precision: Precision | str) -> float:
-        """Return the peak FLOP/s of matrix work in ``precision``. Raises UsageError where the hardware lacks it."""
+        """Return the peak FLOP/s of matrix work in ``precision``. Raises UsageError where the hardware lacks it, and
+        where no source states its rate."""
         rate = self.peak_flops_per_s.get(str(precision))
         if rate is None:
+            self.refuse_unknown_peak(precision)
             known = ", ".join(self.peak_flops_per_s)
             raise UsageError(f"{self.name} has no {precision} arithmetic (it has {known})")
         return rate
 
+    def refuse_unknown_peak(self, precision: Precision | str) -> None:
+        """Raise UsageError where the GPU file says that the peak in ``precision`` is unknown: nothing is estimated from
+        a guess."""
+        if f"peak_flops_per_s.{precision}" in self.unknown:
+            raise UsageError(
+                f"{self.name}: the {precision} rate of this GPU is unknown (no source states it; `gkest gpus "
+                f"{self.name}`), so its time in {precision} is; --gpu-spec takes a file that states it"
+            )
+
     def vector(self, precision: Precision | str) -> float:
-        """Return the peak FLOP/s of the CUDA cores; a type they do not calculate in is converted to fp32 first."""
+        """Return the peak FLOP/s of the CUDA cores; a type they do not calculate in, or at an unknown rate, is
+        converted to fp32 first."""
         return self.vector_flops_per_s.get(str(precision), self.vector_flops_per_s["fp32"])
 
 

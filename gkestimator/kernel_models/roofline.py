@@ -64,7 +64,8 @@ class Roofline:
 def peak_rate(gpu: GpuSpec, precision: str, *, matrix: bool) -> float:
     """Return the peak FLOP/s of ``precision`` on ``gpu``: its matrix units if ``matrix``, else the CUDA cores.
 
-    A precision that the GPU lacks takes the rate of the wider one it is calculated in.
+    A precision that the GPU lacks takes the rate of the wider one it is calculated in. Raises UsageError for one that
+    it has at an unknown rate.
     """
     rates = gpu.vector_flops_per_s
     if matrix:
@@ -73,6 +74,8 @@ def peak_rate(gpu: GpuSpec, precision: str, *, matrix: bool) -> float:
     while name is not None:
         if name in rates:
             return float(rates[name])
+        if matrix:
+            gpu.refuse_unknown_peak(name)
         if name == Precision.FP64 and "fp32" in rates:
             return float(rates["fp32"]) * _FP64_OF_FP32
         name = _FALLBACK.get(name)

@@ -284,6 +284,7 @@ def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> Resolved
         needed = [Precision.INT8]
     for precision in needed:
         if precision.value not in gpu.peak_flops_per_s:
+            gpu.refuse_unknown_peak(precision)
             major, minor = gpu.compute_capability
             raise UsageError(
                 f"dtype {dtype} needs {precision} arithmetic, which {gpu.name} (compute capability "
