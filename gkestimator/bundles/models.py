@@ -87,7 +87,7 @@ class BundleModel:
     ``high``: the range of every feature in training. ``chips``: those of the training GPUs. ``factors``: per
     size class of the prediction, the 90 % quantile of |log error| over the scale that the model's
     :class:`Uncertainty` gives, for rows inside the training range; ``beyond``: the 90 % quantile of |log error|
-    of kernels larger than any trained on.
+    of kernels larger than any trained on. ``variants``: those that it answers before other models do; none are all.
     """
 
     name: str
@@ -103,6 +103,7 @@ class BundleModel:
     path: Path
     scope: str = "seen"
     anchor: str = "roofline"
+    variants: frozenset[str] = frozenset()
     _fitted: tuple[Stack, Uncertainty] | None = field(default=None, repr=False)
 
     @property
@@ -241,6 +242,9 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         raise BundleError(f"{at}: feature_names is no list of 1 to 256 texts")
     scope = _word(at, entry, "scope", SCOPES)
     anchor = _word(at, entry, "anchor", ANCHORS)
+    variants = entry.get("variants", [])
+    if not is_list(variants, is_text, least=0, most=64):
+        raise BundleError(f"{at}: variants is no list of at most 64 texts")
     in_ranges = folder / "ranges.json"
     limits = _object(ranges.get(name))
     chips = limits.get("chips")
@@ -267,6 +271,7 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         path=folder / f"{name}.npz",
         scope=scope,
         anchor=anchor,
+        variants=frozenset(variants),
     )
 
 

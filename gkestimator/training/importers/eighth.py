@@ -30,20 +30,20 @@ _MOST_BESIDE = 0.5
 
 @frozen
 class _Scheme:
-    """Hold how a published type calculates: the variant without its framework, the precision, and whether the call
-    quantises its activations."""
+    """Hold how a published type calculates: the variant's last word, the precision, and whether the call quantises its
+    activations."""
 
-    variant: str
+    scaling: str
     precision: Precision
     quantises: bool
 
 
-_DYNAMIC = _Scheme(variant="scaled", precision=Precision.FP8, quantises=True)
-_STATIC = _Scheme(variant="scaled_static", precision=Precision.FP8, quantises=False)
-_BLOCKS = _Scheme(variant="scaled_blocks", precision=Precision.FP8, quantises=True)
-_SMOOTH = _Scheme(variant="smooth", precision=Precision.INT8, quantises=False)
-_INT8 = _Scheme(variant="scaled", precision=Precision.INT8, quantises=True)
-_WEIGHTS = _Scheme(variant="weight_only", precision=Precision.W8A16, quantises=False)
+_DYNAMIC = _Scheme(scaling="", precision=Precision.FP8, quantises=True)
+_STATIC = _Scheme(scaling=".static", precision=Precision.FP8, quantises=False)
+_BLOCKS = _Scheme(scaling=".blocks", precision=Precision.FP8, quantises=True)
+_SMOOTH = _Scheme(scaling=".smooth", precision=Precision.INT8, quantises=False)
+_INT8 = _Scheme(scaling="", precision=Precision.INT8, quantises=True)
+_WEIGHTS = _Scheme(scaling="", precision=Precision.W8A16, quantises=False)
 # TensorRT-LLM's fp8_static takes as long as its fp8 (ratio 0.99), so it quantises as well. SGLang's is bound by one
 # byte an activation where activations dominate (L40S, n up to 128: 1.7 bytes at the bandwidth), so it does not.
 # What SGLang calls int8_wo is int8 x int8 behind quantising operators.
@@ -100,8 +100,10 @@ def _of_scheme(columns: Mapping[str, Array], scheme: _Scheme, framework: str) ->
     if scheme.quantises:
         beside_us = np.minimum(quantising_us(gpu, m * k, scheme.precision), _MOST_BESIDE * measured_us)
     activation = _BYTE
+    operator = "scaled"
     if scheme.precision is Precision.W8A16:
         activation = _HALF
+        operator = "weight_only"
     table = product_table(
         "linear",
         scheme.precision.value,
@@ -111,7 +113,7 @@ def _of_scheme(columns: Mapping[str, Array], scheme: _Scheme, framework: str) ->
         size=activation,
         right_size=_BYTE,
         result_size=_HALF,
-        variant=f"{scheme.variant}.{framework}",
+        variant=f"{operator}.{framework}{scheme.scaling}",
     )
     return TrainingRows.make(
         table, gpu=gpu, measured_us=measured_us, beside_us=beside_us, source="aiconfigurator"

@@ -21,7 +21,7 @@ _FILE = "gemm_fp8.parquet"
 _OTHERS = "gemm_bf16.parquet"
 SOURCE = "pipeweave"
 TEST_SOURCE = "pipeweave/test"
-VARIANT = "scaled_static"
+VARIANT = "scaled"
 """Variant of products of operands in 8 bits that somebody else has quantised."""
 
 
