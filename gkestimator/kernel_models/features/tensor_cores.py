@@ -13,7 +13,7 @@ Vidur on A100, A40 and RTX PRO 6000 and rounded. H100 took no part, so its error
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -24,9 +24,14 @@ from gkestimator.kernel_models.roofline import WEIGHT_ONLY, peak_rate
 from gkestimator.kernel_models.sustained import sustained_bytes_per_s, sustained_clock_mhz
 from gkestimator.kernel_models.tiles import pieces
 
+Tiles: TypeAlias = "tuple[tuple[int, int], ...]"
 _TILES = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
+# Every scaled 8-bit product of H20 is explained by one tile within 2 %, few rows padded to it. H800's fit smaller tiles
+# as well (3.7 % against 6 %): there a step waits for its loads, whatever its tile calculates.
+_HOPPER_FP8_TILES = ((128, 128),)
 _SPLITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
-_SLICE = 32  # of k, per step
+_SLICE_BYTES = 64  # of k, per step
+_OPERAND_BYTES = {"int8": 1.0, "fp8": 1.0}
 _L2_SMS_X_MHZ = 190e3  # of the GPU that ``l2_bytes_per_us`` is stated for
 # aiconfigurator's and Vidur's operators take turns with others; RTX PRO 6000's products fit best with six.
 _WEIGHTS_BETWEEN = 6
@@ -62,6 +67,19 @@ class TensorConstants:
 
 
 CONSTANTS = TensorConstants()
+FP8_CONSTANTS = TensorConstants(
+    launch_us=2.6,
+    launch_cycles=660.0,
+    prologue_cycles=560.0,
+    tile_cycles=7000.0,
+    step_cycles=310.0,
+    efficiency=0.74,
+    split_cycles=1e6,
+    whole_waves=1.0,
+    overlap=2.7,
+)
+"""Those of products of scaled 8-bit floats, whose kernels do not split k. Fitted as the others on PipeWeave's products
+on H100 and H800 (``benchmarks/half_precision.py --fp8``); other GPUs took no part."""
 
 # Tiles of Hopper and data-centre Blackwell overlap: warp-specialised kernels load the next one (through the tensor
 # memory accelerator) while the last is multiplied and stored.
@@ -109,6 +127,8 @@ class _Products:
     k: Array
     traffic: Array
     weights: Array
+    slice: float
+    tiles: Tiles
 
 
 def has_tensor_cores(gpu: GpuSpec, precision: str = "fp16") -> bool:
@@ -182,8 +202,17 @@ def sustained_tensor_rate(gpu: GpuSpec, precision: str, constants: TensorConstan
     return min(peak * efficiency, _POWER_SHARE * gpu.power_limit_w / energy)
 
 
-def tensor_core_us(table: KernelTable, gpu: GpuSpec, constants: TensorConstants = CONSTANTS) -> Array:
+def constants_of(precision: str) -> TensorConstants:
+    """Return the constants of the kernels that libraries run in ``precision``."""
+    if precision == "fp8":
+        return FP8_CONSTANTS
+    return CONSTANTS
+
+
+def tensor_core_us(table: KernelTable, gpu: GpuSpec, constants: TensorConstants | None = None) -> Array:
     """Return microseconds (float64, one per row) of the matrix products in ``table`` on the tensor cores of ``gpu``.
+
+    ``constants``: by default those of each precision.
 
     Convolutions count as their implicit products, channels padded to what tensor cores take. A row without matrix
     dimensions counts as one product of its outputs with k = 1.
@@ -200,10 +229,19 @@ def tensor_core_us(table: KernelTable, gpu: GpuSpec, constants: TensorConstants 
             k=np.fmax(columns["gemm_k"], 1.0) * _padded_channels(part),
             traffic=part.total_bytes,
             weights=columns["weight_bytes"],
+            slice=_SLICE_BYTES / _OPERAND_BYTES.get(precision, 2.0),
+            tiles=_tiles(gpu, precision),
         )
-        rate = sustained_tensor_rate(gpu, precision, constants)
-        result[rows] = _product_us(products, gpu, rate, constants)
+        chosen = constants or constants_of(precision)
+        rate = sustained_tensor_rate(gpu, precision, chosen)
+        result[rows] = _product_us(products, gpu, rate, chosen)
     return result
+
+
+def _tiles(gpu: GpuSpec, precision: str) -> Tiles:
+    if precision == "fp8" and gpu.compute_capability == (9, 0):
+        return _HOPPER_FP8_TILES
+    return _TILES
 
 
 def _padded_channels(table: KernelTable) -> Array:
@@ -272,7 +310,7 @@ def _product_us(products: _Products, gpu: GpuSpec, rate: float, c: TensorConstan
     batch = products.batch
     m = products.m
     n = products.n
-    steps = pieces(products.k, _SLICE)
+    steps = pieces(products.k, products.slice)
     parts = _SPLITS[:, None]
     share = pieces(steps, parts)
     allowed = parts <= np.maximum(1.0, steps / _STEPS_PER_SPLIT)
@@ -280,9 +318,9 @@ def _product_us(products: _Products, gpu: GpuSpec, rate: float, c: TensorConstan
     summing = c.split_cycles / clock + partial_bytes / (c.l2_bytes_per_us * scale)
     summing = np.where(parts > 1, summing, 0.0)
     best = np.full(len(m), np.inf)
-    for rows, cols in _TILES:
+    for rows, cols in products.tiles:
         tiles = batch * pieces(m, rows) * pieces(n, cols)
-        step = max(c.step_cycles, rows * cols * 2 * _SLICE / per_cycle)
+        step = max(c.step_cycles, rows * cols * 2 * products.slice / per_cycle)
         waves = counted_waves(tiles * parts / gpu.sms, c.whole_waves)
         cycles = c.prologue_cycles + waves * (between + share * step)
         cost = cycles / clock + summing
