@@ -13,7 +13,7 @@ import numpy as np
 from gkestimator.bundles.files import LARGEST_BUNDLE_BYTES, NAME, read_arrays, read_json
 from gkestimator.bundles.measured import MeasuredGpu
 from gkestimator.bundles.measured_files import read_measured
-from gkestimator.bundles.models import SCHEMA_VERSION, BundleModel, is_pair_of, model_of, pairs
+from gkestimator.bundles.models import SCHEMA_VERSION, BundleModel, model_of
 from gkestimator.core.errors import BundleError
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen, map_fields
@@ -78,10 +78,11 @@ class Bundle:
             return self
         return replace(self, measured=tuple(measured.under(runtime) for measured in self.measured))
 
-    def covering(self, family: str, precision: str, gpu: GpuSpec) -> BundleModel | None:
+    def covering(self, family: str, precision: str, gpu: GpuSpec, variant: str = "") -> BundleModel | None:
         """Return the model that answers: the first covering one that was trained on the GPU's chip, else the first made
-        for GPUs that were not, else the first covering one."""
+        for GPUs that were not, else the first covering one. Models of the ``variant`` come before others."""
         candidates = [m for m in self.models if (family, precision) in m.covers]
+        candidates.sort(key=lambda m: variant not in m.variants)
         for model in candidates:
             if model.scope == "seen" and model.knows_chip(gpu):
                 return model
@@ -144,12 +145,18 @@ class Bundle:
             trained=np.zeros(len(table), dtype=bool),
             inside=np.zeros(len(table), dtype=bool),
         )
-        answering = {pair: self.covering(*pair, gpu) for pair in dict.fromkeys(pairs(table))}
+        kinds = list(
+            zip(*(words.tolist() for words in (table.family, table.precision, table.variant)), strict=True)
+        )
+        answering = {}
+        for family, precision, variant in dict.fromkeys(kinds):
+            model = self.covering(family, precision, gpu, variant)
+            answering[family, precision, variant] = model
         for model in self.models:
-            chosen = {pair for pair, answers in answering.items() if answers is model}
+            chosen = {kind for kind, answers in answering.items() if answers is model}
             if not chosen:
                 continue
-            index = np.flatnonzero(is_pair_of(table, chosen))
+            index = np.flatnonzero(np.array([kind in chosen for kind in kinds], dtype=bool))
             rows = table.take(index)
             matrix, names = feature_matrix(model.features, rows, gpu)
             if names != model.feature_names:

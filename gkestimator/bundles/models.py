@@ -89,7 +89,7 @@ class BundleModel:
     size class of the prediction, the 90 % quantile of |log error| over the scale that the model's
     :class:`Uncertainty` gives, for rows inside the training range; ``beyond``: the 90 % quantile of |log error|
     of kernels larger than any trained on. ``bandwidths``: DRAM bytes/s of the boards of each of ``chips``; empty in
-    bundles that do not tell.
+    bundles that do not tell. ``variants``: those that it answers before other models do; none are all.
     """
 
     name: str
@@ -106,6 +106,7 @@ class BundleModel:
     scope: str = "seen"
     anchor: str = "roofline"
     bandwidths: tuple[tuple[float, ...], ...] = ()
+    variants: frozenset[str] = frozenset()
     _fitted: tuple[Stack, Uncertainty] | None = field(default=None, repr=False)
 
     @property
@@ -273,6 +274,9 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         raise BundleError(f"{at}: feature_names is no list of 1 to 256 texts")
     scope = _word(at, entry, "scope", SCOPES)
     anchor = _word(at, entry, "anchor", ANCHORS)
+    variants = entry.get("variants", [])
+    if not is_list(variants, is_text, least=0, most=64):
+        raise BundleError(f"{at}: variants is no list of at most 64 texts")
     in_ranges = folder / "ranges.json"
     limits = _object(ranges.get(name))
     chips = limits.get("chips")
@@ -305,6 +309,7 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         scope=scope,
         anchor=anchor,
         bandwidths=tuple(tuple(float(rate) for rate in rates) for rates in bandwidths),
+        variants=frozenset(variants),
     )
 
 

@@ -7,14 +7,10 @@ import numpy as np
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.attainable import memory_us
 from gkestimator.kernel_models.launch import SCATTERED, matrix_tiles
 from gkestimator.kernel_models.recurrent import recurrent_fixed_us, step_memory_us, step_product_us, steps_of
-from gkestimator.kernel_models.roofline import roofline
-
-KERNEL_LATENCY_US = 1.5
-"""What a kernel costs on the GPU beyond its traffic: launch by the front end, block scheduling, draining.
-Whole convolution networks on a V100 fit with bytes / (0.87 bandwidth) + 1.5 us per memory-bound kernel, and
-the shortest kernels of serving traces last 1 to 2.5 us on A100 and H100."""
+from gkestimator.kernel_models.roofline import KERNEL_LATENCY_US, roofline
 
 ANALYTICAL_FACTOR = 2.0
 """Half-width of the interval where nothing was measured, as a factor up and down: on families with
@@ -112,7 +108,8 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> Array:
     """Return microseconds per kernel (float64): max(bytes / reached bandwidth, FLOPs / reached rate) + 1.5 us; host
     kernels 0.
 
-    Matrix products also pay for idle SMs in the last wave of their tiles; recurrent layers go step by step.
+    Matrix products also pay for idle SMs in the last wave of their tiles, recurrent layers go step by step, and what
+    quantises is as fast as the L2 where its tensors fit.
     """
     return analytical_sides(table, gpu).duration_us
 
@@ -159,6 +156,9 @@ def _memory_us(family: Family, part: KernelTable, roof_us: Array, gpu: GpuSpec) 
     memory = roof_us * efficiency.passes / (reached * streaming_fraction(gpu))
     if family == Family.GATHER:
         memory = np.maximum(memory, _scattered_us(part, gpu))
+    elif family == Family.QUANTIZE:
+        # What it converts was just written, or is read next: the L2 holds it where it is small enough.
+        memory = memory_us(part, gpu)
     return memory
 
 

@@ -14,9 +14,8 @@ import numpy as np
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
-from gkestimator.kernel_models.analytical import KERNEL_LATENCY_US
 from gkestimator.kernel_models.launch import memory_launch
-from gkestimator.kernel_models.roofline import MATRIX_FAMILIES, row_rates
+from gkestimator.kernel_models.roofline import KERNEL_LATENCY_US, MATRIX_FAMILIES, row_rates
 from gkestimator.kernel_models.sustained import (
     l2_bytes_per_s,
     library_generation,

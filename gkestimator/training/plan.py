@@ -25,7 +25,7 @@ _HALF_WAY = 0.5
 _TRANSFER_TREES = {"xgboost": 100, "lightgbm": 100}
 RISING_MEMBERS = ("xgboost", "lightgbm")
 """Members that can be bound to rise along a feature."""
-_REDUCED = ("tf32", "fp16", "bf16", "fp8", "int8")
+_WIDE = ("tf32", "fp16", "bf16")
 
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
@@ -46,7 +46,8 @@ class ModelPlan:
     part. ``loss``: what XGBoost and LightGBM minimise; ``absolute`` follows the typical row where a few
     stray. ``shrink`` multiplies the stack's weights: below 1 it holds estimates closer to the anchor than the
     few chips in training suggest. ``rising``: features along which log(time / anchor) may only rise; XGBoost and
-    LightGBM alone can promise that.
+    LightGBM alone can promise that. ``variants``: those that it trains on, and answers before others that cover them
+    do; none are all.
     """
 
     name: str
@@ -62,6 +63,7 @@ class ModelPlan:
     loss: Literal["squared", "absolute"] = "squared"
     shrink: float = 1.0
     rising: Names = ()
+    variants: Names = ()
 
     def __post_init__(self) -> None:
         if self.rising and not set(self.members) <= set(RISING_MEMBERS):
@@ -70,18 +72,24 @@ class ModelPlan:
     def mask(self, table: KernelTable) -> Array:
         """Return the rows of ``table`` that this regressor trains on."""
         pairs = np.char.add(np.char.add(table.family.astype(str), "/"), table.precision.astype(str))
-        return np.isin(pairs, [f"{f}/{p}" for f, p in self.trains])
+        mine = np.isin(pairs, [f"{f}/{p}" for f, p in self.trains])
+        if self.variants:
+            mine &= np.isin(table.variant.astype(str), self.variants)
+        return np.asarray(mine)
+
+
+Plans: TypeAlias = "tuple[ModelPlan, ...]"
 
 
 def _pairs(family: str, precisions: Names) -> Pairs:
     return tuple((family, p) for p in precisions)
 
 
-_ON_TENSOR_CORES = _pairs("linear", ("fp16", "bf16", "int8"))
+_ON_TENSOR_CORES = _pairs("linear", ("fp16", "bf16"))
 _AS_ON_TENSOR_CORES = (
-    *_pairs("linear", ("tf32", "fp8")),
-    *_pairs("bmm", _REDUCED),
-    *_pairs("conv", _REDUCED),
+    *_pairs("linear", ("tf32",)),
+    *_pairs("bmm", _WIDE),
+    *_pairs("conv", _WIDE),
 )
 
 
@@ -109,7 +117,52 @@ def _unseen(
     )
 
 
-PLAN: tuple[ModelPlan, ...] = (
+_FP8 = {
+    "": ("scaled", "scaled.sglang.static"),
+    "_vllm": ("scaled.vllm",),
+    "_sglang": ("scaled.sglang",),
+    "_tensorrt_llm": ("scaled.tensorrt_llm",),
+    "_blocks": ("scaled.sglang.blocks", "scaled.tensorrt_llm.blocks"),
+}
+
+
+def _eighth(
+    name: str, precision: str, *, also: Names = (), kinds: Mapping[str, Names] | None = None
+) -> Plans:
+    """Return the regressors of products in 8 bits: one for GPUs that were not measured, and one for each of ``kinds``
+    (variants by the ending of its name) on those that were; the first also answers other variants."""
+    trains = _pairs("linear", (precision,))
+    covers = (*_pairs("linear", also), *_pairs("bmm", (precision, *also)), *_pairs("conv", (precision,)))
+    plans = []
+    for ending, variants in (kinds or {"": ()}).items():
+        seen = ModelPlan(
+            name=f"gemm_{name}{ending}",
+            features="eighth",
+            anchor="tensor",
+            trains=trains,
+            covers=covers,
+            variants=variants,
+            rows=40_000,
+            members=("xgboost", "lightgbm"),
+            estimators=_MORE_TREES,
+        )
+        plans.append(seen)
+    unseen = ModelPlan(
+        name=f"gemm_{name}_unseen",
+        scope="unseen",
+        folds="gpu",
+        features="eighth_tensor",
+        anchor="tensor",
+        trains=trains,
+        covers=covers,
+        rows=24_000,
+        members=("lasso", "xgboost", "lightgbm"),
+        estimators=_TRANSFER_TREES,
+    )
+    return (*plans, unseen)
+
+
+PLAN: Plans = (
     ModelPlan(
         name="linear",
         features="product",
@@ -197,6 +250,9 @@ PLAN: tuple[ModelPlan, ...] = (
         members=("lasso", "xgboost", "lightgbm"),
         estimators={"xgboost": 60, "lightgbm": 60},
     ),
+    *_eighth("fp8", "fp8", kinds=_FP8),
+    *_eighth("int8", "int8"),
+    *_eighth("weight_only", "w8a16", also=("w4a16",)),
     ModelPlan(
         name="attention",
         features="attention",

@@ -50,12 +50,12 @@ def test_the_interval_of_a_host_bound_model_spans_the_hosts() -> None:
 def test_errors_of_many_trained_kernels_average_out_but_not_wholly() -> None:
     rows = np.arange(100)
     spans, half, inside = np.full(100, 5.0), np.full(100, 0.2), np.ones(100, dtype=bool)
-    many = widen(spans, rows, half, inside, common_share=0.25, structure=0.0)
+    many = widen(spans, rows, half, inside, common_share=0.25, structure=0.0, machine=0.0)
     assert many == pytest.approx(np.sqrt(0.25 + 0.75 / 100))
     # One kernel a hundred times, or kernels outside of the training range, do not average out.
-    assert widen(spans, np.zeros(100, dtype=int), half, inside, structure=0.0) == pytest.approx(1)
-    assert widen(spans, rows, half, ~inside, structure=0.0) == pytest.approx(1)
-    assert widen(spans, rows, half, inside, common_share=0.0, structure=0.3) == pytest.approx(
+    assert widen(spans, np.zeros(100, dtype=int), half, inside, structure=0.0, machine=0.0) == pytest.approx(1)
+    assert widen(spans, rows, half, ~inside, structure=0.0, machine=0.0) == pytest.approx(1)
+    assert widen(spans, rows, half, inside, common_share=0.0, structure=0.3, machine=0.0) == pytest.approx(
         np.hypot(0.02, 0.3) / 0.2
     )
     assert widen(np.zeros(1), np.zeros(1, dtype=int), np.ones(1), np.ones(1, dtype=bool)) == 1

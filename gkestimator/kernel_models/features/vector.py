@@ -136,6 +136,23 @@ def _conv_seen_features(table: KernelTable, gpu: GpuSpec) -> Features:
     return joined(_conv_features(table, gpu), costs.matrix(len(table)))
 
 
+EIGHTH_WORDS = ("tensorrt_llm", "vllm", "sglang", "static", "blocks", "smooth")
+"""What the words behind a variant's first dot may say of a product in 8 bits (``scaled.sglang.static``): whose kernel
+runs, and how it scales: by scales fixed beforehand, by blocks of 128 x 128, by SmoothQuant's; else by token or tensor."""
+
+
+def _with_framework(base: FeatureFunction) -> FeatureFunction:
+    """Return the features of ``base`` and one column per word of the variants of products in 8 bits."""
+
+    def features(table: KernelTable, gpu: GpuSpec) -> Features:
+        words = [str(variant).split(".")[1:] for variant in table.variant]
+        said = np.array([[word in of_row for word in EIGHTH_WORDS] for of_row in words], dtype=bool)
+        names = tuple(f"is_{word}" for word in EIGHTH_WORDS)
+        return joined(base(table, gpu), (said.reshape(len(table), len(names)), names))
+
+    return features
+
+
 _ABSOLUTE_TIMES = ("log_roofline", "log_memory", "log_compute")
 _SATURATED = MappingProxyType({"log_waves": np.log(32.0), "over_l2": 3.0})
 
@@ -221,6 +238,8 @@ FEATURE_SETS: Mapping[str, FeatureFunction] = MappingProxyType(
         "product": _product_features,
         "matrix_half": _matrix_half_features,
         "tensor": tensor_features,
+        "eighth": _with_framework(_matrix_half_features),
+        "eighth_tensor": _with_framework(tensor_features),
         "fused_attention": fused_attention_features,
         "conv": _conv_features,
         "conv_seen": _conv_seen_features,

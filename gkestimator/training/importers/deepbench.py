@@ -22,7 +22,8 @@ import numpy as np
 
 from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.hardware.gpus import gpu_catalogue
-from gkestimator.kernel_models.analytical import KERNEL_LATENCY_US, streaming_fraction
+from gkestimator.kernel_models.analytical import streaming_fraction
+from gkestimator.kernel_models.roofline import KERNEL_LATENCY_US
 from gkestimator.training.importers.deepbench_rnn import recurrent_rows
 from gkestimator.training.importers.files import read_columns, translated
 from gkestimator.training.importers.neusight import conv_table
