@@ -131,6 +131,7 @@ class Engine:
             half=half,
             attention=self.request.attention or "fused",
             unfold_batchnorm=self.request.unfold_batchnorm,
+            layout=self.request.layout,
         )
         return Target(gpu=gpu, options=options, dtype=word, note=note)
 

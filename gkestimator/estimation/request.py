@@ -64,6 +64,11 @@ class EstimateOptions:
     unfold_batchnorm: Value[bool] = Option(
         True, Flag(), "torch: run BatchNorms that the exporter folded into convolutions."
     )
+    layout: Value[str] = Option(
+        "nchw",
+        Word(("nchw", "nhwc")),
+        "torch: how images and the weights of convolutions lie in memory; nhwc is channels_last.",
+    )
     streams: Value[int | None] = Option(
         None, Number(low=1, high=128, whole=True), "CUDA streams; default: the runtime's."
     )

@@ -91,7 +91,8 @@ class LoweringOptions:
     quantised operators). ``attention`` is ``fused`` or ``eager``. ``half`` is the half type that ``fp16``, ``bf16``
     and ``amp`` store activations in, else None. ``unfold_batchnorm`` (torch): convolutions that an exporter folded
     a BatchNorm into run it as a kernel of its own, as the author's model does; False where the model that runs is
-    folded as well.
+    folded as well. ``layout`` (torch) is ``nchw`` or ``nhwc``: how the program stores images and the weights of
+    convolutions.
     """
 
     runtime: str
@@ -101,6 +102,7 @@ class LoweringOptions:
     half: Precision | None = None
     attention: str = "fused"
     unfold_batchnorm: bool = True
+    layout: str = "nchw"
 
 
 @frozen

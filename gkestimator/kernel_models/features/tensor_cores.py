@@ -168,19 +168,23 @@ def tensor_core_us(table: KernelTable, gpu: GpuSpec, constants: TensorConstants 
     """
     result = np.empty(len(table))
     for precision, rows in table.by_precision():
-        part = table.take(rows)
-        columns = part.columns
-        m = columns["gemm_m"]
-        products = _Products(
-            batch=np.fmax(columns["gemm_batch"], 1.0),
-            m=np.maximum(np.where(np.isnan(m), part.outputs, m), 1.0),
-            n=np.fmax(columns["gemm_n"], 1.0),
-            k=np.fmax(columns["gemm_k"], 1.0) * _padded_channels(part),
-            traffic=part.total_bytes,
-        )
         rate = sustained_tensor_rate(gpu, precision, constants)
-        result[rows] = _product_us(products, gpu, rate, constants)
+        result[rows] = implicit_products_us(table.take(rows), gpu, rate, constants)
     return result
+
+
+def implicit_products_us(table: KernelTable, gpu: GpuSpec, rate: float, constants: TensorConstants) -> Array:
+    """Return microseconds of the matrix products in ``table`` where tensor cores reach ``rate`` FLOP/s."""
+    columns = table.columns
+    m = columns["gemm_m"]
+    products = _Products(
+        batch=np.fmax(columns["gemm_batch"], 1.0),
+        m=np.maximum(np.where(np.isnan(m), table.outputs, m), 1.0),
+        n=np.fmax(columns["gemm_n"], 1.0),
+        k=np.fmax(columns["gemm_k"], 1.0) * _padded_channels(table),
+        traffic=table.total_bytes,
+    )
+    return _product_us(products, gpu, rate, constants)
 
 
 def _padded_channels(table: KernelTable) -> Array:
