@@ -129,7 +129,7 @@ class Engine:
             matmul_precision=matmul,
             conv_precision=conv,
             half=half,
-            attention=self.request.attention or "fused",
+            attention=self.request.attention,
             unfold_batchnorm=self.request.unfold_batchnorm,
         )
         return Target(gpu=gpu, options=options, dtype=word, note=note)

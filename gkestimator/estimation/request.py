@@ -58,8 +58,10 @@ class EstimateOptions:
     dtype: Value[str] = Option(
         "auto", Word(_dtypes), "What is calculated in; auto: what the runtime does by default."
     )
-    attention: Value[str | None] = Option(
-        None, Word(("fused", "eager")), "How attention is launched; default: fused."
+    attention: Value[str] = Option(
+        "auto",
+        Word(("auto", "fused", "eager")),
+        "How attention is launched; auto: as its form in the graph says.",
     )
     unfold_batchnorm: Value[bool] = Option(
         True, Flag(), "torch: run BatchNorms that the exporter folded into convolutions."

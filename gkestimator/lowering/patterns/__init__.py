@@ -53,7 +53,7 @@ class Pattern:
     name: str
     anchors: tuple[str, ...]
     find: Callable[[GraphView, int, LoweringOptions], Match]
-    attention: str | None = None  # only under this value of the option, None: any
+    composed: bool = True  # also where attention is asked for operator by operator
     dtype: str | None = None  # likewise
 
 
@@ -73,7 +73,7 @@ PATTERNS: tuple[Pattern, ...] = (
         find=match_quantised,
         dtype="int8",
     ),
-    Pattern(name="attention", anchors=("Softmax",), find=match_attention, attention="fused"),
+    Pattern(name="attention", anchors=("Softmax",), find=match_attention, composed=False),
     Pattern(name="gelu", anchors=("Erf",), find=match_gelu),
     Pattern(name="tanh_gelu", anchors=("Tanh",), find=match_tanh_gelu),
     Pattern(name="sigmoid_gate", anchors=("Sigmoid",), find=match_sigmoid_gate),
@@ -117,7 +117,7 @@ def _search(graph: OperatorGraph, options: LoweringOptions, refusals: list[Refus
     for pattern in PATTERNS:
         if pattern.name not in applied:
             continue
-        if pattern.attention is not None and options.attention != pattern.attention:
+        if options.attention == "eager" and not pattern.composed:
             continue
         if pattern.dtype is not None and options.dtype != pattern.dtype:
             continue
