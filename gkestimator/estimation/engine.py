@@ -130,6 +130,7 @@ class Engine:
             conv_precision=conv,
             half=half,
             attention=self.request.attention,
+            amp_norms=self.request.amp_norms,
             unfold_batchnorm=self.request.unfold_batchnorm,
         )
         return Target(gpu=gpu, options=options, dtype=word, note=note)

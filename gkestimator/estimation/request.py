@@ -63,6 +63,11 @@ class EstimateOptions:
         Word(("auto", "fused", "eager")),
         "How attention is launched; auto: as its form in the graph says.",
     )
+    amp_norms: Value[str] = Option(
+        "fp32",
+        Word(("fp32", "half")),
+        "dtype amp: what layer and group normalisations calculate in; torch.autocast's choice is fp32.",
+    )
     unfold_batchnorm: Value[bool] = Option(
         True, Flag(), "torch: run BatchNorms that the exporter folded into convolutions."
     )

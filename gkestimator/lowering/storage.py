@@ -35,7 +35,8 @@ def stored_graph(
     if options.dtype in ("fp16", "bf16"):
         return _Rewriter(half_type(options)).halve(graph)
     if options.dtype == "amp":
-        return _Rewriter(half_type(options)).autocast(graph, groups or {})
+        rewriter = _Rewriter(half_type(options), norms_in_half=options.amp_norms == "half")
+        return rewriter.autocast(graph, groups or {})
     return graph
 
 
@@ -44,8 +45,9 @@ def _values(values: Iterable[Value | None]) -> tuple[Value, ...]:
 
 
 class _Rewriter:
-    def __init__(self, half: DType) -> None:
+    def __init__(self, half: DType, *, norms_in_half: bool = False) -> None:
         self._half = half
+        self._norms_in_half = norms_in_half
         self._tensors: dict[str, Tensor] = {}  # name -> tensor with the element type it is stored in
 
     def halve(self, graph: OperatorGraph) -> OperatorGraph:
@@ -122,6 +124,8 @@ class _Rewriter:
     def _gives_half(self, autocast: str, inputs: tuple[Value | None, ...]) -> bool:
         if autocast == "half":
             return True
+        if autocast == "norm":
+            return self._norms_in_half
         if autocast in ("fp32", "declared"):
             return False
         # Type promotion: the widest tensor decides; tensors without dimensions (scalars) and parameters of

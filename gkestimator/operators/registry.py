@@ -88,8 +88,9 @@ class LoweringOptions:
     ``runtime`` is ``torch`` or ``onnxruntime``; ``dtype`` the effective dtype word (``fp32``, ``tf32``, ``fp16``,
     ``bf16``, ``amp``, ``int8``, ``auto`` is already resolved by the caller: ``matmul_precision`` and
     ``conv_precision`` say what float32 matrix work and convolutions calculate in; ``int8`` is for files that hold
-    quantised operators). ``attention`` is ``auto``, ``fused`` or ``eager``. ``half`` is the half type that ``fp16``, ``bf16``
-    and ``amp`` store activations in, else None. ``unfold_batchnorm`` (torch): convolutions that an exporter folded
+    quantised operators). ``attention`` is ``auto``, ``fused`` or ``eager``. ``half`` is the half type that ``fp16``,
+    ``bf16`` and ``amp`` store activations in, else None. ``amp_norms`` is what normalisations calculate in under
+    ``amp``: ``fp32`` or ``half``. ``unfold_batchnorm`` (torch): convolutions that an exporter folded
     a BatchNorm into run it as a kernel of its own, as the author's model does; False where the model that runs is
     folded as well.
     """
@@ -100,6 +101,7 @@ class LoweringOptions:
     conv_precision: Precision
     half: Precision | None = None
     attention: str = "auto"
+    amp_norms: str = "fp32"
     unfold_batchnorm: bool = True
 
 
