@@ -18,6 +18,7 @@ from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.records import frozen
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering.patterns.activations import (
+    match_addcmul,
     match_clip_swish,
     match_hard_sigmoid_swish,
     match_mish,
@@ -80,6 +81,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(name="hard_sigmoid_swish", anchors=("HardSigmoid",), find=match_hard_sigmoid_swish),
     Pattern(name="clip_swish", anchors=("Clip",), find=match_clip_swish),
     Pattern(name="mish", anchors=("Softplus",), find=match_mish),
+    Pattern(name="addcmul", anchors=("Add",), find=match_addcmul),
     Pattern(name="layer_norm", anchors=("Sqrt",), find=match_layer_norm),
     Pattern(name="rms_norm", anchors=("Sqrt",), find=match_rms_norm),
     Pattern(name="rsqrt", anchors=("Sqrt",), find=match_rsqrt),
