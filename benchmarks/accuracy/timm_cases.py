@@ -29,8 +29,11 @@ FAST_NORM = (
 )  # fmt: skip
 """How names begin of models whose normalisations are classes of timm's own: from torch 1.13 on its table was measured
 with timm's fast norm, which keeps those in half precision where torch.autocast runs them in fp32 (resnet50_gn, NCHW:
-738 ms with torch 1.12, 394 with 1.13). Others call torch's. Read from the source of timm 1.0.8, like the column
+738 ms with torch 1.12, 394 with 1.13). Others call torch's, but for :data:`FAST_IMAGE_NORM`. Read from the source of timm 1.0.8, like the column
 ``attention``; an input, as the framework is."""
+
+FAST_IMAGE_NORM = ("davit", "edgenext", "tiny_vit")
+"""Likewise of models in which only the normalisations of images are timm's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,9 @@ def layouts() -> tuple[str, ...]:
 
 def norms_of(model: str) -> str:
     """Return the value of ``--amp-norms`` that timm's table was measured with."""
-    return "half" if model.startswith(FAST_NORM) else "fp32"
+    if model.startswith(FAST_NORM):
+        return "half"
+    return "images" if model.startswith(FAST_IMAGE_NORM) else "fp32"
 
 
 def timm_cases(shared: Path, bundle: Bundle, graphs: Iterable[TimmGraph]) -> Iterator[TimmCase]:

@@ -65,8 +65,8 @@ class EstimateOptions:
     )
     amp_norms: Value[str] = Option(
         "fp32",
-        Word(("fp32", "half")),
-        "dtype amp: what layer and group normalisations calculate in; torch.autocast's choice is fp32.",
+        Word(("fp32", "half", "images")),
+        "dtype amp: what normalisations calculate in; images: half for those over images, fp32 over tokens.",
     )
     unfold_batchnorm: Value[bool] = Option(
         True, Flag(), "torch: run BatchNorms that the exporter folded into convolutions."

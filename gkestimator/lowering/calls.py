@@ -14,6 +14,7 @@ from gkestimator.core.kernels import Family, Kernel
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
+from gkestimator.lowering.storage import copies_after_casts
 from gkestimator.lowering.torch_layouts import Layouts, Values, folded_batchnorm, folded_bias
 from gkestimator.operators.builders import batchnorm_kernel, elementwise_kernel, tensors_of
 from gkestimator.operators.convolution import conv_kernels, conv_shape, in_channels_last
@@ -272,15 +273,15 @@ class _Lister:
         copied = self._calls.copied
         kernels = draft.kernels
         family = _main_family(kernels)
-        copies = layouts.copies(family, draft.inputs)
+        copies = copies_after_casts(layouts.copies(family, draft.inputs), kernels)
         if family in _CONVOLUTIONS and layouts.channels_last(draft.inputs[0]):
             copied.add(id(kernels))
             kernels = interned(in_channels_last(kernels))
         if copies:
             copied.add(id(kernels))
             head = draft.head
-            if isinstance(head, Match) and head.op_type == "Linear" and len(copies) == len(kernels) == 1:
-                kernels = _bias_apart(kernels[0], head.operator)
+            if isinstance(head, Match) and head.op_type == "Linear" and len(copies) == 1:
+                kernels = (*kernels[:-1], *_bias_apart(kernels[-1], head.operator))
                 draft.host_calls += 1
             kernels = (*copies, *kernels)
             draft.host_calls += len(copies)

@@ -62,13 +62,13 @@ def autocast_to_float(source: Tensor, options: LoweringOptions) -> tuple[Kernels
     return (cast_kernel(source, DType.FLOAT),), wide
 
 
-def autocast_norm(source: Tensor, options: LoweringOptions) -> tuple[Kernels, Tensor]:
+def autocast_norm(source: Tensor, result: Tensor, options: LoweringOptions) -> tuple[Kernels, Tensor]:
     """Return, under ``amp``, the cast of a normalisation's input to what it calculates in, and its result.
 
     torch.autocast makes it float32. Applications that turn autocast off around their normalisations (Apex, timm's fast
-    norm) convert to half instead: ``options.amp_norms``.
+    norm) convert to half instead: the option ``amp_norms``, which has decided about the type of ``result``.
     """
-    if options.amp_norms != "half":
+    if result.dtype is DType.FLOAT:
         return autocast_to_float(source, options)
     casts, (converted,) = autocast_kernels((source,), options)
     return casts, converted
@@ -139,7 +139,7 @@ def layernorm_kernels(
     """Return layer (``layer_norm``) or root-mean-square (``rms_norm``) normalisation from ``axis`` on, with
     autocast's cast.
     """
-    casts, source = autocast_norm(source, options)
+    casts, source = autocast_norm(source, writes[0], options)
     rows, cols = normalised_extent(source.shape, axis)
     if variant == "rms_norm":
         per_element = RMSNORM_FLOPS
@@ -190,7 +190,7 @@ def group_norm(op: Operator, options: LoweringOptions) -> Lowered:
     """Return one kernel whose rows are (sample, group) pairs; instance normalisation has one channel per group."""
     source = input_at(op, 0)
     result = output_at(op)
-    casts, source = autocast_norm(source, options)
+    casts, source = autocast_norm(source, result, options)
     batch = source.shape[0]
     channels = source.shape[1]
     groups = channels

@@ -85,14 +85,14 @@ class LoweringOptions:
 
     Hashable: lowerings are cached by it.
 
-    ``runtime`` is ``torch`` or ``onnxruntime``; ``dtype`` the effective dtype word (``fp32``, ``tf32``, ``fp16``,
-    ``bf16``, ``amp``, ``int8``, ``auto`` is already resolved by the caller: ``matmul_precision`` and
-    ``conv_precision`` say what float32 matrix work and convolutions calculate in; ``int8`` is for files that hold
-    quantised operators). ``attention`` is ``auto``, ``fused`` or ``eager``. ``half`` is the half type that ``fp16``,
-    ``bf16`` and ``amp`` store activations in, else None. ``amp_norms`` is what normalisations calculate in under
-    ``amp``: ``fp32`` or ``half``. ``unfold_batchnorm`` (torch): convolutions that an exporter folded
-    a BatchNorm into run it as a kernel of its own, as the author's model does; False where the model that runs is
-    folded as well.
+    ``runtime`` is ``torch`` or ``onnxruntime``; ``dtype`` the effective dtype word (``fp32``, ``tf32``,
+    ``fp16``, ``bf16``, ``amp``, ``int8``, ``auto`` is already resolved by the caller: ``matmul_precision`` and
+    ``conv_precision`` say what float32 matrix work and convolutions calculate in; ``int8`` is for files that
+    hold quantised operators). ``attention`` is ``auto``, ``fused`` or ``eager``. ``half`` is the half type that
+    ``fp16``, ``bf16`` and ``amp`` store activations in, else None. ``amp_norms`` is what normalisations
+    calculate in under ``amp``: ``fp32``, ``half``, or ``images`` (half over images, fp32 over tokens).
+    ``unfold_batchnorm`` (torch): convolutions that an exporter folded a BatchNorm into run it as a kernel of
+    its own, as the author's model does; False where the model that runs is folded as well.
     """
 
     runtime: str
