@@ -19,7 +19,7 @@ from gkestimator.tables import Requirement
 from gkestimator.training.plan import PLAN
 
 from .kernels import shipped, without_v100_convolutions
-from .timm_cases import GPU, timm_rows
+from .timm_cases import GPU, norms_of, timm_rows
 from .workspace import Workspace
 
 THESIS_VISIBLE_BYTES = 16_144 * 2**20
@@ -192,7 +192,8 @@ def _timm(space: Workspace, bundle: Bundle) -> Iterator[WholeCase]:
         truth = table.get((path.stem, size, "nchw"))
         if truth is None:
             continue
-        for row, roofline_ms, analytical_ms in _rows(path, bundle, [truth.batch], gpus=[GPU], dtype="amp"):
+        options = {"gpus": [GPU], "dtype": "amp", "amp_norms": norms_of(path.stem)}
+        for row, roofline_ms, analytical_ms in _rows(path, bundle, [truth.batch], **options):
             yield _case(
                 "timm",
                 path.stem,

@@ -129,7 +129,8 @@ class Engine:
             matmul_precision=matmul,
             conv_precision=conv,
             half=half,
-            attention=self.request.attention or "fused",
+            attention=self.request.attention,
+            amp_norms=self.request.amp_norms,
             unfold_batchnorm=self.request.unfold_batchnorm,
             layout=self.request.layout,
         )

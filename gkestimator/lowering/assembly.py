@@ -59,7 +59,7 @@ def lower_each(
     graphs = []
     for option in options:
         # What decides about groups and element types; the precisions only decide about kernels.
-        shared = (option.runtime, option.dtype, option.half, option.attention)
+        shared = (option.runtime, option.dtype, option.half, option.attention, option.amp_norms)
         before = made.get(shared)
         if before is None:
             groups = None

@@ -14,6 +14,7 @@ from gkestimator.core.kernels import Family, Kernel
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
+from gkestimator.lowering.storage import copies_after_casts
 from gkestimator.lowering.torch_layouts import Layouts, Values, folded_batchnorm, folded_bias
 from gkestimator.operators.builders import batchnorm_kernel, elementwise_kernel, tensors_of
 from gkestimator.operators.convolution import conv_kernels, conv_shape, in_channels_last
@@ -276,15 +277,15 @@ class _Lister:
         copied = self._calls.copied
         kernels = draft.kernels
         family = _main_family(kernels)
-        copies = layouts.copies(family, draft.inputs)
+        copies = copies_after_casts(layouts.copies(family, draft.inputs), kernels)
         if layouts.runs_in_channels_last(family, draft.inputs[0]):
             copied.add(id(kernels))
             kernels = interned(in_channels_last(kernels))
         if copies:
             copied.add(id(kernels))
             head = draft.head
-            if isinstance(head, Match) and head.op_type == "Linear" and len(copies) == len(kernels) == 1:
-                kernels = _bias_apart(kernels[0], head.operator)
+            if isinstance(head, Match) and head.op_type == "Linear" and len(copies) == 1:
+                kernels = (*kernels[:-1], *_bias_apart(kernels[-1], head.operator))
                 draft.host_calls += 1
             kernels = (*copies, *kernels)
             draft.host_calls += len(copies)
@@ -311,7 +312,7 @@ class _Lister:
             host_calls += _casts(kernels)
         layouts = self._layouts
         if self._channels_last or layouts.strided((source,)):
-            copies = layouts.copies(Family.CONV, (source,))
+            copies = copies_after_casts(layouts.copies(Family.CONV, (source,)), kernels)
             layouts.result(Family.CONV, False, op.inputs, op.outputs)
             if layouts.runs_in_channels_last(Family.CONV, source):
                 calls.copied.add(id(kernels))

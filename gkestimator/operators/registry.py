@@ -85,14 +85,15 @@ class LoweringOptions:
 
     Hashable: lowerings are cached by it.
 
-    ``runtime`` is ``torch`` or ``onnxruntime``; ``dtype`` the effective dtype word (``fp32``, ``tf32``, ``fp16``,
-    ``bf16``, ``amp``, ``int8``, ``auto`` is already resolved by the caller: ``matmul_precision`` and
-    ``conv_precision`` say what float32 matrix work and convolutions calculate in; ``int8`` is for files that hold
-    quantised operators). ``attention`` is ``fused`` or ``eager``. ``half`` is the half type that ``fp16``, ``bf16``
-    and ``amp`` store activations in, else None. ``unfold_batchnorm`` (torch): convolutions that an exporter folded
-    a BatchNorm into run it as a kernel of its own, as the author's model does; False where the model that runs is
-    folded as well. ``layout`` (torch) is ``nchw`` or ``nhwc``: how the program stores images and the weights of
-    convolutions.
+    ``runtime`` is ``torch`` or ``onnxruntime``; ``dtype`` the effective dtype word (``fp32``, ``tf32``,
+    ``fp16``, ``bf16``, ``amp``, ``int8``, ``auto`` is already resolved by the caller: ``matmul_precision`` and
+    ``conv_precision`` say what float32 matrix work and convolutions calculate in; ``int8`` is for files that
+    hold quantised operators). ``attention`` is ``auto``, ``fused`` or ``eager``. ``half`` is the half type that
+    ``fp16``, ``bf16`` and ``amp`` store activations in, else None. ``amp_norms`` is what normalisations
+    calculate in under ``amp``: ``fp32``, ``half``, or ``images`` (half over images, fp32 over tokens).
+    ``unfold_batchnorm`` (torch): convolutions that an exporter folded a BatchNorm into run it as a kernel of
+    its own, as the author's model does; False where the model that runs is folded as well.
+    ``layout`` (torch) is ``nchw`` or ``nhwc``: how the program stores images and the weights of convolutions.
     """
 
     runtime: str
@@ -100,7 +101,8 @@ class LoweringOptions:
     matmul_precision: Precision
     conv_precision: Precision
     half: Precision | None = None
-    attention: str = "fused"
+    attention: str = "auto"
+    amp_norms: str = "fp32"
     unfold_batchnorm: bool = True
     layout: str = "nchw"
 

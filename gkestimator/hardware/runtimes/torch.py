@@ -24,6 +24,7 @@ TORCH = RuntimeTraits(
             "layer_norm",
             "rms_norm",
             "rsqrt",
+            "addcmul",
             "group_norm",
             "linear",
         }
