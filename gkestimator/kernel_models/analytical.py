@@ -9,6 +9,7 @@ from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.launch import SCATTERED, matrix_tiles
 from gkestimator.kernel_models.roofline import roofline
+from gkestimator.kernel_models.sustained import HBM_CHIPS, sustained_bytes_per_s
 
 KERNEL_LATENCY_US = 1.5
 """What a kernel costs on the GPU beyond its traffic: launch by the front end, block scheduling, draining.
@@ -81,15 +82,17 @@ def streaming_fraction(gpu: GpuSpec) -> float:
     """Return the share of the nominal DRAM bandwidth that streaming kernels reach.
 
     Measured on NeuSight's elementwise rows: V100 0.87-0.90, A100 0.84, P100 0.74, T4 and P4 0.75. HBM2 since
-    Volta is taken as 0.87 up to compute capability 7.0 and 0.85 above; Pascal and GDDR parts without a large
-    L2 0.75; Ada and Blackwell GDDR parts, whose L2 holds 32 MiB or more, 0.85.
+    Volta is taken as 0.87 up to compute capability 7.0 and 0.85 above; Pascal and GDDR parts up to Turing 0.75;
+    GDDR of later ones as :func:`sustained_bytes_per_s` says.
     """
-    major, minor = gpu.compute_capability
-    if major < 7 or (major, minor) == (7, 5):
+    capability = tuple(gpu.compute_capability)
+    if capability[0] < 7 or capability == (7, 5):
         return 0.75
-    if (major, minor) == (7, 0):
+    if capability == (7, 0):
         return 0.87
-    return 0.85
+    if capability in HBM_CHIPS:
+        return 0.85
+    return sustained_bytes_per_s(gpu) / gpu.dram_bytes_per_s
 
 
 def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> Array:

@@ -31,7 +31,7 @@ from gkestimator.kernel_models.features.tensor_cores import (
 from gkestimator.kernel_models.sustained import sustained_bytes_per_s
 from gkestimator.kernel_models.tiles import pieces
 
-CONVOLUTION_CONSTANTS = TensorConstants(tile_cycles=570.0, dram=1.05, overlap=1.7)
+CONVOLUTION_CONSTANTS = TensorConstants(tile_cycles=570.0, dram=1.0, overlap=1.7)
 CHANNELS_LAST = "channels_last"
 """The variant of a convolution whose image lies in NHWC."""
 # What a byte of image or result in NCHW costs beyond its one pass, in passes at the sustained bandwidth. Transposing
