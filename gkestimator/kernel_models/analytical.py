@@ -37,14 +37,21 @@ class _Efficiency:
 
 
 # Memory: streaming kernels reach 84-90 % of nominal bandwidth on HBM2 GPUs (0.87 is the V100's, NeuSight
-# rows) and about 75 % on GDDR; `streaming_fraction` says which. Below it, relative to streaming: pooling
-# reads overlapping windows through the caches at about 0.3 of it (fitted on whole convolution networks);
-# transposing copies, gathers and reductions lose to strides, sectors and tails; scatter reads, modifies and
-# writes; a radix sort passes keys eight times. Compute: direct depthwise kernels reach 8 % of the FP32 peak,
-# matrix libraries 90 % of a full wave.
-_CHANNELS_LAST_DEPTHWISE = 2.0
-"""How much faster cuDNN's depthwise kernels for NHWC are than direct ones for NCHW: their loads are vectors of
-channels. Fitted on convnext_tiny (RTX 3090, development group)."""
+# rows) and about 75 % on GDDR; `streaming_fraction` says which. Below it, relative to streaming: transposing
+# copies, gathers and reductions lose to strides, sectors and tails; scatter reads, modifies and writes; a radix
+# sort passes keys eight times. Compute: direct depthwise kernels reach 8 % of the FP32 peak, matrix libraries
+# 90 % of a full wave. What is said of layouts below was fitted on timm's development networks
+# (benchmarks/layouts.py).
+_CHANNELS_LAST_DEPTHWISE = {True: 3.5, False: 2.0}
+"""How much faster cuDNN's depthwise kernels for NHWC are than direct ones for NCHW, by whether the window is one that it
+has a kernel for (up to 5 x 5): their loads are vectors of channels."""
+_LARGEST_OWN_WINDOW = 25
+_HALF_DEPTHWISE_MEMORY = {True: 0.60, False: 0.55}
+"""Share of streaming that half-precision depthwise kernels reach, in NHWC and NCHW: in NCHW a thread loads 2 bytes."""
+_POOL_LOADS_PER_CLOCK = 2.3
+"""Window elements that an SM reads through its caches per clock."""
+_RELAYING_COPY = 0.45
+"""Share of streaming where an image is copied from one layout into the other: one side's accesses are strided."""
 _DEFAULT = _Efficiency(memory=1.0, compute=0.5)
 _EFFICIENCY = {
     Family.LINEAR: _Efficiency(memory=0.9, compute=0.9),
@@ -56,7 +63,7 @@ _EFFICIENCY = {
     Family.DEPTHWISE: _Efficiency(memory=1.0, compute=0.08),
     Family.SOFTMAX: _Efficiency(memory=0.9, compute=0.5),
     Family.LAYERNORM: _Efficiency(memory=0.9, compute=0.5),
-    Family.POOLING: _Efficiency(memory=0.3, compute=0.5),
+    Family.POOLING: _Efficiency(memory=0.72, compute=0.5),
     Family.REDUCTION: _Efficiency(memory=0.8, compute=0.5),
     Family.COPY: _Efficiency(memory=0.8, compute=0.5),
     Family.GATHER: _Efficiency(memory=0.7, compute=0.5),
@@ -116,15 +123,37 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> Array:
             compute = compute * matrix_tiles(part, gpu).slowdown
         elif family == Family.COPY:
             reached[part.variant == "cast"] = 1.0  # an elementwise kernel: nothing is rearranged
+            reached[part.variant == "contiguous"] = _RELAYING_COPY
         elif family == Family.DEPTHWISE:
-            # Bound by loads, which are as many in half precision, so its vector rate does not matter.
-            wide = part.columns["flops"] / gpu.vector("fp32") * 1e6 / efficiency.compute
-            compute = np.where(part.variant == "channels_last", wide / _CHANNELS_LAST_DEPTHWISE, wide)
-        memory = roof.memory_us[mask] * efficiency.passes / (reached * streaming)
+            compute, reached = _depthwise(part, gpu, efficiency)
+        moved_us = roof.memory_us[mask]
+        if family == Family.POOLING:
+            compute = _window_loads_us(part, gpu)
+            moved_us = moved_us + part.columns["workspace_bytes"] / gpu.dram_bytes_per_s * 1e6  # indices
+        memory = moved_us * efficiency.passes / (reached * streaming)
         if family == Family.GATHER:
             memory = np.maximum(memory, _scattered_us(part, gpu))
         result[mask] = np.maximum(compute, memory) + KERNEL_LATENCY_US
     return result
+
+
+def _depthwise(part: KernelTable, gpu: GpuSpec, efficiency: _Efficiency) -> tuple[Array, Array]:
+    """Return microseconds of the loads of depthwise convolutions, and the share of streaming that they reach."""
+    # Bound by loads, which are as many in half precision, so its vector rate does not matter.
+    wide = part.columns["flops"] / gpu.vector("fp32") * 1e6 / efficiency.compute
+    last = part.variant == "channels_last"
+    window = part.size("conv_kernel_h") * part.size("conv_kernel_w")
+    own = window <= _LARGEST_OWN_WINDOW
+    faster = np.where(own, _CHANNELS_LAST_DEPTHWISE[True], _CHANNELS_LAST_DEPTHWISE[False])
+    half = np.where(last, _HALF_DEPTHWISE_MEMORY[True], _HALF_DEPTHWISE_MEMORY[False])
+    narrow = part.columns["element_bytes"] < 4
+    return np.where(last, wide / faster, wide), np.where(narrow, half, efficiency.memory)
+
+
+def _window_loads_us(pools: KernelTable, gpu: GpuSpec) -> Array:
+    """Return microseconds of reading every window of a pooling through the caches."""
+    loads = pools.size("rows") * pools.size("cols")
+    return np.asarray(loads / (_POOL_LOADS_PER_CLOCK * gpu.sms * gpu.boost_clock_mhz))
 
 
 def analytical_half_width(table: KernelTable) -> Array:
