@@ -43,8 +43,8 @@ class _Efficiency:
 # 90 % of a full wave. What is said of layouts below was fitted on timm's development networks
 # (benchmarks/layouts.py).
 _CHANNELS_LAST_DEPTHWISE = {True: 3.5, False: 2.0}
-"""How much faster cuDNN's depthwise kernels for NHWC are than direct ones for NCHW, by whether the window is one that it
-has a kernel for (up to 5 x 5): their loads are vectors of channels."""
+"""How much faster cuDNN's depthwise kernels for NHWC are than direct ones for NCHW, by whether the window is one that
+it has a kernel for (up to 5 x 5): their loads are vectors of channels."""
 _LARGEST_OWN_WINDOW = 25
 _HALF_DEPTHWISE_MEMORY = {True: 0.60, False: 0.55}
 """Share of streaming that half-precision depthwise kernels reach, in NHWC and NCHW: in NCHW a thread loads 2 bytes."""
