@@ -86,12 +86,13 @@ class ConvShape:
 class Kernel:
     """One kernel launch: exact counts, no GPU in them yet.
 
-    ``name`` is what ``--kernels`` prints (``linear``, ``elementwise.add``); ``variant`` the operator inside its family
-    (``add``, ``relu``, ``max_pool``; exact keys for features). ``read_bytes`` and ``write_bytes`` are the compulsory
-    traffic (each operand once), ``weight_bytes`` the part of ``read_bytes`` that is weights. ``flops`` counts a
-    multiply-add as two. ``rows`` x ``cols``: independent rows of the reduced or normalised extent (elementwise and
-    copies: rows = output elements, cols = 1). ``element_bytes`` is the size of one output element, ``inputs`` the
-    number of tensor operands read. ``workspace_bytes`` is scratch memory held during the launch.
+    ``name`` is what ``--kernels`` prints (``linear``, ``elementwise.add``); ``variant`` the operator inside its
+    family (``add``, ``relu``, ``max_pool``; exact keys for features). ``read_bytes`` and ``write_bytes`` are
+    the compulsory traffic (each operand once), ``weight_bytes`` the part of ``read_bytes`` that is weights.
+    ``flops`` counts a multiply-add as two. ``rows`` x ``cols``: independent rows of the reduced or normalised
+    extent (elementwise and copies: rows = output elements, cols = 1, but for copies that fetch more from L2
+    than they read: how many times). ``element_bytes`` is the size of one output element, ``inputs`` the number
+    of tensor operands read. ``workspace_bytes`` is scratch memory held during the launch.
     """
 
     name: str

@@ -9,7 +9,7 @@ from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.launch import SCATTERED, matrix_tiles
 from gkestimator.kernel_models.roofline import roofline
-from gkestimator.kernel_models.sustained import HBM_CHIPS, sustained_bytes_per_s
+from gkestimator.kernel_models.sustained import HBM_CHIPS, l2_bytes_per_s, sustained_bytes_per_s
 
 KERNEL_LATENCY_US = 1.5
 """What a kernel costs on the GPU beyond its traffic: launch by the front end, block scheduling, draining.
@@ -50,8 +50,6 @@ _HALF_DEPTHWISE_MEMORY = {True: 0.60, False: 0.55}
 """Share of streaming that half-precision depthwise kernels reach, in NHWC and NCHW: in NCHW a thread loads 2 bytes."""
 _POOL_LOADS_PER_CLOCK = 2.3
 """Window elements that an SM reads through its caches per clock."""
-_RELAYING_COPY = 0.45
-"""Share of streaming where an image is copied from one layout into the other: one side's accesses are strided."""
 _DEFAULT = _Efficiency(memory=1.0, compute=0.5)
 _EFFICIENCY = {
     Family.LINEAR: _Efficiency(memory=0.9, compute=0.9),
@@ -123,7 +121,6 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> Array:
             compute = compute * matrix_tiles(part, gpu).slowdown
         elif family == Family.COPY:
             reached[part.variant == "cast"] = 1.0  # an elementwise kernel: nothing is rearranged
-            reached[part.variant == "contiguous"] = _RELAYING_COPY
         elif family == Family.DEPTHWISE:
             compute, reached = _depthwise(part, gpu, efficiency)
         moved_us = roof.memory_us[mask]
@@ -133,6 +130,9 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> Array:
         memory = moved_us * efficiency.passes / (reached * streaming)
         if family == Family.GATHER:
             memory = np.maximum(memory, _scattered_us(part, gpu))
+        elif family == Family.COPY:
+            fetched = part.columns["read_bytes"] * part.columns["cols"]
+            memory = np.maximum(memory, fetched / l2_bytes_per_s(gpu) * 1e6)
         result[mask] = np.maximum(compute, memory) + KERNEL_LATENCY_US
     return result
 

@@ -182,6 +182,7 @@ def copies_after_casts(copies: Kernels, kernels: Kernels) -> Kernels:
                 copy,
                 precision=cast.precision,
                 element_bytes=cast.element_bytes,
+                cols=max(1, round(copy.cols / narrowed)),
                 read_bytes=round(copy.read_bytes * narrowed),
                 write_bytes=round(copy.write_bytes * narrowed),
                 weight_bytes=round(copy.weight_bytes * narrowed),

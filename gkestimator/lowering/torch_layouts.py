@@ -21,6 +21,7 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.lowering import strides as st
+from gkestimator.lowering.sectors import fetched_per_byte
 from gkestimator.operators.builders import int_of, ints_of, operator_axis, optional_input, optional_output
 from gkestimator.operators.records import traits_of
 from gkestimator.operators.registry import Shape, element_precision
@@ -87,9 +88,9 @@ def _rewritten(op: Operator) -> bool:
 
 
 @lru_cache(maxsize=65_536)
-def contiguous_copy(dtype: DType, shape: Shape, stored: int, weight: bool) -> Kernel:
+def contiguous_copy(dtype: DType, shape: Shape, stored: int, weight: bool, fetched: int = 1) -> Kernel:
     """Return the kernel of ``Tensor.contiguous()``, which reads the ``stored`` distinct elements behind the view,
-    writes them all.
+    writes them all. ``fetched``: bytes that come from L2 for each that is read.
     """
     elements = math.prod(shape)
     read = dtype.nbytes(min(stored, elements))
@@ -107,6 +108,7 @@ def contiguous_copy(dtype: DType, shape: Shape, stored: int, weight: bool) -> Ke
         write_bytes=dtype.nbytes(elements),
         weight_bytes=weight_bytes,
         rows=elements,
+        cols=fetched,
         element_bytes=dtype.bits / 8,
     )
 
@@ -216,14 +218,18 @@ class Layouts:
         if isinstance(value, Tensor) and len(value.shape) == IMAGE_DIMENSIONS:
             self._dense(value, (0, 2, 3, 1))
 
-    def copy_of(self, tensor: Tensor) -> Kernel:
-        """Return the kernel that makes ``tensor`` contiguous."""
+    def copy_of(self, tensor: Tensor, *, channels_last: bool = False) -> Kernel:
+        """Return the kernel that makes ``tensor`` contiguous, or an image in NHWC."""
         strides = self.of(tensor)
         stored = 1
         for size, stride in zip(tensor.shape, strides, strict=True):
             if stride != 0:
                 stored *= size
-        return contiguous_copy(tensor.dtype, tensor.shape, stored, tensor.is_weight)
+        dims = tuple(range(len(tensor.shape)))
+        if channels_last:
+            dims = (0, *dims[2:], 1)
+        fetched = fetched_per_byte(tensor.shape, strides, max(1, tensor.dtype.bits // 8), dims)
+        return contiguous_copy(tensor.dtype, tensor.shape, stored, tensor.is_weight, fetched)
 
     def view(self, op: Operator) -> Kernel | None:
         """Follow a view operator; the copy kernel where it cannot stay a view."""
@@ -255,7 +261,7 @@ class Layouts:
                 continue
             if index == 0 and self.runs_in_channels_last(family, value):
                 if not st.channels_last(value.shape, self.of(value)):
-                    kernels.append(self.copy_of(value))
+                    kernels.append(self.copy_of(value, channels_last=True))
             elif value.name in self.strides and not self._accepts(family, index, value):
                 kernels.append(self.copy_of(value))
         return tuple(kernels)

@@ -115,25 +115,6 @@ def test_vectors_of_channels_make_depthwise_kernels_faster() -> None:
     assert last < 0.7 * first
 
 
-def copy(variant: str) -> Kernel:
-    return Kernel(
-        name=f"copy.{variant}",
-        family=Family.COPY,
-        variant=variant,
-        precision=Precision.FP16,
-        flops=0,
-        read_bytes=1 << 30,
-        write_bytes=1 << 30,
-    )
-
-
-def test_a_copy_into_another_layout_is_slower_than_a_conversion_of_types() -> None:
-    strided, streamed = analytical_duration_us(
-        KernelTable.from_kernels([copy("contiguous"), copy("cast")]), GPU
-    )
-    assert strided > 2 * streamed
-
-
 def test_pooling_writes_its_indices_and_reads_whole_windows() -> None:
     def pool(window: int, workspace: int) -> Kernel:
         return Kernel(
