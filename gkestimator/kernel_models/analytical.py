@@ -42,12 +42,17 @@ class _Efficiency:
 # sort passes keys eight times. Compute: direct depthwise kernels reach 8 % of the FP32 peak, matrix libraries
 # 90 % of a full wave. What is said of layouts below was fitted on timm's development networks
 # (benchmarks/layouts.py).
-_CHANNELS_LAST_DEPTHWISE = {True: 3.5, False: 2.0}
+_CHANNELS_LAST_DEPTHWISE = {True: 3.5, False: 1.5}
 """How much faster cuDNN's depthwise kernels for NHWC are than direct ones for NCHW, by whether the window is one that
 it has a kernel for (up to 5 x 5): their loads are vectors of channels."""
 _LARGEST_OWN_WINDOW = 25
 _HALF_DEPTHWISE_MEMORY = {True: 0.60, False: 0.55}
 """Share of streaming that half-precision depthwise kernels reach, in NHWC and NCHW: in NCHW a thread loads 2 bytes."""
+_HALF_DEPTHWISE_SPEED = 1.3
+"""Speed of half-precision depthwise kernels bound by their loads, relative to FP32."""
+_HALF_COPY = 0.58
+_BY_ELEMENT = ("contiguous", "concat")
+"""Copies whose threads move one element at a time: of half floats a warp's access is 64 bytes."""
 _POOL_LOADS_PER_CLOCK = 2.3
 """Window elements that an SM reads through its caches per clock."""
 _DEFAULT = _Efficiency(memory=1.0, compute=0.5)
@@ -120,7 +125,7 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> Array:
         if family in _TILED:
             compute = compute * matrix_tiles(part, gpu).slowdown
         elif family == Family.COPY:
-            reached[part.variant == "cast"] = 1.0  # an elementwise kernel: nothing is rearranged
+            reached = _copying(part, efficiency)
         elif family == Family.DEPTHWISE:
             compute, reached = _depthwise(part, gpu, efficiency)
         moved_us = roof.memory_us[mask]
@@ -137,6 +142,13 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> Array:
     return result
 
 
+def _copying(part: KernelTable, efficiency: _Efficiency) -> Array:
+    """Return the share of streaming that copies reach; a conversion is an elementwise kernel and rearranges nothing."""
+    narrow = (part.columns["element_bytes"] < 4) & np.isin(part.variant.astype(str), _BY_ELEMENT)
+    reached = np.where(narrow, _HALF_COPY, efficiency.memory)
+    return np.where(part.variant == "cast", 1.0, reached)
+
+
 def _depthwise(part: KernelTable, gpu: GpuSpec, efficiency: _Efficiency) -> tuple[Array, Array]:
     """Return microseconds of the loads of depthwise convolutions, and the share of streaming that they reach."""
     # Bound by loads, which are as many in half precision, so its vector rate does not matter.
@@ -147,7 +159,8 @@ def _depthwise(part: KernelTable, gpu: GpuSpec, efficiency: _Efficiency) -> tupl
     faster = np.where(own, _CHANNELS_LAST_DEPTHWISE[True], _CHANNELS_LAST_DEPTHWISE[False])
     half = np.where(last, _HALF_DEPTHWISE_MEMORY[True], _HALF_DEPTHWISE_MEMORY[False])
     narrow = part.columns["element_bytes"] < 4
-    return np.where(last, wide / faster, wide), np.where(narrow, half, efficiency.memory)
+    direct = np.where(narrow, wide / _HALF_DEPTHWISE_SPEED, wide)
+    return np.where(last, wide / faster, direct), np.where(narrow, half, efficiency.memory)
 
 
 def _window_loads_us(pools: KernelTable, gpu: GpuSpec) -> Array:
