@@ -59,7 +59,14 @@ def lower_each(
     graphs = []
     for option in options:
         # What decides about groups and element types; the precisions only decide about kernels.
-        shared = (option.runtime, option.dtype, option.half, option.attention, option.amp_norms, option.layout)
+        shared = (
+            option.runtime,
+            option.dtype,
+            option.half,
+            option.attention,
+            option.amp_norms,
+            option.layout,
+        )
         before = made.get(shared)
         if before is None:
             groups = None
