@@ -9,6 +9,7 @@ from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.launch import SCATTERED, matrix_tiles
 from gkestimator.kernel_models.roofline import roofline
+from gkestimator.kernel_models.row_issue import row_issue_us
 from gkestimator.kernel_models.sustained import HBM_CHIPS, l2_bytes_per_s, sustained_bytes_per_s
 
 KERNEL_LATENCY_US = 1.5
@@ -135,6 +136,8 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> Array:
         memory = moved_us * efficiency.passes / (reached * streaming)
         if family == Family.GATHER:
             memory = np.maximum(memory, _scattered_us(part, gpu))
+        elif family == Family.LAYERNORM:
+            memory = np.maximum(memory, row_issue_us(part, gpu))
         elif family == Family.COPY:
             fetched = part.columns["read_bytes"] * part.columns["cols"]
             memory = np.maximum(memory, fetched / l2_bytes_per_s(gpu) * 1e6)

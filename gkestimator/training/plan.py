@@ -164,6 +164,7 @@ PLAN: tuple[ModelPlan, ...] = (
     ModelPlan(
         name="layernorm",
         features="layernorm",
+        anchor="attainable",
         trains=_pairs("layernorm", ("fp32",)),
         covers=_pairs("layernorm", ("fp16", "bf16")),
     ),
