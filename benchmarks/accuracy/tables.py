@@ -15,6 +15,7 @@ from .figures import (
     TRAIN,
     Line,
     interval_rows,
+    kernel_intervals,
     latency_errors,
     mean_over_gpus,
     memory_errors,
@@ -22,6 +23,8 @@ from .figures import (
     whole_interval_rows,
 )
 from .kernels import gpu_cases, label_column
+from .lines import Expected
+from .sections import section_expected
 from .whole import WholeCase, whole_cases
 from .workspace import Workspace
 
@@ -62,6 +65,71 @@ def bars(found: Sequence[Line]) -> list[str]:
         ],
         text=4,
     )
+
+
+_WHOLE_WORDS = {
+    "ethz": ("whole models, FP32, PyTorch", "V100 (kernels trained on)"),
+    "timm": ("whole models, AMP, PyTorch", "RTX 3090 (never trained on)"),
+}
+
+
+def expected(space: Workspace) -> list[str]:
+    """Return the first page's table: what was estimated, where, how many cases, how far off, how often inside."""
+    rows = [*_expected_models(space), *section_expected(space), *_expected_kernels(space)]
+    head = ("estimated", "on", "cases", "median error", "mean", "roofline's median", "inside the interval")
+    cells = []
+    for row in rows:
+        figures = (row.median, row.mean, row.roofline, row.inside)
+        cells.append((row.what, row.where, f"{row.cases:,}", *(_percent(value) for value in figures)))
+    return markdown(head, cells, text=2)
+
+
+def _percent(value: float | None) -> str:
+    text = number(value)
+    if text == "–":
+        return text
+    return f"{text} %"
+
+
+def _expected_models(space: Workspace) -> Iterator[Expected]:
+    """Yield a row for each table of whole models, the report group alone."""
+    whole = [case for case in whole_cases(space, "whole") if case.group == "report"]
+    for table, (what, where) in _WHOLE_WORDS.items():
+        cases = [case for case in whole if case.table == table]
+        if not cases:
+            continue
+        errors = latency_errors(cases)
+        held = [case.low_ms <= case.measured_ms <= case.high_ms for case in cases]
+        yield Expected(
+            what=f"{what}: {len({case.model for case in cases})} models",
+            where=where,
+            cases=len(cases),
+            median=float(np.median(errors)),
+            mean=float(errors.mean()),
+            roofline=float(np.median(latency_errors(cases, "roofline_ms"))),
+            inside=100 * float(np.mean(held)),
+        )
+
+
+def _expected_kernels(space: Workspace) -> Iterator[Expected]:
+    """Yield a row for single kernels at new shapes, and one on new GPUs."""
+    for what, cases in (
+        ("single kernels, new shapes", space.cases("shapes")),
+        ("single kernels, new GPU", gpu_cases(space)),
+    ):
+        if cases is None:
+            continue
+        errors = cases.errors_pct()
+        intervals = kernel_intervals(cases)
+        yield Expected(
+            what=what,
+            where=f"{len(np.unique(cases.gpu))} GPUs",
+            cases=len(cases),
+            median=float(np.median(errors)),
+            mean=float(errors.mean()),
+            roofline=float(np.median(cases.errors_pct("roofline"))),
+            inside=None if intervals is None else intervals.inside_pct,
+        )
 
 
 def summary(space: Workspace) -> list[str]:

@@ -85,7 +85,8 @@ class BundleModel:
     ``high``: the range of every feature in training. ``chips``: those of the training GPUs. ``factors``: per
     size class of the prediction, the 90 % quantile of |log error| over the scale that the model's
     :class:`Uncertainty` gives, for rows inside the training range; ``beyond``: the 90 % quantile of |log error|
-    of kernels larger than any trained on.
+    of kernels larger than any trained on. ``bandwidths``: DRAM bytes/s of the boards of each of ``chips``; empty in
+    bundles that do not tell.
     """
 
     name: str
@@ -101,6 +102,7 @@ class BundleModel:
     path: Path
     scope: str = "seen"
     anchor: str = "roofline"
+    bandwidths: tuple[tuple[float, ...], ...] = ()
     _fitted: tuple[Stack, Uncertainty] | None = field(default=None, repr=False)
 
     @property
@@ -119,8 +121,27 @@ class BundleModel:
     def knows_chip(self, gpu: GpuSpec) -> bool:
         """Return whether a GPU of the same compute capability and, within 10 %, as many SMs was trained on; of models
         of half-precision matrix work, within 10 % of the same matrix rate too."""
-        matrix = any(f in MATRIX_FAMILIES and p in _HALF for f, p in self.trains)
+        matrix = self._of_half_matrices()
         return any(same_chip(chip, chip_of(gpu), matrix=matrix) for chip in self.chips)
+
+    def other_bandwidth(self, gpu: GpuSpec) -> float:
+        """Return how far the DRAM bandwidth of ``gpu`` lies from the nearest measured board of its chip, as
+        |log ratio|.
+
+        0 where such a board was measured, and for chips that were not measured at all: those have intervals of
+        their own.
+        """
+        matrix = self._of_half_matrices()
+        known: list[float] = []
+        for chip, bandwidths in zip(self.chips, self.bandwidths, strict=False):
+            if same_chip(chip, chip_of(gpu), matrix=matrix):
+                known += bandwidths
+        if not known:
+            return 0.0
+        return min(abs(float(np.log(gpu.dram_bytes_per_s / bandwidth))) for bandwidth in known)
+
+    def _of_half_matrices(self) -> bool:
+        return any(family in MATRIX_FAMILIES and precision in _HALF for family, precision in self.trains)
 
     def within(self, table: KernelTable, matrix: Array) -> Array:
         """Return the rows inside the training range, whatever the GPU: trained (family, precision), every feature
@@ -150,6 +171,10 @@ class BundleModel:
         scale = uncertainty.scale(uncertainty_columns(matrix, ratio, disagreement, anchor))
         width = np.asarray(self.factors)[np.searchsorted(SIZE_EDGES_US, result)] * scale
         width = np.where(within, width, np.maximum(width, self.beyond))
+        # A sibling board has other memory. Estimates give its kernels the whole difference; caches and rows that are
+        # too small to fill the memory may leave them as they are on the board that was measured.
+        of_memory = roof.memory_us / np.maximum(roof.memory_us + roof.compute_us, 1e-9)
+        width = np.hypot(width, of_memory * self.other_bandwidth(gpu))
         trained = is_pair_of(table, self.trains)
         width = np.where(trained, width, np.maximum(width, BORROWED))
         result = np.maximum(result, roof.compute_us * _least_of_peak(table))
@@ -246,6 +271,9 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         raise BundleError(
             f"{in_ranges}: model {name}: chips is no list of [major, minor, SMs, FLOPs per clock and SM]"
         )
+    bandwidths = limits.get("dram_bytes_per_s", [])
+    if not is_list(bandwidths, _is_bandwidths) or len(bandwidths) not in (0, len(chips)):
+        raise BundleError(f"{in_ranges}: model {name}: dram_bytes_per_s is no list of bytes/s for each of chips")
     in_quantiles = folder / "quantiles.json"
     widths = _object(quantiles.get(name))
     factors = widths.get("factors")
@@ -265,7 +293,12 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         path=folder / f"{name}.npz",
         scope=scope,
         anchor=anchor,
+        bandwidths=tuple(tuple(float(rate) for rate in rates) for rates in bandwidths),
     )
+
+
+def _is_bandwidths(value: object) -> bool:
+    return is_list(value, lambda rate: is_number(rate, 1e6, 1e15), least=1, most=64)
 
 
 def _object(value: Any) -> Document:

@@ -142,12 +142,12 @@ def _reaches(program: LaunchProgram, predictions: KernelPredictions, duration: A
     if detail is None:
         up = widen(spans, row, half_width, in_range) * half_width
         return up, up
-    # Measured alone: what a model adds to one kernel it adds to all of them.
+    # Measured alone: what a model adds to one kernel it adds to all of them. The machine is the one that was measured.
     alone = in_range & ~detail.may_be_slower[row]
-    up = widen(spans, row, half_width, alone) * half_width
+    up = widen(spans, row, half_width, alone, machine=0.0) * half_width
     lowest = np.maximum(predictions.low_us[row], 1e-9)
     lower = np.where(duration > 0, np.log(known / lowest), 0.0)
-    return widen(spans, row, lower, in_range) * lower, up
+    return widen(spans, row, lower, in_range, machine=0.0) * lower, up
 
 
 def _no_faster_than_full(total: float, spans: Array, sm_util: Array, streams: int) -> float:
