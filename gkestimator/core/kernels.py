@@ -100,8 +100,8 @@ class Kernel:
     (``add``, ``relu``, ``max_pool``; exact keys for features). ``read_bytes`` and ``write_bytes`` are the compulsory
     traffic (each operand once), ``weight_bytes`` the part of ``read_bytes`` that is weights. ``flops`` counts a
     multiply-add as two. ``rows`` x ``cols``: independent rows of the reduced or normalised extent (elementwise and
-    copies: rows = output elements, cols = 1). ``element_bytes`` is the size of one output element, ``inputs`` the
-    number of tensor operands read. ``workspace_bytes`` is scratch memory held during the launch.
+    copies: rows = output elements, cols = 1, but for copies that fetch more from L2 than they read: how many times).
+    ``element_bytes`` is the size of one output element, ``inputs`` the number of tensor operands read. ``workspace_bytes`` is scratch memory held during the launch.
     ``sequences``: of attention, the samples that attend to themselves alone (the rest of ``gemm.batch`` are heads).
     """
 

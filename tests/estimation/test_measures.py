@@ -53,7 +53,9 @@ def test_errors_of_many_trained_kernels_average_out_but_not_wholly() -> None:
     many = widen(spans, rows, half, inside, common_share=0.25, structure=0.0, machine=0.0)
     assert many == pytest.approx(np.sqrt(0.25 + 0.75 / 100))
     # One kernel a hundred times, or kernels outside of the training range, do not average out.
-    assert widen(spans, np.zeros(100, dtype=int), half, inside, structure=0.0, machine=0.0) == pytest.approx(1)
+    assert widen(spans, np.zeros(100, dtype=int), half, inside, structure=0.0, machine=0.0) == pytest.approx(
+        1
+    )
     assert widen(spans, rows, half, ~inside, structure=0.0, machine=0.0) == pytest.approx(1)
     assert widen(spans, rows, half, inside, common_share=0.0, structure=0.3, machine=0.0) == pytest.approx(
         np.hypot(0.02, 0.3) / 0.2

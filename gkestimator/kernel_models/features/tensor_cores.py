@@ -231,23 +231,30 @@ def tensor_core_us(table: KernelTable, gpu: GpuSpec, constants: TensorConstants 
     """
     result = np.empty(len(table))
     for precision, rows in table.by_precision():
-        part = table.take(rows)
-        columns = part.columns
-        m = columns["gemm_m"]
-        products = _Products(
-            batch=np.fmax(columns["gemm_batch"], 1.0),
-            m=np.maximum(np.where(np.isnan(m), part.outputs, m), 1.0),
-            n=np.fmax(columns["gemm_n"], 1.0),
-            k=np.fmax(columns["gemm_k"], 1.0) * _padded_channels(part),
-            traffic=part.total_bytes,
-            weights=columns["weight_bytes"],
-            slice=_SLICE_BYTES / _OPERAND_BYTES.get(precision, 2.0),
-            tiles=_tiles(gpu, precision),
-        )
         chosen = constants or constants_of(precision)
         rate = sustained_tensor_rate(gpu, precision, chosen)
-        result[rows] = _product_us(products, gpu, rate, chosen)
+        result[rows] = implicit_products_us(table.take(rows), gpu, precision, rate, chosen)
     return result
+
+
+def implicit_products_us(
+    table: KernelTable, gpu: GpuSpec, precision: str, rate: float, constants: TensorConstants
+) -> Array:
+    """Return microseconds of the matrix products in ``table``, all in ``precision``, where tensor cores reach ``rate``
+    FLOP/s."""
+    columns = table.columns
+    m = columns["gemm_m"]
+    products = _Products(
+        batch=np.fmax(columns["gemm_batch"], 1.0),
+        m=np.maximum(np.where(np.isnan(m), table.outputs, m), 1.0),
+        n=np.fmax(columns["gemm_n"], 1.0),
+        k=np.fmax(columns["gemm_k"], 1.0) * _padded_channels(table),
+        traffic=table.total_bytes,
+        weights=columns["weight_bytes"],
+        slice=_SLICE_BYTES / _OPERAND_BYTES.get(precision, 2.0),
+        tiles=_tiles(gpu, precision),
+    )
+    return _product_us(products, gpu, rate, constants)
 
 
 def _tiles(gpu: GpuSpec, precision: str) -> Tiles:

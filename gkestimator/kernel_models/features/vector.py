@@ -33,7 +33,7 @@ same."""
 
 _NEAREST = {
     "add": (
-        "add sub bias bias_add weighted_sum max min where equal greater less greater_or_equal "
+        "add addcmul sub bias bias_add weighted_sum max min where equal greater less greater_or_equal "
         "less_or_equal and or xor not"
     ),
     "relu": (
