@@ -31,6 +31,7 @@ class Family(StrEnum):
     DEPTHWISE = "depthwise"  # convolution with one input channel per group
     CONV_TRANSPOSE = "conv_transpose"
     ATTENTION = "attention"  # fused scaled dot-product attention
+    DECODE = "decode"  # the same of few queries on a cache of keys and values, cut along the keys
     RNN = "rnn"  # a cuDNN recurrent layer
     ELEMENTWISE = "elementwise"
     SOFTMAX = "softmax"  # softmax, log-softmax, hardmax along one axis

@@ -51,6 +51,7 @@ _EFFICIENCY = {
     Family.CONV: _Efficiency(memory=0.9, compute=0.8),
     Family.CONV_TRANSPOSE: _Efficiency(memory=0.9, compute=0.5),
     Family.ATTENTION: _Efficiency(memory=0.9, compute=0.55),
+    Family.DECODE: _Efficiency(memory=0.9, compute=0.55),
     Family.RNN: _Efficiency(memory=0.7, compute=0.3),
     Family.DEPTHWISE: _Efficiency(memory=1.0, compute=0.08),
     Family.SOFTMAX: _Efficiency(memory=0.9, compute=0.5),

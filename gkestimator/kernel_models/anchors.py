@@ -12,6 +12,7 @@ from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import analytical_duration_us
 from gkestimator.kernel_models.attainable import attainable_us
 from gkestimator.kernel_models.features.convolution import whole_channels
+from gkestimator.kernel_models.features.decode import decode_us
 from gkestimator.kernel_models.features.tensor_attention import fused_attention_us
 from gkestimator.kernel_models.features.tensor_cores import tensor_core_us
 from gkestimator.kernel_models.launch import matrix_tiles
@@ -53,6 +54,7 @@ ANCHORS: Mapping[str, Anchor] = MappingProxyType(
         "attainable": attainable_us,
         "tensor": tensor_core_us,
         "fused_attention": fused_attention_us,
+        "decode": decode_us,
     }
 )
 """By the name that a bundle's model states. A new anchor is a function and a line here."""

@@ -16,7 +16,15 @@ from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
 
 MATRIX_FAMILIES = frozenset(
-    {Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE, Family.ATTENTION, Family.RNN}
+    {
+        Family.LINEAR,
+        Family.BMM,
+        Family.CONV,
+        Family.CONV_TRANSPOSE,
+        Family.ATTENTION,
+        Family.DECODE,
+        Family.RNN,
+    }
 )
 """Families whose inner loop is a matrix product, so that tensor cores bound them where the precision has
 any."""

@@ -14,16 +14,18 @@ import numpy as np
 
 from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import Names
+from gkestimator.training.importers import generation
 from gkestimator.training.importers.files import equal_rows, read_columns, translated
 from gkestimator.training.rows import TrainingRows, kernel_table, product_table
 
 _GPUS = {"a100_sxm": "A100-SXM4-80GB", "h100_sxm": "H100-SXM", "rtx_pro_6000_server": "RTX-PRO-6000"}
 _SIZE = 2.0
+_FILES = ("gemm_bf16.parquet", "attention_context_bf16.parquet", generation.FILE)
 
 
 def matches(folder: Path) -> bool:
     """Return whether the folder holds aiconfigurator's files."""
-    return any((folder / name).is_file() for name in ("gemm_bf16.parquet", "attention_context_bf16.parquet"))
+    return any((folder / name).is_file() for name in _FILES)
 
 
 def load(folder: Path) -> list[TrainingRows]:
@@ -48,7 +50,7 @@ def load(folder: Path) -> list[TrainingRows]:
         gpu, (b, s, h, d), measured = _median(path, ("batch_size", "isl", "num_heads", "head_dim"))
         full = _attention_table(b, s, h, h, d, causal=False)
         parts.append(TrainingRows.make(full, gpu=gpu, measured_us=measured, source="aiconfigurator"))
-    return parts
+    return parts + generation.load_generation(folder)
 
 
 def _attention_table(b: Array, s: Array, h: Array, kv: Array, d: Array, *, causal: bool) -> KernelTable:
