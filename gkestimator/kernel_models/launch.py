@@ -16,6 +16,7 @@ import numpy as np
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.features.decode import decode_blocks
 from gkestimator.kernel_models.tiles import pieces
 
 ArrayPair: TypeAlias = "tuple[Array, Array]"
@@ -254,6 +255,9 @@ def launch_geometry(table: KernelTable, gpu: GpuSpec) -> Launch:
             shared[mask] = 2 * np.sqrt(tiling.outputs) * 8 * 4 * 2
         elif family == Family.ATTENTION:
             grid[mask], shared[mask] = _attention(table.take(mask), gpu)
+            threads[mask] = 128.0
+        elif family == Family.DECODE:
+            grid[mask] = decode_blocks(table.take(mask), gpu)
             threads[mask] = 128.0
         elif family == Family.SOFTMAX:
             blockwise = table.columns["cols"][mask] > 1024

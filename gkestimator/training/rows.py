@@ -129,7 +129,8 @@ def feature_rows(features: str, table: KernelTable, gpu: Array, gpus: GpuSpecs) 
 def shape_hash(table: KernelTable) -> Array:
     """Return a number in [0, 1) per row from what is calculated: family, operator, precision and every size.
 
-    The words of a variant behind its first dot say by whose kernel, and do not count. Equal shapes on different GPUs, or from different frameworks, get equal numbers, so no split separates them.
+    The words of a variant behind its first dot say by whose kernel, and do not count. Equal shapes on different GPUs,
+    or from different frameworks, get equal numbers, so no split separates them.
     """
     operator = np.char.partition(table.variant.astype(str), ".")[:, 0]
     words = np.char.add(np.char.add(table.family.astype(str), "/"), operator)

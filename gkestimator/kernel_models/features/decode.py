@@ -3,7 +3,7 @@
 Such a kernel reads the cache once and calculates little, so blocks are cut along the keys: one for each sequence,
 key-value head and part of the keys (split-KV: T. Dao et al., Flash-Decoding for long-context inference, 2023). Query
 heads that share a key-value head are rows of one tile. A second kernel combines the parts. The constants were fitted by
-least squares of log(time) on aiconfigurator's bf16 decode attention, the median over serving frameworks, and rounded;
+least squares of log(time) on aiconfigurator's bf16 decode attention, every framework's, and rounded;
 ``benchmarks/half_precision.py --constants`` fits them again with each GPU left out.
 """
 
@@ -14,22 +14,15 @@ from operator import itemgetter
 
 import numpy as np
 
-from gkestimator.core.kernels import Array, KernelTable
+from gkestimator.core.kernels import BYTE_CACHE, UNCUT, WARM_CACHE, WINDOW, Array, KernelTable
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.columns import FeatureColumns
+from gkestimator.kernel_models.features.tensor_attention import fused_attention_us
 from gkestimator.kernel_models.features.tensor_cores import joined_us, tensor_clock_mhz, tensor_peak
 from gkestimator.kernel_models.sustained import l2_bytes_per_s, sustained_bytes_per_s
 from gkestimator.kernel_models.tiles import pieces
 
-BYTE_CACHE = "byte_cache"
-"""Word of a variant: keys and values are stored in one byte each (fp8 or int8), and widened when read."""
-WARM_CACHE = "warm_cache"
-"""Word of a variant: the kernel runs again and again, so that what fits stays in L2 from the last run (benchmarks do so;
-in a model the weights of the layers in between push the cache out)."""
-WINDOW = "window"
-"""Word of a variant: only a window of the last keys is seen. FlashAttention-2 then gives each query head a block of its
-own, even while all keys fit into the window."""
 FRAMEWORKS = ("trtllm", "vllm", "sglang")
 LIBRARIES = ("fa2", "fa3", "fa4", "flashinfer", "triton")
 KERNEL_WORDS = (*FRAMEWORKS, *LIBRARIES)
@@ -39,9 +32,9 @@ _SLICE = 64  # keys a step
 _FAR_BEYOND_L2 = 8.0  # a larger cache comes from DRAM all the same
 _ROWS = 16  # of a tile: the least that tensor cores take
 _TILE = 64  # rows of a tile
-# FlashAttention-2 makes the heads of a group rows of one tile, and only then cuts the keys, where there is a group and no
-# window (mha_varlen_fwd in csrc/flash_attn/flash_api.cpp); TensorRT-LLM's kernel for grouped heads (XQA) takes groups of
-# up to 32; SGLang's Triton kernel cuts keys into at most 8 parts (--triton-attention-num-kv-splits).
+# FlashAttention-2 makes the heads of a group rows of one tile, and only then cuts the keys, where there is a group and
+# no window (mha_varlen_fwd in csrc/flash_attn/flash_api.cpp); TensorRT-LLM's kernel for grouped heads (XQA) takes
+# groups of up to 32; SGLang's Triton kernel cuts keys into at most 8 parts (--triton-attention-num-kv-splits).
 _TRTLLM_GROUP = 32
 _TRITON_PARTS = 8.0
 _HOPPER = (9, 0)  # the only one where XQA cuts the keys of a byte cache, as the times show
@@ -51,10 +44,10 @@ _HOPPER = (9, 0)  # the only one where XQA cuts the keys of a byte cache, as the
 class DecodeConstants:
     """Hold what no specification says. Cycles are SM clock cycles.
 
-    ``launch_us`` and ``launch_cycles``: start and end of the call, preparation included. ``block_cycles``: what a block
-    costs beside its steps; ``step_cycles``: least time of a step of 64 keys; ``row_cycles``: what the scores of
-    one query row add to a step. ``combine_cycles``: the kernel that joins the parts. ``keys_of_part``: fewest keys that a
-    part of a split takes. ``blocks_per_sm``: blocks that share an SM. ``dram``: share of the streaming bandwidth;
+    ``launch_us`` and ``launch_cycles``: start and end of the call, preparation included. ``block_cycles``: what a
+    block costs beside its steps; ``step_cycles``: least time of a step of 64 keys; ``row_cycles``: what the scores of
+    one query row add to a step. ``combine_cycles``: the kernel that joins the parts. ``keys_of_part``: fewest keys that
+    a part of a split takes. ``blocks_per_sm``: blocks that share an SM. ``dram``: share of the streaming bandwidth;
     ``l2``: share of the bandwidth that L2 is built for; ``l2_share``: of L2 that the cache of keys and values may fill
     and stay there. ``overlap``: exponent of the norm that joins a block's steps and its traffic. ``block_trtllm``: what
     a block of TensorRT-LLM's kernels costs beside its steps, over the others'.
@@ -82,11 +75,12 @@ DECODE_CONSTANTS = DecodeConstants()
 class DecodeCalls:
     """Hold calls of decode attention, one per entry.
 
-    ``heads``: query heads times sequences; ``caches``: key-value heads times sequences. ``rows``: query rows that share
-    a cache (heads of a group times queries). ``keys``: those that are read; ``size`` and ``value_size``: elements of a
-    key and of a value, ``element`` their bytes. ``cache_bytes``: read of keys and values; ``traffic``: all bytes.
-    ``warm``: whether the cache may lie in L2. ``tiles``: of query rows, each a block before the keys are cut; ``parts``:
-    into how many they are cut at most; ``block``: cycles of a block beside its steps, over the typical kernel's.
+    ``heads``: query heads times sequences; ``caches``: key-value heads times sequences. ``rows``: query rows that
+    share a cache (heads of a group times queries). ``keys``: those that are read; ``size`` and ``value_size``: elements
+    of a key and of a value, ``element`` their bytes. ``cache_bytes``: read of keys and values; ``traffic``: all bytes.
+    ``warm``: whether the cache may lie in L2. ``tiles``: of query rows, each a block before the keys are cut;
+    ``parts``: into how many they are cut at most; ``block``: cycles of a block beside its steps, over the typical
+    kernel's.
     """
 
     heads: Array
@@ -104,13 +98,6 @@ class DecodeCalls:
     block: Array
 
 
-def has_word(table: KernelTable, word: str) -> Array:
-    """Return the mask of the rows whose variant (words joined by dots) holds ``word``."""
-    variants, which = np.unique(table.variant.astype(str), return_inverse=True)
-    held = np.array([word in variant.split(".") for variant in variants], dtype=bool)
-    return np.asarray(held[which])
-
-
 def decode_calls(table: KernelTable, gpu: GpuSpec, c: DecodeConstants = DECODE_CONSTANTS) -> DecodeCalls:
     """Return the sizes of decode attention kernels, whose dimensions are those of the first product.
 
@@ -119,7 +106,7 @@ def decode_calls(table: KernelTable, gpu: GpuSpec, c: DecodeConstants = DECODE_C
     heads, queries, keys, size = table.gemm_sizes()
     columns = table.columns
     wide = np.maximum(columns["element_bytes"], 1.0)
-    element = np.where(has_word(table, BYTE_CACHE), 1.0, wide)
+    element = np.where(table.has_word(BYTE_CACHE), 1.0, wide)
     value_size = np.maximum(columns["write_bytes"] / (heads * queries * wide), 1.0)
     cache_bytes = np.maximum(columns["read_bytes"] - heads * queries * size * wide, 1.0)
     caches = np.clip(cache_bytes / (keys * (size + value_size) * element), 1.0, heads)
@@ -136,38 +123,48 @@ def decode_calls(table: KernelTable, gpu: GpuSpec, c: DecodeConstants = DECODE_C
         element=element,
         cache_bytes=cache_bytes,
         traffic=table.total_bytes,
-        warm=has_word(table, WARM_CACHE),
+        warm=table.has_word(WARM_CACHE),
         tiles=tiles,
         parts=_most_parts(table, rows, gpu),
-        block=np.where(has_word(table, "trtllm"), c.block_trtllm, 1.0),
+        block=np.where(table.has_word("trtllm"), c.block_trtllm, 1.0),
     )
 
 
 def _alone(table: KernelTable, rows: Array) -> Array:
     """Return where each query head has a block of its own, although heads share keys and values."""
-    return np.asarray(
-        (has_word(table, "fa2") & has_word(table, WINDOW))
-        | (has_word(table, "trtllm") & (rows > _TRTLLM_GROUP))
-    )
+    ungrouped = table.has_word("fa2") & table.has_word(WINDOW)
+    too_many = table.has_word("trtllm") & (rows > _TRTLLM_GROUP)
+    return np.asarray(ungrouped | too_many | table.has_word(UNCUT))
 
 
 def _most_parts(table: KernelTable, rows: Array, gpu: GpuSpec) -> Array:
     """Return into how many parts a kernel cuts the keys at most."""
     parts = np.full(len(table), np.inf)
-    parts[has_word(table, "triton")] = _TRITON_PARTS
-    whole = has_word(table, "fa2") & (has_word(table, WINDOW) | (rows < 1.5))
+    parts[table.has_word("triton")] = _TRITON_PARTS
+    whole = table.has_word("fa2") & (table.has_word(WINDOW) | (rows < 1.5))
     if gpu.compute_capability != _HOPPER:
-        whole |= has_word(table, "trtllm") & has_word(table, BYTE_CACHE) & (rows > 1.5)
-    parts[whole] = 1.0
+        whole |= table.has_word("trtllm") & table.has_word(BYTE_CACHE) & (rows > 1.5)
+    parts[whole | table.has_word(UNCUT)] = 1.0
     return parts
 
 
 def decode_us(table: KernelTable, gpu: GpuSpec, constants: DecodeConstants = DECODE_CONSTANTS) -> Array:
-    """Return microseconds (float64, one per row) of decode attention kernels on ``gpu``."""
+    """Return microseconds (float64, one per row) of decode attention kernels on ``gpu``.
+
+    Those whose keys stay uncut are the kernels of prompts: their tiles calculate in full, however few rows are filled.
+    """
+    result = _cut_us(table, gpu, decode_calls(table, gpu, constants), constants)
+    uncut = np.flatnonzero(table.has_word(UNCUT))
+    if len(uncut):
+        result[uncut] = fused_attention_us(table.take(uncut), gpu)
+    return result
+
+
+def _cut_us(table: KernelTable, gpu: GpuSpec, calls: DecodeCalls, constants: DecodeConstants) -> Array:
     result = np.empty(len(table))
     for precision, index in table.by_precision():
-        calls = decode_calls(table.take(index), gpu, constants)
-        result[index] = _calls_us(calls, gpu, tensor_peak(gpu, precision), constants)
+        part = map_fields(calls, itemgetter(index))
+        result[index] = _calls_us(part, gpu, tensor_peak(gpu, precision), constants)
     return result
 
 
@@ -180,14 +177,26 @@ def cache_us(calls: DecodeCalls, gpu: GpuSpec, constants: DecodeConstants = DECO
     return np.asarray(from_dram * (1 - kept) + np.minimum(from_l2, from_dram) * kept)
 
 
+def decode_blocks(table: KernelTable, gpu: GpuSpec) -> Array:
+    """Return how many blocks each kernel has."""
+    calls = decode_calls(table, gpu)
+    return calls.tiles * _parts(calls, gpu, DECODE_CONSTANTS)
+
+
+def _parts(calls: DecodeCalls, gpu: GpuSpec, c: DecodeConstants) -> Array:
+    """Return into how many parts the keys are cut: as many as fill the GPU, if each is long enough."""
+    most = np.maximum(np.floor(calls.keys / c.keys_of_part), 1.0)
+    wanted = np.floor(gpu.sms * c.blocks_per_sm / calls.tiles)
+    return np.asarray(np.clip(wanted, 1.0, np.minimum(most, calls.parts)))
+
+
 def _calls_us(calls: DecodeCalls, gpu: GpuSpec, peak: float, c: DecodeConstants) -> Array:
     clock = tensor_clock_mhz(gpu)
     per_cycle = peak / gpu.sms / (clock * 1e6)
     places = gpu.sms * c.blocks_per_sm
     tiles = calls.tiles
     rows = np.minimum(pieces(calls.rows * calls.caches / tiles, _ROWS) * _ROWS, float(_TILE))
-    most = np.maximum(np.floor(calls.keys / c.keys_of_part), 1.0)
-    parts = np.clip(np.floor(places / tiles), 1.0, np.minimum(most, calls.parts))
+    parts = _parts(calls, gpu, c)
     steps = pieces(calls.keys / parts, _SLICE)
     products = 2 * rows * _SLICE * (calls.size + calls.value_size) / per_cycle
     # Blocks of one SM share its units, but not the time that they wait.
@@ -205,10 +214,7 @@ def decode_columns(table: KernelTable, gpu: GpuSpec) -> FeatureColumns:
     All are those of a warm cache, which alone was measured: a cold one moves the anchor, not what is learned beside it.
     """
     calls = replace(decode_calls(table, gpu), warm=np.ones(len(table), dtype=bool))
-    anchor = np.empty(len(table))
-    for precision, index in table.by_precision():
-        peak = tensor_peak(gpu, precision)
-        anchor[index] = _calls_us(map_fields(calls, itemgetter(index)), gpu, peak, DECODE_CONSTANTS)
+    anchor = _cut_us(table, gpu, calls, DECODE_CONSTANTS)
     out = FeatureColumns()
     out.add_logs(
         anchor=anchor,
@@ -227,7 +233,8 @@ def decode_columns(table: KernelTable, gpu: GpuSpec) -> FeatureColumns:
     out.add_waves(calls.heads / gpu.sms, "_heads")
     out.add_alignments(rows=np.round(calls.rows))
     out["element"] = calls.element
-    out["windowed"] = has_word(table, WINDOW)
+    out["windowed"] = table.has_word(WINDOW)
+    out["uncut"] = table.has_word(UNCUT)
     for word in KERNEL_WORDS:
-        out[f"is_{word}"] = has_word(table, word)
+        out[f"is_{word}"] = table.has_word(word)
     return out

@@ -10,7 +10,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gkestimator.core.errors import TableError
-from gkestimator.training.importers import aiconfigurator, deepbench, kernel_dataset, neusight, vidur
+from gkestimator.training.importers import (
+    aiconfigurator,
+    deepbench,
+    kernel_dataset,
+    llmservingsim,
+    neusight,
+    vidur,
+)
 from gkestimator.training.rows import TrainingRows
 
 __all__ = ["IMPORTERS", "load_source", "source_format"]
@@ -23,6 +30,7 @@ IMPORTERS: Mapping[str, tuple[Matches, Load]] = MappingProxyType(
         "deepbench": (deepbench.matches, deepbench.load),
         "aiconfigurator": (aiconfigurator.matches, aiconfigurator.load),
         "vidur": (vidur.matches, vidur.load),
+        "llmservingsim": (llmservingsim.matches, llmservingsim.load),
         "kernel dataset": (kernel_dataset.matches, kernel_dataset.load),
     }
 )

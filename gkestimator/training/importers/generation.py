@@ -1,8 +1,8 @@
 """Import aiconfigurator's decode attention (``attention_generation_bf16``): one query token a sequence.
 
-The serving framework and its kernel are words of the variant. Beside the rows of each stands their median for one
-shape on one GPU, without a word: what is estimated where nobody says whose kernel will run. The publisher replays a call
-on one cache, so all rows say ``warm_cache``.
+The serving framework and its kernel are words of the variant. Beside the rows of each stands the median of two or more
+for one shape on one GPU, without a word: what is estimated where nobody says whose kernel will run. The publisher
+replays a call on one cache, so all rows say ``warm_cache``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.core.kernels import Array, KernelTable
-from gkestimator.kernel_models.features.decode import BYTE_CACHE, WARM_CACHE, WINDOW
+from gkestimator.core.kernels import BYTE_CACHE, DECODE, WARM_CACHE, WINDOW, Array, KernelTable
 from gkestimator.training.importers.files import equal_rows, read_columns, translated
 from gkestimator.training.rows import TrainingRows, kernel_table
 
@@ -60,7 +59,7 @@ def load_generation(folder: Path) -> list[TrainingRows]:
             middle_us = middle_us[several]
         chosen = [size[index] for size in sizes]
         window = np.where(chosen[-1] > 0, WINDOW, "")
-        words = [np.full(len(index), "decode"), window, narrow[index], np.full(len(index), WARM_CACHE)]
+        words = [np.full(len(index), DECODE), window, narrow[index], np.full(len(index), WARM_CACHE)]
         if names is not None:
             words.append(names[index])
         variant = _joined(words)
