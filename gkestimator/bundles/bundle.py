@@ -152,11 +152,13 @@ class Bundle:
         for family, precision, variant in dict.fromkeys(kinds):
             model = self.covering(family, precision, gpu, variant)
             answering[family, precision, variant] = model
+        # cuBLAS runs them as matrix-vector kernels; what was measured ran tiles, in batches up to seven times slower.
+        vectors = table.unmeasured_vectors()
         for model in self.models:
             chosen = {kind for kind, answers in answering.items() if answers is model}
             if not chosen:
                 continue
-            index = np.flatnonzero(np.array([kind in chosen for kind in kinds], dtype=bool))
+            index = np.flatnonzero(np.array([kind in chosen for kind in kinds], dtype=bool) & ~vectors)
             rows = table.take(index)
             matrix, names = feature_matrix(model.features, rows, gpu)
             if names != model.feature_names:

@@ -60,6 +60,7 @@ _EFFICIENCY = {
     Family.CONV: _Efficiency(memory=0.9, compute=0.8),
     Family.CONV_TRANSPOSE: _Efficiency(memory=0.9, compute=0.5),
     Family.ATTENTION: _Efficiency(memory=0.9, compute=0.55),
+    Family.DECODE: _Efficiency(memory=0.9, compute=0.55),
     Family.DEPTHWISE: _Efficiency(memory=1.0, compute=0.08),
     Family.SOFTMAX: _Efficiency(memory=0.9, compute=0.5),
     Family.LAYERNORM: _Efficiency(memory=0.9, compute=0.5),
@@ -155,6 +156,8 @@ def _compute_us(family: Family, part: KernelTable, roof_us: Array, gpu: GpuSpec)
     compute = roof_us / efficiency
     if family in TILED:
         compute = compute * matrix_tiles(part, gpu).slowdown
+        # Matrix-vector kernels read the matrix once, in order; the CUDA cores keep up with any memory.
+        compute[part.unmeasured_vectors()] = 0.0
     elif family == Family.DEPTHWISE:
         compute = _depthwise_loads_us(part, gpu, efficiency)
     elif family == Family.POOLING:
@@ -165,7 +168,9 @@ def _compute_us(family: Family, part: KernelTable, roof_us: Array, gpu: GpuSpec)
 def _memory_us(family: Family, part: KernelTable, roof_us: Array, gpu: GpuSpec) -> Array:
     efficiency = _EFFICIENCY.get(family, _DEFAULT)
     reached = np.full(len(part), efficiency.memory)
-    if family == Family.COPY:
+    if family in TILED:
+        reached[part.unmeasured_vectors()] = 1.0
+    elif family == Family.COPY:
         reached = _copying(part, efficiency)
     elif family == Family.DEPTHWISE:
         reached = _depthwise_streaming(part, efficiency)

@@ -21,7 +21,15 @@ Whole convolution networks on a V100 fit with bytes / (0.87 bandwidth) + 1.5 us 
 the shortest kernels of serving traces last 1 to 2.5 us on A100 and H100."""
 
 MATRIX_FAMILIES = frozenset(
-    {Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE, Family.ATTENTION, Family.RNN}
+    {
+        Family.LINEAR,
+        Family.BMM,
+        Family.CONV,
+        Family.CONV_TRANSPOSE,
+        Family.ATTENTION,
+        Family.DECODE,
+        Family.RNN,
+    }
 )
 """Families whose inner loop is a matrix product, so that tensor cores bound them where the precision has
 any."""

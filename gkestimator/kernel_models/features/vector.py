@@ -17,6 +17,7 @@ from gkestimator.core.kernels import Array, KernelTable, plain_variant
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.columns import LEAST_US, FeatureColumns, Features, fill, joined
 from gkestimator.kernel_models.features.convolution import convolution_columns
+from gkestimator.kernel_models.features.decode import decode_columns
 from gkestimator.kernel_models.features.recurrent import recurrent_features, recurrent_transfer
 from gkestimator.kernel_models.features.tensor import fused_attention_features, tensor_features
 from gkestimator.kernel_models.features.tensor_cores import tensor_core_us
@@ -187,6 +188,14 @@ def _attention_features(table: KernelTable, gpu: GpuSpec) -> Features:
     return _with_specification(out, table, gpu, matrix=True)
 
 
+def _decode_features(table: KernelTable, gpu: GpuSpec) -> Features:
+    return _with_specification(decode_columns(table, gpu), table, gpu, matrix=True)
+
+
+def _decode_unseen_features(table: KernelTable, gpu: GpuSpec) -> Features:
+    return decode_columns(table, gpu).matrix(len(table))
+
+
 def _memory_features(table: KernelTable, gpu: GpuSpec) -> Features:
     out = _common(table, gpu, compute=False)
     columns = table.columns
@@ -244,6 +253,8 @@ FEATURE_SETS: Mapping[str, FeatureFunction] = MappingProxyType(
         "conv": _conv_features,
         "conv_seen": _conv_seen_features,
         "attention": _attention_features,
+        "decode": _decode_features,
+        "decode_unseen": _decode_unseen_features,
         "memory": _memory_features,
         "elementwise": _with_kinds(_memory_features),
         "layernorm": _with_rms(_memory_features),

@@ -14,6 +14,7 @@ from gkestimator.training.importers import (
     aiconfigurator,
     deepbench,
     kernel_dataset,
+    llmservingsim,
     neusight,
     pipeweave,
     vidur,
@@ -31,6 +32,7 @@ IMPORTERS: Mapping[str, tuple[Matches, Load]] = MappingProxyType(
         "aiconfigurator": (aiconfigurator.matches, aiconfigurator.load),
         "pipeweave": (pipeweave.matches, pipeweave.load),
         "vidur": (vidur.matches, vidur.load),
+        "llmservingsim": (llmservingsim.matches, llmservingsim.load),
         "kernel dataset": (kernel_dataset.matches, kernel_dataset.load),
     }
 )

@@ -14,6 +14,7 @@ import numpy as np
 
 from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import Names
+from gkestimator.training.importers import generation
 from gkestimator.training.importers.eighth import load_eighth
 from gkestimator.training.importers.files import equal_rows, read_columns, translated
 from gkestimator.training.rows import TrainingRows, kernel_table, product_table
@@ -25,13 +26,14 @@ _GPUS = {
     "L40S": "L40S",
 }
 # Newer GPUs come in files of their own, with the same columns.
-_FILES = ("", "_l40s")
+_ENDINGS = ("", "_l40s")
 _SIZE = 2.0
+_FILES = ("gemm_bf16.parquet", "attention_context_bf16.parquet", generation.FILE)
 
 
 def matches(folder: Path) -> bool:
     """Return whether the folder holds aiconfigurator's files."""
-    return any((folder / name).is_file() for name in ("gemm_bf16.parquet", "attention_context_bf16.parquet"))
+    return any((folder / name).is_file() for name in _FILES)
 
 
 def load(folder: Path) -> list[TrainingRows]:
@@ -54,11 +56,11 @@ def load(folder: Path) -> list[TrainingRows]:
         gpu, (b, s, h, d), measured = _median(path, ("batch_size", "isl", "num_heads", "head_dim"))
         full = _attention_table(b, s, h, h, d, causal=False)
         parts.append(TrainingRows.make(full, gpu=gpu, measured_us=measured, source="aiconfigurator"))
-    return [*parts, *load_eighth(folder)]
+    return [*parts, *generation.load_generation(folder), *load_eighth(folder)]
 
 
 def _present(folder: Path, name: str) -> list[Path]:
-    paths = [folder / f"{name}{ending}.parquet" for ending in _FILES]
+    paths = [folder / f"{name}{ending}.parquet" for ending in _ENDINGS]
     return [path for path in paths if path.is_file()]
 
 
