@@ -65,7 +65,9 @@ Chip = tuple[int, int, int, int]
 
 def chip_of(gpu: GpuSpec) -> Chip:
     """Return the chip of ``gpu``. Boards of one chip differ in memory clock and form factor; GeForce boards
-    also halve the matrix rate with fp32 accumulation."""
+    also halve the matrix rate with fp32 accumulation. A rate that is unknown counts as 0, which no trained chip has."""
+    if "peak_flops_per_s.fp16" in gpu.unknown:
+        return (*gpu.compute_capability, gpu.sms, 0)
     rate = peak_rate(gpu, "fp16", matrix=True) / (gpu.sms * gpu.boost_clock_mhz * 1e6)
     return (*gpu.compute_capability, gpu.sms, round(rate))
 
@@ -88,7 +90,7 @@ class BundleModel:
     size class of the prediction, the 90 % quantile of |log error| over the scale that the model's
     :class:`Uncertainty` gives, for rows inside the training range; ``beyond``: the 90 % quantile of |log error|
     of kernels larger than any trained on. ``bandwidths``: DRAM bytes/s of the boards of each of ``chips``; empty in
-    bundles that do not tell.
+    bundles that do not tell. ``variants``: those that it answers before other models do; none are all.
     """
 
     name: str
@@ -105,6 +107,7 @@ class BundleModel:
     scope: str = "seen"
     anchor: str = "roofline"
     bandwidths: tuple[tuple[float, ...], ...] = ()
+    variants: frozenset[str] = frozenset()
     _fitted: tuple[Stack, Uncertainty] | None = field(default=None, repr=False)
 
     @property
@@ -282,6 +285,9 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         raise BundleError(f"{at}: feature_names is no list of 1 to 256 texts")
     scope = _word(at, entry, "scope", SCOPES)
     anchor = _word(at, entry, "anchor", ANCHORS)
+    variants = entry.get("variants", [])
+    if not is_list(variants, is_text, least=0, most=64):
+        raise BundleError(f"{at}: variants is no list of at most 64 texts")
     in_ranges = folder / "ranges.json"
     limits = _object(ranges.get(name))
     chips = limits.get("chips")
@@ -314,6 +320,7 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         scope=scope,
         anchor=anchor,
         bandwidths=tuple(tuple(float(rate) for rate in rates) for rates in bandwidths),
+        variants=frozenset(variants),
     )
 
 

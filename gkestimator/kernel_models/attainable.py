@@ -14,9 +14,9 @@ import numpy as np
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
-from gkestimator.kernel_models.analytical import KERNEL_LATENCY_US
 from gkestimator.kernel_models.launch import memory_launch
-from gkestimator.kernel_models.roofline import MATRIX_FAMILIES, row_rates
+from gkestimator.kernel_models.roofline import KERNEL_LATENCY_US, MATRIX_FAMILIES, row_rates
+from gkestimator.kernel_models.row_issue import row_issue_us
 from gkestimator.kernel_models.sustained import (
     l2_bytes_per_s,
     library_generation,
@@ -93,7 +93,7 @@ def memory_us(table: KernelTable, gpu: GpuSpec) -> Array:
 
     Operands that fit into half of the L2 (whose other half is the far partition's copy, or other data) stay
     there between kernels; above the whole L2 nothing does. RMS normalisations also pay for what an SM handles
-    per clock.
+    per clock, layer normalisations for the instructions of a row.
     """
     columns = table.columns
     total = table.total_bytes
@@ -105,7 +105,8 @@ def memory_us(table: KernelTable, gpu: GpuSpec) -> Array:
     rms = np.array([v.startswith(("rms", "simplified")) for v in table.variant], dtype=bool)
     rms &= table.family == Family.LAYERNORM
     issued = total / (gpu.sms * _RMS_BYTES_PER_CLOCK_AND_SM * gpu.boost_clock_mhz * 1e6)
-    return np.asarray(np.where(rms, np.maximum(seconds, issued), seconds) * 1e6)
+    waited = np.where(rms, np.maximum(seconds, issued), seconds) * 1e6
+    return np.asarray(np.maximum(waited, row_issue_us(table, gpu)))
 
 
 def compute_us(table: KernelTable, gpu: GpuSpec) -> Array:

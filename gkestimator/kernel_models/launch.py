@@ -16,6 +16,7 @@ import numpy as np
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.features.decode import decode_blocks
 from gkestimator.kernel_models.recurrent import repeated_bytes
 from gkestimator.kernel_models.tiles import pieces
 
@@ -31,6 +32,7 @@ LONG_BLOCKS = (
     Family.CONV,
     Family.CONV_TRANSPOSE,
     Family.ATTENTION,
+    Family.DECODE,
     Family.RNN,
     Family.FFT,
     Family.SORT,
@@ -50,6 +52,7 @@ _REGISTERS = {
     Family.CONV: 122,
     Family.CONV_TRANSPOSE: 122,
     Family.ATTENTION: 168,
+    Family.DECODE: 168,
     Family.RNN: 122,
     Family.DEPTHWISE: 32,
     Family.SOFTMAX: 32,
@@ -254,6 +257,9 @@ def launch_geometry(table: KernelTable, gpu: GpuSpec) -> Launch:
             shared[mask] = 2 * np.sqrt(tiling.outputs) * 8 * 4 * 2
         elif family == Family.ATTENTION:
             grid[mask], shared[mask] = _attention(table.take(mask), gpu)
+            threads[mask] = 128.0
+        elif family == Family.DECODE:
+            grid[mask] = decode_blocks(table.take(mask), gpu)
             threads[mask] = 128.0
         elif family == Family.SOFTMAX:
             blockwise = table.columns["cols"][mask] > 1024

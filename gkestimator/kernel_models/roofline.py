@@ -15,15 +15,32 @@ from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
 
+KERNEL_LATENCY_US = 1.5
+"""What a kernel costs on the GPU beyond its traffic: launch by the front end, block scheduling, draining.
+Whole convolution networks on a V100 fit with bytes / (0.87 bandwidth) + 1.5 us per memory-bound kernel, and
+the shortest kernels of serving traces last 1 to 2.5 us on A100 and H100."""
+
 MATRIX_FAMILIES = frozenset(
-    {Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE, Family.ATTENTION, Family.RNN}
+    {
+        Family.LINEAR,
+        Family.BMM,
+        Family.CONV,
+        Family.CONV_TRANSPOSE,
+        Family.ATTENTION,
+        Family.DECODE,
+        Family.RNN,
+    }
 )
 """Families whose inner loop is a matrix product, so that tensor cores bound them where the precision has
 any."""
 
+WEIGHT_ONLY = (Precision.W8A16, Precision.W4A16)
+"""Precisions in which only the weights have few bits: the arithmetic is that of half precision."""
+
 # A precision that the hardware lacks is calculated in another one: half and 8-bit floats and integers are
 # widened to FP32, TF32 is an Ampere format and runs as FP32 before it.
 _FALLBACK = {"tf32": "fp32", "fp16": "fp32", "bf16": "fp32", "fp8": "fp16", "int8": "fp32"}
+_FALLBACK |= dict.fromkeys(WEIGHT_ONLY, "fp16")
 # GeForce and inference chips: one FP64 unit per 32 FP32 lanes (CUDA C programming guide).
 _FP64_OF_FP32 = 1 / 32
 
@@ -53,7 +70,8 @@ class Roofline:
 def peak_rate(gpu: GpuSpec, precision: str, *, matrix: bool) -> float:
     """Return the peak FLOP/s of ``precision`` on ``gpu``: its matrix units if ``matrix``, else the CUDA cores.
 
-    A precision that the GPU lacks takes the rate of the wider one it is calculated in.
+    A precision that the GPU lacks takes the rate of the wider one it is calculated in. Raises UsageError for one that
+    it has at an unknown rate.
     """
     rates = gpu.vector_flops_per_s
     if matrix:
@@ -62,6 +80,8 @@ def peak_rate(gpu: GpuSpec, precision: str, *, matrix: bool) -> float:
     while name is not None:
         if name in rates:
             return float(rates[name])
+        if matrix:
+            gpu.refuse_unknown_peak(name)
         if name == Precision.FP64 and "fp32" in rates:
             return float(rates["fp32"]) * _FP64_OF_FP32
         name = _FALLBACK.get(name)

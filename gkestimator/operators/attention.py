@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gkestimator.core.dtypes import DType
@@ -31,6 +32,7 @@ from gkestimator.operators.builders import (
     weight_bytes,
 )
 from gkestimator.operators.checks import int_attribute, optional_tensor, tensor
+from gkestimator.operators.decode import DecodeWork, decode_kernel, few_queries
 from gkestimator.operators.matmul import autocast_kernels
 from gkestimator.operators.registry import (
     MS,
@@ -135,6 +137,12 @@ class AttentionShape:
         return GemmShape(batch=self.batch * self.heads, m=self.q_len, n=self.kv_len, k=self.qk_dim)
 
 
+COMPOSED = "gkestimator_composed"
+"""Attribute of an Attention that torch's call composes itself, because its fused kernels do not take the operands."""
+COPIES_KEYS = "gkestimator_copies_keys"
+"""Attribute of an Attention whose keys lie transposed in memory, so that the caller makes them contiguous."""
+
+
 def attention_kernels(
     shape: AttentionShape,
     qkv: Sequence[Tensor],
@@ -146,15 +154,19 @@ def attention_kernels(
     softcap: bool = False,
     causal: bool = False,
     name: str = "attention",
+    window: int = 0,
 ) -> Kernels:
     """Return attention as one fused kernel, or composed (``options.attention == "eager"``).
+
+    A fused kernel of few queries on many keys is one of decoding (:func:`decode_kernel`); ``window`` is how many of the
+    last keys it sees, 0 for all.
 
     FLOPs: 2 x scores x (qk_dim + v_dim) for the two products, and per score 1 (scale) + 5 (softmax) + 1 (mask, if
     any) + 3 (divide, tanh, multiply of a soft cap). The definition computes every score, also masked ones; torch's
     fused kernels skip the blocks above the diagonal when told that attention is ``causal``.
     """
     casts, operands = autocast_kernels(distinct(qkv), options)
-    if options.attention != "fused":
+    if options.attention == "eager":
         composed = _composed_attention(shape, operands, result, options, extra_reads[:1], masked, softcap)
         return (*casts, *composed)
     dtype = operands[0].dtype
@@ -168,6 +180,9 @@ def attention_kernels(
         if name == "attention" and extra_reads:
             variant = "masked"
     reads = distinct((*operands, *extra_reads))
+    if few_queries(shape) and name == "attention":
+        work = DecodeWork(per_score=per_score, window=window, uncut=variant == "masked")
+        return (*casts, decode_kernel(shape, work, operands, extra_reads, result, options))
     kernel = Kernel(
         name="attention" if variant == "attention" else f"attention.{variant}",
         family=Family.ATTENTION,
@@ -182,6 +197,7 @@ def attention_kernels(
         element_bytes=result.dtype.bits / 8,
         inputs=len(reads),
         gemm=shape.first_product,
+        sequences=shape.batch,
     )
     return (*casts, kernel)
 
@@ -216,6 +232,37 @@ def _composed_attention(
     return (*kernels, *casts, product)
 
 
+def _composed_by_call(
+    shape: AttentionShape,
+    qkv: Sequence[Tensor],
+    result: Tensor,
+    options: LoweringOptions,
+    mask: Sequence[Tensor],
+) -> Kernels:
+    """Return what F.scaled_dot_product_attention launches where no fused kernel takes its operands.
+
+    All of it in the type of the operands, the softmax too: autocast converts at the call and not inside it.
+    (aten/src/ATen/native/transformers/attention.cpp, ``_scaled_dot_product_attention_math``.)
+    """
+    casts, (queries, keys, values) = autocast_kernels(tuple(qkv), options)
+    groups = shape.batch * shape.heads
+    scores = scratch(result, "scores", (shape.batch, shape.heads, shape.q_len, shape.kv_len), queries.dtype)
+    # The first product goes first because its needs decide which operands are made contiguous.
+    kernels = [*casts, gemm_kernel(shape.first_product, (queries, keys), (scores,), options)]
+    for factor in (queries, keys):
+        kernels.append(elementwise_kernel("mul", (factor,), (factor,), flops_per_element=1))
+    if shape.kv_heads != shape.heads:
+        for narrow in (keys, values):
+            size = (shape.batch, shape.heads, *narrow.shape[-2:])
+            kernels.append(copy_kernel("expand", (narrow,), (scratch(narrow, "expanded", size),)))
+    if mask:
+        kernels.append(elementwise_kernel("add", (scores, *mask[:1]), (scores,), flops_per_element=1))
+    kernels.append(softmax_kernel("softmax", scores, scores, -1))
+    second = GemmShape(batch=groups, m=shape.q_len, n=shape.v_dim, k=shape.kv_len)
+    kernels.append(gemm_kernel(second, (scores, values), (result,), options))
+    return tuple(kernels)
+
+
 def attention_shape(op: Operator, past: Tensor | None = None) -> AttentionShape:
     """Return the sizes of Q, K and V (inputs 0 to 2): (batch, heads, length, size) or (batch, length, heads x
     size).
@@ -241,6 +288,8 @@ def attention_shape(op: Operator, past: Tensor | None = None) -> AttentionShape:
 def _split_heads(op: Operator, tensor: Tensor, heads: int) -> tuple[int, int, int, int]:
     """Return (batch, heads, length, size) of Q, K or V."""
     shape = tensor.shape
+    if len(shape) > 4:
+        return math.prod(shape[:-3]), shape[-3], shape[-2], shape[-1]
     if len(shape) == 4:
         return shape[0], shape[1], shape[2], shape[3]
     if len(shape) == 3 and heads > 0:
@@ -264,6 +313,12 @@ def attention(op: Operator, options: LoweringOptions) -> Lowered:
     causal = bool(int_of(op, "is_causal", 0))
     cap = op.attributes.get("softcap", 0.0)
     kernels = [*key_copies, *value_copies]
+    if int_of(op, COMPOSED, 0):
+        kernels += _composed_by_call(shape, (input_at(op, 0), keys, values), output_at(op), options, extra)
+        return launched(*kernels, calls=len(kernels))
+    if int_of(op, COPIES_KEYS, 0):
+        turned = scratch(keys, "contiguous", keys.shape)
+        kernels.append(copy_kernel("contiguous", (keys,), (turned,)))
     kernels += attention_kernels(
         shape,
         (input_at(op, 0), keys, values),
@@ -277,7 +332,7 @@ def attention(op: Operator, options: LoweringOptions) -> Lowered:
     scores = optional_output(op, 3)
     if scores is not None:
         kernels.append(fill_kernel(scores))
-    if options.attention == "fused":
+    if options.attention != "eager":
         calls = 1
     else:
         calls = len(kernels)
@@ -314,7 +369,7 @@ def flex_attention(op: Operator, options: LoweringOptions) -> Lowered:
     qkv = [input_at(op, index) for index in range(3)]
     changed = op.attributes.get("score_mod") is not None or op.attributes.get("prob_mod") is not None
     kernels = attention_kernels(attention_shape(op), qkv, output_at(op), options, masked=changed, name="flex")
-    if options.attention == "fused":
+    if options.attention != "eager":
         calls = 1
     else:
         calls = len(kernels)

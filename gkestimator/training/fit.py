@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gkestimator.bundles.models import Chip, chip_of
+from gkestimator.bundles.models import Chip, chip_of, same_chip
 from gkestimator.core.errors import TableError
 from gkestimator.core.kernels import Array
 from gkestimator.core.records import Names, frozen
@@ -63,9 +63,16 @@ class StackFit:
 
 
 def chip_numbers(names: Array, gpus: GpuSpecs) -> Array:
-    """Return a number per row that boards of one chip (``chip_of``) share."""
-    chips: dict[Chip, int] = {}
-    number = {name: chips.setdefault(chip_of(gpus[name]), len(chips)) for name in sorted(set(names.tolist()))}
+    """Return a number per row that boards of one chip (``same_chip``) share."""
+    chips: list[Chip] = []
+    number = {}
+    for name in sorted(set(names.tolist())):
+        chip = chip_of(gpus[name])
+        equal = [place for place, other in enumerate(chips) if same_chip(other, chip, matrix=True)]
+        if not equal:
+            equal = [len(chips)]
+            chips.append(chip)
+        number[name] = equal[0]
     return np.array([number[name] for name in names.tolist()], dtype=np.int64)
 
 

@@ -107,6 +107,7 @@ class FittedModel:
             path=Path(f"{self.plan.name}.npz"),
             scope=self.plan.scope,
             anchor=self.plan.anchor,
+            variants=frozenset(self.plan.variants),
             _fitted=(self.stack, self.uncertainty),
         )
 
@@ -163,6 +164,7 @@ def _entry(model: FittedModel) -> NamedValues:
         "feature_names": list(model.feature_names),
         "trains": [list(p) for p in plan.trains],
         "covers": [list(p) for p in (*plan.trains, *plan.covers)],
+        "variants": list(plan.variants),
     }
 
 
