@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from gkestimator.bundles.models import WIDEST
 from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import Names, frozen
 from gkestimator.kernel_models.regressors import MEMBERS
@@ -42,7 +43,8 @@ class ModelPlan:
     / anchor) is relative to (``gkestimator.kernel_models.anchors.ANCHORS``). ``members``: those that may take
     part. ``loss``: what XGBoost and LightGBM minimise; ``absolute`` follows the typical row where a few
     stray. ``shrink`` multiplies the stack's weights: below 1 it holds estimates closer to the anchor than the
-    few chips in training suggest.
+    few chips in training suggest. ``widest`` limits the 90 % half-widths of log(time), where whole networks say more
+    of their kernels than the few chips whose kernels were measured alone.
     """
 
     name: str
@@ -57,6 +59,7 @@ class ModelPlan:
     members: Names = MEMBERS
     loss: Literal["squared", "absolute"] = "squared"
     shrink: float = 1.0
+    widest: float = WIDEST
 
     def mask(self, table: KernelTable) -> Array:
         """Return the rows of ``table`` that this regressor trains on."""
@@ -181,6 +184,7 @@ PLAN: tuple[ModelPlan, ...] = (
         members=("xgboost", "lightgbm"),
         estimators={"xgboost": 60, "lightgbm": 60},
         shrink=0.1,
+        widest=0.25,
     ),
     # Tensor-core efficiency learned on matrix products carries over to integer convolutions as implicit ones.
     ModelPlan(
