@@ -7,6 +7,8 @@ import numpy as np
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.features.tensor_convolutions import tensor_convolution_us
+from gkestimator.kernel_models.features.tensor_cores import has_tensor_cores
 from gkestimator.kernel_models.launch import SCATTERED, matrix_tiles
 from gkestimator.kernel_models.roofline import roofline
 from gkestimator.kernel_models.row_issue import row_issue_us
@@ -86,6 +88,7 @@ _SECTOR_BYTES = 32
 _LINE_BYTES = 128
 _SECTORS_PER_ELEMENT = 3
 _SECTOR_EFFICIENCY = 32 / 99
+_CONVOLVED = ("tf32", "fp16", "bf16")
 _TILED = (Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE)
 
 
@@ -142,7 +145,16 @@ def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> Array:
             fetched = part.columns["read_bytes"] * part.columns["cols"]
             memory = np.maximum(memory, fetched / l2_bytes_per_s(gpu) * 1e6)
         result[mask] = np.maximum(compute, memory) + KERNEL_LATENCY_US
+    index = np.flatnonzero(_on_tensor_cores(table, gpu))
+    if len(index):
+        result[index] = tensor_convolution_us(table.take(index), gpu)
     return result
+
+
+def _on_tensor_cores(table: KernelTable, gpu: GpuSpec) -> Array:
+    """Return the mask of the convolutions that run on tensor cores."""
+    known = [name for name in _CONVOLVED if has_tensor_cores(gpu, name)]
+    return np.asarray((table.family == Family.CONV) & np.isin(table.precision.astype(str), known))
 
 
 def _copying(part: KernelTable, efficiency: _Efficiency) -> Array:
