@@ -53,6 +53,20 @@ def _image_norms(graph: OperatorGraph) -> frozenset[str]:
     return frozenset(names)
 
 
+def _added_in_place(graph: OperatorGraph) -> frozenset[str]:
+    """Return the names of the additions that models run in place, on their first operand, before an activation."""
+    view = GraphView.of(graph)
+    names = set()
+    for index, op in enumerate(graph.operators):
+        activation = traits_of(op.key).in_place_before
+        if not activation or not isinstance(op.inputs[0], Tensor):
+            continue
+        result = view.result(index)
+        if op.inputs[0].shape == result.shape and view.optional_reader(result, activation) is not None:
+            names.add(op.name)
+    return frozenset(names)
+
+
 def _values(values: Iterable[Value | None]) -> tuple[Value, ...]:
     return tuple(v for v in values if v is not None)
 
@@ -62,6 +76,7 @@ class _Rewriter:
         self._half = half
         self._norms = norms
         self._image_norms: frozenset[str] = frozenset()
+        self._in_place: frozenset[str] = frozenset()
         self._tensors: dict[str, Tensor] = {}  # name -> tensor with the element type it is stored in
 
     def halve(self, graph: OperatorGraph) -> OperatorGraph:
@@ -87,6 +102,7 @@ class _Rewriter:
         """Return ``graph`` with the types that each operator, or fused group, gives its results."""
         if self._norms == "images":
             self._image_norms = _image_norms(graph)
+        self._in_place = _added_in_place(graph)
         operators = [self._autocast(op, groups.get(index)) for index, op in enumerate(graph.operators)]
         outputs = _values(map(self._known, graph.outputs))
         return replace(graph, operators=tuple(operators), outputs=outputs)
@@ -133,6 +149,8 @@ class _Rewriter:
         autocast = traits_of(call.key).autocast
         if autocast == "norm":
             autocast = self._norm_type(call)
+        elif op.name in self._in_place:
+            autocast = "first"  # a tensor that is changed in place keeps its type
         if self._gives_half(autocast, reads):
             outputs = tuple(map(self._halved, op.outputs))
         elif inputs == op.inputs:

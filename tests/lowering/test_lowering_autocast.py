@@ -56,6 +56,18 @@ def test_a_scale_that_is_no_bias_widens(lowered: Callable[..., KernelGraph]) -> 
     assert graph.outputs == {"y": 4 * 8 * 32}  # as convnext's layer scale: half times a float32 parameter
 
 
+def test_a_shortcut_added_in_place_keeps_the_type_of_what_it_is_added_to(
+    lowered: Callable[..., KernelGraph],
+) -> None:
+    text = """(float[2,32,8,8] x) => (float[2,32,16,16] y) {
+     u = Resize<mode="nearest">(x, , scales)  c = Conv<pads=[1,1,1,1]>(u, w)  s = Add(c, u)  y = ACTIVATION(s) }"""
+    scales = np.array([1, 1, 2, 2], dtype=np.float32)
+    elements = 2 * 32 * 16 * 16
+    for activation, expected in (("Relu", 2), ("Tanh", 4)):
+        graph = lowered(text.replace("ACTIVATION", activation), w=(32, 32, 3, 3), scales=scales)
+        assert list(graph.outputs.values()) == [expected * elements]  # autocast interpolates in fp32
+
+
 @pytest.mark.parametrize("groups", [1, 32])
 def test_an_image_that_lies_in_nhwc_is_taken_as_it_is(
     groups: int, lowered: Callable[..., KernelGraph]

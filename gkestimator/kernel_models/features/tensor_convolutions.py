@@ -7,7 +7,7 @@ plain products is derived from how cuDNN stores images and groups:
 - The kernels calculate in NHWC. An image in NCHW is transposed before and after, or gathered with strides by a slower
   kernel; the autotuner (``cudnn.benchmark``) takes what is faster. A 1x1 kernel whose images have a multiple of eight
   pixels is a plain product in NCHW too, with shorter rows.
-- Groups of a power of two or of a multiple of 64 channels have kernels of their own (narrow ones packed to eight
+- Groups of a power of two or of a multiple of 64 channels have kernels of their own (narrow ones packed to 16
   channels); all others run one product of 128 columns a group (64 for narrow groups in NCHW), whatever they need of
   it.
 
@@ -40,7 +40,7 @@ _TRANSPOSED_PASSES = 1.26
 _GROUPED_PASSES = 2.2
 _DIRECT_PASSES = 0.48
 _PIXELS_OF_A_ROW = 8  # 16-byte loads of half floats need rows of a multiple of eight
-_PACKED_CHANNELS = 8.0
+_PACKED_CHANNELS = 16.0
 _OWN_KERNEL_CHANNELS = 64.0
 _GENERIC_COLUMNS = 128.0
 _GENERIC_COLUMNS_NARROW = 64.0  # of images in NCHW, for groups of at most half as many channels
