@@ -93,6 +93,8 @@ class Kernel:
     extent (elementwise and copies: rows = output elements, cols = 1, but for copies that fetch more from L2
     than they read: how many times). ``element_bytes`` is the size of one output element, ``inputs`` the number
     of tensor operands read. ``workspace_bytes`` is scratch memory held during the launch.
+    ``again_bytes`` are read besides where no cache holds what is read repeatedly (operands that are broadcast), and
+    ``again_window`` the bytes touched between one such reading and the next.
     """
 
     name: str
@@ -110,6 +112,8 @@ class Kernel:
     gemm: GemmShape | None = None
     conv: ConvShape | None = None
     workspace_bytes: int = 0
+    again_bytes: int = 0
+    again_window: int = 0
 
 
 @frozen
@@ -169,6 +173,8 @@ _SCALARS = (
     "element_bytes",
     "inputs",
     "workspace_bytes",
+    "again_bytes",
+    "again_window",
 )
 
 

@@ -24,7 +24,13 @@ _CONV = tuple(name for name in _NAMES if name.startswith("conv_"))
 # Floors scatter by several percent from call to call.
 _TOLD_FROM_FLOOR = 1.15
 # What Kernel says of a family that has no such size.
-_DEFAULTS = {"weight_bytes": 0.0, "rows": 1.0, "cols": 1.0, "inputs": 1.0, "workspace_bytes": 0.0}
+_DEFAULTS = {
+    "weight_bytes": 0.0,
+    "rows": 1.0,
+    "cols": 1.0,
+    "inputs": 1.0,
+    "workspace_bytes": 0.0,
+} | dict.fromkeys(("again_bytes", "again_window"), 0.0)
 Numbers: TypeAlias = Array | float
 """A number for every row, or one for all."""
 Words: TypeAlias = Array | str
