@@ -17,6 +17,7 @@ from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.anchors import ANCHORS
 from gkestimator.kernel_models.attainable import attainable_us
 from gkestimator.kernel_models.features.vector import FEATURE_SETS, elementwise_variant
+from gkestimator.kernel_models.recurrent import SHORTEST_STEP_US, steps_of
 from gkestimator.kernel_models.regressors import Stack, Uncertainty, uncertainty_columns
 from gkestimator.kernel_models.roofline import MATRIX_FAMILIES, Roofline, peak_rate
 from gkestimator.kernel_models.traffic import least_traffic_us
@@ -65,7 +66,9 @@ Chip = tuple[int, int, int, int]
 
 def chip_of(gpu: GpuSpec) -> Chip:
     """Return the chip of ``gpu``. Boards of one chip differ in memory clock and form factor; GeForce boards
-    also halve the matrix rate with fp32 accumulation."""
+    also halve the matrix rate with fp32 accumulation. A rate that is unknown counts as 0, which no trained chip has."""
+    if "peak_flops_per_s.fp16" in gpu.unknown:
+        return (*gpu.compute_capability, gpu.sms, 0)
     rate = peak_rate(gpu, "fp16", matrix=True) / (gpu.sms * gpu.boost_clock_mhz * 1e6)
     return (*gpu.compute_capability, gpu.sms, round(rate))
 
@@ -88,7 +91,8 @@ class BundleModel:
     size class of the prediction, the 90 % quantile of |log error| over the scale that the model's
     :class:`Uncertainty` gives, for rows inside the training range; ``beyond``: the 90 % quantile of |log error|
     of kernels larger than any trained on. ``bandwidths``: DRAM bytes/s of the boards of each of ``chips``; empty in
-    bundles that do not tell. ``widest``: the most that a half-width of log(time) is.
+    bundles that do not tell. ``variants``: those that it answers before other models do; none are all. ``widest``: the
+    most that a half-width of log(time) is.
     """
 
     name: str
@@ -106,6 +110,7 @@ class BundleModel:
     anchor: str = "roofline"
     bandwidths: tuple[tuple[float, ...], ...] = ()
     widest: float = WIDEST
+    variants: frozenset[str] = frozenset()
     _fitted: tuple[Stack, Uncertainty] | None = field(default=None, repr=False)
 
     @property
@@ -183,6 +188,7 @@ class BundleModel:
         result = np.maximum(result, roof.compute_us * _least_of_peak(table))
         result = np.maximum(result, least_traffic_us(table, gpu))
         result = np.maximum(result, _least_of_convolution_us(table, gpu))
+        result = np.maximum(result, _least_of_steps_us(table))
         if gpu.compute_capability < _GROUPED_CONV_BEFORE:
             grouped = _single_convolutions(table) & (table.columns["conv_groups"] > 1)
             result = np.where(grouped, result + GROUPED_CONV_US, result)
@@ -237,6 +243,11 @@ def _least_of_convolution_us(table: KernelTable, gpu: GpuSpec) -> Array:
     return result
 
 
+def _least_of_steps_us(table: KernelTable) -> Array:
+    """Return the least microseconds of recurrent layers, whose steps wait for one another; 0 for all else."""
+    return np.where(table.family == Family.RNN, SHORTEST_STEP_US * steps_of(table), 0.0)
+
+
 def pairs(table: KernelTable) -> list[Pair]:
     """Return (family, precision) of every row."""
     return list(zip(table.family.tolist(), table.precision.tolist(), strict=True))
@@ -265,6 +276,9 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         raise BundleError(f"{at}: feature_names is no list of 1 to 256 texts")
     scope = _word(at, entry, "scope", SCOPES)
     anchor = _word(at, entry, "anchor", ANCHORS)
+    variants = entry.get("variants", [])
+    if not is_list(variants, is_text, least=0, most=64):
+        raise BundleError(f"{at}: variants is no list of at most 64 texts")
     in_ranges = folder / "ranges.json"
     limits = _object(ranges.get(name))
     chips = limits.get("chips")
@@ -300,6 +314,7 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         scope=scope,
         anchor=anchor,
         bandwidths=tuple(tuple(float(rate) for rate in rates) for rates in bandwidths),
+        variants=frozenset(variants),
     )
 
 

@@ -25,7 +25,9 @@ from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.hardware.host_profile import HostProfile, default_host_file, load_host_file
 from gkestimator.hardware.runtimes import checked_layout
 from gkestimator.hardware.runtimes.profiles import RuntimeProfile, load_runtime, resolve_dtype
-from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions
+from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions, at_least
+from gkestimator.kernel_models.roofline import confined
+from gkestimator.kernel_models.steady import steady_floor_us
 from gkestimator.lowering import lower_each
 from gkestimator.memory import MemoryProfile, MemoryReplay, cumulative_reserved
 from gkestimator.operators.quantise import is_quantised
@@ -133,6 +135,7 @@ class Engine:
             attention=self.request.attention,
             amp_norms=self.request.amp_norms,
             unfold_batchnorm=self.request.unfold_batchnorm,
+            graph_level=self.request.graph_level,
             layout=checked_layout(self.request.runtime, self.request.layout),
         )
         return Target(gpu=gpu, options=options, dtype=word, note=note)
@@ -349,7 +352,9 @@ class Engine:
     ) -> tuple[KernelPredictions, Array]:
         place = np.full(len(table), -1, dtype=np.intp)
         place[rows] = np.arange(rows.size)
-        return self.estimator.predict(table.take(rows), gpu, sm_share_pct=share), place
+        chosen = table.take(rows)
+        predictions = self.estimator.predict(chosen, gpu, sm_share_pct=share)
+        return at_least(predictions, steady_floor_us(chosen, confined(gpu, share))), place
 
     def _memory(self, lowering: Lowering, gpu: GpuSpec) -> MemoryProfile:
         library = self.profile.library_workspace_bytes(gpu)

@@ -108,6 +108,7 @@ class FittedModel:
             scope=self.plan.scope,
             anchor=self.plan.anchor,
             widest=self.plan.widest,
+            variants=frozenset(self.plan.variants),
             _fitted=(self.stack, self.uncertainty),
         )
 
@@ -164,6 +165,7 @@ def _entry(model: FittedModel) -> NamedValues:
         "feature_names": list(model.feature_names),
         "trains": [list(p) for p in plan.trains],
         "covers": [list(p) for p in (*plan.trains, *plan.covers)],
+        "variants": list(plan.variants),
     }
 
 
