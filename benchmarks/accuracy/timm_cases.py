@@ -25,14 +25,14 @@ _LAYOUT_OPTION = "layout"
 """Name of the estimate option that says which layout a model runs in."""
 
 FAST_NORM = (
-    "caformer", "coatne", "convit", "convnext", "focalnet", "hiera", "maxxvit", "poolformer", "pvt_v2", "resnet50_gn"
+    "caformer", "coatne", "convit", "convnext", "davit", "focalnet", "hiera", "maxxvit", "poolformer", "pvt_v2", "resnet50_gn"
 )  # fmt: skip
 """How names begin of models whose normalisations are classes of timm's own: from torch 1.13 on its table was measured
 with timm's fast norm, which keeps those in half precision where torch.autocast runs them in fp32 (resnet50_gn, NCHW:
 738 ms with torch 1.12, 394 with 1.13). Others call torch's, but for :data:`FAST_IMAGE_NORM`. Read from the source of timm 1.0.8, like the column
 ``attention``; an input, as the framework is."""
 
-FAST_IMAGE_NORM = ("davit", "edgenext", "tiny_vit")
+FAST_IMAGE_NORM = ("edgenext", "tiny_vit")
 """Likewise of models in which only the normalisations of images are timm's own."""
 
 

@@ -31,6 +31,8 @@ GROUPED_CONV_US = 150.0
 on whole ResNeXt networks on a V100, and so counted up to Turing alone. No kernel measurements of grouped
 convolutions are public, so they count as out of range."""
 _GROUPED_CONV_BEFORE = (8, 0)
+WIDEST = 5.0
+"""The widest half-width of log(time) that an interval has."""
 SIZE_EDGES_US = (20.0, 200.0)
 """Interval widths are calibrated apart for kernels predicted below, between and above these durations."""
 
@@ -90,7 +92,8 @@ class BundleModel:
     size class of the prediction, the 90 % quantile of |log error| over the scale that the model's
     :class:`Uncertainty` gives, for rows inside the training range; ``beyond``: the 90 % quantile of |log error|
     of kernels larger than any trained on. ``bandwidths``: DRAM bytes/s of the boards of each of ``chips``; empty in
-    bundles that do not tell. ``variants``: those that it answers before other models do; none are all.
+    bundles that do not tell. ``variants``: those that it answers before other models do; none are all. ``widest``: the
+    most that a half-width of log(time) is.
     """
 
     name: str
@@ -107,6 +110,7 @@ class BundleModel:
     scope: str = "seen"
     anchor: str = "roofline"
     bandwidths: tuple[tuple[float, ...], ...] = ()
+    widest: float = WIDEST
     variants: frozenset[str] = frozenset()
     _fitted: tuple[Stack, Uncertainty] | None = field(default=None, repr=False)
 
@@ -191,7 +195,7 @@ class BundleModel:
         if gpu.compute_capability < _GROUPED_CONV_BEFORE:
             grouped = _single_convolutions(table) & (table.columns["conv_groups"] > 1)
             result = np.where(grouped, result + GROUPED_CONV_US, result)
-        return result, np.minimum(width, WIDEST)
+        return result, np.minimum(width, self.widest)
 
     def _untried_layers(self, table: KernelTable, gpu: GpuSpec, within: Array) -> Array:
         """Return the recurrent layers outside the training range, and all of them on GPUs later than any trained on."""
@@ -199,8 +203,6 @@ class BundleModel:
         return np.asarray((table.family == Family.RNN) & (later | ~within))
 
 
-WIDEST = 5.0
-"""The widest half-width of log(time) that an interval has."""
 BORROWED = float(np.log(1.35))
 """Least 90 % half-width of log(time) where a regressor answers for a family or precision that it was not trained on
 (convolutions in half precision by matrix products, say). Judged, and known to be too narrow for such convolutions on
@@ -305,6 +307,8 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
     factors = widths.get("factors")
     classes = len(SIZE_EDGES_US) + 1
     beyond = _numbers(in_quantiles, f"{name}.beyond", [widths.get("beyond")], 1, least=0.0, most=5.0)
+    stated = [widths.get("widest", WIDEST)]
+    widest = _numbers(in_quantiles, f"{name}.widest", stated, 1, least=0.0, most=WIDEST)
     return BundleModel(
         name=name,
         features=features,
@@ -316,6 +320,7 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         chips=tuple((major, minor, sms, rate) for major, minor, sms, rate in chips),
         factors=tuple(_numbers(in_quantiles, f"{name}.factors", factors, classes, least=0.0, most=1e5)),
         beyond=float(beyond[0]),
+        widest=float(widest[0]),
         path=folder / f"{name}.npz",
         scope=scope,
         anchor=anchor,

@@ -117,7 +117,9 @@ class Kernel:
     extent (elementwise and copies: rows = output elements, cols = 1, but for copies that fetch more from L2
     than they read: how many times). ``element_bytes`` is the size of one output element, ``inputs`` the number
     of tensor operands read. ``workspace_bytes`` is scratch memory held during the launch. ``sequences``: of
-    attention, the samples that attend to themselves alone (the rest of ``gemm.batch`` are heads).
+    attention, the samples that attend to themselves alone (the rest of ``gemm.batch`` are heads). ``again_bytes`` are
+    read besides where no cache holds what is read repeatedly (operands that are broadcast), and ``again_window`` the
+    bytes touched between one such reading and the next.
     """
 
     name: str
@@ -136,6 +138,8 @@ class Kernel:
     conv: ConvShape | None = None
     workspace_bytes: int = 0
     sequences: int = 1
+    again_bytes: int = 0
+    again_window: int = 0
 
 
 @frozen
@@ -196,6 +200,8 @@ _SCALARS = (
     "inputs",
     "workspace_bytes",
     "sequences",
+    "again_bytes",
+    "again_window",
 )
 
 

@@ -23,7 +23,7 @@ from gkestimator.estimation.sources import load_bundles
 from gkestimator.estimation.timeline import LaunchProgram
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.hardware.host_profile import HostProfile, default_host_file, load_host_file
-from gkestimator.hardware.runtimes import runtime_traits
+from gkestimator.hardware.runtimes import checked_layout
 from gkestimator.hardware.runtimes.profiles import RuntimeProfile, load_runtime, resolve_dtype
 from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions, at_least
 from gkestimator.kernel_models.roofline import confined
@@ -111,7 +111,6 @@ class Engine:
     def __init__(self, request: EstimateRequest) -> None:
         self.request = request
         self.profile: RuntimeProfile = load_runtime(request.runtime)
-        _refuse_layout(request)
         host_file = request.host or default_host_file()
         self.host: HostProfile | None = None if host_file is None else load_host_file(host_file)
         catalogue = gpu_catalogue(tuple(request.gpu_specs), bundles=tuple(request.bundles))
@@ -137,7 +136,7 @@ class Engine:
             amp_norms=self.request.amp_norms,
             unfold_batchnorm=self.request.unfold_batchnorm,
             graph_level=self.request.graph_level,
-            layout=self.request.layout,
+            layout=checked_layout(self.request.runtime, self.request.layout),
         )
         return Target(gpu=gpu, options=options, dtype=word, note=note)
 
@@ -408,16 +407,6 @@ def model_names(paths: Sequence[Path]) -> list[tuple[Path, str]]:
     from gkestimator.core.naming import distinct_names
 
     return list(zip(paths, distinct_names(paths), strict=True))
-
-
-def _refuse_layout(request: EstimateRequest) -> None:
-    layouts = runtime_traits(request.runtime).layouts
-    if request.layout not in layouts:
-        expected = ", ".join(layouts)
-        raise UsageError(
-            f"layout: found {request.layout}, expected {expected} under {request.runtime}, which stores images as "
-            f"the file has them"
-        )
 
 
 def _refuse_same_gpu_twice(targets: Sequence[Target]) -> None:

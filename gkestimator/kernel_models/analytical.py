@@ -8,6 +8,8 @@ from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.attainable import memory_us
+from gkestimator.kernel_models.features.tensor_convolutions import tensor_convolution_us
+from gkestimator.kernel_models.features.tensor_cores import has_tensor_cores
 from gkestimator.kernel_models.launch import SCATTERED, matrix_tiles
 from gkestimator.kernel_models.recurrent import recurrent_fixed_us, step_memory_us, step_product_us, steps_of
 from gkestimator.kernel_models.roofline import KERNEL_LATENCY_US, roofline
@@ -83,6 +85,7 @@ _SECTOR_BYTES = 32
 _LINE_BYTES = 128
 _SECTORS_PER_ELEMENT = 3
 _SECTOR_EFFICIENCY = 32 / 99
+_CONVOLVED = ("tf32", "fp16", "bf16")
 TILED = (Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE)
 """Families whose arithmetic is counted in whole tiles."""
 
@@ -148,6 +151,11 @@ def analytical_sides(table: KernelTable, gpu: GpuSpec) -> Sides:
         sides.compute_us[mask] = _compute_us(family, part, roof.compute_us[mask], gpu)
         sides.memory_us[mask] = _memory_us(family, part, roof.memory_us[mask], gpu)
         sides.fixed_us[mask] = KERNEL_LATENCY_US
+    index = np.flatnonzero(_on_tensor_cores(table, gpu))
+    if len(index):
+        sides.compute_us[index] = tensor_convolution_us(table.take(index), gpu)
+        sides.memory_us[index] = 0.0  # it is in the other
+        sides.fixed_us[index] = 0.0
     return sides
 
 
@@ -188,6 +196,12 @@ def _memory_us(family: Family, part: KernelTable, roof_us: Array, gpu: GpuSpec) 
         # What it converts was just written, or is read next: the L2 holds it where it is small enough.
         memory = memory_us(part, gpu)
     return memory
+
+
+def _on_tensor_cores(table: KernelTable, gpu: GpuSpec) -> Array:
+    """Return the mask of the convolutions that run on tensor cores."""
+    known = [name for name in _CONVOLVED if has_tensor_cores(gpu, name)]
+    return np.asarray((table.family == Family.CONV) & np.isin(table.precision.astype(str), known))
 
 
 def _copying(part: KernelTable, efficiency: _Efficiency) -> Array:

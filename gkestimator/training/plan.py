@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from gkestimator.bundles.models import WIDEST
 from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import Names, frozen
 from gkestimator.kernel_models.features.recurrent import SEEN_RISING, UNSEEN_RISING
@@ -48,7 +49,8 @@ class ModelPlan:
     stray. ``shrink`` multiplies the stack's weights: below 1 it holds estimates closer to the anchor than the
     few chips in training suggest. ``rising``: features along which log(time / anchor) may only rise; XGBoost and
     LightGBM alone can promise that. ``variants``: those that it trains on, and answers before others that cover them
-    do; none are all.
+    do; none are all. ``widest`` limits the 90 % half-widths of log(time), where whole networks say more of their
+    kernels than the few chips whose kernels were measured alone.
     """
 
     name: str
@@ -63,6 +65,7 @@ class ModelPlan:
     members: Names = MEMBERS
     loss: Literal["squared", "absolute"] = "squared"
     shrink: float = 1.0
+    widest: float = WIDEST
     rising: Names = ()
     variants: Names = ()
 
@@ -245,6 +248,7 @@ PLAN: Plans = (
         members=("xgboost", "lightgbm"),
         estimators={"xgboost": 60, "lightgbm": 60},
         shrink=0.1,
+        widest=0.25,
     ),
     # Tensor-core efficiency learned on matrix products carries over to integer convolutions as implicit ones.
     ModelPlan(

@@ -107,6 +107,7 @@ class FittedModel:
             path=Path(f"{self.plan.name}.npz"),
             scope=self.plan.scope,
             anchor=self.plan.anchor,
+            widest=self.plan.widest,
             variants=frozenset(self.plan.variants),
             _fitted=(self.stack, self.uncertainty),
         )
@@ -140,7 +141,7 @@ class FittedBundle:
             ends = {"low": list(m.low), "high": list(m.high)}
             chips = {"chips": [list(c) for c in m.chips], "dram_bytes_per_s": [list(b) for b in m.bandwidths]}
             ranges[name] = {**ends, **chips, "gpus": list(m.gpus)}
-            quantiles[name] = {"factors": list(m.factors), "beyond": m.beyond}
+            quantiles[name] = {"factors": list(m.factors), "beyond": m.beyond, "widest": m.plan.widest}
             arrays[name] = _packed(m)
         documents: dict[str, NamedValues] = {
             "card": dict(card),

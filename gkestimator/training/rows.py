@@ -31,6 +31,8 @@ _DEFAULTS = {
     "inputs": 1.0,
     "workspace_bytes": 0.0,
     "sequences": 1.0,
+    "again_bytes": 0.0,
+    "again_window": 0.0,
 }
 Numbers: TypeAlias = Array | float
 """A number for every row, or one for all."""
