@@ -23,7 +23,6 @@ from .workspace import SEED, Workspace, plans_for
 
 LARGER = "neusight/larger"
 _LITERAL_ROWS = 12_000
-_LITERAL_ROWS_GPU = 6_000
 _FEWEST_LITERAL = 100
 _TREES = dict.fromkeys(TREE_MEMBERS, 200)  # of a member alone that the plan gives no number
 _MOST_PER_GROUP = 3_000  # rows tested of each (GPU, source, family, precision) left out with a chip
@@ -61,9 +60,12 @@ def label_column(table: KernelTable | KernelCases) -> np.ndarray:
 
 
 def _experiment(
-    space: Workspace, name: str, split: Callable[[], Split], literal_rows: int, *, unseen: bool = False
+    space: Workspace, name: str, split: Callable[[], Split], literal_rows: int = 0, *, unseen: bool = False
 ) -> None:
-    """Train on one side of ``split()``, predict the other by the bundle and the baselines, and keep the result."""
+    """Train on one side of ``split()``, predict the other by the bundle and the baselines, and keep the result.
+
+    ``literal_rows`` > 0: USHER's literal features beside, fitted on at most so many rows a family.
+    """
     made = split()
     plans = plans_for(space, made.train, made.test, unseen=unseen)
     key = [name, space.data_key, space.recipe_key, space.judge_key, *map(repr, plans), _own_source()]
@@ -74,8 +76,9 @@ def _experiment(
     cases = predict_cases(bundle, left, space.gpus)
     constants = fit_constants(fitted, space.gpus)
     cases = cases.with_estimate("constant", constants.predict_us(left.table, left.gpu, space.gpus))
-    space.tell(f"{name}: USHER's literal features")
-    cases = cases.with_estimate("literal", _literal(space, fitted, left, literal_rows))
+    if literal_rows:
+        space.tell(f"{name}: USHER's literal features")
+        cases = cases.with_estimate("literal", _literal(space, fitted, left, literal_rows))
     space.keep(name, key, cases)
     space.tell(f"{name}: {len(cases):,} rows predicted")
 
@@ -120,7 +123,7 @@ def chip(space: Workspace, boards: frozenset[str]) -> None:
         made = hold_out_chip(space.rows, boards)
         return Split(train=made.train, test=thin(space.rows, made.test, most=_MOST_PER_GROUP, seed=SEED))
 
-    _experiment(space, chip_job(boards), split, _LITERAL_ROWS_GPU, unseen=True)
+    _experiment(space, chip_job(boards), split, unseen=True)
 
 
 def chip_job(boards: frozenset[str]) -> str:
@@ -138,7 +141,7 @@ def h100_gemm(space: Workspace) -> None:
         test = np.flatnonzero(gemm & (rows.gpu == "H100-SXM"))
         return Split(train=np.flatnonzero(gemm & known), test=thin(rows, test, most=6_000, seed=SEED))
 
-    _experiment(space, "h100-gemm", split, _LITERAL_ROWS_GPU, unseen=True)
+    _experiment(space, "h100-gemm", split, unseen=True)
 
 
 def shipped(space: Workspace) -> Bundle:

@@ -1,4 +1,4 @@
-"""Hold one line of "what must be shown": the bar, the figure reached, and whether it is met."""
+"""Hold the rows of the report: bars with the figures reached, and what a user may expect."""
 
 from __future__ import annotations
 
@@ -28,3 +28,20 @@ def line(
     if close:
         figure = f"{value:.3f}"
     return Line(what=what, bar=f"{bar:g}{unit}", figure=f"{figure}{unit}{more}", met=value <= bar, goal=goal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Hold one row of the first page: what was estimated, on which GPUs, and how far off it was.
+
+    ``what`` and ``where`` are words; ``cases`` how many measurements; ``median``, ``mean`` and ``roofline`` absolute errors in
+    percent (the roofline's median); ``inside``: percent of measurements inside the 90 % interval. None is not known.
+    """
+
+    what: str
+    where: str
+    cases: int
+    median: float | None
+    mean: float | None
+    roofline: float | None
+    inside: float | None

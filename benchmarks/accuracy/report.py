@@ -1,7 +1,8 @@
-"""Write docs/accuracy.md and its plots from the results kept."""
+"""Write docs/accuracy.md, a page that a buyer reads, and its appendices and plots from the results kept."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from gkestimator.evaluation.cases import KernelCases
@@ -15,14 +16,16 @@ from .sections import SECTION_NAMES, section
 from .whole import whole_cases
 from .workspace import Workspace
 
-_HEAD = """# Accuracy
+_HEAD = """# How accurate the estimates are
 
-Written by `python -m benchmarks.accuracy` from public measurements; do not edit. How each figure is made is at the end.
+Written by `python -m benchmarks.accuracy` from public measurements; do not edit.
 
-All errors are |estimated / measured - 1| in percent. Kernels are compared with what the publisher measured, launch gap
-included (every method gets the same gap); intervals with GPU time alone. Every figure of a kernel is nested: the recipe of
-the shipped bundle (`gkestimator.training.recipe.fit_bundle`) was run again without the rows it is tested on. Whole models
-never enter training.
+Take a ResNet-50 on a V100 at batch 32, in FP32, with PyTorch. Somebody measured it (the thesis cited below), gkestimator had never
+seen it, and the table's first row says how far such estimates are from such measurements: half of them by less than the
+median. The last column says how often the measurement lay inside the row's 90 % interval.
+
+The **roofline** is what a data sheet gives: arithmetic over the peak rate or bytes over the bandwidth, whichever is longer. **New shapes**
+are sizes left out of training on every GPU; a **new GPU** was left out with all its boards. Whole models never enter training.
 """
 _SHAPES = """## Kernels: shapes held out, GPUs seen
 
@@ -34,25 +37,17 @@ _LARGER = """## Kernels: larger shapes, GPUs seen
 
 NeuSight's `larger` rows (all sizes beyond the training rows), from everything else. The P4's linear training rows were taken
 on a throttled card and are excluded everywhere, so its larger ones are an extrapolation too."""
-_GPUS = """## Kernels: one GPU left out
-
-Every row of every board of one chip, whatever its source, is left out; tested on at most 3,000 rows of each (GPU, source,
+_GPUS = """Every row of every board of one chip, whatever its source, is left out; tested on at most 3,000 rows of each (GPU, source,
 family, precision). The best constant here is fitted over the GPUs that remain; USHER's literal features have no entry for
-a GPU they have not seen. Mean of each GPU's mean error over GPUs:"""
-_WHOLE = """## Whole models
-
-Groups: constants were fitted on `development` models only; the bars count on `report`. V100: P. Elvinger, master thesis 505,
+a GPU they have not seen, and are left out. Mean of each GPU's mean error over GPUs:"""
+_WHOLE = """Groups: constants were fitted on `development` models only; the bars count on `report`. V100: P. Elvinger, master thesis 505,
 ETH Zurich 2024, table A.1 (torch 2.4 eager, fp32; latency includes the copy of inputs; rows damaged in print and t5,
 which has no graph, left out); memory is torch's max_memory_reserved with the batches of a model in one process, smallest
 first. RTX 3090: timm's AMP table at its batch; no RTX 3090 and no AMP is in the training data."""
-_INTERVALS = """## Intervals
-
-Share of measurements inside the 90 % interval and its median width, (high - low) / estimate, over the median error. Kernels:
+_INTERVALS = """Share of measurements inside the 90 % interval and its median width, (high - low) / estimate, over the median error. Kernels:
 GPU time, rows whose launch does not hide it. GPU `left out`: the chip was not trained on (RTX 3090 never is). For comparison: the
 exact 90 % interval of a normal law is 4.9 times as wide as its median error, of a uniform law 3.6, of a Laplace law 6.6."""
-_USHER = """## USHER's claim examined
-
-USHER (Shubha, Shen, Iyer, OSDI 2024) reports 99.98 % accuracy for a stack of regressors over raw kernel sizes and publishes neither
+_USHER = """USHER (Shubha, Shen, Iyer, OSDI 2024) reports 99.98 % accuracy for a stack of regressors over raw kernel sizes and publishes neither
 data nor regressors. Three questions.
 
 **Does the stack beat its members?** The columns named after members in the first table above are the same recipe with that one
@@ -66,6 +61,16 @@ concurrent kernels (percent, here not capped at 100) on a V100-SXM2-16GB at batc
 (kernels of different streams that overlap, or start within tau) and USHER's words alone (kernels that start within tau of each
 other). On one stream nothing overlaps, so the first reading is a single kernel's occupancy whatever tau is; the second
 adds up kernels that run one after the other as soon as tau exceeds their spacing:"""
+_TRUST = """## When to trust a row
+
+- `coverage_pct` says which share of the time was predicted for sizes and GPUs inside the training range. Near 100 is the first kind of row
+  above, near 0 the last.
+- The interval is the honest part: on a GPU that nobody measured it is two to four times as wide, because that is how far off such
+  estimates were when a GPU was left out.
+- Small batches wait for the host, not for the GPU. Give your host's figure (`--host-overhead-us`, or `gkest evaluate --write-host`).
+- What is known to be off is listed in [limits.md](limits.md). Your own measurements count for more than this page: `gkest evaluate`
+  prints the same table for them."""
+_BARS = """Every line that was to be shown, with its bar. Lines that are not met stand here too."""
 _PEERS = """## Published peers
 
 Other cases than ours, so no race: they show what is usual. NeuSight (Lee et al., ASPLOS 2025): 9.7 % whole-model error over 54 published
@@ -75,7 +80,7 @@ _HOW = """## How this was made
 
 `GKEST_SHARED=... python -m benchmarks.accuracy --jobs 2` runs every experiment and writes this page; nested bundles and results are kept
 in `.accuracy/` under a hash of the sources they depend on, so that a second run trains only what changed; `--report` alone
-rewrites the page. Seeds are fixed. On a GPU that is left out only the regressors that would be asked are trained, which changes
+rewrites the pages. Seeds are fixed. On a GPU that is left out only the regressors that would be asked are trained, which changes
 no answer. The two development and report groups, the shape hash and the splits are in `benchmarks/accuracy/` and
 `gkestimator/evaluation/splits.py`."""
 
@@ -87,68 +92,92 @@ _NAMES = (
 
 
 def write_report(space: Workspace, out: Path) -> Path:
-    """``out``/accuracy.md and ``out``/accuracy/*.png; what has not been run is left out and said so."""
-    pictures = out / "accuracy"
-    pictures.mkdir(parents=True, exist_ok=True)
+    """Write ``out``/accuracy.md, its pages and pictures in ``out``/accuracy/; what has not been run is left out and said so."""
+    folder = out / "accuracy"
+    folder.mkdir(parents=True, exist_ok=True)
     stale = space.stale([*_NAMES, *(chip_job(c) for c in chips(space.rows, space.gpus))])
-    if stale:
-        space.tell(f"not of the present recipe or not run: {', '.join(stale)}")
     text: list[str] = [_HEAD]
     if stale:
+        space.tell(f"not of the present recipe or not run: {', '.join(stale)}")
         text += [f"**Not run, or of an earlier state of the recipe:** {', '.join(stale)}.", ""]
-    text += ["<!-- summary -->", *tables.summary(space), "<!-- /summary -->"]
-    text += ["", "## What must be shown", ""]
-    text += tables.bars(lines(space))
-    shapes, larger, left = shapes_cases(space), space.cases("larger"), gpu_cases(space)
-    for title, cases in ((_SHAPES, shapes), (_LARGER, larger)):
-        text += ["", title, ""]
-        if cases is None:
-            text.append("Not run.")
+    text += [*tables.expected(space), "", "<!-- summary -->", *tables.summary(space), "<!-- /summary -->"]
+    text += ["", _TRUST, "", _PEERS, "", "## Every figure", ""]
+    for name, title, body in _pages(space, folder):
+        if body is None:
+            text.append(f"- {title}: not run")
             continue
-        text += tables.by_source(cases, members=cases is shapes)
-        text += ["", "Per GPU:", "", *tables.by_gpu(cases)]
-    text += ["", _GPUS, ""]
-    if left is None:
-        text.append("Not run.")
-    else:
-        text += [*tables.over_gpus(left), "", "Per GPU:", "", *tables.by_gpu(left)]
-        strict = space.cases("h100-gemm")
-        if strict is not None:
-            text += [
-                "",
-                "bf16 GEMM on the H100 from the A100 and the RTX PRO 6000 alone:",
-                "",
-                *tables.by_gpu(strict),
-            ]
-    text += _kernel_plots(space, shapes, larger, left, pictures)
-    text += _whole(space, pictures)
-    text += ["", _INTERVALS, "", *tables.intervals(space)]
-    if plots.intervals(space, pictures / "intervals.png"):
-        text += ["", "![Share inside by stretch of the interval, and widths](accuracy/intervals.png)"]
-    text += _usher(space, shapes)
-    text += _sections(space, pictures)
-    text += ["", _PEERS, "", _HOW]
+        _write_page(folder / f"{name}.md", title, body)
+        text.append(f"- [{title}](accuracy/{name}.md)")
+    text += ["", _HOW]
     page = out / "accuracy.md"
     page.write_text("\n".join(text) + "\n", encoding="utf-8")
     space.tell(f"{page} written")
     return page
 
 
-def _sections(space: Workspace, folder: Path) -> list[str]:
-    """Write every section's page into ``folder``; return the list of links to them."""
-    links: list[str] = []
+def _write_page(path: Path, title: str, body: list[str]) -> None:
+    head = [f"# {title}", "", "Written by `python -m benchmarks.accuracy`; do not edit.", ""]
+    path.write_text("\n".join([*head, *body]) + "\n", encoding="utf-8")
+
+
+def _pages(space: Workspace, folder: Path) -> Iterator[tuple[str, str, list[str] | None]]:
+    """Yield file name, title and text of every page; the text is None where nothing has been run."""
+    yield "bars", "Bars and figures", [_BARS, "", *tables.bars(lines(space))]
+    yield "kernels-shapes", "Kernels: new shapes", _kernel_page(space, folder)
+    yield "kernels-gpus", "Kernels: new GPUs", _gpu_page(space, folder)
+    yield "whole-models", "Whole models", _whole(space, folder)
+    yield "intervals", "Intervals", _interval_page(space, folder)
+    yield "usher", "USHER's claim examined", _usher(space, shapes_cases(space))
     for name in SECTION_NAMES:
         part = section(name)
-        body = part.page(space)
-        if body is None:
-            links.append(f"- {part.title}: not run")
+        yield name, part.title, part.page(space)
+
+
+def _kernel_page(space: Workspace, folder: Path) -> list[str] | None:
+    shapes = shapes_cases(space)
+    larger = space.cases("larger")
+    if shapes is None and larger is None:
+        return None
+    text: list[str] = []
+    for title, cases in ((_SHAPES, shapes), (_LARGER, larger)):
+        text += [title, ""]
+        if cases is None:
+            text += ["Not run.", ""]
             continue
-        head = [f"# {part.title}", "", "Written by `python -m benchmarks.accuracy`; do not edit.", ""]
-        (folder / f"{name}.md").write_text("\n".join([*head, *body]) + "\n", encoding="utf-8")
-        links.append(f"- [{part.title}](accuracy/{name}.md)")
-    if not links:
-        return []
-    return ["", "## More pages", "", *links]
+        text += tables.by_source(cases, members=cases is shapes)
+        text += ["", "Per GPU:", "", *tables.by_gpu(cases), ""]
+    if shapes is not None:
+        plots.predicted_against_measured(
+            shapes, folder / "predicted-shapes.png", "Shapes held out, GPUs seen"
+        )
+        text += ["![Predicted against measured, shapes held out](predicted-shapes.png)", ""]
+        plots.error_by_size(shapes, gpu_cases(space), folder / "error-by-size.png")
+        text += ["![Error by size of the kernel](error-by-size.png)"]
+    return text
+
+
+def _gpu_page(space: Workspace, folder: Path) -> list[str] | None:
+    left = gpu_cases(space)
+    if left is None:
+        return None
+    text = [_GPUS, "", *tables.over_gpus(left), "", "Per GPU:", "", *tables.by_gpu(left)]
+    strict = space.cases("h100-gemm")
+    if strict is not None:
+        text += [
+            "",
+            "bf16 GEMM on the H100 from the A100 and the RTX PRO 6000 alone:",
+            "",
+            *tables.by_gpu(strict),
+        ]
+    plots.predicted_against_measured(left, folder / "predicted-gpus.png", "GPU left out")
+    return [*text, "", "![Predicted against measured, GPU left out](predicted-gpus.png)"]
+
+
+def _interval_page(space: Workspace, folder: Path) -> list[str]:
+    text = [_INTERVALS, "", *tables.intervals(space)]
+    if plots.intervals(space, folder / "intervals.png"):
+        text += ["", "![Share inside by stretch of the interval, and widths](intervals.png)"]
+    return text
 
 
 def shapes_cases(space: Workspace) -> KernelCases | None:
@@ -163,38 +192,16 @@ def shapes_cases(space: Workspace) -> KernelCases | None:
     return cases
 
 
-def _kernel_plots(
-    space: Workspace,
-    shapes: KernelCases | None,
-    larger: KernelCases | None,
-    left: KernelCases | None,
-    pictures: Path,
-) -> list[str]:
-    text: list[str] = []
-    if shapes is not None:
-        plots.predicted_against_measured(
-            shapes, pictures / "predicted-shapes.png", "Shapes held out, GPUs seen"
-        )
-        text += ["", "![Predicted against measured, shapes held out](accuracy/predicted-shapes.png)"]
-    if left is not None:
-        plots.predicted_against_measured(left, pictures / "predicted-gpus.png", "GPU left out")
-        text += ["", "![Predicted against measured, GPU left out](accuracy/predicted-gpus.png)"]
-    if shapes is not None:
-        plots.error_by_size(shapes, left, pictures / "error-by-size.png")
-        text += ["", "![Error by size of the kernel](accuracy/error-by-size.png)"]
-    return text
-
-
-def _whole(space: Workspace, pictures: Path) -> list[str]:
-    text = ["", _WHOLE]
+def _whole(space: Workspace, pictures: Path) -> list[str] | None:
+    text = [_WHOLE]
     cases = whole_cases(space, "whole")
     if not cases:
-        return [*text, "", "Not run."]
+        return None
     text += ["", *tables.whole_baselines(cases)]
     for table, words in (("ethz", "V100-SXM2-16GB, fp32"), ("timm", "RTX 3090, AMP")):
         text += ["", f"{words}:", "", *tables.whole_by_model([c for c in cases if c.table == table])]
     plots.whole_models(cases, pictures / "whole-models.png")
-    text += ["", "![Errors of whole models](accuracy/whole-models.png)"]
+    text += ["", "![Errors of whole models](whole-models.png)"]
     without = whole_cases(space, "whole-no-v100-conv")
     if without:
         text += ["", "Without the V100's own convolutions in training:", ""]
@@ -213,7 +220,7 @@ def _whole(space: Workspace, pictures: Path) -> list[str]:
 
 def _usher(space: Workspace, shapes: KernelCases | None) -> list[str]:
     members = "" if shapes is None else tables.members_in_words(shapes)
-    text = ["", _USHER.format(members=members or "Not run."), ""]
+    text = [_USHER.format(members=members or "Not run."), ""]
     targets, tau = space.listed("usher-targets"), space.listed("usher-tau")
     text += tables.usher_targets(targets) if targets else ["Not run."]
     text += ["", _TAU, ""]

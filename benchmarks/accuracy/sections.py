@@ -11,13 +11,27 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
-from .lines import Line
+from .lines import Expected, Line
 from .workspace import Workspace
 
-SECTION_NAMES: tuple[str, ...] = ("timm3090",)
+SECTION_NAMES: tuple[str, ...] = (
+    "decode",
+    "hosts",
+    "machines",
+    "ort_models",
+    "power",
+    "rnn",
+    "timm3090",
+    "widths",
+)
 """Module names in this folder, in the order of their pages."""
 
 Job = Callable[[Workspace], None]
+
+
+def nothing_expected(space: Workspace) -> Iterator[Expected]:
+    """Yield no row."""
+    return iter(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +40,14 @@ class Section:
 
     ``title``: what its page is about. ``jobs``: experiments by name (each begins with the section's name), run once per
     recipe and kept. ``lines(space)`` yields its bars; ``page(space)`` returns its page below the title, Markdown lines, or
-    None where nothing has been run.
+    None where nothing has been run. ``expected(space)`` yields its rows of the first page's table, what a buyer looks at.
     """
 
     title: str
     jobs: Mapping[str, Job]
     lines: Callable[[Workspace], Iterator[Line]]
     page: Callable[[Workspace], list[str] | None]
+    expected: Callable[[Workspace], Iterator[Expected]] = nothing_expected
 
 
 def section(name: str) -> Section:
@@ -55,3 +70,9 @@ def section_lines(space: Workspace) -> Iterator[Line]:
     """Yield the bars of every section, in order."""
     for name in SECTION_NAMES:
         yield from section(name).lines(space)
+
+
+def section_expected(space: Workspace) -> Iterator[Expected]:
+    """Yield every section's rows of the first page, in order."""
+    for name in SECTION_NAMES:
+        yield from section(name).expected(space)

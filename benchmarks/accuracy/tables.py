@@ -15,6 +15,7 @@ from .figures import (
     TRAIN,
     Line,
     interval_rows,
+    kernel_intervals,
     latency_errors,
     mean_over_gpus,
     memory_errors,
@@ -22,6 +23,8 @@ from .figures import (
     whole_interval_rows,
 )
 from .kernels import gpu_cases, label_column
+from .lines import Expected
+from .sections import section_expected
 from .whole import WholeCase, whole_cases
 from .workspace import Workspace
 
@@ -62,6 +65,71 @@ def bars(found: Sequence[Line]) -> list[str]:
         ],
         text=4,
     )
+
+
+_WHOLE_WORDS = {
+    "ethz": ("whole models, FP32, PyTorch", "V100 (kernels trained on)"),
+    "timm": ("whole models, AMP, PyTorch", "RTX 3090 (never trained on)"),
+}
+
+
+def expected(space: Workspace) -> list[str]:
+    """Return the first page's table: what was estimated, where, how many cases, how far off, how often inside."""
+    rows = [*_expected_models(space), *section_expected(space), *_expected_kernels(space)]
+    head = ("estimated", "on", "cases", "median error", "mean", "roofline's median", "inside the interval")
+    cells = []
+    for row in rows:
+        figures = (row.median, row.mean, row.roofline, row.inside)
+        cells.append((row.what, row.where, f"{row.cases:,}", *(_percent(value) for value in figures)))
+    return markdown(head, cells, text=2)
+
+
+def _percent(value: float | None) -> str:
+    text = number(value)
+    if text == "–":
+        return text
+    return f"{text} %"
+
+
+def _expected_models(space: Workspace) -> Iterator[Expected]:
+    """Yield a row for each table of whole models, the report group alone."""
+    whole = [case for case in whole_cases(space, "whole") if case.group == "report"]
+    for table, (what, where) in _WHOLE_WORDS.items():
+        cases = [case for case in whole if case.table == table]
+        if not cases:
+            continue
+        errors = latency_errors(cases)
+        held = [case.low_ms <= case.measured_ms <= case.high_ms for case in cases]
+        yield Expected(
+            what=f"{what}: {len({case.model for case in cases})} models",
+            where=where,
+            cases=len(cases),
+            median=float(np.median(errors)),
+            mean=float(errors.mean()),
+            roofline=float(np.median(latency_errors(cases, "roofline_ms"))),
+            inside=100 * float(np.mean(held)),
+        )
+
+
+def _expected_kernels(space: Workspace) -> Iterator[Expected]:
+    """Yield a row for single kernels at new shapes, and one on new GPUs."""
+    for what, cases in (
+        ("single kernels, new shapes", space.cases("shapes")),
+        ("single kernels, new GPU", gpu_cases(space)),
+    ):
+        if cases is None:
+            continue
+        errors = cases.errors_pct()
+        intervals = kernel_intervals(cases)
+        yield Expected(
+            what=what,
+            where=f"{len(np.unique(cases.gpu))} GPUs",
+            cases=len(cases),
+            median=float(np.median(errors)),
+            mean=float(errors.mean()),
+            roofline=float(np.median(cases.errors_pct("roofline"))),
+            inside=None if intervals is None else intervals.inside_pct,
+        )
 
 
 def summary(space: Workspace) -> list[str]:
@@ -114,6 +182,11 @@ def _groups(cases: KernelCases, *columns: np.ndarray) -> Iterator[tuple[tuple[st
         yield key, cases.take(np.flatnonzero((codes == code).all(axis=1)))
 
 
+def _methods(cases: KernelCases) -> list[tuple[str, str]]:
+    """Return the methods that answered these cases, with their headings."""
+    return [(method, words) for method, words in METHODS if method in cases.estimates]
+
+
 def by_source(cases: KernelCases, members: bool) -> list[str]:
     """Per family and source: the estimator's errors, and the mean error of every other method."""
     extra = [m for m in MEMBERS if m in cases.estimates] if members else []
@@ -121,14 +194,14 @@ def by_source(cases: KernelCases, members: bool) -> list[str]:
         "family",
         "source",
         *SUMMARY,
-        *(words for _, words in METHODS),
+        *(words for _, words in _methods(cases)),
         *(m.replace("_", " ") for m in extra),
     )
     rows = [
         (
             *key,
             *summary_cells(summarise(part.errors_pct())),
-            *_means(part, [m for m, _ in METHODS]),
+            *_means(part, [m for m, _ in _methods(cases)]),
             *_means(part, extra),
         )
         for key, part in _groups(cases, label_column(cases), cases.source)
@@ -160,9 +233,9 @@ def members_in_words(cases: KernelCases) -> str:
 
 def by_gpu(cases: KernelCases, gpu_time: bool = False) -> list[str]:
     """Per family, GPU and source: the estimator's errors, and the mean error of every other method."""
-    head = ("family", "GPU", "source", *SUMMARY, *(words for _, words in METHODS))
+    head = ("family", "GPU", "source", *SUMMARY, *(words for _, words in _methods(cases)))
     rows = [
-        (*key, *summary_cells(summarise(part.errors_pct())), *_means(part, [m for m, _ in METHODS]))
+        (*key, *summary_cells(summarise(part.errors_pct())), *_means(part, [m for m, _ in _methods(cases)]))
         for key, part in _groups(cases, label_column(cases), cases.gpu, cases.source)
     ]
     return markdown(head, rows, text=3)
@@ -170,12 +243,12 @@ def by_gpu(cases: KernelCases, gpu_time: bool = False) -> list[str]:
 
 def over_gpus(cases: KernelCases) -> list[str]:
     """Per family: mean over GPUs of the mean error per GPU, for every method."""
-    head = ("family", "GPUs", "estimator", *(words for _, words in METHODS))
+    head = ("family", "GPUs", "estimator", *(words for _, words in _methods(cases)))
     rows = []
     for (word,), part in _groups(cases, label_column(cases)):
         per_gpu = [p for _, p in _groups(part, part.gpu)]
         cells = []
-        for method in ("estimator", *(m for m, _ in METHODS)):
+        for method in ("estimator", *(m for m, _ in _methods(cases))):
             means = [_mean(p, method) for p in per_gpu]
             cells.append(number(float(np.mean(means))))
         rows.append((word, str(len(per_gpu)), *cells))

@@ -17,6 +17,7 @@ from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.anchors import ANCHORS
 from gkestimator.kernel_models.attainable import attainable_us
 from gkestimator.kernel_models.features.vector import FEATURE_SETS, elementwise_variant
+from gkestimator.kernel_models.recurrent import SHORTEST_STEP_US, steps_of
 from gkestimator.kernel_models.regressors import Stack, Uncertainty, uncertainty_columns
 from gkestimator.kernel_models.roofline import MATRIX_FAMILIES, Roofline, peak_rate
 from gkestimator.kernel_models.traffic import least_traffic_us
@@ -29,6 +30,8 @@ GROUPED_CONV_US = 150.0
 on whole ResNeXt networks on a V100, and so counted up to Turing alone. No kernel measurements of grouped
 convolutions are public, so they count as out of range."""
 _GROUPED_CONV_BEFORE = (8, 0)
+WIDEST = 5.0
+"""The widest half-width of log(time) that an interval has."""
 SIZE_EDGES_US = (20.0, 200.0)
 """Interval widths are calibrated apart for kernels predicted below, between and above these durations."""
 
@@ -63,7 +66,9 @@ Chip = tuple[int, int, int, int]
 
 def chip_of(gpu: GpuSpec) -> Chip:
     """Return the chip of ``gpu``. Boards of one chip differ in memory clock and form factor; GeForce boards
-    also halve the matrix rate with fp32 accumulation."""
+    also halve the matrix rate with fp32 accumulation. A rate that is unknown counts as 0, which no trained chip has."""
+    if "peak_flops_per_s.fp16" in gpu.unknown:
+        return (*gpu.compute_capability, gpu.sms, 0)
     rate = peak_rate(gpu, "fp16", matrix=True) / (gpu.sms * gpu.boost_clock_mhz * 1e6)
     return (*gpu.compute_capability, gpu.sms, round(rate))
 
@@ -85,7 +90,9 @@ class BundleModel:
     ``high``: the range of every feature in training. ``chips``: those of the training GPUs. ``factors``: per
     size class of the prediction, the 90 % quantile of |log error| over the scale that the model's
     :class:`Uncertainty` gives, for rows inside the training range; ``beyond``: the 90 % quantile of |log error|
-    of kernels larger than any trained on.
+    of kernels larger than any trained on. ``bandwidths``: DRAM bytes/s of the boards of each of ``chips``; empty in
+    bundles that do not tell. ``variants``: those that it answers before other models do; none are all. ``widest``: the
+    most that a half-width of log(time) is.
     """
 
     name: str
@@ -101,6 +108,9 @@ class BundleModel:
     path: Path
     scope: str = "seen"
     anchor: str = "roofline"
+    bandwidths: tuple[tuple[float, ...], ...] = ()
+    widest: float = WIDEST
+    variants: frozenset[str] = frozenset()
     _fitted: tuple[Stack, Uncertainty] | None = field(default=None, repr=False)
 
     @property
@@ -119,8 +129,27 @@ class BundleModel:
     def knows_chip(self, gpu: GpuSpec) -> bool:
         """Return whether a GPU of the same compute capability and, within 10 %, as many SMs was trained on; of models
         of half-precision matrix work, within 10 % of the same matrix rate too."""
-        matrix = any(f in MATRIX_FAMILIES and p in _HALF for f, p in self.trains)
+        matrix = self._of_half_matrices()
         return any(same_chip(chip, chip_of(gpu), matrix=matrix) for chip in self.chips)
+
+    def other_bandwidth(self, gpu: GpuSpec) -> float:
+        """Return how far the DRAM bandwidth of ``gpu`` lies from the nearest measured board of its chip, as
+        |log ratio|.
+
+        0 where such a board was measured, and for chips that were not measured at all: those have intervals of
+        their own.
+        """
+        matrix = self._of_half_matrices()
+        known: list[float] = []
+        for chip, bandwidths in zip(self.chips, self.bandwidths, strict=False):
+            if same_chip(chip, chip_of(gpu), matrix=matrix):
+                known += bandwidths
+        if not known:
+            return 0.0
+        return min(abs(float(np.log(gpu.dram_bytes_per_s / bandwidth))) for bandwidth in known)
+
+    def _of_half_matrices(self) -> bool:
+        return any(family in MATRIX_FAMILIES and precision in _HALF for family, precision in self.trains)
 
     def within(self, table: KernelTable, matrix: Array) -> Array:
         """Return the rows inside the training range, whatever the GPU: trained (family, precision), every feature
@@ -150,19 +179,22 @@ class BundleModel:
         scale = uncertainty.scale(uncertainty_columns(matrix, ratio, disagreement, anchor))
         width = np.asarray(self.factors)[np.searchsorted(SIZE_EDGES_US, result)] * scale
         width = np.where(within, width, np.maximum(width, self.beyond))
+        # A sibling board has other memory. Estimates give its kernels the whole difference; caches and rows that are
+        # too small to fill the memory may leave them as they are on the board that was measured.
+        of_memory = roof.memory_us / np.maximum(roof.memory_us + roof.compute_us, 1e-9)
+        width = np.hypot(width, of_memory * self.other_bandwidth(gpu))
         trained = is_pair_of(table, self.trains)
         width = np.where(trained, width, np.maximum(width, BORROWED))
         result = np.maximum(result, roof.compute_us * _least_of_peak(table))
         result = np.maximum(result, least_traffic_us(table, gpu))
         result = np.maximum(result, _least_of_convolution_us(table, gpu))
+        result = np.maximum(result, _least_of_steps_us(table))
         if gpu.compute_capability < _GROUPED_CONV_BEFORE:
             grouped = _single_convolutions(table) & (table.columns["conv_groups"] > 1)
             result = np.where(grouped, result + GROUPED_CONV_US, result)
-        return result, np.minimum(width, WIDEST)
+        return result, np.minimum(width, self.widest)
 
 
-WIDEST = 5.0
-"""The widest half-width of log(time) that an interval has."""
 BORROWED = float(np.log(1.35))
 """Least 90 % half-width of log(time) where a regressor answers for a family or precision that it was not trained on
 (convolutions in half precision by matrix products, say). Judged, and known to be too narrow for such convolutions on
@@ -211,6 +243,11 @@ def _least_of_convolution_us(table: KernelTable, gpu: GpuSpec) -> Array:
     return result
 
 
+def _least_of_steps_us(table: KernelTable) -> Array:
+    """Return the least microseconds of recurrent layers, whose steps wait for one another; 0 for all else."""
+    return np.where(table.family == Family.RNN, SHORTEST_STEP_US * steps_of(table), 0.0)
+
+
 def pairs(table: KernelTable) -> list[Pair]:
     """Return (family, precision) of every row."""
     return list(zip(table.family.tolist(), table.precision.tolist(), strict=True))
@@ -239,6 +276,9 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         raise BundleError(f"{at}: feature_names is no list of 1 to 256 texts")
     scope = _word(at, entry, "scope", SCOPES)
     anchor = _word(at, entry, "anchor", ANCHORS)
+    variants = entry.get("variants", [])
+    if not is_list(variants, is_text, least=0, most=64):
+        raise BundleError(f"{at}: variants is no list of at most 64 texts")
     in_ranges = folder / "ranges.json"
     limits = _object(ranges.get(name))
     chips = limits.get("chips")
@@ -246,11 +286,18 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         raise BundleError(
             f"{in_ranges}: model {name}: chips is no list of [major, minor, SMs, FLOPs per clock and SM]"
         )
+    bandwidths = limits.get("dram_bytes_per_s", [])
+    if not is_list(bandwidths, _is_bandwidths) or len(bandwidths) not in (0, len(chips)):
+        raise BundleError(
+            f"{in_ranges}: model {name}: dram_bytes_per_s is no list of bytes/s for each of chips"
+        )
     in_quantiles = folder / "quantiles.json"
     widths = _object(quantiles.get(name))
     factors = widths.get("factors")
     classes = len(SIZE_EDGES_US) + 1
     beyond = _numbers(in_quantiles, f"{name}.beyond", [widths.get("beyond")], 1, least=0.0, most=5.0)
+    stated = [widths.get("widest", WIDEST)]
+    widest = _numbers(in_quantiles, f"{name}.widest", stated, 1, least=0.0, most=WIDEST)
     return BundleModel(
         name=name,
         features=features,
@@ -262,10 +309,17 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         chips=tuple((major, minor, sms, rate) for major, minor, sms, rate in chips),
         factors=tuple(_numbers(in_quantiles, f"{name}.factors", factors, classes, least=0.0, most=1e5)),
         beyond=float(beyond[0]),
+        widest=float(widest[0]),
         path=folder / f"{name}.npz",
         scope=scope,
         anchor=anchor,
+        bandwidths=tuple(tuple(float(rate) for rate in rates) for rates in bandwidths),
+        variants=frozenset(variants),
     )
+
+
+def _is_bandwidths(value: object) -> bool:
+    return is_list(value, lambda rate: is_number(rate, 1e6, 1e15), least=1, most=64)
 
 
 def _object(value: Any) -> Document:

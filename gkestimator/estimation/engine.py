@@ -23,9 +23,11 @@ from gkestimator.estimation.sources import load_bundles
 from gkestimator.estimation.timeline import LaunchProgram
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.hardware.host_profile import HostProfile, default_host_file, load_host_file
-from gkestimator.hardware.runtimes import runtime_traits
+from gkestimator.hardware.runtimes import checked_layout
 from gkestimator.hardware.runtimes.profiles import RuntimeProfile, load_runtime, resolve_dtype
-from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions
+from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions, at_least
+from gkestimator.kernel_models.roofline import confined
+from gkestimator.kernel_models.steady import steady_floor_us
 from gkestimator.lowering import lower_each
 from gkestimator.memory import MemoryProfile, MemoryReplay, cumulative_reserved
 from gkestimator.operators.quantise import is_quantised
@@ -109,7 +111,6 @@ class Engine:
     def __init__(self, request: EstimateRequest) -> None:
         self.request = request
         self.profile: RuntimeProfile = load_runtime(request.runtime)
-        _refuse_layout(request)
         host_file = request.host or default_host_file()
         self.host: HostProfile | None = None if host_file is None else load_host_file(host_file)
         catalogue = gpu_catalogue(tuple(request.gpu_specs), bundles=tuple(request.bundles))
@@ -134,7 +135,8 @@ class Engine:
             attention=self.request.attention,
             amp_norms=self.request.amp_norms,
             unfold_batchnorm=self.request.unfold_batchnorm,
-            layout=self.request.layout,
+            graph_level=self.request.graph_level,
+            layout=checked_layout(self.request.runtime, self.request.layout),
         )
         return Target(gpu=gpu, options=options, dtype=word, note=note)
 
@@ -350,7 +352,9 @@ class Engine:
     ) -> tuple[KernelPredictions, Array]:
         place = np.full(len(table), -1, dtype=np.intp)
         place[rows] = np.arange(rows.size)
-        return self.estimator.predict(table.take(rows), gpu, sm_share_pct=share), place
+        chosen = table.take(rows)
+        predictions = self.estimator.predict(chosen, gpu, sm_share_pct=share)
+        return at_least(predictions, steady_floor_us(chosen, confined(gpu, share))), place
 
     def _memory(self, lowering: Lowering, gpu: GpuSpec) -> MemoryProfile:
         library = self.profile.library_workspace_bytes(gpu)
@@ -403,16 +407,6 @@ def model_names(paths: Sequence[Path]) -> list[tuple[Path, str]]:
     from gkestimator.core.naming import distinct_names
 
     return list(zip(paths, distinct_names(paths), strict=True))
-
-
-def _refuse_layout(request: EstimateRequest) -> None:
-    layouts = runtime_traits(request.runtime).layouts
-    if request.layout not in layouts:
-        expected = ", ".join(layouts)
-        raise UsageError(
-            f"layout: found {request.layout}, expected {expected} under {request.runtime}, which stores images as "
-            f"the file has them"
-        )
 
 
 def _refuse_same_gpu_twice(targets: Sequence[Target]) -> None:

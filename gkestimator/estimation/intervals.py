@@ -6,10 +6,14 @@ direction, and the *independent* one, the root of the sum of squares over distin
 kernel err alike). On GPUs, precisions and sizes that were trained on, a share ``COMMON_SHARE`` of the
 variance is common; everything else (another GPU, the analytical model, beyond the training range) is taken as
 wholly common, because what is wrong there is wrong for all kernels. What lowering itself may get wrong is
-``STRUCTURE``, added in squares.
+``STRUCTURE``, and how much another machine on another day runs faster or slower throughout is ``MACHINE``; both are
+added in squares. Kernels on GPUs that were not measured hold the machine already: they were calibrated on machines
+left out.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -17,19 +21,31 @@ from gkestimator.core.kernels import Array
 
 COMMON_SHARE = 0.1
 STRUCTURE = 0.05
+MACHINE = 0.14
+"""90 % half-width of log(time): what ``python -m benchmarks.accuracy --only machines`` prints of kernels that two
+laboratories measured on one chip."""
 HOST_FACTOR = 1.2
 """How far, up and down, a model's mean time per framework call lies from a host's figure: calls differ.
 
-The three are fitted by ``python benchmarks/model_intervals.py`` on the development group of the published whole
+These are fitted by ``python benchmarks/model_intervals.py`` on the development group of the published whole
 models: the narrowest intervals that hold nine rows in ten, the structure term at least 0.05."""
 
 
 def host_range_us(given_us: float | None, known_us: tuple[float, float]) -> tuple[float, float]:
     """Return the 90 % range of microseconds per framework call: about the host's figure where it is
-    ``given_us``, else about all hosts known (slowest and fastest).
+    ``given_us``, else about all hosts known (``known_us``: fastest and slowest).
+
+    Which host it is and how a model's calls differ from other models' on one host are independent, so their logarithms
+    add in squares.
     """
-    low, high = known_us if given_us is None else (given_us, given_us)
-    return low / HOST_FACTOR, high * HOST_FACTOR
+    if given_us is not None:
+        return given_us / HOST_FACTOR, given_us * HOST_FACTOR
+    fastest, slowest = known_us
+    if fastest <= 0:
+        return fastest, slowest * HOST_FACTOR
+    half_width = math.hypot(math.log(slowest / fastest) / 2, math.log(HOST_FACTOR))
+    middle = math.sqrt(fastest * slowest)
+    return middle * math.exp(-half_width), middle * math.exp(half_width)
 
 
 def widen(
@@ -40,6 +56,7 @@ def widen(
     *,
     common_share: float = COMMON_SHARE,
     structure: float = STRUCTURE,
+    machine: float = MACHINE,
 ) -> float:
     """Return the factor of every kernel's half-width at which moving all kernels together gives the model's
     interval.
@@ -61,5 +78,7 @@ def widen(
     # Repetitions of one kernel err alike, so they add up before they are squared.
     alone = np.bincount(rows, weights=np.where(in_range, reach, 0.0))
     correlated = outside + np.sqrt(common_share) * inside
-    variance = correlated**2 + (1 - common_share) * float(np.dot(alone, alone)) + structure**2
+    measured_share = float(spans_us[in_range].sum()) / total
+    variance = correlated**2 + (1 - common_share) * float(np.dot(alone, alone))
+    variance += structure**2 + (machine * measured_share) ** 2
     return float(np.sqrt(variance)) / common

@@ -76,6 +76,11 @@ class EstimateOptions:
         Word(("nchw", "nhwc")),
         "torch: how images and the weights of convolutions lie in memory; nhwc is channels_last.",
     )
+    graph_level: Value[str] = Option(
+        "extended",
+        Word(("basic", "extended")),
+        "onnxruntime: level of its graph optimiser; basic fuses no attention, GELU or LayerNorm.",
+    )
     streams: Value[int | None] = Option(
         None, Number(low=1, high=128, whole=True), "CUDA streams; default: the runtime's."
     )

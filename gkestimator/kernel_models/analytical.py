@@ -7,15 +7,14 @@ import numpy as np
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.attainable import memory_us
+from gkestimator.kernel_models.features.tensor_convolutions import tensor_convolution_us
+from gkestimator.kernel_models.features.tensor_cores import has_tensor_cores
 from gkestimator.kernel_models.launch import SCATTERED, matrix_tiles
-from gkestimator.kernel_models.roofline import roofline
+from gkestimator.kernel_models.recurrent import recurrent_fixed_us, step_memory_us, step_product_us, steps_of
+from gkestimator.kernel_models.roofline import KERNEL_LATENCY_US, roofline
 from gkestimator.kernel_models.row_issue import row_issue_us
 from gkestimator.kernel_models.sustained import HBM_CHIPS, l2_bytes_per_s, sustained_bytes_per_s
-
-KERNEL_LATENCY_US = 1.5
-"""What a kernel costs on the GPU beyond its traffic: launch by the front end, block scheduling, draining.
-Whole convolution networks on a V100 fit with bytes / (0.87 bandwidth) + 1.5 us per memory-bound kernel, and
-the shortest kernels of serving traces last 1 to 2.5 us on A100 and H100."""
 
 ANALYTICAL_FACTOR = 2.0
 """Half-width of the interval where nothing was measured, as a factor up and down: on families with
@@ -63,7 +62,7 @@ _EFFICIENCY = {
     Family.CONV: _Efficiency(memory=0.9, compute=0.8),
     Family.CONV_TRANSPOSE: _Efficiency(memory=0.9, compute=0.5),
     Family.ATTENTION: _Efficiency(memory=0.9, compute=0.55),
-    Family.RNN: _Efficiency(memory=0.7, compute=0.3),
+    Family.DECODE: _Efficiency(memory=0.9, compute=0.55),
     Family.DEPTHWISE: _Efficiency(memory=1.0, compute=0.08),
     Family.SOFTMAX: _Efficiency(memory=0.9, compute=0.5),
     Family.LAYERNORM: _Efficiency(memory=0.9, compute=0.5),
@@ -86,7 +85,9 @@ _SECTOR_BYTES = 32
 _LINE_BYTES = 128
 _SECTORS_PER_ELEMENT = 3
 _SECTOR_EFFICIENCY = 32 / 99
-_TILED = (Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE)
+_CONVOLVED = ("tf32", "fp16", "bf16")
+TILED = (Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE)
+"""Families whose arithmetic is counted in whole tiles."""
 
 
 def streaming_fraction(gpu: GpuSpec) -> float:
@@ -106,43 +107,101 @@ def streaming_fraction(gpu: GpuSpec) -> float:
     return sustained_bytes_per_s(gpu) / gpu.dram_bytes_per_s
 
 
+@frozen
+class Sides:
+    """Hold what bounds each kernel, microseconds: its arithmetic and its memory traffic, which overlap, and a ``fixed``
+    part that no faster unit shortens. Kernels on the host have 0 of each."""
+
+    compute_us: Array
+    memory_us: Array
+    fixed_us: Array
+
+    @property
+    def duration_us(self) -> Array:
+        """Return the longer side and the fixed part."""
+        return np.asarray(np.maximum(self.compute_us, self.memory_us) + self.fixed_us)
+
+
 def analytical_duration_us(table: KernelTable, gpu: GpuSpec) -> Array:
     """Return microseconds per kernel (float64): max(bytes / reached bandwidth, FLOPs / reached rate) + 1.5 us; host
     kernels 0.
 
-    Matrix products also pay for idle SMs in the last wave of their tiles.
+    Matrix products also pay for idle SMs in the last wave of their tiles, recurrent layers go step by step, and what
+    quantises is as fast as the L2 where its tensors fit.
     """
+    return analytical_sides(table, gpu).duration_us
+
+
+def analytical_sides(table: KernelTable, gpu: GpuSpec) -> Sides:
+    """Return what :func:`analytical_duration_us` is made of."""
     roof = roofline(table, gpu)
-    streaming = streaming_fraction(gpu)
-    result = np.empty(len(table))
+    sides = Sides(
+        compute_us=np.zeros(len(table)), memory_us=np.zeros(len(table)), fixed_us=np.zeros(len(table))
+    )
     for family, mask in table.by_family():
         if family == Family.HOST:
-            result[mask] = 0.0
             continue
         part = table.take(mask)
-        efficiency = _EFFICIENCY.get(family, _DEFAULT)
-        compute = roof.compute_us[mask] / efficiency.compute
-        reached = np.full(len(part), efficiency.memory)
-        if family in _TILED:
-            compute = compute * matrix_tiles(part, gpu).slowdown
-        elif family == Family.COPY:
-            reached = _copying(part, efficiency)
-        elif family == Family.DEPTHWISE:
-            compute, reached = _depthwise(part, gpu, efficiency)
-        moved_us = roof.memory_us[mask]
-        if family == Family.POOLING:
-            compute = _window_loads_us(part, gpu)
-            moved_us = moved_us + part.columns["workspace_bytes"] / gpu.dram_bytes_per_s * 1e6  # indices
-        memory = moved_us * efficiency.passes / (reached * streaming)
-        if family == Family.GATHER:
-            memory = np.maximum(memory, _scattered_us(part, gpu))
-        elif family == Family.LAYERNORM:
-            memory = np.maximum(memory, row_issue_us(part, gpu))
-        elif family == Family.COPY:
-            fetched = part.columns["read_bytes"] * part.columns["cols"]
-            memory = np.maximum(memory, fetched / l2_bytes_per_s(gpu) * 1e6)
-        result[mask] = np.maximum(compute, memory) + KERNEL_LATENCY_US
-    return result
+        if family == Family.RNN:
+            steps = steps_of(part)
+            sides.compute_us[mask] = steps * step_product_us(part, gpu)
+            sides.memory_us[mask] = steps * step_memory_us(part, gpu)
+            sides.fixed_us[mask] = recurrent_fixed_us(part)
+            continue
+        sides.compute_us[mask] = _compute_us(family, part, roof.compute_us[mask], gpu)
+        sides.memory_us[mask] = _memory_us(family, part, roof.memory_us[mask], gpu)
+        sides.fixed_us[mask] = KERNEL_LATENCY_US
+    index = np.flatnonzero(_on_tensor_cores(table, gpu))
+    if len(index):
+        sides.compute_us[index] = tensor_convolution_us(table.take(index), gpu)
+        sides.memory_us[index] = 0.0  # it is in the other
+        sides.fixed_us[index] = 0.0
+    return sides
+
+
+def _compute_us(family: Family, part: KernelTable, roof_us: Array, gpu: GpuSpec) -> Array:
+    efficiency = _EFFICIENCY.get(family, _DEFAULT).compute
+    compute = roof_us / efficiency
+    if family in TILED:
+        compute = compute * matrix_tiles(part, gpu).slowdown
+        # Matrix-vector kernels read the matrix once, in order; the CUDA cores keep up with any memory.
+        compute[part.unmeasured_vectors()] = 0.0
+    elif family == Family.DEPTHWISE:
+        compute = _depthwise_loads_us(part, gpu, efficiency)
+    elif family == Family.POOLING:
+        compute = _window_loads_us(part, gpu)
+    return compute
+
+
+def _memory_us(family: Family, part: KernelTable, roof_us: Array, gpu: GpuSpec) -> Array:
+    efficiency = _EFFICIENCY.get(family, _DEFAULT)
+    reached = np.full(len(part), efficiency.memory)
+    if family in TILED:
+        reached[part.unmeasured_vectors()] = 1.0
+    elif family == Family.COPY:
+        reached = _copying(part, efficiency)
+    elif family == Family.DEPTHWISE:
+        reached = _depthwise_streaming(part, efficiency)
+    elif family == Family.POOLING:
+        roof_us = roof_us + part.columns["workspace_bytes"] / gpu.dram_bytes_per_s * 1e6  # indices
+    memory = roof_us * efficiency.passes / (reached * streaming_fraction(gpu))
+    if family == Family.GATHER:
+        memory = np.maximum(memory, _scattered_us(part, gpu))
+    elif family == Family.LAYERNORM:
+        memory = np.maximum(memory, row_issue_us(part, gpu))
+    elif family == Family.COPY:
+        fetched = part.columns["read_bytes"] * part.columns["cols"]
+        memory = np.maximum(memory, fetched / l2_bytes_per_s(gpu) * 1e6)
+    elif family == Family.QUANTIZE:
+        # What it converts was just written, or is read next: the L2 holds it where it is small enough.
+        memory = memory_us(part, gpu)
+    return memory
+
+
+def _on_tensor_cores(table: KernelTable, gpu: GpuSpec) -> Array:
+    """Return the mask of the convolutions that run on tensor cores."""
+    known = [name for name in _CONVOLVED if has_tensor_cores(gpu, name)]
+    return np.asarray((table.family == Family.CONV) & np.isin(table.precision.astype(str), known))
 
 
 def _copying(part: KernelTable, efficiency: _Efficiency) -> Array:
@@ -152,18 +211,24 @@ def _copying(part: KernelTable, efficiency: _Efficiency) -> Array:
     return np.where(part.variant == "cast", 1.0, reached)
 
 
-def _depthwise(part: KernelTable, gpu: GpuSpec, efficiency: _Efficiency) -> tuple[Array, Array]:
-    """Return microseconds of the loads of depthwise convolutions, and the share of streaming that they reach."""
+def _depthwise_streaming(part: KernelTable, efficiency: _Efficiency) -> Array:
+    """Return the share of streaming that depthwise convolutions reach."""
+    last = part.variant == "channels_last"
+    half = np.where(last, _HALF_DEPTHWISE_MEMORY[True], _HALF_DEPTHWISE_MEMORY[False])
+    return np.where(part.columns["element_bytes"] < 4, half, efficiency.memory)
+
+
+def _depthwise_loads_us(part: KernelTable, gpu: GpuSpec, efficiency: float) -> Array:
+    """Return microseconds of the loads of depthwise convolutions."""
     # Bound by loads, which are as many in half precision, so its vector rate does not matter.
-    wide = part.columns["flops"] / gpu.vector("fp32") * 1e6 / efficiency.compute
+    wide = part.columns["flops"] / gpu.vector("fp32") * 1e6 / efficiency
     last = part.variant == "channels_last"
     window = part.size("conv_kernel_h") * part.size("conv_kernel_w")
     own = window <= _LARGEST_OWN_WINDOW
     faster = np.where(own, _CHANNELS_LAST_DEPTHWISE[True], _CHANNELS_LAST_DEPTHWISE[False])
-    half = np.where(last, _HALF_DEPTHWISE_MEMORY[True], _HALF_DEPTHWISE_MEMORY[False])
     narrow = part.columns["element_bytes"] < 4
     direct = np.where(narrow, wide / _HALF_DEPTHWISE_SPEED, wide)
-    return np.where(last, wide / faster, direct), np.where(narrow, half, efficiency.memory)
+    return np.where(last, wide / faster, direct)
 
 
 def _window_loads_us(pools: KernelTable, gpu: GpuSpec) -> Array:

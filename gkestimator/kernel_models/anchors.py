@@ -12,10 +12,12 @@ from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import analytical_duration_us
 from gkestimator.kernel_models.attainable import attainable_us
 from gkestimator.kernel_models.features.convolution import whole_channels
+from gkestimator.kernel_models.features.decode import decode_us
 from gkestimator.kernel_models.features.tensor_attention import fused_attention_us
 from gkestimator.kernel_models.features.tensor_convolutions import tensor_convolution_us
 from gkestimator.kernel_models.features.tensor_cores import has_tensor_cores, tensor_core_us
 from gkestimator.kernel_models.launch import matrix_tiles
+from gkestimator.kernel_models.recurrent import recurrent_us, slowly_rising_us
 from gkestimator.kernel_models.roofline import peak_rate, roofline
 
 Anchor = Callable[[KernelTable, GpuSpec], Array]
@@ -62,6 +64,9 @@ ANCHORS: Mapping[str, Anchor] = MappingProxyType(
         "attainable": attainable_us,
         "tensor": tensor_core_us,
         "fused_attention": fused_attention_us,
+        "recurrent": recurrent_us,
+        "recurrent_rising": slowly_rising_us,
+        "decode": decode_us,
     }
 )
 """By the name that a bundle's model states. A new anchor is a function and a line here."""

@@ -154,8 +154,15 @@ def _streaming_share(gpu: GpuSpec) -> float:
         if capability == (6, 0):
             return _HBM_PASCAL
         return _HBM
-    ecc = gpu.memory_visible_bytes < _ECC_IN_BAND * gpu.memory_bytes
-    return (_GDDR_ECC if ecc else _GDDR_PLAIN)[capability >= (8, 0)]
+    protected, plain = _GDDR_ECC[capability >= (8, 0)], _GDDR_PLAIN[capability >= (8, 0)]
+    visible = gpu.memory_visible_bytes
+    if (
+        visible is None
+    ):  # whether ECC bits live in the memory is not known: the middle is at most 5 % off either way
+        return (protected + plain) / 2
+    if visible < _ECC_IN_BAND * gpu.memory_bytes:
+        return protected
+    return plain
 
 
 def l2_bytes_per_s(gpu: GpuSpec) -> float:

@@ -66,6 +66,7 @@ def lower_each(
             option.attention,
             option.amp_norms,
             option.layout,
+            option.graph_level,
         )
         before = made.get(shared)
         if before is None:

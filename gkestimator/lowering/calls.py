@@ -264,7 +264,7 @@ class _Lister:
                 draft.aliases = ()
         elif layouts.strided(draft.inputs) or (self._channels_last and draft.inputs):
             self._copy_strided(draft)
-        if draft.op_type == "Attention" and _main_family(draft.kernels) is Family.ATTENTION:
+        if draft.op_type == "Attention" and _main_family(draft.kernels) in (Family.ATTENTION, Family.DECODE):
             layouts.attention_result(draft.outputs[0])
         if draft.aliases and traits.sequence:
             for out_index, in_index in draft.aliases:

@@ -295,7 +295,7 @@ class Layouts:
             *batches, rows, columns = shape
             seen = st.view(shape, strides, (math.prod(batches), rows, columns))
             return seen is not None and 1 in seen[-2:]
-        if family is Family.ATTENTION:
+        if family in (Family.ATTENTION, Family.DECODE):
             return strides[-1] == 1
         return True
 

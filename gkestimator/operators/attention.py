@@ -28,6 +28,7 @@ from gkestimator.operators.builders import (
 )
 from gkestimator.operators.checks import int_attribute, optional_tensor, tensor
 from gkestimator.operators.composed_attention import AttentionShape, composed_attention, composed_by_call
+from gkestimator.operators.decode import DecodeWork, decode_kernel, few_queries
 from gkestimator.operators.matmul import autocast_kernels
 from gkestimator.operators.registry import (
     MS,
@@ -119,8 +120,12 @@ def attention_kernels(
     softcap: bool = False,
     causal: bool = False,
     name: str = "attention",
+    window: int = 0,
 ) -> Kernels:
     """Return attention as one fused kernel, or composed (``options.attention == "eager"``).
+
+    A fused kernel of few queries on many keys is one of decoding (:func:`decode_kernel`); ``window`` is how many of the
+    last keys it sees, 0 for all.
 
     FLOPs: 2 x scores x (qk_dim + v_dim) for the two products, and per score 1 (scale) + 5 (softmax) + 1 (mask, if
     any) + 3 (divide, tanh, multiply of a soft cap). The definition computes every score, also masked ones; torch's
@@ -141,6 +146,9 @@ def attention_kernels(
         if name == "attention" and extra_reads:
             variant = "masked"
     reads = distinct((*operands, *extra_reads))
+    if few_queries(shape) and name == "attention":
+        work = DecodeWork(per_score=per_score, window=window, uncut=variant == "masked")
+        return (*casts, decode_kernel(shape, work, operands, extra_reads, result, options))
     kernel = Kernel(
         name="attention" if variant == "attention" else f"attention.{variant}",
         family=Family.ATTENTION,
@@ -155,6 +163,7 @@ def attention_kernels(
         element_bytes=result.dtype.bits / 8,
         inputs=len(reads),
         gemm=shape.first_product,
+        sequences=shape.batch,
     )
     return (*casts, kernel)
 

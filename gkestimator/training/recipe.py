@@ -83,6 +83,7 @@ class FittedModel:
     low: tuple[float, ...]
     high: tuple[float, ...]
     chips: tuple[Chip, ...]
+    bandwidths: tuple[tuple[float, ...], ...]
     gpus: Names
     uncertainty: Uncertainty
     factors: tuple[float, ...]
@@ -100,11 +101,14 @@ class FittedModel:
             low=np.array(self.low),
             high=np.array(self.high),
             chips=self.chips,
+            bandwidths=self.bandwidths,
             factors=self.factors,
             beyond=self.beyond,
             path=Path(f"{self.plan.name}.npz"),
             scope=self.plan.scope,
             anchor=self.plan.anchor,
+            widest=self.plan.widest,
+            variants=frozenset(self.plan.variants),
             _fitted=(self.stack, self.uncertainty),
         )
 
@@ -135,8 +139,9 @@ class FittedBundle:
             name = m.plan.name
             entries.append(_entry(m))
             ends = {"low": list(m.low), "high": list(m.high)}
-            ranges[name] = {**ends, "chips": [list(c) for c in m.chips], "gpus": list(m.gpus)}
-            quantiles[name] = {"factors": list(m.factors), "beyond": m.beyond}
+            chips = {"chips": [list(c) for c in m.chips], "dram_bytes_per_s": [list(b) for b in m.bandwidths]}
+            ranges[name] = {**ends, **chips, "gpus": list(m.gpus)}
+            quantiles[name] = {"factors": list(m.factors), "beyond": m.beyond, "widest": m.plan.widest}
             arrays[name] = _packed(m)
         documents: dict[str, NamedValues] = {
             "card": dict(card),
@@ -160,6 +165,7 @@ def _entry(model: FittedModel) -> NamedValues:
         "feature_names": list(model.feature_names),
         "trains": [list(p) for p in plan.trains],
         "covers": [list(p) for p in (*plan.trains, *plan.covers)],
+        "variants": list(plan.variants),
     }
 
 
@@ -220,6 +226,14 @@ def _chips(rows: TrainingRows, gpus: GpuSpecs) -> tuple[Chip, ...]:
     return tuple(sorted({chip_of(gpus[g]) for g in set(rows.gpu.tolist())}))
 
 
+def _bandwidths(rows: TrainingRows, gpus: GpuSpecs) -> tuple[tuple[float, ...], ...]:
+    """Return, for each of :func:`_chips`, the DRAM bytes/s of its measured boards."""
+    by_chip: dict[Chip, set[float]] = {}
+    for name in set(rows.gpu.tolist()):
+        by_chip.setdefault(chip_of(gpus[name]), set()).add(gpus[name].dram_bytes_per_s)
+    return tuple(tuple(sorted(by_chip[chip])) for chip in sorted(by_chip))
+
+
 def _fit_model(plan: ModelPlan, rows: TrainingRows, gpus: GpuSpecs, *, seed: int) -> FittedModel:
     index, stands_for = sample(rows, plan.rows, seed, gpus)
     fitted_rows = rows.take(index)
@@ -240,6 +254,7 @@ def _fit_model(plan: ModelPlan, rows: TrainingRows, gpus: GpuSpecs, *, seed: int
         low=tuple(data.x.min(axis=0).astype(float).tolist()),
         high=tuple(data.x.max(axis=0).astype(float).tolist()),
         chips=_chips(fitted_rows, gpus),
+        bandwidths=_bandwidths(fitted_rows, gpus),
         gpus=tuple(sorted(set(fitted_rows.gpu.tolist()))),
         uncertainty=uncertainty,
         factors=tuple(factors),

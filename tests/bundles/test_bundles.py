@@ -88,6 +88,23 @@ def test_the_same_chip_with_other_memory_is_known() -> None:
     assert not predict(product(4096, 4096, 4096, precision=Precision.TF32), gpu=H200).in_range[0]
 
 
+def test_a_sibling_board_is_less_certain_where_its_memory_differs() -> None:
+    """The H200 is the H100's chip with 1.43 times its bandwidth: nobody measured how much of that reaches a kernel."""
+    h100 = CATALOGUE.resolve("H100-SXM")[0]
+    thin = product(8, 8192, 8192, precision=Precision.BF16)
+    square = product(8192, 8192, 8192, precision=Precision.BF16)
+    model = load_bundle().covering("linear", "bf16", H200)
+    assert model is not None and model.knows_chip(H200)
+    assert model.other_bandwidth(h100) == 0
+    assert model.other_bandwidth(H200) == pytest.approx(np.log(4.8e12 / 3.35e12), abs=0.02)
+    measured, sibling = predict(thin, square, gpu=h100), predict(thin, square, gpu=H200)
+    measured_width = np.log(measured.high_us / measured.duration_us)
+    sibling_width = np.log(sibling.high_us / sibling.duration_us)
+    assert sibling_width[0] > measured_width[0] + 0.1  # reads weights: bound by memory
+    assert sibling_width[1] < measured_width[1] + 0.1  # a large product is bound by arithmetic
+    assert model.other_bandwidth(L4) == 0  # not this chip: intervals of chips left out hold there
+
+
 def test_a_shape_beyond_training_and_an_unmeasured_operator_are_out_of_range() -> None:
     result = predict(product(10**7, 3, 10**6), stream(Family.ELEMENTWISE, 1 << 24, "my_op"))
     assert result.trained.all() and not result.in_range.any()

@@ -109,15 +109,28 @@ def test_the_page_has_every_part_and_says_what_is_missing(space: Any, tmp_path: 
     space.__dict__["_measured"] = ([], [], {})
     space.__dict__["rows"] = _no_rows()
     page = write_report(space, tmp_path / "out").read_text(encoding="utf-8")
-    for words in (
-        "| linear | neusight/train | 160 | 5.0 |", "| xgboost |", "| shapes held out, GPUs seen: linear | 8 % | 5.0 % | yes |",
-        "Not run.", "earlier state of the recipe:** h100-gemm, ", "## Published peers", "lies 2.00 points below", "best were xgboost 1.", "| **all report** | report | 3 |",
-    ):  # fmt: skip
-        assert words in page
-    pictures = sorted((tmp_path / "out" / "accuracy").glob("*.png"))
+    folder = tmp_path / "out" / "accuracy"
+    expected = {
+        "accuracy": ("earlier state of the recipe:** h100-gemm, ", "## Published peers", "[Whole models](accuracy/whole-models.md)"),
+        "bars": ("| shapes held out, GPUs seen: linear | 8 % | 5.0 % | yes |",),
+        "kernels-shapes": ("| linear | neusight/train | 160 | 5.0 |", "| xgboost |"),
+        "kernels-gpus": ("| linear | 2 | 20.0 |",),
+        "whole-models": ("| **all report** | report | 3 |",),
+        "usher": ("Not run.", "lies 2.00 points below", "best were xgboost 1."),
+    }  # fmt: skip
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
+    pages["accuracy"] = page
+    for name, several in expected.items():
+        for words in several:
+            assert words in pages[name]
+    # What a buyer reads: what, where, how many cases, how far off, beside the roofline, how often inside.
+    row = "| whole models, FP32, PyTorch: 3 models | V100 (kernels trained on) | 3 | 6.0 % | 16.0 % | 50.0 % | 100 % |"
+    assert row in page
+    assert len(page.split()) < 1500
+    pictures = sorted(folder.glob("*.png"))
     assert len(pictures) == 5
     assert all(0 < p.stat().st_size < 100_000 for p in pictures)
-    assert all(f"accuracy/{p.name}" in page for p in pictures)
+    assert all(any(f"({p.name})" in text for text in pages.values()) for p in pictures)
 
 
 def _no_rows() -> Any:

@@ -59,6 +59,9 @@ def test_torch_constants() -> None:
     }
     assert torch.library_workspace_bytes(gpu("V100")) == 4096 * 1024 * 2 + 16 * 1024 * 8
     assert torch.library_workspace_bytes(gpu("H100")) == 32 * 2**20
+    # Blackwell has it only in torch of 2026.
+    assert torch.library_workspace_bytes(gpu("B200")) == torch.library_workspace_bytes(gpu("V100"))
+    assert load_runtime("onnxruntime").library_workspace_bytes(gpu("B200")) == 32 * 2**20
     assert torch.host_overhead_us == torch.host_overheads["thesis-v100"] == 37
     assert torch.copy_bytes_per_s == 9.5e9
 

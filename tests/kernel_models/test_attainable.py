@@ -81,7 +81,7 @@ def one(kernel: Kernel) -> KernelTable:
     return KernelTable.from_kernels([kernel])
 
 
-@pytest.mark.parametrize("name", gpu_catalogue().names())
+@pytest.mark.parametrize("name", gpu_catalogue().complete_names())
 def test_attainable_is_finite_and_no_less_than_both_sides(name: str) -> None:
     gpu = spec(name)
     time = attainable_us(TABLE, gpu)
@@ -93,7 +93,7 @@ def test_attainable_is_finite_and_no_less_than_both_sides(name: str) -> None:
     assert (tile_slowdown(TABLE, gpu) >= 1).all()
 
 
-@pytest.mark.parametrize("name", gpu_catalogue().names())
+@pytest.mark.parametrize("name", gpu_catalogue().complete_names())
 def test_more_of_anything_is_never_slower(name: str) -> None:
     gpu = spec(name)
     before = attainable_us(TABLE, gpu)

@@ -18,7 +18,7 @@ from gkestimator.kernel_models.sustained import (
     sustained_flops_per_s,
 )
 
-NAMES = gpu_catalogue().names()
+NAMES = gpu_catalogue().complete_names()
 
 
 def spec(name: str) -> GpuSpec:

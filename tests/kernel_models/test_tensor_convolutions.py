@@ -104,6 +104,12 @@ def test_cuda_cores_have_no_layout() -> None:
     assert first == last
 
 
+def test_without_regressors_the_same_model_answers() -> None:
+    kernels = [convolution(64, 28), convolution(96, 14, kernel=1, variant="channels_last")]
+    table = KernelTable.from_kernels(kernels)
+    assert (analytical_duration_us(table, GPU) == microseconds(*kernels)).all()
+
+
 def test_vectors_of_channels_make_depthwise_kernels_faster() -> None:
     table = KernelTable.from_kernels(
         [

@@ -53,7 +53,7 @@ def tensor_convolution_us(table: KernelTable, gpu: GpuSpec) -> Array:
     for precision, rows in table.by_precision():
         part = table.take(rows)
         rate = sustained_tensor_rate(gpu, precision, CONVOLUTION_CONSTANTS)
-        run_us = implicit_products_us(_as_run(part), gpu, rate, CONVOLUTION_CONSTANTS)
+        run_us = implicit_products_us(_as_run(part), gpu, precision, rate, CONVOLUTION_CONSTANTS)
         result[rows] = run_us + _layout_us(part, gpu)
     return result
 

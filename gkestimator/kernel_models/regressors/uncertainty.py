@@ -28,15 +28,20 @@ def uncertainty_columns(features: Array, predicted: Array, disagreement: Array, 
 
 @frozen
 class Uncertainty:
-    """Hold a forest that predicts log of |error of log(time)|; conformal factors turn it into intervals."""
+    """Hold a forest that predicts log of |error of log(time)|; conformal factors turn it into intervals.
+
+    ``largest``: the most that it may say, from what the rows of its training showed. A sum of trees runs away
+    where no row was: kernels of 2 us, which every launch hides, came out as uncertain as a factor of a hundred.
+    """
 
     forest: Forest
+    largest: float = _MOST
 
     def scale(self, columns: Array) -> Array:
-        """Return the (rows,) typical |error| of log(time), from 1e-4 to 5, for what
+        """Return the (rows,) typical |error| of log(time), from 1e-4 to ``largest``, for what
         :func:`uncertainty_columns` gives."""
         values = self.forest.predict(columns)[:, 0]
-        return np.asarray(np.clip(np.exp(np.clip(values, -20.0, 5.0)), _LEAST, _MOST))
+        return np.asarray(np.clip(np.exp(np.clip(values, -20.0, 5.0)), _LEAST, self.largest))
 
     def arrays(self) -> dict[str, Array]:
         """Return everything as named arrays."""
@@ -46,6 +51,7 @@ class Uncertainty:
             "uncertainty.threshold": forest.threshold,
             "uncertainty.leaf": forest.leaf,
             "uncertainty.base": forest.base,
+            "uncertainty.largest": np.array([self.largest]),
         }
 
     @classmethod
@@ -58,5 +64,11 @@ class Uncertainty:
         base = arrays.get("uncertainty.base")
         if base is None or base.shape != (1,) or base.dtype.kind != "f" or not np.isfinite(base).all():
             raise BundleError(f"{where}: array 'uncertainty.base' is missing or no finite number")
-        forest = Forest.of_trees(feature, threshold, leaf)
-        return cls(forest=replace(forest, base=base.astype(np.float64)))
+        forest = replace(Forest.of_trees(feature, threshold, leaf), base=base.astype(np.float64))
+        # Bundles written before 0.2 have no bound of their own.
+        largest = arrays.get("uncertainty.largest", np.array([_MOST]))
+        if largest.shape != (1,) or largest.dtype.kind != "f" or not _LEAST <= largest[0] <= _MOST:
+            raise BundleError(
+                f"{where}: array 'uncertainty.largest' is no number from {_LEAST:g} to {_MOST:g}"
+            )
+        return cls(forest=forest, largest=float(largest[0]))

@@ -115,7 +115,7 @@ def _search(graph: OperatorGraph, options: LoweringOptions, refusals: list[Refus
     view = GraphView.of(graph)
     taken = bytearray(len(view.operators))
     matches: list[Match] = []
-    applied = runtime_traits(options.runtime).patterns
+    applied = runtime_traits(options.runtime).patterns_at(options.graph_level)
     for pattern in PATTERNS:
         if pattern.name not in applied:
             continue

@@ -1,5 +1,5 @@
-"""Import DeepBench's convolutions and matrix products (baidu-research/DeepBench; folder with ``conv_forward``
-and ``gemm``).
+"""Import DeepBench's convolutions and matrix products (baidu-research/DeepBench; folder with ``conv_forward``,
+``gemm`` and ``rnn_forward``).
 
 Milliseconds per call averaged over many calls without synchronising in between, so launches overlap execution
 and no launch gap is inside. cuDNN 7.6 era. Tensors are NCHW, and on tensor cores cuDNN then converts input
@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from gkestimator.core.kernels import Array
+from gkestimator.training.importers.deepbench_rnn import recurrent_rows
 from gkestimator.training.importers.files import read_columns, translated
 from gkestimator.training.importers.neusight import conv_table
 from gkestimator.training.rows import TrainingRows, product_table
@@ -37,7 +38,7 @@ def matches(folder: Path) -> bool:
 
 
 def load(folder: Path) -> list[TrainingRows]:
-    """Return the rows of both files (each optional but for ``conv_forward``, which names the format)."""
+    """Return the rows of every file (each optional but for ``conv_forward``, which names the format)."""
     names = ("n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w")
     path = folder / "conv_forward.parquet"
     data = read_columns(path, ("gpu", "dtype", "forward_ms", *names))
@@ -51,10 +52,14 @@ def load(folder: Path) -> list[TrainingRows]:
         source="deepbench",
         weight=_CONV_WEIGHT,
     )
+    rows = [convolutions]
     path = folder / "gemm.parquet"
     if path.is_file():
-        return [convolutions, _products(path)]
-    return [convolutions]
+        rows.append(_products(path))
+    path = folder / "rnn_forward.parquet"
+    if path.is_file():
+        rows.append(recurrent_rows(path))
+    return rows
 
 
 def _products(path: Path) -> TrainingRows:

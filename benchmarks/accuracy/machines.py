@@ -1,0 +1,144 @@
+"""Measure what another machine on another day costs: one laboratory's kernels predicted from all others' of the same chip.
+
+Shapes held out share their machine with those trained on, so their intervals do not know that a second machine runs a few
+percent faster or slower throughout: other clocks, drivers and library versions. Here every source is left out of a chip
+that another source measured too; the median of its log errors is that machine's own factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from gkestimator.bundles.models import chip_of
+from gkestimator.core.kernels import Array
+from gkestimator.estimation.intervals import MACHINE
+from gkestimator.training.plan import PLAN, ModelPlan
+
+from .lines import Line
+from .sections import Section
+from .tables import markdown, number
+from .workspace import SEED, Workspace
+
+_FEWEST = 20
+"""Fewer rows say little about a machine."""
+_MOST = 1_500
+_FAMILIES = ("linear", "bmm", "conv", "attention", "elementwise", "layernorm", "softmax")
+_SAME_MACHINE = frozenset({"neusight/larger"})
+"""Sources that are another file of a machine already there."""
+
+
+def run_machines(space: Workspace) -> None:
+    """Predict every source of every chip from the chip's other sources, and keep the factors."""
+    plans = [plan for plan in PLAN if plan.scope == "seen"]
+    key = ["machines", space.data_key, space.recipe_key, space.judge_key, *map(repr, plans)]
+    key.append(Path(__file__).read_text(encoding="utf-8"))
+    if space.current("machines", key):
+        return
+    factors: list[dict[str, object]] = []
+    for plan in plans:
+        factors += _of_plan(space, plan)
+    space.keep("machines", key, factors)
+
+
+def _of_plan(space: Workspace, plan: ModelPlan) -> Iterator[dict[str, object]]:
+    """Yield a machine's factor for each source that ``plan`` trains on and another source of its chip confirms."""
+    rows = space.rows
+    mine = plan.mask(rows.table) & ~np.isin(rows.source.astype(str), sorted(_SAME_MACHINE))
+    chip = np.array([repr(chip_of(space.gpus[name])) for name in rows.gpu.tolist()])
+    source = rows.source.astype(str)
+    for name in sorted(set(source[mine].tolist())):
+        for number_of_chip in sorted(set(chip[mine & (source == name)].tolist())):
+            test = mine & (source == name) & (chip == number_of_chip)
+            confirmed = mine & (source != name) & (chip == number_of_chip)
+            if min(test.sum(), confirmed.sum()) < _FEWEST:
+                continue
+            train = mine & ~test
+            bundle = space.bundle(f"machines-{plan.name}", np.flatnonzero(train), (plan,))
+            yield from _factors(space, bundle, np.flatnonzero(test), plan.name)
+
+
+def _factors(space: Workspace, bundle: object, index: Array, plan: str) -> Iterator[dict[str, object]]:
+    if len(index) > _MOST:
+        index = np.random.default_rng(SEED).choice(index, _MOST, replace=False)
+    rows = space.rows.take(np.sort(index))
+    for gpu in sorted(set(rows.gpu.tolist())):
+        part = rows.take(np.flatnonzero(rows.gpu == gpu))
+        predictions = bundle.predict(part.table, space.gpus[gpu])  # type: ignore[attr-defined]
+        measured = part.duration_us
+        known = np.isfinite(measured)
+        if known.sum() < _FEWEST:
+            continue
+        errors = np.log(predictions.duration_us / measured)[known]
+        held = (predictions.low_us <= measured) & (measured <= predictions.high_us)
+        yield {
+            "regressor": plan,
+            "gpu": gpu,
+            "source": str(part.source[0]),
+            "n": int(known.sum()),
+            "factor": float(np.median(errors)),
+            "error_pct": 100 * float(np.median(np.abs(np.expm1(errors)))),
+            "inside_pct": 100 * float(held[known].mean()),
+        }
+
+
+def machine_half_width(space: Workspace) -> float | None:
+    """Return the 90 % half-width of log(time) that another machine adds: the quantile of |factor|, each counted once."""
+    rows = space.listed("machines")
+    if not rows:
+        return None
+    return float(np.quantile([abs(float(str(row["factor"]))) for row in rows], 0.9))
+
+
+def _lines(space: Workspace) -> Iterator[Line]:
+    width = machine_half_width(space)
+    figure = "not measured"
+    met = None
+    if width is not None:
+        figure = f"{width:.3f}"
+        met = abs(width - MACHINE) < 0.02
+    yield Line(
+        what="another machine, another day: 90 % half-width",
+        bar=f"{MACHINE:g} in use",
+        figure=figure,
+        met=met,
+    )
+
+
+def _page(space: Workspace) -> list[str] | None:
+    rows = space.listed("machines")
+    width = machine_half_width(space)
+    if not rows or width is None:
+        return None
+    head = ("regressor", "GPU", "source left out", "n", "machine's factor %", "median error %", "inside %")
+    cells = []
+    for row in rows:
+        factor = 100 * float(np.expm1(float(str(row["factor"]))))
+        words = (str(row["regressor"]), str(row["gpu"]), str(row["source"]), f"{row['n']:,}")
+        cells.append(
+            (
+                *words,
+                f"{factor:+.1f}",
+                number(float(str(row["error_pct"]))),
+                number(float(str(row["inside_pct"]))),
+            )
+        )
+    return [
+        "Each row is one laboratory's kernels on a chip, predicted from everybody else's kernels of that chip and all others.",
+        "Its factor is what all its kernels share: how much longer (+) they were estimated than measured, in the median.",
+        f"Nine of ten lie within {100 * float(np.expm1(width)):.0f} % ({width:.3f} of the logarithm): the intervals of whole",
+        "models add it in squares on GPUs that were trained on (`gkestimator/estimation/intervals.py`). On a GPU left out the",
+        "interval of every kernel holds it already, for there the machine is left out with its GPU.",
+        "",
+        *markdown(head, cells, text=3),
+    ]
+
+
+SECTION = Section(
+    title="Another machine, another day",
+    jobs={"machines": run_machines},
+    lines=_lines,
+    page=_page,
+)
