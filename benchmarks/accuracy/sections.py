@@ -14,7 +14,7 @@ from types import ModuleType
 from .lines import Line
 from .workspace import Workspace
 
-SECTION_NAMES: tuple[str, ...] = ()
+SECTION_NAMES: tuple[str, ...] = ("eighth",)
 """Module names in this folder, in the order of their pages."""
 
 Job = Callable[[Workspace], None]
