@@ -25,7 +25,9 @@ from .workspace import SEED, Workspace
 
 _MOST_TESTED = 30_000
 _HALF = ("bf16", "fp16")
-_FP8_PLANS = tuple(name for name, plan in PLANS.items() if name.startswith("gemm_fp8") and plan.scope == "seen")
+_FP8_PLANS = tuple(
+    name for name, plan in PLANS.items() if name.startswith("gemm_fp8") and plan.scope == "seen"
+)
 _INSIDE_SEEN = (85.0, 95.0)
 _INSIDE_UNSEEN = 80.0
 

@@ -86,12 +86,12 @@ class LoweringOptions:
     Hashable: lowerings are cached by it.
 
     ``runtime`` is ``torch`` or ``onnxruntime``; ``dtype`` the effective dtype word (``fp32``, ``tf32``, ``fp16``,
-    ``bf16``, ``amp``, ``int8``, ``fp8``, ``w8a16``, ``w4a16``; ``auto`` is already resolved by the caller: ``matmul_precision`` and
-    ``conv_precision`` say what float32 matrix work and convolutions calculate in; ``int8`` is for files that hold
-    quantised operators). ``attention`` is ``fused`` or ``eager``. ``half`` is the half type that all but
-    ``fp32``, ``tf32`` and ``int8`` store activations in, else None. ``unfold_batchnorm`` (torch): convolutions that an exporter folded
-    a BatchNorm into run it as a kernel of its own, as the author's model does; False where the model that runs is
-    folded as well.
+    ``bf16``, ``amp``, ``int8``, ``fp8``, ``w8a16``, ``w4a16``; ``auto`` is already resolved by the caller:
+    ``matmul_precision`` and ``conv_precision`` say what float32 matrix work and convolutions calculate in; ``int8``
+    is for files that hold quantised operators). ``attention`` is ``fused`` or ``eager``. ``half`` is the half type
+    that all but ``fp32``, ``tf32`` and ``int8`` store activations in, else None. ``unfold_batchnorm`` (torch):
+    convolutions that an exporter folded a BatchNorm into run it as a kernel of its own, as the author's model does;
+    False where the model that runs is folded as well.
     """
 
     runtime: str

@@ -119,7 +119,9 @@ _FP8 = {
 _INT8 = {"": ("scaled", "linear"), "_sglang": ("scaled.sglang",)}
 
 
-def _eighth(name: str, precision: str, *, also: Names = (), kinds: Mapping[str, Names] | None = None) -> Plans:
+def _eighth(
+    name: str, precision: str, *, also: Names = (), kinds: Mapping[str, Names] | None = None
+) -> Plans:
     """Return the regressors of products in 8 bits: one for GPUs that were not measured, and one for each of ``kinds``
     (variants by the ending of its name) on those that were; the first also answers other variants."""
     trains = _pairs("linear", (precision,))

@@ -194,7 +194,7 @@ def sustained_tensor_rate(gpu: GpuSpec, precision: str, constants: TensorConstan
         clock = sustained_clock_mhz(gpu, activity=_TENSOR_ACTIVITY)
         return peak * _CLOCKED_DOWN_EFFICIENCY * clock / gpu.boost_clock_mhz
     efficiency = constants.efficiency
-    if half_rate(gpu) and precision != "int8" or _quarter_rate(gpu):
+    if (half_rate(gpu) and precision != "int8") or _quarter_rate(gpu):
         efficiency = _HALF_RATE_EFFICIENCY
     # 8-bit operations switch half the bits of 16-bit ones, TF32 ones twice as many.
     bits = {"int8": 0.5, "fp8": 0.5, "tf32": 2.0}.get(precision, 1.0)
