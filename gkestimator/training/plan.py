@@ -130,6 +130,7 @@ _FP8 = {
     "_blocks": ("scaled.sglang.blocks", "scaled.tensorrt_llm.blocks"),
 }
 
+_INT8 = {"": ("scaled", "linear"), "_sglang": ("scaled.sglang",)}
 
 def _eighth(
     name: str, precision: str, *, also: Names = (), kinds: Mapping[str, Names] | None = None
@@ -274,7 +275,7 @@ PLAN: Plans = (
         estimators={"xgboost": 60, "lightgbm": 60},
     ),
     *_eighth("fp8", "fp8", kinds=_FP8),
-    *_eighth("int8", "int8"),
+    *_eighth("int8", "int8", kinds=_INT8),
     *_eighth("weight_only", "w8a16", also=("w4a16",)),
     ModelPlan(
         name="attention",
