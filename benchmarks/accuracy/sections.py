@@ -16,6 +16,7 @@ from .workspace import Workspace
 
 SECTION_NAMES: tuple[str, ...] = (
     "ort_models",
+    "ort_memory",
 )
 """Module names in this folder, in the order of their pages."""
 
