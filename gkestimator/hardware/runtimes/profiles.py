@@ -141,9 +141,7 @@ def load_runtime_file(path: Path | str) -> RuntimeProfile:
     if allocator not in ALLOCATOR_FIGURES:
         raise reader.fail("allocator", f"is {allocator!r}, expected {' or '.join(ALLOCATOR_FIGURES)}")
     constants = _all_of(reader, "allocator_bytes", dict.fromkeys(ALLOCATOR_FIGURES[allocator], _BYTES))
-    workspace = _all_of(
-        reader, "workspace_bytes", {"default": _BYTES, "hopper": _BYTES, "later": _BYTES}
-    )
+    workspace = _all_of(reader, "workspace_bytes", {"default": _BYTES, "hopper": _BYTES, "later": _BYTES})
     fixed, _ = reader.figure("context_fixed_bytes", _CONTEXT)
     if fixed is not None:
         fixed = int(fixed)
