@@ -73,6 +73,7 @@ def test_onnxruntime_constants() -> None:
         "block_rounding": 256,
         "initial_chunk": 2**20,
         "dead_limit": 128 * 2**20,
+        "growth_limit": 2**30,
     }
     assert 0 < profile.host_overhead_us < load_runtime("torch").host_overhead_us
 

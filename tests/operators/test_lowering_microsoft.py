@@ -30,11 +30,23 @@ def lower(
 
 def test_attention_projects_then_attends() -> None:
     x, w, b = tensor("x", 2, 16, 32), tensor("w", 32, 96, weight=True), tensor("b", 96, weight=True)
-    projection, attend = lower("Attention", (x, w, b), tensor("y", 2, 16, 32), num_heads=4)
+    projection, *composed = lower("Attention", (x, w, b), tensor("y", 2, 16, 32), num_heads=4)
     assert projection.flops == 2 * 32 * 96 * 32 + 32 * 96
+    # In float32 the fused kernel begins at 256 tokens.
+    assert [kernel.name for kernel in composed] == [
+        "copy.transpose", "bmm", "softmax.softmax", "bmm", "copy.transpose"
+    ]  # fmt: skip
+    x = tensor("x", 2, 256, 32)
+    _, attend = lower("Attention", (x, w, b), tensor("y", 2, 256, 32), num_heads=4)
     assert attend.family is Family.ATTENTION
-    assert attend.flops == 2 * 4 * 16 * 16 * (2 * (8 + 8) + 1 + 5)
-    assert attend.read_bytes == 2 * 16 * 96 * 4
+    assert attend.flops == 2 * 4 * 256 * 256 * (2 * (8 + 8) + 1 + 5)
+    assert attend.read_bytes == 2 * 256 * 96 * 4
+
+
+def test_attention_with_a_mask_is_fused_in_float32_only_as_starts_of_sequences() -> None:
+    x, w, b = tensor("x", 2, 256, 32), tensor("w", 32, 96, weight=True), tensor("b", 96, weight=True)
+    for mask, count in ((tensor("m", 2, 256), 6), (tensor("m", 3 * 2 + 2), 2)):
+        assert len(lower("Attention", (x, w, b, mask), tensor("y", 2, 256, 32), num_heads=4)) == count
 
 
 def test_grouped_query_attention_reads_the_whole_cache() -> None:
