@@ -77,7 +77,10 @@ def measure(
     spans = duration * program.repeat
     fastest, slowest = host_range_us
     down, up = _reaches(program, predictions, duration)
-    low = schedule(program, duration * np.exp(-down), host_overhead_us=fastest, streams=streams)
+    fast = duration * np.exp(-down)
+    if predictions.least_us is not None:
+        fast = np.maximum(fast, np.minimum(predictions.least_us[row], duration))
+    low = schedule(program, fast, host_overhead_us=fastest, streams=streams)
     high = schedule(program, duration * np.exp(up), host_overhead_us=slowest, streams=streams)
     busy = timeline.busy_us
     occupancy = predictions.occupancy_pct[row]

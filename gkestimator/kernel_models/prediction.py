@@ -61,7 +61,8 @@ class KernelPredictions:
     range · ``grid_blocks, block_threads, registers_per_thread, shared_bytes``: launch geometry · ``occupancy_pct``:
     achieved occupancy in percent of maximum warps (active SMs only) · ``sm_util_pct``: SM utilisation ·
     ``dram_util_pct`` and ``l2_util_pct``: percent of the peak bandwidth · ``roofline_us``, ``compute_us``,
-    ``memory_us``: the roofline and its two sides, which say what bounds the kernel ·
+    ``memory_us``: the roofline and its two sides, which say what bounds the kernel · ``least_us``: what no kernel is
+    faster than (None: not calculated) ·
     ``detail``: what a measured GPU adds, else None.
     """
 
@@ -82,6 +83,7 @@ class KernelPredictions:
     compute_us: Array
     memory_us: Array
     detail: KernelDetail | None = None
+    least_us: Array | None = None
 
     @property
     def launch(self) -> Launch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,10 @@ def kernels(count: int) -> list[Kernel]:
 
 def predictions(duration: list[float], **columns: list[float]) -> KernelPredictions:
     n = len(duration)
-    base = {name: np.full(n, np.nan) for name in KernelPredictions.__dataclass_fields__ if name != "detail"}
+    optional = ("detail", "least_us")
+    base = {
+        name: np.full(n, np.nan) for name in KernelPredictions.__dataclass_fields__ if name not in optional
+    }
     base["duration_us"] = np.array(duration)
     base["low_us"] = np.array(duration) * 0.8
     base["high_us"] = np.array(duration) * 1.5
@@ -164,3 +169,16 @@ def test_the_interval_of_a_host_bound_model_is_that_of_its_host() -> None:
     assert anywhere.latency_high_ms / anywhere.latency_ms == pytest.approx(58.1 / 37, rel=0.1)
     assert here.latency_high_ms / here.latency_low_ms < 1.5
     assert anywhere.latency_low_ms < here.latency_low_ms < here.latency_high_ms < anywhere.latency_high_ms
+
+
+def test_the_low_end_of_a_model_is_not_below_what_its_kernels_can_do() -> None:
+    wide = replace(
+        predictions([100.0, 100.0]), low_us=np.array([20.0, 20.0]), high_us=np.array([500.0, 500.0])
+    )
+    free = ask(program(kernels(2)), wide, host_overhead_us=0.0)
+    held = ask(program(kernels(2)), replace(wide, least_us=np.array([80.0, 90.0])), host_overhead_us=0.0)
+    assert free.latency_low_ms < 0.1
+    assert held.latency_low_ms == pytest.approx(0.17)
+    assert held.latency_ms == free.latency_ms and held.latency_high_ms == free.latency_high_ms
+    slower = ask(program(kernels(2)), replace(wide, least_us=np.array([300.0, 300.0])), host_overhead_us=0.0)
+    assert slower.latency_low_ms == pytest.approx(slower.latency_ms)  # a measurement is not argued with
