@@ -132,6 +132,7 @@ _FP8 = {
 
 _INT8 = {"": ("scaled", "linear"), "_sglang": ("scaled.sglang",)}
 
+
 def _eighth(
     name: str, precision: str, *, also: Names = (), kinds: Mapping[str, Names] | None = None
 ) -> Plans:
