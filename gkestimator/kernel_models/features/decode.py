@@ -180,7 +180,7 @@ def cache_us(calls: DecodeCalls, gpu: GpuSpec, constants: DecodeConstants = DECO
 def decode_blocks(table: KernelTable, gpu: GpuSpec) -> Array:
     """Return how many blocks each kernel has."""
     calls = decode_calls(table, gpu)
-    return calls.tiles * _parts(calls, gpu, DECODE_CONSTANTS)
+    return np.asarray(calls.tiles * _parts(calls, gpu, DECODE_CONSTANTS))
 
 
 def _parts(calls: DecodeCalls, gpu: GpuSpec, c: DecodeConstants) -> Array:
