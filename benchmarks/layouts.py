@@ -43,7 +43,7 @@ from gkestimator.kernel_models.sustained import sustained_bytes_per_s
 _KNOWN = 0.5  # weight of the pull to 1 for kinds that are measured alone
 _STREAMING = 0.3
 _SUPPOSED = 0.04
-_OWN_CHOICES = ("cspresnet50", "vgg13_bn")
+_OWN_CHOICES = ("cspresnet50", "vgg13_bn", "xception65")
 """Networks whose time the graph does not explain: a ``contiguous()`` in the author's code, and a kernel that cuDNN chose
 in torch 2.1 and later alone (twice as long as in 1.13)."""
 _PIXELS = 224

@@ -42,12 +42,10 @@ class _Efficiency:
 # sort passes keys eight times. Compute: direct depthwise kernels reach 8 % of the FP32 peak, matrix libraries
 # 90 % of a full wave. What is said of layouts below was fitted on timm's development networks
 # (benchmarks/layouts.py).
-_CHANNELS_LAST_DEPTHWISE = {True: 3.5, False: 1.5}
-"""How much faster cuDNN's depthwise kernels for NHWC are than direct ones for NCHW, by whether the window is one that
-it has a kernel for (up to 5 x 5): their loads are vectors of channels."""
-_LARGEST_OWN_WINDOW = 25
-_HALF_DEPTHWISE_MEMORY = {True: 0.60, False: 0.55}
-"""Share of streaming that half-precision depthwise kernels reach, in NHWC and NCHW: in NCHW a thread loads 2 bytes."""
+_CHANNELS_LAST_DEPTHWISE = 3.5
+"""How much faster cuDNN's depthwise kernels for NHWC are than direct ones for NCHW: they load vectors of channels."""
+_HALF_DEPTHWISE_MEMORY = 0.55
+"""Share of streaming that half-precision depthwise kernels reach."""
 _HALF_DEPTHWISE_SPEED = 1.3
 """Speed of half-precision depthwise kernels bound by their loads, relative to FP32."""
 _HALF_COPY = 0.58
@@ -213,9 +211,7 @@ def _copying(part: KernelTable, efficiency: _Efficiency) -> Array:
 
 def _depthwise_streaming(part: KernelTable, efficiency: _Efficiency) -> Array:
     """Return the share of streaming that depthwise convolutions reach."""
-    last = part.variant == "channels_last"
-    half = np.where(last, _HALF_DEPTHWISE_MEMORY[True], _HALF_DEPTHWISE_MEMORY[False])
-    return np.where(part.columns["element_bytes"] < 4, half, efficiency.memory)
+    return np.where(part.columns["element_bytes"] < 4, _HALF_DEPTHWISE_MEMORY, efficiency.memory)
 
 
 def _depthwise_loads_us(part: KernelTable, gpu: GpuSpec, efficiency: float) -> Array:
@@ -223,12 +219,9 @@ def _depthwise_loads_us(part: KernelTable, gpu: GpuSpec, efficiency: float) -> A
     # Bound by loads, which are as many in half precision, so its vector rate does not matter.
     wide = part.columns["flops"] / gpu.vector("fp32") * 1e6 / efficiency
     last = part.variant == "channels_last"
-    window = part.size("conv_kernel_h") * part.size("conv_kernel_w")
-    own = window <= _LARGEST_OWN_WINDOW
-    faster = np.where(own, _CHANNELS_LAST_DEPTHWISE[True], _CHANNELS_LAST_DEPTHWISE[False])
     narrow = part.columns["element_bytes"] < 4
     direct = np.where(narrow, wide / _HALF_DEPTHWISE_SPEED, wide)
-    return np.where(last, wide / faster, direct)
+    return np.where(last, wide / _CHANNELS_LAST_DEPTHWISE, direct)
 
 
 def _window_loads_us(pools: KernelTable, gpu: GpuSpec) -> Array:
