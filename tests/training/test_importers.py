@@ -188,11 +188,11 @@ def test_int8_weights_calculate_in_half_precision_and_those_of_sglang_do_not(tmp
     _, (_, *parts) = load_source(tmp_path)
     kinds = {(part.table.precision[0], part.table.variant[0]): part for part in parts}
     assert set(kinds) == {
-        ("w8a16", "weight_only.tensorrt_llm"),
+        ("w8a16", "weight_only"),
         ("int8", "scaled"),
         ("int8", "scaled.sglang"),
     }
-    weights = kinds["w8a16", "weight_only.tensorrt_llm"].table.columns
+    weights = kinds["w8a16", "weight_only"].table.columns
     assert weights["read_bytes"][0] == 2 * 64 * 512 + 256 * 512
     assert kinds["int8", "scaled.sglang"].beside_us[0] > 0
 

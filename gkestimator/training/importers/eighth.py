@@ -44,7 +44,8 @@ _STATIC = _Scheme(scaling=".static", precision=Precision.FP8, quantises=False)
 _BLOCKS = _Scheme(scaling=".blocks", precision=Precision.FP8, quantises=True)
 _SMOOTH = _Scheme(scaling="", precision=Precision.INT8, quantises=False, own=False)
 _INT8 = _Scheme(scaling="", precision=Precision.INT8, quantises=True)
-_WEIGHTS = _Scheme(scaling="", precision=Precision.W8A16, quantises=False)
+# Nobody else's was measured, so it stands for all.
+_WEIGHTS = _Scheme(scaling="", precision=Precision.W8A16, quantises=False, own=False)
 # TensorRT-LLM's fp8_static takes as long as its fp8 (ratio 0.99), so it quantises as well. SGLang's is bound by one
 # byte an activation where activations dominate (L40S, n up to 128: 1.7 bytes at the bandwidth), so it does not.
 # What SGLang calls int8_wo is int8 x int8 behind quantising operators.
