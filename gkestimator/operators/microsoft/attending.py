@@ -37,7 +37,7 @@ def microsoft_attention(
     ``extra_reads`` begins with the mask where there is one. Torch, which knows no such operator, stays with the rules
     of :func:`gkestimator.operators.attention.attention_kernels`.
     """
-    composed = options.attention != "fused" or not _has_fused_kernel(shape, qkv[0].dtype, extra_reads[:1])
+    composed = options.attention == "eager" or not _has_fused_kernel(shape, qkv[0].dtype, extra_reads[:1])
     if options.runtime == "onnxruntime" and composed:
         return _composed(shape, qkv, result, options, extra_reads[:1])
     return attention_kernels(shape, qkv, result, options, extra_reads=extra_reads, masked=masked)
