@@ -2,10 +2,11 @@
 
     GKEST_SHARED=... python benchmarks/half_precision.py [--constants] [--shapes] [--gpus] [--fp8]
 
-``--constants`` fits the constants of ``gkestimator.kernel_models.features.tensor_cores`` and ``gkestimator.kernel_models.features.tensor_attention`` anew, on all
-GPUs and with each left out, and prints the error of the model alone. ``--gpus`` leaves the boards of one chip out of
-the whole recipe. ``--shapes`` holds out the shapes whose hash is below 0.15. ``--fp8``
-fits the constants of 8-bit floats on PipeWeave's products on H100 and H800. Without an option: all four. Errors are
+``--constants`` fits the constants of ``tensor_cores``, ``tensor_attention`` and ``decode`` in
+``gkestimator.kernel_models.features`` anew, on all GPUs and with each left out, and prints the error of the model alone.
+``--gpus`` leaves the boards of one chip out of the whole recipe. ``--shapes`` holds out the shapes whose hash is below
+0.15. ``--fp8`` fits the constants of 8-bit floats on PipeWeave's products on H100 and H800. Without an option: all four.
+Errors are
 mean / median absolute percentages of the time published (the median over frameworks of one shape, unless said).
 """
 
@@ -21,6 +22,7 @@ from _shared import shared_dir
 
 from gkestimator.core.kernels import KernelTable
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.features.decode import DECODE_CONSTANTS, DecodeConstants, decode_us
 from gkestimator.kernel_models.features.tensor_attention import (
     ATTENTION_CONSTANTS,
     AttentionConstants,
@@ -92,15 +94,16 @@ def fitted(model: Modelled, rows: TrainingRows, gpus: Gpus, start: Any) -> Any:
 
 
 def constants(rows: Sequence[TrainingRows], gpus: Gpus) -> None:
-    kinds: tuple[tuple[str, Modelled, TensorConstants | AttentionConstants], ...] = (
+    kinds: tuple[tuple[str, Modelled, TensorConstants | AttentionConstants | DecodeConstants], ...] = (
         ("linear", tensor_core_us, CONSTANTS),
         ("attention", fused_attention_us, ATTENTION_CONSTANTS),
+        ("decode", decode_us, DECODE_CONSTANTS),
     )
     rng = np.random.default_rng(0)
     for name, model, shipped in kinds:
         mine = family(rows, name)
         mine = mine.take(
-            np.flatnonzero((shape_hash(mine.table) >= HELD_OUT) & np.isin(mine.gpu.astype(str), MODERN))
+            np.flatnonzero((shape_hash(mine.table) >= HELD_OUT) & np.isin(mine.gpu.astype(str), (*MODERN, "L40S")))
         )
         present = sorted(set(mine.gpu.tolist()))
         drawn = np.concatenate(
