@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor
-from gkestimator.core.kernels import Family, GemmShape, Kernel
-from gkestimator.core.records import frozen
+from gkestimator.core.kernels import Family, Kernel
 from gkestimator.operators.builders import (
     SOFTMAX_FLOPS,
     copy_kernel,
     distinct,
-    elementwise_kernel,
     fill_kernel,
-    gemm_kernel,
     input_at,
     int_of,
     memory_kernel,
@@ -25,13 +21,13 @@ from gkestimator.operators.builders import (
     output_at,
     present_inputs,
     scratch,
-    softmax_kernel,
     tensor_inputs,
     tensor_outputs,
     total_bytes,
     weight_bytes,
 )
 from gkestimator.operators.checks import int_attribute, optional_tensor, tensor
+from gkestimator.operators.composed_attention import AttentionShape, composed_attention, composed_by_call
 from gkestimator.operators.decode import DecodeWork, decode_kernel, few_queries
 from gkestimator.operators.matmul import autocast_kernels
 from gkestimator.operators.registry import (
@@ -107,36 +103,6 @@ def attention_types(ctx: ShapeContext) -> Outputs:
     return outputs[: ctx.outputs]
 
 
-@frozen
-class AttentionShape:
-    """Hold the sizes of one scaled dot-product attention; ``kv_heads`` < ``heads`` is grouped-query attention."""
-
-    batch: int
-    heads: int
-    kv_heads: int
-    q_len: int
-    kv_len: int
-    qk_dim: int
-    v_dim: int
-
-    @property
-    def scores(self) -> int:
-        """Return the elements of the score matrix."""
-        return self.batch * self.heads * self.q_len * self.kv_len
-
-    @property
-    def seen_scores(self) -> int:
-        """Return those on and below the diagonal that ends in the last query's last key."""
-        rows = min(self.q_len, self.kv_len)
-        seen = rows * (self.kv_len - rows) + rows * (rows + 1) // 2
-        return self.batch * self.heads * seen
-
-    @property
-    def first_product(self) -> GemmShape:
-        """Return the product of queries and keys."""
-        return GemmShape(batch=self.batch * self.heads, m=self.q_len, n=self.kv_len, k=self.qk_dim)
-
-
 COMPOSED = "gkestimator_composed"
 """Attribute of an Attention that torch's call composes itself, because its fused kernels do not take the operands."""
 COPIES_KEYS = "gkestimator_copies_keys"
@@ -167,7 +133,7 @@ def attention_kernels(
     """
     casts, operands = autocast_kernels(distinct(qkv), options)
     if options.attention == "eager":
-        composed = _composed_attention(shape, operands, result, options, extra_reads[:1], masked, softcap)
+        composed = composed_attention(shape, operands, result, options, extra_reads[:1], masked, softcap)
         return (*casts, *composed)
     dtype = operands[0].dtype
     per_score = 1 + SOFTMAX_FLOPS + masked + 3 * softcap
@@ -202,65 +168,9 @@ def attention_kernels(
     return (*casts, kernel)
 
 
-def _composed_attention(
-    shape: AttentionShape,
-    operands: Sequence[Tensor],
-    result: Tensor,
-    options: LoweringOptions,
-    mask: Sequence[Tensor],
-    masked: bool,
-    softcap: bool,
-) -> Kernels:
-    """Return the product of queries and keys, scale, soft cap, mask, softmax and the product with the values."""
-    dtype = operands[0].dtype
-    size = (shape.batch, shape.heads, shape.q_len, shape.kv_len)
-    scores = scratch(result, "scores", size, dtype)
-    wide = scratch(result, "probabilities", size, DType.FLOAT if options.dtype == "amp" else dtype)
-    steps = ["mul"]
-    if softcap:
-        steps += ["div", "tanh", "mul"]
-    queries_and_keys = operands[: max(1, len(operands) - 1)]
-    kernels = [gemm_kernel(shape.first_product, queries_and_keys, (scores,), options)]
-    for step in steps:
-        kernels.append(elementwise_kernel(step, (scores,), (scores,), flops_per_element=1))
-    if masked:
-        kernels.append(elementwise_kernel("add", (scores, *mask), (scores,), flops_per_element=1))
-    kernels.append(softmax_kernel("softmax", scores, wide, -1))
-    casts, probabilities = autocast_kernels((wide,), options)
-    second = GemmShape(batch=shape.batch * shape.heads, m=shape.q_len, n=shape.v_dim, k=shape.kv_len)
-    product = gemm_kernel(second, (*probabilities, operands[-1]), (result,), options)
-    return (*kernels, *casts, product)
-
-
-def _composed_by_call(
-    shape: AttentionShape,
-    qkv: Sequence[Tensor],
-    result: Tensor,
-    options: LoweringOptions,
-    mask: Sequence[Tensor],
-) -> Kernels:
-    """Return what F.scaled_dot_product_attention launches where no fused kernel takes its operands.
-
-    All of it in the type of the operands, the softmax too: autocast converts at the call and not inside it.
-    (aten/src/ATen/native/transformers/attention.cpp, ``_scaled_dot_product_attention_math``.)
-    """
-    casts, (queries, keys, values) = autocast_kernels(tuple(qkv), options)
-    groups = shape.batch * shape.heads
-    scores = scratch(result, "scores", (shape.batch, shape.heads, shape.q_len, shape.kv_len), queries.dtype)
-    # The first product goes first because its needs decide which operands are made contiguous.
-    kernels = [*casts, gemm_kernel(shape.first_product, (queries, keys), (scores,), options)]
-    for factor in (queries, keys):
-        kernels.append(elementwise_kernel("mul", (factor,), (factor,), flops_per_element=1))
-    if shape.kv_heads != shape.heads:
-        for narrow in (keys, values):
-            size = (shape.batch, shape.heads, *narrow.shape[-2:])
-            kernels.append(copy_kernel("expand", (narrow,), (scratch(narrow, "expanded", size),)))
-    if mask:
-        kernels.append(elementwise_kernel("add", (scores, *mask[:1]), (scores,), flops_per_element=1))
-    kernels.append(softmax_kernel("softmax", scores, scores, -1))
-    second = GemmShape(batch=groups, m=shape.q_len, n=shape.v_dim, k=shape.kv_len)
-    kernels.append(gemm_kernel(second, (scores, values), (result,), options))
-    return tuple(kernels)
+def _calls(kernels: Sequence[Kernel], options: LoweringOptions) -> int:
+    """Return the framework calls of an attention: one where it is fused, else one a kernel."""
+    return len(kernels) if options.attention == "eager" else 1
 
 
 def attention_shape(op: Operator, past: Tensor | None = None) -> AttentionShape:
@@ -314,7 +224,7 @@ def attention(op: Operator, options: LoweringOptions) -> Lowered:
     cap = op.attributes.get("softcap", 0.0)
     kernels = [*key_copies, *value_copies]
     if int_of(op, COMPOSED, 0):
-        kernels += _composed_by_call(shape, (input_at(op, 0), keys, values), output_at(op), options, extra)
+        kernels += composed_by_call(shape, (input_at(op, 0), keys, values), output_at(op), options, extra)
         return launched(*kernels, calls=len(kernels))
     if int_of(op, COPIES_KEYS, 0):
         turned = scratch(keys, "contiguous", keys.shape)
@@ -332,11 +242,7 @@ def attention(op: Operator, options: LoweringOptions) -> Lowered:
     scores = optional_output(op, 3)
     if scores is not None:
         kernels.append(fill_kernel(scores))
-    if options.attention != "eager":
-        calls = 1
-    else:
-        calls = len(kernels)
-    return launched(*kernels, calls=calls)
+    return launched(*kernels, calls=_calls(kernels, options))
 
 
 def _appended(op: Operator, index: int, past: Tensor | None, size: Shape) -> tuple[Tensor, list[Kernel]]:
@@ -369,11 +275,7 @@ def flex_attention(op: Operator, options: LoweringOptions) -> Lowered:
     qkv = [input_at(op, index) for index in range(3)]
     changed = op.attributes.get("score_mod") is not None or op.attributes.get("prob_mod") is not None
     kernels = attention_kernels(attention_shape(op), qkv, output_at(op), options, masked=changed, name="flex")
-    if options.attention != "eager":
-        calls = 1
-    else:
-        calls = len(kernels)
-    return launched(*kernels, calls=calls)
+    return launched(*kernels, calls=_calls(kernels, options))
 
 
 @shape_rule("LinearAttention")

@@ -141,14 +141,19 @@ def _tiles(calls: _Calls, rows: float) -> Array:
     of all heads of a group (FlashInfer, FlashAttention-3) and of those that give each head tiles of its own."""
     packed = calls.heads / calls.group * pieces(calls.queries * calls.group, rows)
     apart = calls.heads * pieces(calls.queries, rows)
-    return np.sqrt(packed * apart)
+    return np.asarray(np.sqrt(packed * apart))
 
 
 def _padded_heads(size: Array) -> Array:
-    """Return head sizes padded to 64, then to steps of 32, above 128 to steps of 128."""
+    """Return head sizes padded to what kernels are made for: 32, 64, then steps of 32, above 128 steps of 128.
+
+    FlashAttention has kernels of its own for 32 (``run_mha_fwd_hdim32``); the data that the constants were fitted on
+    has no heads below 64.
+    """
     middle = pieces(size, 32) * 32
     large = pieces(size, 128) * 128
-    return np.where(size <= 64, 64.0, np.where(size <= 128, middle, large))
+    small = np.where(size <= 32, 32.0, 64.0)
+    return np.where(size <= 64, small, np.where(size <= 128, middle, large))
 
 
 def _attention_us(calls: _Calls, gpu: GpuSpec, precision: str, c: AttentionConstants) -> Array:

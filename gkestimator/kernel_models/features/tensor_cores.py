@@ -35,6 +35,10 @@ _OPERAND_BYTES = {"int8": 1.0, "fp8": 1.0}
 _L2_SMS_X_MHZ = 190e3  # of the GPU that ``l2_bytes_per_us`` is stated for
 # aiconfigurator's and Vidur's operators take turns with others; RTX PRO 6000's products fit best with six.
 _WEIGHTS_BETWEEN = 6
+_SMALLEST_TILE = 32
+_STAGES = 3  # slices in flight
+_SHARED_BYTES = 96 * 1024  # of an SM, for tiles
+_MOST_BLOCKS = 4  # of an SM: registers for more are not there
 _STEPS_PER_SPLIT = 4  # a part of a split keeps at least so many steps
 
 
@@ -319,6 +323,14 @@ def joined_us(compute_us: Array, memory_us: Array, overlap: float) -> Array:
     return np.asarray((compute_us**overlap + memory_us**overlap) ** (1 / overlap))
 
 
+def _resident_blocks(rows: int, cols: int) -> int:
+    """Return how many blocks with such tiles an SM holds, by the shared memory of their slices.
+
+    Blocks that go round once, with nothing to overlap within themselves, hide one another's start and end.
+    """
+    return min(_MOST_BLOCKS, max(1, _SHARED_BYTES // ((rows + cols) * _SLICE_BYTES * _STAGES)))
+
+
 def _product_us(products: _Products, gpu: GpuSpec, rate: float, c: TensorConstants) -> Array:
     clock = tensor_clock_mhz(gpu)
     per_cycle = rate / gpu.sms / (clock * 1e6)  # FLOPs of one SM
@@ -336,12 +348,17 @@ def _product_us(products: _Products, gpu: GpuSpec, rate: float, c: TensorConstan
     partial_bytes = parts * batch * m * n * 4
     summing = c.split_cycles / clock + partial_bytes / (c.l2_bytes_per_us * scale)
     summing = np.where(parts > 1, summing, 0.0)
+    # Products smaller than the smallest tile both ways; those of 32 x 32 and more are as the constants were fitted.
+    slivers = (steps <= 1) & (np.minimum(m, n) < _SMALLEST_TILE)
     best = np.full(len(m), np.inf)
     for rows, cols in products.tiles:
         tiles = batch * pieces(m, rows) * pieces(n, cols)
         step = max(c.step_cycles, rows * cols * 2 * products.slice / per_cycle)
         waves = counted_waves(tiles * parts / gpu.sms, c.whole_waves)
-        cycles = c.prologue_cycles + waves * (between + share * step)
+        tile_cycles = between + share * step
+        alone = share * step
+        hidden = np.maximum(alone, tile_cycles / _resident_blocks(rows, cols))
+        cycles = c.prologue_cycles + waves * np.where(slivers, hidden, tile_cycles)
         cost = cycles / clock + summing
         best = np.minimum(best, np.where(allowed, cost, np.inf).min(axis=0))
     together = joined_us(best, memory_us(products.traffic, gpu, c, products.weights), c.overlap)

@@ -118,7 +118,7 @@ def _require_call_by_hand(
     if options.attention == "fused":
         return
     for mask in masks:
-        if len(mask.shape) > 2 and mask.shape[-3] > 1:
+        if len(mask.shape) > 2 and mask.shape[-3] > 1 and mask.shape[-1] > 1:
             raise view.mismatch(first, f"by hand, with a bias {list(mask.shape)} for every head")
 
 
@@ -145,9 +145,14 @@ def _queries_and_keys(view: GraphView, product: int) -> _Operands:
         members += turning
     copied = False
     if not k_flipped and not turning:
-        # Laid out (..., D, S) by a transposition that does more, or is read elsewhere too.
-        copied = not _rows_last(view, k)
         *outer, size, length = k.shape
+        keys_of_rows = _source_of_rows(view, k)
+        if keys_of_rows is None:
+            # Laid out (..., D, S) in memory, or by a transposition that is read elsewhere too.
+            copied = True
+        else:
+            members.append(keys_of_rows)
+            k = view.operand(keys_of_rows, 0)
         k = replace(k, shape=(*outer, length, size))
     return _Operands(queries=q, keys=k, members=[*factors, *members], copied=copied, by_call=both)
 
@@ -156,14 +161,17 @@ def _is_transpose(view: GraphView, index: int) -> bool:
     return view.operators[index].op_type == "Transpose"
 
 
-def _rows_last(view: GraphView, keys: Tensor) -> bool:
-    """Return True where ``keys`` (..., D, S) are a view of memory in which D is the last dimension."""
+def _source_of_rows(view: GraphView, keys: Tensor) -> int | None:
+    """Return the transposition that only the product reads and that made ``keys`` (..., D, S) of a tensor whose last
+    dimension is D; None where nothing did.
+    """
     index = view.made_by(keys, "Transpose")
-    if index is None:
-        return False
-    rank = len(keys.shape)
+    if index is None or view.sole_reader(keys) is None:
+        return None
     order = view.operators[index].attributes.get("perm")
-    return isinstance(order, tuple) and order[-2] == rank - 1
+    if isinstance(order, tuple) and order[-2] == len(keys.shape) - 1:
+        return index
+    return None
 
 
 def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> tuple[int, Indices]:

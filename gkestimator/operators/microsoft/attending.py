@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Tensor
 from gkestimator.core.kernels import Family, GemmShape, Kernel
-from gkestimator.operators.attention import AttentionShape, attention_kernels
+from gkestimator.operators.attention import attention_kernels
 from gkestimator.operators.builders import SOFTMAX_FLOPS, copy_kernel, gemm_kernel, row_kernel, scratch
+from gkestimator.operators.composed_attention import AttentionShape
 from gkestimator.operators.registry import Kernels, LoweringOptions
 
 # attention_kernel_options.h, kDefaultMinSeqLenForEfficientAttentionFp32: its only fused kernel for float32 is taken
@@ -37,7 +38,7 @@ def microsoft_attention(
     ``extra_reads`` begins with the mask where there is one. Torch, which knows no such operator, stays with the rules
     of :func:`gkestimator.operators.attention.attention_kernels`.
     """
-    composed = options.attention != "fused" or not _has_fused_kernel(shape, qkv[0].dtype, extra_reads[:1])
+    composed = options.attention == "eager" or not _has_fused_kernel(shape, qkv[0].dtype, extra_reads[:1])
     if options.runtime == "onnxruntime" and composed:
         return _composed(shape, qkv, result, options, extra_reads[:1])
     return attention_kernels(shape, qkv, result, options, extra_reads=extra_reads, masked=masked)
