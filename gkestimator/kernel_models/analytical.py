@@ -44,15 +44,15 @@ class _Efficiency:
 # (benchmarks/layouts.py).
 _CHANNELS_LAST_DEPTHWISE = 3.5
 """How much faster cuDNN's depthwise kernels for NHWC are than direct ones for NCHW: they load vectors of channels."""
-_HALF_DEPTHWISE_MEMORY = 0.55
-"""Share of streaming that half-precision depthwise kernels reach."""
+_HALF_DEPTHWISE_MEMORY = {True: 0.70, False: 0.55}
+"""Share of streaming that half-precision depthwise kernels reach, in NHWC and NCHW: in NCHW a thread loads 2 bytes."""
 _HALF_DEPTHWISE_SPEED = 1.3
 """Speed of half-precision depthwise kernels bound by their loads, relative to FP32."""
 _HALF_COPY = 0.58
 _BY_ELEMENT = ("contiguous", "concat")
 """Copies whose threads move one element at a time: of half floats a warp's access is 64 bytes."""
-_POOL_LOADS_PER_CLOCK = 2.3
-"""Window elements that an SM reads through its caches per clock."""
+_POOL_LOADS_PER_CLOCK = {True: 3.5, False: 2.0}
+"""Window elements that an SM reads through its caches per clock, for a maximum and for a mean."""
 _DEFAULT = _Efficiency(memory=1.0, compute=0.5)
 _EFFICIENCY = {
     Family.LINEAR: _Efficiency(memory=0.9, compute=0.9),
@@ -64,7 +64,7 @@ _EFFICIENCY = {
     Family.DEPTHWISE: _Efficiency(memory=1.0, compute=0.08),
     Family.SOFTMAX: _Efficiency(memory=0.9, compute=0.5),
     Family.LAYERNORM: _Efficiency(memory=0.9, compute=0.5),
-    Family.POOLING: _Efficiency(memory=0.72, compute=0.5),
+    Family.POOLING: _Efficiency(memory=0.9, compute=0.5),
     Family.REDUCTION: _Efficiency(memory=0.8, compute=0.5),
     Family.COPY: _Efficiency(memory=0.8, compute=0.5),
     Family.GATHER: _Efficiency(memory=0.7, compute=0.5),
@@ -211,7 +211,9 @@ def _copying(part: KernelTable, efficiency: _Efficiency) -> Array:
 
 def _depthwise_streaming(part: KernelTable, efficiency: _Efficiency) -> Array:
     """Return the share of streaming that depthwise convolutions reach."""
-    return np.where(part.columns["element_bytes"] < 4, _HALF_DEPTHWISE_MEMORY, efficiency.memory)
+    last = part.variant == "channels_last"
+    half = np.where(last, _HALF_DEPTHWISE_MEMORY[True], _HALF_DEPTHWISE_MEMORY[False])
+    return np.where(part.columns["element_bytes"] < 4, half, efficiency.memory)
 
 
 def _depthwise_loads_us(part: KernelTable, gpu: GpuSpec, efficiency: float) -> Array:
@@ -227,7 +229,9 @@ def _depthwise_loads_us(part: KernelTable, gpu: GpuSpec, efficiency: float) -> A
 def _window_loads_us(pools: KernelTable, gpu: GpuSpec) -> Array:
     """Return microseconds of reading every window of a pooling through the caches."""
     loads = pools.size("rows") * pools.size("cols")
-    return np.asarray(loads / (_POOL_LOADS_PER_CLOCK * gpu.sms * gpu.boost_clock_mhz))
+    maximum = np.char.startswith(pools.variant.astype(str), "max")
+    per_clock = np.where(maximum, _POOL_LOADS_PER_CLOCK[True], _POOL_LOADS_PER_CLOCK[False])
+    return np.asarray(loads / (per_clock * gpu.sms * gpu.boost_clock_mhz))
 
 
 def analytical_half_width(table: KernelTable) -> Array:
