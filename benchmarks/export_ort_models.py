@@ -24,6 +24,7 @@ from onnx import TensorProto
 from onnxruntime.transformers import optimizer
 from torch import nn
 
+FORMS = ("exported", "dynamo", "nvidia", "optimised")
 _KEPT_ELEMENTS = 1024  # larger tensors lose their values: those of shapes and scales stay
 _SEQUENCE = 384
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -41,18 +42,30 @@ class Sizes:
     words: int = 30_528
     places: int = 512
     precisions: tuple[str, ...] = ("fp16",)
+    forms: tuple[str, ...] = ("nvidia",)
 
 
 # bert_dist4l and bert_dist6l: DeepLearningExamples' 4L-288D and 6L-768D; the inner size of the first is taken as four
 # times its hidden size.
 MODELS = {
-    "bert_base": Sizes(layers=12, hidden=768, heads=12, inner=3072, pooled=True, precisions=("fp32", "fp16")),
+    "bert_base": Sizes(
+        layers=12,
+        hidden=768,
+        heads=12,
+        inner=3072,
+        pooled=True,
+        precisions=("fp32", "fp16"),
+        forms=("optimised",),
+    ),
     "bert_large": Sizes(layers=24, hidden=1024, heads=16, inner=4096),
-    "bert_dist6l": Sizes(layers=6, hidden=768, heads=12, inner=3072),
+    "bert_dist6l": Sizes(layers=6, hidden=768, heads=12, inner=3072, forms=FORMS),
     "bert_dist4l": Sizes(layers=4, hidden=288, heads=12, inner=1152),
 }
-TINY = {"bert_tiny": Sizes(layers=2, hidden=16, heads=2, inner=32, words=16, places=16, precisions=("fp32",))}
-FORMS = ("exported", "dynamo", "nvidia", "optimised")
+TINY = {
+    "bert_tiny": Sizes(
+        layers=2, hidden=16, heads=2, inner=32, words=16, places=16, precisions=("fp32",), forms=FORMS
+    )
+}
 
 
 class ProductNorm(nn.Module):
@@ -205,7 +218,7 @@ def main() -> None:
     models = TINY if options.tiny else MODELS
     torch.manual_seed(0)
     for name, sizes in models.items():
-        for form in FORMS:
+        for form in sizes.forms:
             for precision in sizes.precisions:
                 target = options.folder / f"{name}.{form}.{precision}.onnx"
                 if target.exists():

@@ -180,7 +180,7 @@ def _estimated(
                 "error_pct": 100 * abs(estimated / measured - 1),
                 "signed_pct": 100 * (estimated / measured - 1),
                 "roofline_pct": 100 * abs((bare_linear + bare[place]) / measured - 1),
-                "inside": low <= measured <= high,
+                "inside": bool(low <= measured <= high),
             }
 
 

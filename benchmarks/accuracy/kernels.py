@@ -49,7 +49,11 @@ def _literal(space: Workspace, train: TrainingRows, test: TrainingRows, most: in
 
 def label(family: str, precision: str) -> str:
     """The name a family goes by in tables: FP32 plain, anything narrower marked."""
-    return family if precision == "fp32" else f"{family}, half" if precision != "int8" else f"{family}, int8"
+    if precision == "fp32":
+        return family
+    if precision in ("int8", "fp8", "w8a16", "w4a16"):
+        return f"{family}, {precision}"
+    return f"{family}, half"
 
 
 def label_column(table: KernelTable | KernelCases) -> np.ndarray:
@@ -137,6 +141,7 @@ def h100_gemm(space: Workspace) -> None:
     def split() -> Split:
         rows = space.rows
         gemm = (rows.source == "aiconfigurator") & (rows.table.family == "linear")
+        gemm &= rows.table.precision == "bf16"
         known = np.isin(rows.gpu.astype(str), ["A100-SXM4-80GB", "RTX-PRO-6000"])
         test = np.flatnonzero(gemm & (rows.gpu == "H100-SXM"))
         return Split(train=np.flatnonzero(gemm & known), test=thin(rows, test, most=6_000, seed=SEED))

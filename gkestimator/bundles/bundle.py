@@ -31,6 +31,7 @@ from gkestimator.kernel_models.launch import (
     occupancy,
     sm_utilisation_pct,
 )
+from gkestimator.kernel_models.least import least_us
 from gkestimator.kernel_models.power import PowerModel
 from gkestimator.kernel_models.prediction import KernelPredictions
 from gkestimator.kernel_models.roofline import Roofline, confined, roofline
@@ -212,13 +213,14 @@ def _complete(
     roof: Roofline,
     answer: _Answer,
 ) -> KernelPredictions:
-    duration = answer.duration_us
+    least = least_us(table, gpu, roof)
+    duration = np.maximum(answer.duration_us, least)
     width = answer.width
     _, achieved = occupancy(launch, part, streaming=is_streaming(table), kept=kept_up(launch, table))
     dram, l2 = bandwidth_pct(table, launch, duration, gpu)
     return KernelPredictions(
         duration_us=duration,
-        low_us=duration * np.exp(-width),
+        low_us=np.maximum(duration * np.exp(-width), least),
         high_us=duration * np.exp(width),
         trained=answer.trained,
         in_range=answer.inside,
@@ -233,6 +235,7 @@ def _complete(
         roofline_us=roof.roofline_us,
         compute_us=roof.compute_us,
         memory_us=roof.memory_us,
+        least_us=least,
     )
 
 

@@ -14,6 +14,7 @@ from gkestimator.core.errors import BundleError
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.values import Document, is_list, is_number, is_row, is_text
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.analytical import ANALYTICAL_FACTOR
 from gkestimator.kernel_models.anchors import ANCHORS
 from gkestimator.kernel_models.attainable import attainable_us
 from gkestimator.kernel_models.features.vector import FEATURE_SETS, elementwise_variant
@@ -185,6 +186,8 @@ class BundleModel:
         width = np.hypot(width, of_memory * self.other_bandwidth(gpu))
         trained = is_pair_of(table, self.trains)
         width = np.where(trained, width, np.maximum(width, BORROWED))
+        untried = self._untried_layers(table, gpu, within)
+        width = np.where(untried, np.maximum(width, UNTRIED_LAYER), width)
         result = np.maximum(result, roof.compute_us * _least_of_peak(table))
         result = np.maximum(result, least_traffic_us(table, gpu))
         result = np.maximum(result, _least_of_convolution_us(table, gpu))
@@ -194,11 +197,19 @@ class BundleModel:
             result = np.where(grouped, result + GROUPED_CONV_US, result)
         return result, np.minimum(width, self.widest)
 
+    def _untried_layers(self, table: KernelTable, gpu: GpuSpec, within: Array) -> Array:
+        """Return the recurrent layers outside the training range, and all of them on GPUs later than any trained on."""
+        later = all(gpu.compute_capability > chip[:2] for chip in self.chips)
+        return np.asarray((table.family == Family.RNN) & (later | ~within))
+
 
 BORROWED = float(np.log(1.35))
 """Least 90 % half-width of log(time) where a regressor answers for a family or precision that it was not trained on
 (convolutions in half precision by matrix products, say). Judged, and known to be too narrow for such convolutions on
 a GPU left out: docs/accuracy.md gives the share inside."""
+UNTRIED_LAYER = float(np.log(ANALYTICAL_FACTOR))
+"""Least 90 % half-width of log(time) of recurrent layers unlike any measured: the analytical model's. The measured ones
+are of cuDNN 7, whose successors have other kernels for later GPUs."""
 _NO_FLOOR = frozenset({Family.ELEMENTWISE, Family.SOFTMAX, Family.LAYERNORM})
 
 

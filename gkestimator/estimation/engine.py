@@ -25,9 +25,8 @@ from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.hardware.host_profile import HostProfile, default_host_file, load_host_file
 from gkestimator.hardware.runtimes import checked_layout
 from gkestimator.hardware.runtimes.profiles import RuntimeProfile, load_runtime, resolve_dtype
-from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions, at_least
-from gkestimator.kernel_models.roofline import confined
-from gkestimator.kernel_models.steady import steady_floor_us
+from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions
+from gkestimator.kernel_models.steady import sustained
 from gkestimator.lowering import lower_each
 from gkestimator.memory import MemoryProfile, MemoryReplay, cumulative_reserved
 from gkestimator.operators.quantise import is_quantised
@@ -353,8 +352,7 @@ class Engine:
         place = np.full(len(table), -1, dtype=np.intp)
         place[rows] = np.arange(rows.size)
         chosen = table.take(rows)
-        predictions = self.estimator.predict(chosen, gpu, sm_share_pct=share)
-        return at_least(predictions, steady_floor_us(chosen, confined(gpu, share))), place
+        return sustained(self.estimator.predict(chosen, gpu, sm_share_pct=share), chosen, gpu, share), place
 
     def _memory(self, lowering: Lowering, gpu: GpuSpec) -> MemoryProfile:
         library = self.profile.library_workspace_bytes(gpu)

@@ -54,19 +54,21 @@ def model_power(
     share = float(spans[known].sum() / spans.sum())
     if share < LEAST_KNOWN:
         return None
-    weights = spans[known] / spans[known].sum()
     launched = program.kernel[known]
-    middle = (kernels.least_w + kernels.most_w) / 2
+    weights = spans[known] / spans.sum()
+    unknown = 1 - share
+    least_w = kernels.least_w
+    most_w = kernels.most_w
     working = Ranged(
-        value=share * float(weights @ kernels.watts[launched]) + (1 - share) * middle,
-        low=share * float(weights @ kernels.low_w[launched]) + (1 - share) * kernels.least_w,
-        high=share * float(weights @ kernels.high_w[launched]) + (1 - share) * kernels.most_w,
+        value=float(weights @ kernels.watts[launched]) + unknown * (least_w + most_w) / 2,
+        low=float(weights @ kernels.low_w[launched]) + unknown * least_w,
+        high=float(weights @ kernels.high_w[launched]) + unknown * most_w,
     )
     busy = _busy(measures, copy_ms)
     watts = Ranged(
-        value=busy.value * working.value + (1 - busy.value) * kernels.least_w / 2,
+        value=busy.value * working.value + (1 - busy.value) * least_w / 2,
         low=busy.low * working.low,
-        high=busy.high * working.high + (1 - busy.high) * kernels.least_w,
+        high=busy.high * working.high + (1 - busy.high) * least_w,
     )
     return ModelPower(watts=watts, joules=_energy(watts, measures, latency_ms, copy_ms))
 
@@ -86,12 +88,10 @@ def _busy(measures: Measures, copy_ms: float) -> Ranged:
 def _energy(watts: Ranged, measures: Measures, latency_ms: float, copy_ms: float) -> Ranged:
     """Return power times time; their errors have different causes, so their logarithms add in squares."""
     joules = watts.value * latency_ms / 1e3
-    down = math.hypot(
-        _log_ratio(watts.value, watts.low), _log_ratio(latency_ms, measures.latency_low_ms + copy_ms)
-    )
-    up = math.hypot(
-        _log_ratio(watts.high, watts.value), _log_ratio(measures.latency_high_ms + copy_ms, latency_ms)
-    )
+    shortest_ms = measures.latency_low_ms + copy_ms
+    longest_ms = measures.latency_high_ms + copy_ms
+    down = math.hypot(_log_ratio(watts.value, watts.low), _log_ratio(latency_ms, shortest_ms))
+    up = math.hypot(_log_ratio(watts.high, watts.value), _log_ratio(longest_ms, latency_ms))
     return Ranged(value=joules, low=joules * math.exp(-down), high=joules * math.exp(up))
 
 

@@ -84,6 +84,9 @@ def measure(
     fastest, slowest = host_range_us
     down, up = _reaches(program, predictions, duration)
     shortest = duration * np.exp(-down)
+    if predictions.least_us is not None:
+        # A measurement is not argued with: where it is faster than that, it stands.
+        shortest = np.maximum(shortest, np.minimum(predictions.least_us[row], duration))
     longest = duration * np.exp(up)
     low = schedule(program, shortest, host_overhead_us=fastest, streams=streams)
     high = schedule(program, longest, host_overhead_us=slowest, streams=streams)

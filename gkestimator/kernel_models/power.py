@@ -71,10 +71,11 @@ def _common(table: KernelTable, gpu: GpuSpec, anchor_us: Array) -> FeatureColumn
 def _product_features(table: KernelTable, gpu: GpuSpec) -> Features:
     batch, m, n, k = table.gemm_sizes()
     out = _common(table, gpu, tensor_core_us(table, gpu))
+    tiles = batch * pieces(m, 128) * pieces(n, 256)
     out.add_logs(m=m, n=n, k=k, result=m * n, weights=n * k)
     out["odd_rows"] = m % 2
     out["rest_rows"] = m % 128
-    out["fill"] = fill(pieces(m, 128) * pieces(n, 256) * batch / gpu.sms)
+    out["fill"] = fill(tiles / gpu.sms)
     return out.matrix(len(table))
 
 
@@ -86,7 +87,8 @@ def _attention_features(table: KernelTable, gpu: GpuSpec) -> Features:
     element = np.where(narrow, 1.0, np.maximum(columns["element_bytes"], 1.0))
     cache_bytes = np.maximum(columns["read_bytes"] - columns["write_bytes"], 1.0)
     caches = np.clip(cache_bytes / (2 * keys * size * element), 1.0, heads)
-    seen = columns["flops"] / (heads * queries * keys * (4 * size + 6))
+    scores = heads * queries * keys
+    seen = columns["flops"] / (scores * (4 * size + 6))
     out.add_logs(heads=heads, queries=queries, keys=keys, size=size, caches=caches, group=heads / caches)
     sequences = np.clip(columns["sequences"], 1.0, caches)
     out.add_logs(
@@ -95,7 +97,8 @@ def _attention_features(table: KernelTable, gpu: GpuSpec) -> Features:
     out.add_logs(seen_keys=keys * np.clip(seen, 1e-6, 1.0))
     out["seen"] = np.minimum(seen, 1.0)
     out["byte_cache"] = narrow
-    out["fill"] = fill(pieces(queries, 128) * heads / gpu.sms)
+    tiles = heads * pieces(queries, 128)
+    out["fill"] = fill(tiles / gpu.sms)
     return out.matrix(len(table))
 
 
@@ -151,6 +154,15 @@ class ChipPower:
 
 
 @frozen
+class Shares:
+    """Hold power over the board's limit of several kernels, with the 90 % interval."""
+
+    share: Array
+    low: Array
+    high: Array
+
+
+@frozen
 class PowerRegressor:
     """Hold the forest of one family: power over limit from its features.
 
@@ -168,18 +180,34 @@ class PowerRegressor:
 
     def chip_near(self, gpu: GpuSpec) -> ChipPower | None:
         """Return what was measured on the chip of ``gpu``, None for nothing."""
-        return next((chip for chip in self.chips if chip.is_near(gpu)), None)
+        for chip in self.chips:
+            if chip.is_near(gpu):
+                return chip
+        return None
 
-    def shares(self, matrix: Array, chip: ChipPower, *, sibling: bool) -> tuple[Array, Array]:
-        """Return power over limit and its half-width for rows of features."""
-        share = np.clip(self.forest.predict(matrix)[:, 0], chip.least, chip.most)
-        width = np.asarray(chip.widths)[np.searchsorted(SHARE_EDGES, share)]
-        slack = 1e-4 + 1e-4 * np.abs(self.high)
-        within = ((matrix >= self.low - slack) & (matrix <= self.high + slack)).all(axis=1)
-        width = np.where(within, width, np.maximum(width, self.beyond))
+    def shares(self, matrix: Array, chip: ChipPower, *, sibling: bool) -> Shares:
+        """Return power over limit for rows of features."""
+        trees = self.forest.predict(matrix)[:, 0]
+        share = np.clip(trees, chip.least, chip.most)
+        size = np.searchsorted(SHARE_EDGES, share)
+        width = np.asarray(chip.widths)[size]
+        width = np.where(self._within(matrix), width, np.maximum(width, self.beyond))
         if sibling:
             width = np.maximum(width, self.sibling)
-        return share, width
+        low = share * np.exp(-width)
+        high = share * np.exp(width)
+        return Shares(
+            share=share,
+            low=np.maximum(low, chip.least),
+            high=np.minimum(high, chip.most),
+        )
+
+    def _within(self, matrix: Array) -> Array:
+        """Return the rows inside the training range."""
+        slack = 1e-4 + 1e-4 * np.abs(self.high)
+        above = matrix >= self.low - slack
+        below = matrix <= self.high + slack
+        return np.asarray((above & below).all(axis=1))
 
 
 @frozen
@@ -190,33 +218,31 @@ class PowerModel:
 
     def predict(self, table: KernelTable, gpu: GpuSpec) -> KernelPower | None:
         """Return the power of every kernel of ``table``; None for a GPU that is not near any measured one."""
-        known = {f: chip for f, r in self.regressors.items() if (chip := r.chip_near(gpu)) is not None}
-        if not known:
-            return None
+        limit_w = gpu.power_limit_w
         watts = np.full(len(table), np.nan)
-        low = watts.copy()
-        high = watts.copy()
-        for family, chip in known.items():
-            regressor = self.regressors[family]
-            index = _measured_rows(table, family, chip)
-            if not index.size:
+        low_w = watts.copy()
+        high_w = watts.copy()
+        chips: list[ChipPower] = []
+        for family, regressor in self.regressors.items():
+            chip = regressor.chip_near(gpu)
+            if chip is None:
                 continue
-            matrix, names = POWER_FEATURES[family](table.take(index), gpu)
-            if names != regressor.feature_names:
-                raise BundleError(f"power of {family}: features differ from this version's; train it again")
-            long_enough = matrix[:, names.index("log_anchor")] >= np.log(_SHORTEST_US)
-            index = index[long_enough]
-            sibling = gpu.name not in chip.gpus
-            share, width = regressor.shares(matrix[long_enough], chip, sibling=sibling)
-            watts[index] = share * gpu.power_limit_w
-            low[index] = np.maximum(share * np.exp(-width), chip.least) * gpu.power_limit_w
-            high[index] = np.minimum(share * np.exp(width), chip.most) * gpu.power_limit_w
+            chips.append(chip)
+            index, matrix = _measured_rows(table, family, regressor, chip, gpu)
+            shares = regressor.shares(matrix, chip, sibling=gpu.name not in chip.gpus)
+            watts[index] = limit_w * shares.share
+            low_w[index] = limit_w * shares.low
+            high_w[index] = limit_w * shares.high
+        if not chips:
+            return None
+        least = min(chip.least for chip in chips)
+        most = max(chip.most for chip in chips)
         return KernelPower(
             watts=watts,
-            low_w=low,
-            high_w=high,
-            least_w=min(chip.least for chip in known.values()) * gpu.power_limit_w,
-            most_w=max(chip.most for chip in known.values()) * gpu.power_limit_w,
+            low_w=low_w,
+            high_w=high_w,
+            least_w=limit_w * least,
+            most_w=limit_w * most,
         )
 
     def document(self) -> NamedValues:
@@ -262,11 +288,22 @@ class PowerModel:
         return cls(regressors=regressors)
 
 
-def _measured_rows(table: KernelTable, family: str, chip: ChipPower) -> Array:
-    """Return the places of the kernels of a family whose precision was measured on the chip."""
+def _measured_rows(
+    table: KernelTable, family: str, regressor: PowerRegressor, chip: ChipPower, gpu: GpuSpec
+) -> tuple[Array, Array]:
+    """Return the places of the kernels that are near those measured on the chip, and their features."""
     precision = [_AS_MEASURED.get(word, word) for word in table.precision.tolist()]
-    chosen = (table.family == family) & np.isin(precision, chip.precisions)
-    return np.flatnonzero(chosen & np.isfinite(table.columns["gemm_m"]))
+    known = np.isin(precision, chip.precisions)
+    shaped = np.isfinite(table.columns["gemm_m"])
+    index = np.flatnonzero((table.family == family) & known & shaped)
+    if not index.size:
+        return index, np.empty((0, len(regressor.feature_names)), dtype=np.float32)
+    matrix, names = POWER_FEATURES[family](table.take(index), gpu)
+    if names != regressor.feature_names:
+        raise BundleError(f"power of {family}: features differ from this version's; train it again")
+    anchor = matrix[:, names.index("log_anchor")]
+    long_enough = anchor >= np.log(_SHORTEST_US)
+    return index[long_enough], matrix[long_enough]
 
 
 def _chip_document(chip: ChipPower) -> NamedValues:

@@ -66,6 +66,7 @@ class KernelPredictions:
     achieved occupancy in percent of maximum warps (active SMs only) · ``sm_util_pct``: SM utilisation ·
     ``dram_util_pct`` and ``l2_util_pct``: percent of the peak bandwidth · ``roofline_us``, ``compute_us``,
     ``memory_us``: the roofline and its two sides, which say what bounds the kernel ·
+    ``least_us``: what no kernel is faster than (None: not calculated) ·
     ``detail``: what a measured GPU adds, else None · ``power``: None where no kernel's power is known on the GPU.
     """
 
@@ -87,6 +88,7 @@ class KernelPredictions:
     memory_us: Array
     detail: KernelDetail | None = None
     power: KernelPower | None = None
+    least_us: Array | None = None
 
     @property
     def launch(self) -> Launch:

@@ -68,7 +68,7 @@ def _sides_on_part(table: KernelTable, launch: Launch, gpu: GpuSpec, part: GpuSp
 
 
 def _blocks(launch: Launch) -> Array:
-    return np.maximum(np.nan_to_num(launch.grid_blocks), 1.0)
+    return np.asarray(np.maximum(np.nan_to_num(launch.grid_blocks), 1.0))
 
 
 def _reached_bytes_per_s(table: KernelTable, launch: Launch, gpu: GpuSpec) -> Array:

@@ -16,6 +16,8 @@ import numpy as np
 from gkestimator.core.kernels import INDEXED, Array, Family, KernelTable
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.tensor_cores import has_tensor_cores, power_limited_rate
+from gkestimator.kernel_models.prediction import KernelPredictions, at_least
+from gkestimator.kernel_models.roofline import confined
 
 _RANK = re.compile(rf"{re.escape(INDEXED)}(\d+)$")
 # Counted in onnxruntime/core/providers/cuda/cu_inc/binary_elementwise_impl.cuh: addresses, two loads, conversion,
@@ -25,6 +27,13 @@ _INSTRUCTIONS, _INSTRUCTIONS_PER_DIMENSION = 12, 12
 # CUDA C++ Programming Guide, arithmetic throughput: 32-bit integer operations a clock and SM, compute capability 7.0 to
 # 9.0.
 _INTEGER_LANES = 64
+
+
+def sustained(
+    predictions: KernelPredictions, table: KernelTable, gpu: GpuSpec, sm_share_pct: float
+) -> KernelPredictions:
+    """Return ``predictions`` of ``table`` as its kernels run in a model on that share of ``gpu``."""
+    return at_least(predictions, steady_floor_us(table, confined(gpu, sm_share_pct)))
 
 
 def steady_floor_us(table: KernelTable, gpu: GpuSpec) -> Array:

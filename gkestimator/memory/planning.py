@@ -1,8 +1,8 @@
 """Plan one buffer for all of an inference's intermediates, as ONNX Runtime does for shapes that it has seen before.
 
-Source: ``core/framework/mem_pattern_planner.h`` (``TraceAllocation``): the requests of the first inference, in order, are
-laid into one buffer by best fit between those that live; the next inference of equal shapes asks its arena for that
-buffer and for nothing else but inputs, outputs and scratch memory.
+Source: ``core/framework/mem_pattern_planner.h`` (``TraceAllocation``): the requests of the first inference, in order,
+are laid into one buffer by best fit between those that live; the next inference of equal shapes asks its arena for
+that buffer and for nothing else but inputs, outputs and scratch memory.
 """
 
 from __future__ import annotations

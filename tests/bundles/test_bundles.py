@@ -169,6 +169,42 @@ def test_half_precision_rows_make_no_chip_known_in_fp32() -> None:
     assert load_bundle().covering("elementwise", "fp16", CATALOGUE.resolve("A40")[0]).scope == "seen"  # type: ignore[union-attr]
 
 
+def test_a_frameworks_kernels_are_answered_by_a_model_of_their_own() -> None:
+    h100, h20, b200 = (CATALOGUE.resolve(name)[0] for name in ("H100-SXM", "H20", "B200"))
+    expected = {
+        (h100, "scaled.vllm"): "gemm_fp8_vllm",
+        (h100, "scaled.sglang.blocks"): "gemm_fp8_blocks",
+        (h100, "scaled"): "gemm_fp8",
+        (h100, "fused"): "gemm_fp8",
+        # Only the library's products were measured on an H20, and nothing on a B200.
+        (h20, "scaled.vllm"): "gemm_fp8",
+        (b200, "scaled.vllm"): "gemm_fp8_unseen",
+    }
+    for (gpu, variant), name in expected.items():
+        model = load_bundle().covering("linear", "fp8", gpu, variant)
+        assert model is not None and model.name == name, (gpu.name, variant)
+
+
+def test_fewer_bits_read_less_and_weights_alone_do_not_calculate_faster() -> None:
+    def product(rows: int, precision: Precision, weight_bytes: float, variant: str = "weight_only") -> Kernel:
+        n = k = 8192
+        weight = int(n * k * weight_bytes)
+        return Kernel(
+            name="p", family=Family.LINEAR, variant=variant, precision=precision, flops=2 * rows * n * k,
+            read_bytes=2 * rows * k + weight, write_bytes=2 * rows * n, weight_bytes=weight, rows=rows, cols=n,
+            element_bytes=2.0, inputs=2, gemm=GemmShape(batch=1, m=rows, n=n, k=k),
+        )  # fmt: skip
+
+    gpu = CATALOGUE.resolve("A100-SXM4-80GB")[0]
+    half, eight, four = (Precision.FP16, 2.0, "matmul"), (Precision.W8A16, 1.0), (Precision.W4A16, 0.5)
+    alone = predict(product(1, *half), product(1, *eight), product(1, *four), gpu=gpu)
+    assert alone.duration_us[1] < 0.7 * alone.duration_us[0]
+    assert alone.duration_us[2] < 0.9 * alone.duration_us[1]
+    assert alone.in_range.tolist() == [True, True, False], "nobody measured weights of 4 bits"
+    many = predict(product(4096, *half), product(4096, *eight), gpu=gpu)
+    assert many.duration_us[1] > 0.85 * many.duration_us[0]
+
+
 def test_an_empty_table() -> None:
     assert len(predict().duration_us) == 0
 

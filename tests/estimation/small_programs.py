@@ -23,7 +23,7 @@ def predictions(duration: list[float], **columns: list[float]) -> KernelPredicti
     base = {
         name: np.full(n, np.nan)
         for name in KernelPredictions.__dataclass_fields__
-        if name not in ("detail", "power")
+        if name not in ("detail", "power", "least_us")
     }
     base["duration_us"] = np.array(duration)
     base["low_us"] = np.array(duration) * 0.8

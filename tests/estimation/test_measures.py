@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from small_programs import ask, kernels, predictions, program
@@ -153,3 +155,16 @@ def test_gpu_time_is_the_latency_with_a_host_that_costs_nothing() -> None:
         fast.latency_ms, fast.latency_low_ms, fast.latency_high_ms
     )  # fmt: skip
     assert (slow.host_ms, slow.host_low_ms, slow.host_high_ms) == pytest.approx((0.6, 0.3, 1.2))
+
+
+def test_the_low_end_of_a_model_is_not_below_what_its_kernels_can_do() -> None:
+    wide = replace(
+        predictions([100.0, 100.0]), low_us=np.array([20.0, 20.0]), high_us=np.array([500.0, 500.0])
+    )
+    free = ask(program(kernels(2)), wide, host_overhead_us=0.0)
+    held = ask(program(kernels(2)), replace(wide, least_us=np.array([80.0, 90.0])), host_overhead_us=0.0)
+    assert free.latency_low_ms < 0.1
+    assert held.latency_low_ms == pytest.approx(0.17)
+    assert held.latency_ms == free.latency_ms and held.latency_high_ms == free.latency_high_ms
+    slower = ask(program(kernels(2)), replace(wide, least_us=np.array([300.0, 300.0])), host_overhead_us=0.0)
+    assert slower.latency_low_ms == pytest.approx(slower.latency_ms)  # a measurement is not argued with

@@ -137,3 +137,14 @@ def test_one_step_is_launched_at_a_time_and_weights_count_at_every_step() -> Non
     for table, launch, steps in zip((few, many), launches, (2, 200), strict=True):
         dram, _ = bandwidth_pct(table, launch, np.array([400.0 * steps]), V100)
         assert 70 < dram[0] < 90
+
+
+def test_layers_unlike_any_measured_are_no_more_certain_than_the_formula() -> None:
+    def factor(gpu: str, hidden: int) -> float:
+        answer = load_bundle().predict(layers("LSTM", hidden, 32, 25), CATALOGUE.spec(gpu))
+        return float(answer.high_us[0] / answer.duration_us[0])
+
+    assert factor("V100-SXM2-16GB", 2048) < 2
+    assert factor("V100-SXM2-16GB", 16384) >= 2
+    for later in ("T4", "A100-SXM4-80GB", "H100-SXM"):
+        assert factor(later, 2048) >= 2

@@ -134,6 +134,87 @@ def test_aiconfigurator_takes_the_median_over_frameworks(tmp_path: Path) -> None
     }
 
 
+def eighth(folder: Path, *, cuda_graph: bool = True) -> None:
+    """A framework's FP8 layers of one shape: two that quantise their activations, one of fixed scales, one block."""
+    write(
+        folder / "gemm_fp8.parquet",
+        framework=["VLLM", "TRTLLM", "SGLang", "VLLM"],
+        gpu=["L40S"] * 4,
+        gemm_dtype=["fp8", "fp8_static", "fp8_static", "fp8_block"],
+        m=[64] * 4,
+        n=[256] * 4,
+        k=[512] * 4,
+        latency_ms=[0.02, 0.03, 0.01, 0.3],
+        cuda_graph=[cuda_graph] * 3 + [False],
+    )
+    write(folder / "gemm_bf16.parquet", gpu=["L40S"], m=[8], n=[16], k=[32], latency_ms=[0.005])
+
+
+def test_fp8_rows_name_their_framework_and_leave_out_what_quantises(tmp_path: Path) -> None:
+    eighth(tmp_path)
+    _, (_, *parts) = load_source(tmp_path)
+    by_variant = {part.table.variant[0]: part for part in parts}
+    # TensorRT-LLM's fixed scales are read as dynamic ones; vLLM's blocks were timed without a CUDA graph.
+    assert sorted(by_variant) == ["scaled.sglang.static", "scaled.tensorrt_llm", "scaled.vllm"]
+    vllm = by_variant["scaled.vllm"]
+    assert 1.5 < vllm.beside_us[0] < 3.0
+    assert vllm.duration_us[0] == pytest.approx(20 - vllm.beside_us[0])
+    np.testing.assert_allclose(vllm.as_measured_us(vllm.duration_us), 20)
+    assert by_variant["scaled.sglang.static"].beside_us[0] == 0
+    columns = vllm.table.columns
+    assert columns["read_bytes"][0] == 64 * 512 + 256 * 512
+    assert columns["write_bytes"][0] == 2 * 64 * 256
+    hashes = {float(shape_hash(part.table)[0]) for part in parts}
+    assert len(hashes) == 1, "a shape that is left out is left out of every framework"
+
+
+def test_fp8_calls_without_a_cuda_graph_do_not_train(tmp_path: Path) -> None:
+    eighth(tmp_path, cuda_graph=False)
+    assert len(load_source(tmp_path)[1]) == 1
+
+
+def test_int8_weights_calculate_in_half_precision_and_those_of_sglang_do_not(tmp_path: Path) -> None:
+    write(
+        tmp_path / "gemm_int8.parquet",
+        framework=["TRTLLM", "TRTLLM", "SGLang"],
+        gpu=["A100-SXM4-80GB", "A100-SXM4-80GB", "H100-SXM"],
+        gemm_dtype=["int8_wo", "sq", "int8_wo"],
+        m=[64] * 3,
+        n=[256] * 3,
+        k=[512] * 3,
+        latency_ms=[0.02, 0.03, 0.04],
+    )
+    write(tmp_path / "gemm_bf16.parquet", gpu=["L40S"], m=[8], n=[16], k=[32], latency_ms=[0.005])
+    _, (_, *parts) = load_source(tmp_path)
+    kinds = {(part.table.precision[0], part.table.variant[0]): part for part in parts}
+    assert set(kinds) == {
+        ("w8a16", "weight_only"),
+        ("int8", "scaled"),
+        ("int8", "scaled.sglang"),
+    }
+    weights = kinds["w8a16", "weight_only"].table.columns
+    assert weights["read_bytes"][0] == 2 * 64 * 512 + 256 * 512
+    assert kinds["int8", "scaled.sglang"].beside_us[0] > 0
+
+
+def test_pipeweave_keeps_its_authors_split(tmp_path: Path) -> None:
+    write(
+        tmp_path / "gemm_fp8.parquet",
+        gpu=["H800", "H20"],
+        m=[4, 8],
+        n=[16, 16],
+        k=[32, 32],
+        latency_us=[5.0, 7.0],
+        split=["train", "test"],
+    )
+    kind, (rows,) = load_source(tmp_path)
+    assert kind == "pipeweave"
+    assert list(zip(rows.gpu, rows.source, rows.measured_us, strict=True)) == [
+        ("H800-SXM", "pipeweave", 5.0),
+        ("H20", "pipeweave/test", 7.0),
+    ]
+
+
 def dataset(path: Path, **change: object) -> None:
     row: dict[str, object] = {
         "schema_version": 1, "entry_id": "e", "gpu": "T4", "runtime": "torch", "collector": "kineto", "op_type": "MatMul", "attributes": "{}", "dtype": "fp32",

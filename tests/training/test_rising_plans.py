@@ -53,3 +53,5 @@ def test_only_members_that_keep_it_may_promise_to_rise() -> None:
     assert set(PLAN.members) <= set(RISING_MEMBERS)
     with pytest.raises(ValueError, match="only xgboost, lightgbm"):
         replace(PLAN, members=("lasso", "xgboost"))
+    with pytest.raises(ValueError, match="squared errors alone"):
+        replace(PLAN, loss="absolute")

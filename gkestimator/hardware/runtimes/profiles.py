@@ -126,7 +126,7 @@ ALLOCATOR_FIGURES: Mapping[str, tuple[str, ...]] = {
         "small_remainder",
         "large_remainder",
     ),
-    "arena": ("block_rounding", "initial_chunk", "dead_limit"),
+    "arena": ("block_rounding", "initial_chunk", "dead_limit", "growth_limit"),
 }
 
 

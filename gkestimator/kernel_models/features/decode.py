@@ -49,8 +49,10 @@ class DecodeConstants:
     one query row add to a step. ``combine_cycles``: the kernel that joins the parts. ``keys_of_part``: fewest keys that
     a part of a split takes. ``blocks_per_sm``: blocks that share an SM. ``dram``: share of the streaming bandwidth;
     ``l2``: share of the bandwidth that L2 is built for; ``l2_share``: of L2 that the cache of keys and values may fill
-    and stay there. ``overlap``: exponent of the norm that joins a block's steps and its traffic. ``block_trtllm``: what
-    a block of TensorRT-LLM's kernels costs beside its steps, over the others'.
+    and stay there. ``overlap``: exponent of the norm that joins a block's steps and its traffic. ``bare_launch``: start
+    and end of FlashInfer's and Triton's kernels where SGLang launches them on a cache of full elements, which nothing
+    prepares; ``lean_block``: what a block of these and of TensorRT-LLM's kernels costs beside its steps, over the
+    others'.
     """
 
     launch_us: float = 3.8
@@ -65,7 +67,8 @@ class DecodeConstants:
     l2: float = 0.43
     l2_share: float = 1.1
     overlap: float = 1.2
-    block_trtllm: float = 0.56
+    lean_block: float = 0.56
+    bare_launch: float = 0.55
 
 
 DECODE_CONSTANTS = DecodeConstants()
@@ -79,8 +82,8 @@ class DecodeCalls:
     share a cache (heads of a group times queries). ``keys``: those that are read; ``size`` and ``value_size``: elements
     of a key and of a value, ``element`` their bytes. ``cache_bytes``: read of keys and values; ``traffic``: all bytes.
     ``warm``: whether the cache may lie in L2. ``tiles``: of query rows, each a block before the keys are cut;
-    ``parts``: into how many they are cut at most; ``block``: cycles of a block beside its steps, over the typical
-    kernel's.
+    ``parts``: into how many they are cut at most; ``block`` and ``launch``: what a block costs beside its steps,
+    and the call beside its blocks, over the typical kernel's.
     """
 
     heads: Array
@@ -96,6 +99,7 @@ class DecodeCalls:
     tiles: Array
     parts: Array
     block: Array
+    launch: Array
 
 
 def decode_calls(table: KernelTable, gpu: GpuSpec, c: DecodeConstants = DECODE_CONSTANTS) -> DecodeCalls:
@@ -112,6 +116,7 @@ def decode_calls(table: KernelTable, gpu: GpuSpec, c: DecodeConstants = DECODE_C
     caches = np.clip(cache_bytes / (keys * (size + value_size) * element), 1.0, heads)
     rows = queries * heads / caches
     alone = _alone(table, rows)
+    bare = _bare(table)
     tiles = np.where(alone, heads * pieces(queries, _TILE), caches * pieces(rows, _TILE))
     return DecodeCalls(
         heads=heads,
@@ -126,8 +131,15 @@ def decode_calls(table: KernelTable, gpu: GpuSpec, c: DecodeConstants = DECODE_C
         warm=table.has_word(WARM_CACHE),
         tiles=tiles,
         parts=_most_parts(table, rows, gpu),
-        block=np.where(table.has_word("trtllm"), c.block_trtllm, 1.0),
+        block=np.where(bare | table.has_word("trtllm"), c.lean_block, 1.0),
+        launch=np.where(bare, c.bare_launch, 1.0),
     )
+
+
+def _bare(table: KernelTable) -> Array:
+    """Return where no kernel prepares the call."""
+    full = table.has_word("sglang") & ~table.has_word(BYTE_CACHE)
+    return np.asarray(full & (table.has_word("flashinfer") | table.has_word("triton")))
 
 
 def _alone(table: KernelTable, rows: Array) -> Array:
@@ -180,7 +192,7 @@ def cache_us(calls: DecodeCalls, gpu: GpuSpec, constants: DecodeConstants = DECO
 def decode_blocks(table: KernelTable, gpu: GpuSpec) -> Array:
     """Return how many blocks each kernel has."""
     calls = decode_calls(table, gpu)
-    return calls.tiles * _parts(calls, gpu, DECODE_CONSTANTS)
+    return np.asarray(calls.tiles * _parts(calls, gpu, DECODE_CONSTANTS))
 
 
 def _parts(calls: DecodeCalls, gpu: GpuSpec, c: DecodeConstants) -> Array:
@@ -205,7 +217,8 @@ def _calls_us(calls: DecodeCalls, gpu: GpuSpec, peak: float, c: DecodeConstants)
     blocks_us = waves * (c.block_cycles * calls.block + steps * step) / clock
     together = joined_us(blocks_us, cache_us(calls, gpu, c), c.overlap)
     combining = np.where(parts > 1, c.combine_cycles, 0.0)
-    return np.asarray(c.launch_us + (c.launch_cycles + combining) / clock + together)
+    launch = (c.launch_us + c.launch_cycles / clock) * calls.launch
+    return np.asarray(launch + combining / clock + together)
 
 
 def decode_columns(table: KernelTable, gpu: GpuSpec) -> FeatureColumns:

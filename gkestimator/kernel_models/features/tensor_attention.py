@@ -141,7 +141,7 @@ def _tiles(calls: _Calls, rows: float) -> Array:
     of all heads of a group (FlashInfer, FlashAttention-3) and of those that give each head tiles of its own."""
     packed = calls.heads / calls.group * pieces(calls.queries * calls.group, rows)
     apart = calls.heads * pieces(calls.queries, rows)
-    return np.sqrt(packed * apart)
+    return np.asarray(np.sqrt(packed * apart))
 
 
 def _padded_heads(size: Array) -> Array:

@@ -137,9 +137,9 @@ def _conv_seen_features(table: KernelTable, gpu: GpuSpec) -> Features:
     return joined(_conv_features(table, gpu), costs.matrix(len(table)))
 
 
-EIGHTH_WORDS = ("tensorrt_llm", "vllm", "sglang", "static", "blocks", "smooth")
+EIGHTH_WORDS = ("tensorrt_llm", "vllm", "sglang", "static", "blocks")
 """What the words behind a variant's first dot may say of a product in 8 bits (``scaled.sglang.static``): whose kernel
-runs, and how it scales: by scales fixed beforehand, by blocks of 128 x 128, by SmoothQuant's; else by token or tensor."""
+runs, and how it scales: by scales fixed beforehand, by blocks of 128 x 128; else by token or tensor."""
 
 
 def _with_framework(base: FeatureFunction) -> FeatureFunction:

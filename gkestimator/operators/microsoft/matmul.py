@@ -9,7 +9,14 @@ from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.errors import ShapeError, UnsupportedOperatorError
 from gkestimator.core.graph import Operator
 from gkestimator.core.kernels import GemmShape
-from gkestimator.operators.builders import gemm_kernel, input_at, optional_input, output_at, tensor_inputs
+from gkestimator.operators.builders import (
+    gemm_kernel,
+    input_at,
+    int_of,
+    optional_input,
+    output_at,
+    tensor_inputs,
+)
 from gkestimator.operators.checks import dtype_attribute, int_attribute, tensor
 from gkestimator.operators.elementwise import FLOPS, GELU_TANH_FLOPS
 from gkestimator.operators.matmul import gemm_result, gemm_shape, matmul_kernels, matmul_result, matmul_shape
@@ -166,6 +173,9 @@ def nbits_product_types(ctx: ShapeContext) -> Outputs:
     return [TensorType(a.dtype, shape)]
 
 
+_FEW_BITS = 4
+
+
 @lowering_rule("MatMulNBits", "MatMulBnb4", domain=MS, kind="weight_only_gemm")
 def matmul_nbits(op: Operator, options: LoweringOptions) -> Lowered:
     """Return weights of a few bits, dequantised (2 FLOPs each) on their way into a product in A's type."""
@@ -183,8 +193,9 @@ def matmul_nbits(op: Operator, options: LoweringOptions) -> Lowered:
         n = result.shape[-1]
     rows = a.elements // max(1, k)
     shape = GemmShape(batch=1, m=rows, n=n, k=k)
+    precision = matrix_precision(a.dtype, options)
     if a.dtype in HALF_TYPES:
-        precision = Precision.W4A16 if op.attributes.get("bits", 4) == 4 else Precision.W8A16
-    else:
-        precision = matrix_precision(a.dtype, options)
+        precision = Precision.W8A16
+        if int_of(op, "bits", 4) <= _FEW_BITS:
+            precision = Precision.W4A16
     return launched(*weight_only_kernels(shape, tensor_inputs(op), result, options, precision))

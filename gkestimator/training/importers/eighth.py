@@ -31,19 +31,21 @@ _MOST_BESIDE = 0.5
 @frozen
 class _Scheme:
     """Hold how a published type calculates: the variant's last word, the precision, and whether the call quantises its
-    activations."""
+    activations. ``own``: the framework's kernel is one of its own, so that the variant names it."""
 
     scaling: str
     precision: Precision
     quantises: bool
+    own: bool = True
 
 
 _DYNAMIC = _Scheme(scaling="", precision=Precision.FP8, quantises=True)
 _STATIC = _Scheme(scaling=".static", precision=Precision.FP8, quantises=False)
 _BLOCKS = _Scheme(scaling=".blocks", precision=Precision.FP8, quantises=True)
-_SMOOTH = _Scheme(scaling=".smooth", precision=Precision.INT8, quantises=False)
+_SMOOTH = _Scheme(scaling="", precision=Precision.INT8, quantises=False, own=False)
 _INT8 = _Scheme(scaling="", precision=Precision.INT8, quantises=True)
-_WEIGHTS = _Scheme(scaling="", precision=Precision.W8A16, quantises=False)
+# Nobody else's was measured, so it stands for all.
+_WEIGHTS = _Scheme(scaling="", precision=Precision.W8A16, quantises=False, own=False)
 # TensorRT-LLM's fp8_static takes as long as its fp8 (ratio 0.99), so it quantises as well. SGLang's is bound by one
 # byte an activation where activations dominate (L40S, n up to 128: 1.7 bytes at the bandwidth), so it does not.
 # What SGLang calls int8_wo is int8 x int8 behind quantising operators.
@@ -104,6 +106,9 @@ def _of_scheme(columns: Mapping[str, Array], scheme: _Scheme, framework: str) ->
     if scheme.precision is Precision.W8A16:
         activation = _HALF
         operator = "weight_only"
+    variant = operator
+    if scheme.own:
+        variant = f"{operator}.{framework}{scheme.scaling}"
     table = product_table(
         "linear",
         scheme.precision.value,
@@ -113,7 +118,7 @@ def _of_scheme(columns: Mapping[str, Array], scheme: _Scheme, framework: str) ->
         size=activation,
         right_size=_BYTE,
         result_size=_HALF,
-        variant=f"{operator}.{framework}{scheme.scaling}",
+        variant=variant,
     )
     return TrainingRows.make(
         table, gpu=gpu, measured_us=measured_us, beside_us=beside_us, source="aiconfigurator"

@@ -46,24 +46,21 @@ def load_generation(folder: Path) -> list[TrainingRows]:
     narrow = translated(path, "kv_cache_dtype", data["kv_cache_dtype"], {"bfloat16": "", "fp8": BYTE_CACHE})
     sizes = [np.nan_to_num(data[name].astype(np.float64)) for name in _SIZES]
     measured_us = data["latency_ms"].astype(np.float64) * 1e3
-    words = np.char.add(np.char.add(gpu.astype(str), narrow.astype(str)), kernel.astype(str))
-    _, own = np.unique(words, return_inverse=True)
-    _, shared = np.unique(np.char.add(gpu.astype(str), narrow.astype(str)), return_inverse=True)
+    cache = np.char.add(gpu.astype(str), narrow.astype(str))
+    _, shared = np.unique(cache, return_inverse=True)
+    _, own = np.unique(np.char.add(cache, kernel.astype(str)), return_inverse=True)
+    typical = np.full(len(gpu), "", dtype=object)
     parts = []
-    for group, names in ((own, kernel), (shared, None)):
+    # One framework alone is not typical.
+    for group, names, least in ((own, kernel, 1), (shared, typical, 2)):
         index, middle_us, count = _medians(group, sizes, measured_us)
-        if names is None:
-            # One framework alone is not typical.
-            several = count > 1
-            index = index[several]
-            middle_us = middle_us[several]
+        index = index[count >= least]
         chosen = [size[index] for size in sizes]
         window = np.where(chosen[-1] > 0, WINDOW, "")
-        words = [np.full(len(index), DECODE), window, narrow[index], np.full(len(index), WARM_CACHE)]
-        if names is not None:
-            words.append(names[index])
-        variant = _joined(words)
-        table = generation_table(variant, *chosen)
+        rows = len(index)
+        words = [np.full(rows, DECODE), window, narrow[index], np.full(rows, WARM_CACHE), names[index]]
+        table = generation_table(_joined(words), *chosen)
+        middle_us = middle_us[count >= least]
         parts.append(TrainingRows.make(table, gpu=gpu[index], measured_us=middle_us, source=SOURCE))
     return parts
 
