@@ -53,18 +53,7 @@ def _narrowed(graph: OperatorGraph, word: str) -> OperatorGraph:
     and where its product is an output of the graph. Raises UsageError where no weight is left.
     """
     narrow = NARROW_FORMATS[word]
-    last = {value.name for value in graph.outputs}
-    shapes: dict[str, tuple[int, int] | None] = {}
-    for op in graph.operators:
-        gives_output = any(value is not None and value.name in last for value in op.outputs)
-        for place, tensor in enumerate(op.inputs):
-            if not isinstance(tensor, Tensor) or not tensor.is_weight:
-                continue
-            shape = None
-            if place == 1 and not gives_output and tensor.nbytes == graph.weights.get(tensor.storage):
-                shape = narrow_shape(op, tensor)
-            shapes[tensor.storage] = shape if shapes.get(tensor.storage, shape) == shape else None
-    chosen = {storage: shape for storage, shape in shapes.items() if shape is not None}
+    chosen = _linear_weights(graph)
     if not chosen:
         raise UsageError(
             f"{graph.name}: dtype {word} needs linear layers (MatMul or Gemm by a weight whose sizes 16 divides, and "
@@ -81,6 +70,24 @@ def _narrowed(graph: OperatorGraph, word: str) -> OperatorGraph:
             op = replace(op, inputs=(op.inputs[0], stored, *op.inputs[2:]), signature=None)
         operators.append(op)
     return replace(graph, operators=tuple(operators), weights=weights)
+
+
+def _linear_weights(graph: OperatorGraph) -> dict[str, tuple[int, int]]:
+    """Return k and n of every weight that linear layers alone read, and read alike, by its storage."""
+    last = {value.name for value in graph.outputs}
+    shapes: dict[str, tuple[int, int]] = {}
+    refused = set()
+    for op in graph.operators:
+        gives_output = any(value.name in last for value in _values(op.outputs))
+        for place, tensor in enumerate(op.inputs):
+            if not isinstance(tensor, Tensor) or not tensor.is_weight:
+                continue
+            shape = None
+            if place == 1 and not gives_output and tensor.nbytes == graph.weights.get(tensor.storage):
+                shape = narrow_shape(op, tensor)
+            if shape is None or shapes.setdefault(tensor.storage, shape) != shape:
+                refused.add(tensor.storage)
+    return {storage: shape for storage, shape in shapes.items() if storage not in refused}
 
 
 def _image_norms(graph: OperatorGraph) -> frozenset[str]:
