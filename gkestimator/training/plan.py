@@ -238,7 +238,7 @@ PLAN: Plans = (
         covers=_pairs("layernorm", ("fp16", "bf16")),
     ),
     # Anywhere else the anchor, which whole networks in both layouts were held against, is worth more than what cuDNN 7
-    # did on three older chips: nine tenths of it are left out (docs/accuracy/timm3090.md gives the figures).
+    # did on three older chips: nine tenths of that are left out.
     ModelPlan(
         name="conv_half_unseen",
         scope="unseen",
