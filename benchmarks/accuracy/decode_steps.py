@@ -115,11 +115,11 @@ def _attentions(rows: TrainingRows, index: Array) -> Attentions:
     keys = columns["gemm_n"]
     size = columns["gemm_k"]
     caches = (columns["read_bytes"] - heads * size * _HALF) / (keys * 2 * size * _HALF)
-    found: dict[tuple[str, float, float, float], list[int]] = {}
+    placed: dict[tuple[str, float, float, float], list[int]] = {}
     for at in index.tolist():
         place = (str(rows.gpu[at]), float(heads[at]), float(round(caches[at])), float(size[at]))
-        found.setdefault(place, []).append(at)
-    return found
+        placed.setdefault(place, []).append(at)
+    return placed
 
 
 def run_steps(space: Workspace) -> None:
@@ -227,7 +227,7 @@ def run_vectors(space: Workspace) -> None:
     )
     plain = (rows.table.variant == "decode.warm_cache") & ~grouped
     bundle = Bundle(name="analytical", models=())
-    found = []
+    placed = []
     for name, gpu in sorted(space.gpus.items()):
         beyond = columns["read_bytes"] > 4 * gpu.l2_bytes
         index = np.flatnonzero(plain & beyond & (rows.gpu == name) & (rows.measured_us > _LONG_US))
@@ -242,14 +242,14 @@ def run_vectors(space: Workspace) -> None:
         together = bundle.predict(scores, gpu).duration_us + bundle.predict(values, gpu).duration_us
         ratio = together / rows.measured_us[index]
         low, middle, high = np.percentile(ratio, (10, 50, 90)).tolist()
-        found.append({"gpu": name, "rows": len(index), "low": low, "median": middle, "high": high})
-    space.keep(VECTORS, key, found)
+        placed.append({"gpu": name, "rows": len(index), "low": low, "median": middle, "high": high})
+    space.keep(VECTORS, key, placed)
 
 
 def vectors_page(space: Workspace) -> list[str]:
     """Return the table of matrices times vectors, Markdown lines."""
-    found = space.listed(VECTORS)
-    if not found:
+    placed = space.listed(VECTORS)
+    if not placed:
         return []
     out = [
         "",
@@ -261,7 +261,7 @@ def vectors_page(space: Workspace) -> list[str]:
         "| GPU | rows | both products over the fused kernel: 10 %, median, 90 % |",
         "|---|---|---|",
     ]
-    for entry in found:
+    for entry in placed:
         spread = ", ".join(f"{entry[name]:.2f}" for name in ("low", "median", "high"))
         out.append(f"| {entry['gpu']} | {entry['rows']:,} | {spread} |")
     return out

@@ -1,5 +1,4 @@
-"""Judge half and eighth precision on Ada and Hopper: products in FP8 and INT8, weight-only products, and what an L40S
-left out gets of bf16 products and context attention.
+"""Judge half and eighth precision on Ada and Hopper: FP8, INT8 and weight-only products, and what an L40S left out gets.
 
 Frameworks run different kernels on one shape, so a case's ``source`` is its kernel's variant, which names the framework.
 """

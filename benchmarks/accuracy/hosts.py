@@ -1,7 +1,7 @@
-"""Measure how fast hosts issue framework calls, by public rows whose time is the host's: shortest single operators and
-whole models whose time does not move with their size.
+"""Measure how fast hosts issue framework calls, by public rows whose time is the host's.
 
-The figures stand in ``datasets/runtimes/*.toml`` (``host_overheads``) with their sources; this prints them again.
+These are the shortest single operators, and whole models whose time does not move with their size. The figures stand
+in ``datasets/runtimes/*.toml`` (``host_overheads``) with their sources; this prints them again.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from gkestimator.bundles.files import LARGEST_BUNDLE_BYTES, NAME, read_arrays, r
 from gkestimator.bundles.measured import MeasuredGpu
 from gkestimator.bundles.measured_files import read_measured
 from gkestimator.bundles.models import SCHEMA_VERSION, BundleModel, model_of
+from gkestimator.bundles.rising import no_slower_than_more_rows
 from gkestimator.core.errors import BundleError
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen, map_fields
@@ -170,6 +171,8 @@ class Bundle:
             known = model.knows_chip(gpu)
             trusted = within & (known or model.scope == "unseen")
             duration, width = model.predict(rows, matrix, gpu, roof.take(index), trusted)
+            if not known:
+                duration = no_slower_than_more_rows(model, rows, gpu, duration)
             answer.duration_us[index] = duration
             answer.width[index] = width
             answer.beyond[index] = model.beyond

@@ -8,6 +8,14 @@ from collections.abc import Sequence
 from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.core.kernels import Family, Kernel
+from gkestimator.operators.attention_parts import (
+    AttentionShape,
+    DecodeWork,
+    composed_attention,
+    composed_by_call,
+    decode_kernel,
+    few_queries,
+)
 from gkestimator.operators.builders import (
     SOFTMAX_FLOPS,
     copy_kernel,
@@ -27,8 +35,6 @@ from gkestimator.operators.builders import (
     weight_bytes,
 )
 from gkestimator.operators.checks import int_attribute, optional_tensor, tensor
-from gkestimator.operators.composed_attention import AttentionShape, composed_attention, composed_by_call
-from gkestimator.operators.decode import DecodeWork, decode_kernel, few_queries
 from gkestimator.operators.matmul import autocast_kernels
 from gkestimator.operators.registry import (
     MS,

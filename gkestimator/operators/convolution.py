@@ -146,15 +146,25 @@ def _workspace(shape: ConvShape, precision: Precision, source: Tensor, weight: T
     else none.
     """
     area = shape.kernel_h * shape.kernel_w
-    if precision is Precision.FP32 and (shape.kernel_h, shape.kernel_w) == (3, 3):
-        unit = (shape.stride_h, shape.stride_w, shape.dilation_h, shape.dilation_w) == (1, 1, 1, 1)
-        wide = min(shape.in_channels, shape.out_channels) >= _WINOGRAD_CHANNELS
-        if unit and wide and shape.groups == 1:
-            return (source.nbytes + result.nbytes) * 9 // 4 + 4 * weight.nbytes
+    if precision is Precision.FP32:
+        transformed = winograd_bytes(shape, source, weight, result)
+        if transformed:
+            return transformed
     depthwise = shape.groups > 1 and shape.groups == shape.in_channels
     if precision in _TENSOR_CORES and area > 1 and not depthwise:
         return source.nbytes + weight.nbytes + result.nbytes
     return 0
+
+
+def winograd_bytes(shape: ConvShape, source: Tensor, weight: Tensor, result: Tensor) -> int:
+    """Return the scratch of a Winograd convolution with kernels of its own for the transforms; 0 where there is none."""
+    if (shape.kernel_h, shape.kernel_w) != (3, 3) or shape.groups != 1:
+        return 0
+    unit = (shape.stride_h, shape.stride_w, shape.dilation_h, shape.dilation_w) == (1, 1, 1, 1)
+    wide = min(shape.in_channels, shape.out_channels) >= _WINOGRAD_CHANNELS
+    if not (unit and wide):
+        return 0
+    return (source.nbytes + result.nbytes) * 9 // 4 + 4 * weight.nbytes
 
 
 def _one_pixel(shape: ConvShape) -> bool:

@@ -81,7 +81,7 @@ def test_the_command_and_the_library_offer_the_record(command: str, gkest: Calla
         ("context_mib", ["0", "1048576"], ["nan", "1048577"], "a number from 0 to 1048576"),
         ("attention", ["auto", "fused", "eager"], ["Fused"], "one of auto, fused, eager"),
         ("runtime", ["torch", "onnxruntime"], ["tensorflow"], "one of onnxruntime, torch"),
-        ("dtype", ["auto", "int8"], ["fp13"], "one of auto, fp32, tf32, fp16, bf16, amp, int8"),
+        ("dtype", ["auto", "int8"], ["fp13"], "one of auto, fp32, tf32, fp16, bf16, amp, int8, fp8, w8a16, w4a16"),
     ],
 )
 def test_one_bound_for_the_library_and_every_command(

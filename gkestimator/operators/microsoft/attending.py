@@ -13,8 +13,8 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Tensor
 from gkestimator.core.kernels import Family, GemmShape, Kernel
 from gkestimator.operators.attention import attention_kernels
+from gkestimator.operators.attention_parts import AttentionShape
 from gkestimator.operators.builders import SOFTMAX_FLOPS, copy_kernel, gemm_kernel, row_kernel, scratch
-from gkestimator.operators.composed_attention import AttentionShape
 from gkestimator.operators.registry import Kernels, LoweringOptions
 
 # attention_kernel_options.h, kDefaultMinSeqLenForEfficientAttentionFp32: its only fused kernel for float32 is taken

@@ -6,6 +6,7 @@ from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.core.kernels import Kernel
 from gkestimator.operators.attention import head_size
+from gkestimator.operators.attention_parts import AttentionShape
 from gkestimator.operators.builders import (
     copy_kernel,
     int_of,
@@ -16,7 +17,6 @@ from gkestimator.operators.builders import (
     scratch,
 )
 from gkestimator.operators.checks import int_attribute, ints_attribute, optional_tensor, tensor
-from gkestimator.operators.composed_attention import AttentionShape
 from gkestimator.operators.matmul import matmul_kernels, matmul_shape
 from gkestimator.operators.microsoft.attending import microsoft_attention
 from gkestimator.operators.registry import (

@@ -34,6 +34,7 @@ from gkestimator.operators.convolution import (
     conv_result,
     conv_shape,
     transposed_result,
+    winograd_bytes,
 )
 from gkestimator.operators.microsoft.matmul import activation_flops
 from gkestimator.operators.pooling import pooled, read_window, slid
@@ -120,16 +121,21 @@ def nhwc_conv_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("NhwcConv", domain=MS, kind="convolution", autocast="half")
 @lowering_rule("NhwcFusedConv", domain=MS, kind="convolution")
 def nhwc_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return input (N, spatial, C), weight (M, spatial, C/group): no layout conversion, so no scratch for one."""
+    """Return input (N, spatial, C), weight (M, spatial, C/group): no layout conversion, so no scratch for one.
+
+    ONNX Runtime searches exhaustively and without a limit of scratch memory by default, so Winograd's counts.
+    """
     source = input_at(op, 0)
     weight = input_at(op, 1)
     result = output_at(op)
     extra = present_inputs(op, 3)
     per_element = activation_flops(op) + len(extra)
+    shape = conv_shape(
+        op, channels_first(source.shape), channels_first(weight.shape), channels_first(result.shape)
+    )
+    scratch_bytes = winograd_bytes(shape, source, weight, result)
     kernels = conv_kernels(
-        conv_shape(
-            op, channels_first(source.shape), channels_first(weight.shape), channels_first(result.shape)
-        ),
+        shape,
         source,
         weight,
         optional_input(op, 2),
@@ -140,7 +146,7 @@ def nhwc_conv(op: Operator, options: LoweringOptions) -> Lowered:
         epilogue_flops=per_element * result.elements,
         channels_last=True,
     )
-    return launched(*(replace(kernel, workspace_bytes=0) for kernel in kernels))
+    return launched(*(replace(kernel, workspace_bytes=scratch_bytes) for kernel in kernels))
 
 
 @shape_rule("ConvTransposeWithDynamicPads", domain=MS)

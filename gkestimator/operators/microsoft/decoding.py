@@ -6,6 +6,7 @@ from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.operators.attention import attention_kernels, head_size
+from gkestimator.operators.attention_parts import AttentionShape
 from gkestimator.operators.builders import (
     copy_kernel,
     elementwise_kernel,
@@ -28,7 +29,6 @@ from gkestimator.operators.checks import (
     optional_tensor,
     tensor,
 )
-from gkestimator.operators.composed_attention import AttentionShape
 from gkestimator.operators.microsoft.attending import microsoft_attention
 from gkestimator.operators.microsoft.attention import cached_length, heads_of, packed_sizes, projected
 from gkestimator.operators.registry import (

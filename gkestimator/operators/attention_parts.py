@@ -1,4 +1,6 @@
-"""Attention as products and a softmax: as authors write it, and as torch's call does where no fused kernel fits."""
+"""Parts of attention: its sizes; fused kernels of few queries on a cache, what a decoder runs for its next token;
+products and a softmax, as authors write them, and as torch's call does where no fused kernel fits.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,23 @@ from collections.abc import Sequence
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Tensor
-from gkestimator.core.kernels import GemmShape
+from gkestimator.core.kernels import BYTE_CACHE, DECODE, UNCUT, WINDOW, Family, GemmShape, Kernel
 from gkestimator.core.records import frozen
 from gkestimator.operators.builders import (
     copy_kernel,
+    distinct,
     elementwise_kernel,
     gemm_kernel,
     scratch,
     softmax_kernel,
+    total_bytes,
+    weight_bytes,
 )
 from gkestimator.operators.matmul import autocast_kernels
-from gkestimator.operators.registry import Kernels, LoweringOptions, Shape
+from gkestimator.operators.registry import Kernels, LoweringOptions, Shape, matrix_precision
+
+_FEW_QUERIES = 16
+_KEYS_PER_QUERY = 16
 
 
 @frozen
@@ -115,3 +123,65 @@ def composed_by_call(
     kernels.append(softmax_kernel("softmax", scores, scores, -1))
     kernels.append(gemm_kernel(shape.second_product, (scores, values), (result,), options))
     return tuple(kernels)
+
+
+def few_queries(shape: AttentionShape) -> bool:
+    """Return whether the keys are cut between blocks, because there are too few queries to fill a GPU with tiles."""
+    return shape.q_len <= _FEW_QUERIES and shape.kv_len >= _KEYS_PER_QUERY * shape.q_len
+
+
+@frozen
+class DecodeWork:
+    """Hold what a decoding kernel does: FLOPs ``per_score`` beside the products, the ``window`` of keys that it sees
+    (0: all), and whether its keys stay ``uncut``, as in kernels that take a mask tensor.
+    """
+
+    per_score: int
+    window: int
+    uncut: bool
+
+
+def decode_kernel(
+    shape: AttentionShape,
+    work: DecodeWork,
+    operands: Sequence[Tensor],
+    masks: Sequence[Tensor],
+    result: Tensor,
+    options: LoweringOptions,
+) -> Kernel:
+    """Return fused attention of few queries on the keys and values of a cache, of which it reads those it sees.
+
+    The first operand holds the queries, the last the cache.
+    """
+    seen = shape.kv_len
+    if work.window:
+        seen = min(seen, work.window + shape.q_len - 1)
+    cache = operands[-1]
+    rows = shape.batch * shape.heads * shape.q_len
+    cached = shape.batch * shape.kv_heads * seen * (shape.qk_dim + shape.v_dim)
+    words = [DECODE]
+    if work.window:
+        words.append(WINDOW)
+    if cache.dtype.bits <= 8:
+        words.append(BYTE_CACHE)
+    if work.uncut:
+        words.append(UNCUT)
+    if options.runtime == "tensorrt":
+        words.append("trtllm")
+    reads = (rows * shape.qk_dim * operands[0].dtype.bits + cached * cache.dtype.bits) // 8
+    return Kernel(
+        name="attention.decode",
+        family=Family.DECODE,
+        variant=".".join(words),
+        precision=matrix_precision(operands[0].dtype, options),
+        flops=rows * seen * (2 * (shape.qk_dim + shape.v_dim) + work.per_score),
+        read_bytes=reads + total_bytes(masks),
+        write_bytes=result.nbytes,
+        weight_bytes=weight_bytes(distinct((*operands, *masks))),
+        rows=rows,
+        cols=shape.kv_len,
+        element_bytes=result.dtype.bits / 8,
+        inputs=3,
+        gemm=GemmShape(batch=shape.batch * shape.heads, m=shape.q_len, n=seen, k=shape.qk_dim),
+        sequences=shape.batch,
+    )
