@@ -1,5 +1,7 @@
-"""Describe RegNets without graphs: their convolutions and the bytes of everything else, from their published parameters
-(Radosavovic et al., Designing Network Design Spaces, CVPR 2020; timm's ``regnet.py``)."""
+"""Describe RegNets without graphs: their convolutions and the bytes of everything else, from published parameters.
+
+Radosavovic et al., Designing Network Design Spaces, CVPR 2020; timm's ``regnet.py``.
+"""
 
 from __future__ import annotations
 
