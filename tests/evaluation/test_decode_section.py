@@ -9,11 +9,10 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from benchmarks.accuracy import decode, decode_steps  # noqa: E402  (needs pyarrow)
-from benchmarks.accuracy.workspace import Workspace  # noqa: E402
-
 
 def test_vidur_layers_are_those_of_one_worker(tmp_path: Path) -> None:
+    from benchmarks.accuracy import decode_steps
+
     row = {
         "gpu": "h100", "model": "m", "use_gated_mlp": True, "n_head": 32, "n_kv_head": 8, "n_embd": 4096,
         "n_expanded_embd": 14336, "num_tokens": 8, "num_tensor_parallel_workers": 2,
@@ -29,6 +28,9 @@ def test_vidur_layers_are_those_of_one_worker(tmp_path: Path) -> None:
 
 
 def test_nothing_measured_is_said_so(tmp_path: Path) -> None:
+    from benchmarks.accuracy import decode
+    from benchmarks.accuracy.workspace import Workspace
+
     space = Workspace(tmp_path, tmp_path / "cache")
     assert decode.page(space) is None
     assert [line.met for line in decode.lines(space)] == [None, None, None]
