@@ -103,7 +103,9 @@ def constants(rows: Sequence[TrainingRows], gpus: Gpus) -> None:
     for name, model, shipped in kinds:
         mine = family(rows, name)
         mine = mine.take(
-            np.flatnonzero((shape_hash(mine.table) >= HELD_OUT) & np.isin(mine.gpu.astype(str), (*MODERN, "L40S")))
+            np.flatnonzero(
+                (shape_hash(mine.table) >= HELD_OUT) & np.isin(mine.gpu.astype(str), (*MODERN, "L40S"))
+            )
         )
         present = sorted(set(mine.gpu.tolist()))
         drawn = np.concatenate(

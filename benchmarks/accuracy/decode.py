@@ -112,15 +112,18 @@ def lines(space: Workspace) -> Iterator[Line]:
     yield line("decode attention, held-out shapes", SHAPES_BAR, value, more=more)
     means = []
     bare = []
+    typical = []
     for gpu in GPUS:
         left = space.cases(gpu_job(gpu))
         if left is not None:
             means.append(float(_served(left).errors_pct().mean()))
             bare.append(float(_served(left).errors_pct("roofline").mean()))
+            typical.append(float(left.where(source=_TYPICAL).errors_pct().mean()))
     more = ""
     if bare:
         each = ", ".join(f"{m:.1f}" for m in means)
-        more = f" (mean of {len(means)} GPUs: {each}; roofline {np.mean(bare):.0f} %)"
+        alone = np.mean(typical)
+        more = f" (mean of {len(means)} GPUs: {each}; typical kernel {alone:.1f} %; roofline {np.mean(bare):.0f} %)"
     yield line("decode attention, GPU left out", GPU_BAR, _mean(means), more=more)
     steps = space.listed(STEPS)
     value = None
