@@ -193,6 +193,8 @@ def page(space: Workspace) -> list[str] | None:
         f"{fixed_bytes(rows) / 2**20:,.0f} MiB for context and libraries, the median of what the development rows leave",
         "over. The table's releases double the arena's regions without end, the profile stops at 1 GiB. What cuDNN's",
         f"exhaustive search chose on each GPU no table tells: Winograd's scratch is taken. Graphs: `{_COMMAND}`.",
+        "The rules were found on what the development rows leave over; the other rows' figures had been seen by then, their",
+        "errors not.",
         "",
         f"Mean error: development {_words(rows, 'development')}, report {_words(rows, 'report')}.",
         "",
