@@ -96,7 +96,7 @@ def export(name: str, path: Path) -> None:
         torch.onnx.export(
             model,
             arguments,
-            path,
+            str(path),  # a Path is taken for a stream, which holds no more than 2 GiB
             input_names=list(axes),
             output_names=["result"],
             opset_version=14,
