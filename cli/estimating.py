@@ -26,6 +26,7 @@ def estimate_options(function: F) -> F:
     for decorator in (
         click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all."),
         form_option(*FORMATS),
+        click.option("--report", type=PATH, help="HTML page with pictures to write beside the table."),
         click.option("--kernels", is_flag=True, help="List every kernel."),
         options_from(EstimateRequest),
     ):
@@ -39,6 +40,7 @@ def run_estimate(
     *,
     form: str | None,
     output: Path | None,
+    report: Path | None = None,
     **options: Any,
 ) -> int:
     """Estimate ``models``, write the table, say on stderr what failed, and return the exit status."""
@@ -48,7 +50,7 @@ def run_estimate(
     if form == "parquet" and output is None:
         raise UsageError("--format parquet needs a file to write to: expected -o FILE.parquet")
     read = [*models, *(path for path, _ in failures), *options["gpu_specs"], *options["plugins"]]
-    refuse_overwriting({"-o": output}, [*read, *filter(None, [options["host"]])])
+    refuse_overwriting({"-o": output, "--report": report}, [*read, *filter(None, [options["host"]])])
     rows: Sequence[Any] = ()
     messages: Sequence[str] = ()
     bad = list(failures)
@@ -56,13 +58,15 @@ def run_estimate(
         from gkestimator.estimation import estimate_rows
 
         with Progress() as progress:
-            result = estimate_rows(models, progress=progress, **options)
+            result = estimate_rows(models, progress=progress, page=report is not None, **options)
         rows = result.rows
         messages = result.messages
         bad += result.failures
         if rows:
             kernels = result.kernel_rows if options["kernels"] else None
             deliver(render(rows, form, kernels=kernels), output)
+        if result.page is not None:
+            deliver(result.page, report)
     for path, error in bad:
         named = any(one_line(name) in str(error) for name in (path, path.name))
         say([error if named else GkestimatorError(f"{path}: {error}")], "error")

@@ -273,7 +273,9 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         )
     bandwidths = limits.get("dram_bytes_per_s", [])
     if not is_list(bandwidths, _is_bandwidths) or len(bandwidths) not in (0, len(chips)):
-        raise BundleError(f"{in_ranges}: model {name}: dram_bytes_per_s is no list of bytes/s for each of chips")
+        raise BundleError(
+            f"{in_ranges}: model {name}: dram_bytes_per_s is no list of bytes/s for each of chips"
+        )
     in_quantiles = folder / "quantiles.json"
     widths = _object(quantiles.get(name))
     factors = widths.get("factors")

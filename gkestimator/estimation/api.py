@@ -25,12 +25,14 @@ class EstimateResult:
     kernel_rows: tuple[KernelRow, ...]
     failures: tuple[tuple[Path, GkestimatorError], ...]
     messages: Names
+    page: bytes | None = None
 
 
 def estimate_rows(
     models: Sequence[Path],
     *,
     kernels: bool = False,
+    page: bool = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> EstimateResult:
@@ -38,12 +40,14 @@ def estimate_rows(
 
     A model that cannot be estimated does not stop the others: it is in ``failures``. Raises UsageError,
     SpecError or BundleError when the request itself cannot be answered. ``kernels``: with a row for every
-    kernel. ``progress(name, done, total)`` is called per model.
+    kernel; ``page``: with an HTML report of all rows. ``progress(name, done, total)`` is called per model.
     """
-    return _answered(EstimateRequest(tuple(dict.fromkeys(models)), **options), kernels, progress)
+    return _answered(EstimateRequest(tuple(dict.fromkeys(models)), **options), kernels, progress, page=page)
 
 
-def _answered(request: EstimateRequest, kernels: bool, progress: Progress | None) -> EstimateResult:
+def _answered(
+    request: EstimateRequest, kernels: bool, progress: Progress | None, *, page: bool = False
+) -> EstimateResult:
     from gkestimator.estimation.collection import rare_collection
     from gkestimator.estimation.engine import Engine
     from gkestimator.estimation.maxbatch import largest_batches
@@ -56,6 +60,11 @@ def _answered(request: EstimateRequest, kernels: bool, progress: Progress | None
     rows: list[Requirement] = []
     launches: list[KernelRow] = []
     failures: list[tuple[Path, GkestimatorError]] = []
+    report = None
+    if page:
+        from gkestimator.estimation.model_report import ModelReport
+
+        report = ModelReport()
     with rare_collection():
         engine = Engine(request)
         if request.max_batch:
@@ -69,6 +78,8 @@ def _answered(request: EstimateRequest, kernels: bool, progress: Progress | None
                     rows.append(requirement_row(engine, answer))
                     if kernels:
                         launches.extend(kernel_rows(engine, answer))
+                    if report is not None:
+                        report.add(engine, answer)
     words = closing_words(
         rows,
         engine.targets,
@@ -78,8 +89,16 @@ def _answered(request: EstimateRequest, kernels: bool, progress: Progress | None
         searched=request.max_batch and request.batch_sizes is None,
     )
     note = [engine.host_note] if engine.host_note else []
+    messages = (*note, *words)
+    html = None
+    if report is not None and rows:
+        html = report.page(messages)
     return EstimateResult(
-        rows=tuple(rows), kernel_rows=tuple(launches), failures=tuple(failures), messages=(*note, *words)
+        rows=tuple(rows),
+        kernel_rows=tuple(launches),
+        failures=tuple(failures),
+        messages=messages,
+        page=html,
     )
 
 
