@@ -63,7 +63,7 @@ class ModelReport:
         document = {
             "kind": "models",
             "title": f"{title}: what it needs on {len(gpus)} GPU{'s' * (len(gpus) > 1)}",
-            "subtitle": f"Estimated by gkestimator {version('gkestimator')} for {', '.join(runtimes)}, without running the model.",
+            "subtitle": f"Estimated by gkestimator {version('gkestimator')} for {', '.join(runtimes)}, not run.",
             "closing": " · ".join(messages),
             "rows": self._rows,
             "details": self._details,
@@ -119,7 +119,8 @@ def _shape(kernel: Kernel) -> str:
     """Return a kernel's sizes as people write them."""
     conv = kernel.conv
     if conv is not None:
-        sizes = f"{conv.batch}x{conv.in_channels}x{conv.in_h}x{conv.in_w} -> {conv.out_channels}x{conv.out_h}x{conv.out_w}"
+        read = f"{conv.batch}x{conv.in_channels}x{conv.in_h}x{conv.in_w}"
+        sizes = f"{read} -> {conv.out_channels}x{conv.out_h}x{conv.out_w}"
         groups = ""
         if conv.groups > 1:
             groups = f", {conv.groups} groups"
