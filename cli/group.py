@@ -12,6 +12,7 @@ import click
 
 COMMANDS = {
     "estimate": "What models need on GPUs: time, compute and memory, per model and per kernel.",
+    "report": "Draw a saved table, plan, simulation or comparison as one HTML page.",
     "schedule": "Place models on GPUs by what a requirement table says they need.",
     "simulate": "Serve a plan under real arrivals, without a cluster: goodput, latency, use.",
     "compare": "Compare placement policies over workloads, clusters and objectives.",

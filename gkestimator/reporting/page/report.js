@@ -322,6 +322,117 @@ views.models = function () {
   show();
 };
 
+// ---------------------------------------------------------------- a plan
+function cardsOf(parent, figures) {
+  const cards = make("div", { class: "cards" });
+  for (const [title, big, small, kind] of figures) {
+    cards.append(make("div", { class: "card", style: "cursor:default" }, make("b", { textContent: title }), make("span", { class: "big " + (kind || ""), textContent: big }), make("div", { class: "soft", textContent: small || "" })));
+  }
+  parent.append(cards);
+}
+const rate = value => value === null || value === undefined ? UNKNOWN : number(value, 4);
+const percent = value => value === null || value === undefined ? UNKNOWN : number(value) + " %";
+
+views.plan = function () {
+  const plan = doc.plan, totals = plan.totals;
+  const asked = plan.workload.models.reduce((sum, m) => sum + m.rate_rps, 0);
+  const replicas = plan.gpus.flatMap(gpu => gpu.replicas.map(replica => ({ ...replica, gpu: gpu.id, type: gpu.type })));
+  const verdict = section(main, "Verdict");
+  cardsOf(verdict, [
+    ["Requests on time, promised", `${rate(totals.goodput_rps)} a second`, `of ${rate(asked)} asked`, totals.goodput_rps >= asked * 0.999 ? "good" : "bad"],
+    ["Expected, with waiting and neighbours", `${rate(totals.expected_goodput_rps)} a second`, "by queueing theory"],
+    ["GPUs used", String(totals.gpus_used), `of ${plan.gpus.length} listed`],
+    ["Cost", totals.cost_per_hour === null ? UNKNOWN : `$ ${number(totals.cost_per_hour)} an hour`, "at the prices of the cluster file or the GPU files"],
+  ]);
+  const gpus = section(main, "GPUs", "A bar is a GPU; the parts of the upper chart are its models' shares of its SMs over time, of the lower one their memory. What is left to 100 % is free.");
+  const names = [...new Set(replicas.map(r => r.model))];
+  const used = plan.gpus.filter(gpu => gpu.replicas.length);
+  const bars = (field, title) => chart(gpus, () => ({
+    legend: { data: names }, grid: { left: 150, bottom: 44 }, xAxis: { type: "value", name: title, nameLocation: "middle", nameGap: 26, max: v => Math.max(100, v.max) },
+    yAxis: { type: "category", inverse: true, data: used.map(g => g.id), axisLabel: { width: 140, overflow: "truncate" } }, tooltip: { valueFormatter: v => percent(v) },
+    series: names.map(name => ({ name, type: "bar", stack: "all", data: used.map(gpu => {
+      const mine = gpu.replicas.filter(r => r.model === name && r[field] !== null);
+      return mine.length ? mine.reduce((sum, r) => sum + r[field], 0) : null;
+    }) })),
+  }), title, used.length > 6);
+  bars("creq_pct", "compute, % of the GPU");
+  bars("mreq_pct", "memory, % of the GPU");
+  const slack = section(main, "Slack", "How much of its objective a model leaves: the objective less the longest wait for its batch and the batch itself, at the upper end of the interval where it is known.");
+  const rows = replicas.map(r => ({ ...r, worst: (r.max_wait_ms || 0) + (r.latency_high_ms === null ? r.latency_ms : r.latency_high_ms) })).map(r => ({ ...r, slack: r.slo_ms - r.worst }));
+  table(slack, [
+    ["model", r => r.model, false], ["GPU", r => r.gpu, false], ["batch", r => r.batch_size, true], ["share of SMs", r => percent(r.sm_share_pct), true],
+    ["serves", r => rate(r.goodput_rps) + " /s", true], ["could", r => rate(r.throughput_rps) + " /s", true], ["waits at most", r => ms(r.max_wait_ms), true], ["batch takes", r => ms(r.latency_ms), true], ["objective", r => ms(r.slo_ms), true],
+    ["slack", r => make("span", { class: r.slack >= 0 ? "good" : "bad", textContent: ms(r.slack) }), true],
+  ], rows);
+  if (plan.unserved.length) {
+    const part = section(main, "Not served");
+    table(part, [["model", u => u.model, false], ["requests a second", u => rate(u.rate_rps), true], ["why", u => u.reason, false]], plan.unserved);
+  }
+};
+
+// ---------------------------------------------------------------- a simulation
+views.simulation = function () {
+  const report = doc.report, totals = report.totals, models = report.models;
+  const verdict = section(main, "Verdict");
+  cardsOf(verdict, [
+    ["On time", percent(totals.on_time_pct), "of the requests that arrived", totals.on_time_pct >= 99 ? "good" : "bad"],
+    ["Requests on time", `${rate(totals.goodput_rps)} a second`, `the plan promised ${rate(totals.promised_goodput_rps)}`],
+    ["Half answered within", ms(totals.latency_p50_ms), `99 of 100 within ${ms(totals.latency_p99_ms)}`],
+    ["Turned away or given up", `${rate(totals.rejected_rps + totals.dropped_rps)} a second`, `${totals.gpus_used} GPUs used`],
+  ]);
+  const latency = section(main, "Latency", "How many of a model's requests were answered within a time. The vertical lines are the objectives.");
+  const known = models.filter(m => m.latency_quantiles_ms);
+  chart(latency, () => ({
+    legend: { data: known.map(m => m.model) }, xAxis: { type: "log", name: "ms", nameLocation: "middle", nameGap: 26, min: "dataMin" }, yAxis: { type: "value", name: "answered, %", max: 100 },
+    tooltip: { formatter: p => `${p.seriesName}\n${number(p.value[1])} % within ${ms(p.value[0])}` },
+    series: known.map((m, i) => ({ name: m.model, type: "line", color: PALETTE[i % PALETTE.length], symbolSize: 4, data: m.latency_quantiles_ms.map((v, q) => [Math.max(v, 1e-3), doc.quantiles[q]]),
+      markLine: m.slo_ms ? { symbol: "none", silent: true, lineStyle: { color: PALETTE[i % PALETTE.length], type: "dashed" }, label: { formatter: `${number(m.slo_ms)} ms`, color: style("--soft") }, data: [{ xAxis: m.slo_ms }] } : undefined })),
+  }), "Share of requests answered within a time", true);
+  const time = section(main, "Over time", `In windows of ${number(report.settings.window_s)} s: the share answered on time, and how long requests waited for their batch and their turn.`);
+  const pair = make("div", { class: "pair" });
+  time.append(pair);
+  const window = report.settings.window_s;
+  const over = (value, unit, max) => () => ({
+    legend: { data: report.timeline.map(t => t.model) }, xAxis: { type: "value", name: "s", nameLocation: "middle", nameGap: 26 }, yAxis: { type: "value", name: unit, max, min: 0 },
+    tooltip: { trigger: "item", formatter: p => `${p.seriesName}\n${number(p.value[0])} s: ${number(p.value[1])} ${unit}` },
+    series: report.timeline.map(t => ({ name: t.model, type: "line", step: "start", symbol: "none", data: t.arrived.map((n, i) => [i * window, value(t, i)]) })),
+  });
+  chart(pair, over((t, i) => t.arrived[i] ? 100 * t.on_time[i] / t.arrived[i] : null, "on time, %", 100), "Share on time over time");
+  chart(pair, over((t, i) => t.wait_mean_ms[i], "mean wait, ms"), "Mean wait over time");
+  const all = section(main, "Models");
+  table(all, [
+    ["model", m => m.model, false], ["asked", m => rate(m.asked_rps) + " /s", true], ["on time", m => percent(m.on_time_pct), true], ["objective", m => ms(m.slo_ms), true], ["p50", m => ms(m.latency_p50_ms), true], ["p99", m => ms(m.latency_p99_ms), true],
+    ["waits for batch", m => ms(m.router && m.router.mean_ms), true], ["queues", m => ms(m.queue && m.queue.mean_ms), true], ["on the GPU", m => ms(m.gpu && m.gpu.mean_ms), true], ["mean batch", m => number(m.batch_mean), true],
+  ], models);
+  const gpus = section(main, "GPUs");
+  table(gpus, [["GPU", g => g.id, false], ["busy", g => percent(g.busy_pct), true], ["compute used", g => percent(g.cuti_pct), true], ["memory planned", g => percent(g.muti_pct), true]], report.gpus);
+};
+
+// ---------------------------------------------------------------- a comparison
+views.comparison = function () {
+  const rows = doc.rows.filter(r => r.status === "ok");
+  const policies = [...new Set(doc.rows.map(r => r.policy))];
+  const mean = list => list.length ? list.reduce((a, b) => a + b, 0) / list.length : null;
+  const of = (policy, field) => mean(rows.filter(r => r.policy === policy && r[field] !== null).map(r => r[field]));
+  const verdict = section(main, "Means over all cells", "Cells that a policy refused or failed count in the last column alone.");
+  table(verdict, [
+    ["policy", p => p, false], ["cells", p => String(rows.filter(r => r.policy === p).length), true], ["requests on time /s", p => rate(of(p, "goodput_rps")), true], ["on time", p => percent(of(p, "on_time_pct")), true],
+    ["p99", p => ms(of(p, "latency_p99_ms")), true], ["GPUs", p => number(of(p, "gpus_used")), true], ["$ an hour", p => number(of(p, "cost_per_hour")), true],
+    ["refused or failed", p => String(doc.rows.filter(r => r.policy === p && r.status !== "ok").length), true],
+  ], policies);
+  const axis = ["rate_scale", "slo_scale"].find(name => new Set(rows.map(r => r[name])).size > 1) || "rate_scale";
+  const words = { rate_scale: "load, times the workload's", slo_scale: "objectives, times the workload's" }[axis];
+  for (const [field, title, unit] of [["on_time_pct", "On time", "%"], ["goodput_rps", "Requests on time", "a second"], ["gpus_used", "GPUs used", ""]]) {
+    const part = section(main, title);
+    chart(part, () => ({
+      legend: { data: policies }, xAxis: { type: "value", name: words, nameLocation: "middle", nameGap: 26, scale: true }, yAxis: { type: "value", name: unit, scale: field !== "goodput_rps" },
+      tooltip: { trigger: "item", formatter: p => `${p.seriesName}\n${number(p.value[0])}: ${number(p.value[1], 4)} ${unit}` },
+      series: policies.map(policy => ({ name: policy, type: "line", symbolSize: 6, data: [...new Set(rows.map(r => r[axis]))].sort((a, b) => a - b)
+        .map(x => [x, mean(rows.filter(r => r.policy === policy && r[axis] === x && r[field] !== null).map(r => r[field]))]) })),
+    }), title);
+  }
+};
+
 // ---------------------------------------------------------------- the page
 function theme(name) {
   document.documentElement.dataset.theme = name;
