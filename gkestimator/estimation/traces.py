@@ -13,6 +13,7 @@ from typing import Any
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import NamedValues
 from gkestimator.estimation.engine import Engine, Estimated
+from gkestimator.lowering.wiring import UNFOLDED_NORM
 
 _HOST_LANE, _FIRST_GPU_LANE = 0, 1
 _COLOURS = (
@@ -119,9 +120,10 @@ class NodeData:
         program = lowering.program
         spent: dict[str, float] = {}
         for launch, row in enumerate(program.kernel.tolist()):
-            step = program.steps[program.step[launch]]
+            # A normalisation that the exporter folded into its convolution is no node of the file.
+            node = program.steps[program.step[launch]].name.removesuffix(UNFOLDED_NORM)
             duration = float(answer.predictions.duration_us[row]) * float(program.repeat[launch])
-            spent[step.name] = spent.get(step.name, 0.0) + duration
+            spent[node] = spent.get(node, 0.0) + duration
         results: dict[str, Any] = {name: {"value": round(us, 3)} for name, us in spent.items()}
         name = f"us on {answer.target.gpu.name}, batch {lowering.lowered.batch_size} (gkestimator)"
         self._document = {"name": name, "results": results, "gradient": list(_COLOURS)}

@@ -25,7 +25,9 @@ def test_independent_kernels_add_in_squares_and_unknown_ones_together() -> None:
 
 def test_another_machine_counts_where_kernels_were_trained_on_alone() -> None:
     terms = {**NOTHING, "machine": 0.3}
-    assert half_width([1, 1], [0.2, 0.2], [True, True], **terms) == pytest.approx(np.hypot(np.hypot(0.1, 0.1), 0.3))
+    assert half_width([1, 1], [0.2, 0.2], [True, True], **terms) == pytest.approx(
+        np.hypot(np.hypot(0.1, 0.1), 0.3)
+    )
     # Half of the time was predicted for a GPU left out, whose intervals hold the machine already.
     assert half_width([1, 1], [0.2, 0.2], [True, False], **terms) == pytest.approx(
         np.sqrt(0.1**2 + 0.1**2 + 0.15**2)
