@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 COMMANDS = {
+    "inspect": "What is in a model file, and what an estimate will ask for.",
     "estimate": "What models need on GPUs: time, compute and memory, per model and per kernel.",
     "report": "Draw a saved table, plan, simulation or comparison as one HTML page.",
     "schedule": "Place models on GPUs by what a requirement table says they need.",
