@@ -1,10 +1,11 @@
 """Judge half-precision products and attention: shapes held out, GPUs left out, constants of the models behind them.
 
-    GKEST_SHARED=... python benchmarks/half_precision.py [--constants] [--shapes] [--gpus]
+    GKEST_SHARED=... python benchmarks/half_precision.py [--constants] [--shapes] [--gpus] [--fp8]
 
 ``--constants`` fits the constants of ``gkestimator.kernel_models.features.tensor_cores`` and ``gkestimator.kernel_models.features.tensor_attention`` anew, on all
 GPUs and with each left out, and prints the error of the model alone. ``--gpus`` leaves the boards of one chip out of
-the whole recipe. ``--shapes`` holds out the shapes whose hash is below 0.15. Without an option: all three. Errors are
+the whole recipe. ``--shapes`` holds out the shapes whose hash is below 0.15. ``--fp8``
+fits the constants of 8-bit floats on PipeWeave's products on H100 and H800. Without an option: all four. Errors are
 mean / median absolute percentages of the time published (the median over frameworks of one shape, unless said).
 """
 
@@ -25,7 +26,12 @@ from gkestimator.kernel_models.features.tensor_attention import (
     AttentionConstants,
     fused_attention_us,
 )
-from gkestimator.kernel_models.features.tensor_cores import CONSTANTS, TensorConstants, tensor_core_us
+from gkestimator.kernel_models.features.tensor_cores import (
+    CONSTANTS,
+    FP8_CONSTANTS,
+    TensorConstants,
+    tensor_core_us,
+)
 from gkestimator.training.importers.files import read_columns
 from gkestimator.training.plan import PLANS
 from gkestimator.training.recipe import fit_bundle
@@ -33,7 +39,7 @@ from gkestimator.training.rows import TrainingRows, shape_hash
 from gkestimator.training.train import measured_rows
 
 HELD_OUT = 0.15
-FORMATS = ("aiconfigurator", "vidur", "deepbench")
+FORMATS = ("aiconfigurator", "vidur", "deepbench", "pipeweave")
 MODERN = ("A100-SXM4-80GB", "A40", "H100-SXM", "RTX-PRO-6000")
 FIT_ROWS = 800  # of each GPU, for a dozen constants
 LOOSE = 0.5  # standard deviation of the logarithm of a constant around the shipped one
@@ -114,6 +120,27 @@ def constants(rows: Sequence[TrainingRows], gpus: Gpus) -> None:
         print(f"  shipped (fitted on all GPUs): {listed}")
 
 
+def fp8_constants(rows: Sequence[TrainingRows], gpus: Gpus) -> None:
+    """Fit those of 8-bit floats on Hopper's full chips, and print the error there and on H20."""
+    products = TrainingRows.concatenate([part for part in rows if part.source[0].startswith("pipeweave")])
+    kept = shape_hash(products.table) >= HELD_OUT
+    hopper = np.flatnonzero(kept & np.isin(products.gpu.astype(str), ("H100-SXM", "H800-SXM")))
+    drawn = np.random.default_rng(0).choice(hopper, 4 * FIT_ROWS, replace=False)
+    best = fitted(tensor_core_us, products.take(np.sort(drawn)), gpus, FP8_CONSTANTS)
+    print("\nfp8 linear: the model alone, without trees" + " " * 8 + "shipped   fitted again")
+    for gpu in ("H100-SXM", "H800-SXM", "H20"):
+        test = products.take(np.flatnonzero(products.gpu == gpu))
+        errors = []
+        for constants in (FP8_CONSTANTS, best):
+            times = modelled(tensor_core_us, test, gpus, constants)
+            errors.append(np.abs(times / test.measured_us - 1) * 100)
+        print(f"  {gpu:<20}{len(test):>8} rows  {text(errors[0])}    {text(errors[1])}", flush=True)
+    shipped = asdict(FP8_CONSTANTS)
+    print(
+        f"  shipped (fitted): {', '.join(f'{k} {shipped[k]:g} ({v:.3g})' for k, v in asdict(best).items())}"
+    )
+
+
 def report(predicted: Any, rows: TrainingRows, label: str) -> None:
     error = np.abs(predicted.duration_us / rows.measured_us - 1) * 100
     inside = (rows.measured_us >= predicted.low_us) & (rows.measured_us <= predicted.high_us)
@@ -146,7 +173,7 @@ def by_source(bundle: Any, parts: Sequence[TrainingRows], gpus: Gpus) -> None:
 def left_out(rows: Sequence[TrainingRows], gpus: Gpus) -> None:
     plans = [PLANS["gemm_half_unseen"], PLANS["attention_unseen"]]
     print("\nGPU left out, the recipe" + " " * 29 + "rows    mean / median")
-    for gpu in (*MODERN, "V100-SXM2-16GB", "T4"):
+    for gpu in (*MODERN, "L40S", "V100-SXM2-16GB", "T4"):
         siblings = [g for g in gpus if chip(gpus[g]) == chip(gpus[gpu])]
         kept = [p.take(np.flatnonzero(~np.isin(p.gpu.astype(str), siblings))) for p in rows]
         bundle = fit_bundle([p for p in kept if len(p)], gpus, plans=plans).bundle
@@ -181,7 +208,10 @@ def shapes(rows: Sequence[TrainingRows], gpus: Gpus, raw: dict[str, np.ndarray])
                     zip(*(columns[f"gemm_{c}"].astype(int).tolist() for c in "mnk"), strict=True)
                 )
             }
-            short = next(s for s, long in FRAMEWORK_GPUS.items() if long == gpu)
+            shorts = [s for s, long in FRAMEWORK_GPUS.items() if long == gpu]
+            if not shorts:  # L40S has a file of its own
+                continue
+            short = shorts[0]
             of_gpu = np.flatnonzero(raw["gpu"] == short)
             keys = zip(*(raw[c][of_gpu].astype(int).tolist() for c in "mnk"), strict=True)
             found = np.array([place.get(k, -1) for k in keys])
@@ -195,7 +225,7 @@ def shapes(rows: Sequence[TrainingRows], gpus: Gpus, raw: dict[str, np.ndarray])
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for option in ("constants", "shapes", "gpus"):
+    for option in ("constants", "shapes", "gpus", "fp8"):
         parser.add_argument(f"--{option}", action="store_true")
     asked = vars(parser.parse_args())
     folder = shared_dir() / "data"
@@ -203,6 +233,8 @@ def main() -> None:
     everything = not any(asked.values())
     if asked["constants"] or everything:
         constants(rows, gpus)
+    if asked["fp8"] or everything:
+        fp8_constants(rows, gpus)
     if asked["gpus"] or everything:
         left_out(rows, gpus)
     if asked["shapes"] or everything:

@@ -11,6 +11,7 @@ import argparse
 import datetime
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -18,9 +19,16 @@ import numpy as np
 
 from benchmarks.accuracy.figures import nested
 from benchmarks.accuracy.kernels import shipped_folder
-from benchmarks.accuracy.workspace import ROOT, Workspace, shared_folder
+from benchmarks.accuracy.workspace import ROOT, SEED, Workspace, shared_folder
 from gkestimator.bundles.files import read_arrays, read_json, write_bundle
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.training.plan import PLANS
+from gkestimator.training.power import FILES, fit_power, read_power
+
+POWER = "power"
+"""What ``--only`` calls the powers of repeated kernels, which are no regressor of time."""
+Documents = dict[str, dict[str, Any]]
+ArrayFiles = dict[str, dict[str, np.ndarray]]
 
 
 def main() -> int:
@@ -44,9 +52,9 @@ def main() -> int:
     documents["card"]["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
     if figures is not None:
         documents["card"]["nested"] = figures
-    write_bundle(
-        options.out, documents, {path.stem: read_arrays(path) for path in sorted(folder.glob("*.npz"))}
-    )
+    arrays = {path.stem: read_arrays(path) for path in sorted(folder.glob("*.npz"))}
+    _add_power(space, documents, arrays)
+    write_bundle(options.out, documents, arrays)
     size = sum(path.stat().st_size for path in options.out.iterdir())
     space.tell(f"{options.out} written, {size:,} bytes")
     return 0
@@ -54,15 +62,41 @@ def main() -> int:
 
 def _refit(space: Workspace, out: Path, names: list[str]) -> int:
     """Fit the regressors ``names`` on every row and put them into the bundle in ``out``, which may lack them."""
-    unknown = [name for name in names if name not in PLANS]
+    unknown = [name for name in names if name not in (*PLANS, POWER)]
     if unknown:
-        print(f"--only {','.join(unknown)}: expected some of {', '.join(PLANS)}", file=sys.stderr)
+        print(f"--only {','.join(unknown)}: expected some of {', '.join((*PLANS, POWER))}", file=sys.stderr)
         return 2
+    documents = {path.stem: read_json(path) for path in sorted(out.glob("*.json"))}
+    arrays = {path.stem: read_arrays(path) for path in sorted(out.glob("*.npz"))}
+    if POWER in names:
+        _add_power(space, documents, arrays)
+    timed = [name for name in names if name != POWER]
+    if timed:
+        _refit_times(space, timed, documents, arrays)
+    write_bundle(out, documents, arrays)
+    space.tell(f"{out}: {', '.join(names)} fitted again")
+    return 0
+
+
+def _add_power(space: Workspace, documents: Documents, arrays: ArrayFiles) -> None:
+    """Fit the powers of repeated kernels on every public row and put them into the bundle."""
+    rows = read_power(space.shared / "data" / "aiconfigurator")
+    catalogue = gpu_catalogue()
+    names = sorted({name for mine in rows.values() for name in mine.gpu.tolist()})
+    model = fit_power(rows, {name: catalogue.resolve(name)[0] for name in names}, seed=SEED)
+    documents[POWER] = model.document()
+    arrays[POWER] = model.arrays()
+    documents["card"][POWER] = {
+        "rows": {name: len(mine) for name, mine in rows.items()},
+        "files": list(FILES),
+    }
+
+
+def _refit_times(space: Workspace, names: list[str], documents: Documents, arrays: ArrayFiles) -> None:
+    """Fit the regressors ``names`` on every row and put them into the bundle."""
     plans = tuple(PLANS[name] for name in names)
     folder = space.bundle_folder("refit", np.arange(len(space.rows)), plans)
     space.bundle("refit", np.arange(len(space.rows)), plans)
-    documents = {path.stem: read_json(path) for path in sorted(out.glob("*.json"))}
-    arrays = {path.stem: read_arrays(path) for path in sorted(out.glob("*.npz"))}
     fitted = {path.stem: read_json(path) for path in sorted(folder.glob("*.json"))}
     for document, part in (("stack", "models"), ("card", "models")):
         listed = {entry["name"]: entry for entry in documents[document][part]}
@@ -71,9 +105,6 @@ def _refit(space: Workspace, out: Path, names: list[str]) -> int:
     for document in ("ranges", "quantiles"):
         documents[document].update(fitted[document])
     arrays.update({name: read_arrays(folder / f"{name}.npz") for name in names})
-    write_bundle(out, documents, arrays)
-    space.tell(f"{out}: {', '.join(names)} fitted again")
-    return 0
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ def _specifications() -> list[str]:
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     catalogue = gpu_catalogue()
-    for name in catalogue.names():
+    for name in catalogue.complete_names():
         gpu = catalogue.spec(name)
         lines.append(
             f"| {name} | {gpu.boost_clock_mhz:.0f} | {sustained_clock_mhz(gpu):.0f} | {gpu.peak('fp32') / 1e12:.1f} | "

@@ -28,7 +28,7 @@ DEVELOPMENT = ("densenet121", "mobilenet_v2", "inception_v3", "gpt2", "bloom_560
 HOSTS_US = (37, 42, 47, 52, 57)
 SHARES = (0.92, 0.93, 0.94, 0.95, 0.96)
 LOST_WAVES = (0.25, 0.5, 0.75, 1.0)
-LONG_BLOCKS = ("linear", "bmm", "conv", "conv_transpose", "attention", "rnn", "fft", "sort", "host")
+LONG_BLOCKS = ("linear", "bmm", "conv", "conv_transpose", "attention", "decode", "rnn", "fft", "sort", "host")
 GPU = gpu_catalogue().resolve("V100-SXM2-16GB")[0]
 
 Measured = dict[int, dict[str, str]]

@@ -13,17 +13,20 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say_written
 from gkestimator.cli.parameters import PATH
 
+# What people deploy: eager PyTorch, which `estimate` assumes, waits for its host at small batches.
+_DEFAULTS = {"runtime": "onnxruntime"}
 
-@click.command(name="demo")
+
+@click.command(name="demo", context_settings={"default_map": _DEFAULTS})
 @click.option("--dir", "folder", type=PATH, help="Keep the model in this folder.")
 @estimate_options
 @debug_option
 def command(folder: Path | None, **options: Any) -> int:
-    """Write ResNet-50 as an ONNX file and estimate it.
+    """Write ResNet-50 as an ONNX file and estimate it under ONNX Runtime.
 
     The graph is the real network, layer by layer; its weights are zeros, which no estimate reads. Without
     --dir the file is removed again; without --gpu and --batch-size a V100 and an H100 are asked for six batch
-    sizes.
+    sizes. --runtime torch asks about eager PyTorch.
     """
     from gkestimator.cli.estimating import run_estimate
     from gkestimator.onnx_io.demo import write_resnet50

@@ -24,9 +24,14 @@ def command(name: str | None, gpu_specs: Paths) -> None:
 
     catalogue = gpu_catalogue(gpu_specs)
     if name is None:
-        click.echo(overview([catalogue.resolve(n)[0] for n in catalogue.names()]), nl=False)
+        click.echo(overview([catalogue.sheet(n)[0] for n in catalogue.names()]), nl=False)
         return
-    spec, note = catalogue.resolve(name)
+    sheet, note = catalogue.sheet(name)
     if note:
         say([f"gkest: {note}"])
-    click.echo(describe(spec), nl=False)
+    click.echo(describe(sheet), nl=False)
+    if not sheet.missing():
+        from gkestimator.bundles.basis import basis_of, basis_text
+        from gkestimator.bundles.bundle import load_bundle
+
+        click.echo("\n" + basis_text(basis_of(load_bundle(), catalogue.spec(name), catalogue)), nl=False)

@@ -17,6 +17,8 @@ _STAND_IN = "a stand-in: a CPU has none"
 _COPY = "measured on the device: the fastest block that a core copies (read and write counted), times cores"
 _READ = "read from the device"
 _SAME_MEMORY = 0.12
+_LEAST_VISIBLE = 0.85
+"""Error correction takes a sixteenth of GDDR memory, the driver a few per cent more."""
 """Two devices of one name with memory this close are one type: drivers keep back different amounts, and makers' GB are
 sometimes 2^30 and sometimes 10^9 bytes."""
 _SOLD_GIB = (
@@ -134,10 +136,13 @@ def known_gpu(facts: DeviceFacts, extra_files: Names = ()) -> GpuSpec | None:
         if _is_same(spec, facts):
             return spec
         for other in catalogue.names():
-            if other != spec.name and other.casefold().startswith(stem):
-                candidate = catalogue.spec(other)
-                if _is_same(candidate, facts):
-                    return candidate
+            if other == spec.name or not other.casefold().startswith(stem):
+                continue
+            if catalogue.sheet(other)[0].missing():  # the device tells what its file does not
+                continue
+            candidate = catalogue.spec(other)
+            if _is_same(candidate, facts):
+                return candidate
     return None
 
 
@@ -148,7 +153,14 @@ def _is_same(spec: GpuSpec, facts: DeviceFacts) -> bool:
     if sms is not None and int(sms) != spec.sms:
         return False
     memory = facts.memory_bytes
-    return memory is None or abs(memory / spec.memory_visible_bytes - 1.0) <= _SAME_MEMORY
+    visible = spec.memory_visible_bytes
+    if memory is None:
+        return True
+    if (
+        visible is None
+    ):  # programs see less than what is installed, by what error correction and the driver keep
+        return _LEAST_VISIBLE * spec.memory_bytes <= memory <= spec.memory_bytes
+    return abs(memory / visible - 1.0) <= _SAME_MEMORY
 
 
 def gpu_name(facts: DeviceFacts) -> str:

@@ -23,7 +23,6 @@ from .workspace import SEED, Workspace, plans_for
 
 LARGER = "neusight/larger"
 _LITERAL_ROWS = 12_000
-_LITERAL_ROWS_GPU = 6_000
 _FEWEST_LITERAL = 100
 _TREES = dict.fromkeys(TREE_MEMBERS, 200)  # of a member alone that the plan gives no number
 _MOST_PER_GROUP = 3_000  # rows tested of each (GPU, source, family, precision) left out with a chip
@@ -50,7 +49,11 @@ def _literal(space: Workspace, train: TrainingRows, test: TrainingRows, most: in
 
 def label(family: str, precision: str) -> str:
     """The name a family goes by in tables: FP32 plain, anything narrower marked."""
-    return family if precision == "fp32" else f"{family}, half" if precision != "int8" else f"{family}, int8"
+    if precision == "fp32":
+        return family
+    if precision in ("int8", "fp8", "w8a16", "w4a16"):
+        return f"{family}, {precision}"
+    return f"{family}, half"
 
 
 def label_column(table: KernelTable | KernelCases) -> np.ndarray:
@@ -61,9 +64,12 @@ def label_column(table: KernelTable | KernelCases) -> np.ndarray:
 
 
 def _experiment(
-    space: Workspace, name: str, split: Callable[[], Split], literal_rows: int, *, unseen: bool = False
+    space: Workspace, name: str, split: Callable[[], Split], literal_rows: int = 0, *, unseen: bool = False
 ) -> None:
-    """Train on one side of ``split()``, predict the other by the bundle and the baselines, and keep the result."""
+    """Train on one side of ``split()``, predict the other by the bundle and the baselines, and keep the result.
+
+    ``literal_rows`` > 0: USHER's literal features beside, fitted on at most so many rows a family.
+    """
     made = split()
     plans = plans_for(space, made.train, made.test, unseen=unseen)
     key = [name, space.data_key, space.recipe_key, space.judge_key, *map(repr, plans), _own_source()]
@@ -74,8 +80,9 @@ def _experiment(
     cases = predict_cases(bundle, left, space.gpus)
     constants = fit_constants(fitted, space.gpus)
     cases = cases.with_estimate("constant", constants.predict_us(left.table, left.gpu, space.gpus))
-    space.tell(f"{name}: USHER's literal features")
-    cases = cases.with_estimate("literal", _literal(space, fitted, left, literal_rows))
+    if literal_rows:
+        space.tell(f"{name}: USHER's literal features")
+        cases = cases.with_estimate("literal", _literal(space, fitted, left, literal_rows))
     space.keep(name, key, cases)
     space.tell(f"{name}: {len(cases):,} rows predicted")
 
@@ -120,7 +127,7 @@ def chip(space: Workspace, boards: frozenset[str]) -> None:
         made = hold_out_chip(space.rows, boards)
         return Split(train=made.train, test=thin(space.rows, made.test, most=_MOST_PER_GROUP, seed=SEED))
 
-    _experiment(space, chip_job(boards), split, _LITERAL_ROWS_GPU, unseen=True)
+    _experiment(space, chip_job(boards), split, unseen=True)
 
 
 def chip_job(boards: frozenset[str]) -> str:
@@ -134,11 +141,12 @@ def h100_gemm(space: Workspace) -> None:
     def split() -> Split:
         rows = space.rows
         gemm = (rows.source == "aiconfigurator") & (rows.table.family == "linear")
+        gemm &= rows.table.precision == "bf16"
         known = np.isin(rows.gpu.astype(str), ["A100-SXM4-80GB", "RTX-PRO-6000"])
         test = np.flatnonzero(gemm & (rows.gpu == "H100-SXM"))
         return Split(train=np.flatnonzero(gemm & known), test=thin(rows, test, most=6_000, seed=SEED))
 
-    _experiment(space, "h100-gemm", split, _LITERAL_ROWS_GPU, unseen=True)
+    _experiment(space, "h100-gemm", split, unseen=True)
 
 
 def shipped(space: Workspace) -> Bundle:

@@ -39,7 +39,7 @@ NeuSight's `larger` rows (all sizes beyond the training rows), from everything e
 on a throttled card and are excluded everywhere, so its larger ones are an extrapolation too."""
 _GPUS = """Every row of every board of one chip, whatever its source, is left out; tested on at most 3,000 rows of each (GPU, source,
 family, precision). The best constant here is fitted over the GPUs that remain; USHER's literal features have no entry for
-a GPU they have not seen. Mean of each GPU's mean error over GPUs:"""
+a GPU they have not seen, and are left out. Mean of each GPU's mean error over GPUs:"""
 _WHOLE = """Groups: constants were fitted on `development` models only; the bars count on `report`. V100: P. Elvinger, master thesis 505,
 ETH Zurich 2024, table A.1 (torch 2.4 eager, fp32; latency includes the copy of inputs; rows damaged in print and t5,
 which has no graph, left out); memory is torch's max_memory_reserved with the batches of a model in one process, smallest

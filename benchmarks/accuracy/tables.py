@@ -182,6 +182,11 @@ def _groups(cases: KernelCases, *columns: np.ndarray) -> Iterator[tuple[tuple[st
         yield key, cases.take(np.flatnonzero((codes == code).all(axis=1)))
 
 
+def _methods(cases: KernelCases) -> list[tuple[str, str]]:
+    """Return the methods that answered these cases, with their headings."""
+    return [(method, words) for method, words in METHODS if method in cases.estimates]
+
+
 def by_source(cases: KernelCases, members: bool) -> list[str]:
     """Per family and source: the estimator's errors, and the mean error of every other method."""
     extra = [m for m in MEMBERS if m in cases.estimates] if members else []
@@ -189,14 +194,14 @@ def by_source(cases: KernelCases, members: bool) -> list[str]:
         "family",
         "source",
         *SUMMARY,
-        *(words for _, words in METHODS),
+        *(words for _, words in _methods(cases)),
         *(m.replace("_", " ") for m in extra),
     )
     rows = [
         (
             *key,
             *summary_cells(summarise(part.errors_pct())),
-            *_means(part, [m for m, _ in METHODS]),
+            *_means(part, [m for m, _ in _methods(cases)]),
             *_means(part, extra),
         )
         for key, part in _groups(cases, label_column(cases), cases.source)
@@ -228,9 +233,9 @@ def members_in_words(cases: KernelCases) -> str:
 
 def by_gpu(cases: KernelCases, gpu_time: bool = False) -> list[str]:
     """Per family, GPU and source: the estimator's errors, and the mean error of every other method."""
-    head = ("family", "GPU", "source", *SUMMARY, *(words for _, words in METHODS))
+    head = ("family", "GPU", "source", *SUMMARY, *(words for _, words in _methods(cases)))
     rows = [
-        (*key, *summary_cells(summarise(part.errors_pct())), *_means(part, [m for m, _ in METHODS]))
+        (*key, *summary_cells(summarise(part.errors_pct())), *_means(part, [m for m, _ in _methods(cases)]))
         for key, part in _groups(cases, label_column(cases), cases.gpu, cases.source)
     ]
     return markdown(head, rows, text=3)
@@ -238,12 +243,12 @@ def by_gpu(cases: KernelCases, gpu_time: bool = False) -> list[str]:
 
 def over_gpus(cases: KernelCases) -> list[str]:
     """Per family: mean over GPUs of the mean error per GPU, for every method."""
-    head = ("family", "GPUs", "estimator", *(words for _, words in METHODS))
+    head = ("family", "GPUs", "estimator", *(words for _, words in _methods(cases)))
     rows = []
     for (word,), part in _groups(cases, label_column(cases)):
         per_gpu = [p for _, p in _groups(part, part.gpu)]
         cells = []
-        for method in ("estimator", *(m for m, _ in METHODS)):
+        for method in ("estimator", *(m for m, _ in _methods(cases))):
             means = [_mean(p, method) for p in per_gpu]
             cells.append(number(float(np.mean(means))))
         rows.append((word, str(len(per_gpu)), *cells))

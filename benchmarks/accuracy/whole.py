@@ -19,6 +19,7 @@ from gkestimator.tables import Requirement
 from gkestimator.training.plan import PLAN
 
 from .kernels import shipped, without_v100_convolutions
+from .timm_cases import GPU, norms_of, timm_rows
 from .workspace import Workspace
 
 THESIS_VISIBLE_BYTES = 16_144 * 2**20
@@ -185,31 +186,33 @@ def _cumulative(
 
 
 def _timm(space: Workspace, bundle: Bundle) -> Iterator[WholeCase]:
-    with open(next((space.shared / "data/timm").glob("*.csv")), newline="") as file:
-        table: dict[str, list[dict[str, str]]] = {}
-        for r in csv.DictReader(file):
-            table.setdefault(r["model"].split(".")[0], []).append(r)
+    table = timm_rows(space.shared)
     for path in sorted((space.shared / "models/timm").glob("*.onnx")):
-        size = str(read_model(path).bind(batch_size=1).inputs[0].shape[-1])
-        for truth in [r for r in table.get(path.stem, ()) if r["infer_img_size"] == size][:1]:
-            batch = int(truth["infer_batch_size"])
-            for row, roofline_ms, analytical_ms in _rows(
-                path, bundle, [batch], gpus=["RTX-3090"], dtype="amp"
-            ):
-                step = batch / float(truth["infer_samples_per_sec"]) * 1e3
-                yield _case(
-                    "timm",
-                    path.stem,
-                    row,
-                    step,
-                    roofline_ms,
-                    analytical_ms,
-                    row.reserved_bytes,
-                    None,
-                    None,
-                    None,
-                    None,
-                )
+        size = image_size(path)
+        truth = table.get((path.stem, size, "nchw"))
+        if truth is None:
+            continue
+        options = {"gpus": [GPU], "dtype": "amp", "amp_norms": norms_of(path.stem)}
+        for row, roofline_ms, analytical_ms in _rows(path, bundle, [truth.batch], **options):
+            yield _case(
+                "timm",
+                path.stem,
+                row,
+                truth.step_ms,
+                roofline_ms,
+                analytical_ms,
+                row.reserved_bytes,
+                None,
+                None,
+                None,
+                None,
+            )
+
+
+def image_size(path: Path) -> int:
+    """Return the height of the images that the graph at ``path`` takes, pixels."""
+    shape = read_model(path).bind(batch_size=1).inputs[0].shape
+    return int(shape[-1])
 
 
 def _case(

@@ -28,7 +28,7 @@ from gkestimator.training.rows import TrainingRows
 from gkestimator.training.train import measured_rows
 
 ROOT = Path(__file__).parents[2]
-FORMATS = ("neusight", "deepbench", "aiconfigurator", "vidur")
+FORMATS = ("neusight", "deepbench", "aiconfigurator", "vidur", "pipeweave", "llmservingsim")
 SEED = 0
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from gkestimator.bundles.files import LARGEST_BUNDLE_BYTES, NAME, read_arrays, read_json
 from gkestimator.bundles.measured import MeasuredGpu
 from gkestimator.bundles.measured_files import read_measured
-from gkestimator.bundles.models import SCHEMA_VERSION, BundleModel, is_pair_of, model_of, pairs
+from gkestimator.bundles.models import SCHEMA_VERSION, BundleModel, model_of
 from gkestimator.core.errors import BundleError
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen, map_fields
@@ -31,18 +31,13 @@ from gkestimator.kernel_models.launch import (
     occupancy,
     sm_utilisation_pct,
 )
+from gkestimator.kernel_models.least import least_us
+from gkestimator.kernel_models.power import PowerModel
 from gkestimator.kernel_models.prediction import KernelPredictions
 from gkestimator.kernel_models.roofline import Roofline, confined, roofline
+from gkestimator.kernel_models.shares import slowdown_on_part
 
 __all__ = ["Bundle", "BundleModel", "load_bundle", "stack_bundles"]
-
-
-def _stretch(table: KernelTable, part: GpuSpec, whole_us: Array) -> Array:
-    """Return how many times longer each kernel takes on ``part`` than ``whole_us`` on its GPU, by the analytical
-    model."""
-    part_us = analytical_duration_us(table, part)
-    ratio = np.divide(part_us, whole_us, out=np.ones(len(table)), where=whole_us > 0)
-    return np.asarray(np.maximum(ratio, 1.0))
 
 
 @frozen
@@ -50,6 +45,7 @@ class Bundle:
     """Hold trained models in order of preference; a kernel that none covers is answered analytically.
 
     ``geometry``: the learned choice of library kernels; None leaves grids and blocks to the rules of ``launch``.
+    ``power``: what boards draw; None in bundles that were trained without, whose powers are unknown.
     ``measured``: GPUs that were measured by profiling, which answer for themselves.
     """
 
@@ -57,6 +53,7 @@ class Bundle:
     models: tuple[BundleModel, ...]
     card: Document = field(default_factory=dict)
     geometry: Geometry | None = None
+    power: PowerModel | None = None
     measured: tuple[MeasuredGpu, ...] = ()
 
     def measured_on(self, gpu: GpuSpec) -> MeasuredGpu | None:
@@ -82,10 +79,11 @@ class Bundle:
             return self
         return replace(self, measured=tuple(measured.under(runtime) for measured in self.measured))
 
-    def covering(self, family: str, precision: str, gpu: GpuSpec) -> BundleModel | None:
+    def covering(self, family: str, precision: str, gpu: GpuSpec, variant: str = "") -> BundleModel | None:
         """Return the model that answers: the first covering one that was trained on the GPU's chip, else the first made
-        for GPUs that were not, else the first covering one."""
+        for GPUs that were not, else the first covering one. Models of the ``variant`` come before others."""
         candidates = [m for m in self.models if (family, precision) in m.covers]
+        candidates.sort(key=lambda m: variant not in m.variants)
         for model in candidates:
             if model.scope == "seen" and model.knows_chip(gpu):
                 return model
@@ -98,8 +96,8 @@ class Bundle:
         """Predict every kernel of ``table`` on ``gpu`` confined to ``sm_share_pct`` percent of its SMs.
 
         Nothing was measured on a part of a GPU, so below 100 % no kernel counts as inside the training range:
-        what the regressors say of the whole GPU is stretched by what the analytical model says of the part, and
-        no part is faster than the whole.
+        what the regressors say of the whole GPU is stretched by what follows from its blocks and waves
+        (:func:`slowdown_on_part`), and no part is faster than the whole.
         """
         if self.measured:
             measured = self.measured_on(gpu)
@@ -117,15 +115,20 @@ class Bundle:
             answer = _faster(answer, self._answer(wide, gpu, roofline(wide, gpu)), index)
         answer = replace(answer, width=np.where(table.family == Family.HOST, 0.0, answer.width))
         if part is not gpu:
-            whole_us = analytical_duration_us(table, gpu)
             roof = roofline(table, part)
+            launch = self._launch(table, gpu)
+            slowdown = slowdown_on_part(table, launch, gpu, sm_share_pct, answer.duration_us)
             answer = replace(
                 answer,
-                duration_us=answer.duration_us * _stretch(table, part, whole_us),
+                duration_us=answer.duration_us * slowdown,
                 width=np.maximum(answer.width, answer.beyond),
                 inside=np.zeros(len(table), dtype=bool),
             )
-        return _complete(table, self._launch(table, part), gpu, part, roof, answer)
+        predictions = _complete(table, self._launch(table, part), gpu, part, roof, answer)
+        # Whoever else runs on the rest of the GPU, the board has one power.
+        if self.power is None or part is not gpu:
+            return predictions
+        return replace(predictions, power=self.power.predict(table, gpu))
 
     def _launch(self, table: KernelTable, gpu: GpuSpec) -> Launch:
         launch = launch_geometry(table, gpu)
@@ -143,12 +146,20 @@ class Bundle:
             trained=np.zeros(len(table), dtype=bool),
             inside=np.zeros(len(table), dtype=bool),
         )
-        answering = {pair: self.covering(*pair, gpu) for pair in dict.fromkeys(pairs(table))}
+        kinds = list(
+            zip(*(words.tolist() for words in (table.family, table.precision, table.variant)), strict=True)
+        )
+        answering = {}
+        for family, precision, variant in dict.fromkeys(kinds):
+            model = self.covering(family, precision, gpu, variant)
+            answering[family, precision, variant] = model
+        # cuBLAS runs them as matrix-vector kernels; what was measured ran tiles, in batches up to seven times slower.
+        vectors = table.unmeasured_vectors()
         for model in self.models:
-            chosen = {pair for pair, answers in answering.items() if answers is model}
+            chosen = {kind for kind, answers in answering.items() if answers is model}
             if not chosen:
                 continue
-            index = np.flatnonzero(is_pair_of(table, chosen))
+            index = np.flatnonzero(np.array([kind in chosen for kind in kinds], dtype=bool) & ~vectors)
             rows = table.take(index)
             matrix, names = feature_matrix(model.features, rows, gpu)
             if names != model.feature_names:
@@ -202,13 +213,14 @@ def _complete(
     roof: Roofline,
     answer: _Answer,
 ) -> KernelPredictions:
-    duration = answer.duration_us
+    least = least_us(table, gpu, roof)
+    duration = np.maximum(answer.duration_us, least)
     width = answer.width
     _, achieved = occupancy(launch, part, streaming=is_streaming(table), kept=kept_up(launch, table))
     dram, l2 = bandwidth_pct(table, launch, duration, gpu)
     return KernelPredictions(
         duration_us=duration,
-        low_us=duration * np.exp(-width),
+        low_us=np.maximum(duration * np.exp(-width), least),
         high_us=duration * np.exp(width),
         trained=answer.trained,
         in_range=answer.inside,
@@ -223,6 +235,7 @@ def _complete(
         roofline_us=roof.roofline_us,
         compute_us=roof.compute_us,
         memory_us=roof.memory_us,
+        least_us=least,
     )
 
 
@@ -255,10 +268,12 @@ def stack_bundles(bundles: Sequence[Bundle]) -> Bundle:
         return bundles[0]
     public = [b for b in bundles if not b.measured] or bundles
     geometries = [b.geometry for b in public if b.geometry is not None]
+    powers = [b.power for b in public if b.power is not None]
     return Bundle(
         name="+".join(dict.fromkeys(b.name for b in public)),
         models=tuple(m for b in public for m in b.models),
         geometry=next(iter(geometries), None),
+        power=next(iter(powers), None),
         measured=tuple(measured for b in bundles for measured in b.measured),
     )
 
@@ -287,7 +302,13 @@ def _load(folder: Path) -> Bundle:
     size = sum(m.path.stat().st_size for m in models if m.path.is_file())
     if size > LARGEST_BUNDLE_BYTES:
         raise BundleError(f"{folder}: holds {size} bytes; expected at most {LARGEST_BUNDLE_BYTES}")
-    return Bundle(name=_name(card, folder), models=models, card=card, geometry=_geometry(folder))
+    return Bundle(
+        name=_name(card, folder),
+        models=models,
+        card=card,
+        geometry=_geometry(folder),
+        power=_power(folder),
+    )
 
 
 def _geometry(folder: Path) -> Geometry | None:
@@ -295,6 +316,13 @@ def _geometry(folder: Path) -> Geometry | None:
     if not path.is_file():
         return None
     return Geometry.read(read_json(path), read_arrays(path.with_suffix(".npz")), where=str(path))
+
+
+def _power(folder: Path) -> PowerModel | None:
+    path = folder / "power.json"
+    if not path.is_file():
+        return None
+    return PowerModel.read(read_json(path), read_arrays(path.with_suffix(".npz")), where=str(path))
 
 
 def _name(card: Document, folder: Path) -> str:

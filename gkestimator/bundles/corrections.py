@@ -25,6 +25,7 @@ _FEATURES = {
     "conv_transpose": "conv",
     "depthwise": "conv",
     "attention": "attention",
+    "decode": "decode_unseen",
     "elementwise": "elementwise",
     "layernorm": "layernorm",
 }

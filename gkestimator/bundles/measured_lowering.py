@@ -124,6 +124,7 @@ class MeasuredLowering:
             if np.isnan(columns[name]).any():
                 raise BundleError(f"{where}: array 'sizes' leaves {name} of a kernel open")
         columns["workspace_bytes"] = np.zeros(calls)
+        columns["sequences"] = np.ones(calls)  # no duration depends on it
         numbers = take.numbers("launches", (launches, len(LAUNCH_COLUMNS)), low=0.0, high=2.0**40)
         figures = dict(zip(LAUNCH_COLUMNS, numbers.T, strict=True))
         for name, most in (("share", 1.0 + 1e-6), ("occupancy_pct", 100.0)):

@@ -14,9 +14,11 @@ from gkestimator.core.errors import BundleError
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.values import Document, is_list, is_number, is_row, is_text
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.analytical import ANALYTICAL_FACTOR
 from gkestimator.kernel_models.anchors import ANCHORS
 from gkestimator.kernel_models.attainable import attainable_us
 from gkestimator.kernel_models.features.vector import FEATURE_SETS, elementwise_variant
+from gkestimator.kernel_models.recurrent import SHORTEST_STEP_US, steps_of
 from gkestimator.kernel_models.regressors import Stack, Uncertainty, uncertainty_columns
 from gkestimator.kernel_models.roofline import MATRIX_FAMILIES, Roofline, peak_rate
 from gkestimator.kernel_models.traffic import least_traffic_us
@@ -29,6 +31,8 @@ GROUPED_CONV_US = 150.0
 on whole ResNeXt networks on a V100, and so counted up to Turing alone. No kernel measurements of grouped
 convolutions are public, so they count as out of range."""
 _GROUPED_CONV_BEFORE = (8, 0)
+WIDEST = 5.0
+"""The widest half-width of log(time) that an interval has."""
 SIZE_EDGES_US = (20.0, 200.0)
 """Interval widths are calibrated apart for kernels predicted below, between and above these durations."""
 
@@ -63,7 +67,9 @@ Chip = tuple[int, int, int, int]
 
 def chip_of(gpu: GpuSpec) -> Chip:
     """Return the chip of ``gpu``. Boards of one chip differ in memory clock and form factor; GeForce boards
-    also halve the matrix rate with fp32 accumulation."""
+    also halve the matrix rate with fp32 accumulation. A rate that is unknown counts as 0, which no trained chip has."""
+    if "peak_flops_per_s.fp16" in gpu.unknown:
+        return (*gpu.compute_capability, gpu.sms, 0)
     rate = peak_rate(gpu, "fp16", matrix=True) / (gpu.sms * gpu.boost_clock_mhz * 1e6)
     return (*gpu.compute_capability, gpu.sms, round(rate))
 
@@ -86,7 +92,8 @@ class BundleModel:
     size class of the prediction, the 90 % quantile of |log error| over the scale that the model's
     :class:`Uncertainty` gives, for rows inside the training range; ``beyond``: the 90 % quantile of |log error|
     of kernels larger than any trained on. ``bandwidths``: DRAM bytes/s of the boards of each of ``chips``; empty in
-    bundles that do not tell.
+    bundles that do not tell. ``variants``: those that it answers before other models do; none are all. ``widest``: the
+    most that a half-width of log(time) is.
     """
 
     name: str
@@ -103,6 +110,8 @@ class BundleModel:
     scope: str = "seen"
     anchor: str = "roofline"
     bandwidths: tuple[tuple[float, ...], ...] = ()
+    widest: float = WIDEST
+    variants: frozenset[str] = frozenset()
     _fitted: tuple[Stack, Uncertainty] | None = field(default=None, repr=False)
 
     @property
@@ -177,21 +186,30 @@ class BundleModel:
         width = np.hypot(width, of_memory * self.other_bandwidth(gpu))
         trained = is_pair_of(table, self.trains)
         width = np.where(trained, width, np.maximum(width, BORROWED))
+        untried = self._untried_layers(table, gpu, within)
+        width = np.where(untried, np.maximum(width, UNTRIED_LAYER), width)
         result = np.maximum(result, roof.compute_us * _least_of_peak(table))
         result = np.maximum(result, least_traffic_us(table, gpu))
         result = np.maximum(result, _least_of_convolution_us(table, gpu))
+        result = np.maximum(result, _least_of_steps_us(table))
         if gpu.compute_capability < _GROUPED_CONV_BEFORE:
             grouped = _single_convolutions(table) & (table.columns["conv_groups"] > 1)
             result = np.where(grouped, result + GROUPED_CONV_US, result)
-        return result, np.minimum(width, WIDEST)
+        return result, np.minimum(width, self.widest)
+
+    def _untried_layers(self, table: KernelTable, gpu: GpuSpec, within: Array) -> Array:
+        """Return the recurrent layers outside the training range, and all of them on GPUs later than any trained on."""
+        later = all(gpu.compute_capability > chip[:2] for chip in self.chips)
+        return np.asarray((table.family == Family.RNN) & (later | ~within))
 
 
-WIDEST = 5.0
-"""The widest half-width of log(time) that an interval has."""
 BORROWED = float(np.log(1.35))
 """Least 90 % half-width of log(time) where a regressor answers for a family or precision that it was not trained on
 (convolutions in half precision by matrix products, say). Judged, and known to be too narrow for such convolutions on
 a GPU left out: docs/accuracy.md gives the share inside."""
+UNTRIED_LAYER = float(np.log(ANALYTICAL_FACTOR))
+"""Least 90 % half-width of log(time) of recurrent layers unlike any measured: the analytical model's. The measured ones
+are of cuDNN 7, whose successors have other kernels for later GPUs."""
 _NO_FLOOR = frozenset({Family.ELEMENTWISE, Family.SOFTMAX, Family.LAYERNORM})
 
 
@@ -236,6 +254,11 @@ def _least_of_convolution_us(table: KernelTable, gpu: GpuSpec) -> Array:
     return result
 
 
+def _least_of_steps_us(table: KernelTable) -> Array:
+    """Return the least microseconds of recurrent layers, whose steps wait for one another; 0 for all else."""
+    return np.where(table.family == Family.RNN, SHORTEST_STEP_US * steps_of(table), 0.0)
+
+
 def pairs(table: KernelTable) -> list[Pair]:
     """Return (family, precision) of every row."""
     return list(zip(table.family.tolist(), table.precision.tolist(), strict=True))
@@ -264,6 +287,9 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         raise BundleError(f"{at}: feature_names is no list of 1 to 256 texts")
     scope = _word(at, entry, "scope", SCOPES)
     anchor = _word(at, entry, "anchor", ANCHORS)
+    variants = entry.get("variants", [])
+    if not is_list(variants, is_text, least=0, most=64):
+        raise BundleError(f"{at}: variants is no list of at most 64 texts")
     in_ranges = folder / "ranges.json"
     limits = _object(ranges.get(name))
     chips = limits.get("chips")
@@ -281,6 +307,8 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
     factors = widths.get("factors")
     classes = len(SIZE_EDGES_US) + 1
     beyond = _numbers(in_quantiles, f"{name}.beyond", [widths.get("beyond")], 1, least=0.0, most=5.0)
+    stated = [widths.get("widest", WIDEST)]
+    widest = _numbers(in_quantiles, f"{name}.widest", stated, 1, least=0.0, most=WIDEST)
     return BundleModel(
         name=name,
         features=features,
@@ -292,10 +320,12 @@ def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) ->
         chips=tuple((major, minor, sms, rate) for major, minor, sms, rate in chips),
         factors=tuple(_numbers(in_quantiles, f"{name}.factors", factors, classes, least=0.0, most=1e5)),
         beyond=float(beyond[0]),
+        widest=float(widest[0]),
         path=folder / f"{name}.npz",
         scope=scope,
         anchor=anchor,
         bandwidths=tuple(tuple(float(rate) for rate in rates) for rates in bandwidths),
+        variants=frozenset(variants),
     )
 
 

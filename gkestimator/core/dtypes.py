@@ -83,7 +83,8 @@ class Precision(StrEnum):
     """Name the arithmetic of a kernel's inner loop; it names the peak rate that bounds it.
 
     ``FP32`` is strict single precision on the CUDA cores; ``TF32``, ``FP16``, ``BF16``, ``INT8``, ``FP8`` use the
-    tensor cores where the GPU has them. Memory-bound kernels carry the precision of their elements.
+    tensor cores where the GPU has them. ``W8A16`` and ``W4A16`` are products with weights of 8 and 4 bits that are
+    widened on their way into half-precision arithmetic. Memory-bound kernels carry the precision of their elements.
     """
 
     FP64 = "fp64"
@@ -93,5 +94,7 @@ class Precision(StrEnum):
     BF16 = "bf16"
     FP8 = "fp8"
     INT8 = "int8"
+    W8A16 = "w8a16"
+    W4A16 = "w4a16"
 
     __hash__ = str.__hash__  # as DType's

@@ -22,6 +22,16 @@ Arrays: TypeAlias = Mapping[str, np.ndarray]
 """Arrays by name."""
 
 
+INDEXED = ".indexed"
+"""Ends the variant of element-wise kernels that divide their index to find an operand's place; the number of dimensions
+that they divide by follows."""
+
+
+def plain_variant(variant: str) -> str:
+    """Return ``variant`` without its indexed dimensions."""
+    return variant.partition(INDEXED)[0]
+
+
 class Family(StrEnum):
     """Name what kind of kernel it is; regressors, features and launch geometry are chosen by it."""
 
@@ -31,6 +41,7 @@ class Family(StrEnum):
     DEPTHWISE = "depthwise"  # convolution with one input channel per group
     CONV_TRANSPOSE = "conv_transpose"
     ATTENTION = "attention"  # fused scaled dot-product attention
+    DECODE = "decode"  # the same of few queries on a cache, cut along the keys
     RNN = "rnn"  # a cuDNN recurrent layer
     ELEMENTWISE = "elementwise"
     SOFTMAX = "softmax"  # softmax, log-softmax, hardmax along one axis
@@ -50,6 +61,19 @@ class Family(StrEnum):
     HOST = "host"  # runs on the CPU (strings, images, trees): no GPU kernel
 
     __hash__ = str.__hash__  # as DType's: kernels are hashed by the thousand
+
+
+DECODE = "decode"
+"""First word of the variant of a decoding attention; the words below follow it, joined by dots."""
+WINDOW = "window"
+"""Only a window of the last keys is seen."""
+BYTE_CACHE = "byte_cache"
+"""Keys and values are stored in one byte each (fp8 or int8), and widened when they are read."""
+UNCUT = "uncut"
+"""The keys are not cut into parts: each query head has one block, which walks over all of them."""
+WARM_CACHE = "warm_cache"
+"""The kernel runs again and again, so that what fits stays in L2 from the last run. Benchmarks do so; in a model the
+weights of the layers in between push the cache out."""
 
 
 @frozen
@@ -86,12 +110,16 @@ class ConvShape:
 class Kernel:
     """One kernel launch: exact counts, no GPU in them yet.
 
-    ``name`` is what ``--kernels`` prints (``linear``, ``elementwise.add``); ``variant`` the operator inside its family
-    (``add``, ``relu``, ``max_pool``; exact keys for features). ``read_bytes`` and ``write_bytes`` are the compulsory
-    traffic (each operand once), ``weight_bytes`` the part of ``read_bytes`` that is weights. ``flops`` counts a
-    multiply-add as two. ``rows`` x ``cols``: independent rows of the reduced or normalised extent (elementwise and
-    copies: rows = output elements, cols = 1). ``element_bytes`` is the size of one output element, ``inputs`` the
-    number of tensor operands read. ``workspace_bytes`` is scratch memory held during the launch.
+    ``name`` is what ``--kernels`` prints (``linear``, ``elementwise.add``); ``variant`` the operator inside its
+    family (``add``, ``relu``, ``max_pool``; exact keys for features). ``read_bytes`` and ``write_bytes`` are
+    the compulsory traffic (each operand once), ``weight_bytes`` the part of ``read_bytes`` that is weights.
+    ``flops`` counts a multiply-add as two. ``rows`` x ``cols``: independent rows of the reduced or normalised
+    extent (elementwise and copies: rows = output elements, cols = 1, but for copies that fetch more from L2
+    than they read: how many times). ``element_bytes`` is the size of one output element, ``inputs`` the number
+    of tensor operands read. ``workspace_bytes`` is scratch memory held during the launch. ``sequences``: of
+    attention, the samples that attend to themselves alone (the rest of ``gemm.batch`` are heads). ``again_bytes`` are
+    read besides where no cache holds what is read repeatedly (operands that are broadcast), and ``again_window`` the
+    bytes touched between one such reading and the next.
     """
 
     name: str
@@ -109,6 +137,9 @@ class Kernel:
     gemm: GemmShape | None = None
     conv: ConvShape | None = None
     workspace_bytes: int = 0
+    sequences: int = 1
+    again_bytes: int = 0
+    again_window: int = 0
 
 
 @frozen
@@ -168,6 +199,9 @@ _SCALARS = (
     "element_bytes",
     "inputs",
     "workspace_bytes",
+    "sequences",
+    "again_bytes",
+    "again_window",
 )
 
 
@@ -229,6 +263,12 @@ class KernelTable:
         element_bytes = np.maximum(self.columns["element_bytes"], 1e-3)
         return np.asarray(self.columns["write_bytes"] / element_bytes)
 
+    def has_word(self, word: str) -> Array:
+        """Return the mask of the rows whose variant (words joined by dots) holds ``word``."""
+        variants, which = np.unique(self.variant.astype(str), return_inverse=True)
+        held = np.array([word in variant.split(".") for variant in variants], dtype=bool)
+        return np.asarray(held[which])
+
     def size(self, name: str) -> Array:
         """Return a column of sizes, each at least 1; 1 where a kernel has no such shape."""
         column = np.nan_to_num(self.columns[name], nan=1.0)
@@ -237,6 +277,14 @@ class KernelTable:
     def gemm_sizes(self) -> tuple[Array, Array, Array, Array]:
         """Return batch, m, n and k of the matrix products, each at least 1."""
         return self.size("gemm_batch"), self.size("gemm_m"), self.size("gemm_n"), self.size("gemm_k")
+
+    def unmeasured_vectors(self) -> Array:
+        """Return the mask of matrices times vectors of which nothing was measured: batches, and single precision."""
+        columns = self.columns
+        thin = np.minimum(columns["gemm_m"], columns["gemm_n"]) == 1
+        batched = (self.family == Family.BMM) & (columns["gemm_batch"] > 1)
+        single = (self.family == Family.LINEAR) & np.isin(self.precision, ("fp32", "tf32"))
+        return np.asarray(thin & (batched | single))
 
     def is_of(self, families: Iterable[Family]) -> Array:
         """Return the mask of the rows whose family is among ``families``."""

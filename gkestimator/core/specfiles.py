@@ -22,6 +22,8 @@ from gkestimator.core.values import Document
 MAX_SPEC_BYTES = 1 << 16
 _MAX_LINE = 1024
 _MAX_TEXT = 600
+UNKNOWN = "unknown"
+"""The value of a figure that no source states."""
 _FIGURE_KEYS = frozenset({"value", "unit", "source"})
 
 COUNT = {"1": 1.0}
@@ -165,13 +167,23 @@ class SpecReader:
 
     def numbers(self, field: str, quantities: Mapping[str, Quantity]) -> dict[str, float]:
         """Take the figures ``[field.key]`` of those keys of ``quantities`` that are there; others are refused."""
+        figures = self.figures(field, quantities)
+        numbers = {}
+        for key, value in figures.items():
+            if value is None:
+                raise self.fail(f"{field}.{key}", "is unknown, but is required")
+            numbers[key] = value
+        return numbers
+
+    def figures(self, field: str, quantities: Mapping[str, Quantity]) -> dict[str, float | None]:
+        """Take the figures ``[field.key]`` as `numbers` does; those that may be unknown may be None."""
         table = self.table(field)
         self._refuse_unknown(table, quantities, field)
-        numbers = {}
+        figures = {}
         for key, quantity in quantities.items():
             if key in table:
-                numbers[key] = self.number_of(table[key], f"{field}.{key}", quantity)
-        return numbers
+                figures[key] = self.figure_of(table[key], f"{field}.{key}", quantity)[0]
+        return figures
 
     def has(self, field: str) -> bool:
         """Return whether an optional field is there."""
@@ -204,7 +216,7 @@ class SpecReader:
             raise self.fail(field, f"has the unit {_show(unit)}, expected {known}")
         self.sources[field] = source
         value = entry["value"]
-        if quantity.nullable and value == "unknown":
+        if quantity.nullable and value == UNKNOWN:
             return None, extra
         return self._in_base_units(value, unit, field, quantity), extra
 

@@ -23,8 +23,10 @@ from gkestimator.estimation.sources import load_bundles
 from gkestimator.estimation.timeline import LaunchProgram
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.hardware.host_profile import HostProfile, default_host_file, load_host_file
+from gkestimator.hardware.runtimes import checked_layout
 from gkestimator.hardware.runtimes.profiles import RuntimeProfile, load_runtime, resolve_dtype
 from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions
+from gkestimator.kernel_models.steady import sustained
 from gkestimator.lowering import lower_each
 from gkestimator.memory import MemoryProfile, MemoryReplay, cumulative_reserved
 from gkestimator.operators.quantise import is_quantised
@@ -129,8 +131,11 @@ class Engine:
             matmul_precision=matmul,
             conv_precision=conv,
             half=half,
-            attention=self.request.attention or "fused",
+            attention=self.request.attention,
+            amp_norms=self.request.amp_norms,
             unfold_batchnorm=self.request.unfold_batchnorm,
+            graph_level=self.request.graph_level,
+            layout=checked_layout(self.request.runtime, self.request.layout),
         )
         return Target(gpu=gpu, options=options, dtype=word, note=note)
 
@@ -346,7 +351,8 @@ class Engine:
     ) -> tuple[KernelPredictions, Array]:
         place = np.full(len(table), -1, dtype=np.intp)
         place[rows] = np.arange(rows.size)
-        return self.estimator.predict(table.take(rows), gpu, sm_share_pct=share), place
+        chosen = table.take(rows)
+        return sustained(self.estimator.predict(chosen, gpu, sm_share_pct=share), chosen, gpu, share), place
 
     def _memory(self, lowering: Lowering, gpu: GpuSpec) -> MemoryProfile:
         library = self.profile.library_workspace_bytes(gpu)

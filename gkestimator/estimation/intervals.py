@@ -13,6 +13,8 @@ left out.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from gkestimator.core.kernels import Array
@@ -31,10 +33,19 @@ models: the narrowest intervals that hold nine rows in ten, the structure term a
 
 def host_range_us(given_us: float | None, known_us: tuple[float, float]) -> tuple[float, float]:
     """Return the 90 % range of microseconds per framework call: about the host's figure where it is
-    ``given_us``, else about all hosts known (slowest and fastest).
+    ``given_us``, else about all hosts known (``known_us``: fastest and slowest).
+
+    Which host it is and how a model's calls differ from other models' on one host are independent, so their logarithms
+    add in squares.
     """
-    low, high = known_us if given_us is None else (given_us, given_us)
-    return low / HOST_FACTOR, high * HOST_FACTOR
+    if given_us is not None:
+        return given_us / HOST_FACTOR, given_us * HOST_FACTOR
+    fastest, slowest = known_us
+    if fastest <= 0:
+        return fastest, slowest * HOST_FACTOR
+    half_width = math.hypot(math.log(slowest / fastest) / 2, math.log(HOST_FACTOR))
+    middle = math.sqrt(fastest * slowest)
+    return middle * math.exp(-half_width), middle * math.exp(half_width)
 
 
 def widen(

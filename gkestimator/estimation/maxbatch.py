@@ -75,6 +75,11 @@ class _Search:
         """Return the row of the largest batch that fits and answers in time; an error where not even one
         sample does.
         """
+        if target.gpu.memory_visible_bytes is None:
+            return UsageError(
+                f"{target.gpu.name}: no source states the memory that programs see on it, so no batch is known to fit; "
+                "give batch sizes, or a file that states memory_visible_mib (--gpu-spec)"
+            )
         best = self._row(1, target, share)
         if not self._good(best):
             return UsageError(

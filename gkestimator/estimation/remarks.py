@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gkestimator.core.graph import OperatorGraph, Tensor
-from gkestimator.core.kernels import KernelGraph
+from gkestimator.core.kernels import Family, KernelGraph, Step
 
 _MOST_NAMED = 4
 # Quantised operators that onnxruntime's CUDA provider does not register (docs/OperatorKernels.md of its sources);
@@ -31,12 +31,18 @@ _NO_GPU_KERNEL = frozenset(
     }
 )
 
+# What ONNX Runtime's transformer optimiser puts in the place of an attention.
+_ATTENTION_OPERATORS = frozenset(
+    {"Attention", "MultiHeadAttention", "PackedAttention", "PackedMultiHeadAttention", "GroupQueryAttention"}
+)
+
 
 def remarks(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:
     """Yield sentences about the bound model and its kernels, in a fixed order, without repetition."""
     yield from _bounded(bound)
     yield from _quantised(graph)
     yield from _prefill(bound)
+    yield from _attention_form(bound, graph)
 
 
 def _bounded(bound: OperatorGraph) -> Iterator[str]:
@@ -73,3 +79,41 @@ def _prefill(bound: OperatorGraph) -> Iterator[str]:
         ):
             yield f"language model: one forward pass over {value.shape[1]} tokens (prefill), no decoding"
             return
+
+
+def _attention_form(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:
+    """Yield a remark under onnxruntime on which of two forms a file with attention has: they differ by up to two
+    times, and nothing else in the row tells them apart.
+    """
+    if graph.runtime != "onnxruntime":
+        return
+    fused = [
+        op for op in bound.operators if op.domain == "com.microsoft" and op.op_type in _ATTENTION_OPERATORS
+    ]
+    if fused:
+        yield f"optimised file: {len(fused)} attentions are operators of onnxruntime's own"
+    apart = _unfused_attentions(graph)
+    if apart:
+        yield (
+            f"file as exported: attention is not fused ({apart} of them run operator by operator); "
+            f"onnxruntime.transformers.optimizer would fuse it"
+        )
+
+
+def _unfused_attentions(graph: KernelGraph) -> int:
+    """Return how many softmaxes feed a batched product."""
+    softmaxes: set[str] = set()
+    count = 0
+    for step in graph.steps:
+        if softmaxes & set(step.reads) and _has(step, Family.BMM):
+            count += step.repeat
+        written = {storage for storage, _ in step.writes}
+        softmaxes -= written
+        # A softmax that has its products beside it in one step is an operator of its own.
+        if _has(step, Family.SOFTMAX) and not _has(step, Family.BMM):
+            softmaxes |= written
+    return count
+
+
+def _has(step: Step, family: Family) -> bool:
+    return any(kernel.family is family for kernel in step.kernels)

@@ -58,11 +58,28 @@ class EstimateOptions:
     dtype: Value[str] = Option(
         "auto", Word(_dtypes), "What is calculated in; auto: what the runtime does by default."
     )
-    attention: Value[str | None] = Option(
-        None, Word(("fused", "eager")), "How attention is launched; default: fused."
+    attention: Value[str] = Option(
+        "auto",
+        Word(("auto", "fused", "eager")),
+        "How attention is launched; auto: as its form in the graph says.",
+    )
+    amp_norms: Value[str] = Option(
+        "fp32",
+        Word(("fp32", "half", "images")),
+        "dtype amp: what normalisations calculate in; images: half for those over images, fp32 over tokens.",
     )
     unfold_batchnorm: Value[bool] = Option(
         True, Flag(), "torch: run BatchNorms that the exporter folded into convolutions."
+    )
+    layout: Value[str] = Option(
+        "nchw",
+        Word(("nchw", "nhwc")),
+        "torch: how images and the weights of convolutions lie in memory; nhwc is channels_last.",
+    )
+    graph_level: Value[str] = Option(
+        "extended",
+        Word(("basic", "extended")),
+        "onnxruntime: level of its graph optimiser; basic fuses no attention, GELU or LayerNorm.",
     )
     streams: Value[int | None] = Option(
         None, Number(low=1, high=128, whole=True), "CUDA streams; default: the runtime's."

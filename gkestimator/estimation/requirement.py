@@ -21,19 +21,25 @@ class Measures:
 
     Times in ms, utilisations in percent of the whole GPU.
 
-    ``*_mean_pct`` is time-weighted over ``latency_ms``, host gaps included; ``sm_util_busy_mean_pct`` over
-    kernel time alone. ``occupancy_max_pct`` is USHER's Creq. ``coverage_pct`` is the share of kernel time
-    predicted inside the training range, ``trained_pct`` the share that any regressor answered.
-    ``analytical_families`` maps the families that the analytical model answered to their share of kernel time
-    in percent. ``source_us`` and ``occupancy_source_us``: kernel time by where its prediction is from, on
-    GPUs that a bundle measured (else empty).
+    ``gpu`` is the time that the GPU needs with an infinitely fast host, ``host`` what the host needs to issue all
+    calls. The latency is no less than either, and no more than both together, in the estimate and at the upper
+    ends; at the lower ends it is no less than either. ``*_mean_pct`` is time-weighted over ``latency_ms``, host
+    gaps included; ``sm_util_busy_mean_pct`` over kernel time alone. ``occupancy_max_pct`` is USHER's Creq.
+    ``coverage_pct`` is the share of kernel time predicted inside the training range, ``trained_pct`` the share
+    that any regressor answered. ``analytical_families`` maps the families that the analytical model answered to
+    their share of kernel time in percent. ``source_us`` and ``occupancy_source_us``: kernel time by where its
+    prediction is from, on GPUs that a bundle measured (else empty).
     """
 
     latency_ms: float
     latency_low_ms: float
     latency_high_ms: float
     gpu_ms: float
+    gpu_low_ms: float
+    gpu_high_ms: float
     host_ms: float
+    host_low_ms: float
+    host_high_ms: float
     occupancy_max_pct: float
     occupancy_mean_pct: float
     sm_util_max_pct: float
@@ -77,13 +83,21 @@ def measure(
     spans = duration * program.repeat
     fastest, slowest = host_range_us
     down, up = _reaches(program, predictions, duration)
-    low = schedule(program, duration * np.exp(-down), host_overhead_us=fastest, streams=streams)
-    high = schedule(program, duration * np.exp(up), host_overhead_us=slowest, streams=streams)
+    shortest = duration * np.exp(-down)
+    if predictions.least_us is not None:
+        # A measurement is not argued with: where it is faster than that, it stands.
+        shortest = np.maximum(shortest, np.minimum(predictions.least_us[row], duration))
+    longest = duration * np.exp(up)
+    low = schedule(program, shortest, host_overhead_us=fastest, streams=streams)
+    high = schedule(program, longest, host_overhead_us=slowest, streams=streams)
     busy = timeline.busy_us
     occupancy = predictions.occupancy_pct[row]
     sm_util = predictions.sm_util_pct[row]
     # Streams share one GPU: without this, two kernels that each fill it would take the time of one.
     total = _no_faster_than_full(timeline.total_us, spans, sm_util, streams)
+    gpu_us = _without_host_us(program, duration, streams, at_most=total)
+    gpu_low_us = _without_host_us(program, shortest, streams, at_most=low.total_us)
+    gpu_high_us = _without_host_us(program, longest, streams, at_most=high.total_us)
     highest = {"occupancy": occupancy, "sm_util": sm_util}
     launches = program.launches
     source_us: NamedNumbers = {}
@@ -110,8 +124,12 @@ def measure(
         latency_ms=total / 1e3,
         latency_low_ms=min(low.total_us, total) / 1e3,
         latency_high_ms=max(high.total_us, total) / 1e3,
-        gpu_ms=busy / 1e3,
+        gpu_ms=gpu_us / 1e3,
+        gpu_low_ms=min(gpu_low_us, gpu_us) / 1e3,
+        gpu_high_ms=max(gpu_high_us, gpu_us) / 1e3,
         host_ms=timeline.host_us / 1e3,
+        host_low_ms=min(low.host_us, timeline.host_us) / 1e3,
+        host_high_ms=max(high.host_us, timeline.host_us) / 1e3,
         occupancy_max_pct=float(np.minimum(100.0, peaks["occupancy"])),
         occupancy_mean_pct=mean(occupancy, total),
         sm_util_max_pct=float(np.minimum(100.0, peaks["sm_util"])),
@@ -157,6 +175,17 @@ def _no_faster_than_full(total: float, spans: Array, sm_util: Array, streams: in
     if streams <= 1:
         return total
     return max(total, float(np.nansum(spans * sm_util)) / 100)
+
+
+def _without_host_us(program: LaunchProgram, duration: Array, streams: int, *, at_most: float) -> float:
+    """Return the time of the launches on a GPU that never waits for its host; on one stream it is their sum.
+
+    ``at_most``: their time behind a host. Streams are handed out greedily, so that waiting for the host may even help.
+    """
+    if streams <= 1:
+        return float(np.dot(duration, program.repeat))
+    alone = schedule(program, duration, host_overhead_us=0.0, streams=streams)
+    return min(alone.total_us, at_most)
 
 
 def _sums(words: Array, spans: Array) -> NamedNumbers:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gkestimator.core.records import NamedNumbers, NamedValues
 from gkestimator.estimation.engine import Engine, Estimated
+from gkestimator.estimation.power import model_power
 from gkestimator.kernel_models.prediction import KernelPredictions, MeasuredLaunch
 from gkestimator.tables import KernelRow, Requirement
 
@@ -43,7 +44,8 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
     mreq_pct = None
     if context is not None:
         mreq = memory.reserved_bytes + context
-        mreq_pct = 100 * mreq / gpu.memory_visible_bytes
+        if gpu.memory_visible_bytes is not None:
+            mreq_pct = 100 * mreq / gpu.memory_visible_bytes
     row = Requirement(
         model=e.lowering.model,
         gpu=gpu.name,
@@ -55,6 +57,12 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         latency_ms=latency_ms,
         latency_low_ms=m.latency_low_ms + extra,
         latency_high_ms=m.latency_high_ms + extra,
+        gpu_ms=m.gpu_ms,
+        gpu_low_ms=m.gpu_low_ms,
+        gpu_high_ms=m.gpu_high_ms,
+        host_ms=m.host_ms,
+        host_low_ms=m.host_low_ms,
+        host_high_ms=m.host_high_ms,
         copy_ms=copy_ms,
         host_overhead_us=engine.host_overhead_us,
         throughput_rps=_rate(lowered.batch_size, latency_ms),
@@ -66,6 +74,7 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         sm_util_busy_mean_pct=_known(m.sm_util_busy_mean_pct),
         dram_util_mean_pct=_known(m.dram_util_mean_pct),
         l2_util_mean_pct=_known(m.l2_util_mean_pct),
+        **_power(engine, e, extra),
         mreq_bytes=mreq,
         mreq_pct=mreq_pct,
         reserved_bytes=memory.reserved_bytes,
@@ -92,6 +101,23 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
     return row
 
 
+def _power(engine: Engine, e: Estimated, copy_ms: float) -> NamedValues:
+    """Return the columns of power and energy; none where they are unknown."""
+    if engine.streams > 1 or e.lowering.graph.unknown_operators or e.lowering.lowered.host_operators:
+        return {}
+    known = model_power(e.lowering.program, e.predictions, e.measures, copy_ms=copy_ms)
+    if known is None:
+        return {}
+    return {
+        "power_w": known.watts.value,
+        "power_low_w": known.watts.low,
+        "power_high_w": known.watts.high,
+        "energy_j": known.joules.value,
+        "energy_low_j": known.joules.low,
+        "energy_high_j": known.joules.high,
+    }
+
+
 # A CPU has neither warps nor SMs.
 _OF_SMS = (
     "occupancy_max_pct",
@@ -101,7 +127,7 @@ _OF_SMS = (
     "sm_util_busy_mean_pct",
 )
 # Operators that are left out or run on the CPU take time that nobody counted.
-_OF_ALL_WORK = ("latency_high_ms", "throughput_rps", "host_bound")
+_OF_ALL_WORK = ("latency_high_ms", "gpu_high_ms", "host_high_ms", "throughput_rps", "host_bound")
 _MEANS_OVER_TIME = ("occupancy_mean_pct", "sm_util_mean_pct", "dram_util_mean_pct", "l2_util_mean_pct")
 
 
@@ -168,8 +194,11 @@ def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
         yield f"calculated, not learned: {', '.join(calculated)}"
     if not m.coverage_pct >= _MOSTLY_PCT and m.kernels:
         yield "most of the time is predicted outside the trained range (coverage_pct)"
-    if mreq is not None and mreq > e.target.gpu.memory_visible_bytes:
-        yield f"does not fit: needs {mreq / 2**30:.1f} GiB of {e.target.gpu.memory_visible_bytes / 2**30:.1f} GiB"
+    visible = e.target.gpu.memory_visible_bytes
+    if visible is None:
+        yield "whether it fits is not known: no source states the memory that programs see on this GPU"
+    elif mreq is not None and mreq > visible:
+        yield f"does not fit: needs {mreq / 2**30:.1f} GiB of {visible / 2**30:.1f} GiB"
     if e.target.gpu.stands_in:
         yield "a CPU stands in for a GPU: no occupancy, no SM utilisation, and memory as a GPU would need it"
     if engine.streams > 1:

@@ -76,7 +76,7 @@ def _fit(rows: Requirements, gpus: dict[str, GpuSpec], slo_ms: float | None, sea
     asked = "" if searched else " (of those asked)"
     text = f"{model}: {what} on {', '.join(sizes)}{asked}."
     if len(largest) > 1:
-        smallest = min(largest, key=lambda name: gpus[name].memory_visible_bytes)
+        smallest = min(largest, key=lambda name: gpus[name].visible_bytes())
         text += f" Smallest: {smallest}."
     return text + _cheapest(good, gpus)
 

@@ -26,8 +26,9 @@ class KernelCases:
     """Hold one entry per measured kernel; times in microseconds.
 
     ``gpu, source, family, precision``: str arrays. ``measured_us``: as published, launch gap included;
-    ``gap_us`` and ``hold_us`` as in :class:`TrainingRows`. ``low_us`` .. ``high_us``: the 90 % interval around
-    ``estimates["estimator"]``; ``trained``: a regressor answered; ``in_range``: inside its training range.
+    ``gap_us`` (other kernels of the call included) and ``hold_us`` as in :class:`TrainingRows`. ``low_us`` ..
+    ``high_us``: the 90 % interval around ``estimates["estimator"]``; ``trained``: a regressor answered;
+    ``in_range``: inside its training range.
     ``estimates``: GPU time by every method compared (``estimator``, ``roofline``, ``analytical``, ...).
     """
 
@@ -159,7 +160,7 @@ def predict_cases(bundle: Bundle, rows: TrainingRows, gpus: GpuSpecs) -> KernelC
         family=rows.table.family.astype(str),
         precision=rows.table.precision.astype(str),
         measured_us=rows.measured_us,
-        gap_us=rows.gap_us,
+        gap_us=rows.gap_us + rows.beside_us,
         hold_us=rows.hold_us,
         low_us=columns["low"],
         high_us=columns["high"],

@@ -70,6 +70,11 @@ class ComparedRow:
     measured_dram_util_mean_pct: float | None = _measured("%", "dram_util_mean_pct")
     dram_util_mean_pct: float | None = _estimated("%", "dram_util_mean_pct")
 
+    measured_gpu_ms: float | None = _measured("ms", "gpu_ms")
+    gpu_ms: float | None = _estimated("ms", "gpu_ms")
+    measured_power_w: float | None = _measured("W", "power_w")
+    power_w: float | None = _estimated("W", "power_w")
+
     source: str | None = column("", "Where the estimated time comes from.", _TRUST)
     coverage_pct: float | None = column("%", "As in the requirement table.", _TRUST)
     warnings: str = column("", "Of the estimate, joined by `; `.", _TRUST, default="")

@@ -32,6 +32,8 @@ _NAMES = {
     "occupancy_mean_pct": "occupancy, mean",
     "occupancy_max_pct": "occupancy, maximum",
     "dram_util_mean_pct": "DRAM use, mean",
+    "gpu_ms": "GPU time",
+    "power_w": "power",
 }
 _BRIEF = (
     ("reserved_bytes", "memory %"),
@@ -39,6 +41,7 @@ _BRIEF = (
     ("sm_util_mean_pct", "SM pts"),
     ("occupancy_mean_pct", "occ. pts"),
     ("occupancy_max_pct", "max occ. pts"),
+    ("power_w", "power %"),
 )
 _BOUND = {True: "host", False: "GPU", None: UNKNOWN}
 _INSIDE = {True: "yes", False: "no", None: UNKNOWN}

@@ -38,6 +38,8 @@ MEASURES = (
     "occupancy_mean_pct",
     "occupancy_max_pct",
     "dram_util_mean_pct",
+    "gpu_ms",
+    "power_w",
 )
 """Columns of the requirement table that are compared where the truth has them."""
 _KEYS = ("model", "gpu", "runtime", "dtype", "batch_size", "dims", "sm_share_pct")

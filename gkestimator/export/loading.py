@@ -164,9 +164,9 @@ def _of_replica(replica: Replica, gpu: str, spec: GpuSpec) -> Instance:
 def _memory(size: int | None, percent: float | None, spec: GpuSpec) -> tuple[int | None, float | None]:
     """Both, where one is known; bytes decide where both are."""
     if size is not None:
-        return size, 100 * size / spec.memory_visible_bytes
+        return size, 100 * size / spec.visible_bytes()
     if percent is not None:
-        return math.ceil(percent / 100 * spec.memory_visible_bytes), percent
+        return math.ceil(percent / 100 * spec.visible_bytes()), percent
     return None, None
 
 

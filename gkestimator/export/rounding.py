@@ -152,7 +152,7 @@ def within_gpu(
 def cores_and_memory(deployment: Deployment, target: str, *, cores: bool = True) -> Names:
     """Return :func:`within_gpu` for memory, and for compute where ``target`` counts it."""
     every = deployment.instances
-    visible = {name: spec.memory_visible_bytes / MIB for name, spec in deployment.specs.items()}
+    visible = {name: spec.visible_bytes() / MIB for name, spec in deployment.specs.items()}
     notes = within_gpu([(i, memory_bytes(i, target) / MIB) for i in every], visible, "MiB", target)
     if not cores:
         return notes

@@ -64,7 +64,7 @@ class TritonExporter(Exporter):
         Raises UsageError: Creq or Mreq null or more than a GPU, a replica confined to a share of the SMs, a
         latency above the SLO, a batch size that the ONNX file (where given) does not allow."""
         for instance in deployment.instances:
-            visible = deployment.specs[instance.gpu_type].memory_visible_bytes
+            visible = deployment.specs[instance.gpu_type].visible_bytes()
             if not _fits(memory_bytes(instance, _TARGET), visible):
                 raise UsageError(
                     f"{instance.id}: found a Mreq of {instance.mreq_bytes:,} bytes, and a {instance.gpu_type} has "
@@ -164,14 +164,14 @@ class TritonExporter(Exporter):
         ]
         lines = ["--rate-limit=execution_count"]
         if not server.ordinals:
-            visible = deployment.specs[server.gpu_type].memory_visible_bytes // MIB
+            visible = deployment.specs[server.gpu_type].visible_bytes() // MIB
             lines += [
                 f"--rate-limit-resource={COMPUTE}:{_WHOLE}",
                 f"--rate-limit-resource={MEMORY}:{visible}",
             ]
         for gpu, number in server.ordinals.items():
             here = [i for i in server.instances if i.gpu_id == gpu]
-            for name, amount in _available(here, deployment.specs[server.gpu_type].memory_visible_bytes):
+            for name, amount in _available(here, deployment.specs[server.gpu_type].visible_bytes()):
                 lines.append(f"--rate-limit-resource={name}:{amount}:{number}")
         return _commented(comments, "".join(f"{line}\n" for line in lines))
 

@@ -8,10 +8,11 @@ of a GPU's limits, and a compute capability without a capability file has only t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpu_capabilities import Capability, capability_of, limits_problem
-from gkestimator.hardware.gpu_spec import GpuSpec
+from gkestimator.hardware.gpu_spec import STAND_IN, GpuSheet
 
 Problem = tuple[str, str]
 _CORES = 0.05
@@ -29,6 +30,11 @@ _BASE_OVER_BOOST = 0.2
 """The least of known boards is 0.29 (L40)."""
 _VISIBLE = 0.5
 """Error correction takes at most 1/8 of the memory, the driver a few per cent; a MIG slice is rounded to whole GiB."""
+_GIB_PER_BUS_BIT = {"GDDR": (0.014, 0.26), "HBM2": (0.0035, 0.018), "HBM3": (0.011, 0.04)}
+"""A chip of GDDR has 32 bits and 0.5 to 3 GiB, two where both sides of the board are used (Jetson's LPDDR5: 8 GiB to
+32 bits); a stack of HBM has 1,024 bits and 4 to 16 GiB, from Hopper on 16 to 36."""
+_HBM_BITS = 2048
+"""No board with GDDR has a wider bus than 512 bits, none with HBM a narrower one than 3,072."""
 _SUSTAINED = 0.3
 _L2 = (0.5, 1.25)
 """Boards with half of a chip's cache slices switched off are sold; none has more than the chip."""
@@ -50,52 +56,72 @@ _NVLINK_C2C = 450e9
 """NVLink-C2C between Grace and Hopper, one direction (GH200 data sheet)."""
 
 
+class _UnknownFigureError(Exception):
+    """Say that a rule asks for a figure that the file does not know, and so says nothing of it."""
+
+
+class _Figures:
+    """Give the figures of a sheet as attributes; one that is unknown ends the rule that asks for it."""
+
+    def __init__(self, sheet: GpuSheet) -> None:
+        self.stands_in = sheet.architecture == STAND_IN
+        self.values = sheet.values
+
+    def __getattr__(self, name: str) -> Any:
+        value = self.values[name]
+        if value is None:
+            raise _UnknownFigureError(name)
+        return value
+
+    def known(self, name: str) -> Any:
+        """Return the figure ``name``, None where it is unknown."""
+        return self.values[name]
+
+
 @frozen
 class _Board:
     """Hold one GPU's figures together with its capability (None: the package has no file of it)."""
 
-    spec: GpuSpec
+    spec: _Figures
     capability: Capability | None
     bus_bits: float | None
     pin_bits_per_s: float | None
 
 
-def contradiction(spec: GpuSpec, *, bus_bits: float | None, pin_bits_per_s: float | None) -> Problem | None:
-    """Return the first field of ``spec`` that other figures contradict and the message, or None.
+def contradiction(sheet: GpuSheet, *, bus_bits: float | None, pin_bits_per_s: float | None) -> Problem | None:
+    """Return the first field of ``sheet`` that other figures contradict and the message, or None.
 
     ``bus_bits`` and ``pin_bits_per_s`` (bits per second and pin): the memory's, where the file gives them.
     """
-    if spec.stands_in:
+    figures = _Figures(sheet)
+    if figures.stands_in:
         known = None
     else:
-        known = capability_of(spec.compute_capability)
-    board = _Board(spec=spec, capability=known, bus_bits=bus_bits, pin_bits_per_s=pin_bits_per_s)
-    rules = [_rates, _memory, _limit_ratios]
-    if not spec.stands_in:
+        known = capability_of(figures.compute_capability)
+    board = _Board(spec=figures, capability=known, bus_bits=bus_bits, pin_bits_per_s=pin_bits_per_s)
+    rules = [_rates, _fp32_rate, _bandwidth, _visible_memory, _installed_memory, _limit_ratios]
+    if not figures.stands_in:
         rules += [_generation, _clocks, _link]
     if known is not None:
         rules += [_limits, _vector_rates, _tensor_rates, _cache, _power]
     for rule in rules:
-        problem = next(rule(board), None)
+        try:
+            problem = next(rule(board), None)
+        except _UnknownFigureError:
+            continue
         if problem is not None:
             return problem
     return None
 
 
 def _rates(board: _Board) -> Iterator[Problem]:
-    """Hold the fp32 rate to two operations per core and clock, and each peak to the CUDA cores' rate."""
+    """Hold each peak to the CUDA cores' rate of the same precision."""
     spec = board.spec
     for label, rates in (("peak", spec.peak_flops_per_s), ("vector", spec.vector_flops_per_s)):
         if "fp32" not in rates:
             yield f"{label}_flops_per_s.fp32", "is missing, but is required"
             return
     stated = spec.vector_flops_per_s["fp32"]
-    derived = 2.0 * spec.sms * spec.cuda_cores_per_sm * spec.boost_clock_mhz * 1e6
-    if abs(stated / derived - 1.0) > _CORES:
-        yield (
-            "vector_flops_per_s.fp32",
-            f"is {stated:.4g} FLOP/s, but 2 x SMs x cores x boost clock is {derived:.4g}",
-        )
     for precision, rate in spec.vector_flops_per_s.items():
         peak = spec.peak_flops_per_s.get(precision)
         if peak is not None and rate > (1.0 + _CORES) * peak:
@@ -109,8 +135,20 @@ def _rates(board: _Board) -> Iterator[Problem]:
         yield "peak_flops_per_s.fp32", f"is {peak:.4g} FLOP/s, but vector_flops_per_s.fp32 is {stated:.4g}"
 
 
-def _memory(board: _Board) -> Iterator[Problem]:
-    """Hold bandwidth to bus width x pin rate, measured to stated bandwidth, visible to installed memory."""
+def _fp32_rate(board: _Board) -> Iterator[Problem]:
+    """Hold the fp32 rate to two operations per core and clock."""
+    spec = board.spec
+    stated = spec.vector_flops_per_s["fp32"]
+    derived = 2.0 * spec.sms * spec.cuda_cores_per_sm * spec.boost_clock_mhz * 1e6
+    if abs(stated / derived - 1.0) > _CORES:
+        yield (
+            "vector_flops_per_s.fp32",
+            f"is {stated:.4g} FLOP/s, but 2 x SMs x cores x boost clock is {derived:.4g}",
+        )
+
+
+def _bandwidth(board: _Board) -> Iterator[Problem]:
+    """Hold bandwidth to bus width x pin rate, and measured to stated bandwidth."""
     spec = board.spec
     if board.bus_bits is not None and board.pin_bits_per_s is not None:
         bandwidth = board.bus_bits * board.pin_bits_per_s / 8.0
@@ -119,18 +157,41 @@ def _memory(board: _Board) -> Iterator[Problem]:
                 "dram_bytes_per_s",
                 f"is {spec.dram_bytes_per_s:.4g} B/s, but bus width x pin rate is {bandwidth:.4g}",
             )
-    sustained = spec.dram_sustained_bytes_per_s
+    sustained = spec.known("dram_sustained_bytes_per_s")
     if sustained is not None and not _SUSTAINED * spec.dram_bytes_per_s <= sustained <= spec.dram_bytes_per_s:
         yield (
             "dram_sustained_bytes_per_s",
             f"is {sustained:.4g} B/s, expected 0.3 to 1 times dram_bytes_per_s",
         )
+
+
+def _visible_memory(board: _Board) -> Iterator[Problem]:
+    """Hold visible to installed memory."""
+    spec = board.spec
     if spec.memory_visible_bytes > spec.memory_bytes:
         yield "memory_visible_bytes", "is more than memory_bytes"
     if spec.memory_visible_bytes < _VISIBLE * spec.memory_bytes:
         yield (
             "memory_visible_bytes",
             f"is {spec.memory_visible_bytes} B, expected at least {_VISIBLE:g} of memory_bytes, {spec.memory_bytes} B",
+        )
+
+
+def _installed_memory(board: _Board) -> Iterator[Problem]:
+    """Hold the installed memory to the width of its bus: chips and stacks have a range of sizes."""
+    if board.bus_bits is None or board.spec.stands_in:
+        return
+    kind = "GDDR"
+    if board.bus_bits >= _HBM_BITS:
+        kind = "HBM2"
+        if board.spec.compute_capability >= (9, 0):
+            kind = "HBM3"
+    least, most = (bound * board.bus_bits for bound in _GIB_PER_BUS_BIT[kind])
+    stated = board.spec.memory_bytes / 2**30
+    if not least <= stated <= most:
+        yield (
+            "memory_bytes",
+            f"is {stated:.4g} GiB, but {kind} on memory_bus_bits {board.bus_bits:g} has {least:.3g} to {most:.3g}",
         )
 
 
@@ -158,7 +219,7 @@ def _generation(board: _Board) -> Iterator[Problem]:
 
 def _clocks(board: _Board) -> Iterator[Problem]:
     """Hold the clocks to what silicon runs at, and to each other."""
-    base = board.spec.base_clock_mhz
+    base = board.spec.known("base_clock_mhz")
     boost = board.spec.boost_clock_mhz
     least, most = _CLOCK_MHZ
     if not least <= boost <= most:
@@ -217,13 +278,18 @@ def _tensor_rates(board: _Board) -> Iterator[Problem]:
     """Hold each peak to SMs x boost clock x the capability's tensor-core rate, or to the CUDA cores' rate."""
     assert board.capability is not None
     spec = board.spec
+    # SMs x clock, also where the board knows neither: the fp32 rate is two operations a core and clock.
+    sm_clocks = spec.vector_flops_per_s["fp32"] / (2 * spec.cuda_cores_per_sm)
     for precision, stated in spec.peak_flops_per_s.items():
-        vector = spec.vector_flops_per_s.get(precision, spec.vector_flops_per_s["fp32"])
+        fp32 = spec.vector_flops_per_s["fp32"]
+        # Without a rate of their own, CUDA cores take 8-bit integers four at a time (DP4A), all else as fp32.
+        otherwise = {"int8": 4 * fp32}.get(precision, fp32)
+        vector = spec.vector_flops_per_s.get(precision, otherwise)
         per_clock = board.capability.tensor.get(precision)
         if per_clock is None:
             tensor = 0.0
         else:
-            tensor = per_clock * spec.sms * spec.boost_clock_mhz * 1e6
+            tensor = per_clock * sm_clocks
         most = _TENSOR[1] * max(tensor, vector)
         # An export-limited board's fp64 runs on the CUDA cores, which :func:`_rates` and :func:`_vector_rates` hold.
         if precision == "fp64":

@@ -6,9 +6,7 @@ that order.
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.resources import files
@@ -18,22 +16,13 @@ from gkestimator.core.errors import SpecError, UsageError
 from gkestimator.core.records import frozen
 from gkestimator.core.specfiles import spec_header, spec_version
 from gkestimator.core.values import is_list, is_text
-from gkestimator.hardware.gpu_reading import WHAT, load_gpu_file
-from gkestimator.hardware.gpu_spec import GpuSpec
+from gkestimator.hardware.gpu_reading import WHAT, load_gpu_file, load_gpu_sheet
+from gkestimator.hardware.gpu_spec import GpuSheet, GpuSpec
+from gkestimator.hardware.gpu_suggestions import gpu_key, nearest, suggestion
 
-__all__ = ["GpuCatalogue", "GpuSpec", "gpu_catalogue", "load_gpu_file"]
+__all__ = ["GpuCatalogue", "GpuSheet", "GpuSpec", "gpu_catalogue", "load_gpu_file"]
 
 _MAX_TEXT = 100
-# Makers' words that device names carry in front ("NVIDIA GeForce RTX 3090", "Tesla T4") and people leave out.
-_MAKER_WORDS = frozenset({"nvidia", "tesla", "geforce"})
-
-
-def _key(text: str) -> str:
-    """Return what two spellings of a name share: no case, space, hyphen, underscore or leading maker's word."""
-    words = [word for word in re.split(r"[\s_-]+", text.casefold()) if word]
-    while len(words) > 1 and words[0] in _MAKER_WORDS:
-        words = words[1:]
-    return "".join(words)
 
 
 @frozen
@@ -47,8 +36,8 @@ class _Entry:
 
     def keys(self) -> dict[str, bool]:
         """Return every key of this entry; True where it is a short name that stands for several types."""
-        keys = {_key(n): True for n in self.short_names}
-        keys.update((_key(n), False) for n in (self.name, *self.aliases))
+        keys = {gpu_key(n): True for n in self.short_names}
+        keys.update((gpu_key(n), False) for n in (self.name, *self.aliases))
         return keys
 
 
@@ -65,9 +54,18 @@ def _entry(path: Path, changed_ns: int, size: int) -> _Entry:
 
 
 @lru_cache(maxsize=256)
-def _spec(path: Path, changed_ns: int, size: int) -> GpuSpec:
+def _sheet(path: Path, changed_ns: int, size: int) -> GpuSheet:
     del changed_ns, size
-    return load_gpu_file(path)
+    return load_gpu_sheet(path)
+
+
+@lru_cache(maxsize=256)
+def _spec(path: Path, changed_ns: int, size: int) -> GpuSpec:
+    return _sheet(path, changed_ns, size).spec()
+
+
+def _loaded_sheet(path: Path) -> GpuSheet:
+    return _sheet(*spec_version(path, what=WHAT))
 
 
 def _loaded_spec(path: Path) -> GpuSpec:
@@ -117,6 +115,11 @@ class GpuCatalogue:
         names = {entry.name for entries in self._all_layers() for entry in entries}
         return tuple(sorted(names, key=str.casefold))
 
+    def complete_names(self) -> tuple[str, ...]:
+        """Return those of :meth:`names` that can be estimated: no figure is unknown that every estimate needs. Raises
+        SpecError."""
+        return tuple(name for name in self.names() if not self.sheet(name)[0].missing())
+
     def spec(self, text: str) -> GpuSpec:
         """Return the specification that ``text`` names. Raises UsageError, SpecError."""
         return self.resolve(text)[0]
@@ -125,19 +128,44 @@ class GpuCatalogue:
         """Return the canonical name of the type that ``text`` names; ``text`` as it is where no such type is
         known. Raises SpecError."""
         try:
-            return self.spec(text).name
+            return self.sheet(text)[0].name
         except UsageError:
             return text
 
     def resolve(self, text: str) -> tuple[GpuSpec, str | None]:
-        """Return the specification that ``text`` names, and a note where a short name (``V100``) took its default.
+        """Return the specification that ``text`` names, and a note where a short name (``V100``) took its default, or a
+        user's file took over a name of a packaged type.
 
         Case, spaces, hyphens, underscores and the words NVIDIA, Tesla and GeForce in front do not matter;
-        device names as nvidia-smi and torch print them are known. Raises UsageError with the closest names,
-        SpecError for a bad file.
+        device names as nvidia-smi and torch print them are known. Raises UsageError with the closest types for an
+        unknown name and for a type of which a figure is unknown that every estimate needs, SpecError for a bad file.
         """
+        path, note = self._path(text)
+        sheet = _loaded_sheet(path)
+        if sheet.missing():
+            values = sheet.values
+            bandwidth = values["dram_bytes_per_s"]
+            listed = nearest(
+                self._complete_sheets(),
+                values["compute_capability"],
+                values["sms"],
+                None if bandwidth is None else bandwidth / 1e9,
+            )
+            raise UsageError(f"{sheet.refusal()}; nearest by architecture: {', '.join(listed)}")
+        return _loaded_spec(path), note
+
+    def sheet(self, text: str) -> tuple[GpuSheet, str | None]:
+        """Return all that is known of the type that ``text`` names, complete or not, and the note of `resolve`.
+
+        Raises UsageError for an unknown name, SpecError for a bad file.
+        """
+        path, note = self._path(text)
+        return _loaded_sheet(path), note
+
+    def _path(self, text: str) -> tuple[Path, str | None]:
+        """Return the file that describes what ``text`` names, and a note where the name could mean another."""
         if len(text) <= _MAX_TEXT:
-            key = _key(text)
+            key = gpu_key(text)
         else:
             key = ""
         if not key:
@@ -145,46 +173,47 @@ class GpuCatalogue:
         for paths in self._layers:
             match = _index(_entries(paths)).get(key)
             if match is not None:
-                return self._loaded(match, text)
+                return match.entry.path, self._note(match, text, own=True)
         direct = _packaged_keys(self._package).get(key)
         if direct is not None:
-            return _loaded_spec(direct), None
+            return direct, None
         for paths in (_files_in(self._package), *self._last):
             match = _index(_entries(paths)).get(key)
             if match is not None:
-                return self._loaded(match, text)
+                return match.entry.path, self._note(match, text, own=False)
         raise UsageError(self._unknown(text, key))
+
+    def _complete_sheets(self) -> list[GpuSheet]:
+        """Return the sheets of every packaged type that can be estimated."""
+        sheets = [_loaded_sheet(path) for path in _files_in(self._package)]
+        return [sheet for sheet in sheets if not sheet.missing()]
 
     def _all_layers(self) -> Iterable[tuple[_Entry, ...]]:
         for paths in (*self._layers, _files_in(self._package), *self._last):
             yield _entries(paths)
 
-    def _loaded(self, match: _Match, text: str) -> tuple[GpuSpec, str | None]:
-        spec = _loaded_spec(match.entry.path)
+    def _note(self, match: _Match, text: str, *, own: bool) -> str | None:
+        """Return a note where ``text`` might have meant another type than ``match``, else None."""
+        name = match.entry.name
+        if own:
+            shipped = _index(_entries(_files_in(self._package))).get(gpu_key(text))
+            if shipped is not None and shipped.entry.name != name:
+                return f"GPU {text!r} is taken as {name} of {match.entry.path}, not as the shipped {shipped.entry.name}"
         if not match.is_short:
-            return spec, None
-        stem = _key(text)
-        others = [n for n in self.names() if _key(n).startswith(stem) and n != spec.name]
-        note = f"GPU {text!r} is taken as {spec.name}"
+            return None
+        stem = gpu_key(text)
+        others = [n for n in self.names() if gpu_key(n).startswith(stem) and n != name]
+        note = f"GPU {text!r} is taken as {name}"
         if others:
             note += f"; others are {', '.join(others)}"
-        return spec, note
+        return note
 
     def _unknown(self, text: str, key: str) -> str:
         names: dict[str, str] = {}
         for entries in self._all_layers():
             for entry in entries:
                 names.update(dict.fromkeys(entry.keys(), entry.name))
-        cutoff = 0.6
-        if len(key) <= 3:
-            cutoff = 0.5  # one wrong letter of two (L5) is half the name
-        close = [names[k] for k in difflib.get_close_matches(key, names, n=8, cutoff=cutoff)]
-        # "A100-SXM" and "A100-SXM4-40GB" are far apart by letters, but one starts the other.
-        if len(key) >= 3:
-            close += [name for k, name in names.items() if k.startswith(key)]
-        hint = "`gkest gpus` lists the known ones"
-        if close:
-            hint = f"did you mean {', '.join(list(dict.fromkeys(close))[:5])}?"
+        hint = suggestion(key, names, self._complete_sheets(), self._package)
         return f"unknown GPU {text!r}; {hint}"
 
 
@@ -216,7 +245,7 @@ def _entries(paths: tuple[Path, ...]) -> tuple[_Entry, ...]:
 @lru_cache(maxsize=4)
 def _packaged_keys(folder: Path) -> Mapping[str, Path]:
     """Return packaged files by canonical name; each is named after it (a test holds them to that)."""
-    return {_key(path.stem): path for path in _files_in(folder)}
+    return {gpu_key(path.stem): path for path in _files_in(folder)}
 
 
 def _bundled(bundles: Iterable[Path | str]) -> Iterable[tuple[Path, ...]]:
@@ -248,7 +277,7 @@ def gpu_catalogue(
     """
     extra = tuple(Path(path) for path in extra_files)
     for path in extra:
-        _loaded_spec(path)
+        _loaded_sheet(path)
     user = _user_folder()
     last = (*_bundled(bundles), *_bundled(_user_bundles(user)))
     return GpuCatalogue((extra, _files_in(user) if user else ()), package=_package_folder(), last=last)

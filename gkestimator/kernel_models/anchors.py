@@ -12,9 +12,12 @@ from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import analytical_duration_us
 from gkestimator.kernel_models.attainable import attainable_us
 from gkestimator.kernel_models.features.convolution import whole_channels
+from gkestimator.kernel_models.features.decode import decode_us
 from gkestimator.kernel_models.features.tensor_attention import fused_attention_us
-from gkestimator.kernel_models.features.tensor_cores import tensor_core_us
+from gkestimator.kernel_models.features.tensor_convolutions import tensor_convolution_us
+from gkestimator.kernel_models.features.tensor_cores import has_tensor_cores, tensor_core_us
 from gkestimator.kernel_models.launch import matrix_tiles
+from gkestimator.kernel_models.recurrent import recurrent_us, slowly_rising_us
 from gkestimator.kernel_models.roofline import peak_rate, roofline
 
 Anchor = Callable[[KernelTable, GpuSpec], Array]
@@ -45,14 +48,25 @@ def _convolution_us(table: KernelTable, gpu: GpuSpec) -> Array:
     return np.asarray(compute / _CONV_COMPUTE + roof.memory_us / _CONV_MEMORY + _CONV_START_US)
 
 
+def _half_convolution_us(table: KernelTable, gpu: GpuSpec) -> Array:
+    """Take tensor cores where the GPU has them, else the CUDA cores."""
+    if has_tensor_cores(gpu):
+        return tensor_convolution_us(table, gpu)
+    return _convolution_us(table, gpu)
+
+
 ANCHORS: Mapping[str, Anchor] = MappingProxyType(
     {
         "roofline": _roofline_us,
         "analytical": analytical_duration_us,
         "convolution": _convolution_us,
+        "half_convolution": _half_convolution_us,
         "attainable": attainable_us,
         "tensor": tensor_core_us,
         "fused_attention": fused_attention_us,
+        "recurrent": recurrent_us,
+        "recurrent_rising": slowly_rising_us,
+        "decode": decode_us,
     }
 )
 """By the name that a bundle's model states. A new anchor is a function and a line here."""

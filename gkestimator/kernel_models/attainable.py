@@ -14,16 +14,16 @@ import numpy as np
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
-from gkestimator.kernel_models.analytical import KERNEL_LATENCY_US
 from gkestimator.kernel_models.launch import memory_launch
-from gkestimator.kernel_models.roofline import MATRIX_FAMILIES, row_rates
+from gkestimator.kernel_models.roofline import KERNEL_LATENCY_US, MATRIX_FAMILIES, row_rates
+from gkestimator.kernel_models.row_issue import row_issue_us
 from gkestimator.kernel_models.sustained import (
     l2_bytes_per_s,
     library_generation,
     sustained_bytes_per_s,
     sustained_flops_per_s,
 )
-from gkestimator.kernel_models.tiles import pieces
+from gkestimator.kernel_models.tiles import PROLOGUE_K, TILE_RATE, pieces
 
 # Rows in work over L2 size from which re-reading a row starts to miss, and from which it always does. LayerNorm
 # moves 2 passes' worth of bytes on an A100 up to 0.7 of its L2 and 3 beyond it, softmax of wide rows 2 to 4; on
@@ -47,19 +47,7 @@ _TILES = {
     (Family.BMM, 3): ((128, 128),),
     (Family.LINEAR, 1): ((64, 64), (128, 32), (32, 128)),
 }
-# Rate of a tile relative to 128 x 128: each step of k loads rows + columns operands for rows x columns
-# multiply-adds, and smaller tiles hide less latency.
-_TILE_RATE = {
-    (128, 128): 1.0,
-    (128, 64): 0.95,
-    (64, 64): 0.85,
-    (128, 32): 0.75,
-    (32, 128): 0.75,
-    (64, 32): 0.6,
-    (32, 32): 0.45,
-}
 _SPLIT_K = 256.0  # least depth of a part when a grid smaller than the GPU is split along k
-_PROLOGUE_K = 16.0  # a tile's first loads and last stores cost about so many steps of k
 
 
 @frozen
@@ -105,7 +93,7 @@ def memory_us(table: KernelTable, gpu: GpuSpec) -> Array:
 
     Operands that fit into half of the L2 (whose other half is the far partition's copy, or other data) stay
     there between kernels; above the whole L2 nothing does. RMS normalisations also pay for what an SM handles
-    per clock.
+    per clock, layer normalisations for the instructions of a row.
     """
     columns = table.columns
     total = table.total_bytes
@@ -117,7 +105,8 @@ def memory_us(table: KernelTable, gpu: GpuSpec) -> Array:
     rms = np.array([v.startswith(("rms", "simplified")) for v in table.variant], dtype=bool)
     rms &= table.family == Family.LAYERNORM
     issued = total / (gpu.sms * _RMS_BYTES_PER_CLOCK_AND_SM * gpu.boost_clock_mhz * 1e6)
-    return np.asarray(np.where(rms, np.maximum(seconds, issued), seconds) * 1e6)
+    waited = np.where(rms, np.maximum(seconds, issued), seconds) * 1e6
+    return np.asarray(np.maximum(waited, row_issue_us(table, gpu)))
 
 
 def compute_us(table: KernelTable, gpu: GpuSpec) -> Array:
@@ -144,8 +133,8 @@ def tile_slowdown(table: KernelTable, gpu: GpuSpec) -> Array:
             if family == Family.BMM:
                 parts = np.ones_like(parts)
             waves = pieces(tiles * parts, gpu.sms)
-            steps = waves * (pieces(k, parts) + _PROLOGUE_K)
-            cost = steps * rows * cols / _TILE_RATE[rows, cols]
+            steps = waves * (pieces(k, parts) + PROLOGUE_K)
+            cost = steps * rows * cols / TILE_RATE[rows, cols]
             best[mask] = np.minimum(best, cost)[mask]
     slowdown = np.maximum(1.0, best * gpu.sms / (batch * m * n * k))
     return np.where(np.isnan(table.columns["gemm_m"]), 1.0, slowdown)

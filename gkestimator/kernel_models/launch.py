@@ -16,6 +16,8 @@ import numpy as np
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.kernel_models.features.decode import decode_blocks
+from gkestimator.kernel_models.recurrent import repeated_bytes
 from gkestimator.kernel_models.tiles import pieces
 
 ArrayPair: TypeAlias = "tuple[Array, Array]"
@@ -30,6 +32,7 @@ LONG_BLOCKS = (
     Family.CONV,
     Family.CONV_TRANSPOSE,
     Family.ATTENTION,
+    Family.DECODE,
     Family.RNN,
     Family.FFT,
     Family.SORT,
@@ -49,6 +52,7 @@ _REGISTERS = {
     Family.CONV: 122,
     Family.CONV_TRANSPOSE: 122,
     Family.ATTENTION: 168,
+    Family.DECODE: 168,
     Family.RNN: 122,
     Family.DEPTHWISE: 32,
     Family.SOFTMAX: 32,
@@ -192,6 +196,7 @@ def matrix_tiles(table: KernelTable, gpu: GpuSpec) -> Tiling:
     grid smaller than the GPU is split along k, as the libraries do, while every part keeps at least 256 of k.
     """
     batch, m, n, k = table.gemm_sizes()
+    batch = np.where(table.family == Family.RNN, 1.0, batch)  # its steps run one after the other
     count = len(table)
     best = np.full(count, np.inf)
     grid = np.ones(count)
@@ -252,6 +257,9 @@ def launch_geometry(table: KernelTable, gpu: GpuSpec) -> Launch:
             shared[mask] = 2 * np.sqrt(tiling.outputs) * 8 * 4 * 2
         elif family == Family.ATTENTION:
             grid[mask], shared[mask] = _attention(table.take(mask), gpu)
+            threads[mask] = 128.0
+        elif family == Family.DECODE:
+            grid[mask] = decode_blocks(table.take(mask), gpu)
             threads[mask] = 128.0
         elif family == Family.SOFTMAX:
             blockwise = table.columns["cols"][mask] > 1024
@@ -373,17 +381,18 @@ def occupancy(
 
 
 def bandwidth_pct(table: KernelTable, launch: Launch, duration_us: Array, gpu: GpuSpec) -> ArrayPair:
-    """Return percent of the peak DRAM and L2 bandwidth, one entry per kernel, at most 100: compulsory traffic
-    over time."""
+    """Return percent of the peak DRAM and L2 bandwidth, one entry per kernel, at most 100: compulsory traffic, and
+    weights that recurrent steps read again, over time."""
     columns = table.columns
     total = table.total_bytes
+    again_from_dram, again_through_l2 = repeated_bytes(table, gpu)
     seconds = np.maximum(duration_us, 1e-3) * 1e-6
     # Tiles of a matrix product read their operands through L2 again and again: k x (tile rows + columns)
     # each, with square tiles of block threads x 64 outputs.
     k = np.nan_to_num(columns["gemm_k"], nan=0.0)
     side = np.sqrt(np.nan_to_num(launch.block_threads, nan=0.0) * 64)
     tiles = launch.grid_blocks * k * 2 * side * columns["element_bytes"]
-    through_l2 = np.maximum(total, np.nan_to_num(tiles, nan=0.0))
+    through_l2 = np.maximum(total + again_through_l2, np.nan_to_num(tiles, nan=0.0))
     l2_peak = gpu.sms * _L2_BYTES_PER_CLOCK_AND_SM * gpu.boost_clock_mhz * 1e6
-    dram = np.minimum(100.0, 100 * total / seconds / gpu.dram_bytes_per_s)
+    dram = np.minimum(100.0, 100 * (total + again_from_dram) / seconds / gpu.dram_bytes_per_s)
     return dram, np.minimum(100.0, 100 * through_l2 / seconds / l2_peak)

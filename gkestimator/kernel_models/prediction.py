@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
+
+import numpy as np
 
 from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.launch import Launch
+from gkestimator.kernel_models.power import KernelPower
 
 
 @frozen
@@ -62,7 +66,8 @@ class KernelPredictions:
     achieved occupancy in percent of maximum warps (active SMs only) · ``sm_util_pct``: SM utilisation ·
     ``dram_util_pct`` and ``l2_util_pct``: percent of the peak bandwidth · ``roofline_us``, ``compute_us``,
     ``memory_us``: the roofline and its two sides, which say what bounds the kernel ·
-    ``detail``: what a measured GPU adds, else None.
+    ``least_us``: what no kernel is faster than (None: not calculated) ·
+    ``detail``: what a measured GPU adds, else None · ``power``: None where no kernel's power is known on the GPU.
     """
 
     duration_us: Array
@@ -82,6 +87,8 @@ class KernelPredictions:
     compute_us: Array
     memory_us: Array
     detail: KernelDetail | None = None
+    power: KernelPower | None = None
+    least_us: Array | None = None
 
     @property
     def launch(self) -> Launch:
@@ -99,7 +106,7 @@ class KernelPredictions:
         def taken(column: Any) -> Any:
             if column is None:
                 return None
-            if isinstance(column, KernelDetail):
+            if isinstance(column, KernelDetail | KernelPower):
                 return column.take(rows)
             return column[rows]
 
@@ -121,3 +128,24 @@ class KernelEstimator(Protocol):
     def predict(self, table: KernelTable, gpu: GpuSpec, *, sm_share_pct: float = 100.0) -> KernelPredictions:
         """Predict every kernel of ``table`` on ``gpu`` confined to ``sm_share_pct`` percent of its SMs."""
         ...
+
+
+def at_least(predictions: KernelPredictions, floor_us: Array) -> KernelPredictions:
+    """Return ``predictions`` with no duration below ``floor_us``; what is raised keeps the width of its interval.
+
+    Durations that were measured under the same runtime (``detail``) stay as they are.
+    """
+    duration = predictions.duration_us
+    known = predictions.detail
+    if known is not None:
+        floor_us = np.where(known.source == "measured", 0.0, floor_us)
+    ratio = np.divide(floor_us, duration, out=np.ones_like(duration), where=duration > 0)
+    if not (ratio > 1).any():
+        return predictions
+    stretch = np.maximum(ratio, 1.0)
+    return replace(
+        predictions,
+        duration_us=duration * stretch,
+        low_us=predictions.low_us * stretch,
+        high_us=predictions.high_us * stretch,
+    )

@@ -15,24 +15,39 @@ from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.hardware.gpus import GpuSpec
 
+KERNEL_LATENCY_US = 1.5
+"""What a kernel costs on the GPU beyond its traffic: launch by the front end, block scheduling, draining.
+Whole convolution networks on a V100 fit with bytes / (0.87 bandwidth) + 1.5 us per memory-bound kernel, and
+the shortest kernels of serving traces last 1 to 2.5 us on A100 and H100."""
+
 MATRIX_FAMILIES = frozenset(
-    {Family.LINEAR, Family.BMM, Family.CONV, Family.CONV_TRANSPOSE, Family.ATTENTION, Family.RNN}
+    {
+        Family.LINEAR,
+        Family.BMM,
+        Family.CONV,
+        Family.CONV_TRANSPOSE,
+        Family.ATTENTION,
+        Family.DECODE,
+        Family.RNN,
+    }
 )
 """Families whose inner loop is a matrix product, so that tensor cores bound them where the precision has
 any."""
 
+WEIGHT_ONLY = (Precision.W8A16, Precision.W4A16)
+"""Precisions in which only the weights have few bits: the arithmetic is that of half precision."""
+
 # A precision that the hardware lacks is calculated in another one: half and 8-bit floats and integers are
 # widened to FP32, TF32 is an Ampere format and runs as FP32 before it.
 _FALLBACK = {"tf32": "fp32", "fp16": "fp32", "bf16": "fp32", "fp8": "fp16", "int8": "fp32"}
+_FALLBACK |= dict.fromkeys(WEIGHT_ONLY, "fp16")
 # GeForce and inference chips: one FP64 unit per 32 FP32 lanes (CUDA C programming guide).
 _FP64_OF_FP32 = 1 / 32
 
-# Bytes that one resident thread keeps in flight and the loaded DRAM latency, for the bandwidth that few SMs
-# can draw (Little's law). 8 bytes lie between a scalar and a vectorised FP32 load; 600 ns is what a Volta to
-# Hopper DRAM read takes under load. On a V100 about two fifths of the SMs then saturate the memory, as
-# thread-block-limited streaming kernels show.
-_IN_FLIGHT_BYTES_PER_THREAD = 8
-_LOADED_LATENCY_S = 600e-9
+DRAWN_BYTES_PER_S = 8 / 600e-9
+"""Bandwidth that one resident thread draws, by Little's law: the bytes that it keeps in flight over the loaded DRAM
+latency. 8 bytes lie between a scalar and a vectorised FP32 load; 600 ns is what a Volta to Hopper DRAM read takes under
+load. On a V100 about two fifths of the SMs then saturate the memory, as thread-block-limited streaming kernels show."""
 
 
 @frozen
@@ -55,7 +70,8 @@ class Roofline:
 def peak_rate(gpu: GpuSpec, precision: str, *, matrix: bool) -> float:
     """Return the peak FLOP/s of ``precision`` on ``gpu``: its matrix units if ``matrix``, else the CUDA cores.
 
-    A precision that the GPU lacks takes the rate of the wider one it is calculated in.
+    A precision that the GPU lacks takes the rate of the wider one it is calculated in. Raises UsageError for one that
+    it has at an unknown rate.
     """
     rates = gpu.vector_flops_per_s
     if matrix:
@@ -64,6 +80,8 @@ def peak_rate(gpu: GpuSpec, precision: str, *, matrix: bool) -> float:
     while name is not None:
         if name in rates:
             return float(rates[name])
+        if matrix:
+            gpu.refuse_unknown_peak(name)
         if name == Precision.FP64 and "fp32" in rates:
             return float(rates["fp32"]) * _FP64_OF_FP32
         name = _FALLBACK.get(name)
@@ -111,7 +129,7 @@ def confined(gpu: GpuSpec, sm_share_pct: float) -> GpuSpec:
         return gpu
     sms = max(1, math.floor(gpu.sms * sm_share_pct / 100 + 1e-9))
     fraction = sms / gpu.sms
-    drawn = sms * gpu.warps_per_sm * 32 * _IN_FLIGHT_BYTES_PER_THREAD / _LOADED_LATENCY_S
+    drawn = sms * gpu.warps_per_sm * 32 * DRAWN_BYTES_PER_S
     return replace(
         gpu,
         sms=sms,

@@ -41,13 +41,14 @@ _VOLTAGE_FLOOR = 0.65
 
 # Share of the nominal bandwidth that streaming kernels sustain. HBM2 and later from Volta on: V100 0.91, A100
 # 0.89 (NeuSight's elementwise rows). GDDR: T4 0.74 and P4 0.75 with ECC in the memory itself (NeuSight), A40
-# 0.82 with it (Vidur's additions), RTX PRO 6000 0.92 without (aiconfigurator's thin products). In-band ECC takes
-# a sixteenth of the bytes, so without it older parts reach 16/15 of theirs. Pascal's HBM2: 510 of 732 GB/s (Jia
-# et al., arXiv:1903.07486, table 3.1), also stated in the P100's files.
+# 0.82 with it (Vidur's additions), RTX PRO 6000 0.92 without (aiconfigurator's thin products), RTX 3090 0.94
+# (timm's development networks, benchmarks/layouts.py). In-band ECC takes a sixteenth of the bytes, so without
+# it older parts reach 16/15 of theirs. Pascal's HBM2: 510 of 732 GB/s (Jia et al., arXiv:1903.07486, table
+# 3.1), also stated in the P100's files.
 _HBM = 0.90
 _HBM_PASCAL = 0.70
-_GDDR_ECC, _GDDR_PLAIN = (0.75, 0.82), (0.80, 0.90)  # up to Turing, from Ampere on
-_HBM_CHIPS = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0), (10, 3)})
+_GDDR_ECC, _GDDR_PLAIN = (0.75, 0.82), (0.80, 0.94)  # up to Turing, from Ampere on
+HBM_CHIPS = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0), (10, 3)})
 _ECC_IN_BAND = 0.95  # of the memory is visible at most where ECC bits (a sixteenth) live in it
 
 L2_BYTES_PER_CLOCK_AND_SM = 20.0
@@ -149,12 +150,19 @@ def sustained_bytes_per_s(gpu: GpuSpec) -> float:
 
 def _streaming_share(gpu: GpuSpec) -> float:
     capability = tuple(gpu.compute_capability)
-    if capability in _HBM_CHIPS:
+    if capability in HBM_CHIPS:
         if capability == (6, 0):
             return _HBM_PASCAL
         return _HBM
-    ecc = gpu.memory_visible_bytes < _ECC_IN_BAND * gpu.memory_bytes
-    return (_GDDR_ECC if ecc else _GDDR_PLAIN)[capability >= (8, 0)]
+    protected, plain = _GDDR_ECC[capability >= (8, 0)], _GDDR_PLAIN[capability >= (8, 0)]
+    visible = gpu.memory_visible_bytes
+    if (
+        visible is None
+    ):  # whether ECC bits live in the memory is not known: the middle is at most 5 % off either way
+        return (protected + plain) / 2
+    if visible < _ECC_IN_BAND * gpu.memory_bytes:
+        return protected
+    return plain
 
 
 def l2_bytes_per_s(gpu: GpuSpec) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,21 @@ Winograd F(4x4, 3x3) as 36 products of transformed tiles. fused: Winograd F(2x2,
 block covers ``images x rows x columns`` output tiles of 2 x 2 and 32 filters. fft: products per frequency of
 32 x 32 transforms."""
 
+TILE_RATE = MappingProxyType(
+    {
+        (128, 128): 1.0,
+        (128, 64): 0.95,
+        (64, 64): 0.85,
+        (128, 32): 0.75,
+        (32, 128): 0.75,
+        (64, 32): 0.6,
+        (32, 32): 0.45,
+    }
+)
+"""Rate of a tile (rows, columns) of single-precision products relative to 128 x 128: each step of k loads rows +
+columns operands for rows x columns multiply-adds, and smaller tiles hide less latency."""
+PROLOGUE_K = 16.0
+"""A tile's first loads and last stores cost about so many steps of k."""
 _FUSED_FILTERS = 32
 _FFT_FREQUENCIES = 32 * 17  # of a real 32 x 32 transform
 

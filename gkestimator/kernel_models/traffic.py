@@ -45,10 +45,18 @@ def softmax_misses(table: KernelTable, gpu: GpuSpec) -> Array:
     return np.where(wide, np.clip(missed, 0.0, 1.0), 0.0)
 
 
+def broadcast_misses(table: KernelTable, gpu: GpuSpec) -> Array:
+    """Return the share of the repeated reads of broadcast operands that go to DRAM, in [0, 1] per row of ``table``:
+    none while what is touched between two of them fills less than 0.4 of the L2, all beyond 1.2 of it."""
+    filled = table.columns["again_window"] / gpu.l2_bytes
+    return np.asarray(np.clip((filled - _FROM_L2) / _OVER_L2, 0.0, 1.0))
+
+
 def least_traffic_us(table: KernelTable, gpu: GpuSpec) -> Array:
     """Return the least microseconds per kernel that its traffic takes, repeated reads included: 0.9 of what streaming
     kernels would need for it; 0 for kernels that read their operands once."""
-    missed = softmax_misses(table, gpu)
-    size = table.total_bytes + 2 * missed * table.columns["read_bytes"]
+    again = 2 * softmax_misses(table, gpu) * table.columns["read_bytes"]
+    again = again + broadcast_misses(table, gpu) * table.columns["again_bytes"]
+    size = table.total_bytes + again
     reached = streaming_fraction(gpu) * gpu.dram_bytes_per_s
-    return np.where(missed > 0, _LEAST * size / reached * 1e6, 0.0)
+    return np.where(again > 0, _LEAST * size / reached * 1e6, 0.0)

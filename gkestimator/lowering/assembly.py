@@ -59,7 +59,15 @@ def lower_each(
     graphs = []
     for option in options:
         # What decides about groups and element types; the precisions only decide about kernels.
-        shared = (option.runtime, option.dtype, option.half, option.attention)
+        shared = (
+            option.runtime,
+            option.dtype,
+            option.half,
+            option.attention,
+            option.amp_norms,
+            option.layout,
+            option.graph_level,
+        )
         before = made.get(shared)
         if before is None:
             groups = None
@@ -224,6 +232,10 @@ class _Lowering:
                 )
             )
         warnings = list(graph.warnings)
+        if options.layout != "nchw":
+            warnings.append(
+                f"layout {options.layout}: images and the weights of convolutions are stored so (channels_last)"
+            )
         unfolded = calls.notes.get("batchnorm_unfolded", 0)
         if unfolded:
             warnings.append(

@@ -14,6 +14,7 @@ from gkestimator.core.kernels import Family, Kernel
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
+from gkestimator.lowering.storage import copies_after_casts
 from gkestimator.lowering.torch_layouts import Layouts, Values, folded_batchnorm, folded_bias
 from gkestimator.operators.builders import batchnorm_kernel, elementwise_kernel, tensors_of
 from gkestimator.operators.convolution import conv_kernels, conv_shape, in_channels_last
@@ -23,7 +24,7 @@ from gkestimator.operators.registry import Kernels, Lowered, LoweringOptions
 
 Aliases: TypeAlias = "tuple[tuple[int, int], ...]"
 
-_CONVOLUTIONS = frozenset({Family.CONV, Family.DEPTHWISE})
+_JOINS_IMAGES = frozenset({"Concat", "Pad"})
 
 # What wiring needs to know of a call besides its aliases; bits of a token.
 LAUNCHES = 1
@@ -173,13 +174,17 @@ class _Lister:
         self._unfolds = runtime.unfolds_batchnorm and options.unfold_batchnorm
         self._runtime = runtime.operators_as
         self._calls = Calls()
-        self._layouts = Layouts()
+        self._layouts = Layouts(channels_last_weights=options.layout == "nhwc")
+        self._channels_last = runtime.eager and options.layout == "nhwc"
         self._by_signature: dict[int, Lowered] = {}
         self._unfolded: dict[tuple[int, bool], Unfolded] = {}
 
     def run(self, graph: OperatorGraph, matches: Sequence[Match]) -> Calls:
         covered = {index for match in matches for index in match.covered}
         groups = {match.position: match for match in matches}
+        if self._channels_last:
+            for value in graph.inputs:
+                self._layouts.store_channels_last(value)
         for index, op in enumerate(graph.operators):
             if index in covered:
                 if index in groups:
@@ -257,9 +262,9 @@ class _Lister:
                 draft.kernels = (moved,)
                 draft.host_calls = 1
                 draft.aliases = ()
-        elif layouts.strided(draft.inputs):
+        elif layouts.strided(draft.inputs) or (self._channels_last and draft.inputs):
             self._copy_strided(draft)
-        if draft.op_type == "Attention" and _main_family(draft.kernels) is Family.ATTENTION:
+        if draft.op_type == "Attention" and _main_family(draft.kernels) in (Family.ATTENTION, Family.DECODE):
             layouts.attention_result(draft.outputs[0])
         if draft.aliases and traits.sequence:
             for out_index, in_index in draft.aliases:
@@ -272,15 +277,15 @@ class _Lister:
         copied = self._calls.copied
         kernels = draft.kernels
         family = _main_family(kernels)
-        copies = layouts.copies(family, draft.inputs)
-        if family in _CONVOLUTIONS and layouts.channels_last(draft.inputs[0]):
+        copies = copies_after_casts(layouts.copies(family, draft.inputs), kernels)
+        if layouts.runs_in_channels_last(family, draft.inputs[0]):
             copied.add(id(kernels))
             kernels = interned(in_channels_last(kernels))
         if copies:
             copied.add(id(kernels))
             head = draft.head
-            if isinstance(head, Match) and head.op_type == "Linear" and len(copies) == len(kernels) == 1:
-                kernels = _bias_apart(kernels[0], head.operator)
+            if isinstance(head, Match) and head.op_type == "Linear" and len(copies) == 1:
+                kernels = (*kernels[:-1], *_bias_apart(kernels[-1], head.operator))
                 draft.host_calls += 1
             kernels = (*copies, *kernels)
             draft.host_calls += len(copies)
@@ -288,7 +293,10 @@ class _Lister:
             copied.add(id(kernels))
             kernels = interned((gather_kernel(draft.op, "index_select_scattered"),))
         draft.kernels = kernels
-        layouts.result(family, draft.traits.keeps_layout, draft.inputs, draft.outputs)
+        if draft.op_type in _JOINS_IMAGES and not draft.op.domain:
+            layouts.image_result(draft.inputs, draft.outputs[0])
+        else:
+            layouts.result(family, draft.traits.keeps_layout, draft.inputs, draft.outputs)
 
     def _add_unfolded(self, op: Operator) -> None:
         """Add a convolution, then its BatchNorm: the runtime's own order before the exporter folded them."""
@@ -302,9 +310,14 @@ class _Lister:
         host_calls = 1
         if len(kernels) > 1:
             host_calls += _casts(kernels)
-        if self._layouts.strided((source,)):
-            copies = self._layouts.copies(Family.CONV, (source,))
-            self._layouts.result(Family.CONV, False, op.inputs, op.outputs)
+        layouts = self._layouts
+        if self._channels_last or layouts.strided((source,)):
+            copies = copies_after_casts(layouts.copies(Family.CONV, (source,)), kernels)
+            layouts.result(Family.CONV, False, op.inputs, op.outputs)
+            if layouts.runs_in_channels_last(Family.CONV, source):
+                calls.copied.add(id(kernels))
+                kernels = interned(in_channels_last(kernels))
+                (norm,) = interned(in_channels_last((norm,)))
             if copies:
                 calls.copied.add(id(kernels))
                 kernels = (*copies, *kernels)

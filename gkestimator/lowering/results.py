@@ -19,7 +19,17 @@ from gkestimator.core.kernels import ConvShape, Family, GemmShape, Kernel
 from gkestimator.operators.records import rule_location
 from gkestimator.operators.registry import Lowered
 
-_COUNTS = ("flops", "read_bytes", "write_bytes", "weight_bytes", "rows", "cols", "inputs", "workspace_bytes")
+_COUNTS = (
+    "flops",
+    "read_bytes",
+    "write_bytes",
+    "weight_bytes",
+    "rows",
+    "cols",
+    "inputs",
+    "workspace_bytes",
+    "sequences",
+)
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "name": str,
     "family": Family,

@@ -1,6 +1,7 @@
 """Element types in memory under a dtype option: what ``fp16``, ``bf16`` and ``amp`` do to a float32 file.
 
-``fp16`` and ``bf16`` store every float32 tensor, weights too, in half precision. ``amp`` (autocast) keeps
+``fp16`` and ``bf16`` store every float32 tensor, weights too, in half precision; ``fp8``, ``w8a16`` and ``w4a16``
+do so, but for the weights of linear layers (:mod:`gkestimator.operators.narrow`). ``amp`` (autocast) keeps
 weights in
 float32 and lets each operator decide: matrix work and convolutions give half precision, normalisation,
 softmax and
@@ -18,10 +19,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from gkestimator.core.dtypes import DType
+from gkestimator.core.errors import UsageError
 from gkestimator.core.graph import Operator, OperatorGraph, Sequence, Tensor, Value
+from gkestimator.lowering.patterns.view import GraphView
 from gkestimator.operators.builders import tensors_of
+from gkestimator.operators.narrow import NARROW_FORMATS, narrow_shape
 from gkestimator.operators.records import traits_of
-from gkestimator.operators.registry import LoweringOptions, half_type
+from gkestimator.operators.registry import HALF_WORDS, Kernels, LoweringOptions, half_type
 
 
 def stored_graph(
@@ -32,11 +36,77 @@ def stored_graph(
     ``groups`` are the operators that stand for fused groups, by the index of the last operator they replace: under
     ``amp`` they say what their results are.
     """
-    if options.dtype in ("fp16", "bf16"):
+    if options.dtype in NARROW_FORMATS:
+        return _narrowed(_Rewriter(half_type(options)).halve(graph), options.dtype)
+    if options.dtype in HALF_WORDS:
         return _Rewriter(half_type(options)).halve(graph)
     if options.dtype == "amp":
-        return _Rewriter(half_type(options)).autocast(graph, groups or {})
+        rewriter = _Rewriter(half_type(options), norms=options.amp_norms)
+        return rewriter.autocast(graph, groups or {})
     return graph
+
+
+def _narrowed(graph: OperatorGraph, word: str) -> OperatorGraph:
+    """Return ``graph`` with the weights of its linear layers in the format of ``word``.
+
+    A weight stays as it is where something else reads it as well (an embedding that is the last layer's weight too),
+    and where its product is an output of the graph. Raises UsageError where no weight is left.
+    """
+    narrow = NARROW_FORMATS[word]
+    last = {value.name for value in graph.outputs}
+    shapes: dict[str, tuple[int, int] | None] = {}
+    for op in graph.operators:
+        gives_output = any(value is not None and value.name in last for value in op.outputs)
+        for place, tensor in enumerate(op.inputs):
+            if not isinstance(tensor, Tensor) or not tensor.is_weight:
+                continue
+            shape = None
+            if place == 1 and not gives_output and tensor.nbytes == graph.weights.get(tensor.storage):
+                shape = narrow_shape(op, tensor)
+            shapes[tensor.storage] = shape if shapes.get(tensor.storage, shape) == shape else None
+    chosen = {storage: shape for storage, shape in shapes.items() if shape is not None}
+    if not chosen:
+        raise UsageError(
+            f"{graph.name}: dtype {word} needs linear layers (MatMul or Gemm by a weight whose sizes 16 divides, and "
+            f"that is not the model's last layer), found none; use fp16 or bf16"
+        )
+    weights = dict(graph.weights)
+    operators = []
+    for op in graph.operators:
+        weight = op.inputs[1] if len(op.inputs) > 1 else None
+        if isinstance(weight, Tensor) and weight.is_weight and weight.storage in chosen:
+            stored = replace(weight, dtype=narrow.weights)
+            scales = narrow.scale_tensor(stored, *chosen[weight.storage])
+            weights[weight.storage] = stored.nbytes + scales.nbytes
+            op = replace(op, inputs=(op.inputs[0], stored, *op.inputs[2:]), signature=None)
+        operators.append(op)
+    return replace(graph, operators=tuple(operators), weights=weights)
+
+
+def _image_norms(graph: OperatorGraph) -> frozenset[str]:
+    """Return the names of the layer normalisations over the channels of images: between two permutations."""
+    view = GraphView.of(graph)
+    names = set()
+    for index in view.by_key.get(("", "LayerNormalization"), ()):
+        before = view.made_by(view.operand(index, 0), "Transpose")
+        after = view.optional_reader(view.result(index), "Transpose")
+        if before is not None and after is not None:
+            names.add(view.name(index))
+    return frozenset(names)
+
+
+def _added_in_place(graph: OperatorGraph) -> frozenset[str]:
+    """Return the names of the additions that models run in place, on their first operand, before an activation."""
+    view = GraphView.of(graph)
+    names = set()
+    for index, op in enumerate(graph.operators):
+        activation = traits_of(op.key).in_place_before
+        if not activation or not isinstance(op.inputs[0], Tensor):
+            continue
+        result = view.result(index)
+        if op.inputs[0].shape == result.shape and view.optional_reader(result, activation) is not None:
+            names.add(op.name)
+    return frozenset(names)
 
 
 def _values(values: Iterable[Value | None]) -> tuple[Value, ...]:
@@ -44,8 +114,11 @@ def _values(values: Iterable[Value | None]) -> tuple[Value, ...]:
 
 
 class _Rewriter:
-    def __init__(self, half: DType) -> None:
+    def __init__(self, half: DType, *, norms: str = "fp32") -> None:
         self._half = half
+        self._norms = norms
+        self._image_norms: frozenset[str] = frozenset()
+        self._in_place: frozenset[str] = frozenset()
         self._tensors: dict[str, Tensor] = {}  # name -> tensor with the element type it is stored in
 
     def halve(self, graph: OperatorGraph) -> OperatorGraph:
@@ -69,6 +142,9 @@ class _Rewriter:
 
     def autocast(self, graph: OperatorGraph, groups: Mapping[int, Operator]) -> OperatorGraph:
         """Return ``graph`` with the types that each operator, or fused group, gives its results."""
+        if self._norms == "images":
+            self._image_norms = _image_norms(graph)
+        self._in_place = _added_in_place(graph)
         operators = [self._autocast(op, groups.get(index)) for index, op in enumerate(graph.operators)]
         outputs = _values(map(self._known, graph.outputs))
         return replace(graph, operators=tuple(operators), outputs=outputs)
@@ -112,12 +188,25 @@ class _Rewriter:
         if group is not None:
             call = group
             reads = tuple(map(self._known, group.inputs))
-        if self._gives_half(traits_of(call.key).autocast, reads):
+        autocast = traits_of(call.key).autocast
+        if autocast == "norm":
+            autocast = self._norm_type(call)
+        elif op.name in self._in_place:
+            autocast = "first"  # a tensor that is changed in place keeps its type
+        if self._gives_half(autocast, reads):
             outputs = tuple(map(self._halved, op.outputs))
         elif inputs == op.inputs:
             return op
         # Equal operators may get different types by what lies before them.
         return replace(op, inputs=inputs, outputs=outputs, signature=None)
+
+    def _norm_type(self, call: Operator) -> str:
+        """Return what the option ``amp_norms`` says of a normalisation: ``half`` or ``fp32``."""
+        if self._norms != "images":
+            return self._norms
+        if call.op_type == "GroupNormalization" or call.name in self._image_norms:
+            return "half"
+        return "fp32"
 
     def _gives_half(self, autocast: str, inputs: tuple[Value | None, ...]) -> bool:
         if autocast == "half":
@@ -135,3 +224,28 @@ class _Rewriter:
             elif tensor.dtype is DType.FLOAT and tensor.shape and tensor.elements > 1:
                 return False
         return half
+
+
+def copies_after_casts(copies: Kernels, kernels: Kernels) -> Kernels:
+    """Return ``copies`` of operands in the types that the casts among ``kernels`` give those operands.
+
+    autocast converts at the call and keeps the strides, so what the call then has to make contiguous is the result of
+    the conversion.
+    """
+    given = {kernel.rows: kernel for kernel in kernels if kernel.variant == "cast"}
+    converted = []
+    for copy in copies:
+        cast = given.get(copy.rows)
+        if cast is not None:
+            narrowed = cast.element_bytes / copy.element_bytes
+            copy = replace(
+                copy,
+                precision=cast.precision,
+                element_bytes=cast.element_bytes,
+                cols=max(1, round(copy.cols / narrowed)),
+                read_bytes=round(copy.read_bytes * narrowed),
+                write_bytes=round(copy.write_bytes * narrowed),
+                weight_bytes=round(copy.weight_bytes * narrowed),
+            )
+        converted.append(copy)
+    return tuple(converted)

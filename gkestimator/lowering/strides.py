@@ -71,14 +71,28 @@ def _lies_in_order(shape: Shape, strides: Strides, order: Sequence[int]) -> bool
     return is_contiguous(sizes, steps)
 
 
-def dense_order(shape: Shape, strides: Strides) -> Shape | None:
-    """Return the permutation that sorts the dimensions from outermost to innermost, or None when there are gaps or
-    overlaps.
+def outer_to_inner(strides: Strides) -> Shape:
+    """Return the dimensions from the outermost to the innermost: the order in which an elementwise result is stored,
+    with or without gaps in its operand (aten/src/ATen/TensorIterator.cpp, ``reorder_dimensions``).
     """
-    order = tuple(sorted(range(len(shape)), key=lambda i: (-strides[i], i)))
-    if not _lies_in_order(shape, strides, order):
-        return None
-    return order
+    return tuple(sorted(range(len(strides)), key=lambda i: (-strides[i], i)))
+
+
+def suggests_channels_last(shape: Shape, strides: Strides) -> bool:
+    """Return True for images that torch handles in NHWC: stored so, or a part of such an image, with gaps.
+
+    (``is_channels_last_strides_2d`` of c10/core/MemoryFormat.h.)
+    """
+    if len(shape) != 4:
+        return channels_last(shape, strides)
+    least = 0
+    for dim in (1, 3, 2, 0):
+        if shape[dim] == 0 or strides[dim] < least or strides[1] == 0:
+            return False
+        if dim == 0 and least == strides[1]:
+            return False  # one pixel and one channel: either layout, taken as NCHW
+        least = strides[dim] * max(1, shape[dim])
+    return True
 
 
 @lru_cache(maxsize=65_536)

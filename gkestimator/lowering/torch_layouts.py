@@ -21,6 +21,7 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.lowering import strides as st
+from gkestimator.lowering.sectors import fetched_per_byte
 from gkestimator.operators.builders import int_of, ints_of, operator_axis, optional_input, optional_output
 from gkestimator.operators.records import traits_of
 from gkestimator.operators.registry import Shape, element_precision
@@ -36,15 +37,16 @@ _NEEDS_CONTIGUOUS = frozenset(
     {
         Family.LAYERNORM,
         Family.SOFTMAX,
-        Family.BATCHNORM,
         Family.RNN,
         Family.FFT,
         Family.SORT,
         Family.SCAN,
-        Family.RESAMPLE,
     }
 )
-_NEEDS_IMAGE = frozenset({Family.CONV, Family.DEPTHWISE, Family.CONV_TRANSPOSE, Family.POOLING})
+_CONVOLUTIONS = frozenset({Family.CONV, Family.DEPTHWISE, Family.CONV_TRANSPOSE})
+# They take images in either layout and write the same one; an image with gaps is copied first.
+_NEEDS_IMAGE = _CONVOLUTIONS | {Family.POOLING, Family.BATCHNORM, Family.RESAMPLE}
+IMAGE_DIMENSIONS = 4  # torch.channels_last is of these alone
 _SMALL_INDEX, _MOST_DIMENSIONS = 16, 3  # of index_select's special cases
 
 
@@ -86,9 +88,9 @@ def _rewritten(op: Operator) -> bool:
 
 
 @lru_cache(maxsize=65_536)
-def contiguous_copy(dtype: DType, shape: Shape, stored: int, weight: bool) -> Kernel:
+def contiguous_copy(dtype: DType, shape: Shape, stored: int, weight: bool, fetched: int = 1) -> Kernel:
     """Return the kernel of ``Tensor.contiguous()``, which reads the ``stored`` distinct elements behind the view,
-    writes them all.
+    writes them all. ``fetched``: bytes that come from L2 for each that is read.
     """
     elements = math.prod(shape)
     read = dtype.nbytes(min(stored, elements))
@@ -106,6 +108,7 @@ def contiguous_copy(dtype: DType, shape: Shape, stored: int, weight: bool) -> Ke
         write_bytes=dtype.nbytes(elements),
         weight_bytes=weight_bytes,
         rows=elements,
+        cols=fetched,
         element_bytes=dtype.bits / 8,
     )
 
@@ -170,10 +173,15 @@ _VIEWS = {
 
 
 class Layouts:
-    """Hold the strides of the tensors that are not contiguous, by name."""
+    """Hold the strides of the tensors that are not contiguous, by name.
 
-    def __init__(self) -> None:
+    ``channels_last_weights``: the program stores the weights of convolutions in NHWC, so that every convolution
+    calculates in NHWC, whatever its image is (aten/src/ATen/native/ConvUtils.h, ``cudnn_conv_suggest_memory_format``).
+    """
+
+    def __init__(self, *, channels_last_weights: bool = False) -> None:
         self.strides: dict[str, st.Strides] = {}
+        self._channels_last_weights = channels_last_weights
 
     def of(self, tensor: Tensor) -> st.Strides:
         """Return the strides of ``tensor``."""
@@ -205,14 +213,23 @@ class Layouts:
             return False
         return st.channels_last(value.shape, self.strides[value.name])
 
-    def copy_of(self, tensor: Tensor) -> Kernel:
-        """Return the kernel that makes ``tensor`` contiguous."""
+    def store_channels_last(self, value: Value | None) -> None:
+        """Let the image ``value`` lie in NHWC, as ``Tensor.to(memory_format=torch.channels_last)`` does."""
+        if isinstance(value, Tensor) and len(value.shape) == IMAGE_DIMENSIONS:
+            self._dense(value, (0, 2, 3, 1))
+
+    def copy_of(self, tensor: Tensor, *, channels_last: bool = False) -> Kernel:
+        """Return the kernel that makes ``tensor`` contiguous, or an image in NHWC."""
         strides = self.of(tensor)
         stored = 1
         for size, stride in zip(tensor.shape, strides, strict=True):
             if stride != 0:
                 stored *= size
-        return contiguous_copy(tensor.dtype, tensor.shape, stored, tensor.is_weight)
+        dims = tuple(range(len(tensor.shape)))
+        if channels_last:
+            dims = (0, *dims[2:], 1)
+        fetched = fetched_per_byte(tensor.shape, strides, max(1, tensor.dtype.bits // 8), dims)
+        return contiguous_copy(tensor.dtype, tensor.shape, stored, tensor.is_weight, fetched)
 
     def view(self, op: Operator) -> Kernel | None:
         """Follow a view operator; the copy kernel where it cannot stay a view."""
@@ -240,17 +257,29 @@ class Layouts:
         """Return the ``contiguous`` copies that a kernel of ``family`` needs of its strided operands."""
         kernels = []
         for index, value in enumerate(values):
-            if not isinstance(value, Tensor) or value.name not in self.strides:
+            if not isinstance(value, Tensor):
                 continue
-            if not self._accepts(family, index, value):
+            if index == 0 and self.runs_in_channels_last(family, value):
+                if not st.channels_last(value.shape, self.of(value)):
+                    kernels.append(self.copy_of(value, channels_last=True))
+            elif value.name in self.strides and not self._accepts(family, index, value):
                 kernels.append(self.copy_of(value))
         return tuple(kernels)
+
+    def runs_in_channels_last(self, family: Family, image: Value | None) -> bool:
+        """Return True when an operator of ``family`` reads ``image`` in NHWC and writes its result so."""
+        if family not in _NEEDS_IMAGE or not isinstance(image, Tensor):
+            return False
+        if self._channels_last_weights and family in _CONVOLUTIONS and len(image.shape) == IMAGE_DIMENSIONS:
+            return True
+        strides = self.strides.get(image.name)
+        return strides is not None and st.suggests_channels_last(image.shape, strides)
 
     def _accepts(self, family: Family, index: int, tensor: Tensor) -> bool:
         shape = tensor.shape
         strides = self.strides[tensor.name]
         if family in _NEEDS_IMAGE:
-            return index > 0 or st.channels_last(shape, strides)
+            return index > 0
         if family in _NEEDS_CONTIGUOUS:
             return index > 0
         if family is Family.LINEAR:
@@ -266,7 +295,7 @@ class Layouts:
             *batches, rows, columns = shape
             seen = st.view(shape, strides, (math.prod(batches), rows, columns))
             return seen is not None and 1 in seen[-2:]
-        if family is Family.ATTENTION:
+        if family in (Family.ATTENTION, Family.DECODE):
             return strides[-1] == 1
         return True
 
@@ -310,12 +339,17 @@ class Layouts:
                 if isinstance(value, Tensor) and value.shape == result.shape and not value.is_weight:
                     self._follow(value, result)
                     break
-        elif family in _NEEDS_IMAGE and isinstance(values[0], Tensor):
-            source = values[0]
-            strides = self.strides.get(source.name)
-            if strides is not None and st.channels_last(source.shape, strides):
-                order = (0, *range(2, len(result.shape)), 1)
-                self._dense(result, order)
+        elif family in _NEEDS_IMAGE and self.runs_in_channels_last(family, values[0]):
+            self._dense(result, (0, *range(2, len(result.shape)), 1))
+
+    def image_result(self, values: Values, result: Value | None) -> None:
+        """Set the layout of a concatenation or padding: NHWC where that is the layout of every operand."""
+        images = [
+            value for value in values if isinstance(value, Tensor) and len(value.shape) == IMAGE_DIMENSIONS
+        ]
+        agree = all(st.suggests_channels_last(image.shape, self.of(image)) for image in images)
+        if images and agree:
+            self.store_channels_last(result)
 
     def attention_result(self, result: Value | None) -> None:
         """Set the layout of what the fused kernels write: (batch, sequence, heads, size) and return it with heads
@@ -328,9 +362,7 @@ class Layouts:
         strides = self.strides.get(leading.name)
         if strides is None:
             return
-        order = st.dense_order(leading.shape, strides)
-        if order is not None:
-            self._dense(result, order)
+        self._dense(result, st.outer_to_inner(strides))
 
     def _dense(self, result: Tensor, order: Shape) -> None:
         inner = st.contiguous(tuple(result.shape[i] for i in order))

@@ -54,6 +54,10 @@ class Allocator(ABC):
         twin._used = self._used.copy()
         return twin
 
+    def load(self, nbytes: int) -> None:
+        """Take ``nbytes`` for a weight, which stays."""
+        self.allocate(nbytes)
+
     def keep(self) -> None:
         """Let what is in use now stay for good: it cannot be released any more, and copies do not carry it."""
         self._used.clear()
@@ -146,17 +150,18 @@ class ArenaAllocator(Allocator):
     """Replay ONNX Runtime's BFC arena with the CUDA provider's defaults.
 
     Sizes round to ``block_rounding``. A new region is the current region size (``initial_chunk`` at first), doubled
-    until it holds the request; the region size doubles after each extension that did not already grow it, up to 1 GiB
-    (``max_power_of_two_extend_bytes``). A chunk is split when it is at least twice the request or leaves at least
-    ``dead_limit``.
+    until it holds the request; the region size doubles after each extension that did not already grow it, up to
+    ``growth_limit``
+    (``max_power_of_two_extend_bytes``): a larger one, which some request grew, serves one more region and falls back.
+    A chunk is split when it is at least twice the request or leaves at least ``dead_limit``. Weights are reserved:
+    they take their own size from the driver and leave the regions alone.
     """
-
-    MAX_GROWTH = 1 << 30
 
     def __init__(self, figures: Mapping[str, int]) -> None:
         super().__init__(figures["block_rounding"], sys.maxsize)  # one pool
         self._region_bytes = figures["initial_chunk"]
         self._dead_limit = figures["dead_limit"]
+        self._growth_limit = figures["growth_limit"]
 
     def segment_bytes(self, size: int) -> int:
         grown = False
@@ -165,8 +170,13 @@ class ArenaAllocator(Allocator):
             grown = True
         segment = self._region_bytes
         if not grown:
-            self._region_bytes = min(self._region_bytes * 2, max(self.MAX_GROWTH, self._region_bytes))
+            self._region_bytes = min(self._region_bytes * 2, self._growth_limit)
         return segment
+
+    def load(self, nbytes: int) -> None:
+        size = -(-nbytes // self._rounding) * self._rounding
+        self.reserved_bytes += size
+        self.allocated_bytes += size
 
     def splits(self, block_bytes: int, size: int, pool: int) -> bool:
         return block_bytes >= 2 * size or block_bytes - size >= self._dead_limit

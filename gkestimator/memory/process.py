@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from gkestimator.core.errors import UsageError
 from gkestimator.core.kernels import KernelGraph
 from gkestimator.memory.allocators import Allocator, make_allocator
+from gkestimator.memory.planning import planned_bytes, planned_requests
 from gkestimator.memory.trace import AllocationTrace, trace_of
 
 # From the second inference on, a torch script's new input is made while its name still holds the previous one. Later
@@ -34,16 +35,39 @@ class Process:
         if self._overlap:
             self._library = library
         self._inputs: list[int] = []  # handles of the previous inference's
+        self._seen: set[AllocationTrace] = set()
 
     def infer(self, trace: AllocationTrace, times: int = 1) -> None:
         """Replay ``trace`` ``times`` times. Where a script holds the inputs, new ones are made before the previous ones
         are let go of; outputs are handed on (copied to the host) before the next inference.
         """
         for _ in range(times):
-            self.go_on(trace, [], 0)
+            if self._overlap or trace not in self._seen:
+                self.go_on(trace, [], 0)
+            else:
+                self._infer_planned(trace)
+
+    def _infer_planned(self, trace: AllocationTrace) -> None:
+        """Replay ``trace`` where its shapes are known: one buffer holds the intermediates (ONNX Runtime)."""
+        arena = self.arena
+        planned = planned_requests(trace)
+        self._let_go()
+        buffer = arena.allocate(planned_bytes(trace))
+        handles: list[int] = []
+        for event in trace.events:
+            if event >= 0:
+                request = 0 if len(handles) in planned else event
+                handles.append(arena.allocate(request))
+            else:
+                arena.release(handles[~event])
+        arena.release(buffer)
+        for request in trace.left:
+            arena.release(handles[request])
+        self._inputs = handles[: trace.inputs]
 
     def go_on(self, trace: AllocationTrace, handles: list[int], start: int) -> None:
         """Replay ``trace`` from event ``start`` on; ``handles`` are those of the requests before."""
+        self._seen.add(trace)
         arena = self.arena
         inputs = trace.inputs
         if not self._overlap:
@@ -109,7 +133,7 @@ def cumulative_reserved(
         for name, nbytes in graph.weights.items():
             if loaded.get(name) != nbytes:
                 loaded[name] = nbytes
-                arena.allocate(nbytes)
+                arena.load(nbytes)
         trace = trace_of(graph)
         if not serves and trace.product is not None:
             beside = library_workspace_bytes

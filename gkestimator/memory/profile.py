@@ -121,6 +121,6 @@ class MemoryReplay:
         if loaded is None:
             loaded = self._loaded[weights] = make_allocator(self._allocator, self._figures)
             for nbytes in weights:
-                loaded.allocate(nbytes)
+                loaded.load(nbytes)
             loaded.keep()
         return loaded.copy()

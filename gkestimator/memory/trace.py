@@ -20,6 +20,7 @@ class AllocationTrace:
     workspace exists and from then on. ``events``: a request's bytes; ``~n`` gives back request n.
     The library workspace is requested before event ``product``, the first matrix product (None: there is none).
     The first ``inputs`` requests are the inputs; ``left`` are the other requests that no event gives back: outputs.
+    ``scratch`` are those that live for one step alone.
     """
 
     weights: tuple[int, ...]
@@ -31,6 +32,7 @@ class AllocationTrace:
     largest_moved: int
     inputs: int
     left: tuple[int, ...]
+    scratch: tuple[int, ...]
 
 
 @frozen
@@ -102,6 +104,7 @@ def trace_of(graph: KernelGraph) -> AllocationTrace:
     # Repeated operators share their kernels: a tuple's id names it while the graph holds it.
     known: dict[int, tuple[int, int, bool]] = {}
     alive: set[int] = set()
+    scratches = []
     for step, births, deaths in zip(graph.steps, liveness.births, liveness.deaths, strict=True):
         kernels = step.kernels
         counted = known.get(id(kernels))
@@ -115,6 +118,7 @@ def trace_of(graph: KernelGraph) -> AllocationTrace:
         at = made
         if scratch:
             events.append(scratch)
+            scratches.append(made)
             made += 1
         for place in births:
             nbytes = step.writes[place][1]
@@ -148,6 +152,7 @@ def trace_of(graph: KernelGraph) -> AllocationTrace:
         largest_moved=largest,
         inputs=len(graph.inputs),
         left=tuple(sorted(alive)),
+        scratch=tuple(scratches),
     )
 
 

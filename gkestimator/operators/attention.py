@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor
-from gkestimator.core.kernels import Family, GemmShape, Kernel
-from gkestimator.core.records import frozen
+from gkestimator.core.kernels import Family, Kernel
 from gkestimator.operators.builders import (
     SOFTMAX_FLOPS,
     copy_kernel,
     distinct,
-    elementwise_kernel,
     fill_kernel,
-    gemm_kernel,
     input_at,
     int_of,
     memory_kernel,
@@ -24,13 +21,14 @@ from gkestimator.operators.builders import (
     output_at,
     present_inputs,
     scratch,
-    softmax_kernel,
     tensor_inputs,
     tensor_outputs,
     total_bytes,
     weight_bytes,
 )
 from gkestimator.operators.checks import int_attribute, optional_tensor, tensor
+from gkestimator.operators.composed_attention import AttentionShape, composed_attention, composed_by_call
+from gkestimator.operators.decode import DecodeWork, decode_kernel, few_queries
 from gkestimator.operators.matmul import autocast_kernels
 from gkestimator.operators.registry import (
     MS,
@@ -105,34 +103,10 @@ def attention_types(ctx: ShapeContext) -> Outputs:
     return outputs[: ctx.outputs]
 
 
-@frozen
-class AttentionShape:
-    """Hold the sizes of one scaled dot-product attention; ``kv_heads`` < ``heads`` is grouped-query attention."""
-
-    batch: int
-    heads: int
-    kv_heads: int
-    q_len: int
-    kv_len: int
-    qk_dim: int
-    v_dim: int
-
-    @property
-    def scores(self) -> int:
-        """Return the elements of the score matrix."""
-        return self.batch * self.heads * self.q_len * self.kv_len
-
-    @property
-    def seen_scores(self) -> int:
-        """Return those on and below the diagonal that ends in the last query's last key."""
-        rows = min(self.q_len, self.kv_len)
-        seen = rows * (self.kv_len - rows) + rows * (rows + 1) // 2
-        return self.batch * self.heads * seen
-
-    @property
-    def first_product(self) -> GemmShape:
-        """Return the product of queries and keys."""
-        return GemmShape(batch=self.batch * self.heads, m=self.q_len, n=self.kv_len, k=self.qk_dim)
+COMPOSED = "gkestimator_composed"
+"""Attribute of an Attention that torch's call composes itself, because its fused kernels do not take the operands."""
+COPIES_KEYS = "gkestimator_copies_keys"
+"""Attribute of an Attention whose keys lie transposed in memory, so that the caller makes them contiguous."""
 
 
 def attention_kernels(
@@ -146,16 +120,20 @@ def attention_kernels(
     softcap: bool = False,
     causal: bool = False,
     name: str = "attention",
+    window: int = 0,
 ) -> Kernels:
     """Return attention as one fused kernel, or composed (``options.attention == "eager"``).
+
+    A fused kernel of few queries on many keys is one of decoding (:func:`decode_kernel`); ``window`` is how many of the
+    last keys it sees, 0 for all.
 
     FLOPs: 2 x scores x (qk_dim + v_dim) for the two products, and per score 1 (scale) + 5 (softmax) + 1 (mask, if
     any) + 3 (divide, tanh, multiply of a soft cap). The definition computes every score, also masked ones; torch's
     fused kernels skip the blocks above the diagonal when told that attention is ``causal``.
     """
     casts, operands = autocast_kernels(distinct(qkv), options)
-    if options.attention != "fused":
-        composed = _composed_attention(shape, operands, result, options, extra_reads[:1], masked, softcap)
+    if options.attention == "eager":
+        composed = composed_attention(shape, operands, result, options, extra_reads[:1], masked, softcap)
         return (*casts, *composed)
     dtype = operands[0].dtype
     per_score = 1 + SOFTMAX_FLOPS + masked + 3 * softcap
@@ -168,6 +146,9 @@ def attention_kernels(
         if name == "attention" and extra_reads:
             variant = "masked"
     reads = distinct((*operands, *extra_reads))
+    if few_queries(shape) and name == "attention":
+        work = DecodeWork(per_score=per_score, window=window, uncut=variant == "masked")
+        return (*casts, decode_kernel(shape, work, operands, extra_reads, result, options))
     kernel = Kernel(
         name="attention" if variant == "attention" else f"attention.{variant}",
         family=Family.ATTENTION,
@@ -182,38 +163,14 @@ def attention_kernels(
         element_bytes=result.dtype.bits / 8,
         inputs=len(reads),
         gemm=shape.first_product,
+        sequences=shape.batch,
     )
     return (*casts, kernel)
 
 
-def _composed_attention(
-    shape: AttentionShape,
-    operands: Sequence[Tensor],
-    result: Tensor,
-    options: LoweringOptions,
-    mask: Sequence[Tensor],
-    masked: bool,
-    softcap: bool,
-) -> Kernels:
-    """Return the product of queries and keys, scale, soft cap, mask, softmax and the product with the values."""
-    dtype = operands[0].dtype
-    size = (shape.batch, shape.heads, shape.q_len, shape.kv_len)
-    scores = scratch(result, "scores", size, dtype)
-    wide = scratch(result, "probabilities", size, DType.FLOAT if options.dtype == "amp" else dtype)
-    steps = ["mul"]
-    if softcap:
-        steps += ["div", "tanh", "mul"]
-    queries_and_keys = operands[: max(1, len(operands) - 1)]
-    kernels = [gemm_kernel(shape.first_product, queries_and_keys, (scores,), options)]
-    for step in steps:
-        kernels.append(elementwise_kernel(step, (scores,), (scores,), flops_per_element=1))
-    if masked:
-        kernels.append(elementwise_kernel("add", (scores, *mask), (scores,), flops_per_element=1))
-    kernels.append(softmax_kernel("softmax", scores, wide, -1))
-    casts, probabilities = autocast_kernels((wide,), options)
-    second = GemmShape(batch=shape.batch * shape.heads, m=shape.q_len, n=shape.v_dim, k=shape.kv_len)
-    product = gemm_kernel(second, (*probabilities, operands[-1]), (result,), options)
-    return (*kernels, *casts, product)
+def _calls(kernels: Sequence[Kernel], options: LoweringOptions) -> int:
+    """Return the framework calls of an attention: one where it is fused, else one a kernel."""
+    return len(kernels) if options.attention == "eager" else 1
 
 
 def attention_shape(op: Operator, past: Tensor | None = None) -> AttentionShape:
@@ -241,6 +198,8 @@ def attention_shape(op: Operator, past: Tensor | None = None) -> AttentionShape:
 def _split_heads(op: Operator, tensor: Tensor, heads: int) -> tuple[int, int, int, int]:
     """Return (batch, heads, length, size) of Q, K or V."""
     shape = tensor.shape
+    if len(shape) > 4:
+        return math.prod(shape[:-3]), shape[-3], shape[-2], shape[-1]
     if len(shape) == 4:
         return shape[0], shape[1], shape[2], shape[3]
     if len(shape) == 3 and heads > 0:
@@ -264,6 +223,12 @@ def attention(op: Operator, options: LoweringOptions) -> Lowered:
     causal = bool(int_of(op, "is_causal", 0))
     cap = op.attributes.get("softcap", 0.0)
     kernels = [*key_copies, *value_copies]
+    if int_of(op, COMPOSED, 0):
+        kernels += composed_by_call(shape, (input_at(op, 0), keys, values), output_at(op), options, extra)
+        return launched(*kernels, calls=len(kernels))
+    if int_of(op, COPIES_KEYS, 0):
+        turned = scratch(keys, "contiguous", keys.shape)
+        kernels.append(copy_kernel("contiguous", (keys,), (turned,)))
     kernels += attention_kernels(
         shape,
         (input_at(op, 0), keys, values),
@@ -277,11 +242,7 @@ def attention(op: Operator, options: LoweringOptions) -> Lowered:
     scores = optional_output(op, 3)
     if scores is not None:
         kernels.append(fill_kernel(scores))
-    if options.attention == "fused":
-        calls = 1
-    else:
-        calls = len(kernels)
-    return launched(*kernels, calls=calls)
+    return launched(*kernels, calls=_calls(kernels, options))
 
 
 def _appended(op: Operator, index: int, past: Tensor | None, size: Shape) -> tuple[Tensor, list[Kernel]]:
@@ -314,11 +275,7 @@ def flex_attention(op: Operator, options: LoweringOptions) -> Lowered:
     qkv = [input_at(op, index) for index in range(3)]
     changed = op.attributes.get("score_mod") is not None or op.attributes.get("prob_mod") is not None
     kernels = attention_kernels(attention_shape(op), qkv, output_at(op), options, masked=changed, name="flex")
-    if options.attention == "fused":
-        calls = 1
-    else:
-        calls = len(kernels)
-    return launched(*kernels, calls=calls)
+    return launched(*kernels, calls=_calls(kernels, options))
 
 
 @shape_rule("LinearAttention")

@@ -10,7 +10,9 @@ implicit GEMM does. Sizes are elements; ``*_bytes`` are bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.errors import ShapeError
@@ -198,9 +200,41 @@ def elementwise_kernel(
 ) -> Kernel:
     """Return one result element per thread: rows = output elements."""
     elements = max((t.elements for t in writes), default=0)
-    return memory_kernel(
+    kernel = memory_kernel(
         Family.ELEMENTWISE, variant, reads, writes, flops=flops_per_element * elements, rows=elements
     )
+    if len(reads) < 2 or len(writes) != 1:
+        return kernel
+    again, window = read_again(distinct(reads), writes[0])
+    if not again:
+        return kernel
+    return replace(kernel, again_bytes=again, again_window=window)
+
+
+def read_again(operands: Sequence[Tensor], result: Tensor) -> tuple[int, int]:
+    """Return the bytes of broadcast operands that are read beyond once, and those touched between two readings.
+
+    A mask (T, T) on scores (N, H, T, T) is read N x H times, with a part of the scores and of the result in between.
+    An operand that is repeated along its innermost dimensions alone stays in registers or L1.
+    """
+    full = result.shape
+    total = 0
+    window = 0
+    touched = result.nbytes + total_bytes(t for t in operands if t.shape == full)
+    for operand in operands:
+        shape = (1,) * (len(full) - len(operand.shape)) + operand.shape
+        passes = 1
+        inner = 0
+        for dim, size in enumerate(full):
+            if shape[dim] == 1 < size and math.prod(shape[dim + 1 :]) > 1:
+                passes *= size
+                inner = dim + 1
+        if passes == 1 or len(shape) != len(full):
+            continue
+        total += (passes - 1) * operand.nbytes
+        block = operand.nbytes // max(1, math.prod(shape[:inner]))
+        window = max(window, block + touched // math.prod(full[:inner]))
+    return total, window
 
 
 def fill_kernel(result: Tensor) -> Kernel:

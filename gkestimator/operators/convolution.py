@@ -44,7 +44,12 @@ from gkestimator.operators.registry import (
 
 _TENSOR_CORES = frozenset({Precision.TF32, Precision.FP16, Precision.BF16})
 _WINOGRAD_CHANNELS = 128  # below, cuDNN prefers other algorithms (RECIPE, part two, memory)
-_CONVERSIONS = frozenset({"nchw_to_nhwc", "nhwc_to_nchw"})
+_APART_IN_NHWC = {
+    "conv": "channels_last",
+    "batch_norm": "batch_norm.channels_last",
+    "max_pool": "max_pool.channels_last",
+    "average_pool": "average_pool.channels_last",
+}
 
 
 @shape_rule("Conv")
@@ -226,9 +231,9 @@ def conv_kernels(
 ) -> Kernels:
     """Return a convolution as the runtimes launch it.
 
-    Casts under autocast; on tensor cores, for kernels larger than 1x1, grouped ones too, the NCHW to NHWC
-    conversions around it (cuDNN's ``nchwToNhwc``); the bias as a kernel of its own (torch adds it after cuDNN, ONNX
-    Runtime calls cudnnAddTensor) unless ``fused_bias``.
+    Casts under autocast; the convolution, in which an image in NCHW is brought into NHWC and back where tensor cores
+    need it (:mod:`gkestimator.kernel_models.features.tensor_convolutions`); the bias as a kernel of its own (torch
+    adds it after cuDNN, ONNX Runtime calls cudnnAddTensor) unless ``fused_bias``.
     """
     separate = bias is not None and not fused_bias
     reads = (source, weight, *(() if separate or bias is None else (bias,)), *extra_reads)
@@ -248,16 +253,8 @@ def conv_kernels(
         epilogue_flops=epilogue,
     )
     kernels = [*casts]
-    convert = (
-        main.precision in _TENSOR_CORES
-        and main.family is Family.CONV
-        and shape.kernel_h * shape.kernel_w > 1
-        and not channels_last
-    )
-    if convert:
-        kernels.append(_layout_kernel("nchw_to_nhwc", reads[0]))
-        kernels.append(main)
-        kernels.append(_layout_kernel("nhwc_to_nchw", result))
+    if channels_last:
+        kernels += in_channels_last((main,))
     else:
         kernels.append(main)
     if separate and bias is not None:
@@ -266,20 +263,14 @@ def conv_kernels(
 
 
 def in_channels_last(kernels: Kernels) -> Kernels:
-    """Return ``kernels`` of a convolution whose image lies in NHWC: no conversions, and cuDNN's depthwise kernel
-    for it.
-    """
-    return tuple(
-        replace(k, variant="channels_last", name=f"{k.name}.channels_last")
-        if k.family is Family.DEPTHWISE
-        else k
-        for k in kernels
-        if k.variant not in _CONVERSIONS
-    )
-
-
-def _layout_kernel(variant: str, tensor: Tensor) -> Kernel:
-    return memory_kernel(Family.COPY, variant, (tensor,), (tensor,), flops=0, rows=tensor.elements)
+    """Return ``kernels`` of an operator on images as the library has them where the image lies in NHWC."""
+    changed = []
+    for kernel in kernels:
+        if kernel.variant in _APART_IN_NHWC:
+            variant = _APART_IN_NHWC[kernel.variant]
+            kernel = replace(kernel, variant=variant, name=f"{kernel.name}.channels_last")
+        changed.append(kernel)
+    return tuple(changed)
 
 
 @lowering_rule("Conv", kind="convolution", autocast="half", feeds_in_place=True)

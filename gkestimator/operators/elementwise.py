@@ -7,12 +7,12 @@ none. An operand that broadcasts is read once at its own size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ShapeError
-from gkestimator.core.graph import Operator
-from gkestimator.core.kernels import Kernel
+from gkestimator.core.graph import Operator, Tensor
+from gkestimator.core.kernels import INDEXED, Kernel
 from gkestimator.operators.builders import (
     elementwise_kernel,
     input_at,
@@ -226,8 +226,28 @@ def elementwise(op: Operator, options: LoweringOptions) -> Lowered:
     """Return one kernel over the result's elements."""
     variant, flops, _ = FLOPS[op.op_type]
     result = output_at(op)
-    kernel = elementwise_kernel(variant, tensor_inputs(op), (result,), flops_per_element=flops)
+    operands = tensor_inputs(op)
+    if options.runtime == "onnxruntime":
+        variant += _indexing(operands, result)
+    kernel = elementwise_kernel(variant, operands, (result,), flops_per_element=flops)
     return launched(kernel)
+
+
+def _indexing(operands: Sequence[Tensor], result: Tensor) -> str:
+    """Return the ending of the variant that says by how many dimensions ONNX Runtime's kernel divides each index.
+
+    Nothing broadcasts but one element: none. A right operand with one dimension beside ones, as a bias has: two, what
+    lies before and behind it. Any other: all of the result (``BinaryElementwiseBroadcastPrepare`` of its CUDA
+    provider).
+    """
+    broadcasting = [x for x in operands if x.elements not in (1, result.elements)]
+    if not broadcasting:
+        return ""
+    wide = [n for n in broadcasting[0].shape if n != 1]
+    on_the_right = broadcasting == [operands[-1]] and operands[0].shape == result.shape
+    if on_the_right and len(wide) == 1:
+        return f"{INDEXED}2"
+    return f"{INDEXED}{len(result.shape)}"
 
 
 @lowering_rule("Softsign", kind="elementwise", in_place=("onnxruntime",))

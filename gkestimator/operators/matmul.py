@@ -26,6 +26,7 @@ from gkestimator.operators.builders import (
     tensor_inputs,
 )
 from gkestimator.operators.checks import all_tensors, broadcast, optional_tensor, tensor
+from gkestimator.operators.narrow import is_narrow, narrow_kernels
 from gkestimator.operators.registry import (
     MS,
     Kernels,
@@ -126,6 +127,8 @@ def matmul_kernels(
     """Return a product with its autocasts. An empty inner dimension leaves a fill with zeros."""
     if shape.k == 0:
         return (fill_kernel(result),)
+    if is_narrow(operands):
+        return narrow_kernels(shape, operands, result, options, epilogue_flops=epilogue_flops)
     casts, operands = autocast_kernels(operands, options)
     product = gemm_kernel(shape, operands, (result,), options, variant=variant, epilogue_flops=epilogue_flops)
     return (*casts, product)

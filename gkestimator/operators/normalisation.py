@@ -23,6 +23,7 @@ from gkestimator.operators.builders import (
     tensor_outputs,
 )
 from gkestimator.operators.checks import axis_attribute, int_attribute, optional_tensor, tensor
+from gkestimator.operators.matmul import autocast_kernels
 from gkestimator.operators.registry import (
     MS,
     Kernels,
@@ -59,6 +60,18 @@ def autocast_to_float(source: Tensor, options: LoweringOptions) -> tuple[Kernels
         name=f"{source.name}#float", dtype=DType.FLOAT, shape=source.shape, storage=f"{source.name}#float"
     )
     return (cast_kernel(source, DType.FLOAT),), wide
+
+
+def autocast_norm(source: Tensor, result: Tensor, options: LoweringOptions) -> tuple[Kernels, Tensor]:
+    """Return, under ``amp``, the cast of a normalisation's input to what it calculates in, and its result.
+
+    torch.autocast makes it float32. Applications that turn autocast off around their normalisations (Apex, timm's fast
+    norm) convert to half instead: the option ``amp_norms``, which has decided about the type of ``result``.
+    """
+    if result.dtype is DType.FLOAT:
+        return autocast_to_float(source, options)
+    casts, (converted,) = autocast_kernels((source,), options)
+    return casts, converted
 
 
 @lowering_rule("Softmax", "LogSoftmax", kind="softmax", autocast="fp32", in_place=("onnxruntime",))
@@ -126,7 +139,7 @@ def layernorm_kernels(
     """Return layer (``layer_norm``) or root-mean-square (``rms_norm``) normalisation from ``axis`` on, with
     autocast's cast.
     """
-    casts, source = autocast_to_float(source, options)
+    casts, source = autocast_norm(source, writes[0], options)
     rows, cols = normalised_extent(source.shape, axis)
     if variant == "rms_norm":
         per_element = RMSNORM_FLOPS
@@ -144,8 +157,8 @@ def layernorm_kernels(
     return (*casts, kernel)
 
 
-@lowering_rule("LayerNormalization", domain=MS, kind="layer_norm", autocast="fp32")
-@lowering_rule("LayerNormalization", "RMSNormalization", kind="layer_norm", autocast="fp32")
+@lowering_rule("LayerNormalization", domain=MS, kind="layer_norm", autocast="norm")
+@lowering_rule("LayerNormalization", "RMSNormalization", kind="layer_norm", autocast="norm")
 def layer_norm(op: Operator, options: LoweringOptions) -> Lowered:
     """Return one kernel over rows of all dimensions from ``axis`` on."""
     source = input_at(op, 0)
@@ -171,13 +184,13 @@ def per_channel_types(ctx: ShapeContext) -> Outputs:
     return [x]
 
 
-@lowering_rule("GroupNormalization", kind="group_norm", autocast="fp32")
+@lowering_rule("GroupNormalization", kind="group_norm", autocast="norm")
 @lowering_rule("InstanceNormalization", kind="group_norm")
 def group_norm(op: Operator, options: LoweringOptions) -> Lowered:
     """Return one kernel whose rows are (sample, group) pairs; instance normalisation has one channel per group."""
     source = input_at(op, 0)
     result = output_at(op)
-    casts, source = autocast_to_float(source, options)
+    casts, source = autocast_norm(source, result, options)
     batch = source.shape[0]
     channels = source.shape[1]
     groups = channels

@@ -17,7 +17,7 @@ OperatorKey: TypeAlias = "tuple[str, str]"
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])
 
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "autocast": ("widest", "first", "half", "fp32", "declared"),
+    "autocast": ("widest", "first", "half", "fp32", "norm", "declared"),
     "strides": ("", "reshape", "transpose", "expand", "slice", "select", "same"),
 }
 _ELEMENTS: Mapping[str, type] = {"host_inputs": int, "in_place": str, "view_in": str}
@@ -36,8 +36,9 @@ class OperatorTraits:
     ``in_place`` names the runtimes in which the result may take over the memory of its first operand (torch: models
     build this activation with ``inplace=True``). ``in_place_before`` names the activation before which models run
     it in place in torch (a shortcut's addition), and ``feeds_in_place`` says that models run what follows it in
-    place. ``autocast`` says what ``torch.autocast`` makes of its result: ``half``; ``fp32``; ``declared`` (the type
-    that the file says); ``widest`` (of its inputs) or ``first`` (of its first input alone). ``view_in`` names the
+    place. ``autocast`` says what ``torch.autocast`` makes of its result: ``half``; ``fp32``; ``norm`` (fp32 unless
+    the option ``amp_norms`` says half); ``declared`` (the type that the file says); ``widest`` (of its inputs) or
+    ``first`` (of its first input alone). ``view_in`` names the
     runtimes that answer it without a kernel. ``strides`` says how the strides of a view follow from its source's in
     torch; empty where it is never a view. ``keeps_layout``: the result lies in memory as the operand of its size.
     ``sequence``: it makes or takes sequences of tensors. ``quantised``: it makes or takes quantised activations.

@@ -86,12 +86,15 @@ class LoweringOptions:
     Hashable: lowerings are cached by it.
 
     ``runtime`` is ``torch`` or ``onnxruntime``; ``dtype`` the effective dtype word (``fp32``, ``tf32``, ``fp16``,
-    ``bf16``, ``amp``, ``int8``, ``auto`` is already resolved by the caller: ``matmul_precision`` and
-    ``conv_precision`` say what float32 matrix work and convolutions calculate in; ``int8`` is for files that hold
-    quantised operators). ``attention`` is ``fused`` or ``eager``. ``half`` is the half type that ``fp16``, ``bf16``
-    and ``amp`` store activations in, else None. ``unfold_batchnorm`` (torch): convolutions that an exporter folded
-    a BatchNorm into run it as a kernel of its own, as the author's model does; False where the model that runs is
-    folded as well.
+    ``bf16``, ``amp``, ``int8``, ``fp8``, ``w8a16``, ``w4a16``; ``auto`` is already resolved by the caller:
+    ``matmul_precision`` and ``conv_precision`` say what float32 matrix work and convolutions calculate in; ``int8`` is
+    for files that hold quantised operators). ``attention`` is ``auto``, ``fused`` or ``eager``. ``half`` is the half
+    type that all but ``fp32``, ``tf32`` and ``int8`` store activations in, else None. ``amp_norms`` is what
+    normalisations calculate in under ``amp``: ``fp32``, ``half``, or ``images`` (half over images, fp32 over tokens).
+    ``unfold_batchnorm`` (torch): convolutions that an exporter folded a BatchNorm into run it as a kernel of its own,
+    as the author's model does; False where the model that runs is folded as well. ``layout`` (torch) is ``nchw`` or
+    ``nhwc``: how the program stores images and the weights of convolutions. ``graph_level`` (onnxruntime):
+    ``extended``, or ``basic``, which fuses nothing that takes a kernel of ONNX Runtime's own.
     """
 
     runtime: str
@@ -99,8 +102,11 @@ class LoweringOptions:
     matmul_precision: Precision
     conv_precision: Precision
     half: Precision | None = None
-    attention: str = "fused"
+    attention: str = "auto"
+    amp_norms: str = "fp32"
     unfold_batchnorm: bool = True
+    graph_level: str = "extended"
+    layout: str = "nchw"
 
 
 @frozen
@@ -170,6 +176,9 @@ def lowering_rule(
     return register
 
 
+HALF_TYPES = frozenset({DType.FLOAT16, DType.BFLOAT16})
+HALF_WORDS = frozenset({"fp16", "bf16", "fp8", "w8a16", "w4a16"})
+"""Dtype words under which float32 tensors are stored in half precision."""
 _HALF = {Precision.FP16: DType.FLOAT16, Precision.BF16: DType.BFLOAT16}
 _ELEMENT = {
     DType.FLOAT16: Precision.FP16,
@@ -212,6 +221,6 @@ def matrix_precision(dtype: DType, options: LoweringOptions, *, convolution: boo
 
 def stored_bytes(tensor: Tensor, options: LoweringOptions) -> int:
     """Return bytes of ``tensor`` in memory under ``options``; exact for tensors of a rewritten graph too."""
-    if tensor.dtype is DType.FLOAT and options.dtype in ("fp16", "bf16"):
+    if tensor.dtype is DType.FLOAT and options.dtype in HALF_WORDS:
         return half_type(options).nbytes(tensor.elements)
     return tensor.nbytes

@@ -215,12 +215,15 @@ def _candidate(row: Requirement, spec: GpuSpec, column: str) -> Candidate | None
     )
 
 
-def _memory(row: Requirement, visible: int) -> tuple[int | None, float | None]:
-    """Return the memory of ``row`` in bytes and in percent of what is ``visible``; None: unknown."""
+def _memory(row: Requirement, visible: int | None) -> tuple[int | None, float | None]:
+    """Return the memory of ``row`` in bytes and in percent of what is ``visible`` (None: unknown, which leaves the one
+    unknown that follows from the other)."""
     size = row.mreq_bytes
     if size is None:
         size = row.reserved_bytes
     percent = row.mreq_pct
+    if visible is None:
+        return size, percent
     if percent is None and size is not None:
         percent = 100 * size / visible
     elif size is None and percent is not None:

@@ -62,6 +62,28 @@ class Requirement:
         _TIME,
         minimum=0,
     )
+    gpu_ms: float | None = column(
+        "ms",
+        "Time that the GPU needs for the kernels: the latency with an infinitely fast host. Never above `latency_ms`; "
+        "of a measured row the sum of its launches.",
+        _TIME,
+        minimum=0,
+    )
+    gpu_low_ms: float | None = column("ms", "Lower end of its 90 % interval.", _TIME, minimum=0)
+    gpu_high_ms: float | None = column(
+        "ms", "Upper end; null where unknown operators were let through.", _TIME, minimum=0
+    )
+    host_ms: float | None = column(
+        "ms",
+        "Time that the host needs to issue all calls. Never above `latency_ms`, which is at most `gpu_ms` + `host_ms` "
+        "(+ `copy_ms`). At both ends of the intervals the latency is no less than the GPU's and the host's.",
+        _TIME,
+        minimum=0,
+    )
+    host_low_ms: float | None = column("ms", "Lower end of its 90 % interval.", _TIME, minimum=0)
+    host_high_ms: float | None = column(
+        "ms", "Upper end; null where unknown operators were let through.", _TIME, minimum=0
+    )
     copy_ms: float | None = column("ms", "Moving inputs to and outputs from the GPU.", _TIME, minimum=0)
     host_overhead_us: float | None = column(
         "us", "Host time per framework call that was assumed.", _TIME, minimum=0
@@ -69,7 +91,9 @@ class Requirement:
     throughput_rps: float | None = column(
         "requests/s", "Samples per second: batch size / latency.", _TIME, minimum=0
     )
-    host_bound: bool | None = column("", "True: the host's launches, not the GPU, set the time.", _TIME)
+    host_bound: bool | None = column(
+        "", "What binds: True, the host (`host_ms` > `gpu_ms`); False, the GPU.", _TIME
+    )
 
     occupancy_max_pct: float | None = column(
         "%",
@@ -95,7 +119,20 @@ class Requirement:
     l2_util_mean_pct: float | None = column(
         "%", "L2 bandwidth used, of the peak, over the latency.", _COMPUTE, minimum=0
     )
-    power_w: float | None = column("W", "Mean board power during inference.", _COMPUTE, minimum=0)
+    power_w: float | None = column(
+        "W",
+        "Mean board power while inferences follow one another, host gaps included; null where no kernels near these "
+        "were measured (docs/power.md).",
+        _COMPUTE,
+        minimum=0,
+    )
+    power_low_w: float | None = column("W", "Lower end of its 90 % interval.", _COMPUTE, minimum=0)
+    power_high_w: float | None = column("W", "Upper end of its 90 % interval.", _COMPUTE, minimum=0)
+    energy_j: float | None = column(
+        "J", "Energy of one inference of the batch: `power_w` x `latency_ms`.", _COMPUTE, minimum=0
+    )
+    energy_low_j: float | None = column("J", "Lower end of its 90 % interval.", _COMPUTE, minimum=0)
+    energy_high_j: float | None = column("J", "Upper end of its 90 % interval.", _COMPUTE, minimum=0)
 
     mreq_bytes: int | None = column(
         "bytes", "GPU memory: weights + activations + workspace + allocator + context.", _MEMORY, minimum=0

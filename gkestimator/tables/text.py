@@ -1,11 +1,10 @@
-"""Show the requirement table and the kernel listing to people: the columns that fit 100 characters, their
-units.
-"""
+"""Show the requirement table and the kernel listing to people: the columns that fit a line, their units."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import Any, TypeAlias
 
 from gkestimator.tables.kernel_rows import KernelRow
 from gkestimator.tables.layout import (
@@ -19,13 +18,17 @@ from gkestimator.tables.layout import (
 from gkestimator.tables.requirement import Requirement, Requirements
 from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text, percent_text, whole_text
 
+_Shown: TypeAlias = tuple[str, str, Callable[[Any], str]]
+"""Heading, field of the rows, text of its values."""
+
+_TIMES: tuple[_Shown, ...] = (("GPU ms", "gpu_ms", number_text), ("host ms", "host_ms", number_text))
 _NUMBERS = (
-    ("per s", "throughput_rps", number_text),
     ("memory", "mreq_bytes", bytes_text),
-    ("mem %", "mreq_pct", percent_text),
     ("SM %", "sm_util_mean_pct", percent_text),
     ("known %", "coverage_pct", percent_text),
 )
+_POWER: tuple[_Shown, ...] = (("W", "power_w", number_text),)
+_WIDTH = 110
 _BOUND = {True: "host", False: "GPU", None: UNKNOWN}
 
 
@@ -34,7 +37,7 @@ def requirements_text(rows: Requirements) -> str:
     if not rows:
         return "no rows\n"
     shared, columns = _requirement_columns(rows)
-    lines = [*shared, "", *text_table(columns), *_footnotes(rows)]
+    lines = [*shared, "", *text_table(columns, limit=_WIDTH), *_footnotes(rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -51,7 +54,7 @@ def requirements_markdown(rows: Requirements) -> str:
 
 def _requirement_columns(rows: Requirements) -> tuple[list[str], list[TextColumn]]:
     """Return what all rows share, in words, and the columns that differ or matter."""
-    columns = [word_column("model", rows, "model", shrink=10), word_column("GPU", rows, "gpu", shrink=10)]
+    columns = [word_column("model", rows, "model", shrink=7), word_column("GPU", rows, "gpu", shrink=7)]
     shared = []
     for name in ("runtime", "dtype", "dims"):
         column = word_column(name, rows, name, shrink=10)
@@ -66,14 +69,22 @@ def _requirement_columns(rows: Requirements) -> tuple[list[str], list[TextColumn
         shared.append(f"SM share {shares[0]}")
     columns += number_columns(rows, [("batch", "batch_size", whole_text)])
     columns.append(TextColumn(heading="latency ms (90 %)", cells=[_latency(r) for r in rows]))
-    columns += number_columns(rows, _NUMBERS)
     bound = [_BOUND[r.host_bound] for r in rows]
-    columns.append(TextColumn(heading="bound", cells=bound, right=False))
+    columns += _known_columns(rows, _TIMES)
+    columns.append(TextColumn(heading="binds", cells=bound, right=False))
+    columns += _known_columns(rows, _POWER)
+    columns += number_columns(rows, _NUMBERS)
     marks = _warning_marks(rows)
     if any(marks):
         columns.append(TextColumn(heading="note", cells=marks, right=False))
     shared += _provenance(rows)
     return [printable(line) for line in _wrapped(shared)], columns
+
+
+def _known_columns(rows: Requirements, shown: Iterable[_Shown]) -> list[TextColumn]:
+    """Return those of the columns in which some row has a value: older tables and most GPUs lack some wholly."""
+    known = [column for column in shown if any(getattr(r, column[1]) is not None for r in rows)]
+    return number_columns(rows, known)
 
 
 def _provenance(rows: Requirements) -> Iterator[str]:

@@ -14,7 +14,17 @@ from gkestimator.core.kernels import ConvShape, Family, GemmShape, Kernel
 from gkestimator.core.records import NamedValues
 from gkestimator.tables import KernelMeasurement
 
-_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0}
+_BYTES = {
+    "fp64": 8.0,
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "fp16": 2.0,
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "w8a16": 2.0,
+    "w4a16": 2.0,
+}
 _VARIANT = {"gelu": "gelu", "layernormalization": "layer_norm", "rmsnormalization": "rms_norm"}
 # No dimension of a tensor is longer; products of larger ones would leave 64 bits.
 _MOST = 2**31

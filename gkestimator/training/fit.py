@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gkestimator.bundles.models import Chip, chip_of
+from gkestimator.bundles.models import Chip, chip_of, same_chip
 from gkestimator.core.errors import TableError
 from gkestimator.core.kernels import Array
 from gkestimator.core.records import Names, frozen
@@ -63,9 +63,16 @@ class StackFit:
 
 
 def chip_numbers(names: Array, gpus: GpuSpecs) -> Array:
-    """Return a number per row that boards of one chip (``chip_of``) share."""
-    chips: dict[Chip, int] = {}
-    number = {name: chips.setdefault(chip_of(gpus[name]), len(chips)) for name in sorted(set(names.tolist()))}
+    """Return a number per row that boards of one chip (``same_chip``) share."""
+    chips: list[Chip] = []
+    number = {}
+    for name in sorted(set(names.tolist())):
+        chip = chip_of(gpus[name])
+        equal = [place for place, other in enumerate(chips) if same_chip(other, chip, matrix=True)]
+        if not equal:
+            equal = [len(chips)]
+            chips.append(chip)
+        number[name] = equal[0]
     return np.array([number[name] for name in names.tolist()], dtype=np.int64)
 
 
@@ -147,9 +154,21 @@ def _bounds(plan: ModelPlan, data: FitProblem) -> tuple[float, float]:
     return float(data.y[order][low]), float(data.y[order][min(high, len(order) - 1)])
 
 
+def _rising(plan: ModelPlan, data: FitProblem) -> Array | None:
+    """Return the mask of the features along which the plan's members may only rise; None for no bound."""
+    if not plan.rising:
+        return None
+    for name in plan.rising:
+        if name not in data.names:
+            known = ", ".join(data.names)
+            raise TableError(f"regressor {plan.name}: feature {name!r} is to rise; expected one of {known}")
+    return np.isin(data.names, plan.rising)
+
+
 def fit_stack(plan: ModelPlan, data: FitProblem, *, seed: int, members: Names | None = None) -> StackFit:
     """Return the stack fitted on ``data``; ``members`` default to the plan's."""
     members = plan.members if members is None else members
+    rising = _rising(plan, data)
 
     def fit(name: str, rows: Array) -> Fitted:
         return fit_member(
@@ -160,6 +179,7 @@ def fit_stack(plan: ModelPlan, data: FitProblem, *, seed: int, members: Names | 
             seed=seed,
             estimators=plan.estimators.get(name, 0),
             loss=plan.loss,
+            rising=rising,
         )
 
     low, high = _bounds(plan, data)

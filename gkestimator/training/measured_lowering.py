@@ -21,6 +21,7 @@ _ARRANGEMENTS = frozenset(
     {
         Family.ATTENTION,
         Family.COPY,
+        Family.DECODE,
         Family.FFT,
         Family.GATHER,
         Family.POOLING,

@@ -88,9 +88,11 @@ def fit_gradient_boosting(x: Array, y: Array, w: Array, *, seed: int, estimators
     return from_gradient_boosting(model)
 
 
-def fit_xgboost(x: Array, y: Array, w: Array, *, seed: int, estimators: int, loss: str) -> Forest:
+def fit_xgboost(
+    x: Array, y: Array, w: Array, *, seed: int, estimators: int, loss: str, rising: Array | None = None
+) -> Forest:
     """Fit XGBoost: depth 6, rate 0.1, 70 % of rows, 60 % of features, minimum child weight 3, histograms;
-    squared or absolute errors.
+    squared or absolute errors. ``rising``: (features,) mask of those along which predictions may only rise.
     """
     import xgboost
 
@@ -107,12 +109,16 @@ def fit_xgboost(x: Array, y: Array, w: Array, *, seed: int, estimators: int, los
         "nthread": THREADS,
         "verbosity": 0,
     }
+    if rising is not None:
+        options["monotone_constraints"] = tuple(int(bound) for bound in rising)
     return from_xgboost(xgboost.train(options, matrix, num_boost_round=estimators))
 
 
-def fit_lightgbm(x: Array, y: Array, w: Array, *, seed: int, estimators: int, loss: str) -> Forest:
+def fit_lightgbm(
+    x: Array, y: Array, w: Array, *, seed: int, estimators: int, loss: str, rising: Array | None = None
+) -> Forest:
     """Fit LightGBM: at most 48 leaves and depth 6, rate 0.1, 70 % of rows, 60 % of features; squared or absolute
-    errors."""
+    errors; ``rising`` as :func:`fit_xgboost` has it."""
     import lightgbm
 
     options = {
@@ -130,6 +136,8 @@ def fit_lightgbm(x: Array, y: Array, w: Array, *, seed: int, estimators: int, lo
         "deterministic": True,
         "force_row_wise": True,
     }
+    if rising is not None:
+        options["monotone_constraints"] = [int(bound) for bound in rising]
     data = lightgbm.Dataset(x.astype(np.float64), y, weight=w)
     return from_lightgbm(lightgbm.train(options, data, num_boost_round=estimators))
 
@@ -152,14 +160,18 @@ def fit_member(
     seed: int,
     estimators: int,
     loss: str = "squared",
+    rising: Array | None = None,
 ) -> Fitted:
     """Fit member ``name`` of ``MEMBERS`` on float32 features, targets and row weights.
 
-    ``loss`` (``squared`` or ``absolute``) is what XGBoost and LightGBM minimise. UsageError if the member's
-    library is missing.
+    ``loss`` (``squared`` or ``absolute``) is what XGBoost and LightGBM minimise, ``rising`` (features,) along
+    which they may only rise; other members take no such mask. UsageError if the member's library is missing.
     """
+    bound = {}
+    if rising is not None:
+        bound["rising"] = rising
     try:
-        return FITTERS[name](x, y, w / w.mean(), seed=seed, estimators=estimators, loss=loss)
+        return FITTERS[name](x, y, w / w.mean(), seed=seed, estimators=estimators, loss=loss, **bound)
     except ImportError as e:
         raise UsageError(f"training {name} needs {e.name}: pip install 'gkestimator[train]'") from e
 

@@ -9,12 +9,15 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from gkestimator.bundles.models import WIDEST
 from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import Names, frozen
+from gkestimator.kernel_models.features.recurrent import SEEN_RISING, UNSEEN_RISING
 from gkestimator.kernel_models.regressors import MEMBERS
 
 _TREES = {"gradient_boosting": 100, "xgboost": 200, "lightgbm": 200}
 _MORE_TREES = {"xgboost": 300, "lightgbm": 300}  # where the library chooses kernels
+_MANY_TREES = {"xgboost": 450, "lightgbm": 450}  # where each library has several kernels and rules of its own
 _TREES_FOR_FEW_ROWS = {"gradient_boosting": 200, "lightgbm": 150}
 # Enough where bytes explain nearly all.
 _FEW_TREES = {"gradient_boosting": 80, "xgboost": 100, "lightgbm": 100}
@@ -22,7 +25,9 @@ _FEW_TREES = {"gradient_boosting": 80, "xgboost": 100, "lightgbm": 100}
 # left out (benchmarks/transfer.py).
 _HALF_WAY = 0.5
 _TRANSFER_TREES = {"xgboost": 100, "lightgbm": 100}
-_REDUCED = ("tf32", "fp16", "bf16", "fp8", "int8")
+RISING_MEMBERS = ("xgboost", "lightgbm")
+"""Members that can be bound to rise along a feature."""
+_WIDE = ("tf32", "fp16", "bf16")
 
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
@@ -42,7 +47,10 @@ class ModelPlan:
     / anchor) is relative to (``gkestimator.kernel_models.anchors.ANCHORS``). ``members``: those that may take
     part. ``loss``: what XGBoost and LightGBM minimise; ``absolute`` follows the typical row where a few
     stray. ``shrink`` multiplies the stack's weights: below 1 it holds estimates closer to the anchor than the
-    few chips in training suggest.
+    few chips in training suggest. ``rising``: features along which log(time / anchor) may only rise; XGBoost and
+    LightGBM alone can promise that. ``variants``: those that it trains on, and answers before others that cover them
+    do; none are all. ``widest`` limits the 90 % half-widths of log(time), where whole networks say more of their
+    kernels than the few chips whose kernels were measured alone.
     """
 
     name: str
@@ -57,22 +65,36 @@ class ModelPlan:
     members: Names = MEMBERS
     loss: Literal["squared", "absolute"] = "squared"
     shrink: float = 1.0
+    widest: float = WIDEST
+    rising: Names = ()
+    variants: Names = ()
+
+    def __post_init__(self) -> None:
+        if self.rising and not set(self.members) <= set(RISING_MEMBERS):
+            raise ValueError(f"plan {self.name}: only {', '.join(RISING_MEMBERS)} can be bound to rise")
+        if self.rising and self.loss != "squared":
+            raise ValueError(f"plan {self.name}: LightGBM is bound to rise by squared errors alone")
 
     def mask(self, table: KernelTable) -> Array:
         """Return the rows of ``table`` that this regressor trains on."""
         pairs = np.char.add(np.char.add(table.family.astype(str), "/"), table.precision.astype(str))
-        return np.isin(pairs, [f"{f}/{p}" for f, p in self.trains])
+        mine = np.isin(pairs, [f"{f}/{p}" for f, p in self.trains])
+        if self.variants:
+            mine &= np.isin(table.variant.astype(str), self.variants)
+        return np.asarray(mine)
+
+
+Plans: TypeAlias = "tuple[ModelPlan, ...]"
 
 
 def _pairs(family: str, precisions: Names) -> Pairs:
     return tuple((family, p) for p in precisions)
 
 
-_ON_TENSOR_CORES = _pairs("linear", ("fp16", "bf16", "int8"))
+_ON_TENSOR_CORES = _pairs("linear", ("fp16", "bf16"))
 _AS_ON_TENSOR_CORES = (
-    *_pairs("linear", ("tf32", "fp8")),
-    *_pairs("bmm", _REDUCED),
-    *_pairs("conv", _REDUCED),
+    *_pairs("linear", ("tf32",)),
+    *_pairs("bmm", _WIDE),
 )
 
 
@@ -100,7 +122,54 @@ def _unseen(
     )
 
 
-PLAN: tuple[ModelPlan, ...] = (
+_FP8 = {
+    "": ("scaled", "scaled.sglang.static"),
+    "_vllm": ("scaled.vllm",),
+    "_sglang": ("scaled.sglang",),
+    "_tensorrt_llm": ("scaled.tensorrt_llm",),
+    "_blocks": ("scaled.sglang.blocks", "scaled.tensorrt_llm.blocks"),
+}
+
+_INT8 = {"": ("scaled", "linear"), "_sglang": ("scaled.sglang",)}
+
+
+def _eighth(
+    name: str, precision: str, *, also: Names = (), kinds: Mapping[str, Names] | None = None
+) -> Plans:
+    """Return the regressors of products in 8 bits: one for GPUs that were not measured, and one for each of ``kinds``
+    (variants by the ending of its name) on those that were; the first also answers other variants."""
+    trains = _pairs("linear", (precision,))
+    covers = (*_pairs("linear", also), *_pairs("bmm", (precision, *also)), *_pairs("conv", (precision,)))
+    plans = []
+    for ending, variants in (kinds or {"": ()}).items():
+        seen = ModelPlan(
+            name=f"gemm_{name}{ending}",
+            features="eighth",
+            anchor="tensor",
+            trains=trains,
+            covers=covers,
+            variants=variants,
+            rows=40_000,
+            members=("xgboost", "lightgbm"),
+            estimators=_MORE_TREES,
+        )
+        plans.append(seen)
+    unseen = ModelPlan(
+        name=f"gemm_{name}_unseen",
+        scope="unseen",
+        folds="gpu",
+        features="eighth_tensor",
+        anchor="tensor",
+        trains=trains,
+        covers=covers,
+        rows=24_000,
+        members=("lasso", "xgboost", "lightgbm"),
+        estimators=_TRANSFER_TREES,
+    )
+    return (*plans, unseen)
+
+
+PLAN: Plans = (
     ModelPlan(
         name="linear",
         features="product",
@@ -133,7 +202,7 @@ PLAN: tuple[ModelPlan, ...] = (
         features="conv_seen",
         trains=(("conv", "fp16"),),
         covers=(("conv", "bf16"),),
-        anchor="convolution",
+        anchor="half_convolution",
         estimators=_TREES_FOR_FEW_ROWS,
         members=("kernel_ridge", "gradient_boosting", "lightgbm"),
     ),
@@ -150,6 +219,8 @@ PLAN: tuple[ModelPlan, ...] = (
         name="elementwise_half",
         estimators=_FEW_TREES,
         features="elementwise",
+        anchor="attainable",  # boards of one chip differ by ECC in their memory: A40 and RTX 3090 by an eighth
+        members=("xgboost", "lightgbm"),  # the others run away beyond the sizes measured
         trains=_pairs("elementwise", ("fp16", "bf16")),
         covers=_pairs("elementwise", ("int8", "fp8")),
     ),
@@ -162,10 +233,26 @@ PLAN: tuple[ModelPlan, ...] = (
     ModelPlan(
         name="layernorm",
         features="layernorm",
+        anchor="attainable",
         trains=_pairs("layernorm", ("fp32",)),
         covers=_pairs("layernorm", ("fp16", "bf16")),
     ),
-    # Tensor-core efficiency learned on matrix products carries over to convolutions as implicit ones.
+    # Anywhere else the anchor, which whole networks in both layouts were held against, is worth more than what cuDNN 7
+    # did on three older chips: nine tenths of it are left out (docs/accuracy/timm3090.md gives the figures).
+    ModelPlan(
+        name="conv_half_unseen",
+        scope="unseen",
+        folds="gpu",
+        features="tensor",
+        anchor="half_convolution",
+        trains=(("conv", "fp16"),),
+        covers=(("conv", "bf16"), ("conv", "tf32")),
+        members=("xgboost", "lightgbm"),
+        estimators={"xgboost": 60, "lightgbm": 60},
+        shrink=0.1,
+        widest=0.25,
+    ),
+    # Tensor-core efficiency learned on matrix products carries over to integer convolutions as implicit ones.
     ModelPlan(
         name="gemm_half",
         features="matrix_half",
@@ -188,6 +275,9 @@ PLAN: tuple[ModelPlan, ...] = (
         members=("lasso", "xgboost", "lightgbm"),
         estimators={"xgboost": 60, "lightgbm": 60},
     ),
+    *_eighth("fp8", "fp8", kinds=_FP8),
+    *_eighth("int8", "int8", kinds=_INT8),
+    *_eighth("weight_only", "w8a16", also=("w4a16",)),
     ModelPlan(
         name="attention",
         features="attention",
@@ -206,6 +296,29 @@ PLAN: tuple[ModelPlan, ...] = (
         anchor="fused_attention",
         trains=_pairs("attention", ("bf16",)),
         covers=_pairs("attention", ("fp32", "tf32", "fp16")),
+        members=("lasso", "xgboost", "lightgbm"),
+        estimators={"xgboost": 60, "lightgbm": 60},
+    ),
+    # Only bf16 was measured; fp16 is as fast on the same units and moves as many bytes, so it counts as trained.
+    ModelPlan(
+        name="decode",
+        features="decode",
+        anchor="decode",
+        trains=_pairs("decode", ("bf16", "fp16")),
+        covers=_pairs("decode", ("fp32", "tf32")),
+        rows=120_000,
+        members=("xgboost", "lightgbm"),
+        estimators=_MANY_TREES,
+    ),
+    ModelPlan(
+        name="decode_unseen",
+        scope="unseen",
+        folds="gpu",
+        features="decode_unseen",
+        anchor="decode",
+        trains=_pairs("decode", ("bf16", "fp16")),
+        covers=_pairs("decode", ("fp32", "tf32")),
+        rows=24_000,
         members=("lasso", "xgboost", "lightgbm"),
         estimators={"xgboost": 60, "lightgbm": 60},
     ),
@@ -246,6 +359,29 @@ PLAN: tuple[ModelPlan, ...] = (
         _pairs("layernorm", ("fp16", "bf16")),
         rows=6_000,
         shrink=_HALF_WAY,
+    ),
+    # Few rows (DeepBench's): both are bound to rise with the layer, so that noise between two sizes is not learned.
+    ModelPlan(
+        name="rnn",
+        features="recurrent",
+        anchor="recurrent_rising",
+        trains=_pairs("rnn", ("fp32", "fp16")),
+        covers=_pairs("rnn", ("tf32", "bf16")),
+        members=RISING_MEMBERS,
+        estimators={"xgboost": 150, "lightgbm": 150},
+        rising=SEEN_RISING,
+    ),
+    ModelPlan(
+        name="rnn_unseen",
+        scope="unseen",
+        folds="gpu",
+        features="transfer_recurrent",
+        anchor="recurrent",
+        trains=_pairs("rnn", ("fp32", "fp16")),
+        covers=_pairs("rnn", ("tf32", "bf16")),
+        members=RISING_MEMBERS,
+        estimators={"xgboost": 100, "lightgbm": 100},
+        rising=UNSEEN_RISING,
     ),
 )
 PLANS: Mapping[str, ModelPlan] = MappingProxyType({p.name: p for p in PLAN})

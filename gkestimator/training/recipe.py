@@ -107,6 +107,8 @@ class FittedModel:
             path=Path(f"{self.plan.name}.npz"),
             scope=self.plan.scope,
             anchor=self.plan.anchor,
+            widest=self.plan.widest,
+            variants=frozenset(self.plan.variants),
             _fitted=(self.stack, self.uncertainty),
         )
 
@@ -139,7 +141,7 @@ class FittedBundle:
             ends = {"low": list(m.low), "high": list(m.high)}
             chips = {"chips": [list(c) for c in m.chips], "dram_bytes_per_s": [list(b) for b in m.bandwidths]}
             ranges[name] = {**ends, **chips, "gpus": list(m.gpus)}
-            quantiles[name] = {"factors": list(m.factors), "beyond": m.beyond}
+            quantiles[name] = {"factors": list(m.factors), "beyond": m.beyond, "widest": m.plan.widest}
             arrays[name] = _packed(m)
         documents: dict[str, NamedValues] = {
             "card": dict(card),
@@ -163,6 +165,7 @@ def _entry(model: FittedModel) -> NamedValues:
         "feature_names": list(model.feature_names),
         "trains": [list(p) for p in plan.trains],
         "covers": [list(p) for p in (*plan.trains, *plan.covers)],
+        "variants": list(plan.variants),
     }
 
 

@@ -24,7 +24,16 @@ _CONV = tuple(name for name in _NAMES if name.startswith("conv_"))
 # Floors scatter by several percent from call to call.
 _TOLD_FROM_FLOOR = 1.15
 # What Kernel says of a family that has no such size.
-_DEFAULTS = {"weight_bytes": 0.0, "rows": 1.0, "cols": 1.0, "inputs": 1.0, "workspace_bytes": 0.0}
+_DEFAULTS = {
+    "weight_bytes": 0.0,
+    "rows": 1.0,
+    "cols": 1.0,
+    "inputs": 1.0,
+    "workspace_bytes": 0.0,
+    "sequences": 1.0,
+    "again_bytes": 0.0,
+    "again_window": 0.0,
+}
 Numbers: TypeAlias = Array | float
 """A number for every row, or one for all."""
 Words: TypeAlias = Array | str
@@ -65,24 +74,32 @@ def product_table(
     k: Array,
     size: Numbers,
     batch: Numbers = 1.0,
+    right_size: Numbers | None = None,
+    result_size: Numbers | None = None,
+    variant: Words | None = None,
 ) -> KernelTable:
     """Return ``batch`` matrix products (m, k) x (k, n) a row, of ``size`` bytes an element.
 
-    The right side of family ``linear`` are weights.
+    The right side of family ``linear`` are weights. ``right_size`` and ``result_size``: bytes an element of the
+    right side and of the result where they differ. ``variant``: the family's name by default.
     """
-    right = batch * n * k * size
+    if right_size is None:
+        right_size = size
+    if result_size is None:
+        result_size = size
+    right = batch * n * k * right_size
     weights = right if family == "linear" else 0.0
     return kernel_table(
         family=family,
-        variant=family,
+        variant=variant if variant is not None else family,
         precision=precision,
         columns={
             "flops": 2 * batch * m * n * k,
             "read_bytes": batch * m * k * size + right,
-            "write_bytes": batch * m * n * size,
+            "write_bytes": batch * m * n * result_size,
             "weight_bytes": weights,
             "rows": batch * m * n,
-            "element_bytes": size,
+            "element_bytes": result_size,
             "inputs": 2.0,
             "gemm_batch": batch,
             "gemm_m": m,
@@ -129,9 +146,11 @@ def feature_rows(features: str, table: KernelTable, gpu: Array, gpus: GpuSpecs) 
 def shape_hash(table: KernelTable) -> Array:
     """Return a number in [0, 1) per row from what is calculated: family, operator, precision and every size.
 
-    Equal shapes on different GPUs, or from different frameworks, get equal numbers, so no split separates them.
+    Equal shapes on different GPUs, or from different frameworks, get equal numbers, so no split separates them: the
+    words of a variant behind its first dot say whose kernel runs and how it scales, and do not count.
     """
-    words = np.char.add(np.char.add(table.family.astype(str), "/"), table.variant.astype(str))
+    operator = np.char.partition(table.variant.astype(str), ".")[:, 0]
+    words = np.char.add(np.char.add(table.family.astype(str), "/"), operator)
     return _hash(table, words, ("rows", "cols", "inputs", "element_bytes", *_GEMM, *_CONV))
 
 
@@ -162,8 +181,9 @@ class TrainingRows:
 
     ``gpu``: canonical names (str objects). ``measured_us``: what the publisher measured. ``gap_us``: the part
     of it that is no GPU time (dispatch between the timing events); ``hold_us``: GPU time below which the
-    measurement does not change, because the host has not yet queued the closing event. The GPU time is
-    ``measured - gap`` where that clearly exceeds ``hold``, else unknown. ``weight``: how much a row counts.
+    measurement does not change, because the host has not yet queued the closing event. ``beside_us``: GPU time of
+    other kernels of the measured call (those that quantise its activations), as they are estimated. The GPU time is
+    ``measured - gap - beside`` where that clearly exceeds ``hold``, else unknown. ``weight``: how much a row counts.
     ``grid_blocks``: recorded, or NaN. ``kernel_class``: name of the recorded kernel's tile
     (``gkestimator.kernel_models.tiles``), empty where it is not known.
     """
@@ -177,6 +197,7 @@ class TrainingRows:
     grid_blocks: Array
     source: Array
     kernel_class: Array
+    beside_us: Array
 
     def __len__(self) -> int:
         return len(self.table)
@@ -186,7 +207,7 @@ class TrainingRows:
         """Return the GPU time in microseconds; NaN where the launch hides it (within 15 % of the floor gap +
         hold).
         """
-        without_gap = self.measured_us - self.gap_us
+        without_gap = self.measured_us - self.gap_us - self.beside_us
         return np.where(without_gap >= self.hidden_below_us, without_gap, np.nan)
 
     @property
@@ -199,7 +220,7 @@ class TrainingRows:
 
     def as_measured_us(self, duration_us: Array) -> Array:
         """Return what the publisher would have measured for kernels that take ``duration_us``."""
-        return np.asarray(self.gap_us + np.maximum(duration_us, self.hold_us))
+        return np.asarray(self.gap_us + self.beside_us + np.maximum(duration_us, self.hold_us))
 
     def take(self, index: Array) -> TrainingRows:
         """Return the rows that ``index`` (integers or a mask) selects."""
@@ -217,12 +238,13 @@ class TrainingRows:
         weight: float = 1.0,
         gap_us: Numbers = 0.0,
         hold_us: Numbers = 0.0,
+        beside_us: Numbers = 0.0,
         grid_blocks: Numbers = np.nan,
         kernel_class: Words = "",
     ) -> TrainingRows:
         """Return rows from columns; single numbers are repeated."""
         numbers = {"measured_us": measured_us, "gap_us": gap_us, "hold_us": hold_us}
-        numbers |= {"weight": weight, "grid_blocks": grid_blocks}
+        numbers |= {"weight": weight, "grid_blocks": grid_blocks, "beside_us": beside_us}
         words = {"gpu": gpu, "source": source, "kernel_class": kernel_class}
         columns = {name: _repeated(value, len(table), np.float64) for name, value in numbers.items()}
         columns |= {name: _repeated(value, len(table), object) for name, value in words.items()}

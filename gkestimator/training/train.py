@@ -112,10 +112,15 @@ def _title(out: Path) -> str:
     return word[:40]
 
 
+def training_gpus() -> list[Path]:
+    """Return the files of GPUs that were measured but that the package offers no estimates for."""
+    return sorted((Path(__file__).parent / "gpus").glob("*.toml"))
+
+
 def measured_rows(sources: Sequence[Path]) -> tuple[Loaded, list[TrainingRows], dict[str, GpuSpec]]:
     """Return what every source holds, all rows that are not empty, and the GPUs that they name."""
     loaded = [(Path(path), *load_source(Path(path))) for path in sources]
     rows = [part for _, _, parts in loaded for part in parts if len(part)]
-    catalogue = gpu_catalogue()
+    catalogue = gpu_catalogue(training_gpus())
     names = {g for part in rows for g in np.unique(part.gpu.astype(str)).tolist()}
     return loaded, rows, {name: catalogue.resolve(name)[0] for name in sorted(names)}

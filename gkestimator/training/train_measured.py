@@ -177,9 +177,10 @@ def _copy(folder: Path, bundle: Bundle) -> tuple[Documents, ArrayFiles]:
     """Return the base's files, read with the checks of any bundle."""
     names = ["card", "stack", "ranges", "quantiles"]
     stems = [model.name for model in bundle.models]
-    if bundle.geometry is not None:
-        names.append("geometry")
-        stems.append("geometry")
+    for part, known in (("geometry", bundle.geometry), ("power", bundle.power)):
+        if known is not None:
+            names.append(part)
+            stems.append(part)
     return (
         {f"base/{name}": read_json(folder / f"{name}.json") for name in names},
         {f"base/{stem}": read_arrays(folder / f"{stem}.npz") for stem in stems},

@@ -55,6 +55,7 @@ _FEATURES: TextByName = MappingProxyType(
         Family.DEPTHWISE: "conv",
         Family.CONV_TRANSPOSE: "conv",
         Family.ATTENTION: "attention",
+        Family.DECODE: "decode_unseen",
         Family.ELEMENTWISE: "elementwise",
         Family.LAYERNORM: "layernorm",
     }

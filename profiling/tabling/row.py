@@ -83,9 +83,11 @@ def measured_row(measured: MeasuredModel) -> Requirement:
     """Return the row. What was not measured is None.
 
     ``latency_ms`` is the median of the repeats; ``latency_low_ms`` and ``latency_high_ms`` their 5th and 95th
-    percentile, the spread of the repeats and no interval of confidence. ``host_bound``: the host took longer
-    to issue a call than its launches ran, which is what an estimate means by it. What the peak of allocated
-    memory holds besides weights cannot be told apart, so activations, workspace and allocator stay None.
+    percentile, the spread of the repeats and no interval of confidence. ``gpu_ms``: its launches together, under
+    the profiler; ``host_ms``: the median time to issue a call; ``host_bound``: the host took longer than the
+    launches ran, which is what an estimate means by it. ``energy_j``: mean power over the repeats times latency.
+    What the peak of allocated memory holds besides weights cannot be told apart, so activations, workspace and
+    allocator stay None.
     """
     latency = measured.latency
     work = measured.work
@@ -104,9 +106,11 @@ def measured_row(measured: MeasuredModel) -> Requirement:
     use = None
     memory = None
     power = None
+    host_ms = None
     if not cpu:
         memory = latency.record.memory
         power = latency.power_w
+        host_ms = _host_ms(latency)
     timeline = measured.timeline
     if timeline is not None and not cpu:
         use = launch_use(timeline.launches, measured.gpu, latency_us=latency_ms * 1e3, calls=timeline.calls)
@@ -124,9 +128,12 @@ def measured_row(measured: MeasuredModel) -> Requirement:
         latency_low_ms=low,
         latency_high_ms=high,
         throughput_rps=throughput,
-        host_bound=_host_bound(latency, use),
+        gpu_ms=None if use is None else use.busy_us / 1e3,
+        host_ms=host_ms,
+        host_bound=None if use is None or host_ms is None else host_ms * 1e3 > use.busy_us,
         **_columns(use),
         power_w=power,
+        energy_j=None if power is None else power * latency_ms / 1e3,
         **_memory(memory, measured),
         weights_bytes=work.weights_bytes,
         input_bytes=work.input_bytes,
@@ -150,6 +157,10 @@ def _memory(use: MemoryUse | None, measured: MeasuredModel) -> Fields:
     context = None
     if reserved is not None and device is not None and device >= reserved:
         context = device - reserved
+    visible = measured.gpu.memory_visible_bytes
+    mreq_pct = None
+    if device is not None and visible is not None:
+        mreq_pct = 100 * device / visible
     source = None
     if reserved is not None or device is not None:
         source = "measured"
@@ -157,18 +168,19 @@ def _memory(use: MemoryUse | None, measured: MeasuredModel) -> Fields:
         source = "analytical"
     return {
         "mreq_bytes": device,
-        "mreq_pct": None if device is None else 100 * device / measured.gpu.memory_visible_bytes,
+        "mreq_pct": mreq_pct,
         "reserved_bytes": reserved,
         "context_bytes": context,
         "memory_source": source,
     }
 
 
-def _host_bound(latency: MeasuredLatency, use: LaunchUse | None) -> bool | None:
+def _host_ms(latency: MeasuredLatency) -> float | None:
+    """Return the median time that the host took to issue a call; None where nobody took it."""
     issued = latency.record.host_us
-    if use is None or not issued:
+    if not issued:
         return None
-    return statistics.median(issued) > use.busy_us
+    return statistics.median(issued) / 1e3
 
 
 def _warnings(measured: MeasuredModel, use: LaunchUse | None, *, cpu: bool) -> Iterator[str]:

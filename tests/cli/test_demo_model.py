@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from gkestimator.cli import run
 from gkestimator.core.errors import OutputError
 from gkestimator.onnx_io.demo import RESNET50_PARAMETERS, write_resnet50
 
@@ -41,6 +42,21 @@ def test_a_runtime_runs_it(tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(str(write_resnet50(tmp_path)), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"input": numpy.zeros((2, 3, 224, 224), numpy.float32)})
     assert found.shape == (2, 1000)
+
+
+def test_the_demo_runs_under_what_people_deploy_and_says_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(*arguments: str) -> tuple[str, str]:
+        assert run(arguments) == 0
+        captured = capsys.readouterr()
+        return " ".join(captured.out.split()), captured.err
+
+    ask = ("demo", "--gpu", "H100", "--batch-size", "1")
+    table, words = shown(*ask)
+    assert table.startswith("runtime onnxruntime ") and "GPU ms host ms binds" in table
+    assert " host " in table and "Host-bound rows (1 of 1)" in words
+    assert shown(*ask, "--runtime", "torch")[0].startswith("runtime torch ")
+    assert "[default: onnxruntime]" in shown("demo", "--help")[0]
+    assert "[default: torch]" in shown("estimate", "--help")[0]
 
 
 def test_an_unwritable_folder_is_one_line(tmp_path: Path) -> None:

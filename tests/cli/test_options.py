@@ -79,7 +79,7 @@ def test_the_command_and_the_library_offer_the_record(command: str, gkest: Calla
         ("trip_count", ["0", "1000000"], ["-1", "1000001"], "a whole number from 0 to 1000000"),
         ("host_overhead_us", ["0", "1e6"], ["nan", "inf", "-1", "2e6"], "a number from 0 to 1000000"),
         ("context_mib", ["0", "1048576"], ["nan", "1048577"], "a number from 0 to 1048576"),
-        ("attention", ["fused", "eager"], ["Fused"], "one of fused, eager"),
+        ("attention", ["auto", "fused", "eager"], ["Fused"], "one of auto, fused, eager"),
         ("runtime", ["torch", "onnxruntime"], ["tensorflow"], "one of onnxruntime, torch"),
         ("dtype", ["auto", "int8"], ["fp13"], "one of auto, fp32, tf32, fp16, bf16, amp, int8"),
     ],

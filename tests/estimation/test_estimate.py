@@ -85,6 +85,35 @@ def test_the_host_sets_the_time_of_small_work(mlp: Path) -> None:
     assert free.sm_util_mean_pct == pytest.approx(free.sm_util_busy_mean_pct)
 
 
+def test_gpu_and_host_time_are_columns_and_the_larger_binds(mlp: Path) -> None:
+    small, large = one(mlp), one(mlp, batch_sizes=[65536])
+    for row in (small, large):
+        assert row.host_bound is (row.host_ms > row.gpu_ms)
+        assert max(row.gpu_ms, row.host_ms) <= row.latency_ms <= row.gpu_ms + row.host_ms
+        assert max(row.gpu_low_ms, row.host_low_ms) <= row.latency_low_ms
+        assert max(row.gpu_high_ms, row.host_high_ms) <= row.latency_high_ms
+        assert (
+            row.power_w is row.power_low_w is row.energy_j is row.energy_high_j is None
+        )  # no V100 was measured
+    assert small.host_bound and not large.host_bound
+    assert small.host_ms == large.host_ms == pytest.approx(3 * small.host_overhead_us / 1e3)
+
+
+def test_power_and_energy_of_a_measured_gpu(mlp: Path) -> None:
+    given = {"gpus": ["H200"], "batch_sizes": [16384], "dtype": "fp16"}
+    row = one(mlp, **given)
+    assert 350 < row.power_w < 710 and row.power_low_w < row.power_w < row.power_high_w < 710
+    assert row.energy_j == pytest.approx(row.power_w * row.latency_ms / 1e3)
+    assert row.energy_low_j < row.energy_j < row.energy_high_j
+    copied = one(mlp, **given, include_copy=True)
+    assert copied.power_w < row.power_w, "the board idles while it waits for copies"
+    assert copied.energy_j == pytest.approx(copied.power_w * copied.latency_ms / 1e3)
+    waiting = one(mlp, **given, host_overhead_us=1e5)
+    assert waiting.host_bound and waiting.power_high_w < row.power_low_w
+    for changes in ({"dtype": "fp32"}, {"sm_shares": [50.0]}, {"streams": 2}, {"gpus": ["A100"]}):
+        assert one(mlp, **given | changes).power_w is None, changes
+
+
 def test_copying_is_apart_unless_asked_for(mlp: Path) -> None:
     plain, copied = one(mlp), one(mlp, include_copy=True)
     assert copied.latency_ms == pytest.approx(plain.latency_ms + plain.copy_ms)
@@ -189,7 +218,10 @@ def test_a_loop_multiplies_time_work_and_launches(tmp_path: Path) -> None:
 def test_only_unknown_is_null(mlp: Path) -> None:
     row = one(mlp)
     nulls = {name for name in row.__dataclass_fields__ if getattr(row, name) is None}
-    assert nulls == {"power_w"}
+    # Nobody measured the power of a V100.
+    assert nulls == {
+        "power_w", "power_low_w", "power_high_w", "energy_j", "energy_low_j", "energy_high_j",
+    }  # fmt: skip
     for name in row.__dataclass_fields__:
         value = getattr(row, name)
         assert not isinstance(value, float) or math.isfinite(value), name
@@ -281,7 +313,8 @@ def test_lower_bounds_are_never_said_to_fit_or_to_answer_in_time(tmp_path: Path)
     path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
     options = {"gpus": ["V100"], "allow_unknown": True}
     result = estimate_rows([path], batch_sizes=[1], slo_ms=1e6, **options)
-    assert result.rows[0].host_bound is None
+    row = result.rows[0]
+    assert row.host_bound is row.gpu_high_ms is row.host_high_ms is None and row.gpu_ms is not None
     assert "of no combination here is it known" in result.messages[1]
     searched = estimate_rows([path], slo_ms=1e6, max_batch=True, **options)
     assert not searched.rows and "at least" in str(searched.failures[0][1])

@@ -2,61 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from small_programs import ask, kernels, predictions, program
 
-from gkestimator.core.dtypes import Precision
-from gkestimator.core.kernels import Family, Kernel, Step
 from gkestimator.estimation.intervals import HOST_FACTOR, STRUCTURE, host_range_us, widen
-from gkestimator.estimation.requirement import measure
-from gkestimator.estimation.timeline import LaunchProgram
-from gkestimator.kernel_models.prediction import KernelPredictions
-
-
-def kernels(count: int) -> list[Kernel]:
-    return [
-        Kernel(name=str(i), family=Family.COPY, variant="copy", precision=Precision.FP32, flops=i, read_bytes=1, write_bytes=1)
-        for i in range(count)
-    ]  # fmt: skip
-
-
-def predictions(duration: list[float], **columns: list[float]) -> KernelPredictions:
-    n = len(duration)
-    base = {name: np.full(n, np.nan) for name in KernelPredictions.__dataclass_fields__ if name != "detail"}
-    base["duration_us"] = np.array(duration)
-    base["low_us"] = np.array(duration) * 0.8
-    base["high_us"] = np.array(duration) * 1.5
-    base["trained"] = np.ones(n, bool)
-    base["in_range"] = np.ones(n, bool)
-    base.update({name: np.array(c) for name, c in columns.items()})
-    return KernelPredictions(**base)
-
-
-def program(ks: list[Kernel], repeat: int = 1) -> LaunchProgram:
-    steps = [
-        Step(
-            name=k.name,
-            op_type="X",
-            kernels=(k,),
-            reads=(),
-            writes=((k.name, 1),),
-            host_calls=1,
-            repeat=repeat,
-        )
-        for k in ks
-    ]
-    return LaunchProgram.of(steps, {id(k): i for i, k in enumerate(ks)})
-
-
-def ask(p: LaunchProgram, pred: KernelPredictions, **changes: object):
-    n = len(pred.duration_us)
-    arguments = {
-        "flops": np.arange(n, dtype=float), "dram_bytes": np.full(n, 2.0), "families": np.array(["copy", "conv"][:n], dtype=object),
-        "host_overhead_us": 0.0, "streams": 1, "tau_ms": 0.001,
-    }  # fmt: skip
-    arguments |= changes
-    arguments.setdefault("host_range_us", (arguments["host_overhead_us"],) * 2)
-    return measure(p, pred, **arguments)
+from gkestimator.hardware.runtimes.profiles import load_runtime
 
 
 def test_means_are_time_weighted_and_host_gaps_count() -> None:
@@ -99,12 +52,14 @@ def test_the_interval_of_a_host_bound_model_spans_the_hosts() -> None:
 def test_errors_of_many_trained_kernels_average_out_but_not_wholly() -> None:
     rows = np.arange(100)
     spans, half, inside = np.full(100, 5.0), np.full(100, 0.2), np.ones(100, dtype=bool)
-    many = widen(spans, rows, half, inside, common_share=0.25, structure=0.0)
+    many = widen(spans, rows, half, inside, common_share=0.25, structure=0.0, machine=0.0)
     assert many == pytest.approx(np.sqrt(0.25 + 0.75 / 100))
     # One kernel a hundred times, or kernels outside of the training range, do not average out.
-    assert widen(spans, np.zeros(100, dtype=int), half, inside, structure=0.0) == pytest.approx(1)
-    assert widen(spans, rows, half, ~inside, structure=0.0) == pytest.approx(1)
-    assert widen(spans, rows, half, inside, common_share=0.0, structure=0.3) == pytest.approx(
+    assert widen(spans, np.zeros(100, dtype=int), half, inside, structure=0.0, machine=0.0) == pytest.approx(
+        1
+    )
+    assert widen(spans, rows, half, ~inside, structure=0.0, machine=0.0) == pytest.approx(1)
+    assert widen(spans, rows, half, inside, common_share=0.0, structure=0.3, machine=0.0) == pytest.approx(
         np.hypot(0.02, 0.3) / 0.2
     )
     assert widen(np.zeros(1), np.zeros(1, dtype=int), np.ones(1), np.ones(1, dtype=bool)) == 1
@@ -132,5 +87,84 @@ def test_what_is_unknown_stays_unknown() -> None:
 
 def test_a_host_that_is_given_varies_per_call_and_one_that_is_not_spans_those_known() -> None:
     assert host_range_us(20.0, (5.0, 40.0)) == pytest.approx((20 / HOST_FACTOR, 20 * HOST_FACTOR))
-    assert host_range_us(None, (5.0, 40.0)) == pytest.approx((5 / HOST_FACTOR, 40 * HOST_FACTOR))
+    low, high = host_range_us(None, (5.0, 40.0))
+    assert low * high == pytest.approx(5 * 40)
+    spread = np.log(40 / 5) / 2
+    assert np.log(high / low) / 2 == pytest.approx(np.hypot(spread, np.log(HOST_FACTOR)))
+    assert host_range_us(None, (20.0, 20.0)) == pytest.approx(host_range_us(20.0, (5.0, 40.0)))
+    assert host_range_us(None, (0.0, 20.0)) == pytest.approx((0.0, 20 * HOST_FACTOR))
     assert host_range_us(0.0, (5.0, 40.0)) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("runtime", "fastest", "slowest"), [("torch", 11, 57), ("onnxruntime", 5.3, 14.3)])
+def test_without_a_host_the_range_holds_every_host_that_was_measured(
+    runtime: str, fastest: float, slowest: float
+) -> None:
+    """What ``python -m benchmarks.accuracy --only hosts`` prints: 11 to 57 us a call of torch, 5.3 to 14.3 of ONNX
+    Runtime."""
+    profile = load_runtime(runtime)
+    low, high = host_range_us(None, profile.host_range_us)
+    assert 0.9 * fastest <= low < fastest and slowest < high <= 1.1 * slowest
+    assert low < profile.host_overhead_us < high
+    given = host_range_us(profile.host_overhead_us, profile.host_range_us)
+    assert given[1] / given[0] < 0.6 * high / low
+
+
+def test_the_interval_of_a_host_bound_model_is_that_of_its_host() -> None:
+    short = predictions([1.0, 1.0])
+    anywhere = ask(program(kernels(2)), short, host_overhead_us=37.0, host_range_us=(10.8, 58.1))
+    here = ask(program(kernels(2)), short, host_overhead_us=37.0, host_range_us=(37 / 1.2, 37 * 1.2))
+    assert anywhere.latency_low_ms / anywhere.latency_ms == pytest.approx(10.8 / 37, rel=0.1)
+    assert anywhere.latency_high_ms / anywhere.latency_ms == pytest.approx(58.1 / 37, rel=0.1)
+    assert here.latency_high_ms / here.latency_low_ms < 1.5
+    assert anywhere.latency_low_ms < here.latency_low_ms < here.latency_high_ms < anywhere.latency_high_ms
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("seed", range(30))
+def test_the_latency_is_no_less_than_gpu_or_host_and_at_most_both(seed: int, streams: int) -> None:
+    rng = np.random.default_rng(seed)
+    ks = kernels(int(rng.integers(1, 12)))
+    pred = predictions(
+        list(10 ** rng.uniform(-1, 3, len(ks))), sm_util_pct=list(rng.uniform(1, 100, len(ks)))
+    )
+    slow = float(10 ** rng.uniform(-1, 3))
+    bounds = (slow * rng.uniform(0.3, 1), slow * rng.uniform(1, 3))
+    families = np.full(len(ks), "copy", dtype=object)
+    m = ask(
+        program(ks, repeat=int(rng.integers(1, 4))), pred, host_overhead_us=slow, host_range_us=bounds, streams=streams,
+        families=families,
+    )  # fmt: skip
+    tiny = 1 + 1e-9
+    assert max(m.gpu_ms, m.host_ms) <= m.latency_ms * tiny
+    assert max(m.gpu_low_ms, m.host_low_ms) <= m.latency_low_ms * tiny
+    assert max(m.gpu_high_ms, m.host_high_ms) <= m.latency_high_ms * tiny
+    assert m.gpu_low_ms <= m.gpu_ms <= m.gpu_high_ms and m.host_low_ms <= m.host_ms <= m.host_high_ms
+    if streams == 1:
+        assert m.latency_ms <= (m.gpu_ms + m.host_ms) * tiny
+        assert m.latency_high_ms <= (m.gpu_high_ms + m.host_high_ms) * tiny
+
+
+def test_gpu_time_is_the_latency_with_a_host_that_costs_nothing() -> None:
+    p = program(kernels(3), repeat=2)
+    pred = predictions([30.0, 10.0, 5.0])
+    given = {"families": np.full(3, "copy", dtype=object), "host_range_us": (50.0, 200.0)}
+    slow = ask(p, pred, host_overhead_us=100.0, **given)
+    fast = ask(p, pred, **given | {"host_range_us": (0.0, 0.0)})
+    assert (slow.gpu_ms, slow.gpu_low_ms, slow.gpu_high_ms) == (
+        fast.latency_ms, fast.latency_low_ms, fast.latency_high_ms
+    )  # fmt: skip
+    assert (slow.host_ms, slow.host_low_ms, slow.host_high_ms) == pytest.approx((0.6, 0.3, 1.2))
+
+
+def test_the_low_end_of_a_model_is_not_below_what_its_kernels_can_do() -> None:
+    wide = replace(
+        predictions([100.0, 100.0]), low_us=np.array([20.0, 20.0]), high_us=np.array([500.0, 500.0])
+    )
+    free = ask(program(kernels(2)), wide, host_overhead_us=0.0)
+    held = ask(program(kernels(2)), replace(wide, least_us=np.array([80.0, 90.0])), host_overhead_us=0.0)
+    assert free.latency_low_ms < 0.1
+    assert held.latency_low_ms == pytest.approx(0.17)
+    assert held.latency_ms == free.latency_ms and held.latency_high_ms == free.latency_high_ms
+    slower = ask(program(kernels(2)), replace(wide, least_us=np.array([300.0, 300.0])), host_overhead_us=0.0)
+    assert slower.latency_low_ms == pytest.approx(slower.latency_ms)  # a measurement is not argued with

@@ -57,6 +57,7 @@ def test_more_sms_never_cost_time_and_never_gain_more_than_waves_can(
             assert ratio >= 1 - 1e-9
             # With k times the SMs, ceil(blocks / SMs) falls by less than 2 k (one wave of two is the extreme).
             assert ratio <= 2 * sms[many] / sms[few]
+            assert curve[few].latency_ms <= curve[100.0].latency_ms * 100 / few * (1 + 1e-9)
 
 
 @pytest.mark.slow
@@ -80,6 +81,20 @@ def test_a_part_is_less_certain_than_the_whole(golden: dict[tuple[str, str, int]
     widths = [curve[s].latency_high_ms / curve[s].latency_low_ms for s in (50.0, 100.0)]
     assert widths[0] > widths[1]
     assert curve[50.0].coverage_pct == 0
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
+def test_where_the_host_binds_throughout_a_share_costs_nothing(models: list[Path], runtime: str) -> None:
+    # A host of a millisecond a call outlasts every kernel but the last, which nothing is issued behind.
+    paths = [path for path in models if path.stem in ("mobilenet_v2", "encoder_s128", "light_inception_v1")]
+    rows = estimate_rows(
+        paths, gpus=["V100"], batch_sizes=[1], sm_shares=[25, 50, 100], runtime=runtime, host_overhead_us=1000
+    ).rows
+    for path in paths:
+        quarter, half, whole = (row for row in rows if row.model == path.stem)
+        assert quarter.host_bound and half.host_bound and whole.host_bound
+        assert half.latency_ms == pytest.approx(whole.latency_ms, rel=1e-3)
+        assert quarter.latency_ms == pytest.approx(whole.latency_ms, rel=1e-3)
 
 
 def test_a_model_that_waits_for_its_host_does_not_feel_its_share(

@@ -113,7 +113,7 @@ def test_pods_go_to_nodes_with_their_gpu(make: Make) -> None:
 def test_product_labels_hold_what_drivers_call_the_gpu(gpu: str, label: str) -> None:
     catalogue = gpu_catalogue()
     assert label in product_labels(catalogue.spec(gpu))
-    owners = [n for n in catalogue.names() if label in product_labels(catalogue.spec(n))]
+    owners = [n for n in catalogue.complete_names() if label in product_labels(catalogue.spec(n))]
     assert owners == [gpu]
 
 

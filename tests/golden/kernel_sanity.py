@@ -154,7 +154,9 @@ def golden_kernel_violations(
 def main() -> int:
     """Print what is wrong over the whole catalogue; exit status 1 if anything is."""
     with tempfile.TemporaryDirectory() as folder:
-        found, counted = golden_kernel_violations(golden_models(Path(folder)), gpu_catalogue().names())
+        found, counted = golden_kernel_violations(
+            golden_models(Path(folder)), gpu_catalogue().complete_names()
+        )
     for rule, total in counted.items():
         print(f"{rule}: {sum(v.rule == rule for v in found)} of {total} predictions")
     groups: dict[tuple[str, str, str], list[float]] = {}

@@ -227,7 +227,7 @@ def violations(e: Estimates) -> list[Violation]:
 def main() -> int:
     """Print the violations over the whole catalogue, counted by rule and GPU; exit status 1 if there are any."""
     with tempfile.TemporaryDirectory() as folder:
-        found = estimates(golden_models(Path(folder)), gpu_catalogue().names())
+        found = estimates(golden_models(Path(folder)), gpu_catalogue().complete_names())
     bad = violations(found)
     counts: dict[tuple[str, str], list[Violation]] = {}
     for v in bad:

@@ -59,6 +59,9 @@ def test_torch_constants() -> None:
     }
     assert torch.library_workspace_bytes(gpu("V100")) == 4096 * 1024 * 2 + 16 * 1024 * 8
     assert torch.library_workspace_bytes(gpu("H100")) == 32 * 2**20
+    # Blackwell has it only in torch of 2026.
+    assert torch.library_workspace_bytes(gpu("B200")) == torch.library_workspace_bytes(gpu("V100"))
+    assert load_runtime("onnxruntime").library_workspace_bytes(gpu("B200")) == 32 * 2**20
     assert torch.host_overhead_us == torch.host_overheads["thesis-v100"] == 37
     assert torch.copy_bytes_per_s == 9.5e9
 
@@ -70,6 +73,7 @@ def test_onnxruntime_constants() -> None:
         "block_rounding": 256,
         "initial_chunk": 2**20,
         "dead_limit": 128 * 2**20,
+        "growth_limit": 2**30,
     }
     assert 0 < profile.host_overhead_us < load_runtime("torch").host_overhead_us
 
@@ -116,6 +120,8 @@ def test_pinned_copies_follow_the_bus() -> None:
         ("torch", "fp16", "P100", (FP16, FP16, FP16, "fp16")),
         ("torch", "bf16", "L4", (BF16, BF16, BF16, "bf16")),
         ("torch", "amp", "RTX-3090", (FP16, FP16, FP16, "amp")),
+        ("torch", "fp8", "L4", (BF16, BF16, BF16, "fp8")),
+        ("onnxruntime", "w4a16", "T4", (FP16, FP16, FP16, "w4a16")),
         # what the file left in float32 stays there: int8 is what it has quantised
         ("onnxruntime", "int8", "T4", (FP32, FP32, None, "int8")),
         ("onnxruntime", "int8", "A100", (TF32, TF32, None, "int8")),
@@ -141,6 +147,13 @@ def test_dtype_words(
         ("onnxruntime", "int8", "P100", r"needs int8 .* P100-PCIE-16GB"),
         ("torch", "int8", "A100", r"torch has no int8"),
         ("onnxruntime", "amp", "A100", r"onnxruntime has no autocast"),
+        (
+            "torch",
+            "fp8",
+            "A100",
+            r"dtype fp8 needs fp8 .* lacks; .*; w8a16 keeps the weights alone in 8 bits",
+        ),
+        ("onnxruntime", "fp8", "H100", r"onnxruntime runs FP8 products where the file holds them"),
         ("torch", "fp12", "A100", r"unknown dtype 'fp12'; known: auto, fp32"),
     ],
 )

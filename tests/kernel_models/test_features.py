@@ -9,9 +9,9 @@ from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import UsageError
 from gkestimator.core.kernels import ConvShape, Family, GemmShape, Kernel, KernelTable
 from gkestimator.hardware.gpus import gpu_catalogue
-from gkestimator.kernel_models.analytical import KERNEL_LATENCY_US, analytical_duration_us
+from gkestimator.kernel_models.analytical import analytical_duration_us
 from gkestimator.kernel_models.features.vector import FEATURE_SETS, elementwise_variant, feature_matrix
-from gkestimator.kernel_models.roofline import confined, roofline
+from gkestimator.kernel_models.roofline import KERNEL_LATENCY_US, confined, roofline
 
 CATALOGUE = gpu_catalogue()
 V100 = CATALOGUE.resolve("V100-SXM2-16GB")[0]

@@ -104,13 +104,14 @@ def graph_of() -> Callable[..., OperatorGraph]:
 def lowering_options() -> Callable[..., LoweringOptions]:
     """``lowering_options(runtime, dtype=..., attention=...)``: strict fp32 unless said otherwise."""
 
-    def make(runtime: str, *, dtype: str = "fp32", attention: str = "fused") -> LoweringOptions:
+    def make(runtime: str, *, dtype: str = "fp32", attention: str = "auto", **more: Any) -> LoweringOptions:
         return LoweringOptions(
             runtime=runtime,
             dtype=dtype,
             matmul_precision=Precision.FP32,
             conv_precision=Precision.FP32,
             attention=attention,
+            **more,
         )
 
     return make

@@ -182,12 +182,6 @@ def test_folded_batchnorm_is_a_kernel_of_its_own_in_torch() -> None:
     assert names(folded(runtime="onnxruntime")) == ["conv", "elementwise.bias_add"]
 
 
-def test_tensor_core_convolutions_convert_their_layout() -> None:
-    converted = ["copy.nchw_to_nhwc", "conv", "copy.nhwc_to_nchw", "batchnorm.batch_norm"]
-    assert names(folded("tf32")) == converted
-    assert names(folded("fp16")) == converted
-
-
 def test_half_precision_stores_half_and_autocast_casts() -> None:
     def build() -> Graph:
         x = tensor("x", 4, 64)

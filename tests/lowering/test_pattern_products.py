@@ -85,7 +85,7 @@ def test_two_masks_both_stay_alive(graph_of: Graphs, lowering_options: Options) 
     assert match.operator.inputs[3] is not None and match.operator.inputs[3].name == "gate2"  # the larger one
 
 
-def test_a_transposition_with_more_than_the_last_two_dimensions_stays(
+def test_a_transposition_of_more_than_the_last_two_dimensions_is_part_of_the_call(
     graph_of: Graphs, lowering_options: Options
 ) -> None:
     text = (
@@ -93,13 +93,13 @@ def test_a_transposition_with_more_than_the_last_two_dimensions_stays(
         "{ t = Transpose<perm=[0,2,3,1]>(k) s = MatMul(q, t)" + _END + " }"
     )
     (match,) = find_matches(graph_of(text, _C), lowering_options("torch"))
-    assert match.covered == (1, 2, 3)
-    assert [(v.name, getattr(v, "shape", None)) for v in match.reads][1] == ("t", (2, 4, 8, 16))
+    assert match.covered == (0, 1, 2, 3)
+    assert [(v.name, getattr(v, "shape", None)) for v in match.reads][1] == ("k", (2, 4, 8, 16))
 
 
 _NO_ATTENTION = {
     "axis": (_KT + "s = MatMul(q, t) p = Softmax<axis=2>(s) y = MatMul(p, v)", "along axis 2"),
-    "sum": (_KT + "a = MatMul(q, t) s = Add(a, a)" + _END, "made inside the group"),
+    "sum": (_KT + "a = MatMul(q, t) s = Add(a, a)" + _END, "for every head"),
     "scores_read": (_KT + "a = MatMul(q, t) s = Mul(a, scale) p = Softmax<axis=-1>(s) u = Add(p, a) y = MatMul(u, v)", "expected MatMul"),
     "right": (_KT + "s = MatMul(q, t) p = Softmax<axis=-1>(s) z = Transpose<perm=[0,1,3,2]>(v) x = MatMul(z, p) "
               "y = Transpose<perm=[0,1,3,2]>(x)", "right operand"),

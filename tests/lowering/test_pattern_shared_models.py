@@ -35,7 +35,7 @@ _TORCH: dict[str, dict[str, int]] = {
     "timm/efficientnet_b0": {"silu": 49},
     "timm/mixer_b16_224": {"linear": 48, "gelu": 24},
     "timm/mobilenetv3_large_100": {},
-    "timm/swin_tiny_patch4_window7_224": {"linear": 48, "attention": 12, "gelu": 12},
+    "timm/swin_tiny_patch4_window7_224": {"linear": 48, "gelu": 12},
     "timm/vit_base_patch16_224": {"linear": 48, "attention": 12, "gelu": 12},
 }
 # bias_softmax is a fusion of the CUDA provider (swin's five shifted blocks reshape in between). bert's and

@@ -75,6 +75,25 @@ def test_arena_doubles_its_regions() -> None:
     assert a.reserved_bytes == 67 * MIB
 
 
+def test_arena_falls_back_to_a_gibibyte_after_a_larger_region() -> None:
+    a = arena()
+    a.allocate(4096 * MIB)  # grown to 4 GiB, which serves one more region
+    a.allocate(MIB)
+    a.allocate(4095 * MIB)
+    before = a.reserved_bytes
+    assert before == 8192 * MIB
+    a.allocate(300 * MIB)
+    assert a.reserved_bytes - before == 1024 * MIB
+
+
+def test_arena_reserves_weights_at_their_own_size() -> None:
+    a = arena()
+    a.load(100 * MIB + 1)
+    assert a.reserved_bytes == 100 * MIB + 256
+    a.allocate(1000)
+    assert a.reserved_bytes == 101 * MIB + 256  # the regions begin with the first
+
+
 def test_arena_keeps_a_chunk_whole_below_twice_the_request() -> None:
     a = arena()
     a.allocate(600 * 1024)

@@ -81,7 +81,7 @@ def test_a_decoding_step_attends_to_its_cache(shared: int, kv_len: int, copies: 
         num_heads=4,
         past_present_share_buffer=shared,
     )
-    assert [k.variant for k in kernels] == ["concat"] * copies + ["attention"]
+    assert [k.variant for k in kernels] == ["concat"] * copies + ["decode"]
     assert kernels[-1].flops == 2 * 4 * kv_len * (2 * 16 + 1 + 5)
     assert kernels[-1].read_bytes >= 2 * 2 * 4 * kv_len * 8 * 4
 

@@ -30,11 +30,23 @@ def lower(
 
 def test_attention_projects_then_attends() -> None:
     x, w, b = tensor("x", 2, 16, 32), tensor("w", 32, 96, weight=True), tensor("b", 96, weight=True)
-    projection, attend = lower("Attention", (x, w, b), tensor("y", 2, 16, 32), num_heads=4)
+    projection, *composed = lower("Attention", (x, w, b), tensor("y", 2, 16, 32), num_heads=4)
     assert projection.flops == 2 * 32 * 96 * 32 + 32 * 96
+    # In float32 the fused kernel begins at 256 tokens.
+    assert [kernel.name for kernel in composed] == [
+        "copy.transpose", "bmm", "softmax.softmax", "bmm", "copy.transpose"
+    ]  # fmt: skip
+    x = tensor("x", 2, 256, 32)
+    _, attend = lower("Attention", (x, w, b), tensor("y", 2, 256, 32), num_heads=4)
     assert attend.family is Family.ATTENTION
-    assert attend.flops == 2 * 4 * 16 * 16 * (2 * (8 + 8) + 1 + 5)
-    assert attend.read_bytes == 2 * 16 * 96 * 4
+    assert attend.flops == 2 * 4 * 256 * 256 * (2 * (8 + 8) + 1 + 5)
+    assert attend.read_bytes == 2 * 256 * 96 * 4
+
+
+def test_attention_with_a_mask_is_fused_in_float32_only_as_starts_of_sequences() -> None:
+    x, w, b = tensor("x", 2, 256, 32), tensor("w", 32, 96, weight=True), tensor("b", 96, weight=True)
+    for mask, count in ((tensor("m", 2, 256), 6), (tensor("m", 3 * 2 + 2), 2)):
+        assert len(lower("Attention", (x, w, b, mask), tensor("y", 2, 256, 32), num_heads=4)) == count
 
 
 def test_grouped_query_attention_reads_the_whole_cache() -> None:
@@ -76,18 +88,15 @@ def test_fused_conv_has_one_kernel_with_its_epilogue() -> None:
 def test_weight_only_products_read_packed_weights(bits: int) -> None:
     packed = tensor("b", 16, 2, 32 * bits // 8, dtype=DType.UINT8, weight=True)
     scales = tensor("s", 32, weight=True)
-    (product,) = lower(
-        "MatMulNBits",
-        (tensor("a", 3, 64), packed, scales),
-        tensor("y", 3, 16),
-        K=64,
-        N=16,
-        bits=bits,
-        block_size=32,
-    )
+    weight = {"K": 64, "N": 16, "bits": bits, "block_size": 32}
+    (product,) = lower("MatMulNBits", (tensor("a", 1, 64), packed, scales), tensor("y", 1, 16), **weight)
     assert product.weight_bytes == 16 * 64 * bits // 8 + 128
-    assert product.flops == 2 * 3 * 16 * 64 + 2 * 16 * 64
+    assert product.flops == 2 * 16 * 64 + 2 * 16 * 64
     assert product.precision is Precision.FP32
+    # ONNX Runtime's fused kernel takes a single row; for more it writes the weight out.
+    widen, product = lower("MatMulNBits", (tensor("a", 3, 64), packed, scales), tensor("y", 3, 16), **weight)
+    assert (widen.family, widen.write_bytes) == (Family.QUANTIZE, 4 * 16 * 64)
+    assert product.flops == 2 * 3 * 16 * 64
 
 
 def test_dynamic_quantisation_multiplies_in_int8() -> None:

@@ -27,20 +27,30 @@ FIELDS = ("sms", "l2_bytes", "memory_visible_bytes", "registers_per_sm", "shared
           "dram_bytes_per_s")  # fmt: skip
 CATALOGUE = gpu_catalogue()
 
+COMPLETE = CATALOGUE.complete_names()
+CUT = ("A10G", "L20", "L40", "H20")
+"""Boards sold with a part of their chip's tensor rate, which a device does not tell."""
+
 
 def as_device(spec: GpuSpec, name: str | None = None) -> DeviceFacts:
     """What a device of this type would tell of itself."""
     words = spec.name.replace("-", " ")
-    maker = "NVIDIA GeForce " if re.match(r"[RG]TX \d", words) else "NVIDIA "
+    maker = "NVIDIA GeForce " if re.match(r"[RG]TX \d+(?! ADA)\b", words) else "NVIDIA "
     major, minor = spec.compute_capability
+    limits = {field: float(getattr(spec, field) or _visible(spec)) for field in FIELDS}
     return DeviceFacts(
         kind="gpu",
         name=name or maker + words,
         compute_capability=f"{major}.{minor}",
-        memory_bytes=spec.memory_visible_bytes,
+        memory_bytes=_visible(spec),
         clocks_mhz={"sm": spec.boost_clock_mhz},
-        limits={field: float(getattr(spec, field)) for field in FIELDS},
+        limits=limits,
     )
+
+
+def _visible(spec: GpuSpec) -> int:
+    """Return the memory that programs see, where it is unknown what is left after the driver's 3 %."""
+    return spec.memory_visible_bytes or round(0.97 * spec.memory_bytes)
 
 
 def loaded(facts: DeviceFacts, folder: Path) -> GpuSpec:
@@ -49,32 +59,31 @@ def loaded(facts: DeviceFacts, folder: Path) -> GpuSpec:
     return load_gpu_file(path)
 
 
-@pytest.mark.parametrize("name", CATALOGUE.names())
+@pytest.mark.parametrize("name", COMPLETE)
 def test_a_file_made_from_a_known_device_says_what_the_catalogue_says(name: str, tmp_path: Path) -> None:
     spec = CATALOGUE.spec(name)
     made = loaded(as_device(spec), tmp_path)
     assert made.compute_capability == spec.compute_capability
     assert made.cuda_cores_per_sm == spec.cuda_cores_per_sm
     for field in FIELDS:
-        assert getattr(made, field) == pytest.approx(getattr(spec, field), rel=1e-6), field
+        if getattr(spec, field) is not None:
+            assert getattr(made, field) == pytest.approx(getattr(spec, field), rel=1e-6), field
     assert made.memory_bytes == pytest.approx(spec.memory_bytes, rel=0.06)
     for kind in ("peak_flops_per_s", "vector_flops_per_s"):
         of_catalogue, of_device = getattr(spec, kind), getattr(made, kind)
         for precision in of_catalogue.keys() & of_device.keys():
-            # The A10G is sold with half its chip's tensor rate; tensor clocks differ from the boost clock by up to 8 %.
-            factor = (
-                2.0
-                if name == "A10G" and kind.startswith("peak") and precision not in ("fp32", "fp64")
-                else 1.0
-            )
-            rate = factor * of_catalogue[precision]
-            assert of_device[precision] == pytest.approx(rate, rel=0.09), (kind, precision)
+            # Tensor clocks differ from the boost clock by up to 8 %.
+            on_tensor_cores = kind.startswith("peak") and precision not in ("fp32", "fp64")
+            if name in CUT and on_tensor_cores:
+                assert of_device[precision] > 1.5 * of_catalogue[precision]
+                continue
+            assert of_device[precision] == pytest.approx(of_catalogue[precision], rel=0.09), (kind, precision)
     assert {"fp32", "fp16"} <= made.peak_flops_per_s.keys()
     assert made.peak_flops_per_s.keys() >= spec.peak_flops_per_s.keys() - {"int8"}
     assert made.price_per_hour_usd is None
 
 
-@pytest.mark.parametrize("name", CATALOGUE.names())
+@pytest.mark.parametrize("name", COMPLETE)
 def test_a_known_device_is_recognised(name: str) -> None:
     found = known_gpu(as_device(CATALOGUE.spec(name)))
     assert found is not None and found.name == name

@@ -25,14 +25,36 @@ KERNEL = KernelRow(
 )  # fmt: skip
 
 
-def test_tables_fit_100_columns_and_name_their_units() -> None:
-    text = render([ROW, replace(ROW, model="a_very_long_model_name_" * 5, gpu="RTX-PRO-6000-WORKSTATION", latency_ms=None, latency_low_ms=None, latency_high_ms=None,
+def test_tables_fit_110_columns_and_name_their_units() -> None:
+    full = replace(ROW, gpu_ms=12.345, host_ms=123.4, power_w=654.3, warnings="one")
+    text = render([full, replace(ROW, dtype="tf32", model="a_very_long_model_name_" * 5, gpu="RTX-PRO-6000-WORKSTATION", latency_ms=None, latency_low_ms=None, latency_high_ms=None,
                                 mreq_bytes=None, mreq_pct=None, host_bound=None)], "table", kernels=[KERNEL]).decode()  # fmt: skip
-    assert max(map(len, text.splitlines())) <= 100, text
+    assert max(map(len, text.splitlines())) <= 110, text
     assert "latency ms" in text
     assert "12.3 GiB" in text
     assert "–" in text, "an unknown value must show as a dash"
     assert "\x1b" not in text
+
+
+def test_gpu_and_host_time_stand_side_by_side_and_the_binding_one_is_named() -> None:
+    rows = [
+        replace(ROW, gpu_ms=2.5, host_ms=6.25),
+        replace(ROW, batch_size=128, gpu_ms=9.5, host_bound=False),
+    ]
+    lines = render(rows, "table").decode().splitlines()
+    heading = next(line for line in lines if line.startswith("model"))
+    first, second = (line.split() for line in lines if line.startswith("resnet50"))
+    assert "GPU ms  host ms  binds" in heading and " W " not in heading
+    assert first[first.index("host") - 2 : first.index("host")] == ["2.50", "6.25"]
+    assert second[second.index("GPU") - 2 : second.index("GPU")] == ["9.50", "–"]
+
+
+def test_columns_that_no_row_knows_are_left_out() -> None:
+    """Tables written before GPU and host time stood apart are shown without those columns."""
+    heading = next(line for line in render([ROW], "table").decode().splitlines() if line.startswith("model"))
+    assert "GPU ms" not in heading and "host ms" not in heading and "binds" in heading
+    known = render([ROW, replace(ROW, batch_size=1, power_w=512.0)], "table").decode()
+    assert " W " in next(line for line in known.splitlines() if line.startswith("model")) and "512" in known
 
 
 def test_what_differs_gets_a_column_and_warnings_footnotes() -> None:
@@ -40,7 +62,9 @@ def test_what_differs_gets_a_column_and_warnings_footnotes() -> None:
     lines = render(rows, "table").decode().splitlines()
     assert any("dtype" in line and "model" in line for line in lines)
     assert lines[-2:] == ["1: outside", "2: batch 1 assumed"]
-    assert [line.split()[-1] for line in lines if line.startswith("resnet50")] == ["2", "host"]
+    assert [line.split()[-1] for line in lines if line.startswith("resnet50")] == ["2", "–"], (
+        "only what differs is marked"
+    )
 
 
 @pytest.mark.parametrize("form", ["table", "markdown"])

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import gkestimator.onnx_io  # noqa: F401  (registers the shape rules)
+from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.errors import TableError, UsageError
+from gkestimator.core.graph import Operator, Tensor
+from gkestimator.core.kernels import KernelTable
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.operators.registry import LOWERINGS, LoweringOptions
 from gkestimator.training.importers import load_source
+from gkestimator.training.importers.deepbench_rnn import recurrent_rows
 from gkestimator.training.rows import shape_hash
+from gkestimator.training.train import training_gpus
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
@@ -125,6 +134,87 @@ def test_aiconfigurator_takes_the_median_over_frameworks(tmp_path: Path) -> None
     }
 
 
+def eighth(folder: Path, *, cuda_graph: bool = True) -> None:
+    """A framework's FP8 layers of one shape: two that quantise their activations, one of fixed scales, one block."""
+    write(
+        folder / "gemm_fp8.parquet",
+        framework=["VLLM", "TRTLLM", "SGLang", "VLLM"],
+        gpu=["L40S"] * 4,
+        gemm_dtype=["fp8", "fp8_static", "fp8_static", "fp8_block"],
+        m=[64] * 4,
+        n=[256] * 4,
+        k=[512] * 4,
+        latency_ms=[0.02, 0.03, 0.01, 0.3],
+        cuda_graph=[cuda_graph] * 3 + [False],
+    )
+    write(folder / "gemm_bf16.parquet", gpu=["L40S"], m=[8], n=[16], k=[32], latency_ms=[0.005])
+
+
+def test_fp8_rows_name_their_framework_and_leave_out_what_quantises(tmp_path: Path) -> None:
+    eighth(tmp_path)
+    _, (_, *parts) = load_source(tmp_path)
+    by_variant = {part.table.variant[0]: part for part in parts}
+    # TensorRT-LLM's fixed scales are read as dynamic ones; vLLM's blocks were timed without a CUDA graph.
+    assert sorted(by_variant) == ["scaled.sglang.static", "scaled.tensorrt_llm", "scaled.vllm"]
+    vllm = by_variant["scaled.vllm"]
+    assert 1.5 < vllm.beside_us[0] < 3.0
+    assert vllm.duration_us[0] == pytest.approx(20 - vllm.beside_us[0])
+    np.testing.assert_allclose(vllm.as_measured_us(vllm.duration_us), 20)
+    assert by_variant["scaled.sglang.static"].beside_us[0] == 0
+    columns = vllm.table.columns
+    assert columns["read_bytes"][0] == 64 * 512 + 256 * 512
+    assert columns["write_bytes"][0] == 2 * 64 * 256
+    hashes = {float(shape_hash(part.table)[0]) for part in parts}
+    assert len(hashes) == 1, "a shape that is left out is left out of every framework"
+
+
+def test_fp8_calls_without_a_cuda_graph_do_not_train(tmp_path: Path) -> None:
+    eighth(tmp_path, cuda_graph=False)
+    assert len(load_source(tmp_path)[1]) == 1
+
+
+def test_int8_weights_calculate_in_half_precision_and_those_of_sglang_do_not(tmp_path: Path) -> None:
+    write(
+        tmp_path / "gemm_int8.parquet",
+        framework=["TRTLLM", "TRTLLM", "SGLang"],
+        gpu=["A100-SXM4-80GB", "A100-SXM4-80GB", "H100-SXM"],
+        gemm_dtype=["int8_wo", "sq", "int8_wo"],
+        m=[64] * 3,
+        n=[256] * 3,
+        k=[512] * 3,
+        latency_ms=[0.02, 0.03, 0.04],
+    )
+    write(tmp_path / "gemm_bf16.parquet", gpu=["L40S"], m=[8], n=[16], k=[32], latency_ms=[0.005])
+    _, (_, *parts) = load_source(tmp_path)
+    kinds = {(part.table.precision[0], part.table.variant[0]): part for part in parts}
+    assert set(kinds) == {
+        ("w8a16", "weight_only.tensorrt_llm"),
+        ("int8", "scaled"),
+        ("int8", "scaled.sglang"),
+    }
+    weights = kinds["w8a16", "weight_only.tensorrt_llm"].table.columns
+    assert weights["read_bytes"][0] == 2 * 64 * 512 + 256 * 512
+    assert kinds["int8", "scaled.sglang"].beside_us[0] > 0
+
+
+def test_pipeweave_keeps_its_authors_split(tmp_path: Path) -> None:
+    write(
+        tmp_path / "gemm_fp8.parquet",
+        gpu=["H800", "H20"],
+        m=[4, 8],
+        n=[16, 16],
+        k=[32, 32],
+        latency_us=[5.0, 7.0],
+        split=["train", "test"],
+    )
+    kind, (rows,) = load_source(tmp_path)
+    assert kind == "pipeweave"
+    assert list(zip(rows.gpu, rows.source, rows.measured_us, strict=True)) == [
+        ("H800-SXM", "pipeweave", 5.0),
+        ("H20", "pipeweave/test", 7.0),
+    ]
+
+
 def dataset(path: Path, **change: object) -> None:
     row: dict[str, object] = {
         "schema_version": 1, "entry_id": "e", "gpu": "T4", "runtime": "torch", "collector": "kineto", "op_type": "MatMul", "attributes": "{}", "dtype": "fp32",
@@ -211,3 +301,65 @@ def test_shapes_hash_alike_on_every_gpu_and_spread_evenly(tmp_path: Path) -> Non
     value = shape_hash(rows.table)
     np.testing.assert_array_equal(value, shape_hash(rows.take(np.arange(len(rows))).table))
     assert abs((value < 0.15).mean() - 0.15) < 0.05
+
+
+def recurrent_layers(path: Path, **change: list[object]) -> None:
+    columns: dict[str, list[object]] = {
+        "gpu": ["V100-SXM2-16GB", "M40"],
+        "cell": ["lstm", "gru"],
+        "precision": ["fp16", "fp32"],
+        "hidden": [512, 1536],
+        "batch": [16, 32],
+        "steps": [25, 1500],
+        "latency_ms": [0.44, 300.0],
+    }
+    write(path, **{**columns, **change})
+
+
+def test_deepbench_recurrent_layers_are_their_steps_alone(tmp_path: Path) -> None:
+    recurrent_layers(tmp_path / "rnn_forward.parquet")
+    rows = recurrent_rows(tmp_path / "rnn_forward.parquet")
+    assert rows.gpu.tolist() == ["V100-SXM2-16GB", "M40"]
+    assert rows.measured_us == pytest.approx([440, 300_000])
+    columns = rows.table.columns
+    shapes = [columns[f"gemm_{name}"].tolist() for name in ("batch", "m", "n", "k")]
+    assert shapes == [[25, 1500], [16, 32], [4 * 512, 3 * 1536], [512, 1536]]
+    # Products of the states, two biases a gate and the cell; the inputs' products were skipped.
+    assert columns["flops"][0] == 25 * 16 * (2 * 4 * 512 * 512 + 2 * 4 * 512 + 22 * 512)
+    assert columns["weight_bytes"][0] == 2 * (4 * 512 * 512 + 8 * 512)
+    # The same layer from a model is the same kernel, so that training and estimates mean one thing.
+    x = Tensor(name="x", dtype=DType.FLOAT, shape=(1500, 32, 64), storage="x")
+    weights = [
+        replace(x, name=name, shape=shape, storage=name, is_weight=True)
+        for name, shape in (("w", (1, 4608, 64)), ("r", (1, 4608, 1536)), ("b", (1, 9216)))
+    ]
+    h0 = replace(x, name="h", shape=(1, 32, 1536), storage="h")
+    outputs = (replace(x, name="y", shape=(1500, 1, 32, 1536)), replace(h0, name="last"))
+    op = Operator(
+        name="n", domain="", op_type="GRU", version=14, attributes={"linear_before_reset": 1},
+        inputs=(x, *weights, None, h0), outputs=outputs,
+    )  # fmt: skip
+    options = LoweringOptions(
+        runtime="torch", dtype="fp32", matmul_precision=Precision.FP32, conv_precision=Precision.FP32
+    )
+    lowered = KernelTable.from_kernels(LOWERINGS[op.key](op, options).kernels[1:])
+    for name in ("flops", "read_bytes", "write_bytes", "weight_bytes", "rows", "cols", "element_bytes"):
+        assert columns[name][1] == lowered.columns[name][0], name
+    assert (rows.table.family[1], rows.table.variant[1]) == (lowered.family[0], lowered.variant[0])
+
+
+@pytest.mark.parametrize(("column", "word"), [("gpu", "K80"), ("cell", "rnn"), ("precision", "int8")])
+def test_a_word_that_recurrent_layers_do_not_know_is_one_line(tmp_path: Path, column: str, word: str) -> None:
+    recurrent_layers(tmp_path / "rnn_forward.parquet", **{column: [word, word]})
+    with pytest.raises(TableError, match=f"{column} is '{word}'; expected one of"):
+        recurrent_rows(tmp_path / "rnn_forward.parquet")
+
+
+def test_gpus_for_training_alone_are_not_offered() -> None:
+    names = {path.stem for path in training_gpus()}
+    assert names == {"M40", "TITAN-X-MAXWELL"}
+    catalogue = gpu_catalogue(training_gpus())
+    for name in names:
+        assert catalogue.spec(name).compute_capability == (5, 2)
+        with pytest.raises(UsageError, match="unknown GPU"):
+            gpu_catalogue().spec(name)

@@ -13,7 +13,14 @@ from gkestimator.hardware.runtimes.onnxruntime import ONNXRUNTIME
 from gkestimator.hardware.runtimes.record import RuntimeTraits
 from gkestimator.hardware.runtimes.torch import TORCH
 
-__all__ = ["RUNTIMES", "RuntimeTraits", "runtime_traits", "runtime_words", "serves_onnx_files"]
+__all__ = [
+    "RUNTIMES",
+    "RuntimeTraits",
+    "checked_layout",
+    "runtime_traits",
+    "runtime_words",
+    "serves_onnx_files",
+]
 
 RUNTIMES: Mapping[str, RuntimeTraits] = MappingProxyType({r.name: r for r in (TORCH, ONNXRUNTIME)})
 """Every runtime by name, the default one first."""
@@ -25,6 +32,17 @@ def runtime_traits(name: str) -> RuntimeTraits:
     if traits is None:
         raise UsageError(f"runtime {name!r}: expected one of {', '.join(sorted(RUNTIMES))}")
     return traits
+
+
+def checked_layout(name: str, layout: str) -> str:
+    """Return ``layout``. Raises UsageError where the runtime ``name`` stores images as the file has them."""
+    layouts = runtime_traits(name).layouts
+    if layout not in layouts:
+        expected = ", ".join(layouts)
+        raise UsageError(
+            f"layout: found {layout}, expected {expected} under {name}, which stores images as the file has them"
+        )
+    return layout
 
 
 def serves_onnx_files(name: str) -> bool:

@@ -27,11 +27,26 @@ ONNXRUNTIME = RuntimeTraits(
             "scaled_matmul",
         }
     ),
+    # Registered at ORT_ENABLE_EXTENDED (graph_transformer_utils.cc); the others belong to ORT_ENABLE_BASIC.
+    extended_patterns=frozenset(
+        {
+            "gelu",
+            "tanh_gelu",
+            "sigmoid_gate",
+            "layer_norm",
+            "rms_norm",
+            "skip_layer_norm",
+            "bias_softmax",
+            "scaled_matmul",
+        }
+    ),
     operators_as="onnxruntime",
     executor=("gkestimator.profiling.executors.onnxruntime", "OnnxruntimeExecutor"),
     sweep_prepare_s=0.06,  # a session is built for each entry
     sweep_chunk_s=7.0,
     lacking_dtypes={
         "amp": "onnxruntime has no autocast; use --dtype fp16 or a model converted to half precision",
+        "fp8": "onnxruntime runs FP8 products where the file holds them (GemmFloat8), and makes none; "
+        "use --runtime torch",
     },
 )

@@ -25,7 +25,7 @@ from gkestimator.hardware.runtimes import RUNTIMES
 
 WHAT = "runtime profile"
 SCHEMA_VERSION = 1
-DTYPE_WORDS = ("auto", "fp32", "tf32", "fp16", "bf16", "amp", "int8")
+DTYPE_WORDS = ("auto", "fp32", "tf32", "fp16", "bf16", "amp", "int8", "fp8", "w8a16", "w4a16")
 
 
 @frozen
@@ -59,6 +59,7 @@ class RuntimeProfile:
     context_bytes_per_thread: int
     workspace_default_bytes: int
     workspace_hopper_bytes: int
+    workspace_later_bytes: int
     auto: tuple[AutoRule, ...]
     sources: Mapping[str, str] = field(hash=False)
     note: str = ""
@@ -81,8 +82,13 @@ class RuntimeProfile:
         return self.context_fixed_bytes + threads * self.context_bytes_per_thread
 
     def library_workspace_bytes(self, gpu: GpuSpec) -> int:
-        """Return the bytes of the matrix library's standing workspace for one handle and stream."""
-        if gpu.compute_capability >= (9, 0):
+        """Return the bytes of the matrix library's standing workspace for one handle and stream: on Hopper (9.x), on
+        what came later, and elsewhere.
+        """
+        major, _ = gpu.compute_capability
+        if major > 9:
+            return self.workspace_later_bytes
+        if major == 9:
             return self.workspace_hopper_bytes
         return self.workspace_default_bytes
 
@@ -120,7 +126,7 @@ ALLOCATOR_FIGURES: Mapping[str, tuple[str, ...]] = {
         "small_remainder",
         "large_remainder",
     ),
-    "arena": ("block_rounding", "initial_chunk", "dead_limit"),
+    "arena": ("block_rounding", "initial_chunk", "dead_limit", "growth_limit"),
 }
 
 
@@ -135,7 +141,7 @@ def load_runtime_file(path: Path | str) -> RuntimeProfile:
     if allocator not in ALLOCATOR_FIGURES:
         raise reader.fail("allocator", f"is {allocator!r}, expected {' or '.join(ALLOCATOR_FIGURES)}")
     constants = _all_of(reader, "allocator_bytes", dict.fromkeys(ALLOCATOR_FIGURES[allocator], _BYTES))
-    workspace = _all_of(reader, "workspace_bytes", {"default": _BYTES, "hopper": _BYTES})
+    workspace = _all_of(reader, "workspace_bytes", {"default": _BYTES, "hopper": _BYTES, "later": _BYTES})
     fixed, _ = reader.figure("context_fixed_bytes", _CONTEXT)
     if fixed is not None:
         fixed = int(fixed)
@@ -156,6 +162,7 @@ def load_runtime_file(path: Path | str) -> RuntimeProfile:
         context_bytes_per_thread=reader.integer("context_bytes_per_thread", _BYTES),
         workspace_default_bytes=int(workspace["default"]),
         workspace_hopper_bytes=int(workspace["hopper"]),
+        workspace_later_bytes=int(workspace["later"]),
         auto=_auto_rules(reader, auto),
         sources=reader.sources,
     )
@@ -262,7 +269,14 @@ _RESOLVERS: Mapping[str, Callable[[RuntimeProfile, GpuSpec], ResolvedDtype]] = {
     "bf16": _plain("bf16", Precision.BF16, Precision.BF16),
     "amp": _plain("amp", Precision.FP16, Precision.FP16),
     "int8": _int8,
+    # What is not narrowed is calculated in half precision: bf16 as serving frameworks do on GPUs that have FP8, fp16
+    # where old GPUs are to run it too.
+    "fp8": _plain("fp8", Precision.BF16, Precision.BF16),
+    "w8a16": _plain("w8a16", Precision.FP16, Precision.FP16),
+    "w4a16": _plain("w4a16", Precision.FP16, Precision.FP16),
 }
+_NEEDED = {"int8": Precision.INT8, "fp8": Precision.FP8}
+_REMEDIES = {"fp8": "; w8a16 keeps the weights alone in 8 bits, as vLLM does on such a GPU"}
 
 
 def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> ResolvedDtype:
@@ -280,14 +294,15 @@ def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> Resolved
         raise UsageError(f"dtype {dtype}: {traits.lacking_dtypes[dtype]}")
     resolved = resolver(profile, gpu)
     needed = [resolved.matmul_precision, resolved.conv_precision]
-    if dtype == "int8":
-        needed = [Precision.INT8]
+    if dtype in _NEEDED:
+        needed = [_NEEDED[dtype]]
     for precision in needed:
         if precision.value not in gpu.peak_flops_per_s:
+            gpu.refuse_unknown_peak(precision)
             major, minor = gpu.compute_capability
             raise UsageError(
                 f"dtype {dtype} needs {precision} arithmetic, which {gpu.name} (compute capability "
-                f"{major}.{minor}) lacks; it has {', '.join(gpu.peak_flops_per_s)}"
+                f"{major}.{minor}) lacks; it has {', '.join(gpu.peak_flops_per_s)}{_REMEDIES.get(dtype, '')}"
             )
     return resolved._replace(
         matmul_precision=_worth(resolved.matmul_precision, gpu),

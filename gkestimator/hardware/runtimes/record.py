@@ -20,6 +20,8 @@ class RuntimeTraits:
     (:data:`gkestimator.lowering.patterns.PATTERNS`), ``operators_as`` the runtime by whose name operators say which of
     them launch no kernel or run in place (:class:`gkestimator.operators.records.OperatorTraits`): its own or
     another's. ``lacking_dtypes`` maps a dtype word that the runtime lacks to the reason and the remedy.
+    ``layouts`` are those in which a program can store images and the weights of convolutions.
+    ``extended_patterns`` are those that a user switches off by the level of the graph optimiser.
     ``executor`` is the module and class that profile under it. ``sweep_prepare_s`` and ``sweep_chunk_s`` are
     what a sweep spends on each entry and on each child process (seconds, :mod:`gkestimator.profiling.sweep.cost`).
     """
@@ -34,4 +36,14 @@ class RuntimeTraits:
     executor: tuple[str, str]
     sweep_prepare_s: float
     sweep_chunk_s: float
+    layouts: tuple[str, ...] = ("nchw",)
     lacking_dtypes: Mapping[str, str] = field(hash=False, default_factory=dict)
+    extended_patterns: frozenset[str] = frozenset()
+
+    def patterns_at(self, graph_level: str) -> frozenset[str]:
+        """Return the names of the patterns that apply at a level of the graph optimiser, ``basic`` or
+        ``extended``.
+        """
+        if graph_level == "basic":
+            return self.patterns - self.extended_patterns
+        return self.patterns

@@ -24,6 +24,7 @@ TORCH = RuntimeTraits(
             "layer_norm",
             "rms_norm",
             "rsqrt",
+            "addcmul",
             "group_norm",
             "linear",
         }
@@ -32,6 +33,7 @@ TORCH = RuntimeTraits(
     executor=("gkestimator.profiling.executors.torch", "TorchExecutor"),
     sweep_prepare_s=0.02,
     sweep_chunk_s=9.0,  # importing torch takes 2.2 s of it
+    layouts=("nchw", "nhwc"),
     lacking_dtypes={
         "int8": "torch has no int8 kernels for a GPU in eager mode; use --runtime onnxruntime",
     },

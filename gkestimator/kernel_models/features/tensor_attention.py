@@ -78,7 +78,7 @@ class _Calls:
     """Hold calls of fused attention, one per entry: ``heads`` times the batch, queries, keys and head size.
 
     ``share``: of the scores that a mask leaves. ``traffic``: bytes. ``slowdown``: of the products, over
-    FlashAttention's.
+    FlashAttention's. ``group``: heads that share their keys and values.
     """
 
     heads: Array
@@ -87,6 +87,7 @@ class _Calls:
     size: Array
     share: Array
     traffic: Array
+    group: Array
     slowdown: Array
 
 
@@ -110,6 +111,7 @@ def fused_attention_us(
             size=size,
             share=np.clip(share, 1e-3, 1.0),
             traffic=part.total_bytes,
+            group=_group(part),
             slowdown=_slowdown(part.variant, gpu, precision),
         )
         result[rows] = _attention_us(calls, gpu, precision, constants)
@@ -125,10 +127,27 @@ def _slowdown(variant: Array, gpu: GpuSpec, precision: str) -> Array:
     return np.where(variant == MASKED, _WITHOUT_FLASH, 1.0)
 
 
+def _group(table: KernelTable) -> Array:
+    """Return how many heads share their keys and values, from the bytes that are read beside the queries."""
+    heads, _, keys, size = table.gemm_sizes()
+    columns = table.columns
+    unshared = 2 * heads * keys * size * columns["element_bytes"]
+    shared = np.maximum(columns["read_bytes"] - columns["write_bytes"], 1.0)
+    return np.asarray(np.clip(np.round(unshared / shared), 1, heads))
+
+
+def _tiles(calls: _Calls, rows: float) -> Array:
+    """Return how many tiles of ``rows`` queries there are: between those of kernels that fill a tile with the queries
+    of all heads of a group (FlashInfer, FlashAttention-3) and of those that give each head tiles of its own."""
+    packed = calls.heads / calls.group * pieces(calls.queries * calls.group, rows)
+    apart = calls.heads * pieces(calls.queries, rows)
+    return np.asarray(np.sqrt(packed * apart))
+
+
 def _padded_heads(size: Array) -> Array:
-    """Return head sizes padded to 64, then to steps of 32, above 128 to steps of 64."""
+    """Return head sizes padded to 64, then to steps of 32, above 128 to steps of 128."""
     middle = pieces(size, 32) * 32
-    large = pieces(size, 64) * 64
+    large = pieces(size, 128) * 128
     return np.where(size <= 64, 64.0, np.where(size <= 128, middle, large))
 
 
@@ -150,7 +169,7 @@ def _attention_us(calls: _Calls, gpu: GpuSpec, precision: str, c: AttentionConst
         mean_steps = np.minimum(steps, steps * calls.share + diagonal)
         score = products + c.score_cycles * softmax
         step = np.maximum(c.step_cycles, tile * _SLICE * score * calls.slowdown)
-        tiles = calls.heads * pieces(calls.queries, tile)
+        tiles = _tiles(calls, tile)
         waves = counted_waves(tiles / gpu.sms, c.whole_waves)
         cycles = c.prologue_cycles + waves * (c.tile_cycles + mean_steps * step)
         best = np.minimum(best, cycles / clock)

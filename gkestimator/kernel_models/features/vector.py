@@ -13,10 +13,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gkestimator.core.kernels import Array, KernelTable
+from gkestimator.core.kernels import Array, KernelTable, plain_variant
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.columns import LEAST_US, FeatureColumns, Features, fill, joined
 from gkestimator.kernel_models.features.convolution import convolution_columns
+from gkestimator.kernel_models.features.decode import decode_columns
+from gkestimator.kernel_models.features.recurrent import recurrent_features, recurrent_transfer
 from gkestimator.kernel_models.features.tensor import fused_attention_features, tensor_features
 from gkestimator.kernel_models.features.tensor_cores import tensor_core_us
 from gkestimator.kernel_models.features.transfer import transfer_conv, transfer_matrix, transfer_memory
@@ -32,7 +34,7 @@ same."""
 
 _NEAREST = {
     "add": (
-        "add sub bias bias_add weighted_sum max min where equal greater less greater_or_equal "
+        "add addcmul sub bias bias_add weighted_sum max min where equal greater less greater_or_equal "
         "less_or_equal and or xor not"
     ),
     "relu": (
@@ -58,7 +60,7 @@ _VARIANT_OF = MappingProxyType({name: kind for kind, names in _NEAREST.items() f
 def elementwise_variant(variant: str) -> str | None:
     """Return the measured elementwise operator whose cost ``variant`` shares (itself where measured); None if
     unknown."""
-    return _VARIANT_OF.get(variant)
+    return _VARIANT_OF.get(plain_variant(variant))
 
 
 def _common(table: KernelTable, gpu: GpuSpec, *, compute: bool = True) -> FeatureColumns:
@@ -135,6 +137,23 @@ def _conv_seen_features(table: KernelTable, gpu: GpuSpec) -> Features:
     return joined(_conv_features(table, gpu), costs.matrix(len(table)))
 
 
+EIGHTH_WORDS = ("tensorrt_llm", "vllm", "sglang", "static", "blocks")
+"""What the words behind a variant's first dot may say of a product in 8 bits (``scaled.sglang.static``): whose kernel
+runs, and how it scales: by scales fixed beforehand, by blocks of 128 x 128; else by token or tensor."""
+
+
+def _with_framework(base: FeatureFunction) -> FeatureFunction:
+    """Return the features of ``base`` and one column per word of the variants of products in 8 bits."""
+
+    def features(table: KernelTable, gpu: GpuSpec) -> Features:
+        words = [str(variant).split(".")[1:] for variant in table.variant]
+        said = np.array([[word in of_row for word in EIGHTH_WORDS] for of_row in words], dtype=bool)
+        names = tuple(f"is_{word}" for word in EIGHTH_WORDS)
+        return joined(base(table, gpu), (said.reshape(len(table), len(names)), names))
+
+    return features
+
+
 _ABSOLUTE_TIMES = ("log_roofline", "log_memory", "log_compute")
 _SATURATED = MappingProxyType({"log_waves": np.log(32.0), "over_l2": 3.0})
 
@@ -169,6 +188,14 @@ def _attention_features(table: KernelTable, gpu: GpuSpec) -> Features:
     return _with_specification(out, table, gpu, matrix=True)
 
 
+def _decode_features(table: KernelTable, gpu: GpuSpec) -> Features:
+    return _with_specification(decode_columns(table, gpu), table, gpu, matrix=True)
+
+
+def _decode_unseen_features(table: KernelTable, gpu: GpuSpec) -> Features:
+    return decode_columns(table, gpu).matrix(len(table))
+
+
 def _memory_features(table: KernelTable, gpu: GpuSpec) -> Features:
     out = _common(table, gpu, compute=False)
     columns = table.columns
@@ -195,7 +222,7 @@ def _with_kinds(base: FeatureFunction) -> FeatureFunction:
     """Return the features of ``base`` and one column per measured elementwise operator."""
 
     def features(table: KernelTable, gpu: GpuSpec) -> Features:
-        kinds = np.array([_VARIANT_OF.get(v, "add") for v in table.variant], dtype=object)
+        kinds = np.array([elementwise_variant(v) or "add" for v in table.variant], dtype=object)
         return joined(base(table, gpu), _one_hot(kinds))
 
     return features
@@ -220,10 +247,14 @@ FEATURE_SETS: Mapping[str, FeatureFunction] = MappingProxyType(
         "product": _product_features,
         "matrix_half": _matrix_half_features,
         "tensor": tensor_features,
+        "eighth": _with_framework(_matrix_half_features),
+        "eighth_tensor": _with_framework(tensor_features),
         "fused_attention": fused_attention_features,
         "conv": _conv_features,
         "conv_seen": _conv_seen_features,
         "attention": _attention_features,
+        "decode": _decode_features,
+        "decode_unseen": _decode_unseen_features,
         "memory": _memory_features,
         "elementwise": _with_kinds(_memory_features),
         "layernorm": _with_rms(_memory_features),
@@ -232,6 +263,8 @@ FEATURE_SETS: Mapping[str, FeatureFunction] = MappingProxyType(
         "transfer_memory": transfer_memory,
         "transfer_elementwise": _with_kinds(transfer_memory),
         "transfer_layernorm": _with_rms(transfer_memory),
+        "recurrent": recurrent_features,
+        "transfer_recurrent": recurrent_transfer,
     }
 )
 

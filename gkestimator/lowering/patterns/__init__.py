@@ -18,6 +18,7 @@ from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.records import frozen
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering.patterns.activations import (
+    match_addcmul,
     match_clip_swish,
     match_hard_sigmoid_swish,
     match_mish,
@@ -53,7 +54,7 @@ class Pattern:
     name: str
     anchors: tuple[str, ...]
     find: Callable[[GraphView, int, LoweringOptions], Match]
-    attention: str | None = None  # only under this value of the option, None: any
+    composed: bool = True  # also where attention is asked for operator by operator
     dtype: str | None = None  # likewise
 
 
@@ -73,13 +74,14 @@ PATTERNS: tuple[Pattern, ...] = (
         find=match_quantised,
         dtype="int8",
     ),
-    Pattern(name="attention", anchors=("Softmax",), find=match_attention, attention="fused"),
+    Pattern(name="attention", anchors=("Softmax",), find=match_attention, composed=False),
     Pattern(name="gelu", anchors=("Erf",), find=match_gelu),
     Pattern(name="tanh_gelu", anchors=("Tanh",), find=match_tanh_gelu),
     Pattern(name="sigmoid_gate", anchors=("Sigmoid",), find=match_sigmoid_gate),
     Pattern(name="hard_sigmoid_swish", anchors=("HardSigmoid",), find=match_hard_sigmoid_swish),
     Pattern(name="clip_swish", anchors=("Clip",), find=match_clip_swish),
     Pattern(name="mish", anchors=("Softplus",), find=match_mish),
+    Pattern(name="addcmul", anchors=("Add",), find=match_addcmul),
     Pattern(name="layer_norm", anchors=("Sqrt",), find=match_layer_norm),
     Pattern(name="rms_norm", anchors=("Sqrt",), find=match_rms_norm),
     Pattern(name="rsqrt", anchors=("Sqrt",), find=match_rsqrt),
@@ -113,11 +115,11 @@ def _search(graph: OperatorGraph, options: LoweringOptions, refusals: list[Refus
     view = GraphView.of(graph)
     taken = bytearray(len(view.operators))
     matches: list[Match] = []
-    applied = runtime_traits(options.runtime).patterns
+    applied = runtime_traits(options.runtime).patterns_at(options.graph_level)
     for pattern in PATTERNS:
         if pattern.name not in applied:
             continue
-        if pattern.attention is not None and options.attention != pattern.attention:
+        if options.attention == "eager" and not pattern.composed:
             continue
         if pattern.dtype is not None and options.dtype != pattern.dtype:
             continue

@@ -12,17 +12,32 @@ Mish: x * tanh(softplus(x)).
 
 torch: F.mish, one kernel. onnxruntime fuses nothing here (verified on its CPU provider).
 
+value * a * b + c: torch.addcmul.
+
+torch: one kernel, in the widest of its operands' types (autocast converts the others first). Its exporters write the
+factor ``value`` even where it is 1, which no author multiplies by: that is what tells the call from python arithmetic
+(``x * scale + shift``). ResMLP's affine layers and ConvNeXt V2's response normalisation call it.
+
 Relu followed by Clip from zero: onnxruntime keeps the Clip alone (FuseReluClip: provider-independent,
 verified).
 """
 
 from __future__ import annotations
 
-from gkestimator.core.graph import Tensor
-from gkestimator.lowering.patterns.match import Match, fused
+from dataclasses import replace
+
+from gkestimator.core.graph import Operator, Tensor
+from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Indices, Mismatch, require_value, scalar_value
-from gkestimator.operators.builders import optional_input
-from gkestimator.operators.registry import LoweringOptions
+from gkestimator.operators.builders import (
+    cast_kernel,
+    distinct,
+    elementwise_kernel,
+    optional_input,
+    output_at,
+    tensor_inputs,
+)
+from gkestimator.operators.registry import Lowered, LoweringOptions, launched, lowering_rule
 
 
 def match_sigmoid_gate(view: GraphView, sigmoid: int, options: LoweringOptions) -> Match:
@@ -155,3 +170,40 @@ def match_relu_clip(view: GraphView, relu: int, options: LoweringOptions) -> Mat
         inputs=(view.operand(relu, 0), *op.inputs[1:]),
         attributes=op.attributes,
     )
+
+
+def match_addcmul(view: GraphView, add: int, options: LoweringOptions) -> Match:
+    """Return the torch.addcmul that ends at the Add at index ``add``."""
+    for scaled, base in view.either_order(add):
+        scaling = view.made_by(scaled, "Mul")
+        if scaling is None or scaled.shape != view.result(add).shape:
+            continue
+        product, factor = view.split_scalar(scaling)
+        if scalar_value(factor) != 1.0:
+            continue
+        multiplying = view.source(product, "Mul")
+        left, right = view.either_order(multiplying)[0]
+        return fused(
+            view,
+            "addcmul",
+            (multiplying, scaling, add),
+            op_type="Addcmul",
+            domain=FUSED_DOMAIN,
+            inputs=(base, left, right),
+        )
+    raise view.mismatch(add, "adds no product that is multiplied by 1")
+
+
+@lowering_rule("Addcmul", domain=FUSED_DOMAIN, kind="elementwise")
+def lower_addcmul(op: Operator, options: LoweringOptions) -> Lowered:
+    """Return three operations an element, after the conversions that autocast makes of narrower operands."""
+    result = output_at(op)
+    casts = []
+    operands = []
+    for operand in distinct(tensor_inputs(op)):
+        if operand.dtype is not result.dtype:
+            casts.append(cast_kernel(operand, result.dtype))
+            operand = replace(operand, dtype=result.dtype)
+        operands.append(operand)
+    kernel = elementwise_kernel("addcmul", operands, (result,), flops_per_element=3)
+    return launched(*casts, kernel, calls=1 + len(casts))

@@ -1,10 +1,22 @@
 """Scaled dot-product attention: MatMul(q, k'), scale, mask, Softmax, MatMul with v.
 
-torch with ``attention = "fused"``: one call of F.scaled_dot_product_attention, the scale wherever the
-exporter put it (on q, on both, on the scores), masks added or selected, the guard against rows without a key
-(IsNaN, Where), dropout. Only products of rank 4 count: authors of three-dimensional ones (bloom's baddbmm)
-call bmm, and xlnet's sums of two Einsum products cannot be that call. With ``attention = "eager"`` every
-operator is a kernel.
+torch: one call of F.scaled_dot_product_attention, with masks added or selected, the guard against rows without
+a key (IsNaN, Where), dropout. What the author called shows in the graph: the call's own decomposition, which
+every exporter of torch writes, scales queries AND keys by the root of the scale. Attention that was written by
+hand scales one of them, or the scores. It is taken for the call as well, because libraries dispatch the same
+modules to it since (timm, transformers), but not where
+
+- a bias with a value for every head is added (relative positions: Swin, LeViT, T5): no library that adds one by
+  hand has moved to the call;
+- the left operand is transposed by hand, which is attention over channels (XCiT, DaViT).
+
+``attention = "fused"`` takes those with a bias too, ``attention = "eager"`` none: every operator is a kernel.
+The call's fused kernels want four dimensions and as many heads of keys as of queries
+(aten/src/ATen/native/transformers/sdp_utils_cpp.h, ``check_tensor_shapes``,
+``check_batch_size_and_num_heads_dense``); anything else it composes of products and a softmax, all of it in half
+precision under autocast (``_scaled_dot_product_attention_math``). Only products of rank 4 count where attention
+is written by hand: authors of three-dimensional ones (bloom's baddbmm) call bmm, and xlnet's sums of two Einsum
+products cannot be that call.
 onnxruntime: its AttentionFusion knows only the graph of BERT exporters before opset 12 and found nothing in
 current exports (verified on its CPU provider), so the pieces stay (FusedMatMul, BiasSoftmax, MatMul).
 
@@ -19,17 +31,33 @@ those it has.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from gkestimator.core.dtypes import DType
-from gkestimator.core.graph import Tensor, Value
+from gkestimator.core.graph import Attribute, Tensor, Value
 from gkestimator.lowering.patterns.match import Match, fused
-from gkestimator.lowering.patterns.products import bare_operand, flattened_transpose
+from gkestimator.lowering.patterns.products import bare_factors, bare_operand, flattened_transpose
 from gkestimator.lowering.patterns.view import GraphView, Indices, Mismatch, Traced, require_last_axis
+from gkestimator.operators.attention import COMPOSED, COPIES_KEYS
 from gkestimator.operators.registry import LoweringOptions
 
 _DEPTH = 10  # factors, masks and reshapes between the product and the softmax
+
+
+@dataclass(slots=True)
+class _Operands:
+    """Hold queries and keys, both (..., S, D), and what prepares them for the first product.
+
+    ``copied``: the keys lie (..., D, S) in memory, so that the call needs a copy. ``by_call``: the exporter wrote the
+    call's own decomposition.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    members: Indices
+    copied: bool
+    by_call: bool
 
 
 def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> Match:
@@ -38,56 +66,112 @@ def match_attention(view: GraphView, softmax: int, options: LoweringOptions) -> 
     require_last_axis(view.operators[softmax], len(scores.shape))
     masks: list[Tensor] = []
     first, covered = _scores(view, scores, masks, _DEPTH)
-    q, k, operand_members = _queries_and_keys(view, first)
+    operands = _queries_and_keys(view, first)
     probabilities, after = _probabilities(view, view.result(softmax))
     second = view.reader(probabilities, "MatMul")
     if not view.reads(second, 0, probabilities):
         raise view.mismatch(second, "has the probabilities as its right operand")
-    v = view.operand(second, 1)
-    if len(v.shape) != 4:
-        raise view.mismatch(second, f"multiplies by rank {len(v.shape)}, expected 4")
+    values = view.operand(second, 1)
+    if not operands.by_call:
+        _require_call_by_hand(view, first, values, masks, options)
     masks.sort(key=lambda mask: mask.nbytes, reverse=True)
     # A causal mask is an argument (is_causal), not a tensor: transformers passes none unless some input is padded.
     causal = bool(masks) and all(is_causal(view, mask) for mask in masks)
     tensors = masks[:1]
-    attributes = None
+    attributes: dict[str, Attribute] = {}
     if causal:
         tensors = []
-        attributes = {"is_causal": 1}
+        attributes["is_causal"] = 1
+    if operands.copied:
+        attributes[COPIES_KEYS] = 1
+    if not _kernels_exist(operands, values):
+        attributes[COMPOSED] = 1
     return fused(
         view,
         "attention",
-        [*operand_members, first, *covered, softmax, *after, second],
+        [*operands.members, first, *covered, softmax, *after, second],
         op_type="Attention",
         version=23,
         attributes=attributes,
-        inputs=(q, k, v, *tensors),
+        inputs=(operands.queries, operands.keys, values, *tensors),
         also_reads=tuple(masks[len(tensors) :]),
     )
 
 
-def _queries_and_keys(view: GraphView, product: int) -> tuple[Tensor, Tensor, Indices]:
-    """Return queries and keys, both (B, H, S, D), as they come into the first product, and what prepares them."""
+def _kernels_exist(operands: _Operands, values: Tensor) -> bool:
+    """Return True where torch's fused kernels take the operands: four dimensions, heads not broadcast."""
+    shapes = [operands.queries.shape, operands.keys.shape, values.shape]
+    outer = {shape[:-2] for shape in shapes}
+    return len(shapes[0]) == 4 and len(outer) == 1
+
+
+def _require_call_by_hand(
+    view: GraphView, first: int, values: Tensor, masks: list[Tensor], options: LoweringOptions
+) -> None:
+    """Raise Mismatch for attention that was written by hand and is not taken for the call."""
+    left = view.operand(first, 0)
+    ranks = [len(left.shape), len(view.operand(first, 1).shape), len(values.shape)]
+    if ranks != [4, 4, 4]:
+        raise view.mismatch(first, f"multiplies tensors of rank {ranks}, expected 4")
+    if swaps_last_two(view, left):
+        raise view.mismatch(first, "transposes its left operand")
+    if options.attention == "fused":
+        return
+    for mask in masks:
+        if len(mask.shape) > 2 and mask.shape[-3] > 1 and mask.shape[-1] > 1:
+            raise view.mismatch(first, f"by hand, with a bias {list(mask.shape)} for every head")
+
+
+def swaps_last_two(view: GraphView, value: Tensor) -> bool:
+    """Return True where ``value``, up to constant factors, is another tensor with its last two dimensions swapped."""
+    return bare_operand(view, value)[2] == 1
+
+
+def _queries_and_keys(view: GraphView, product: int) -> _Operands:
+    """Return queries and keys as they come into the first product, and what prepares them."""
     left = view.operand(product, 0)
     right = view.operand(product, 1)
-    if len(left.shape) != 4 or len(right.shape) != 4:
+    if min(len(left.shape), len(right.shape)) < 4:
         raise view.mismatch(
             product, f"multiplies tensors of rank {len(left.shape)} and {len(right.shape)}, expected 4"
         )
-    q, members, q_flipped = bare_operand(view, left)
-    k, k_members, k_flipped = bare_operand(view, right)
-    if q_flipped:
-        raise view.mismatch(product, "transposes its left operand")
-    members += k_members
+    # A transposition of the queries stays a view before the call, which copies them if it has to.
+    q, factors = bare_factors(view, left)
+    k, members, k_flipped = bare_operand(view, right)
+    both = bool(factors) and any(not _is_transpose(view, member) for member in members)
     turning: Indices = []
     if not k_flipped:
         k, turning = flattened_transpose(view, k)
         members += turning
+    copied = False
     if not k_flipped and not turning:
-        # Laid out (..., D, S) by a transposition that does more, or is read elsewhere too.
         *outer, size, length = k.shape
+        keys_of_rows = _source_of_rows(view, k)
+        if keys_of_rows is None:
+            # Laid out (..., D, S) in memory, or by a transposition that is read elsewhere too.
+            copied = True
+        else:
+            members.append(keys_of_rows)
+            k = view.operand(keys_of_rows, 0)
         k = replace(k, shape=(*outer, length, size))
-    return q, k, members
+    return _Operands(queries=q, keys=k, members=[*factors, *members], copied=copied, by_call=both)
+
+
+def _is_transpose(view: GraphView, index: int) -> bool:
+    return view.operators[index].op_type == "Transpose"
+
+
+def _source_of_rows(view: GraphView, keys: Tensor) -> int | None:
+    """Return the transposition that only the product reads and that made ``keys`` (..., D, S) of a tensor whose last
+    dimension is D; None where nothing did.
+    """
+    index = view.made_by(keys, "Transpose")
+    if index is None or view.sole_reader(keys) is None:
+        return None
+    order = view.operators[index].attributes.get("perm")
+    if isinstance(order, tuple) and order[-2] == len(keys.shape) - 1:
+        return index
+    return None
 
 
 def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> tuple[int, Indices]:
@@ -97,7 +181,9 @@ def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> 
     if depth == 0:
         raise Mismatch(f"no product within {_DEPTH} operators before the softmax")
     index = view.source(
-        value, "MatMul", "Add", "Mul", "Div", "Where", "Reshape", "Cast", "CastLike", "Identity"
+        value,
+        *("MatMul", "Add", "Mul", "Div", "Max", "Where"),
+        *("Reshape", "Squeeze", "Unsqueeze", "Cast", "CastLike", "Identity"),
     )
     op = view.operators[index]
     op_type = op.op_type
@@ -106,7 +192,7 @@ def _scores(view: GraphView, value: Tensor, masks: list[Tensor], depth: int) -> 
         if left.is_weight or right.is_weight:
             raise Mismatch(f"{op.name} multiplies by a weight, expected queries and keys")
         return index, [index]
-    if op_type in ("Mul", "Div"):
+    if op_type in ("Mul", "Div", "Max"):
         source, _ = view.split_scalar(index)
         if op_type == "Div" and source.name != view.operand(index, 0).name:
             raise Mismatch(f"{op.name} divides by the scores")

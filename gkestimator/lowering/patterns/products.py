@@ -53,6 +53,21 @@ def bare_operand(view: GraphView, value: Tensor) -> tuple[Tensor, Indices, int]:
     return value, members, flipped
 
 
+def bare_factors(view: GraphView, value: Tensor) -> Traced:
+    """Return the operand before constant factors that only this product reads, and those."""
+    members: Indices = []
+    while view.sole_reader(value) is not None:
+        index = view.made_by(value, "Mul", "Div")
+        if index is None or not scales(view, index, value):
+            break
+        members.append(index)
+        if view.operators[index].op_type == "Div":
+            value = view.operand(index, 0)
+        else:
+            value = view.split_scalar(index)[0]
+    return value, members
+
+
 def flattened_transpose(view: GraphView, value: Tensor) -> Traced:
     """Return the (B, H, S, D) behind ``value`` (B, H, D, S), where Reshape to (B*H, S, D), Transpose and Reshape
     back lie between, as torch.onnx.export(dynamo=True) turns the keys; ``value`` itself and no operators otherwise.

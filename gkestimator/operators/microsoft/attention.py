@@ -5,7 +5,7 @@ from __future__ import annotations
 from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.core.kernels import Kernel
-from gkestimator.operators.attention import AttentionShape, attention_kernels, head_size
+from gkestimator.operators.attention import head_size
 from gkestimator.operators.builders import (
     copy_kernel,
     int_of,
@@ -16,7 +16,9 @@ from gkestimator.operators.builders import (
     scratch,
 )
 from gkestimator.operators.checks import int_attribute, ints_attribute, optional_tensor, tensor
+from gkestimator.operators.composed_attention import AttentionShape
 from gkestimator.operators.matmul import matmul_kernels, matmul_shape
+from gkestimator.operators.microsoft.attending import microsoft_attention
 from gkestimator.operators.registry import (
     MS,
     Lowered,
@@ -101,10 +103,14 @@ def packed_sizes(
 
 @lowering_rule("Attention", domain=MS, kind="attention", autocast="half")
 def attention(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return Q, K and V in one product with the packed weight, then attention; a past is appended by a copy."""
+    """Return Q, K and V in one product with the packed weight, then attention; a past is appended by a copy.
+
+    The host pays for every launch, not for the operator.
+    """
     packed, projection = projected(op, options)
-    kernels = packed_attention(op, packed, optional_input(op, 3), optional_input(op, 4), options)
-    return launched(*projection, *kernels)
+    attending = packed_attention(op, packed, optional_input(op, 3), optional_input(op, 4), options)
+    kernels = (*projection, *attending)
+    return launched(*kernels, calls=len(kernels))
 
 
 def projected(op: Operator, options: LoweringOptions) -> tuple[Tensor, tuple[Kernel, ...]]:
@@ -140,5 +146,5 @@ def packed_attention(
     )
     extra = () if mask is None else (mask,)
     masked = mask is not None or bool(op.attributes.get("unidirectional", 0))
-    kernels += attention_kernels(sizes, operands, result, options, extra_reads=extra, masked=masked)
+    kernels += microsoft_attention(sizes, operands, result, options, extra_reads=extra, masked=masked)
     return kernels

@@ -6,6 +6,7 @@ Files optimised for a CPU hold the blocked layout (com.microsoft.nchwc); shapes 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator
@@ -119,7 +120,7 @@ def nhwc_conv_types(ctx: ShapeContext) -> Outputs:
 @lowering_rule("NhwcConv", domain=MS, kind="convolution", autocast="half")
 @lowering_rule("NhwcFusedConv", domain=MS, kind="convolution")
 def nhwc_conv(op: Operator, options: LoweringOptions) -> Lowered:
-    """Return input (N, spatial, C), weight (M, spatial, C/group): no layout conversion."""
+    """Return input (N, spatial, C), weight (M, spatial, C/group): no layout conversion, so no scratch for one."""
     source = input_at(op, 0)
     weight = input_at(op, 1)
     result = output_at(op)
@@ -139,7 +140,7 @@ def nhwc_conv(op: Operator, options: LoweringOptions) -> Lowered:
         epilogue_flops=per_element * result.elements,
         channels_last=True,
     )
-    return launched(*kernels)
+    return launched(*(replace(kernel, workspace_bytes=0) for kernel in kernels))
 
 
 @shape_rule("ConvTransposeWithDynamicPads", domain=MS)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.core.kernels import Family, Kernel
-from gkestimator.operators.attention import AttentionShape, attention_kernels, head_size
+from gkestimator.operators.attention import attention_kernels, head_size
 from gkestimator.operators.builders import (
     copy_kernel,
     elementwise_kernel,
     input_at,
+    int_of,
     memory_kernel,
     optional_input,
     optional_output,
     output_at,
     present_inputs,
+    scratch,
     tensor_inputs,
     tensor_outputs,
 )
@@ -26,6 +28,8 @@ from gkestimator.operators.checks import (
     optional_tensor,
     tensor,
 )
+from gkestimator.operators.composed_attention import AttentionShape
+from gkestimator.operators.microsoft.attending import microsoft_attention
 from gkestimator.operators.microsoft.attention import cached_length, heads_of, packed_sizes, projected
 from gkestimator.operators.registry import (
     MS,
@@ -117,8 +121,8 @@ def multi_head_attention(op: Operator, options: LoweringOptions) -> Lowered:
     operands = present_inputs(op, 0, 1, 2)
     kernels = [*bias_kernels(op, 3, operands), *_appended(op, (6, 7), operands[1:])]
     reads = present_inputs(op, 4, 5)
-    kernels += attention_kernels(sizes, operands, result, options, extra_reads=reads, masked=bool(reads))
-    return launched(*kernels)
+    kernels += microsoft_attention(sizes, operands, result, options, extra_reads=reads, masked=bool(reads))
+    return launched(*kernels, calls=len(kernels))
 
 
 def length_of(keys: Tensor) -> int:
@@ -169,10 +173,18 @@ def group_query_types(ctx: ShapeContext) -> Outputs:
 
 
 def _appended(op: Operator, past: tuple[int, int], new: tuple[Tensor, ...]) -> list[Kernel]:
-    """Return the copies of past (inputs ``past``) and new keys and values into the presents."""
+    """Return the copies of past (inputs ``past``) and new keys and values into the presents.
+
+    Where the past is as long as the present, both are one buffer: only what is new is written.
+    """
     kernels = []
     for index, present in enumerate(tensor_outputs(op)[1:3]):
-        parts = (*present_inputs(op, past[index]), *new[index : index + 1])
+        held = present_inputs(op, past[index])
+        added = new[index : index + 1]
+        if held and added and held[0].shape == present.shape:
+            held = ()
+            present = scratch(added[0], f"appended{index}", added[0].shape)
+        parts = (*held, *added)
         if parts:
             kernels.append(copy_kernel("concat", parts, (present,)))
     return kernels
@@ -208,7 +220,9 @@ def group_query_attention(op: Operator, options: LoweringOptions) -> Lowered:
             kernels.append(elementwise_kernel("rotary", (turned,), (turned,), flops_per_element=3))
     new = present_inputs(op, 1, 2)
     kernels += _appended(op, (3, 4), new)
-    kernels += attention_kernels(shape, (query, *(presents or new)), result, options, masked=True)
+    window = max(int_of(op, "local_window_size", -1), 0)
+    operands = (query, *(presents or new))
+    kernels += attention_kernels(shape, operands, result, options, masked=True, window=window)
     return launched(*kernels)
 
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gkestimator.core.dtypes import DType
+from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.errors import ShapeError, UnsupportedOperatorError
 from gkestimator.core.graph import Operator
 from gkestimator.core.kernels import GemmShape
-from gkestimator.operators.builders import gemm_kernel, input_at, optional_input, output_at, tensor_inputs
+from gkestimator.operators.builders import (
+    gemm_kernel,
+    input_at,
+    int_of,
+    optional_input,
+    output_at,
+    tensor_inputs,
+)
 from gkestimator.operators.checks import dtype_attribute, int_attribute, tensor
 from gkestimator.operators.elementwise import FLOPS, GELU_TANH_FLOPS
 from gkestimator.operators.matmul import gemm_result, gemm_shape, matmul_kernels, matmul_result, matmul_shape
-from gkestimator.operators.quantise import DEQUANTIZE_FLOPS
+from gkestimator.operators.narrow import weight_only_kernels
 from gkestimator.operators.registry import (
+    HALF_TYPES,
     MS,
     Lowered,
     LoweringOptions,
@@ -24,6 +32,7 @@ from gkestimator.operators.registry import (
     TensorType,
     launched,
     lowering_rule,
+    matrix_precision,
     shape_rule,
 )
 
@@ -164,6 +173,9 @@ def nbits_product_types(ctx: ShapeContext) -> Outputs:
     return [TensorType(a.dtype, shape)]
 
 
+_FEW_BITS = 4
+
+
 @lowering_rule("MatMulNBits", "MatMulBnb4", domain=MS, kind="weight_only_gemm")
 def matmul_nbits(op: Operator, options: LoweringOptions) -> Lowered:
     """Return weights of a few bits, dequantised (2 FLOPs each) on their way into a product in A's type."""
@@ -180,13 +192,10 @@ def matmul_nbits(op: Operator, options: LoweringOptions) -> Lowered:
     else:
         n = result.shape[-1]
     rows = a.elements // max(1, k)
-    kernel = gemm_kernel(
-        GemmShape(batch=1, m=rows, n=n, k=k),
-        tensor_inputs(op),
-        (result,),
-        options,
-        variant="weight_only",
-        epilogue_flops=DEQUANTIZE_FLOPS * n * k,
-        operand_dtype=a.dtype,
-    )
-    return launched(kernel)
+    shape = GemmShape(batch=1, m=rows, n=n, k=k)
+    precision = matrix_precision(a.dtype, options)
+    if a.dtype in HALF_TYPES:
+        precision = Precision.W8A16
+        if int_of(op, "bits", 4) <= _FEW_BITS:
+            precision = Precision.W4A16
+    return launched(*weight_only_kernels(shape, tensor_inputs(op), result, options, precision))

@@ -9,7 +9,7 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.core.kernels import Family, GemmShape
-from gkestimator.operators.attention import AttentionShape, attention_kernels, head_size
+from gkestimator.operators.attention import attention_kernels, head_size
 from gkestimator.operators.builders import (
     copy_kernel,
     elementwise_kernel,
@@ -22,6 +22,7 @@ from gkestimator.operators.builders import (
     tensor_outputs,
 )
 from gkestimator.operators.checks import constant_int, int_attribute, optional_tensor, tensor, unknown_value
+from gkestimator.operators.composed_attention import AttentionShape
 from gkestimator.operators.matmul import matmul_kernels
 from gkestimator.operators.microsoft.attention import packed_result, packed_sizes, projected
 from gkestimator.operators.microsoft.decoding import bias_kernels

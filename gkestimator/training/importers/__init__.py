@@ -10,7 +10,15 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gkestimator.core.errors import TableError
-from gkestimator.training.importers import aiconfigurator, deepbench, kernel_dataset, neusight, vidur
+from gkestimator.training.importers import (
+    aiconfigurator,
+    deepbench,
+    kernel_dataset,
+    llmservingsim,
+    neusight,
+    pipeweave,
+    vidur,
+)
 from gkestimator.training.rows import TrainingRows
 
 __all__ = ["IMPORTERS", "load_source", "source_format"]
@@ -22,7 +30,9 @@ IMPORTERS: Mapping[str, tuple[Matches, Load]] = MappingProxyType(
         "neusight": (neusight.matches, neusight.load),
         "deepbench": (deepbench.matches, deepbench.load),
         "aiconfigurator": (aiconfigurator.matches, aiconfigurator.load),
+        "pipeweave": (pipeweave.matches, pipeweave.load),
         "vidur": (vidur.matches, vidur.load),
+        "llmservingsim": (llmservingsim.matches, llmservingsim.load),
         "kernel dataset": (kernel_dataset.matches, kernel_dataset.load),
     }
 )

@@ -14,28 +14,36 @@ import numpy as np
 
 from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.core.records import Names
+from gkestimator.training.importers import generation
+from gkestimator.training.importers.eighth import load_eighth
 from gkestimator.training.importers.files import equal_rows, read_columns, translated
 from gkestimator.training.rows import TrainingRows, kernel_table, product_table
 
-_GPUS = {"a100_sxm": "A100-SXM4-80GB", "h100_sxm": "H100-SXM", "rtx_pro_6000_server": "RTX-PRO-6000"}
+_GPUS = {
+    "a100_sxm": "A100-SXM4-80GB",
+    "h100_sxm": "H100-SXM",
+    "rtx_pro_6000_server": "RTX-PRO-6000",
+    "L40S": "L40S",
+}
+# Newer GPUs come in files of their own, with the same columns.
+_ENDINGS = ("", "_l40s")
 _SIZE = 2.0
+_FILES = ("gemm_bf16.parquet", "attention_context_bf16.parquet", generation.FILE)
 
 
 def matches(folder: Path) -> bool:
     """Return whether the folder holds aiconfigurator's files."""
-    return any((folder / name).is_file() for name in ("gemm_bf16.parquet", "attention_context_bf16.parquet"))
+    return any((folder / name).is_file() for name in _FILES)
 
 
 def load(folder: Path) -> list[TrainingRows]:
     """Return the rows of the files that the folder holds."""
     parts = []
-    path = folder / "gemm_bf16.parquet"
-    if path.is_file():
+    for path in _present(folder, "gemm_bf16"):
         gpu, (m, n, k), measured = _median(path, ("m", "n", "k"))
         table = product_table("linear", "bf16", m=m, n=n, k=k, size=_SIZE)
         parts.append(TrainingRows.make(table, gpu=gpu, measured_us=measured, source="aiconfigurator"))
-    path = folder / "attention_context_bf16.parquet"
-    if path.is_file():
+    for path in _present(folder, "attention_context_bf16"):
         names = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "window_size", "step")
         gpu, (*sizes, window, step), measured = _median(path, names)
         # Sliding windows and chunks that continue a cache are other kernels' work.
@@ -48,7 +56,12 @@ def load(folder: Path) -> list[TrainingRows]:
         gpu, (b, s, h, d), measured = _median(path, ("batch_size", "isl", "num_heads", "head_dim"))
         full = _attention_table(b, s, h, h, d, causal=False)
         parts.append(TrainingRows.make(full, gpu=gpu, measured_us=measured, source="aiconfigurator"))
-    return parts
+    return [*parts, *generation.load_generation(folder), *load_eighth(folder)]
+
+
+def _present(folder: Path, name: str) -> list[Path]:
+    paths = [folder / f"{name}{ending}.parquet" for ending in _ENDINGS]
+    return [path for path in paths if path.is_file()]
 
 
 def _attention_table(b: Array, s: Array, h: Array, kv: Array, d: Array, *, causal: bool) -> KernelTable:

@@ -1,10 +1,9 @@
-"""Import DeepBench's convolutions and matrix products (baidu-research/DeepBench; folder with ``conv_forward``
-and ``gemm``).
+"""Import DeepBench's convolutions and matrix products (baidu-research/DeepBench; folder with ``conv_forward``,
+``gemm`` and ``rnn_forward``).
 
 Milliseconds per call averaged over many calls without synchronising in between, so launches overlap execution
 and no launch gap is inside. cuDNN 7.6 era. Tensors are NCHW, and on tensor cores cuDNN then converts input
-and output of every convolution wider than 1x1 to NHWC and back: kernels of their own, which are lowered as
-such. What they take by streaming is set down as the gap, so that the regressor learns the convolution alone.
+and output of every convolution wider than 1x1 to NHWC and back, inside the call that is timed.
 Two parts of the products are left out:
 
 - T4, int8: 20 to 24 TOP/s, 0.7 of what dp4a gives on its CUDA cores and a sixth of its tensor cores, so the cuBLAS of
@@ -20,9 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.core.kernels import Array, KernelTable
-from gkestimator.hardware.gpus import gpu_catalogue
-from gkestimator.kernel_models.analytical import KERNEL_LATENCY_US, streaming_fraction
+from gkestimator.core.kernels import Array
+from gkestimator.training.importers.deepbench_rnn import recurrent_rows
 from gkestimator.training.importers.files import read_columns, translated
 from gkestimator.training.importers.neusight import conv_table
 from gkestimator.training.rows import TrainingRows, product_table
@@ -31,7 +29,6 @@ _GPUS = {"V100": "V100-SXM2-16GB", "P100": "P100-PCIE-16GB", "T4": "T4", "1080Ti
 _NEWER_PRODUCTS = frozenset({"V100", "P100", "T4"})  # measured with cuBLAS 12.1 in NeuSight's linear rows
 _PRECISIONS = {"fp32": "fp32", "fp16_mixed": "fp16", "fp16_storage": "fp16", "int8": "int8"}
 _SIZES = {"fp32": 4.0, "fp16": 2.0, "int8": 1.0}
-_ON_TENSOR_CORES = "fp16_mixed"
 _CONV_WEIGHT, _GEMM_WEIGHT = 10.0, 3.0  # few rows of every kernel size and stride against many of 3x3 alone
 
 
@@ -41,7 +38,7 @@ def matches(folder: Path) -> bool:
 
 
 def load(folder: Path) -> list[TrainingRows]:
-    """Return the rows of both files (each optional but for ``conv_forward``, which names the format)."""
+    """Return the rows of every file (each optional but for ``conv_forward``, which names the format)."""
     names = ("n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w")
     path = folder / "conv_forward.parquet"
     data = read_columns(path, ("gpu", "dtype", "forward_ms", *names))
@@ -54,12 +51,15 @@ def load(folder: Path) -> list[TrainingRows]:
         measured_us=data["forward_ms"].astype(float) * 1e3,
         source="deepbench",
         weight=_CONV_WEIGHT,
-        gap_us=_conversion_us(table, gpu, data["dtype"]),
     )
+    rows = [convolutions]
     path = folder / "gemm.parquet"
     if path.is_file():
-        return [convolutions, _products(path)]
-    return [convolutions]
+        rows.append(_products(path))
+    path = folder / "rnn_forward.parquet"
+    if path.is_file():
+        rows.append(recurrent_rows(path))
+    return rows
 
 
 def _products(path: Path) -> TrainingRows:
@@ -77,23 +77,6 @@ def _products(path: Path) -> TrainingRows:
         source="deepbench",
         weight=_GEMM_WEIGHT,
     )
-
-
-def _conversion_us(table: KernelTable, gpu: Array, dtype: Array) -> Array:
-    """Return the microseconds of the two layout conversions around a convolution on tensor cores; 0 for
-    others.
-    """
-    columns = table.columns
-    result = np.zeros(len(table))
-    moved = 2 * (columns["read_bytes"] - columns["weight_bytes"] + columns["write_bytes"])
-    wide = (dtype == _ON_TENSOR_CORES) & (columns["conv_kernel_h"] * columns["conv_kernel_w"] > 1)
-    catalogue = gpu_catalogue()
-    for name in np.unique(gpu.astype(str)):
-        spec = catalogue.resolve(str(name))[0]
-        mask = wide & (gpu == name)
-        rate = streaming_fraction(spec) * spec.dram_bytes_per_s
-        result[mask] = moved[mask] / rate * 1e6 + 2 * KERNEL_LATENCY_US
-    return result
 
 
 def _where(path: Path, data: dict[str, Array]) -> tuple[Array, Array, Array]:

@@ -32,8 +32,8 @@ import numpy as np
 from gkestimator.core.kernels import Array
 from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.hardware.gpus import GpuSpec
-from gkestimator.kernel_models.analytical import KERNEL_LATENCY_US, analytical_duration_us
-from gkestimator.kernel_models.roofline import roofline
+from gkestimator.kernel_models.analytical import analytical_duration_us
+from gkestimator.kernel_models.roofline import KERNEL_LATENCY_US, roofline
 from gkestimator.training.rows import TrainingRows
 
 Part = tuple[str, TrainingRows, Array]

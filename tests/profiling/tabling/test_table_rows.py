@@ -122,7 +122,11 @@ def test_what_the_file_makes_of_shapes_is_no_input(raw):
 )
 def test_the_host_bounds_where_it_issues_longer_than_the_launches_run(raw, host_us, bound):
     whole_run(raw, host_us=host_us)
-    assert row_of(raw).host_bound is bound
+    row = row_of(raw)
+    assert row.host_bound is bound
+    assert row.host_ms == (host_us[0] / 1e3 if host_us else None)
+    assert row.gpu_ms is not None and 0 < row.gpu_ms < row.latency_ms
+    assert row.gpu_low_ms is row.gpu_high_ms is row.host_low_ms is row.host_high_ms is None
 
 
 def test_few_repeats_have_no_ends_of_their_spread(raw):
@@ -138,6 +142,7 @@ def test_a_latency_without_a_timeline_has_a_row_without_launches(raw):
     write_latency(raw, 0, [latency_record(entry)])
     row = row_of(raw)
     assert row.latency_ms == 0.1 and row.reserved_bytes == MEMORY.reserved_bytes
+    assert row.gpu_ms is None
     assert row.kernels is row.host_bound is row.sm_util_mean_pct is row.occupancy_max_pct is None
     assert row.occupancy_source is None and "no timeline" in row.warnings
 
@@ -187,7 +192,8 @@ def test_power_is_of_samples_during_the_repeats_alone(raw):
     write_run(raw, SweepPlan(runtime="torch", entries=(entry,)))
     before_and_after = [idle_sample(START_NS + 300_000_000), idle_sample(START_NS + 1_000_000_000)]
     write_latency(raw, 0, [latency_record(entry)], samples=before_and_after)
-    assert row_of(raw).power_w is None
+    row = row_of(raw)
+    assert row.power_w is row.energy_j is None
 
 
 def test_a_cpu_has_time_and_nothing_of_a_gpu(raw):
@@ -200,7 +206,7 @@ def test_a_cpu_has_time_and_nothing_of_a_gpu(raw):
     assert row.gpu.startswith("CPU-") and result.files[-1].name == f"measured.{row.gpu}.toml"
     assert row.latency_ms == 0.1 and row.flops is not None
     for name in (
-        "kernels", "host_bound", "sm_util_max_pct", "occupancy_max_pct", "occupancy_source", "power_w",
+        "kernels", "host_bound", "gpu_ms", "host_ms", "energy_j", "sm_util_max_pct", "occupancy_max_pct", "occupancy_source", "power_w",
         "reserved_bytes", "mreq_bytes", "mreq_pct", "context_bytes",
     ):  # fmt: skip
         assert getattr(row, name) is None, name

@@ -1,0 +1,204 @@
+"""Judge memory under ONNX Runtime: Stable Diffusion 1.5, the GPU memory of its second run (ONNX Runtime's README).
+
+A pipeline is three sessions in one process: text encoder, U-Net (twice the batch, for the guidance without a prompt)
+and VAE decoder, which the pipeline calls image by image. What it takes of the device is their arenas and one CUDA
+context. The graphs are written by ``benchmarks/export_ort_diffusion.py``. Drawn before tuning: the first two GPUs by
+the hash of ``stable_diffusion GPU`` are the development group.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.kernels import KernelGraph
+from gkestimator.estimation.engine import Engine
+from gkestimator.estimation.request import EstimateRequest
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.hardware.runtimes.profiles import load_runtime
+from gkestimator.memory import memory_profile
+
+from .lines import Line, line
+from .sections import Section
+from .workspace import Workspace
+
+BAR = 15.0
+_DEVELOPMENT_GPUS = 2
+_COMMAND = "python benchmarks/export_ort_diffusion.py .accuracy/ort_graphs"
+_UNLIMITED = 1 << 40
+"""Regions of the arena double without end in the table's releases (1.14 to 1.16)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCase:
+    """Hold one measured row beside its estimate, bytes; ``sessions`` are the arenas of text encoder, U-Net and VAE."""
+
+    group: str
+    gpu: str
+    version: str
+    batch: int
+    measured_bytes: float
+    estimated_bytes: int
+    context_bytes: int
+    weights_bytes: int
+    sessions: tuple[int, ...]
+
+
+def development_gpus(names: list[str]) -> frozenset[str]:
+    """Return the GPUs of the development group, drawn by hash."""
+
+    def drawn(name: str) -> str:
+        return hashlib.sha256(f"stable_diffusion {name}".encode()).hexdigest()
+
+    return frozenset(sorted(names, key=drawn)[:_DEVELOPMENT_GPUS])
+
+
+def run(space: Workspace) -> None:
+    """Estimate every row of the table that ran fully optimised on an NVIDIA GPU."""
+    path = space.shared / "data/onnxruntime/onnxruntime_readme.parquet"
+    key = [
+        "ort_memory",
+        space.product_key,
+        f"{path.stat().st_size}",
+        Path(__file__).read_text(encoding="utf-8"),
+    ]
+    if space.current("ort_memory", key):
+        return
+    graphs = space.folder / "ort_graphs"
+    if not (graphs / "sd_unet.onnx").is_file():
+        raise UsageError(f"{graphs}: no sd_unet.onnx; run: {_COMMAND}")
+    cases = list(_cases(path, graphs))
+    space.keep("ort_memory", key, [asdict(case) for case in cases])
+    space.tell(f"ort_memory: {len(cases)} rows")
+
+
+def _cases(path: Path, graphs: Path) -> Iterator[MemoryCase]:
+    table = pd.read_parquet(path)
+    chosen = table[(table.table == "Stable Diffusion README") & (table.engine == "onnxruntime")]
+    chosen = chosen[(chosen.provider == "cuda") & chosen.second_run_memory_bytes.notna()]
+    development = development_gpus(sorted(set(chosen.gpu)))
+    known = set(gpu_catalogue().names())
+    for row in chosen.itertuples():
+        if row.gpu not in known:
+            continue
+        batch = int(row.batch)
+        latents = {"H": 64, "W": 64}
+        lowered = [
+            _lowered(graphs / "sd_text.onnx", row.gpu, batch, {}),
+            _lowered(graphs / "sd_unet.onnx", row.gpu, 2 * batch, latents),
+            _lowered(graphs / "sd_vae.onnx", row.gpu, 1, latents),
+        ]
+        yield _case(row, "development" if row.gpu in development else "report", lowered)
+
+
+def _case(row: object, group: str, lowered: list[KernelGraph]) -> MemoryCase:
+    profile = load_runtime("onnxruntime")
+    gpu = gpu_catalogue().spec(row.gpu)  # type: ignore[attr-defined]
+    figures = {**profile.allocator_bytes, "growth_limit": _UNLIMITED}
+    reserved = []
+    weights = 0
+    for graph in lowered:
+        memory = memory_profile(
+            graph,
+            allocator=profile.allocator,
+            figures=figures,
+            library_workspace_bytes=profile.library_workspace_bytes(gpu),
+        )
+        reserved.append(memory.reserved_bytes)
+        weights += memory.weights_bytes
+    context = profile.context_bytes(gpu) or 0
+    return MemoryCase(
+        group=group,
+        gpu=gpu.name,
+        version=row.version,  # type: ignore[attr-defined]
+        batch=int(row.batch),  # type: ignore[attr-defined]
+        measured_bytes=float(row.second_run_memory_bytes),  # type: ignore[attr-defined]
+        estimated_bytes=context + sum(reserved),
+        context_bytes=context,
+        weights_bytes=weights,
+        sessions=tuple(reserved),
+    )
+
+
+def _lowered(path: Path, gpu: str, batch: int, dims: Mapping[str, int]) -> KernelGraph:
+    request = EstimateRequest(
+        models=[path],
+        gpus=[gpu],
+        batch_sizes=[batch],
+        dims=dict(dims),
+        runtime="onnxruntime",
+        dtype="fp16",
+        batch_dim="B",
+    )
+    for _, outcome in Engine(request).run():
+        if isinstance(outcome, GkestimatorError):
+            raise outcome
+        return outcome[0].lowering.graph
+    raise AssertionError("one model gives one outcome")
+
+
+def cases(space: Workspace) -> list[MemoryCase]:
+    """Return the stored rows of :func:`run`; none where it has not run."""
+    return [MemoryCase(**row) for row in space.listed("ort_memory") or []]  # type: ignore[arg-type]
+
+
+def _error(case: MemoryCase) -> float:
+    return abs(case.estimated_bytes / case.measured_bytes - 1) * 100
+
+
+def _mean(chosen: list[MemoryCase]) -> float | None:
+    if not chosen:
+        return None
+    return sum(_error(case) for case in chosen) / len(chosen)
+
+
+def lines(space: Workspace) -> Iterator[Line]:
+    """Yield the bar over the report group."""
+    chosen = [case for case in cases(space) if case.group == "report"]
+    weights = [abs(case.weights_bytes / case.measured_bytes - 1) * 100 for case in chosen]
+    more = ""
+    if chosen:
+        more = f" ({len(chosen)} rows; weights alone {sum(weights) / len(weights):.0f} %)"
+    yield line("memory under ONNX Runtime, second run, mean error", BAR, _mean(chosen), more=more)
+
+
+def page(space: Workspace) -> list[str] | None:
+    """Return the page's text: what was counted, and every row."""
+    rows = cases(space)
+    if not rows:
+        return None
+    made = [
+        "Stable Diffusion 1.5, 512 x 512, fp16, fully optimised, CUDA provider: device memory of the second run by ONNX",
+        "Runtime's README, context included, against the replayed arenas of three sessions (text encoder, U-Net at twice",
+        "the batch, VAE decoder image by image) and the runtime profile's context. The table's releases double the",
+        f"arena's regions without end, the profile stops at 1 GiB. Graphs: `{_COMMAND}`.",
+        "",
+        f"Mean error: development {_words(rows, 'development')}, report {_words(rows, 'report')}.",
+        "",
+        "| GPU | ONNX Runtime | batch | group | measured MiB | estimate MiB | error % | context | text | U-Net | VAE |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for case in rows:
+        parts = [f"{nbytes / 2**20:,.0f}" for nbytes in (case.context_bytes, *case.sessions)]
+        signed = (case.estimated_bytes / case.measured_bytes - 1) * 100
+        made.append(
+            f"| {case.gpu} | {case.version} | {case.batch} | {case.group} | {case.measured_bytes / 2**20:,.0f} | "
+            f"{case.estimated_bytes / 2**20:,.0f} | {signed:+.1f} | {' | '.join(parts)} |"
+        )
+    return made
+
+
+def _words(rows: list[MemoryCase], group: str) -> str:
+    chosen = [case for case in rows if case.group == group]
+    mean = _mean(chosen)
+    if mean is None:
+        return "no rows"
+    return f"{mean:.1f} % of {len(chosen)} rows"
+
+
+SECTION = Section(title="Memory under ONNX Runtime", jobs={"ort_memory": run}, lines=lines, page=page)
