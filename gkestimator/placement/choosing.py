@@ -24,8 +24,8 @@ from gkestimator.tables import Requirement
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 _POLICY = "gkest"
-_SERVED = 0.999
-"""Share of the rate that a plan must promise, and expect, to count as holding."""
+_ON_TIME = 0.99
+"""Share of the requests that must be expected on time: arrivals are random, so never all of them are."""
 _ANY_PRICE = 1.0  # what a GPU without a price is planned with: it counts GPUs alone
 
 
@@ -33,11 +33,11 @@ _ANY_PRICE = 1.0  # what a GPU without a price is planned with: it counts GPUs a
 class Choice:
     """Hold what one GPU type would need. Null is not known.
 
-    ``gpus`` and ``cost_per_hour`` (USD): of the estimated times; ``careful_gpus`` and ``careful_cost_per_hour``: with every
-    batch at the slow end of its interval; both null where no number of GPUs holds. ``batch_size``: of the replica that
-    serves most. ``slowest_ms``: longest wait and batch together, of the estimated times; ``margin_pct``: what that leaves of
-    the objective. ``coverage_pct``: how much of the time was predicted inside the trained range. ``reason``: why it holds
-    not, or not for sure.
+    ``gpus`` and ``cost_per_hour`` (USD): of the estimated times; ``careful_gpus`` and
+    ``careful_cost_per_hour``: with every batch at the slow end of its interval; both null where no number of
+    GPUs holds. ``batch_size``: of the replica that serves most. ``slowest_ms``: longest wait and batch
+    together, of the estimated times; ``margin_pct``: what that leaves of the objective. ``coverage_pct``: how
+    much of the time was predicted inside the trained range. ``reason``: why it holds not, or not for sure.
     """
 
     gpu: str
@@ -92,8 +92,8 @@ def choose(
 
 
 def _choice(rows: Sequence[Requirement], gpu: GpuSpec, load: ModelLoad) -> Choice:
-    plan, reason = _planned(rows, gpu, load)
-    careful, doubt = _planned([_slow(row) for row in rows], gpu, load)
+    plan, reason = _planned([_taking(row, row.latency_ms) for row in rows], gpu, load)
+    careful, doubt = _planned([_taking(row, row.latency_high_ms) for row in rows], gpu, load)
     if plan is None:
         return _never(gpu.name, gpu.price_per_hour_usd, gpu.price_date, reason)
     replicas = [replica for placed in plan.gpus for replica in placed.replicas]
@@ -143,12 +143,18 @@ def _cost(gpu: GpuSpec, count: int | None) -> float | None:
     return gpu.price_per_hour_usd * count
 
 
-def _slow(row: Requirement) -> Requirement:
-    """Return ``row`` with the slow end of its interval for a time; one without an upper end has no time."""
+def _taking(row: Requirement, latency_ms: float | None) -> Requirement:
+    """Return ``row`` as if its batch took just ``latency_ms``, without any doubt; None: no time is known."""
     throughput = None
-    if row.latency_high_ms and row.batch_size:
-        throughput = row.batch_size / row.latency_high_ms * 1e3
-    return replace(row, latency_ms=row.latency_high_ms, throughput_rps=throughput)
+    if latency_ms and row.batch_size:
+        throughput = row.batch_size / latency_ms * 1e3
+    return replace(
+        row,
+        latency_ms=latency_ms,
+        latency_low_ms=latency_ms,
+        latency_high_ms=latency_ms,
+        throughput_rps=throughput,
+    )
 
 
 def _planned(rows: Sequence[Requirement], gpu: GpuSpec, load: ModelLoad) -> tuple[PlacementPlan | None, str]:
@@ -165,6 +171,6 @@ def _planned(rows: Sequence[Requirement], gpu: GpuSpec, load: ModelLoad) -> tupl
     if plan.unserved:
         return None, plan.unserved[0].reason
     expected = plan.totals.expected_goodput_rps
-    if expected is not None and expected < _SERVED * load.rate_rps:
+    if expected is not None and expected < _ON_TIME * load.rate_rps:
         return None, f"{expected:,.4g} of {load.rate_rps:,.4g} requests a second would be on time"
     return plan, ""
