@@ -41,8 +41,8 @@ def test_more_load_needs_more_gpus_and_costs_more() -> None:
     (little,) = choose(rows, [L4], rate_rps=50, slo_ms=50)
     (much,) = choose(rows, [L4], rate_rps=2_000, slo_ms=50)
     assert little.gpus == 1
-    # One serves 250 a second at most.
-    assert much.gpus is not None and much.gpus >= 8
+    # A copy serves 250 a second at most, and keeps half of a GPU busy: two share one.
+    assert much.gpus is not None and much.gpus >= 4
     assert much.cost_per_hour == pytest.approx(much.gpus * (L4.price_per_hour_usd or 0))
 
 
