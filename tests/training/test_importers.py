@@ -95,10 +95,10 @@ def test_deepbench_convolution_sizes(tmp_path: Path) -> None:
     assert (columns["conv_out_h"][0], columns["gemm_m"][0], columns["gemm_k"][0]) == (28, 8 * 28 * 28, 576)
     assert columns["write_bytes"][0] == 8 * 128 * 28 * 28 * 2
     assert rows.table.precision[0] == "fp16" and rows.measured_us[0] == pytest.approx(100)
-    # Two conversions, 3x3 on tensor cores: input and output read and written at 0.87 of 900 GB/s, 1.5 us each.
-    moved = 2 * 2 * (8 * 64 * 56 * 56 + 8 * 128 * 28 * 28)
-    assert rows.gap_us[0] == pytest.approx(moved / (0.87 * 900e9) * 1e6 + 3)
-    assert rows.duration_us[0] == pytest.approx(100 - rows.gap_us[0])
+    # In NCHW, and what bringing it into NHWC and back takes is part of the convolution.
+    assert rows.table.variant[0] == "conv"
+    assert rows.gap_us[0] == 0
+    assert rows.duration_us[0] == pytest.approx(100)
 
 
 def test_deepbench_products_of_an_older_cublas_give_way_to_newer_ones(tmp_path: Path) -> None:
