@@ -14,7 +14,18 @@ from types import ModuleType
 from .lines import Expected, Line
 from .workspace import Workspace
 
-SECTION_NAMES: tuple[str, ...] = ("decode", "eighth", "hosts", "machines", "ort_memory", "ort_models", "power", "rnn", "timm3090", "widths")
+SECTION_NAMES: tuple[str, ...] = (
+    "decode",
+    "eighth",
+    "hosts",
+    "machines",
+    "ort_memory",
+    "ort_models",
+    "power",
+    "rnn",
+    "timm3090",
+    "widths",
+)
 """Module names in this folder, in the order of their pages."""
 
 Job = Callable[[Workspace], None]

@@ -11,12 +11,11 @@ import numpy as np
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.core.graph import OperatorGraph
-from gkestimator.core.kernels import Array, Family, Kernel, KernelGraph, KernelTable
+from gkestimator.core.kernels import Array, Kernel, KernelGraph, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.estimation.intervals import host_range_us
 from gkestimator.estimation.joining import joined
-from gkestimator.estimation.recall import RECALL, ModelSource, RecalledLowering
-from gkestimator.estimation.remarks import remarks
+from gkestimator.estimation.recall import RECALL, ModelSource, RecalledLowering, recalled
 from gkestimator.estimation.request import EstimateRequest, Progress
 from gkestimator.estimation.requirement import Measures, measure
 from gkestimator.estimation.sources import load_bundles
@@ -287,7 +286,7 @@ class Engine:
         for (options, target), graph in zip(targets.items(), graphs, strict=True):
             same = made.get(id(graph))
             if same is None:
-                same = made[id(graph)] = _lowered(bound, graph)
+                same = made[id(graph)] = recalled(bound, graph)
             yield options, replace(same, dtype=_effective_dtype(graph, target.dtype, request.dtype))
 
     def _place(self, graph: KernelGraph) -> tuple[LaunchProgram, Array]:
@@ -404,32 +403,6 @@ def _refuse_same_gpu_twice(targets: Sequence[Target]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"GPU {name} is named twice: each GPU type is estimated once")
-
-
-def _lowered(bound: OperatorGraph, graph: KernelGraph) -> RecalledLowering:
-    """Return ``graph`` without its host work, which is named instead; ``dtype`` is the caller's to say."""
-    host = set()
-    for step in graph.steps:
-        if any(kernel.family is Family.HOST for kernel in step.kernels):
-            host.add(step.op_type)
-    return RecalledLowering(
-        graph=_without_host_kernels(graph) if host else graph,
-        batch_size=bound.batch_size,
-        dims=",".join(f"{name}={n}" for name, n in bound.dims),
-        dtype="",
-        host_operators=tuple(sorted(host)),
-        warnings=tuple(dict.fromkeys((*bound.warnings, *graph.warnings, *remarks(bound, graph)))),
-    )
-
-
-def _without_host_kernels(graph: KernelGraph) -> KernelGraph:
-    steps = []
-    for step in graph.steps:
-        kernels = tuple(kernel for kernel in step.kernels if kernel.family is not Family.HOST)
-        if len(kernels) < len(step.kernels):
-            step = replace(step, kernels=kernels)
-        steps.append(step)
-    return replace(graph, steps=tuple(steps))
 
 
 def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:

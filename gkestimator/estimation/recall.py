@@ -13,11 +13,13 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gkestimator.core.kernels import KernelGraph
+from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.kernels import Family, KernelGraph
 from gkestimator.core.records import Names
+from gkestimator.estimation.remarks import remarks
 from gkestimator.memory import MemoryProfile
 from gkestimator.onnx_io import Model, read_model
 
@@ -64,6 +66,32 @@ class RecalledLowering:
     host_operators: Names
     warnings: Names
     memory: dict[tuple[str, int], MemoryProfile] = field(default_factory=dict)
+
+
+def recalled(bound: OperatorGraph, graph: KernelGraph) -> RecalledLowering:
+    """Return ``graph`` without its host work, which is named instead; ``dtype`` is the caller's to say."""
+    host: set[str] = set()
+    for step in graph.steps:
+        if any(kernel.family is Family.HOST for kernel in step.kernels):
+            host.add(step.op_type)
+    return RecalledLowering(
+        graph=_without_host_kernels(graph) if host else graph,
+        batch_size=bound.batch_size,
+        dims=",".join(f"{name}={n}" for name, n in bound.dims),
+        dtype="",
+        host_operators=tuple(sorted(host)),
+        warnings=tuple(dict.fromkeys((*bound.warnings, *graph.warnings, *remarks(bound, graph)))),
+    )
+
+
+def _without_host_kernels(graph: KernelGraph) -> KernelGraph:
+    steps = []
+    for step in graph.steps:
+        kernels = tuple(kernel for kernel in step.kernels if kernel.family is not Family.HOST)
+        if len(kernels) < len(step.kernels):
+            step = replace(step, kernels=kernels)
+        steps.append(step)
+    return replace(graph, steps=tuple(steps))
 
 
 class Recall:

@@ -250,7 +250,7 @@ PLAN: Plans = (
         members=("xgboost", "lightgbm"),
         estimators={"xgboost": 60, "lightgbm": 60},
         shrink=0.1,
-        widest=0.18,
+        widest=0.25,
     ),
     # Tensor-core efficiency learned on matrix products carries over to integer convolutions as implicit ones.
     ModelPlan(
