@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -16,6 +16,9 @@ from gkestimator.core.errors import GkestimatorError, UsageError, one_line
 from gkestimator.core.outputs import refuse_overwriting
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.tables import FORMATS, format_of, render
+
+if TYPE_CHECKING:
+    from gkestimator.estimation.api import EstimateResult
 
 # Documents of kernels and timelines, for other programs' eyes.
 TRACE_FORMATS = ("perfetto", "model-explorer")
@@ -42,6 +45,16 @@ def _forms(form: str, report: Path | None) -> list[str]:
     if report is not None:
         forms.append("html")
     return forms
+
+
+def _document(result: EstimateResult, form: str, *, kernels: bool) -> bytes:
+    """Return the table, or the document of whole answers, as ``form``."""
+    document = result.documents.get(form)
+    if document is not None:
+        return document
+    if kernels:
+        return render(result.rows, form, kernels=result.kernel_rows)
+    return render(result.rows, form)
 
 
 def run_estimate(
@@ -73,11 +86,7 @@ def run_estimate(
         messages = result.messages
         bad += result.failures
         if rows:
-            kernels = result.kernel_rows if options["kernels"] else None
-            document = result.documents.get(form)
-            if document is None:
-                document = render(rows, form, kernels=kernels)
-            deliver(document, output)
+            deliver(_document(result, form, kernels=options["kernels"]), output)
         if report is not None and "html" in result.documents:
             deliver(result.documents["html"], report)
     for path, error in bad:

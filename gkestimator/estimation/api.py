@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 ANSWER_FORMS = {
-    "html": ("gkestimator.estimation.model_report", "ModelReport"),
+    "html": ("gkestimator.estimation.model_report", "ModelsPage"),
     "perfetto": ("gkestimator.estimation.traces", "ChromeTrace"),
     "model-explorer": ("gkestimator.estimation.traces", "NodeData"),
 }

@@ -27,7 +27,7 @@ _ALIVE_SHOWN = 12
 _TRUSTED, _LEARNED, _CALCULATED = 0, 1, 2
 
 
-class ModelReport:
+class ModelsPage:
     """Gather answers one by one, and write their page."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ _ANY_PRICE = 1.0  # what a GPU without a price is planned with: it counts GPUs a
 
 
 @frozen
-class Choice:
+class GpuChoice:
     """Hold what one GPU type would need. Null is not known.
 
     ``gpus`` and ``cost_per_hour`` (USD): of the estimated times; ``careful_gpus`` and
@@ -71,7 +71,7 @@ def choose(
     rate_rps: float,
     slo_ms: float,
     reasons: Mapping[str, str] | None = None,
-) -> tuple[Choice, ...]:
+) -> tuple[GpuChoice, ...]:
     """Return a choice for each of ``gpus``, the best first. ``rows``: of one model, at several batch sizes on each GPU;
     ``reasons``: why GPUs, by name, cannot be estimated: they come last.
 
@@ -91,7 +91,7 @@ def choose(
     return (*choices, *(_never(name, None, None, reason) for name, reason in refused.items()))
 
 
-def _choice(rows: Sequence[Requirement], gpu: GpuSpec, load: ModelLoad) -> Choice:
+def _choice(rows: Sequence[Requirement], gpu: GpuSpec, load: ModelLoad) -> GpuChoice:
     plan, reason = _planned([_taking(row, row.latency_ms) for row in rows], gpu, load)
     careful, doubt = _planned([_taking(row, row.latency_high_ms) for row in rows], gpu, load)
     if plan is None:
@@ -104,7 +104,7 @@ def _choice(rows: Sequence[Requirement], gpu: GpuSpec, load: ModelLoad) -> Choic
     sure = None
     if careful is not None:
         sure = careful.totals.gpus_used
-    return Choice(
+    return GpuChoice(
         gpu=gpu.name,
         price_per_hour=gpu.price_per_hour_usd,
         price_date=gpu.price_date,
@@ -120,8 +120,8 @@ def _choice(rows: Sequence[Requirement], gpu: GpuSpec, load: ModelLoad) -> Choic
     )
 
 
-def _never(gpu: str, price: float | None, date: str | None, reason: str) -> Choice:
-    return Choice(
+def _never(gpu: str, price: float | None, date: str | None, reason: str) -> GpuChoice:
+    return GpuChoice(
         gpu=gpu,
         price_per_hour=price,
         price_date=date,

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from operator import attrgetter
 
-from gkestimator.placement.choosing import Choice
+from gkestimator.placement.choosing import GpuChoice
 from gkestimator.reporting.simulated import REPORT_SUFFIXES, csv_text, rendered, text_of
 from gkestimator.tables.layout import TextColumn, text_table
 from gkestimator.tables.units import UNKNOWN, number_text
 
 CHOICE_SUFFIXES = REPORT_SUFFIXES
-Choices = Sequence[Choice]
+Choices = Sequence[GpuChoice]
 
 
 def render_choices(choices: Choices, form: str) -> bytes:
@@ -46,7 +46,7 @@ def _count(value: int | None) -> str:
 
 
 def _csv(choices: Choices) -> str:
-    names = [field.name for field in fields(Choice)]
+    names = [field.name for field in fields(GpuChoice)]
     return csv_text(names, map(attrgetter(*names), choices))
 
 
