@@ -318,9 +318,9 @@ PLAN: Plans = (
         anchor="decode",
         trains=_pairs("decode", ("bf16", "fp16")),
         covers=_pairs("decode", ("fp32", "tf32")),
-        rows=24_000,
+        rows=60_000,
         members=("lasso", "xgboost", "lightgbm"),
-        estimators={"xgboost": 60, "lightgbm": 60},
+        estimators=_TRANSFER_TREES,
         loss="absolute",
         shrink=0.75,  # what libraries choose on one chip carries over in part
     ),
