@@ -17,7 +17,7 @@ from gkestimator.training.plan import PLANS
 from gkestimator.training.rows import TrainingRows, by_gpu, shape_hash
 
 from .decode_steps import STEPS, VECTORS, run_steps, run_vectors, steps_page, vectors_page
-from .lines import Line, line
+from .lines import Expected, Line, expected_of_kernels, line
 from .sections import Section
 from .workspace import SEED, Workspace
 
@@ -136,6 +136,19 @@ def lines(space: Workspace) -> Iterator[Line]:
     yield line("decode of a whole decoder, from shared tables", STEP_BAR, value, more=more)
 
 
+def expected(space: Workspace) -> Iterator[Expected]:
+    """Yield the first page's rows: new shapes, and GPUs left out together."""
+    shapes_left = space.cases(SHAPES)
+    if shapes_left is not None:
+        yield expected_of_kernels(
+            "attention of a decoding step, new shapes", f"{len(GPUS)} GPUs", _served(shapes_left)
+        )
+    left = [cases for gpu in GPUS if (cases := space.cases(gpu_job(gpu))) is not None]
+    if left:
+        together = KernelCases.concatenate([_served(cases) for cases in left])
+        yield expected_of_kernels("attention of a decoding step, new GPU", f"{len(left)} GPUs", together)
+
+
 def _beside(cases: KernelCases) -> str:
     errors = cases.errors_pct()
     bare = cases.errors_pct("roofline")
@@ -198,4 +211,5 @@ SECTION = Section(
     },
     lines=lines,
     page=page,
+    expected=expected,
 )

@@ -18,7 +18,7 @@ from gkestimator.training.plan import PLANS
 from gkestimator.training.rows import TrainingRows, shape_hash
 
 from .figures import kernel_intervals
-from .lines import Line, line
+from .lines import Expected, Line, expected_of_kernels, line
 from .sections import Section
 from .workspace import SEED, Workspace
 
@@ -167,6 +167,14 @@ def _run(space: Workspace, experiment: Experiment) -> None:
     space.keep(experiment.name, key, cases)
 
 
+def _expected(space: Workspace) -> Iterator[Expected]:
+    """Yield the first page's rows of the experiments that have a bar."""
+    for experiment in EXPERIMENTS:
+        cases = space.cases(experiment.name)
+        if experiment.bar is not None and cases is not None:
+            yield expected_of_kernels(experiment.title, f"{len(np.unique(cases.gpu))} GPUs", cases)
+
+
 def _inside(cases: KernelCases) -> float | None:
     summary = kernel_intervals(cases)
     if summary is None:
@@ -253,4 +261,5 @@ SECTION = Section(
     jobs={experiment.name: partial(_run, experiment=experiment) for experiment in EXPERIMENTS},
     lines=_lines,
     page=_page,
+    expected=_expected,
 )
