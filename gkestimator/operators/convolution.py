@@ -157,12 +157,11 @@ def _workspace(shape: ConvShape, precision: Precision, source: Tensor, weight: T
 
 
 def winograd_bytes(shape: ConvShape, source: Tensor, weight: Tensor, result: Tensor) -> int:
-    """Return the scratch of a Winograd convolution whose transforms are kernels of their own; 0 where it is none."""
+    """Return the scratch of a Winograd convolution that transforms in kernels of its own; 0 where there is none."""
     if (shape.kernel_h, shape.kernel_w) != (3, 3) or shape.groups != 1:
         return 0
     unit = (shape.stride_h, shape.stride_w, shape.dilation_h, shape.dilation_w) == (1, 1, 1, 1)
-    wide = min(shape.in_channels, shape.out_channels) >= _WINOGRAD_CHANNELS
-    if not (unit and wide):
+    if not unit or min(shape.in_channels, shape.out_channels) < _WINOGRAD_CHANNELS:
         return 0
     return (source.nbytes + result.nbytes) * 9 // 4 + 4 * weight.nbytes
 
