@@ -143,7 +143,7 @@ def _details(engine: Engine, answer: Estimated) -> NamedValues:
     timeline = answer.measures.timeline
     steps = program.steps
     memory = live_bytes(answer.lowering.graph)
-    peak = {"step": "", "alive": []}
+    peak: NamedValues = {"step": "", "alive": []}
     if steps:
         peak = {
             "step": steps[memory.peak].name,
