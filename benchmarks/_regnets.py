@@ -1,6 +1,6 @@
 """Describe RegNets without graphs: their convolutions and the bytes of everything else, from published parameters.
 
-Source: Radosavovic et al., Designing Network Design Spaces, CVPR 2020; timm's ``regnet.py``.
+Radosavovic et al., Designing Network Design Spaces, CVPR 2020; timm's ``regnet.py``.
 """
 
 from __future__ import annotations

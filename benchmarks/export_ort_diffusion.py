@@ -1,9 +1,9 @@
 """Export Stable Diffusion 1.5 as ONNX Runtime's own table ran it: fp16, through its transformer optimiser, without weights.
 
-Run by hand with torch, diffusers, transformers, onnx and onnxruntime (12 GiB of memory, some minutes):
+Run by hand with torch, diffusers, transformers, onnx and onnxruntime (some minutes, 8 GiB of memory):
 ``python benchmarks/export_ort_diffusion.py .accuracy/ort_graphs``. Three files: the U-Net with every fusion that the
 table's last line names, the VAE's decoder, and the text encoder. Weights are zeros but for one number each, which keeps
-the exporter from merging equal ones.
+the exporter from merging equal ones; the optimiser sees none of them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import onnx
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
 from diffusers.models.attention_processor import AttnProcessor2_0
-from export_ort_models import without_weights
-from onnxruntime.transformers import fusion_attention_unet, optimizer
+from export_ort_models import forget_weights
+from onnx import numpy_helper
+from onnxruntime.transformers import fusion_attention_unet, fusion_utils, optimizer
 from onnxruntime.transformers.fusion_options import FusionOptions
 from transformers import CLIPTextConfig, CLIPTextModel
 
@@ -95,7 +96,7 @@ def export(name: str, path: Path) -> None:
         torch.onnx.export(
             model,
             arguments,
-            path,
+            str(path),  # a Path is taken for a stream, which holds no more than 2 GiB
             input_names=list(axes),
             output_names=["result"],
             opset_version=14,
@@ -105,13 +106,25 @@ def export(name: str, path: Path) -> None:
 
 
 def optimised(source: Path, kind: str) -> onnx.ModelProto:
-    """Return the model of ``source`` with every fusion, in half precision."""
+    """Return the model of ``source``, whose weights are not there, with every fusion, in half precision."""
     options = FusionOptions(kind)
     if kind != "clip":
         options.enable_packed_kv = options.enable_packed_qkv = options.enable_bias_add = True
-    model = optimizer.optimize_by_fusion(onnx.load(source), kind, 0, 0, optimization_options=options)
-    model.convert_float_to_float16(keep_io_types=False)
-    return model.model
+    model = onnx.load(source, load_external_data=False)
+    fused = optimizer.optimize_by_fusion(model, kind, 0, 0, optimization_options=options)
+    forget_weights(fused.model)  # those that fusions joined
+    fused.convert_float_to_float16(keep_io_types=False)
+    return fused.model
+
+
+_TO_ARRAY = numpy_helper.to_array
+
+
+def _zeros_where_absent(tensor: onnx.TensorProto, *_: object) -> np.ndarray:
+    """Stand in for ``to_array`` of the optimiser: weights that are not there count as zeros."""
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return _TO_ARRAY(tensor)
+    return np.zeros(tuple(tensor.dims), dtype=onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
 
 
 def _heads(
@@ -135,6 +148,8 @@ def main() -> None:
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     fusion_attention_unet.FusionAttentionUnet.get_num_heads = _heads
+    fusion_utils.NumpyHelper.to_array = staticmethod(_zeros_where_absent)
+    numpy_helper.to_array = _zeros_where_absent
     for name, kind in _KINDS.items():
         target = options.folder / f"{name}.onnx"
         if target.exists():
@@ -142,9 +157,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             full = Path(folder) / f"{name}.onnx"
             export(name, full)
-            half = optimised(full, kind)
-            onnx.save(half, full)
-            without_weights(full, target)
+            bare = onnx.load(full, load_external_data=False)
+            forget_weights(bare)
+            full.write_bytes(bare.SerializeToString())
+            target.write_bytes(optimised(full, kind).SerializeToString())
         print(f"{target} {target.stat().st_size:,} bytes", file=sys.stderr)
 
 

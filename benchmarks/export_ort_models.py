@@ -191,20 +191,16 @@ def export(sizes: Sizes, form: str, precision: str, path: Path) -> None:
         optimised.save_model_to_file(str(path))
 
 
-def without_weights(source: Path, path: Path) -> None:
-    """Write the model of ``source`` to ``path`` with its large initializers in a file that is not there."""
-    model = onnx.load(source)
+def forget_weights(model: onnx.ModelProto) -> None:
+    """Point the large initializers of ``model`` at a file that is not there."""
     for tensor in model.graph.initializer:
         if math.prod(tensor.dims) <= _KEPT_ELEMENTS:
             continue
-        length = len(tensor.raw_data)
-        for field in ("raw_data", "float_data", "int32_data", "int64_data"):
+        for field in ("raw_data", "float_data", "int32_data", "int64_data", "external_data"):
             tensor.ClearField(field)
         tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", "absent.bin"), ("length", str(length))):
-            entry = tensor.external_data.add()
-            entry.key, entry.value = key, value
-    path.write_bytes(model.SerializeToString())
+        entry = tensor.external_data.add()
+        entry.key, entry.value = "location", "absent.bin"
 
 
 def main() -> None:
@@ -229,7 +225,9 @@ def main() -> None:
                     if options.tiny:
                         target.write_bytes(full.read_bytes())
                     else:
-                        without_weights(full, target)
+                        model = onnx.load(full)
+                        forget_weights(model)
+                        target.write_bytes(model.SerializeToString())
                 print(f"{target} {target.stat().st_size:,} bytes", file=sys.stderr)
 
 

@@ -102,9 +102,11 @@ def constants(rows: Sequence[TrainingRows], gpus: Gpus) -> None:
     rng = np.random.default_rng(0)
     for name, model, shipped in kinds:
         mine = family(rows, name)
-        trained = shape_hash(mine.table) >= HELD_OUT
-        recent = np.isin(mine.gpu.astype(str), (*MODERN, "L40S"))
-        mine = mine.take(np.flatnonzero(trained & recent))
+        mine = mine.take(
+            np.flatnonzero(
+                (shape_hash(mine.table) >= HELD_OUT) & np.isin(mine.gpu.astype(str), (*MODERN, "L40S"))
+            )
+        )
         present = sorted(set(mine.gpu.tolist()))
         drawn = np.concatenate(
             [rng.choice(np.flatnonzero(mine.gpu == g), FIT_ROWS, replace=False) for g in present]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,6 +17,11 @@ from gkestimator.core.outputs import refuse_overwriting
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.tables import FORMATS, format_of, render
 
+if TYPE_CHECKING:
+    from gkestimator.estimation.api import EstimateResult
+
+# Documents of kernels and timelines, for other programs' eyes.
+TRACE_FORMATS = ("perfetto", "model-explorer")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -25,12 +30,31 @@ def estimate_options(function: F) -> F:
     # Decorators apply from the last to the first, so this is help's order backwards.
     for decorator in (
         click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all."),
-        form_option(*FORMATS),
+        form_option(*FORMATS, *TRACE_FORMATS),
+        click.option("--report", type=PATH, help="HTML page with pictures to write beside the table."),
         click.option("--kernels", is_flag=True, help="List every kernel."),
         options_from(EstimateRequest),
     ):
         function = decorator(function)
     return function
+
+
+def _forms(form: str, report: Path | None) -> list[str]:
+    """Return the documents of whole answers that are asked for."""
+    forms = [form] if form in TRACE_FORMATS else []
+    if report is not None:
+        forms.append("html")
+    return forms
+
+
+def _document(result: EstimateResult, form: str, *, kernels: bool) -> bytes:
+    """Return the table, or the document of whole answers, as ``form``."""
+    document = result.documents.get(form)
+    if document is not None:
+        return document
+    if kernels:
+        return render(result.rows, form, kernels=result.kernel_rows)
+    return render(result.rows, form)
 
 
 def run_estimate(
@@ -39,6 +63,7 @@ def run_estimate(
     *,
     form: str | None,
     output: Path | None,
+    report: Path | None = None,
     **options: Any,
 ) -> int:
     """Estimate ``models``, write the table, say on stderr what failed, and return the exit status."""
@@ -48,7 +73,7 @@ def run_estimate(
     if form == "parquet" and output is None:
         raise UsageError("--format parquet needs a file to write to: expected -o FILE.parquet")
     read = [*models, *(path for path, _ in failures), *options["gpu_specs"], *options["plugins"]]
-    refuse_overwriting({"-o": output}, [*read, *filter(None, [options["host"]])])
+    refuse_overwriting({"-o": output, "--report": report}, [*read, *filter(None, [options["host"]])])
     rows: Sequence[Any] = ()
     messages: Sequence[str] = ()
     bad = list(failures)
@@ -56,13 +81,14 @@ def run_estimate(
         from gkestimator.estimation import estimate_rows
 
         with Progress() as progress:
-            result = estimate_rows(models, progress=progress, **options)
+            result = estimate_rows(models, progress=progress, forms=_forms(form, report), **options)
         rows = result.rows
         messages = result.messages
         bad += result.failures
         if rows:
-            kernels = result.kernel_rows if options["kernels"] else None
-            deliver(render(rows, form, kernels=kernels), output)
+            deliver(_document(result, form, kernels=options["kernels"]), output)
+        if report is not None and "html" in result.documents:
+            deliver(result.documents["html"], report)
     for path, error in bad:
         named = any(one_line(name) in str(error) for name in (path, path.name))
         say([error if named else GkestimatorError(f"{path}: {error}")], "error")

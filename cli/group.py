@@ -11,7 +11,10 @@ from typing import Any, TypeVar
 import click
 
 COMMANDS = {
+    "inspect": "What is in a model file, and what an estimate will ask for.",
     "estimate": "What models need on GPUs: time, compute and memory, per model and per kernel.",
+    "choose": "Which GPU carries a load within an objective for the least money.",
+    "report": "Draw a saved table, plan, simulation or comparison as one HTML page.",
     "schedule": "Place models on GPUs by what a requirement table says they need.",
     "simulate": "Serve a plan under real arrivals, without a cluster: goodput, latency, use.",
     "compare": "Compare placement policies over workloads, clusters and objectives.",

@@ -16,7 +16,7 @@ SUBCOMMANDS = {
 }
 
 
-@click.group(name="profile", cls=LazyGroup, modules=SUBCOMMANDS, prefix="profile_")
+@click.group(name="profile", cls=LazyGroup, modules=SUBCOMMANDS, prefix="profiling.")
 @debug_option
 def command() -> None:
     """Measure a GPU: plan, run, build; then gkest train."""

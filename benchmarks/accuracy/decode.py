@@ -17,7 +17,7 @@ from gkestimator.training.plan import PLANS
 from gkestimator.training.rows import TrainingRows, by_gpu, shape_hash
 
 from .decode_steps import STEPS, VECTORS, run_steps, run_vectors, steps_page, vectors_page
-from .lines import Line, line
+from .lines import Expected, Line, expected_of_kernels, line
 from .sections import Section
 from .workspace import SEED, Workspace
 
@@ -112,15 +112,18 @@ def lines(space: Workspace) -> Iterator[Line]:
     yield line("decode attention, held-out shapes", SHAPES_BAR, value, more=more)
     means = []
     bare = []
+    typical = []
     for gpu in GPUS:
         left = space.cases(gpu_job(gpu))
         if left is not None:
             means.append(float(_served(left).errors_pct().mean()))
             bare.append(float(_served(left).errors_pct("roofline").mean()))
+            typical.append(float(left.where(source=_TYPICAL).errors_pct().mean()))
     more = ""
     if bare:
         each = ", ".join(f"{m:.1f}" for m in means)
-        more = f" (mean of {len(means)} GPUs: {each}; roofline {np.mean(bare):.0f} %)"
+        alone = np.mean(typical)
+        more = f" (mean of {len(means)} GPUs: {each}; typical kernel {alone:.1f} %; roofline {np.mean(bare):.0f} %)"
     yield line("decode attention, GPU left out", GPU_BAR, _mean(means), more=more)
     steps = space.listed(STEPS)
     value = None
@@ -131,6 +134,19 @@ def lines(space: Workspace) -> Iterator[Line]:
         value = float(errors.mean())
         more = f" ({len(errors)} steps, median {np.median(errors):.1f} %, roofline {roofs.mean():.0f} %)"
     yield line("decode of a whole decoder, from shared tables", STEP_BAR, value, more=more)
+
+
+def expected(space: Workspace) -> Iterator[Expected]:
+    """Yield the first page's rows: new shapes, and GPUs left out together."""
+    shapes_left = space.cases(SHAPES)
+    if shapes_left is not None:
+        yield expected_of_kernels(
+            "attention of a decoding step, new shapes", f"{len(GPUS)} GPUs", _served(shapes_left)
+        )
+    left = [cases for gpu in GPUS if (cases := space.cases(gpu_job(gpu))) is not None]
+    if left:
+        together = KernelCases.concatenate([_served(cases) for cases in left])
+        yield expected_of_kernels("attention of a decoding step, new GPU", f"{len(left)} GPUs", together)
 
 
 def _beside(cases: KernelCases) -> str:
@@ -195,4 +211,5 @@ SECTION = Section(
     },
     lines=lines,
     page=page,
+    expected=expected,
 )

@@ -39,6 +39,7 @@ _VIDUR_SIZES = (
 )
 _LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _MOST_SEQUENCES = 256
+_HEAVY = 0.3  # of a step
 _LONG_US = 50.0  # of attention whose traffic outweighs its launch
 
 
@@ -210,6 +211,13 @@ def steps_page(space: Workspace) -> list[str]:
             f"| {' | '.join(names)} | {len(mine):,} | {errors.mean():.1f} % | {np.median(errors):.1f} % "
             f"| {bias:+.1f} % | {roof:.0f} % | {inside:.0f} % | {share:.0f} % |"
         )
+    heavy = [step["error_pct"] for step in steps if float(step["attention_share"]) >= _HEAVY]  # type: ignore[arg-type]
+    if heavy:
+        mean = np.mean(heavy)
+        out += [
+            "",
+            f"Of the {len(heavy):,} steps that spend 30 % or more in attention the mean error is {mean:.1f} %.",
+        ]
     return out
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+
+from gkestimator.evaluation.cases import KernelCases
+from gkestimator.evaluation.metrics import interval_summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +51,36 @@ class Expected:
     mean: float | None
     roofline: float | None
     inside: float | None
+
+
+def expected_of_kernels(what: str, where: str, cases: KernelCases) -> Expected:
+    """Return the first page's row of kernels."""
+    errors = cases.errors_pct()
+    time = cases.gpu_time_us
+    known = np.isfinite(time) & cases.trained
+    part = cases.take(known)
+    inside = interval_summary(part.estimates["estimator"], part.low_us, part.high_us, time[known])
+    return Expected(
+        what=what,
+        where=where,
+        cases=len(cases),
+        median=float(np.median(errors)),
+        mean=float(errors.mean()),
+        roofline=float(np.median(cases.errors_pct("roofline"))),
+        inside=None if inside is None else inside.inside_pct,
+    )
+
+
+def expected_of_models(
+    what: str, where: str, errors: Sequence[float], rooflines: Sequence[float], inside: float | None
+) -> Expected:
+    """Return the first page's row of whole models, from absolute errors in percent."""
+    return Expected(
+        what=what,
+        where=where,
+        cases=len(errors),
+        median=float(np.median(errors)),
+        mean=float(np.mean(errors)),
+        roofline=float(np.median(rooflines)),
+        inside=inside,
+    )

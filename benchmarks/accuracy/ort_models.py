@@ -20,7 +20,7 @@ from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.rows import requirement_row
 
-from .lines import Line, line
+from .lines import Expected, Line, expected_of_models, line
 from .sections import Section
 from .workspace import Workspace
 
@@ -235,6 +235,24 @@ def lines(space: Workspace) -> Iterator[Line]:
         yield line(what, bar, float(_errors(chosen).mean()), more=more)
 
 
+def expected(space: Workspace) -> Iterator[Expected]:
+    """Yield the first page's rows of the report groups."""
+    rows = cases(space)
+    for table, what, where in (
+        ("triton", "BERT models under ONNX Runtime, fp16", "T4, A100"),
+        ("readme", "BERT-base under ONNX Runtime, fp32 and fp16", "V100"),
+    ):
+        chosen = _of(rows, table, "report")
+        if chosen:
+            yield expected_of_models(
+                what,
+                where,
+                _errors(chosen).tolist(),
+                _errors(chosen, roofline=True).tolist(),
+                _inside(chosen),
+            )
+
+
 def page(space: Workspace) -> list[str] | None:
     """Return the page's text: groups, every row, and what each form of a file costs."""
     rows = cases(space)
@@ -307,4 +325,6 @@ def _form_table(rows: Sequence[OrtCase]) -> list[str]:
     return made
 
 
-SECTION = Section(title="BERT under ONNX Runtime", jobs={"ort_models": run}, lines=lines, page=page)
+SECTION = Section(
+    title="BERT under ONNX Runtime", jobs={"ort_models": run}, lines=lines, page=page, expected=expected
+)

@@ -23,7 +23,7 @@ from gkestimator.training.power import (
     read_power,
 )
 
-from .lines import Line, line
+from .lines import Expected, Line, line
 from .sections import Section
 from .tables import markdown, number
 from .workspace import SEED, Workspace, sources_of
@@ -149,6 +149,23 @@ def lines(space: Workspace) -> Iterator[Line]:
     yield line(what, BAR, mean, more=f"{more}inside {total['inside']:.0f} %)")
 
 
+def expected(space: Workspace) -> Iterator[Expected]:
+    """Yield the row of the first page. In the roofline's place stands the other method: a board draws its limit."""
+    groups = space.listed(_SHAPES)
+    total = None if groups is None else _over(_of_frameworks(groups))
+    if total is None:
+        return
+    yield Expected(
+        what="power of repeated kernels, shapes left out (beside: the power limit itself)",
+        where="H200, B200",
+        cases=total["n"],
+        median=float(np.median(total["errors"])),
+        mean=float(np.mean(total["errors"])),
+        roofline=total["limit"],
+        inside=total["inside"],
+    )
+
+
 def page(space: Workspace) -> list[str] | None:
     """Return the tables, None where nothing has been run."""
     shapes = space.listed(_SHAPES)
@@ -211,5 +228,9 @@ kernel does. Attention on the H200 scatters by a tenth between nearly equal work
 independent: the sensor averages over longer than such a run lasts."""
 
 SECTION = Section(
-    title="Power of repeated kernels", jobs={_SHAPES: run_shapes, _GPUS: run_gpus}, lines=lines, page=page
+    title="Power of repeated kernels",
+    jobs={_SHAPES: run_shapes, _GPUS: run_gpus},
+    lines=lines,
+    page=page,
+    expected=expected,
 )

@@ -26,7 +26,7 @@ from gkestimator.training.rows import TrainingRows
 from gkestimator.training.train import training_gpus
 
 from .figures import kernel_intervals
-from .lines import Expected, Line, line
+from .lines import Expected, Line, expected_of_kernels, line
 from .sections import Section
 from .tables import markdown, number
 from .workspace import SEED, Workspace
@@ -120,17 +120,7 @@ def _expected(space: Workspace) -> Iterator[Expected]:
         cases = space.cases(name)
         if cases is None:
             continue
-        summary, inside = summarise(cases.errors_pct()), kernel_intervals(cases)
-        assert summary is not None and inside is not None
-        yield Expected(
-            what="LSTM and GRU layers (fp32, fp16)",
-            where=where,
-            cases=summary.n,
-            median=summary.median,
-            mean=summary.mean,
-            roofline=float(np.median(cases.errors_pct("roofline"))),
-            inside=inside.inside_pct,
-        )
+        yield expected_of_kernels("LSTM and GRU layers (fp32, fp16)", where, cases)
 
 
 def _page(space: Workspace) -> list[str] | None:

@@ -18,7 +18,7 @@ import numpy as np
 from gkestimator.bundles.bundle import load_bundle
 from gkestimator.evaluation.metrics import interval_summary, summarise
 
-from .lines import Line, line
+from .lines import Expected, Line, expected_of_models, line
 from .sections import Section
 from .timm_cases import DEVELOPMENT, LAYOUTS, REPORT, TimmCase, timm_cases, timm_graphs
 from .workspace import ROOT, Workspace, shared_folder
@@ -101,6 +101,16 @@ def lines(space: Workspace) -> Iterator[Line]:
     for layout in LAYOUTS:
         yield from _layout_lines([c for c in reported if c.layout == layout], layout)
     yield from _difference_lines(reported)
+
+
+def expected(space: Workspace) -> Iterator[Expected]:
+    """Yield the first page's row of the reported models in each layout."""
+    for layout in LAYOUTS:
+        cases = [c for c in kept(space) if c.group == REPORT and c.layout == layout]
+        if cases:
+            what = f"vision models never tuned to, AMP, PyTorch, {layout}: {len(cases)} models"
+            rooflines = errors(cases, _ROOFLINE).tolist()
+            yield expected_of_models(what, "RTX 3090", errors(cases).tolist(), rooflines, share_inside(cases))
 
 
 def _layout_lines(cases: Sequence[TimmCase], layout: str) -> Iterator[Line]:
@@ -253,7 +263,11 @@ def main(arguments: Sequence[str]) -> int:
 
 _WIDTHS = (28, 28, 6, 5, 5, 8, 8, 18, 7, 7)
 SECTION = Section(
-    title="Vision models that nobody tuned to (RTX 3090, AMP)", jobs={JOB: run}, lines=lines, page=page
+    title="Vision models that nobody tuned to (RTX 3090, AMP)",
+    jobs={JOB: run},
+    lines=lines,
+    page=page,
+    expected=expected,
 )
 
 if __name__ == "__main__":

@@ -156,6 +156,10 @@ class Fields:
         self._left: NamedValues = dict(document)
         self._known: list[str] = []
 
+    def names(self) -> frozenset[str]:
+        """Return the names of the fields that nobody took yet."""
+        return frozenset(self._left)
+
     def has(self, name: str) -> bool:
         """Return whether the field is there and not null."""
         return self._left.get(name) is not None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,20 +18,38 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+ANSWER_FORMS = {
+    "html": ("gkestimator.estimation.model_report", "ModelsPage"),
+    "perfetto": ("gkestimator.estimation.traces", "ChromeTrace"),
+    "model-explorer": ("gkestimator.estimation.traces", "NodeData"),
+}
+"""Documents of whole answers, kernels and timelines included: where each is made."""
+
+
+def _answer_form(form: str) -> Any:
+    """Return what gathers answers for a document: it has ``add(engine, answer)`` and ``page(messages)``."""
+    module, name = ANSWER_FORMS[form]
+    return getattr(import_module(module), name)()
+
+
 @frozen
 class EstimateResult:
-    """Hold rows of the good models, the errors of the bad ones, and closing lines in words."""
+    """Hold rows of the good models, the errors of the bad ones, closing lines in words, and the documents asked
+    for besides.
+    """
 
     rows: tuple[Requirement, ...]
     kernel_rows: tuple[KernelRow, ...]
     failures: tuple[tuple[Path, GkestimatorError], ...]
     messages: Names
+    documents: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def estimate_rows(
     models: Sequence[Path],
     *,
     kernels: bool = False,
+    forms: Sequence[str] = (),
     progress: Progress | None = None,
     **options: Any,
 ) -> EstimateResult:
@@ -38,12 +57,15 @@ def estimate_rows(
 
     A model that cannot be estimated does not stop the others: it is in ``failures``. Raises UsageError,
     SpecError or BundleError when the request itself cannot be answered. ``kernels``: with a row for every
-    kernel. ``progress(name, done, total)`` is called per model.
+    kernel; ``forms``: documents of all answers to make besides,
+    of :data:`ANSWER_FORMS`. ``progress(name, done, total)`` is called per model.
     """
-    return _answered(EstimateRequest(tuple(dict.fromkeys(models)), **options), kernels, progress)
+    return _answered(EstimateRequest(tuple(dict.fromkeys(models)), **options), kernels, progress, forms)
 
 
-def _answered(request: EstimateRequest, kernels: bool, progress: Progress | None) -> EstimateResult:
+def _answered(
+    request: EstimateRequest, kernels: bool, progress: Progress | None, forms: Sequence[str] = ()
+) -> EstimateResult:
     from gkestimator.estimation.collection import rare_collection
     from gkestimator.estimation.engine import Engine
     from gkestimator.estimation.maxbatch import largest_batches
@@ -56,6 +78,7 @@ def _answered(request: EstimateRequest, kernels: bool, progress: Progress | None
     rows: list[Requirement] = []
     launches: list[KernelRow] = []
     failures: list[tuple[Path, GkestimatorError]] = []
+    documents = {form: _answer_form(form) for form in forms}
     with rare_collection():
         engine = Engine(request)
         if request.max_batch:
@@ -69,6 +92,8 @@ def _answered(request: EstimateRequest, kernels: bool, progress: Progress | None
                     rows.append(requirement_row(engine, answer))
                     if kernels:
                         launches.extend(kernel_rows(engine, answer))
+                    for document in documents.values():
+                        document.add(engine, answer)
     words = closing_words(
         rows,
         engine.targets,
@@ -78,8 +103,16 @@ def _answered(request: EstimateRequest, kernels: bool, progress: Progress | None
         searched=request.max_batch and request.batch_sizes is None,
     )
     note = [engine.host_note] if engine.host_note else []
+    messages = (*note, *words)
+    pages: dict[str, bytes] = {}
+    if rows:
+        pages = {form: document.page(messages) for form, document in documents.items()}
     return EstimateResult(
-        rows=tuple(rows), kernel_rows=tuple(launches), failures=tuple(failures), messages=(*note, *words)
+        rows=tuple(rows),
+        kernel_rows=tuple(launches),
+        failures=tuple(failures),
+        messages=messages,
+        documents=pages,
     )
 
 

@@ -140,9 +140,7 @@ class Engine:
 
     @property
     def host_overhead_us(self) -> float:
-        """Return the launch overhead of one framework call: the request's, else the host's, else the runtime
-        profile's.
-        """
+        """Return the overhead of one framework call: the request's, else the host's, else the profile's."""
         asked = self.request.host_overhead_us
         if asked is None and self.host is not None:
             asked = self.host.host_overhead_us.get(self.profile.name)
@@ -152,17 +150,13 @@ class Engine:
 
     @property
     def host_range_us(self) -> tuple[float, float]:
-        """Return the range that the host's overhead lies in: about this host's own, or those of all hosts
-        known.
-        """
+        """Return the range that the host's overhead lies in: about this host's own, or all hosts known."""
         own = None if self.host is None else self.host.overhead_range_us(self.profile.name)
         known = self.profile.host_range_us if own is None else own
         return host_range_us(self.request.host_overhead_us, known)
 
     def context_bytes(self, gpu: GpuSpec) -> int | None:
-        """Return the memory of the CUDA context and library handles on ``gpu``: the request's, else the
-        runtime profile's.
-        """
+        """Return the memory of context and library handles on ``gpu``: the request's, else the profile's."""
         asked = self.request.context_mib
         if asked is None:
             return self.profile.context_bytes(gpu)
@@ -208,9 +202,7 @@ class Engine:
         )
 
     def lower_model(self, source: ModelSource, batch_size: int | None) -> Lowerings:
-        """Bind a model at one batch size and lower it once per distinct set of options, unless that is
-        remembered.
-        """
+        """Bind a model at one batch size and lower it once per set of options, unless that is remembered."""
         targets = {target.options: target for target in reversed(self.targets)}  # the first of equals stays
         keys = {options: self._key(source, batch_size, options) for options in targets}
         known = {options: None if key is None else RECALL.get(key) for options, key in keys.items()}

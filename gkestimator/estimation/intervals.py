@@ -4,11 +4,11 @@ Kernel errors of one model are neither independent (one GPU, one library, one re
 Two sums bound the truth: the *common* one, where every kernel errs by its full half-width in the same
 direction, and the *independent* one, the root of the sum of squares over distinct kernels (repetitions of one
 kernel err alike). On GPUs, precisions and sizes that were trained on, a share ``COMMON_SHARE`` of the
-variance is common; everything else (another GPU, the analytical model, beyond the training range) is taken as
-wholly common, because what is wrong there is wrong for all kernels. What lowering itself may get wrong is
-``STRUCTURE``, and how much another machine on another day runs faster or slower throughout is ``MACHINE``; both are
-added in squares. Kernels on GPUs that were not measured hold the machine already: they were calibrated on machines
-left out.
+variance is common; of what regressors say elsewhere (another GPU, beyond the training range) ``COMMON_ELSEWHERE``; what
+the analytical model says is taken as wholly common, because what is wrong there is wrong for all kernels. What lowering
+itself may get wrong is ``STRUCTURE``, and how much another machine on another day runs faster or slower throughout is
+``MACHINE``; both are added in squares. Kernels on GPUs that were not measured hold the machine already: they were
+calibrated on machines left out.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ import numpy as np
 from gkestimator.core.kernels import Array
 
 COMMON_SHARE = 0.1
+COMMON_ELSEWHERE = 0.5
+"""Chips left out share 0.30 of the variance of their kernels' errors (pooled over regressors, from 0.06 to 0.58:
+``python -m benchmarks.accuracy --only machines`` prints them). Kernels of one model are more alike than that."""
 STRUCTURE = 0.05
 MACHINE = 0.14
 """90 % half-width of log(time): what ``python -m benchmarks.accuracy --only machines`` prints of kernels that two
@@ -53,8 +56,10 @@ def widen(
     rows: Array,
     half_width: Array,
     in_range: Array,
+    learned: Array | None = None,
     *,
     common_share: float = COMMON_SHARE,
+    elsewhere: float = COMMON_ELSEWHERE,
     structure: float = STRUCTURE,
     machine: float = MACHINE,
 ) -> float:
@@ -64,7 +69,8 @@ def widen(
     Half-widths are of log(time), 90 %.
 
     ``spans_us``: (launches,) time of each launch, its repetitions included; ``rows``: which distinct kernel
-    each launch is; ``half_width`` and ``in_range``: per launch. Returns 1 for a model without GPU time.
+    each launch is; ``half_width``, ``in_range`` and ``learned`` (a regressor answered; None: none did beyond
+    the range): per launch. Returns 1 for a model without GPU time.
     """
     total = float(spans_us.sum())
     if total <= 0:
@@ -73,12 +79,13 @@ def widen(
     common = float(reach.sum())
     if common <= 0:
         return 1.0
-    outside = float(reach[~in_range].sum())
-    inside = float(reach[in_range].sum())
+    shares = np.where(in_range, common_share, 1.0)
+    if learned is not None:
+        shares = np.where(learned & ~in_range, elsewhere, shares)
+    correlated = float(np.dot(reach, np.sqrt(shares)))
     # Repetitions of one kernel err alike, so they add up before they are squared.
-    alone = np.bincount(rows, weights=np.where(in_range, reach, 0.0))
-    correlated = outside + np.sqrt(common_share) * inside
+    alone = np.bincount(rows, weights=reach * np.sqrt(1 - shares))
     measured_share = float(spans_us[in_range].sum()) / total
-    variance = correlated**2 + (1 - common_share) * float(np.dot(alone, alone))
+    variance = correlated**2 + float(np.dot(alone, alone))
     variance += structure**2 + (machine * measured_share) ** 2
     return float(np.sqrt(variance)) / common

@@ -158,7 +158,7 @@ def _reaches(program: LaunchProgram, predictions: KernelPredictions, duration: A
     in_range = predictions.in_range[row]
     detail = predictions.detail
     if detail is None:
-        up = widen(spans, row, half_width, in_range) * half_width
+        up = widen(spans, row, half_width, in_range, predictions.trained[row]) * half_width
         return up, up
     # Measured alone: what a model adds to one kernel it adds to all of them. The machine is the one that was measured.
     alone = in_range & ~detail.may_be_slower[row]

@@ -269,6 +269,14 @@ def _kernel_row(engine: Engine, e: Estimated, i: int, row: int) -> KernelRow:
     )
 
 
+def bound_by(engine: Engine, e: Estimated, launch: int) -> str:
+    """Return what sets the time of one launch of an answer: ``compute``, ``memory``, ``latency`` or ``host``."""
+    program = e.lowering.program
+    step = program.steps[program.step[launch]]
+    host_us = engine.host_overhead_us * step.host_calls / len(step.kernels)
+    return _bound_by(e.predictions, int(program.kernel[launch]), host_us)
+
+
 def _launch_rows(whole: KernelRow, sequence: Sequence[MeasuredLaunch]) -> Iterator[KernelRow]:
     """Yield a row per launch that was measured, in place of the one of the rules.
 

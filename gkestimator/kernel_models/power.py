@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from gkestimator.core.errors import BundleError
-from gkestimator.core.kernels import Array, Arrays, KernelTable
+from gkestimator.core.kernels import BYTE_CACHE, Array, Arrays, KernelTable
 from gkestimator.core.records import NamedValues, Names, frozen, map_fields
 from gkestimator.core.values import Document, is_list, is_number, is_row, is_text, is_whole
 from gkestimator.hardware.gpus import GpuSpec
@@ -30,8 +30,6 @@ from gkestimator.kernel_models.tiles import pieces
 SCHEMA_VERSION = 1  # of power.json; a change of the features raises it
 SHARE_EDGES = (0.6, 0.85)
 """Interval widths are calibrated apart for powers predicted below, between and above these shares of the limit."""
-BYTE_CACHE = "byte_cache"
-"""Word of a variant: keys and values of attention are stored in one byte each."""
 _FRAMEWORKS = {"is_vllm": ("vllm",), "is_tensorrt_llm": ("tensorrt_llm", "trtllm")}
 # The same units calculate both.
 _AS_MEASURED = {"fp16": "bf16"}
@@ -46,14 +44,9 @@ ChipSize: TypeAlias = tuple[int, int, int]
 """Compute capability and SMs."""
 
 
-def _words(table: KernelTable) -> list[frozenset[str]]:
-    return [frozenset(variant.split(".")) for variant in table.variant.tolist()]
-
-
 def _common(table: KernelTable, gpu: GpuSpec, anchor_us: Array) -> FeatureColumns:
     """Return what products and attention share: how busy which part of the chip is, and on whose behalf."""
     roof = roofline(table, gpu)
-    words = _words(table)
     out = FeatureColumns()
     out.add_logs(
         anchor=anchor_us,
@@ -64,7 +57,7 @@ def _common(table: KernelTable, gpu: GpuSpec, anchor_us: Array) -> FeatureColumn
     )
     out["is_fp8"] = table.precision == "fp8"
     for name, spellings in _FRAMEWORKS.items():
-        out[name] = np.array([not row.isdisjoint(spellings) for row in words], dtype=bool)
+        out[name] = np.any([table.has_word(word) for word in spellings], axis=0)
     return out
 
 
@@ -83,7 +76,7 @@ def _attention_features(table: KernelTable, gpu: GpuSpec) -> Features:
     heads, queries, keys, size = table.gemm_sizes()
     columns = table.columns
     out = _common(table, gpu, fused_attention_us(table, gpu))
-    narrow = np.array([BYTE_CACHE in row for row in _words(table)], dtype=bool)
+    narrow = table.has_word(BYTE_CACHE)
     element = np.where(narrow, 1.0, np.maximum(columns["element_bytes"], 1.0))
     cache_bytes = np.maximum(columns["read_bytes"] - columns["write_bytes"], 1.0)
     caches = np.clip(cache_bytes / (2 * keys * size * element), 1.0, heads)

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from gkestimator.core.dtypes import DType
-from gkestimator.core.errors import UsageError
 from gkestimator.core.graph import Operator, OperatorGraph, Sequence, Tensor, Value
+from gkestimator.lowering.narrowing import narrowed
 from gkestimator.lowering.patterns.view import GraphView
 from gkestimator.operators.builders import tensors_of
-from gkestimator.operators.narrow import NARROW_FORMATS, narrow_shape
+from gkestimator.operators.narrow import NARROW_FORMATS
 from gkestimator.operators.records import traits_of
 from gkestimator.operators.registry import HALF_WORDS, Kernels, LoweringOptions, half_type
 
@@ -37,57 +37,13 @@ def stored_graph(
     ``amp`` they say what their results are.
     """
     if options.dtype in NARROW_FORMATS:
-        return _narrowed(_Rewriter(half_type(options)).halve(graph), options.dtype)
+        return narrowed(_Rewriter(half_type(options)).halve(graph), options.dtype)
     if options.dtype in HALF_WORDS:
         return _Rewriter(half_type(options)).halve(graph)
     if options.dtype == "amp":
         rewriter = _Rewriter(half_type(options), norms=options.amp_norms)
         return rewriter.autocast(graph, groups or {})
     return graph
-
-
-def _narrowed(graph: OperatorGraph, word: str) -> OperatorGraph:
-    """Return ``graph`` with the weights of its linear layers in the format of ``word``.
-
-    A weight stays as it is where something else reads it as well (an embedding that is the last layer's weight too),
-    and where its product is an output of the graph. Raises UsageError where no weight is left.
-    """
-    narrow = NARROW_FORMATS[word]
-    chosen = _linear_weights(graph)
-    if not chosen:
-        raise UsageError(
-            f"{graph.name}: dtype {word} needs linear layers (MatMul or Gemm by a weight whose sizes 16 divides, and "
-            f"that is not the model's last layer), found none; use fp16 or bf16"
-        )
-    weights = dict(graph.weights)
-    operators = []
-    for op in graph.operators:
-        weight = op.inputs[1] if len(op.inputs) > 1 else None
-        if isinstance(weight, Tensor) and weight.is_weight and weight.storage in chosen:
-            stored = replace(weight, dtype=narrow.weights)
-            scales = narrow.scale_tensor(stored, *chosen[weight.storage])
-            weights[weight.storage] = stored.nbytes + scales.nbytes
-            op = replace(op, inputs=(op.inputs[0], stored, *op.inputs[2:]), signature=None)
-        operators.append(op)
-    return replace(graph, operators=tuple(operators), weights=weights)
-
-
-def _linear_weights(graph: OperatorGraph) -> dict[str, tuple[int, int]]:
-    """Return k and n of every weight that linear layers alone read, and read alike, by its storage."""
-    last = {value.name for value in graph.outputs}
-    shapes: dict[str, tuple[int, int]] = {}
-    refused = set()
-    for op in graph.operators:
-        gives_output = any(value.name in last for value in _values(op.outputs))
-        for place, tensor in enumerate(op.inputs):
-            if not isinstance(tensor, Tensor) or not tensor.is_weight:
-                continue
-            shape = None
-            if place == 1 and not gives_output and tensor.nbytes == graph.weights.get(tensor.storage):
-                shape = narrow_shape(op, tensor)
-            if shape is None or shapes.setdefault(tensor.storage, shape) != shape:
-                refused.add(tensor.storage)
-    return {storage: shape for storage, shape in shapes.items() if storage not in refused}
 
 
 def _image_norms(graph: OperatorGraph) -> frozenset[str]:

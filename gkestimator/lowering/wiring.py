@@ -33,6 +33,8 @@ from gkestimator.operators.registry import Shape
 Names: TypeAlias = "tuple[str, ...]"
 
 _FOREVER = 1 << 62
+UNFOLDED_NORM = "/batch_norm"
+"""Ends the name of a normalisation that the exporter folded into its convolution, and that the runtime runs."""
 
 
 def norm_parameters(calls: Calls, at: int) -> list[str]:
@@ -216,7 +218,9 @@ class _Wirer:
             # No name says which block the two are in: Python holds the block's input, taken to be the convolution's.
             held.append(self._resolve(source.storage))
         self._drafts.append(
-            _Draft(at, f"{name}/batch_norm", "BatchNormalization", [], [result], [0], norm=True, held=held)
+            _Draft(
+                at, f"{name}{UNFOLDED_NORM}", "BatchNormalization", [], [result], [0], norm=True, held=held
+            )
         )
         self._producer[self._resolve(result.storage)] = traits_of(("", "BatchNormalization"))
 

@@ -176,3 +176,40 @@ def _handed_on(kernels: tuple[Kernel, ...]) -> int:
         ),
         default=0,
     )
+
+
+@frozen
+class LiveBytes:
+    """Hold bytes of live inputs, intermediates and outputs during each step of a graph, in order.
+
+    ``peak``: the step that needs most (the first of several); ``alive``: the storages alive there with their bytes,
+    the largest first.
+    """
+
+    live: tuple[int, ...]
+    peak: int
+    alive: tuple[tuple[str, int], ...]
+
+
+def live_bytes(graph: KernelGraph) -> LiveBytes:
+    """Return what is alive during every step of ``graph``, weights and scratch memory apart."""
+    sizes = dict(graph.inputs)
+    total = sum(sizes.values())
+    live: list[int] = []
+    most = -1
+    peak = 0
+    alive = dict(sizes)
+    for at, (step, dying) in enumerate(zip(graph.steps, _dying(graph), strict=True)):
+        for storage, nbytes in step.writes:
+            if storage not in sizes:
+                sizes[storage] = nbytes
+                total += nbytes
+        live.append(total)
+        if total > most:
+            most = total
+            peak = at
+            alive = dict(sizes)
+        for storage in dying:
+            total -= sizes.pop(storage, 0)
+    largest_first = sorted(alive.items(), key=lambda item: (-item[1], item[0]))
+    return LiveBytes(live=tuple(live), peak=peak, alive=tuple(largest_first))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from gkestimator.onnx_io.binding.walk import Binder, Statics
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.convert import convert_model
 from gkestimator.onnx_io.reading.file import read_proto
-from gkestimator.onnx_io.reading.program import InputSpec, Program
+from gkestimator.onnx_io.reading.program import Block, InputSpec, Node, Program
 from gkestimator.operators.registry import DeclaredType, SequenceType, TensorType, ValueType
 
 _CACHE_LIMIT = 400_000
@@ -103,6 +103,31 @@ class Model:
     def exported_batch(self) -> int | None:
         """Return the batch size that the file was exported at, None where it is symbolic or there is no batch."""
         return self._batch.fixed
+
+    @property
+    def producer(self) -> str:
+        """Return the program that wrote the file, as the file says."""
+        return self._program.producer
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """Return the inputs, every anonymous dimension named ``<input>.<axis>``."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Return the names of the outputs."""
+        return self._program.output_names
+
+    @property
+    def weights(self) -> tuple[TensorType, ...]:
+        """Return the types of the tensors that the file holds: weights, and constants of any size."""
+        return tuple(constant.type for constant in self._program.constants.values())
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Return every node, those inside branches and loops too."""
+        return tuple(_nodes_of(self._program.main))
 
     def _unsupported(self, error: UnsupportedOperatorError) -> UnsupportedOperatorError:
         """Return ``error`` with every operator type of the model that nothing here or in onnx knows."""
@@ -323,3 +348,10 @@ class _Structure:
     """
 
     __slots__ = ("__weakref__",)
+
+
+def _nodes_of(block: Block) -> Iterator[Node]:
+    for node in block.nodes:
+        yield node
+        for inner in (node.blocks or {}).values():
+            yield from _nodes_of(inner)

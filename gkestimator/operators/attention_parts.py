@@ -183,4 +183,5 @@ def decode_kernel(
         element_bytes=result.dtype.bits / 8,
         inputs=3,
         gemm=GemmShape(batch=shape.batch * shape.heads, m=shape.q_len, n=seen, k=shape.qk_dim),
+        sequences=shape.batch,
     )

@@ -31,7 +31,10 @@ class Requirement:
     gpu: str = required_column("", "Canonical GPU name, as `gkest gpus` lists it.", _KEY)
     runtime: str = required_column("", "`torch`, `onnxruntime`, ...", _KEY)
     dtype: str = required_column(
-        "", "Effective arithmetic: `fp32`, `tf32`, `fp16`, `bf16`, `amp`, `int8`, or a mix in words.", _KEY
+        "",
+        "Effective arithmetic: `fp32`, `tf32`, `fp16`, `bf16`, `amp`, `int8`, `fp8`, `w8a16`, `w4a16`, "
+        "or a mix in words.",
+        _KEY,
     )
     batch_size: int | None = required_column(
         "samples", "Samples in one inference; null: no input has a batch.", _KEY, minimum=1

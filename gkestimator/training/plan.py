@@ -238,7 +238,7 @@ PLAN: Plans = (
         covers=_pairs("layernorm", ("fp16", "bf16")),
     ),
     # Anywhere else the anchor, which whole networks in both layouts were held against, is worth more than what cuDNN 7
-    # did on three older chips: nine tenths of it are left out (docs/accuracy/timm3090.md gives the figures).
+    # did on three older chips: nine tenths of that are left out.
     ModelPlan(
         name="conv_half_unseen",
         scope="unseen",
@@ -318,9 +318,9 @@ PLAN: Plans = (
         anchor="decode",
         trains=_pairs("decode", ("bf16", "fp16")),
         covers=_pairs("decode", ("fp32", "tf32")),
-        rows=24_000,
+        rows=60_000,
         members=("lasso", "xgboost", "lightgbm"),
-        estimators={"xgboost": 60, "lightgbm": 60},
+        estimators=_TRANSFER_TREES,
         loss="absolute",
         shrink=0.75,  # what libraries choose on one chip carries over in part
     ),

@@ -21,11 +21,10 @@ from typing import TypeAlias
 import numpy as np
 
 from gkestimator.core.errors import TableError
-from gkestimator.core.kernels import Array, KernelTable
+from gkestimator.core.kernels import BYTE_CACHE, Array, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.kernel_models.power import (
-    BYTE_CACHE,
     POWER_FEATURES,
     SHARE_EDGES,
     ChipPower,

@@ -34,9 +34,9 @@ def test_means_are_time_weighted_and_host_gaps_count() -> None:
 
 
 def test_the_interval_brackets_the_estimate_and_scales_with_the_kernels() -> None:
-    pred = predictions([30.0, 10.0], in_range=[False, False])
+    pred = predictions([30.0, 10.0], in_range=[False, False], trained=[False, False])
     m = ask(program(kernels(2)), pred)
-    # Nothing in range: kernels move together by their half-width, log 1.5, and the structure's share on top.
+    # Nothing learned: kernels move together by their half-width, log 1.5, and the structure's share on top.
     half = np.hypot(np.log(1.5), STRUCTURE)
     assert m.latency_low_ms == pytest.approx(0.040 * np.exp(-half))
     assert m.latency_high_ms == pytest.approx(0.040 * np.exp(half))

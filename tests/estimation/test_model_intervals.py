@@ -23,6 +23,15 @@ def test_independent_kernels_add_in_squares_and_unknown_ones_together() -> None:
     assert half_width([1, 1], [0.2, 0.2], [False, False], **NOTHING) == pytest.approx(0.2)
 
 
+def test_what_regressors_say_elsewhere_is_partly_common() -> None:
+    """Half of the variance is common: sqrt(0.5) of both together, and sqrt(0.5) of each alone in squares."""
+    time, width, no = np.ones(2), np.full(2, 0.2), np.zeros(2, dtype=bool)
+    learned = widen(time, np.arange(2), width, no, ~no, elsewhere=0.5, structure=0.0)
+    assert 0.2 * learned == pytest.approx(np.sqrt(0.5 * 0.2**2 + 0.5 * (0.1**2 + 0.1**2)))
+    calculated = widen(time, np.arange(2), width, no, no, elsewhere=0.5, structure=0.0)
+    assert calculated == pytest.approx(1.0)
+
+
 def test_another_machine_counts_where_kernels_were_trained_on_alone() -> None:
     terms = {**NOTHING, "machine": 0.3}
     assert half_width([1, 1], [0.2, 0.2], [True, True], **terms) == pytest.approx(

@@ -28,12 +28,17 @@ def kept(space: Any) -> None:
         version="1.14.1",
         batch=1,
         measured_bytes=1000.0 * MIB,
-        estimated_bytes=900 * MIB,
-        context_bytes=100 * MIB,
+        stacks_bytes=50 * MIB,
         weights_bytes=500 * MIB,
         sessions=(100 * MIB, 600 * MIB, 100 * MIB),
     )
-    rows = [case, replace(case, batch=4, estimated_bytes=1200 * MIB), replace(case, group="development")]
+    rows = [
+        case,
+        replace(case, batch=4, measured_bytes=800.0 * MIB),
+        replace(case, group="development", measured_bytes=900.0 * MIB),
+        replace(case, group="development", measured_bytes=950.0 * MIB),
+        replace(case, group="development", measured_bytes=9000.0 * MIB),
+    ]
     folder = space.folder / "results"
     folder.mkdir(parents=True)
     (folder / "ort_memory.json").write_text(json.dumps([asdict(row) for row in rows]))
@@ -51,7 +56,8 @@ def test_the_bar_counts_report_rows_alone(space: Any) -> None:
 
     kept(space)
     (bar,) = SECTION.lines(space)
-    assert bar.figure == "15.0 % (2 rows; weights alone 50 %)"
+    # Development leaves over 50, 100 and 8150 MiB: 100, so both report rows are estimated at 950.
+    assert bar.figure == "11.9 % (2 rows; weights alone 44 %)"
     assert bar.met is True
 
 
@@ -60,8 +66,9 @@ def test_the_page_has_the_parts_of_every_sum(space: Any) -> None:
 
     kept(space)
     text = "\n".join(SECTION.page(space) or [])
-    assert "| T4 | 1.14.1 | 1 | report | 1,000 | 900 | -10.0 | 100 | 100 | 600 | 100 |" in text
-    assert "development 10.0 % of 1 rows, report 15.0 % of 2 rows" in text
+    assert "| T4 | 1.14.1 | 1 | report | 1,000 | 950 | -5.0 | 50 | 100 | 600 | 100 |" in text
+    assert "100 MiB for context and libraries" in text
+    assert "report 11.9 % of 2 rows" in text
 
 
 def test_without_results_nothing_is_claimed(space: Any) -> None:

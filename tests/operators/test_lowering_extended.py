@@ -85,6 +85,7 @@ def test_a_decoding_step_attends_to_its_cache(shared: int, kv_len: int, copies: 
     assert [k.variant for k in kernels] == ["concat"] * copies + ["decode"]
     assert kernels[-1].flops == 2 * 4 * kv_len * (2 * 16 + 1 + 5)
     assert kernels[-1].read_bytes >= 2 * 2 * 4 * kv_len * 8 * 4
+    assert (kernels[-1].sequences, kernels[-1].gemm.batch) == (2, 2 * 4)
 
 
 def test_position_biases() -> None:

@@ -107,3 +107,13 @@ def test_dynamic_quantisation_multiplies_in_int8() -> None:
     assert (extrema.family, quantise.family) == (Family.REDUCTION, Family.QUANTIZE)
     assert product.precision is Precision.INT8
     assert product.read_bytes == 3 * 64 + 64 * 16 + 4
+
+
+def test_channels_last_convolutions_keep_winograds_scratch_and_no_copies() -> None:
+    x, wide = tensor("x", 1, 64, 64, 128), tensor("w", 128, 3, 3, 128, weight=True)
+    (kernel,) = lower("NhwcConv", (x, wide), tensor("y", 1, 64, 64, 128), pads=(1, 1, 1, 1))
+    image = 64 * 64 * 128 * 4
+    assert kernel.workspace_bytes == 2 * image * 9 // 4 + 4 * 128 * 9 * 128 * 4
+    thin = tensor("w", 64, 3, 3, 128, weight=True)
+    (kernel,) = lower("NhwcConv", (x, thin), tensor("y", 1, 64, 64, 64), pads=(1, 1, 1, 1))
+    assert kernel.workspace_bytes == 0

@@ -1,0 +1,81 @@
+"""``gkest choose``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gkestimator.cli.group import debug_option
+from gkestimator.cli.outputs import deliver, say
+from gkestimator.cli.parameters import PATH, form_option, options_from
+from gkestimator.cli.progress import Progress
+from gkestimator.estimation.request import EstimateRequest
+
+
+@click.command(name="choose")
+@click.argument("model", type=PATH, metavar="MODEL.onnx")
+@click.option(
+    "--slo-ms", required=True, type=click.FloatRange(0, 1e9, min_open=True), help="Latency objective, ms."
+)
+@click.option(
+    "--rate",
+    "rate_rps",
+    required=True,
+    type=click.FloatRange(0, 1e9, min_open=True),
+    help="Requests a second.",
+)
+@options_from(EstimateRequest, but=("slo_ms", "max_batch", "sm_shares"))
+@click.option("--all", "everything", is_flag=True, help="List GPUs that cannot hold the load too.")
+@form_option("table", "csv", "json")
+@click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all.")
+@debug_option
+def command(
+    model: Path,
+    slo_ms: float,
+    rate_rps: float,
+    everything: bool,
+    form: str | None,
+    output: Path | None,
+    **options: Any,
+) -> int:
+    """Say which GPU carries a load within an objective for the least money, and how sure that is.
+
+    All GPUs are asked unless --gpu names some. A GPU counts as sure where the load is carried even if every batch takes
+    as long as the slow end of its interval says. Prices are those of the GPU files, with their month. Exit status: 0
+    done, 1 where no GPU holds, 2 the command or a file was wrong.
+    """
+    from gkestimator.core.errors import UsageError
+    from gkestimator.core.outputs import by_suffix, refuse_overwriting
+    from gkestimator.estimation import estimate_rows
+    from gkestimator.hardware.gpus import gpu_catalogue
+    from gkestimator.placement.choosing import BATCH_SIZES, choose
+    from gkestimator.placement.choosing_report import CHOICE_SUFFIXES, choice_words, render_choices
+
+    refuse_overwriting({"-o": output}, [model, *options["gpu_specs"]])
+    form = form or ("table" if output is None else by_suffix("-o", output, CHOICE_SUFFIXES))
+    catalogue = gpu_catalogue(options["gpu_specs"])
+    names = tuple(catalogue.canonical(name) for name in options.pop("gpus") or catalogue.names())
+    options["batch_sizes"] = options["batch_sizes"] or BATCH_SIZES
+    rows: list[Any] = []
+    specs: list[Any] = []
+    reasons: dict[str, str] = {}
+    with Progress() as progress:
+        for done, name in enumerate(names):
+            progress(name, done, len(names))
+            try:
+                specs.append(catalogue.spec(name))
+                result = estimate_rows([model], gpus=(name,), **options)
+            except UsageError as e:  # a figure of this GPU is unknown
+                reasons[name] = str(e)
+                continue
+            for _, error in result.failures:
+                raise error
+            rows += result.rows
+    choices = choose(rows, specs, rate_rps=rate_rps, slo_ms=slo_ms, reasons=reasons)
+    holding = [choice for choice in choices if choice.gpus is not None]
+    shown = choices if everything or form != "table" or not holding else holding
+    deliver(render_choices(shown, form), output)
+    say(choice_words(choices, rate_rps=rate_rps, slo_ms=slo_ms))
+    return 0 if holding else 1

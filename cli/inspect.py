@@ -1,0 +1,48 @@
+"""``gkest inspect``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gkestimator.cli.group import debug_option
+from gkestimator.cli.outputs import say
+from gkestimator.cli.parameters import Names, form_option, options_from
+from gkestimator.estimation.request import EstimateRequest
+
+
+@click.command(name="inspect")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL.onnx...")
+@options_from(EstimateRequest, only=("dims",))
+@form_option("table", "json")
+@debug_option
+def command(models: Names, form: str | None, dims: Any) -> int:
+    """Say what is in a model file: inputs, dimensions, parameters, operators, work, and what to ask for next.
+
+    No GPU is needed. MODEL is an ONNX file, a folder or a quoted pattern. Exit status: 0 done, 1 some files could
+    not be read, 2 none could.
+    """
+    from gkestimator.core.errors import GkestimatorError
+    from gkestimator.core.naming import find_models
+    from gkestimator.estimation.inspection import inspect_model, inspection_json, inspection_lines
+    from gkestimator.tables.layout import printable
+
+    paths, failures = find_models(models)
+    errors = [error for _, error in failures]
+    inspections = []
+    for path in paths:
+        try:
+            inspections.append(inspect_model(path, dims=dict(dims)))
+        except GkestimatorError as e:
+            errors.append(e)
+    if form == "json":
+        click.echo(inspection_json(inspections))
+    else:
+        for inspection in inspections:
+            for line in inspection_lines(inspection):
+                click.echo(printable(line))
+    say(errors, "error")
+    if not errors:
+        return 0
+    return 1 if inspections else 2

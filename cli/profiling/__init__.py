@@ -1,0 +1,1 @@
+"""Hold the subcommands of ``gkest profile``, one file each."""

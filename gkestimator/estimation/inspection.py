@@ -1,0 +1,241 @@
+"""Say what is in a model file before any GPU is named: inputs, dimensions, parameters, operators, work, and what an
+estimate will ask for."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.errors import UnboundDimensionError, UnsupportedOperatorError
+from gkestimator.core.kernels import Family, KernelGraph
+from gkestimator.core.records import Names, frozen
+from gkestimator.lowering import LoweringOptions, lower
+from gkestimator.onnx_io import read_model
+from gkestimator.onnx_io.model import Model
+from gkestimator.onnx_io.reading.program import InputSpec, Node
+from gkestimator.tables.units import bytes_text, flops_text, number_text
+
+_OPTIONS = LoweringOptions(
+    runtime="onnxruntime", dtype="fp32", matmul_precision=Precision.FP32, conv_precision=Precision.FP32
+)
+_MOST_OPERATORS = 8
+
+
+@frozen
+class Dimension:
+    """Hold a symbolic dimension: its name, and the inputs that it ties together."""
+
+    name: str
+    inputs: Names
+
+
+@frozen
+class Inspection:
+    """Hold what a file says. Null is not known.
+
+    ``inputs`` and ``outputs``: name, element type and shape in words. ``batch_dim``: the dimension taken for
+    the batch, null where it is a fixed number (``exported_batch``) or there is none; ``batch_reason`` says
+    why. ``dimensions``: the others, which an estimate must be told. ``parameters`` and ``parameter_bytes``:
+    floating-point and quantised weights as the file stores them. ``nodes`` and ``operators``: how many of
+    each type, the most frequent first. ``flops``: of one inference at the batch size in ``batch_size``; null
+    while dimensions are open or operators unknown. ``unknown`` operators have no rule; ``on_host`` run on the
+    CPU whatever the runtime.
+    """
+
+    model: str
+    producer: str
+    inputs: tuple[tuple[str, str, str], ...]
+    outputs: Names
+    batch_dim: str | None
+    exported_batch: int | None
+    batch_reason: str
+    dimensions: tuple[Dimension, ...]
+    parameters: int
+    parameter_bytes: int
+    nodes: int
+    operators: tuple[tuple[str, int], ...]
+    batch_size: int | None
+    flops: int | None
+    unknown: Names
+    on_host: Names
+
+    @property
+    def runs_on_the_host_alone(self) -> bool | None:
+        """Return whether no operator reaches the GPU; None while that is not known."""
+        if self.flops is None:
+            return None
+        return bool(self.on_host) and self.flops == 0
+
+
+def inspect_model(
+    path: Path, *, batch_size: int | None = None, dims: Mapping[str, int] | None = None
+) -> Inspection:
+    """Return what is in the file at ``path``; ``dims`` numbers dimensions, so that the work can be counted.
+
+    Raises ModelError, LimitError or UsageError, in one line that names the file.
+    """
+    model = read_model(path)
+    numbers = dict(dims or {})
+    flops: int | None = None
+    size: int | None = batch_size
+    on_host: Names = ()
+    unknown: Names = ()
+    open_dims = [name for name in model.dims if name != model.batch_dim and name not in numbers]
+    if not open_dims:
+        try:
+            bound = model.bind(batch_size=batch_size, dims=numbers)
+            graph = lower(bound, _OPTIONS, allow_unknown=True)
+            size = bound.batch_size
+            unknown = graph.unknown_operators
+            on_host = _host_operators(graph)
+            if not unknown:
+                flops = sum(kernel.flops * step.repeat for step in graph.steps for kernel in step.kernels)
+        except UnboundDimensionError:
+            flops = None
+        except UnsupportedOperatorError as e:
+            unknown = tuple(e.operators)
+    counts = Counter(_title(node) for node in model.nodes)
+    parameters, parameter_bytes = _parameters(model)
+    return Inspection(
+        model=path.name,
+        producer=model.producer,
+        inputs=tuple(_input_words(spec) for spec in model.inputs),
+        outputs=model.outputs,
+        batch_dim=model.batch_dim,
+        exported_batch=model.exported_batch,
+        batch_reason=model.batch_reason,
+        dimensions=_dimensions(model),
+        parameters=parameters,
+        parameter_bytes=parameter_bytes,
+        nodes=sum(counts.values()),
+        operators=tuple(counts.most_common()),
+        batch_size=size,
+        flops=flops,
+        unknown=unknown,
+        on_host=on_host,
+    )
+
+
+def _title(node: Node) -> str:
+    if node.domain:
+        return f"{node.domain}.{node.op_type}"
+    return node.op_type
+
+
+def _input_words(spec: InputSpec) -> tuple[str, str, str]:
+    """Return name, element type and shape of an input in words."""
+    dtype = spec.declared.dtype
+    word = "of a type that the file does not say" if dtype is None else dtype.value
+    if spec.kind != "tensor":
+        word = f"{spec.kind} of {word}"
+    shape = spec.declared.shape
+    if shape is None:
+        return spec.name, word, "of any shape"
+    return spec.name, word, f"[{', '.join(map(str, shape))}]"
+
+
+def _parameters(model: Model) -> tuple[int, int]:
+    """Return how many weights the file holds, and their bytes; whole numbers of 4 and 8 bytes are sizes and indices."""
+    count = 0
+    nbytes = 0
+    for dtype, shape, *_ in model.weights:
+        if dtype.value in ("int32", "int64", "bool", "string", "uint32", "uint64"):
+            continue
+        elements = math.prod(shape)
+        count += elements
+        nbytes += dtype.nbytes(elements)
+    return count, nbytes
+
+
+def _host_operators(graph: KernelGraph) -> Names:
+    names = {step.op_type for step in graph.steps if any(k.family is Family.HOST for k in step.kernels)}
+    return tuple(sorted(names))
+
+
+def _dimensions(model: Model) -> tuple[Dimension, ...]:
+    """Return the dimensions beside the batch, each with the inputs that have it."""
+    dimensions = []
+    for name in model.dims:
+        if name != model.batch_dim:
+            tied = tuple(spec.name for spec in model.inputs if name in (spec.declared.shape or ()))
+            dimensions.append(Dimension(name=name, inputs=tied))
+    return tuple(dimensions)
+
+
+def inspection_lines(inspection: Inspection) -> list[str]:
+    """Return the inspection for people, a line a fact."""
+    facts: list[tuple[str, str]] = [("made by", inspection.producer or "an exporter that does not say")]
+    facts += [("input", f"{name}: {dtype} {shape}") for name, dtype, shape in inspection.inputs]
+    facts += [("output", name) for name in inspection.outputs]
+    facts.append(("batch", _batch_words(inspection)))
+    for dimension in inspection.dimensions:
+        facts.append(("dimension", f"{dimension.name}, of {', '.join(dimension.inputs)}"))
+    count = _large_number(inspection.parameters)
+    facts.append(("parameters", f"{count}, {bytes_text(inspection.parameter_bytes)} in the file"))
+    shown = [f"{name} {count}" for name, count in inspection.operators[:_MOST_OPERATORS]]
+    more = len(inspection.operators) - _MOST_OPERATORS
+    if more > 0:
+        shown.append(f"and {more} other kinds")
+    facts.append(("operators", f"{inspection.nodes:,}: {', '.join(shown)}"))
+    facts.append(("work", _work_words(inspection)))
+    if inspection.unknown:
+        facts.append(("unknown", f"{', '.join(inspection.unknown)}: --allow-unknown gives lower bounds"))
+    if inspection.on_host:
+        facts.append(("on the CPU", ", ".join(inspection.on_host)))
+    facts.append(("next", _next_words(inspection)))
+    lines = [f"{name:<12}{fact}" for name, fact in facts]
+    head = [inspection.model]
+    if inspection.runs_on_the_host_alone:
+        head.append("  runs on the CPU alone: no GPU would do any of its work")
+    return [*head, *(f"  {line}" for line in lines)]
+
+
+def _large_number(count: int) -> str:
+    """Return a count as people say it: 25.6 million."""
+    for size, word in ((1e9, "billion"), (1e6, "million")):
+        if count >= size:
+            return f"{number_text(count / size)} {word}"
+    return f"{count:,}"
+
+
+def _batch_words(inspection: Inspection) -> str:
+    if inspection.batch_dim is not None:
+        return f"{inspection.batch_dim} ({inspection.batch_reason})"
+    if inspection.exported_batch is not None:
+        return (
+            f"fixed at {inspection.exported_batch} ({inspection.batch_reason}); --batch-size asks for another"
+        )
+    return f"none ({inspection.batch_reason})"
+
+
+def _work_words(inspection: Inspection) -> str:
+    if inspection.flops is not None:
+        if inspection.batch_size is None:
+            return f"{flops_text(inspection.flops)} an inference"
+        return f"{flops_text(inspection.flops)} an inference of batch {inspection.batch_size}"
+    if inspection.unknown:
+        return "not known: operators are unknown"
+    return f"not known yet: give {_missing(inspection)}"
+
+
+def _missing(inspection: Inspection) -> str:
+    return " ".join(f"--dim {dimension.name}=..." for dimension in inspection.dimensions)
+
+
+def _next_words(inspection: Inspection) -> str:
+    words = ["gkest estimate", inspection.model, "--gpu NAME"]
+    if inspection.batch_dim is not None:
+        words.append("--batch-size 1,8,32")
+    if inspection.dimensions:
+        words.append(_missing(inspection))
+    return " ".join(words)
+
+
+def inspection_json(inspections: Sequence[Inspection]) -> str:
+    """Return the inspections as a JSON list."""
+    return json.dumps([asdict(inspection) for inspection in inspections], indent=1, allow_nan=False)

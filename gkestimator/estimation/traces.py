@@ -1,0 +1,133 @@
+"""Write estimates for other programs' eyes: a Chrome trace (Perfetto, chrome://tracing) and Model Explorer's node data.
+
+Chrome's format: "Trace Event Format" of the Catapult project, complete events (``ph`` X) in microseconds. Model
+Explorer's: ``GraphNodeData`` of its ``node_data_builder``, values by node name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import NamedValues
+from gkestimator.estimation.engine import Engine, Estimated
+from gkestimator.lowering.wiring import UNFOLDED_NORM
+
+_HOST_LANE, _FIRST_GPU_LANE = 0, 1
+_COLOURS = (
+    {"stop": 0.0, "bgColor": "#f6f8fa"},
+    {"stop": 0.3, "bgColor": "#f2c879"},
+    {"stop": 1.0, "bgColor": "#c8553d"},
+)
+
+
+class ChromeTrace:
+    """Gather answers as processes of a trace: a lane for the host's calls, and one for each stream of the GPU."""
+
+    def __init__(self) -> None:
+        self._events: list[NamedValues] = []
+        self._processes = 0
+
+    def add(self, engine: Engine, answer: Estimated) -> None:
+        """Take in one answer."""
+        process = self._processes
+        self._processes += 1
+        name = (
+            f"{answer.lowering.model} on {answer.target.gpu.name}, batch {answer.lowering.lowered.batch_size}"
+        )
+        if answer.sm_share_pct < 100:
+            name = f"{name}, {answer.sm_share_pct:g} % of the SMs"
+        self._name("process_name", process, 0, name)
+        self._name("thread_name", process, _HOST_LANE, "host")
+        timeline = answer.measures.timeline
+        for stream in sorted(set(timeline.stream.tolist())):
+            self._name("thread_name", process, _FIRST_GPU_LANE + stream, f"GPU, stream {stream}")
+        self._host(process, engine, answer)
+        self._gpu(process, engine, answer)
+
+    def _name(self, kind: str, process: int, lane: int, name: str) -> None:
+        self._events.append({"ph": "M", "name": kind, "pid": process, "tid": lane, "args": {"name": name}})
+
+    def _host(self, process: int, engine: Engine, answer: Estimated) -> None:
+        """Add what the host issues: each operator's calls, one after another."""
+        program = answer.lowering.program
+        begin = 0.0
+        for step, calls in zip(program.steps, program.calls.tolist(), strict=True):
+            duration = calls * engine.host_overhead_us
+            if duration > 0:
+                self._event(
+                    process, _HOST_LANE, step.name, begin, duration, {"type": step.op_type, "calls": calls}
+                )
+            begin += duration
+
+    def _gpu(self, process: int, engine: Engine, answer: Estimated) -> None:
+        program = answer.lowering.program
+        predictions = answer.predictions
+        timeline = answer.measures.timeline
+        for launch, row in enumerate(program.kernel.tolist()):
+            kernel = engine.pool.kernels[int(answer.lowering.rows[row])]
+            repeat = float(program.repeat[launch])
+            told: NamedValues = {
+                "operator": program.steps[program.step[launch]].name,
+                "low_us": float(predictions.low_us[row]) * repeat,
+                "high_us": float(predictions.high_us[row]) * repeat,
+                "roofline_us": float(predictions.roofline_us[row]) * repeat,
+                "in_trained_range": bool(predictions.in_range[row] and predictions.trained[row]),
+                "flops": kernel.flops,
+                "bytes": kernel.read_bytes + kernel.write_bytes,
+            }
+            lane = _FIRST_GPU_LANE + int(timeline.stream[launch])
+            duration = float(predictions.duration_us[row]) * repeat
+            self._event(process, lane, kernel.name, float(timeline.start_us[launch]), duration, told)
+
+    def _event(
+        self, process: int, lane: int, name: str, begin_us: float, duration_us: float, told: NamedValues
+    ) -> None:
+        event = {"ph": "X", "name": name, "pid": process, "tid": lane, "ts": begin_us, "dur": duration_us}
+        self._events.append({**event, "args": told})
+
+    def page(self, messages: Sequence[str]) -> bytes:
+        """Return the trace as JSON; ``messages`` stand among its metadata."""
+        document = {
+            "displayTimeUnit": "ms",
+            "otherData": {
+                "made by": "gkestimator: an estimate, not a measurement",
+                "notes": " · ".join(messages),
+            },
+            "traceEvents": self._events,
+        }
+        return (json.dumps(document, allow_nan=False) + "\n").encode()
+
+
+class NodeData:
+    """Gather one answer as an overlay of Model Explorer: microseconds on the GPU by node.
+
+    Model Explorer shows one number a node, so a second answer is refused.
+    """
+
+    def __init__(self) -> None:
+        self._document: NamedValues | None = None
+
+    def add(self, engine: Engine, answer: Estimated) -> None:
+        """Take in the answer. Raises UsageError for a second one."""
+        if self._document is not None:
+            raise UsageError(
+                "--format model-explorer shows one model on one GPU at one batch size; found more, expected one of each"
+            )
+        lowering = answer.lowering
+        program = lowering.program
+        spent: dict[str, float] = {}
+        for launch, row in enumerate(program.kernel.tolist()):
+            # A normalisation that the exporter folded into its convolution is no node of the file.
+            node = program.steps[program.step[launch]].name.removesuffix(UNFOLDED_NORM)
+            duration = float(answer.predictions.duration_us[row]) * float(program.repeat[launch])
+            spent[node] = spent.get(node, 0.0) + duration
+        results: dict[str, Any] = {name: {"value": round(us, 3)} for name, us in spent.items()}
+        name = f"us on {answer.target.gpu.name}, batch {lowering.lowered.batch_size} (gkestimator)"
+        self._document = {"name": name, "results": results, "gradient": list(_COLOURS)}
+
+    def page(self, messages: Sequence[str]) -> bytes:
+        """Return the overlay as JSON."""
+        return (json.dumps(self._document or {}, allow_nan=False) + "\n").encode()

@@ -1,0 +1,123 @@
+"""Make an HTML page of a document that was saved: a requirement table, a plan, a simulation, or a comparison's results.
+
+Each kind is recognised by what only it holds, read by its own reader (files come from strangers), and shown by the
+view of its name in ``gkestimator/reporting/page/report.js``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from gkestimator.core.errors import DocumentError
+from gkestimator.core.records import NamedValues
+from gkestimator.documents.checking import load_json
+from gkestimator.documents.plan import plan_document, read_plan
+from gkestimator.documents.simulation import (
+    MAX_SIMULATION_BYTES,
+    QUANTILES_PCT,
+    read_simulation,
+    simulation_document,
+)
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.reporting.html import html_page
+from gkestimator.simulation.comparing.results import rows_from
+from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+
+_EXPECTED = "expected a requirement table, a plan, a simulation's report or a comparison's results.json"
+
+
+def saved_page(path: Path) -> bytes:
+    """Return the page of the document at ``path``. Raises DocumentError or TableError, naming file and field."""
+    if path.suffix.lower() in (".csv", ".parquet"):
+        return html_page(_table(path))
+    for marks, view in _VIEWS:
+        if marks <= _keys(path):
+            return html_page(view(path))
+    raise DocumentError(f"{path}: found none of the documents that have a page; {_EXPECTED}")
+
+
+def _keys(path: Path) -> frozenset[str]:
+    """Return the names at the top of a JSON file, and, of a list of rows, ``rows.NAME`` for those of its first row."""
+    fields = load_json(path, what="a saved document", limit=MAX_SIMULATION_BYTES)
+    keys = fields.names()
+    if not fields.has("rows"):
+        return keys
+    rows = fields.take("rows")
+    if isinstance(rows, list) and rows and isinstance(rows[0], dict):
+        keys |= {f"rows.{name}" for name in rows[0]}
+    return keys
+
+
+def _page(kind: str, title: str, subtitle: str, closing: str, **content: object) -> NamedValues:
+    return {"kind": kind, "title": title, "subtitle": subtitle, "closing": closing, **content}
+
+
+def _table(path: Path) -> NamedValues:
+    rows = read_table(path, REQUIREMENTS)
+    models = list(dict.fromkeys(row.model for row in rows))
+    gpus = list(dict.fromkeys(row.gpu for row in rows))
+    title = f"{_counted(len(models), 'model')} on {_counted(len(gpus), 'GPU')}"
+    shown = [_row(row, number) for number, row in enumerate(rows)]
+    subtitle = f"Requirement table {path.name}"
+    closing = "A table holds no kernels: gkest estimate --report shows where the time goes."
+    return _page("models", title, subtitle, closing, rows=shown, details={}, kernels={})
+
+
+def _row(row: Requirement, number: int) -> NamedValues:
+    """Return a row's columns, with what it costs where the GPU's price is known."""
+    cost = None
+    catalogue = gpu_catalogue()
+    if row.gpu in catalogue.names():
+        price = catalogue.spec(row.gpu).price_per_hour_usd
+        if price is not None and row.throughput_rps:
+            cost = price / 3600 / row.throughput_rps * 1e6
+    return {**REQUIREMENTS.record(row), "id": str(number), "usd_per_million": cost}
+
+
+def _plan(path: Path) -> NamedValues:
+    plan = plan_document(read_plan(path))
+    totals = plan["totals"]
+    title = f"A plan: {_counted(len(plan['workload']['models']), 'model')} on {_counted(totals['gpus_used'], 'GPU')}"
+    closing = " · ".join(plan["notes"])
+    return _page("plan", title, f"{path.name}, by policy {plan['policy']}", closing, plan=plan)
+
+
+def _simulation(path: Path) -> NamedValues:
+    report = simulation_document(read_simulation(path))
+    settings = report["settings"]
+    title = (
+        f"A simulation: {_counted(len(report['models']), 'model')} on {_counted(len(report['gpus']), 'GPU')}"
+    )
+    subtitle = f"{path.name}: {settings['duration_s']:g} s of {settings['arrivals']} arrivals"
+    closing = " · ".join(report["notes"])
+    return _page("simulation", title, subtitle, closing, report=report, quantiles=list(QUANTILES_PCT))
+
+
+def _comparison(path: Path) -> NamedValues:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        rows = [asdict(row) for row in rows_from(document)]
+    except TypeError as e:
+        raise DocumentError(f"{path}: rows are not those of a comparison ({e})") from e
+    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    title = f"A comparison of {_counted(len(policies), 'policy', 'policies')}"
+    return _page("comparison", title, f"{path.name}: {_counted(len(rows), 'cell')}", "", rows=rows)
+
+
+def _counted(count: int, word: str, several: str = "") -> str:
+    if count == 1:
+        return f"1 {word}"
+    return f"{count:,} {several or word + 's'}"
+
+
+View = Callable[[Path], NamedValues]
+_VIEWS: tuple[tuple[frozenset[str], View], ...] = (
+    (frozenset({"workload", "gpus", "totals"}), _plan),
+    (frozenset({"settings", "timeline"}), _simulation),
+    (frozenset({"rows.policy", "rows.status"}), _comparison),
+    (frozenset({"rows.gpu", "rows.runtime"}), _table),
+)
+"""What each kind alone holds, and what shows it."""

@@ -1,0 +1,71 @@
+"""``gkest inspect``: what a file says, before a GPU is named."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from gkestimator.cli import run
+from gkestimator.onnx_io.demo import write_resnet50
+
+ENCODER = Path(__file__).parents[1] / "data/exporters/onnxruntime_dynamic_encoder.onnx"
+
+
+def test_a_network_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """ResNet-50: 25,557,032 parameters, of which the folded file keeps the weights; 4.1 GMACs a sample."""
+    model = write_resnet50(tmp_path)
+    assert run(["inspect", str(model), "--format", "json"]) == 0
+    (said,) = json.loads(capsys.readouterr().out)
+    weights = onnx.load(model, load_external_data=False).graph.initializer
+    floats = [w for w in weights if w.data_type == TensorProto.FLOAT]
+    assert said["parameters"] == sum(math.prod(w.dims) for w in floats)
+    assert said["inputs"][0][1:] == ["float", "[N, 3, 224, 224]"] or said["batch_dim"]
+    assert dict(said["operators"])["Conv"] == 53
+    assert 8.1e9 < said["flops"] < 8.4e9
+    assert said["batch_size"] == 1
+
+
+def test_an_open_dimension_is_asked_for_and_then_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(ENCODER)]) == 0
+    text = capsys.readouterr().out
+    assert "dimension   tokens, of x" in text
+    assert "not known yet: give --dim tokens=..." in text
+    assert (
+        "gkest estimate onnxruntime_dynamic_encoder.onnx --gpu NAME --batch-size 1,8,32 --dim tokens=..."
+        in text
+    )
+    assert run(["inspect", str(ENCODER), "--dim", "tokens=64", "--format", "json"]) == 0
+    (said,) = json.loads(capsys.readouterr().out)
+    assert said["flops"] > 0
+
+
+def test_a_model_of_strings_says_that_it_runs_on_the_cpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No GPU would do any of its work: that is the first thing to know."""
+    node = helper.make_node("StringNormalizer", ["x"], ["y"], case_change_action="LOWER")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.STRING, [4]) for name in "xy")
+    model = helper.make_model(
+        helper.make_graph([node], "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    path = tmp_path / "strings.onnx"
+    onnx.save(model, path)
+    assert run(["inspect", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "  runs on the CPU alone: no GPU would do any of its work"
+
+
+def test_a_bad_file_among_good_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(b"no model")
+    assert run(["inspect", str(bad)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert run(["inspect", str(bad), str(ENCODER)]) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith("onnxruntime_dynamic_encoder.onnx\n")
+    assert "bad.onnx" in said.err
