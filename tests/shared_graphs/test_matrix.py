@@ -12,6 +12,7 @@ import pytest
 from gkestimator.core.graph import Tensor
 from gkestimator.estimation import estimate_rows
 from gkestimator.onnx_io import read_model
+from gkestimator.tables import Requirement
 
 FOLDER = Path(os.environ.get("GKEST_SHARED", ""), "models")
 GRAPHS = sorted(FOLDER.glob("*/*.onnx")) if os.environ.get("GKEST_SHARED") else []
@@ -35,7 +36,7 @@ def test_graph_is_estimated(path: Path, runtime: str) -> None:
     result = estimate_rows([path], gpus=GPUS, batch_sizes=BATCHES, runtime=runtime)
     assert not result.failures
     assert len(result.rows) == len(GPUS) * len(BATCHES)
-    by_gpu: dict[str, list[float]] = {}
+    by_gpu: dict[str, list[Requirement]] = {}
     for row in result.rows:
         assert row.unknown_kernels == 0
         assert (
@@ -48,11 +49,18 @@ def test_graph_is_estimated(path: Path, runtime: str) -> None:
             row.occupancy_max_pct is not None and 0 < row.occupancy_mean_pct <= row.occupancy_max_pct <= 100
         )
         assert row.sm_util_mean_pct is not None and 0 < row.sm_util_mean_pct <= 100
-        by_gpu.setdefault(row.gpu, []).append(row.latency_ms)
-    for gpu, latencies in by_gpu.items():
-        # A learned kernel time may dip by a microsecond where the host sets the pace; never by 5 %.
-        for smaller, larger in itertools.pairwise(latencies):
-            assert larger > 0.95 * smaller, f"{gpu}: a larger batch is faster: {latencies}"
+        by_gpu.setdefault(row.gpu, []).append(row)
+    for gpu, rows in by_gpu.items():
+        latencies = [row.latency_ms for row in rows]
+        for smaller, larger in itertools.pairwise(rows):
+            # torch takes the view of one transposed image for NCHW (is_channels_last_strides_2d looks at the stride of
+            # the batch): a network whose host sets the pace then makes copies that a batch of eight does without.
+            if smaller.host_bound and smaller.kernels > larger.kernels:
+                continue
+            # A learned kernel time may dip by a microsecond where the host sets the pace; never by 5 %.
+            assert larger.latency_ms > 0.95 * smaller.latency_ms, (
+                f"{gpu}: a larger batch is faster: {latencies}"
+            )
 
 
 @pytest.mark.parametrize("path", GRAPHS, ids=lambda p: f"{p.parent.name}/{p.stem}")
