@@ -57,6 +57,13 @@ def _document(result: EstimateResult, form: str, *, kernels: bool) -> bytes:
     return render(result.rows, form)
 
 
+def _naming_its_file(path: Path, error: GkestimatorError) -> GkestimatorError:
+    """Return ``error``, with the model's path before it where it names no file itself."""
+    if any(one_line(name) in str(error) for name in (path, path.name)):
+        return error
+    return GkestimatorError(f"{path}: {error}")
+
+
 def run_estimate(
     models: Sequence[Path],
     failures: Sequence[tuple[Path, GkestimatorError]],
@@ -89,9 +96,7 @@ def run_estimate(
             deliver(_document(result, form, kernels=options["kernels"]), output)
         if report is not None and "html" in result.documents:
             deliver(result.documents["html"], report)
-    for path, error in bad:
-        named = any(one_line(name) in str(error) for name in (path, path.name))
-        say([error if named else GkestimatorError(f"{path}: {error}")], "error")
+    say([_naming_its_file(path, error) for path, error in bad], "error")
     say(messages)
     if not bad:
         return 0

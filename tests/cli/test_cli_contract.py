@@ -43,7 +43,11 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Asked:
         ]  # fmt: skip
         failures = tuple((m, ModelError(f"{m}: found text, expected ONNX")) for m in models if m not in good)
         return SimpleNamespace(
-            rows=tuple(rows), kernel_rows=(), failures=failures, messages=("T4 is the smallest.",)
+            rows=tuple(rows),
+            kernel_rows=(),
+            failures=failures,
+            messages=("T4 is the smallest.",),
+            documents={},
         )
 
     monkeypatch.setattr(gkestimator.estimation, "estimate_rows", estimate_rows, raising=False)
