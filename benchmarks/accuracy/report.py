@@ -12,7 +12,7 @@ from gkestimator.kernel_models.regressors import MEMBERS
 from . import plots, tables
 from .figures import lines
 from .kernels import chip_job, gpu_cases
-from .sections import SECTION_NAMES, section
+from .sections import SECTION_NAMES, section, section_jobs
 from .whole import whole_cases
 from .workspace import Workspace
 
@@ -95,7 +95,12 @@ def write_report(space: Workspace, out: Path) -> Path:
     """Write ``out``/accuracy.md, its pages and pictures in ``out``/accuracy/; what has not been run is left out and said so."""
     folder = out / "accuracy"
     folder.mkdir(parents=True, exist_ok=True)
-    stale = space.stale([*_NAMES, *(chip_job(c) for c in chips(space.rows, space.gpus))])
+    jobs = [
+        *_NAMES,
+        *(chip_job(c) for c in chips(space.rows, space.gpus)),
+        *section_jobs(list(SECTION_NAMES)),
+    ]
+    stale = space.stale(jobs)
     text: list[str] = [_HEAD]
     if stale:
         space.tell(f"not of the present recipe or not run: {', '.join(stale)}")
