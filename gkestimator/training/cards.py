@@ -80,13 +80,20 @@ def _head(version: int, name: str, licence: str, seed: int) -> NamedValues:
 
 def library_versions() -> dict[str, str | None]:
     """Return the versions of what trains; None for what is not installed."""
-    versions: dict[str, str | None] = {}
-    for package in ("gkestimator", "numpy", "scikit-learn", "xgboost", "lightgbm"):
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
+    versions = {
+        name: _installed(name) for name in ("gkestimator", "numpy", "scikit-learn", "xgboost", "lightgbm")
+    }
+    if versions["xgboost"] is None:
+        # One module under two names: extra train-cpu installs it without NVIDIA's libraries.
+        versions["xgboost"] = _installed("xgboost-cpu")
     return versions
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def digest(paths: Sequence[Path]) -> str:
