@@ -20,6 +20,8 @@ PREPOSITIONS = ("Of", "What", "Whether", "Where", "How", "By", "As", "Under", "W
 MOST_COMPLEXITY = 15
 # A bar that is not reached yet is held where it stands.
 DENSITY_HELD = 9.47
+# The bar is what version 0.1's features were to fit in. New features add to it: raise this with them, knowingly.
+NODES_HELD = 800_000
 LOOSE_ALLOWED = ("__init__.py", "__main__.py")
 BRANCHES = (
     ast.If,
@@ -284,7 +286,7 @@ def figures(root: Path) -> list[Figure]:
         Figure("files", counts.files),
         Figure("lines", counts.lines),
         Figure("code lines", counts.code_lines),
-        Figure("syntax-tree nodes", counts.nodes, 725_000),
+        Figure("syntax-tree nodes", counts.nodes, 725_000, held=NODES_HELD),
         Figure("nodes a code line", round(counts.nodes / counts.code_lines, 2), 9.0, held=DENSITY_HELD),
         Figure(
             f"functions above complexity {MOST_COMPLEXITY}", len(complex_places), 0, tuple(complex_places)
