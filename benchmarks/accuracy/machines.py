@@ -14,7 +14,8 @@ import numpy as np
 
 from gkestimator.bundles.models import chip_of
 from gkestimator.core.kernels import Array
-from gkestimator.estimation.intervals import MACHINE
+from gkestimator.estimation.intervals import COMMON_ELSEWHERE, MACHINE
+from gkestimator.training.fit import fit_stack, problem, sample
 from gkestimator.training.plan import PLAN, ModelPlan
 
 from .lines import Line
@@ -84,6 +85,49 @@ def _factors(space: Workspace, bundle: object, index: Array, plan: str) -> Itera
         }
 
 
+def run_chips(space: Workspace) -> None:
+    """Fit every regressor for chips left out, and keep how much of the errors' variance a chip's kernels share."""
+    plans = [plan for plan in PLAN if plan.scope == "unseen"]
+    key = ["machines-chips", space.data_key, space.recipe_key, *map(repr, plans)]
+    key.append(Path(__file__).read_text(encoding="utf-8"))
+    if space.current("machines-chips", key):
+        return
+    space.keep("machines-chips", key, [_shared_by_chips(space, plan) for plan in plans])
+
+
+def _shared_by_chips(space: Workspace, plan: ModelPlan) -> dict[str, object]:
+    """Return the variance of log errors between the means of chips left out, and within each chip."""
+    mine = space.rows.take(np.flatnonzero(plan.mask(space.rows.table)))
+    index, stands_for = sample(mine, plan.rows, SEED, space.gpus)
+    rows = mine.take(index)
+    data = problem(plan, rows, space.gpus)
+    fitted = fit_stack(plan, data, seed=SEED)
+    known = np.isfinite(rows.duration_us) & ~data.hidden
+    errors = (fitted.out_of_fold - data.y)[known]
+    weight = (data.weight * stands_for)[known]
+    means: list[float] = []
+    scatter: list[float] = []
+    for chip in np.unique(data.chip[known]):
+        of_chip = data.chip[known] == chip
+        if of_chip.sum() >= _FEWEST:
+            mean = float(np.average(errors[of_chip], weights=weight[of_chip]))
+            means.append(mean)
+            scatter.append(float(np.average((errors[of_chip] - mean) ** 2, weights=weight[of_chip])))
+    between = float(np.mean(np.square(means)))
+    within = float(np.mean(scatter))
+    return {"regressor": plan.name, "chips": len(means), "between": between, "within": within}
+
+
+def common_share(space: Workspace) -> float | None:
+    """Return the share of the variance that a chip's kernels have in common, pooled over regressors."""
+    rows = space.listed("machines-chips")
+    if not rows:
+        return None
+    between = sum(float(str(row["between"])) for row in rows)
+    within = sum(float(str(row["within"])) for row in rows)
+    return between / (between + within)
+
+
 def machine_half_width(space: Workspace) -> float | None:
     """Return the 90 % half-width of log(time) that another machine adds: the quantile of |factor|, each counted once."""
     rows = space.listed("machines")
@@ -104,6 +148,13 @@ def _lines(space: Workspace) -> Iterator[Line]:
         bar=f"{MACHINE:g} in use",
         figure=figure,
         met=met,
+    )
+    share = common_share(space)
+    yield Line(
+        what="chips left out: share of the errors' variance that a chip's kernels have in common",
+        bar=f"{COMMON_ELSEWHERE:g} in use",
+        figure="not measured" if share is None else f"{share:.2f}",
+        met=None if share is None else abs(share - COMMON_ELSEWHERE) < 0.05,
     )
 
 
@@ -133,12 +184,29 @@ def _page(space: Workspace) -> list[str] | None:
         "interval of every kernel holds it already, for there the machine is left out with its GPU.",
         "",
         *markdown(head, cells, text=3),
+        *_chip_table(space),
     ]
+
+
+def _chip_table(space: Workspace) -> list[str]:
+    """Return the table of chips left out; nothing where they were not run."""
+    cells = []
+    for row in space.listed("machines-chips") or []:
+        between = float(str(row["between"]))
+        within = float(str(row["within"]))
+        share = number(100 * between / (between + within), 0)
+        sizes = (number(100 * np.sqrt(between)), number(100 * np.sqrt(within)))
+        cells.append((str(row["regressor"]), str(row["chips"]), *sizes, share))
+    if not cells:
+        return []
+    head = ("regressor", "chips", "common to a chip %", "a kernel's own %", "common share of variance %")
+    words = "Every chip left out in turn: standard deviations of the logarithm of estimate over measurement."
+    return ["", words, "", *markdown(head, cells)]
 
 
 SECTION = Section(
     title="Another machine, another day",
-    jobs={"machines": run_machines},
+    jobs={"machines": run_machines, "machines-chips": run_chips},
     lines=_lines,
     page=_page,
 )
