@@ -49,6 +49,7 @@ def test_multiply_adds_of_vision_graphs(name: str, runtime: str) -> None:
     assert macs / 3e9 == pytest.approx(GMACS[name], rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "amp"])
 def test_every_shared_graph_lowers(dtype: str) -> None:
     files = sorted(folder().glob("*/*.onnx"))

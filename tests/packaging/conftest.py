@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("gkestimator", "profiling", "cli", "datasets", "models")
-FILES = ("pyproject.toml", "README.md", "LICENSE")
+FILES = ("pyproject.toml", "README.md", "LICENSE", "NOTICE")
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,16 @@ def test_every_extra_that_is_named_exists() -> None:
     assert {extra: str(text) for extra, text in named.items() if extra not in extras} == {}
 
 
+def test_every_hint_is_a_command_that_any_shell_takes_as_it_stands() -> None:
+    """A shell may read [plot] as a pattern of file names; a hint therefore stands in quotes."""
+    bare = [
+        str(text.relative_to(ROOT))
+        for text in TEXTS
+        if re.search(r"pip install (?:-\S+ )*(?:gkestimator|\.)\[", text.read_text(encoding="utf-8"))
+    ]
+    assert bare == []
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip")
 def test_pip_takes_an_extra_from_the_installed_package() -> None:
