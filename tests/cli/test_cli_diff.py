@@ -24,7 +24,9 @@ SMALL = """
     <ir_version: 8, opset_import: ["" : 17]>
     net (float[N, 256] x, float[256, 256] w) => (float[N, 256] y) { h = MatMul (x, w)  y = Relu (h) }"""
 WITH_SOFTMAX = SMALL.replace("y = Relu (h)", "r = Relu (h)  y = Softmax (r)")
-UNKNOWN = SMALL.replace("y = Relu (h)", "y = com.example.Odd (h)").replace('["" : 17]', '["" : 17, "com.example" : 1]')
+UNKNOWN = SMALL.replace("y = Relu (h)", "y = com.example.Odd (h)").replace(
+    '["" : 17]', '["" : 17, "com.example" : 1]'
+)
 
 
 def written(path: Path, text: str) -> Path:
@@ -73,13 +75,23 @@ def row(**cells: Any) -> Requirement:
 
 
 def table(path: Path, *rows: Requirement) -> Path:
-    write_table(rows, REQUIREMENTS, path)
+    write_table(REQUIREMENTS, rows, path)
     return path
 
 
 def test_a_softmax_more(old: Path, new: Path, gkest: Gkest) -> None:
     status, out, err = gkest(
-        "diff", old, new, "--gpu", "T4,H100", "--batch-size", "1,64", "--runtime", "onnxruntime", "--format", "json"
+        "diff",
+        old,
+        new,
+        "--gpu",
+        "T4,H100",
+        "--batch-size",
+        "1,64",
+        "--runtime",
+        "onnxruntime",
+        "--format",
+        "json",
     )
     assert status == 0, err
     document = json.loads(out)
@@ -207,7 +219,10 @@ def test_a_model_that_does_not_fit_any_more_is_said(tmp_path: Path, gkest: Gkest
         (("{csv}", "{csv}", "--dtype", "fp16"), "--dtype is for models"),
         (("{csv}", "{other}"), "found no row in common, expected rows with the same gpu, runtime"),
         (("{text}", "{csv}"), "missing from the requirement table"),
-        (("{old}", "{fixed}", "--gpu", "T4"), "found batch size 1 in OLD and 4 in NEW: expected --batch-size"),
+        (
+            ("{old}", "{fixed}", "--gpu", "T4"),
+            "found batch size 1 in OLD and 4 in NEW: expected --batch-size",
+        ),
         (("{old}", "{none}", "--gpu", "T4"), "none.onnx"),
         (("{broken}", "{new}", "--gpu", "T4"), "broken.onnx"),
         (("{old}", "{new}", "--gpu", "T5000"), "T5000"),
@@ -243,14 +258,18 @@ def test_bad_input_is_one_line_and_2(
 
 def change(**more: Any) -> RowChange:
     figure = FigureChange(before=1.0, after=1.1, low=0.05, high=0.2)
-    return RowChange(before=row(), after=row(latency_ms=1.1), latency=figure, memory=figure, flops=figure, **more)
+    return RowChange(
+        before=row(), after=row(latency_ms=1.1), latency=figure, memory=figure, flops=figure, **more
+    )
 
 
 def markdown(*rows: RowChange, limits: ChangeLimits | None = None) -> str:
     return render_changes(Comparison(rows=rows), limits or ChangeLimits(), "markdown").decode()
 
 
-def test_markdown_begins_with_the_answer_and_folds_the_kernels(tmp_path: Path, old: Path, new: Path, gkest: Gkest) -> None:
+def test_markdown_begins_with_the_answer_and_folds_the_kernels(
+    tmp_path: Path, old: Path, new: Path, gkest: Gkest
+) -> None:
     page = tmp_path / "comment.md"
     status, out, err = gkest("diff", old, new, "--gpu", "T4", "--max-flops-pct", "0.001", "-o", page)
     assert (status, out) == (OVER_A_LIMIT, "") and "wrote" in err
@@ -261,7 +280,9 @@ def test_markdown_begins_with_the_answer_and_folds_the_kernels(tmp_path: Path, o
     folded = text[text.index("<details>") :]
     assert "softmax" in folded and "softmax" not in text[: text.index("<details>")]
     assert text.count("<details>") == text.count("</details>") == 2
-    assert markdown(change(kernels=()), limits=ChangeLimits(latency_pct=50)).startswith("**Within the limits: ")
+    assert markdown(change(kernels=()), limits=ChangeLimits(latency_pct=50)).startswith(
+        "**Within the limits: "
+    )
     assert markdown(change(kernels=())).startswith("**latency +10.0 %, ")
 
 
@@ -287,7 +308,12 @@ def test_strangers_names_mean_nothing_in_markdown() -> None:
 def test_a_comment_is_not_longer_than_github_takes() -> None:
     kernels = tuple(
         KernelChange(
-            name=f"kernel{i}" * 9, shape="x" * 60, launches_before=0, launches_after=1, before_us=0.0, after_us=1.0
+            name=f"kernel{i}" * 9,
+            shape="x" * 60,
+            launches_before=0,
+            launches_after=1,
+            before_us=0.0,
+            after_us=1.0,
         )
         for i in range(50)
     )

@@ -9,7 +9,12 @@ import pytest
 from small_programs import kernels, predictions, program
 
 from gkestimator.core.records import frozen
-from gkestimator.estimation.change_intervals import HostPace, LaunchedKernels, both_kernels, change_interval_us
+from gkestimator.estimation.change_intervals import (
+    HostPace,
+    LaunchedKernels,
+    both_kernels,
+    change_interval_us,
+)
 from gkestimator.estimation.intervals import COMMON_SHARE, MACHINE, STRUCTURE
 
 NO_HOST = HostPace(overhead_us=0.0, range_us=(0.0, 0.0))
