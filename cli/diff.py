@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import deliver, say
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
-from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.request import ChangeLimits, EstimateRequest
 
 # A status of its own: a pipeline tells "too slow" from "could not be estimated".
 OVER_A_LIMIT = 3
-_PERCENT = click.FloatRange(-100, 1e6)
-_OWN = ("before", "after", "form", "output", "debug", "max_latency_pct", "max_memory_pct", "max_flops_pct")
+_NOT_OFFERED = ("slo_ms", "max_batch", "sm_shares")
 
 
 @click.command(name="diff")
 @click.argument("before", type=PATH, metavar="OLD")
 @click.argument("after", type=PATH, metavar="NEW")
-@click.option("--max-latency-pct", type=_PERCENT, help="Percent by which latency may grow.")
-@click.option("--max-memory-pct", type=_PERCENT, help="Percent by which memory may grow.")
-@click.option("--max-flops-pct", type=_PERCENT, help="Percent by which FLOPs may grow.")
-@options_from(EstimateRequest, but=("slo_ms", "max_batch", "sm_shares"))
+@options_from(ChangeLimits)
+@options_from(EstimateRequest, but=_NOT_OFFERED)
 @form_option("table", "json", "markdown")
 @click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all.")
 @debug_option
@@ -47,7 +46,7 @@ def command(
     """
     from gkestimator.core.errors import UsageError
     from gkestimator.core.outputs import by_suffix, refuse_overwriting
-    from gkestimator.estimation.changes import ChangeLimits, are_tables, compare_files
+    from gkestimator.estimation.changes import are_tables, compare_files
     from gkestimator.estimation.changes_report import (
         CHANGE_SUFFIXES,
         all_breaches,
@@ -58,17 +57,26 @@ def command(
     refuse_overwriting({"-o": output}, [before, after, *options["gpu_specs"], *options["plugins"]])
     form = form or ("table" if output is None else by_suffix("-o", output, CHANGE_SUFFIXES))
     if are_tables(before, after):
-        context = click.get_current_context()
-        for parameter in context.command.params:
-            name = parameter.name or ""
-            source = context.get_parameter_source(name)
-            if name not in _OWN and source is click.core.ParameterSource.COMMANDLINE:
-                raise UsageError(f"{parameter.opts[0]} is for models: {before} and {after} are tables")
+        flag = _first_flag(options)
+        if flag is not None:
+            raise UsageError(f"{flag} is for models: {before} and {after} are tables")
     elif not options["gpus"]:
         raise UsageError("no GPU is named: expected --gpu NAME (gkest gpus lists the names)")
-    limits = ChangeLimits(latency_pct=max_latency_pct, memory_pct=max_memory_pct, flops_pct=max_flops_pct)
+    limits = ChangeLimits(
+        max_latency_pct=max_latency_pct, max_memory_pct=max_memory_pct, max_flops_pct=max_flops_pct
+    )
     with Progress() as progress:
         comparison = compare_files(before, after, progress=progress, **options)
     deliver(render_changes(comparison, limits, form), output)
     say(change_words(comparison, limits))
     return OVER_A_LIMIT if all_breaches(comparison, limits) else 0
+
+
+def _first_flag(names: Container[str]) -> str | None:
+    """Return the spelling of an option among ``names`` that was written on the command line; None: none was."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in names and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            return parameter.opts[0]
+    return None

@@ -26,7 +26,7 @@ from gkestimator.estimation.change_intervals import (
 from gkestimator.estimation.collection import rare_collection
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.model_report import kernel_shape
-from gkestimator.estimation.request import EstimateRequest, Progress
+from gkestimator.estimation.request import ChangeLimits, EstimateRequest, Progress
 from gkestimator.estimation.rows import requirement_row
 from gkestimator.lowering import load_plugin
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table
@@ -135,15 +135,6 @@ class Comparison:
     def of_models(self) -> bool:
         """Return whether models were compared, so that kernels are known."""
         return all(row.kernels is not None for row in self.rows)
-
-
-@frozen
-class ChangeLimits:
-    """Hold by how many percent figures may grow; None: by as much as they like."""
-
-    latency_pct: float | None = None
-    memory_pct: float | None = None
-    flops_pct: float | None = None
 
 
 def compare_files(
@@ -311,9 +302,9 @@ def breaches(row: RowChange, limits: ChangeLimits) -> list[str]:
     """Return in words which limits a row passes. What is not known passes none for sure, so it counts as passed."""
     told = []
     for what, figure, limit in (
-        ("latency", row.latency, limits.latency_pct),
-        ("memory", row.memory, limits.memory_pct),
-        ("FLOPs", row.flops, limits.flops_pct),
+        ("latency", row.latency, limits.max_latency_pct),
+        ("memory", row.memory, limits.max_memory_pct),
+        ("FLOPs", row.flops, limits.max_flops_pct),
     ):
         if limit is None:
             continue

@@ -12,13 +12,13 @@ from functools import partial
 
 from gkestimator.core.records import NamedValues, Names
 from gkestimator.estimation.changes import (
-    ChangeLimits,
     Comparison,
     FigureChange,
     KernelChange,
     RowChange,
     breaches,
 )
+from gkestimator.estimation.request import ChangeLimits
 from gkestimator.reporting.simulated import first_of, rendered, text_of
 from gkestimator.reporting.text import figures, first_of_each, varying, words
 from gkestimator.tables import REQUIREMENTS, Requirement
@@ -164,7 +164,7 @@ def _text(comparison: Comparison) -> str:
     for row in comparison.rows:
         if not row.kernels:
             continue
-        lines += ["", f"{_count_text(row.kernels)} on {row.place}:"]
+        lines += ["", f"Kernels on {row.place}: {_count_text(row.kernels)}"]
         lines += text_table(_kernel_columns(row.kernels[:_KERNELS_SHOWN]))
         lines += _left_out(row.kernels)
     return text_of(lines)
@@ -176,7 +176,7 @@ def _count_text(kernels: Sequence[KernelChange]) -> str:
     removed = sum(kernel.launches_after == 0 for kernel in kernels)
     others = len(kernels) - added - removed
     counts = ((added, "added"), (removed, "removed"), (others, "launched more or less often"))
-    return f"Kernels {', '.join(f'{count} {what}' for count, what in counts if count)}"
+    return ", ".join(f"{count} {what}" for count, what in counts if count)
 
 
 def _left_out(kernels: Sequence[KernelChange]) -> list[str]:
@@ -314,4 +314,4 @@ def _kernel_block(row: RowChange) -> str:
     table = markdown_table([_in_code(columns[0]), _in_code(columns[1]), *columns[2:]])
     # A summary is HTML, so that only what this program wrote may stand in it; the rest stands below, as code.
     body = "\n".join([_code(row.place), "", *table, *_left_out(kernels)])
-    return _folded(f"{_count_text(kernels)} (batch {row.after.batch_size or UNKNOWN})", body)
+    return _folded(f"Kernels: {_count_text(kernels)} (batch {row.after.batch_size or UNKNOWN})", body)

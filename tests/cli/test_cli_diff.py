@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,9 @@ import pytest
 
 from gkestimator.cli import run
 from gkestimator.cli.diff import OVER_A_LIMIT
-from gkestimator.core.naming import distinct_names
-from gkestimator.estimation.changes import ChangeLimits, Comparison, FigureChange, KernelChange, RowChange
+from gkestimator.estimation.changes import Comparison, FigureChange, KernelChange, RowChange
 from gkestimator.estimation.changes_report import change_words, render_changes
+from gkestimator.estimation.request import ChangeLimits
 from gkestimator.tables import REQUIREMENTS, Requirement, write_table
 
 Outcome = tuple[int, str, str]
@@ -228,7 +229,10 @@ def test_a_model_that_does_not_fit_any_more_is_said(tmp_path: Path, gkest: Gkest
         (("{old}", "{new}", "--gpu", "T5000"), "T5000"),
         (("{old}", "{new}", "--gpu", "T4", "-o", "x.html"), "found the suffix '.html'"),
         (("{old}", "{new}", "--gpu", "T4", "--format", "markdown", "-o", "{old}"), "also used as"),
-        (("{old}", "{new}", "--gpu", "T4", "--max-latency-pct", "nan"), "--max-latency-pct"),
+        (
+            ("{old}", "{new}", "--gpu", "T4", "--max-latency-pct", "nan"),
+            "expected a number from -100 to 1000000",
+        ),
         (("{old}", "{new}", "--gpu", "T4", "--max-memory-pct", "five"), "--max-memory-pct"),
     ],
 )
@@ -280,7 +284,7 @@ def test_markdown_begins_with_the_answer_and_folds_the_kernels(
     folded = text[text.index("<details>") :]
     assert "softmax" in folded and "softmax" not in text[: text.index("<details>")]
     assert text.count("<details>") == text.count("</details>") == 2
-    assert markdown(change(kernels=()), limits=ChangeLimits(latency_pct=50)).startswith(
+    assert markdown(change(kernels=()), limits=ChangeLimits(max_latency_pct=50)).startswith(
         "**Within the limits: "
     )
     assert markdown(change(kernels=())).startswith("**latency +10.0 %, ")
@@ -295,7 +299,7 @@ def test_strangers_names_mean_nothing_in_markdown() -> None:
     bad = replace(bad, after=replace(bad.after, model=evil, dims=evil, gpu=evil, dtype=evil, mreq_pct=120.0))
     bad = replace(bad, before=replace(bad.before, mreq_pct=20.0))
     page = render_changes(
-        Comparison(rows=(bad,), only_before=(bad.after,)), ChangeLimits(latency_pct=1), "markdown"
+        Comparison(rows=(bad,), only_before=(bad.after,)), ChangeLimits(max_latency_pct=1), "markdown"
     ).decode()
     assert "<img" in page
     for line in page.splitlines():
@@ -326,9 +330,24 @@ def test_a_comment_is_not_longer_than_github_takes() -> None:
 
 def test_how_sure_a_passed_limit_is() -> None:
     for limit, words in ((2.0, "(over the whole interval)"), (7.0, "(the interval begins at +5.0 %)")):
-        lines = change_words(Comparison(rows=(change(kernels=()),)), ChangeLimits(latency_pct=limit))
+        lines = change_words(Comparison(rows=(change(kernels=()),)), ChangeLimits(max_latency_pct=limit))
         assert lines[-1].endswith(f"+10.0 % {words}, at most +{limit:g} % is asked for")
 
 
-def test_names_of_two_files_are_their_stems(old: Path, new: Path) -> None:
-    assert distinct_names([old, new]) != ("net", "net")  # what is left out of the answer
+def test_the_page_shows_what_its_command_says(
+    old: Path, new: Path, gkest: Gkest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "diff.md").read_text(encoding="utf-8")
+    command, shown = (block.strip() for block in re.findall(r"^```\w*\n(.*?)^```", page, re.S | re.M)[:2])
+    old.parent.rename(tmp_path / "before")
+    new.parent.rename(tmp_path / "after")
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = gkest(*command.split()[1:])
+    assert status == OVER_A_LIMIT
+    assert words_of(out) == words_of(shown)
+    assert len(page.split()) < 600
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a page without its figures, which move with the bundle."""
+    return re.findall(r"[A-Za-z]{2,}", text)
