@@ -124,7 +124,7 @@ class RowChange:
 
 
 @frozen
-class Comparison:
+class AllChanges:
     """Hold all changes, and the rows of tables that stand in one of them alone."""
 
     rows: tuple[RowChange, ...]
@@ -139,7 +139,7 @@ class Comparison:
 
 def compare_files(
     before: Path, after: Path, *, progress: Progress | None = None, **options: Any
-) -> Comparison:
+) -> AllChanges:
     """Return what changed between two ONNX files under ``options`` (fields of :class:`EstimateRequest`), or between two
     tables, told by their suffix. Raises GkestimatorError for files that cannot be read or compared."""
     if are_tables(before, after):
@@ -155,7 +155,7 @@ def are_tables(before: Path, after: Path) -> bool:
     return tables == 2
 
 
-def _compared_models(request: EstimateRequest, progress: Progress | None) -> Comparison:
+def _compared_models(request: EstimateRequest, progress: Progress | None) -> AllChanges:
     for plugin in request.plugins:
         load_plugin(str(plugin))
     with rare_collection():
@@ -169,7 +169,7 @@ def _compared_models(request: EstimateRequest, progress: Progress | None) -> Com
             answers.append(outcome)
         # The engine forgets its kernels when it is asked for what follows the last model.
         pairs = zip(*answers, strict=True)
-        return Comparison(rows=tuple(_model_change(engine, old, new) for old, new in pairs))
+        return AllChanges(rows=tuple(_model_change(engine, old, new) for old, new in pairs))
 
 
 def _naming(path: Path, error: GkestimatorError) -> GkestimatorError:
@@ -265,7 +265,7 @@ def _whole(row: Requirement, name: str) -> int | None:
     return value
 
 
-def _compared_tables(before: Path, after: Path) -> Comparison:
+def _compared_tables(before: Path, after: Path) -> AllChanges:
     """Return the changes between rows of one key; the model's name is no part of it where each table has one model."""
     old, new = (read_table(path, REQUIREMENTS) for path in (before, after))
     key = REQUIREMENTS.key
@@ -284,7 +284,7 @@ def _compared_tables(before: Path, after: Path) -> Comparison:
         raise UsageError(
             f"{before} and {after}: found no row in common, expected rows with the same {', '.join(key)}"
         )
-    return Comparison(rows=tuple(changes), only_before=tuple(gone), only_after=tuple(later.values()))
+    return AllChanges(rows=tuple(changes), only_before=tuple(gone), only_after=tuple(later.values()))
 
 
 def _key(row: Requirement, names: Sequence[str]) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from functools import partial
 
 from gkestimator.core.records import NamedValues, Names
 from gkestimator.estimation.changes import (
-    Comparison,
+    AllChanges,
     FigureChange,
     KernelChange,
     RowChange,
@@ -20,7 +20,7 @@ from gkestimator.estimation.changes import (
 )
 from gkestimator.estimation.request import ChangeLimits
 from gkestimator.reporting.simulated import first_of, rendered, text_of
-from gkestimator.reporting.text import figures, first_of_each, varying, words
+from gkestimator.reporting.text import figures, first_of_each, words
 from gkestimator.tables import REQUIREMENTS, Requirement
 from gkestimator.tables.layout import TextColumn, markdown_table, printable, text_table
 from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text, signed_text, whole_text
@@ -29,14 +29,26 @@ CHANGE_SUFFIXES = {".json": "json", ".md": "markdown", ".txt": "table"}
 _KERNELS_SHOWN = 20
 _ROWS_SHOWN = 60
 _LINES = 3  # of a row: latency, memory, FLOPs
+_ARROW = " → "
+_NAMING = (
+    ("model", "model", 16),
+    ("dims", "dims", 12),
+    ("runtime", "runtime", None),
+    ("dtype", "dtype", None),
+    ("SM share %", "sm_share_pct", None),
+    ("GPU", "gpu", 12),
+    ("batch", "batch_size", None),
+)
+"""Columns that name a row: heading, field, and the width that they may shrink to."""
+_ALWAYS = ("gpu", "batch_size")
 _NAMED = ("model", "dims", "runtime", "dtype", "GPU")
 _MOST_CHARACTERS = 60_000
 """GitHub takes comments of 65,536 characters."""
 
 
-def render_changes(comparison: Comparison, limits: ChangeLimits, form: str) -> bytes:
+def render_changes(comparison: AllChanges, limits: ChangeLimits, form: str) -> bytes:
     """Return ``comparison`` as ``form``: table, json or markdown."""
-    makers: dict[str, Callable[[Comparison], str]] = {
+    makers: dict[str, Callable[[AllChanges], str]] = {
         "table": _text,
         "json": partial(_json, limits=limits),
         "markdown": partial(_markdown, limits=limits),
@@ -44,7 +56,7 @@ def render_changes(comparison: Comparison, limits: ChangeLimits, form: str) -> b
     return rendered(comparison, form, makers)
 
 
-def change_words(comparison: Comparison, limits: ChangeLimits) -> list[str]:
+def change_words(comparison: AllChanges, limits: ChangeLimits) -> list[str]:
     """Return closing lines: what intervals hold, what stands in one file alone, and which limits are passed."""
     lines = [_of_intervals(comparison)]
     if comparison.only_before:
@@ -59,12 +71,12 @@ def change_words(comparison: Comparison, limits: ChangeLimits) -> list[str]:
     return [*lines, *all_breaches(comparison, limits)]
 
 
-def all_breaches(comparison: Comparison, limits: ChangeLimits) -> list[str]:
+def all_breaches(comparison: AllChanges, limits: ChangeLimits) -> list[str]:
     """Return a line for every limit that a row passes; none: all hold."""
     return [f"Over the limit: {text}" for row in comparison.rows for text in breaches(row, limits)]
 
 
-def _of_intervals(comparison: Comparison) -> str:
+def _of_intervals(comparison: AllChanges) -> str:
     if comparison.of_models:
         return (
             "interval: 90 %, of the kernels that differ alone, for those in both files err alike · memory and "
@@ -100,41 +112,38 @@ def _both(before: str, after: str) -> str:
     """Return a word before and after, once where it did not change."""
     if before == after:
         return before
-    return f"{before} → {after}"
+    return f"{before}{_ARROW}{after}"
 
 
 def _columns(rows: Sequence[RowChange]) -> list[TextColumn]:
     """Return the columns of a table with three lines for each row: latency, memory and FLOPs."""
-    firsts = [line == 0 for _ in rows for line in range(_LINES)]
-    dtypes = _word("dtype", [_both(row.before.dtype, row.after.dtype) for row in rows])
-    telling = [
-        _word("model", [_both(row.before.model, row.after.model) for row in rows], shrink=16),
-        _word("dims", [_both(row.before.dims, row.after.dims) for row in rows], shrink=12),
-        _word("runtime", [row.after.runtime for row in rows]),
-        _word("SM share", [f"{row.after.sm_share_pct:g}" for row in rows]),
-    ]
-    if any(row.before.dtype != row.after.dtype for row in rows):
-        named = [*varying(telling), dtypes]
-    else:
-        named = varying([*telling, dtypes])
-    named.append(_word("GPU", [row.after.gpu for row in rows], shrink=12))
-    named.append(_word("batch", [whole_text(row.after.batch_size) for row in rows]))
+    columns = _naming_columns(rows)
     told = [line for row in rows for line in _figure_lines(row)]
-    columns = [first_of_each(column, firsts) for column in named]
-    headings = ("before", "after", "change %", "interval %")
-    return [
-        *columns,
-        words("", [line[0] for line in told]),
-        *(
-            TextColumn(heading=heading, cells=[line[at] for line in told])
-            for at, heading in enumerate(headings, 1)
-        ),
-    ]
+    columns.append(words("", [line[0] for line in told]))
+    for at, heading in enumerate(("before", "after", "change %", "interval %"), start=1):
+        columns.append(TextColumn(heading=heading, cells=[line[at] for line in told]))
+    return columns
 
 
-def _word(heading: str, cells: Sequence[str], *, shrink: int | None = None) -> TextColumn:
-    """Return a column with every cell once for each line of its row."""
-    return words(heading, [cell for cell in cells for _ in range(_LINES)], shrink=shrink)
+def _naming_columns(rows: Sequence[RowChange]) -> list[TextColumn]:
+    """Return the columns that name a row, empty in its second and third line: GPU, batch size, and what tells rows
+    apart or changed itself."""
+    firsts = [line == 0 for _ in rows for line in range(_LINES)]
+    columns = []
+    for heading, field, shrink in _NAMING:
+        texts = [_both(_name(row.before, field), _name(row.after, field)) for row in rows]
+        if field not in _ALWAYS and len(set(texts)) == 1 and _ARROW not in texts[0]:
+            continue
+        column = words(heading, [text for text in texts for _ in range(_LINES)], shrink=shrink)
+        columns.append(first_of_each(column, firsts))
+    return columns
+
+
+def _name(row: Requirement, field: str) -> str:
+    value = getattr(row, field)
+    if field == "batch_size":
+        return whole_text(value)
+    return str(value)
 
 
 def _figure_lines(row: RowChange) -> Iterator[Names]:
@@ -159,7 +168,7 @@ def _kernel_columns(kernels: Sequence[KernelChange]) -> list[TextColumn]:
     ]
 
 
-def _text(comparison: Comparison) -> str:
+def _text(comparison: AllChanges) -> str:
     lines = text_table(_columns(comparison.rows), limit=110)
     for row in comparison.rows:
         if not row.kernels:
@@ -186,7 +195,7 @@ def _left_out(kernels: Sequence[KernelChange]) -> list[str]:
     return [f"... and {more:,} more that differ less: see --format json"]
 
 
-def _json(comparison: Comparison, limits: ChangeLimits) -> str:
+def _json(comparison: AllChanges, limits: ChangeLimits) -> str:
     document = {
         "compared": "models" if comparison.of_models else "tables",
         "rows": [_row_values(row, limits) for row in comparison.rows],
@@ -252,7 +261,7 @@ def _named_in_code(columns: Sequence[TextColumn]) -> list[TextColumn]:
     return [_in_code(column) if column.heading in _NAMED else column for column in columns]
 
 
-def _markdown(comparison: Comparison, limits: ChangeLimits) -> str:
+def _markdown(comparison: AllChanges, limits: ChangeLimits) -> str:
     rows = comparison.rows[:_ROWS_SHOWN]
     over = all_breaches(comparison, limits)
     names = sorted({_both(row.before.model, row.after.model) for row in comparison.rows})
@@ -285,7 +294,7 @@ def _told(line: str) -> str:
     return line
 
 
-def _headline(comparison: Comparison, limits: ChangeLimits, over: bool) -> str:
+def _headline(comparison: AllChanges, limits: ChangeLimits, over: bool) -> str:
     """Return the largest changes in one line, and whether they are allowed."""
     parts = []
     for what, field in (("latency", "latency"), ("memory", "memory"), ("FLOPs", "flops")):

@@ -14,7 +14,7 @@ import pytest
 
 from gkestimator.cli import run
 from gkestimator.cli.diff import OVER_A_LIMIT
-from gkestimator.estimation.changes import Comparison, FigureChange, KernelChange, RowChange
+from gkestimator.estimation.changes import AllChanges, FigureChange, KernelChange, RowChange
 from gkestimator.estimation.changes_report import change_words, render_changes
 from gkestimator.estimation.request import ChangeLimits
 from gkestimator.tables import REQUIREMENTS, Requirement, write_table
@@ -268,7 +268,7 @@ def change(**more: Any) -> RowChange:
 
 
 def markdown(*rows: RowChange, limits: ChangeLimits | None = None) -> str:
-    return render_changes(Comparison(rows=rows), limits or ChangeLimits(), "markdown").decode()
+    return render_changes(AllChanges(rows=rows), limits or ChangeLimits(), "markdown").decode()
 
 
 def test_markdown_begins_with_the_answer_and_folds_the_kernels(
@@ -299,7 +299,7 @@ def test_strangers_names_mean_nothing_in_markdown() -> None:
     bad = replace(bad, after=replace(bad.after, model=evil, dims=evil, gpu=evil, dtype=evil, mreq_pct=120.0))
     bad = replace(bad, before=replace(bad.before, mreq_pct=20.0))
     page = render_changes(
-        Comparison(rows=(bad,), only_before=(bad.after,)), ChangeLimits(max_latency_pct=1), "markdown"
+        AllChanges(rows=(bad,), only_before=(bad.after,)), ChangeLimits(max_latency_pct=1), "markdown"
     ).decode()
     assert "<img" in page
     for line in page.splitlines():
@@ -330,7 +330,7 @@ def test_a_comment_is_not_longer_than_github_takes() -> None:
 
 def test_how_sure_a_passed_limit_is() -> None:
     for limit, words in ((2.0, "(over the whole interval)"), (7.0, "(the interval begins at +5.0 %)")):
-        lines = change_words(Comparison(rows=(change(kernels=()),)), ChangeLimits(max_latency_pct=limit))
+        lines = change_words(AllChanges(rows=(change(kernels=()),)), ChangeLimits(max_latency_pct=limit))
         assert lines[-1].endswith(f"+10.0 % {words}, at most +{limit:g} % is asked for")
 
 
