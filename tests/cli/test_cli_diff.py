@@ -139,6 +139,19 @@ def test_the_figures_are_those_of_estimates(old: Path, new: Path, gkest: Gkest, 
     assert of_models["latency_ms"]["change_low"] is not None
 
 
+def test_copies_move_the_change_and_its_interval_alike(old: Path, tmp_path: Path, gkest: Gkest) -> None:
+    more_out = SMALL.replace("(float[N, 256] y)", "(float[N, 256] y, float[N, 256] h)")
+    new = written(tmp_path / "copying" / "net.onnx", more_out.replace("y = Relu", "y = Tanh"))
+    asked = ("diff", old, new, "--gpu", "T4", "--batch-size", "4096", "--format", "json")
+    alone, copied = (
+        json.loads(gkest(*asked, *more)[1])["rows"][0]["latency_ms"] for more in ((), ("--include-copy",))
+    )
+    moved_ms = copied["change"] - alone["change"]
+    assert moved_ms > 0.1
+    for end in ("change_low", "change_high"):
+        assert copied[end] - alone[end] == pytest.approx(moved_ms)
+
+
 @pytest.mark.parametrize(
     ("words", "status"),
     [
@@ -291,7 +304,7 @@ def test_markdown_begins_with_the_answer_and_folds_the_kernels(
 
 
 def test_strangers_names_mean_nothing_in_markdown() -> None:
-    evil = "<img src=x> @everyone `code` | [a](b)\n# x"
+    evil = "` <img src=x> @everyone ` | [a](b)\n# x"
     kernel = KernelChange(
         name=evil, shape=evil, launches_before=0, launches_after=1, before_us=0.0, after_us=1.0
     )

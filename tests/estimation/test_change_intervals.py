@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from gkestimator.estimation.change_intervals import (
     change_interval_us,
 )
 from gkestimator.estimation.intervals import COMMON_SHARE, MACHINE, STRUCTURE
+from gkestimator.kernel_models.prediction import KernelDetail
 
 NO_HOST = HostPace(overhead_us=0.0, range_us=(0.0, 0.0))
 UP = math.log(1.5)  # what ``predictions`` gives every kernel
@@ -125,3 +127,23 @@ def test_no_replay_is_faster_than_the_hardware() -> None:
     floored = LaunchedKernels(program=after.program, predictions=told, rows=after.rows)
     assert change_interval_us(before, after, NO_HOST)[0] < 90
     assert change_interval_us(before, floored, NO_HOST)[0] == pytest.approx(95)
+
+
+def test_kernels_that_were_measured_bring_no_machine_and_their_own_low_end() -> None:
+    pool = Pool(us=(1_000.0, 100.0))
+    models = []
+    for model in (pool.model(0), pool.model(0, 1)):
+        count = len(model.rows)
+        detail = KernelDetail(
+            source=np.array(["measured"] * count),
+            occupancy_source=np.array(["measured"] * count),
+            launches=np.ones(count),
+            sequence=np.array([None] * count),
+            occupancy_peak_pct=np.zeros(count),
+            sm_util_peak_pct=np.zeros(count),
+            may_be_slower=np.zeros(count, bool),
+        )
+        models.append(replace(model, predictions=replace(model.predictions, detail=detail)))
+    low, high = change_interval_us(*models, NO_HOST)
+    assert high == pytest.approx(100 * math.exp(math.hypot(UP, STRUCTURE)))
+    assert low == pytest.approx(100 * math.exp(-math.hypot(-math.log(0.8), STRUCTURE)))
