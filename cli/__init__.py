@@ -22,8 +22,8 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit status: 0 done, 1 partly failed, 2 bad usage or input, 130
-    interrupted.
+    """Run one command and return its exit status: 0 done, 1 partly failed, 2 bad usage or input, 3 a limit of
+    ``gkest diff`` passed, 130 interrupted.
 
     Every error is one line on stderr; ``--debug`` adds the traceback.
     """

@@ -14,6 +14,7 @@ COMMANDS = {
     "inspect": "What is in a model file, and what an estimate will ask for.",
     "estimate": "What models need on GPUs: time, compute and memory, per model and per kernel.",
     "choose": "Which GPU carries a load within an objective for the least money.",
+    "diff": "What changed between two models or tables; fails where a limit is passed.",
     "report": "Draw a saved table, plan, simulation or comparison as one HTML page.",
     "schedule": "Place models on GPUs by what a requirement table says they need.",
     "simulate": "Serve a plan under real arrivals, without a cluster: goodput, latency, use.",

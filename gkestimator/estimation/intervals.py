@@ -79,9 +79,7 @@ def widen(
     common = float(reach.sum())
     if common <= 0:
         return 1.0
-    shares = np.where(in_range, common_share, 1.0)
-    if learned is not None:
-        shares = np.where(learned & ~in_range, elsewhere, shares)
+    shares = shares_in_common(in_range, learned, common_share=common_share, elsewhere=elsewhere)
     correlated = float(np.dot(reach, np.sqrt(shares)))
     # Repetitions of one kernel err alike, so they add up before they are squared.
     alone = np.bincount(rows, weights=reach * np.sqrt(1 - shares))
@@ -89,3 +87,17 @@ def widen(
     variance = correlated**2 + float(np.dot(alone, alone))
     variance += structure**2 + (machine * measured_share) ** 2
     return float(np.sqrt(variance)) / common
+
+
+def shares_in_common(
+    in_range: Array,
+    learned: Array | None,
+    *,
+    common_share: float = COMMON_SHARE,
+    elsewhere: float = COMMON_ELSEWHERE,
+) -> Array:
+    """Return the share of each kernel's variance that it has in common with the other kernels of a model."""
+    shares = np.where(in_range, common_share, 1.0)
+    if learned is None:
+        return shares
+    return np.where(learned & ~in_range, elsewhere, shares)

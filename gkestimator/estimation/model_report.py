@@ -107,7 +107,7 @@ def _kernel_columns(engine: Engine, answer: Estimated) -> NamedValues:
         "id": list(range(len(kernels))),
         "name": [kernel.name for kernel in kernels],
         "family": [kernel.family.value for kernel in kernels],
-        "shape": [_shape(kernel) for kernel in kernels],
+        "shape": [kernel_shape(kernel) for kernel in kernels],
         "flops": [kernel.flops for kernel in kernels],
         "bytes": [kernel.read_bytes + kernel.write_bytes for kernel in kernels],
         "weights": [kernel.weight_bytes for kernel in kernels],
@@ -115,7 +115,7 @@ def _kernel_columns(engine: Engine, answer: Estimated) -> NamedValues:
     }
 
 
-def _shape(kernel: Kernel) -> str:
+def kernel_shape(kernel: Kernel) -> str:
     """Return a kernel's sizes as people write them."""
     conv = kernel.conv
     if conv is not None:

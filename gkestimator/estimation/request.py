@@ -160,3 +160,19 @@ class EstimateRequest(EstimateOptions):
         """Raise UsageError for options that do not go together."""
         if self.max_batch and self.slo_ms is None:
             raise UsageError("--max-batch needs a latency objective: add --slo-ms")
+
+
+@dataclass(kw_only=True)
+class ChangeLimits:
+    """Hold by how much figures may grow between two models or tables; None: by as much as they like. Raises
+    UsageError."""
+
+    max_latency_pct: Value[float | None] = Option(
+        None, Number(low=-100, high=1e6), "Percent by which latency may grow.", unit="%"
+    )
+    max_memory_pct: Value[float | None] = Option(
+        None, Number(low=-100, high=1e6), "Percent by which memory may grow.", unit="%"
+    )
+    max_flops_pct: Value[float | None] = Option(
+        None, Number(low=-100, high=1e6), "Percent by which FLOPs may grow.", unit="%"
+    )

@@ -82,7 +82,7 @@ def measure(
     timeline = schedule(program, duration, host_overhead_us=host_overhead_us, streams=streams)
     spans = duration * program.repeat
     fastest, slowest = host_range_us
-    down, up = _reaches(program, predictions, duration)
+    down, up = reaches(program, predictions, duration)
     shortest = duration * np.exp(-down)
     if predictions.least_us is not None:
         # A measurement is not argued with: where it is faster than that, it stands.
@@ -149,7 +149,7 @@ def measure(
     )
 
 
-def _reaches(program: LaunchProgram, predictions: KernelPredictions, duration: Array) -> tuple[Array, Array]:
+def reaches(program: LaunchProgram, predictions: KernelPredictions, duration: Array) -> tuple[Array, Array]:
     """Return how far every launch's log(time) goes down and up for the ends of the model's interval."""
     row = program.kernel
     spans = duration * program.repeat
