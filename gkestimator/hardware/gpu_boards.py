@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import SpecError
+from gkestimator.core.naming import nearest_name
 from gkestimator.core.specfiles import UNKNOWN
 from gkestimator.core.values import is_list, is_text
 from gkestimator.hardware.gpu_capabilities import Capability, find_capability, unknown_capability
@@ -287,8 +288,11 @@ def expand_board(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
     """
     for name in data:
         if name not in _TEXTS and name not in _OTHERS and name not in _FIELDS:
-            known = ", ".join(sorted((*_TEXTS, *_OTHERS, *_FIELDS)))
-            raise SpecError(f"{path}: [{name}] is not a field of a GPU board file (known: {known})")
+            known = sorted((*_TEXTS, *_OTHERS, *_FIELDS))
+            meant = nearest_name(name, known)
+            raise SpecError(
+                f"{path}: [{name}] is not a field of a GPU board file{meant} (known: {', '.join(known)})"
+            )
     wanted = data.get("capability")
     if isinstance(wanted, str):
         capability = find_capability(wanted, path.parent)
