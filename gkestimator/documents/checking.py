@@ -23,7 +23,8 @@ MAX_DEPTH = 20
 MAX_ITEMS = 200_000
 _WORDS = FileWords(error=DocumentError, unreadable="cannot be read as text in UTF-8")
 # Names become files, Kubernetes objects and shell words: letters, digits and a few signs, folders by single slashes.
-_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.#+-]|/(?=[A-Za-z0-9_])){0,199}")
+NAME_PATTERN = r"[A-Za-z0-9_](?:[A-Za-z0-9_.#+-]|/(?=[A-Za-z0-9_])){0,199}"
+_NAME = re.compile(NAME_PATTERN)
 
 
 def valid_name(text: object) -> bool:
@@ -282,9 +283,9 @@ class Fields:
             raise self.fail(name, f"found something else, expected {expected}")
         return value
 
-    def flag(self, name: str) -> bool:
+    def flag(self, name: str, default: Any = ...) -> bool:
         """Return a truth value."""
-        value = self.take(name)
+        value = self.take(name, default)
         if not isinstance(value, bool):
             raise self.fail(name, f"found {value!r}, expected true or false")
         return value

@@ -57,14 +57,11 @@ def read_arrivals(fields: Fields, here: Path) -> tuple[ArrivalsEntry, ...]:
 
 
 def _replay(part: Fields) -> ValuesByName:
-    loop = part.take("loop", False)
-    if not isinstance(loop, bool):
-        raise part.fail("loop", f"found {loop!r}, expected true or false")
     return {
         "form": part.choice("format", None, tuple(f.name for f in FORMATS)),
         "start_s": part.number("start_s", 0.0),
         "duration_s": part.number("duration_s", None, above=True, null=True),
-        "loop": loop,
+        "loop": part.flag("loop", False),
         "assign": part.choice("assign", "auto", ASSIGNMENTS),
         "scaling": part.choice("scaling", "copies", SCALINGS),
     }
