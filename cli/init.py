@@ -13,7 +13,9 @@ from gkestimator.cli.parameters import PATH
 
 @click.command(name="init")
 @click.argument("kind", type=click.Choice(("workload", "cluster", "gpu", "comparison")))
-@click.option("--quick", metavar="MODEL:RATErps@SLOms,...", help="Workload of these models in place of the template.")
+@click.option(
+    "--quick", metavar="MODEL:RATErps@SLOms,...", help="Workload of these models in place of the template."
+)
 @click.option("-o", "--output", type=PATH, help="File to write to, which must not exist yet.")
 @debug_option
 def command(kind: str, quick: str | None, output: Path | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import math
 import re
@@ -179,7 +180,10 @@ class Fields:
         self._known.append(name)
         if name not in self._left:
             if default is ...:
-                raise DocumentError(f"{self.where}: {name} is missing from {self.what}")
+                # Plainly alike only: fields not taken yet may be called much the same (latency_ms, latency_low_ms).
+                near = difflib.get_close_matches(name, self._left, n=1, cutoff=0.85)
+                meant = f"; found {near[0]}, did you mean {name}?" if near else ""
+                raise DocumentError(f"{self.where}: {name} is missing from {self.what}{meant}")
             return default
         value = self._left.pop(name)
         if value is None and not null and default is ...:
@@ -326,7 +330,7 @@ class Fields:
             raise self.fail(names[0], f"found neither file nor {' nor '.join(names)}")
         return Fields(known, where=self.where, what=self.what)
 
-    def _part(self, name: str, value: object, *, at: str, what: str) -> Fields:
+    def _part(self, name: str, value: Any, *, at: str, what: str) -> Fields:
         """Return ``value``, which stands in the field ``name``, to be taken apart."""
         return Fields(value, where=f"{self.where}: {at}", what=what)
 

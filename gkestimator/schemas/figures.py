@@ -48,13 +48,21 @@ def _board(words: Mapping[tuple[str, ...], str]) -> NamedValues:
     for name, schema in properties.items():
         if (name,) in words:
             properties[name] = {"description": words[(name,)], **schema}
-    return closed("a GPU board file", properties, ["schema_version", "name", "architecture", "capability", "source"])
+    return closed(
+        "a GPU board file", properties, ["schema_version", "name", "architecture", "capability", "source"]
+    )
 
 
 def _flat() -> NamedValues:
     quantities = {**gpu_reading.WHOLE, **gpu_reading.MEASURED}
     properties: NamedValues = {"schema_version": {"const": gpu_reading.SCHEMA_VERSION}}
-    properties |= {"name": _TEXT, "aliases": _TEXTS, "short_names": _TEXTS, "architecture": _TEXT, "note": _TEXT}
+    properties |= {
+        "name": _TEXT,
+        "aliases": _TEXTS,
+        "short_names": _TEXTS,
+        "architecture": _TEXT,
+        "note": _TEXT,
+    }
     properties["compute_capability"] = {"type": "object"}
     required = ["schema_version", "name", "architecture", "compute_capability"]
     for name, quantity in quantities.items():

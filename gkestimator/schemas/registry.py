@@ -35,7 +35,9 @@ class DocumentKind:
 def schema_of(kind: str) -> NamedValues:
     """Return the JSON Schema (draft 2020-12) of a ``kind`` of document. Raises UsageError for an unknown one."""
     if kind not in KINDS:
-        raise UsageError(f"no schema is named {kind!r}{nearest_name(kind, KINDS)} (known: {', '.join(KINDS)})")
+        raise UsageError(
+            f"no schema is named {kind!r}{nearest_name(kind, KINDS)} (known: {', '.join(KINDS)})"
+        )
     document = KINDS[kind]
     schema = document.derive()
     return {"$schema": _DIALECT, **schema, "title": f"gkestimator: {document.summary}"}
@@ -135,7 +137,9 @@ def _network() -> NamedValues:
 
     base = {"schema_version": 1, "source": "x"}
     points = [{"bytes": 1, "ms": 1}, {"bytes": 2, "ms": 2}]
-    return traced(network_from, [{**base, "base_ms": 1}, {**base, "points": points}], what="a network").schema()
+    return traced(
+        network_from, [{**base, "base_ms": 1}, {**base, "points": points}], what="a network"
+    ).schema()
 
 
 def _igniter() -> NamedValues:

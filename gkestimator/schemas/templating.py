@@ -8,7 +8,6 @@ from importlib.resources import files
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import NamedValues, Names
-from gkestimator.documents.checking import valid_name
 from gkestimator.documents.workload import ModelLoad, Workload, workload_from
 
 TEMPLATES = {
@@ -74,10 +73,17 @@ def quick_workload(text: str) -> str:
     workload = Workload(models=tuple(loads))
     workload_from(Fields(workload.document(), where=text[:100], what="a workload"))
     words = field_words("workload")
-    lines = ["# Read by `gkest schedule --workload FILE`; `gkest init workload` explains every field.", "models:"]
+    lines = [
+        "# Read by `gkest schedule --workload FILE`; `gkest init workload` explains every field.",
+        "models:",
+    ]
     for load in loads:
         begin = "- "
-        for name, value in (("name", load.name), ("rate_rps", f"{load.rate_rps:g}"), ("slo_ms", f"{load.slo_ms:g}")):
+        for name, value in (
+            ("name", load.name),
+            ("rate_rps", f"{load.rate_rps:g}"),
+            ("slo_ms", f"{load.slo_ms:g}"),
+        ):
             lines.append(f"{begin}{name}: {value}  # {words['models', name]}")
             begin = "  "
     return "\n".join(lines) + "\n"

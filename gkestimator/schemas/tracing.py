@@ -58,7 +58,13 @@ class TracedFields(Fields):
     """
 
     def __init__(
-        self, document: object, *, what: str, notes: ObjectNotes, made: bool = False, only: Names | None = None
+        self,
+        document: object,
+        *,
+        what: str,
+        notes: ObjectNotes,
+        made: bool = False,
+        only: Names | None = None,
     ) -> None:
         super().__init__(document, where="sample", what=what)
         self._notes = notes
@@ -157,13 +163,11 @@ class TracedFields(Fields):
         own = {name: inline.take(name) for name in inline.names()}
         return TracedFields(own, what=self.what, notes=self._notes, made=self._made, only=names)
 
-    def _part(self, name: str, value: object, *, at: str, what: str) -> Fields:
+    def _part(self, name: str, value: Any, *, at: str, what: str) -> Fields:
         notes = self._notes.parts.setdefault(name, ObjectNotes(what))
         return TracedFields(value, what=what, notes=notes, made=self._made)
 
-    def _note(
-        self, name: str, default: Any, noted: NamedValues, made: object, *, null: bool = False
-    ) -> None:
+    def _note(self, name: str, default: Any, noted: NamedValues, made: Any, *, null: bool = False) -> None:
         """Keep the first note of a field: its kind is asked for before the bare value is taken."""
         if name in self._seen or (self._only is not None and name not in self._only):
             return

@@ -31,7 +31,10 @@ FILES = {
         OLD / "workload.yaml",
         EXAMPLES / "first-steps" / "workload.yaml",
         EXAMPLES / "scheduling" / "workload.yaml",
-        *(EXAMPLES / "applications" / f"{n}.yaml" for n in ("traffic", "video-surveillance", "game", "social-media")),
+        *(
+            EXAMPLES / "applications" / f"{n}.yaml"
+            for n in ("traffic", "video-surveillance", "game", "social-media")
+        ),
     ],
     "cluster": [
         OLD / "cluster.yaml",

@@ -79,7 +79,9 @@ def test_quick_is_of_workloads_alone(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_misspelt_field_is_answered_with_the_nearest(tmp_path: Path) -> None:
     path = tmp_path / "w.yaml"
     path.write_text("models:\n- {name: a, rate_rsp: 1, slo_ms: 1}\n")
-    with pytest.raises(DocumentError, match="rate_rps is missing"):
+    with pytest.raises(
+        DocumentError, match=r"rate_rps is missing .*; found rate_rsp, did you mean rate_rps\?"
+    ):
         read_workload(path)
     path.write_text("models:\n- {name: a, rate_rps: 1, slo_ms: 1, wieght: 1}\n")
     with pytest.raises(DocumentError, match=r"did you mean weight\? \(known: name, "):
