@@ -49,14 +49,15 @@ def command(
     from gkestimator.core.errors import UsageError
     from gkestimator.core.outputs import by_suffix, refuse_overwriting
     from gkestimator.estimation import estimate_rows
-    from gkestimator.hardware.gpus import gpu_catalogue
+    from gkestimator.hardware.gpus import ALL_GPUS, gpu_catalogue
     from gkestimator.placement.choosing import BATCH_SIZES, choose
     from gkestimator.placement.choosing_report import CHOICE_SUFFIXES, choice_words, render_choices
 
     refuse_overwriting({"-o": output}, [model, *options["gpu_specs"]])
     form = form or ("table" if output is None else by_suffix("-o", output, CHOICE_SUFFIXES))
     catalogue = gpu_catalogue(options["gpu_specs"])
-    names = tuple(catalogue.canonical(name) for name in options.pop("gpus") or catalogue.names())
+    asked = catalogue.expanded(options.pop("gpus") or (ALL_GPUS,))
+    names = tuple(dict.fromkeys(catalogue.canonical(name) for name in asked))
     options["batch_sizes"] = options["batch_sizes"] or BATCH_SIZES
     rows: list[Any] = []
     specs: list[Any] = []

@@ -75,7 +75,15 @@ def run_estimate(
 ) -> int:
     """Estimate ``models``, write the table, say on stderr what failed, and return the exit status."""
     if not options["gpus"]:
-        raise UsageError("no GPU is named: expected --gpu NAME (gkest gpus lists the names)")
+        from gkestimator.hardware.gpus import DEFAULT_GPUS
+
+        options["gpus"] = DEFAULT_GPUS
+        say(
+            [
+                f"no GPU is named: estimating for {', '.join(DEFAULT_GPUS)}; --gpu names others (or all, ampere)"
+            ],
+            "note",
+        )
     form = form or ("table" if output is None else format_of(output))
     if form == "parquet" and output is None:
         raise UsageError("--format parquet needs a file to write to: expected -o FILE.parquet")

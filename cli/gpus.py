@@ -6,7 +6,7 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say
-from gkestimator.cli.parameters import Paths, gpu_spec_option
+from gkestimator.cli.parameters import Paths, form_option, gpu_spec_option
 
 _HELP = (
     "What is known of each GPU, and from where: a table of all, or every figure of NAME with unit and source."
@@ -16,19 +16,25 @@ _HELP = (
 @click.command(name="gpus", help=_HELP)
 @click.argument("name", required=False)
 @gpu_spec_option
+@form_option("table", "csv", "json", help="Table for people (default), or all figures in base units.")
 @debug_option
-def command(name: str | None, gpu_specs: Paths) -> None:
+def command(name: str | None, gpu_specs: Paths, form: str | None) -> None:
     """Print the table of all GPUs, or every figure of one."""
+    from gkestimator.hardware.gpu_listing import LISTING_FORMATS, listing
     from gkestimator.hardware.gpu_report import describe, overview
     from gkestimator.hardware.gpus import gpu_catalogue
 
     catalogue = gpu_catalogue(gpu_specs)
     if name is None:
-        click.echo(overview([catalogue.sheet(n)[0] for n in catalogue.names()]), nl=False)
+        sheets = [catalogue.sheet(n)[0] for n in catalogue.names()]
+        click.echo(listing(sheets, form) if form in LISTING_FORMATS else overview(sheets), nl=False)
         return
     sheet, note = catalogue.sheet(name)
     if note:
         say([f"gkest: {note}"])
+    if form in LISTING_FORMATS:
+        click.echo(listing([sheet], form), nl=False)
+        return
     click.echo(describe(sheet), nl=False)
     if not sheet.missing():
         from gkestimator.bundles.basis import basis_of, basis_text

@@ -22,6 +22,8 @@ COMMANDS = {
     "merge": "Merge models that share a GPU and weights into one ONNX file.",
     "lengths": "Serve requests of many lengths by runtimes of fixed lengths (Arlo), simulated.",
     "demo": "Write ResNet-50 as an ONNX file and estimate it.",
+    "init": "Write a commented workload, cluster, GPU file or comparison to begin with.",
+    "schema": "JSON Schemas of every kind of document.",
     "gpus": "What is known of each GPU, and from where.",
     "doctor": "What this machine can do: GPU, driver, profilers, runtimes, bundles, operators.",
     "evaluate": "Compare your own measurements with estimates; fit this host.",

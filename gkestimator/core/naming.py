@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
 import glob
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 
 MAX_FILES = 100_000
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """Return what to ask about a misspelt ``name``, as the end of a sentence; nothing where no known one is near."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    if not close:
+        return ""
+    return f"; did you mean {close[0]}?"
 
 
 def distinct_names(paths: Sequence[Path]) -> tuple[str, ...]:

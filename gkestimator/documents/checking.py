@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import math
 import re
@@ -12,6 +13,7 @@ from typing import Any
 
 from gkestimator.core.errors import DocumentError
 from gkestimator.core.files import FileWords, opened
+from gkestimator.core.naming import nearest_name
 from gkestimator.core.records import NamedValues
 from gkestimator.core.versions import FIRST_DERIVED
 
@@ -22,7 +24,8 @@ MAX_DEPTH = 20
 MAX_ITEMS = 200_000
 _WORDS = FileWords(error=DocumentError, unreadable="cannot be read as text in UTF-8")
 # Names become files, Kubernetes objects and shell words: letters, digits and a few signs, folders by single slashes.
-_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.#+-]|/(?=[A-Za-z0-9_])){0,199}")
+NAME_PATTERN = r"[A-Za-z0-9_](?:[A-Za-z0-9_.#+-]|/(?=[A-Za-z0-9_])){0,199}"
+_NAME = re.compile(NAME_PATTERN)
 
 
 def valid_name(text: object) -> bool:
@@ -177,7 +180,10 @@ class Fields:
         self._known.append(name)
         if name not in self._left:
             if default is ...:
-                raise DocumentError(f"{self.where}: {name} is missing from {self.what}")
+                # Plainly alike only: fields not taken yet may be called much the same (latency_ms, latency_low_ms).
+                near = difflib.get_close_matches(name, self._left, n=1, cutoff=0.85)
+                meant = f"; found {near[0]}, did you mean {name}?" if near else ""
+                raise DocumentError(f"{self.where}: {name} is missing from {self.what}{meant}")
             return default
         value = self._left.pop(name)
         if value is None and not null and default is ...:
@@ -243,10 +249,12 @@ class Fields:
             )
         return value
 
-    def items(self, name: str, default: Any = ..., *, limit: int = 100_000) -> Any:
-        """Return a list of at most ``limit`` values."""
-        value = self.take(name, default)
-        if value is default:
+    def items(
+        self, name: str, default: Any = ..., *, limit: int = 100_000, of: str = "", null: bool = False
+    ) -> Any:
+        """Return a list of at most ``limit`` values; ``of``: the JSON type that the caller holds each of them to."""
+        value = self.take(name, default, null=null)
+        if value is default or value is None:
             return value
         if not isinstance(value, list):
             raise self.fail(name, f"found {_kind(value)}, expected a list")
@@ -259,20 +267,29 @@ class Fields:
         entries: Sequence[Any] = self.items(name, default, limit=limit)
         taken = []
         for i, entry in enumerate(entries):
-            taken.append(Fields(entry, where=f"{self.where}: {name}[{i}]", what=what))
+            taken.append(self._part(name, entry, at=f"{name}[{i}]", what=what))
         return taken
 
     def lines(self, name: str, default: Any = ..., *, length: int = 2000) -> tuple[str, ...]:
         """Return a list of texts of one line, each of at most ``length`` characters."""
-        entries: Sequence[Any] = self.items(name, default, limit=10_000)
+        entries: Sequence[Any] = self.items(name, default, limit=10_000, of="string")
         for text in entries:
             if not isinstance(text, str) or not text.isprintable() or len(text) > length:
                 raise self.fail(name, "found something other than lines of text, expected a list of them")
         return tuple(entries)
 
-    def flag(self, name: str) -> bool:
+    def words(self, name: str, expected: str) -> list[str]:
+        """Return a list of texts, none where the field is missing; one may stand alone."""
+        value = self.take(name, [])
+        if isinstance(value, str):
+            value = [value]
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+            raise self.fail(name, f"found something else, expected {expected}")
+        return value
+
+    def flag(self, name: str, default: Any = ...) -> bool:
         """Return a truth value."""
-        value = self.take(name)
+        value = self.take(name, default)
         if not isinstance(value, bool):
             raise self.fail(name, f"found {value!r}, expected true or false")
         return value
@@ -282,14 +299,47 @@ class Fields:
         value = self.take(name, default)
         if value is default:
             return value
-        return Fields(value, where=f"{self.where}: {name}", what=what)
+        return self._part(name, value, at=name, what=what)
+
+    def entries(
+        self, name: str, default: Any = ..., *, short: str, what: str, limit: int = 100_000
+    ) -> list[Fields]:
+        """Return a list of mappings to be taken apart; a text alone stands for the field ``short`` of one."""
+        taken = []
+        for i, entry in enumerate(self.items(name, default, limit=limit)):
+            if isinstance(entry, str):
+                entry = {short: entry}
+            taken.append(self._part(name, entry, at=f"{name}[{i}]", what=what))
+        return taken
+
+    def choice(self, name: str, default: str | None, known: Sequence[str]) -> Any:
+        """Return one of ``known``, or ``default`` where the field is missing."""
+        word = self.text(name, default, null=True)
+        if word is not None and word not in known:
+            raise self.fail(name, f"found {word!r}, expected one of {', '.join(known)}")
+        return word
+
+    def rest(self, *names: str) -> Fields:
+        """Return the fields ``names`` as a document of their own, written in place of a file's name.
+
+        Raises DocumentError without any.
+        """
+        inline = {name: self.take(name, None, null=True) for name in names}
+        known = {name: value for name, value in inline.items() if value is not None}
+        if not known:
+            raise self.fail(names[0], f"found neither file nor {' nor '.join(names)}")
+        return Fields(known, where=self.where, what=self.what)
+
+    def _part(self, name: str, value: Any, *, at: str, what: str) -> Fields:
+        """Return ``value``, which stands in the field ``name``, to be taken apart."""
+        return Fields(value, where=f"{self.where}: {at}", what=what)
 
     def finish(self) -> None:
         """Refuse what is left. Raises DocumentError naming the first unknown field."""
         for name in self._left:
-            raise DocumentError(
-                f"{self.where}: {_short(name)} is not a field of {self.what} (known: {', '.join(self._known)})"
-            )
+            known = f"(known: {', '.join(self._known)})"
+            meant = nearest_name(name, self._known)
+            raise DocumentError(f"{self.where}: {_short(name)} is not a field of {self.what}{meant} {known}")
 
 
 def _kind(value: object) -> str:

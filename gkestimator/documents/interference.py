@@ -136,7 +136,11 @@ def read_interference(path: Path) -> InterferenceFile:
     path = Path(path)
     if path.is_dir():
         path = path / FILE_NAME
-    taken = load_yaml(path, what=_WHAT)
+    return interference_from(load_yaml(path, what=_WHAT))
+
+
+def interference_from(taken: Fields) -> InterferenceFile:
+    """Return the coefficients in ``taken``. Raises DocumentError naming the field."""
     taken.whole("schema_version", low=_VERSION, high=_VERSION)
     own = taken.object("gpulet", what="gpulet's coefficients")
     fitted = own.flag("fitted")

@@ -125,10 +125,11 @@ def read_plan(path: Path) -> PlacementPlan:
     """Return the plan in the JSON file at ``path``. Raises DocumentError naming the field."""
     fields = load_json(path, what="a plan", limit=MAX_PLAN_BYTES)
     with of_version(fields, record_version(PlacementPlan)):
-        return _plan(fields)
+        return plan_from(fields)
 
 
-def _plan(fields: Fields) -> PlacementPlan:
+def plan_from(fields: Fields) -> PlacementPlan:
+    """Return the plan in ``fields``, its version taken. Raises DocumentError naming the field."""
     gpus = tuple(_gpu(entry) for entry in fields.objects("gpus", what="a GPU of a plan"))
     plan = PlacementPlan(
         policy=fields.name("policy"),

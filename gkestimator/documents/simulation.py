@@ -207,10 +207,11 @@ def read_simulation(path: Path) -> SimulationReport:
     """Return the report in the JSON file at ``path``. Raises DocumentError naming the field."""
     fields = load_json(path, what="a simulation's report", limit=MAX_SIMULATION_BYTES)
     with of_version(fields, record_version(SimulationReport)):
-        return _report(fields)
+        return simulation_from(fields)
 
 
-def _report(fields: Fields) -> SimulationReport:
+def simulation_from(fields: Fields) -> SimulationReport:
+    """Return the report in ``fields``, its version taken. Raises DocumentError naming the field."""
     report = SimulationReport(
         settings=_read(SimulationSettings, fields.object("settings", what="settings of a simulation")),
         totals=_read(SimulationTotals, fields.object("totals", what="totals of a simulation")),
@@ -244,18 +245,16 @@ def _read(kind: type[T], fields: Fields) -> T:
         members = get_args(hint)
         optional = type(None) in members
         inner = members[0] if optional else hint
-        if optional and not fields.has(name):
-            values[name] = fields.take(name, null=True)
-        elif inner is float:
-            values[name] = fields.number(name)
+        if inner is float:
+            values[name] = fields.number(name, null=optional)
         elif inner is int:
-            values[name] = fields.whole(name, low=0, high=2**63 - 1)
+            values[name] = fields.whole(name, low=0, high=2**63 - 1, null=optional)
         elif inner is str:
-            values[name] = fields.text(name)
+            values[name] = fields.text(name, null=optional)
         elif inner is StageTimes:
             values[name] = _read(StageTimes, fields.object(name, what="a stage's times"))
         else:
-            values[name] = _numbers(fields, name, get_args(inner)[0])
+            values[name] = _numbers(fields, name, get_args(inner)[0], null=optional)
     fields.finish()
     return kind(**values)
 
@@ -265,9 +264,15 @@ def _hints(kind: type) -> NamedValues:
     return get_type_hints(kind)
 
 
-def _numbers(fields: Fields, name: str, each: Any) -> tuple[Any, ...]:
-    """Return a list of numbers: whole where ``each`` is int, with nulls where it is float | None."""
-    values = fields.items(name)
+def _numbers(fields: Fields, name: str, each: Any, *, null: bool) -> tuple[Any, ...] | None:
+    """Return a list of numbers: whole where ``each`` is int, with nulls where it is float | None.
+
+    ``null``: the whole list may be null.
+    """
+    kinds = {int: "integer", float: "number"}
+    values = fields.items(name, of=kinds.get(each, ""), null=null)
+    if values is None:
+        return None
     if name == "latency_quantiles_ms" and len(values) != len(QUANTILES_PCT):
         raise fields.fail(name, f"found {len(values)} numbers, expected {len(QUANTILES_PCT)}")
     nulls = type(None) in get_args(each)

@@ -193,10 +193,7 @@ def _application(fields: Fields) -> Application:
 
 def _stage(fields: Fields) -> Stage:
     model = fields.name("model")
-    after = fields.take("after", [])
-    after = [after] if isinstance(after, str) else after
-    if not isinstance(after, list) or not all(isinstance(m, str) for m in after):
-        raise fields.fail("after", "found something else, expected the models that it follows")
+    after = fields.words("after", "the models that it follows")
     fan_out = fields.number("fan_out", 1.0, above=True, high=_MAX_FAN_OUT)
     fields.finish()
     return Stage(model=model, after=tuple(dict.fromkeys(after)), fan_out=fan_out)

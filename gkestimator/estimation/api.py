@@ -102,8 +102,8 @@ def _answered(
         host_range_us=engine.host_range_us,
         searched=request.max_batch and request.batch_sizes is None,
     )
-    note = [engine.host_note] if engine.host_note else []
-    messages = (*note, *words)
+    notes = [note for note in (engine.left_out_note, engine.host_note) if note]
+    messages = (*notes, *words)
     pages: dict[str, bytes] = {}
     if rows:
         pages = {form: document.page(messages) for form, document in documents.items()}

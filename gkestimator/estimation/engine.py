@@ -19,11 +19,11 @@ from gkestimator.estimation.recall import RECALL, ModelSource, RecalledLowering,
 from gkestimator.estimation.request import EstimateRequest, Progress
 from gkestimator.estimation.requirement import Measures, measure
 from gkestimator.estimation.sources import load_bundles
+from gkestimator.estimation.targets import Target, targets_of
 from gkestimator.estimation.timeline import LaunchProgram
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.hardware.host_profile import HostProfile, default_host_file, load_host_file
-from gkestimator.hardware.runtimes import checked_layout
-from gkestimator.hardware.runtimes.profiles import RuntimeProfile, load_runtime, resolve_dtype
+from gkestimator.hardware.runtimes.profiles import RuntimeProfile, load_runtime
 from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions
 from gkestimator.kernel_models.steady import sustained
 from gkestimator.lowering import lower_each
@@ -57,16 +57,6 @@ class KernelPool:
                     self.kernels.append(kernel)
                 self._kept.append(kernel)
                 by_id[id(kernel)] = row
-
-
-@frozen
-class Target:
-    """Hold one GPU with what the runtime calculates in on it."""
-
-    gpu: GpuSpec
-    options: LoweringOptions
-    dtype: str
-    note: str | None
 
 
 @frozen
@@ -112,8 +102,7 @@ class Engine:
         host_file = request.host or default_host_file()
         self.host: HostProfile | None = None if host_file is None else load_host_file(host_file)
         catalogue = gpu_catalogue(tuple(request.gpu_specs), bundles=tuple(request.bundles))
-        self.targets = tuple(self._target(*catalogue.resolve(name)) for name in dict.fromkeys(request.gpus))
-        _refuse_same_gpu_twice(self.targets)
+        self._targets = targets_of(request, catalogue, self.profile)
         self.estimator: KernelEstimator = load_bundles(tuple(request.bundles)).under(request.runtime)
         self.forget()
 
@@ -122,21 +111,15 @@ class Engine:
         self.pool = KernelPool()
         self.memory = MemoryReplay(self.profile.allocator, self.profile.allocator_bytes)
 
-    def _target(self, gpu: GpuSpec, note: str | None) -> Target:
-        matmul, conv, half, word = resolve_dtype(self.profile, self.request.dtype, gpu)
-        options = LoweringOptions(
-            runtime=self.request.runtime,
-            dtype=self.request.dtype,
-            matmul_precision=matmul,
-            conv_precision=conv,
-            half=half,
-            attention=self.request.attention,
-            amp_norms=self.request.amp_norms,
-            unfold_batchnorm=self.request.unfold_batchnorm,
-            graph_level=self.request.graph_level,
-            layout=checked_layout(self.request.runtime, self.request.layout),
-        )
-        return Target(gpu=gpu, options=options, dtype=word, note=note)
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """Return the GPUs that are estimated for; those of a group lose a member that lacks a figure."""
+        return self._targets.known
+
+    @property
+    def left_out_note(self) -> str | None:
+        """Return the line that names the GPUs of a group that are left out; None where there are none."""
+        return self._targets.left_out_note
 
     @property
     def host_overhead_us(self) -> float:
@@ -300,21 +283,16 @@ class Engine:
         """Yield every lowering on every GPU at every SM share, in that order; kernels are predicted once per
         GPU.
         """
-        # Every lowering asks for the same kernels on a GPU at a share: one prediction answers all of them.
-        cache: dict[tuple[str, float], tuple[KernelPredictions, Array]] = {}
         table = KernelTable.from_kernels(self.pool.kernels)
         flops = table.columns["flops"]
         moved = table.columns["read_bytes"] + table.columns["write_bytes"]
         families = table.family
+        cache = self._predict_all(table, lowerings)
         for by_options in lowerings:
             for target in self.targets:
                 lowering = by_options[target.options]
                 for share in self.request.sm_shares:
-                    key = (target.gpu.name, share)
-                    if key not in cache:
-                        used = [by[target.options].rows for by in lowerings]
-                        cache[key] = self._predict(table, np.unique(np.concatenate(used)), target.gpu, share)
-                    everything, place = cache[key]
+                    everything, place = cache[target.gpu.name, share]
                     predictions = everything.take(place[lowering.rows])
                     measures = measure(
                         lowering.program,
@@ -336,6 +314,21 @@ class Engine:
                         predictions=predictions,
                         estimator=self.estimator.name_on(target.gpu),
                     )
+
+    def _predict_all(
+        self, table: KernelTable, lowerings: Sequence[Lowerings]
+    ) -> dict[tuple[str, float], tuple[KernelPredictions, Array]]:
+        """Return the predictions by GPU and share; a GPU of a group that lacks a figure for them is left out."""
+        # Every lowering asks for the same kernels on a GPU at a share: one prediction answers all of them.
+        predicted = {}
+        for target in self.targets:
+            used = np.unique(np.concatenate([by[target.options].rows for by in lowerings]))
+            try:
+                for share in self.request.sm_shares:
+                    predicted[target.gpu.name, share] = self._predict(table, used, target.gpu, share)
+            except UsageError as e:
+                self._targets = self._targets.without(target, e)
+        return predicted
 
     def _predict(
         self, table: KernelTable, rows: Array, gpu: GpuSpec, share: float
@@ -374,10 +367,15 @@ class Engine:
                     outcome[path] = e
             # All models of the handful at once: distinct kernels are predicted once for all of them.
             flat = [lowering for _, lowerings in good for lowering in lowerings]
-            answers = self.estimate(flat) if flat else iter(())
-            per_lowering = len(self.targets) * len(self.request.sm_shares)
+            answers: Iterator[Estimated] = iter(())
+            if flat:
+                answers = self.estimate(flat)
             for path, lowerings in good:
-                outcome[path] = [next(answers) for _ in range(len(lowerings) * per_lowering)]
+                first = next(answers)
+                # Counted after the first answer: until then GPUs of a group may be left out.
+                per_lowering = len(self.targets) * len(self.request.sm_shares)
+                others = len(lowerings) * per_lowering - 1
+                outcome[path] = [first, *(next(answers) for _ in range(others))]
             for path, _ in names[start : start + _CHUNK]:
                 yield path, outcome[path]
             self.forget()
@@ -396,13 +394,6 @@ def model_names(paths: Sequence[Path]) -> list[tuple[Path, str]]:
     from gkestimator.core.naming import distinct_names
 
     return list(zip(paths, distinct_names(paths), strict=True))
-
-
-def _refuse_same_gpu_twice(targets: Sequence[Target]) -> None:
-    names = [target.gpu.name for target in targets]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"GPU {name} is named twice: each GPU type is estimated once")
 
 
 def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, UsageError
-from gkestimator.estimation.engine import Engine, Target, model_names
+from gkestimator.estimation.engine import Engine, model_names
 from gkestimator.estimation.recall import ModelSource
 from gkestimator.estimation.request import MAX_BATCH_SIZE, Progress
 from gkestimator.estimation.rows import answers_within, fits, requirement_row
+from gkestimator.estimation.targets import Target
 from gkestimator.tables import Requirement
 
 
@@ -34,6 +35,7 @@ def largest_batches(
             progress(name, at, len(names))
         search = _Search(engine, ModelSource(path, name), ceiling)
         try:
+            search.begin()
             for target in engine.targets:
                 for share in request.sm_shares:
                     best = search.largest(target, share)
@@ -57,7 +59,14 @@ class _Search:
         self._slo_ms: float = engine.request.slo_ms
         self._rows: dict[int, dict[tuple[str, float], Requirement]] = {}
 
+    def begin(self) -> None:
+        """Estimate one sample on all GPUs: one of a group that lacks a figure for it is left out."""
+        self._rows_of(1)
+
     def _row(self, batch: int, target: Target, share: float) -> Requirement:
+        return self._rows_of(batch)[target.gpu.name, share]
+
+    def _rows_of(self, batch: int) -> dict[tuple[str, float], Requirement]:
         if batch not in self._rows:
             engine = self._engine
             answers = engine.estimate([engine.lower_model(self._source, batch)])
@@ -66,7 +75,7 @@ class _Search:
             }
             # Each batch size has kernels of its own; keeping them would only grow the memory.
             engine.forget()
-        return self._rows[batch][target.gpu.name, share]
+        return self._rows[batch]
 
     def _good(self, row: Requirement) -> bool:
         return fits(row) and answers_within(row, self._slo_ms)

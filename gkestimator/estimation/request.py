@@ -117,7 +117,7 @@ class EstimateRequest(EstimateOptions):
     gpus: Option[str | Sequence[str], tuple[str, ...]] = Option(
         REQUIRED,
         Many(item=Text(metavar="NAME"), least=1, commas=True),
-        "GPU type, as gkest gpus lists them.",
+        "GPU type, as gkest gpus lists them; all, or an architecture (ampere), for every one of it.",
         flag="--gpu",
         repeat=True,
     )

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gkestimator.core.records import Names
-from gkestimator.estimation.engine import Target
 from gkestimator.estimation.rows import answers_within, fits
+from gkestimator.estimation.targets import Target
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.tables import Requirement
 from gkestimator.tables.requirement import Requirements

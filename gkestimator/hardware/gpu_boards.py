@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import SpecError
+from gkestimator.core.naming import nearest_name
 from gkestimator.core.specfiles import UNKNOWN
 from gkestimator.core.values import is_list, is_text
 from gkestimator.hardware.gpu_capabilities import Capability, find_capability, unknown_capability
 
 BOARD_VERSION = 2
-_TEXTS = ("name", "aliases", "short_names", "architecture", "note")
-_OTHERS = (
+BOARD_TEXTS = ("name", "aliases", "short_names", "architecture", "note")
+BOARD_OTHERS = (
     "schema_version",
     "capability",
     "source",
@@ -53,7 +54,7 @@ class _BoardField(NamedTuple):
     source: str = "{source}"
 
 
-_FIELDS: Mapping[str, _BoardField] = {
+BOARD_FIELDS: Mapping[str, _BoardField] = {
     "sms": _BoardField("sms", "1"),
     "base_clock_mhz": _BoardField("base_clock_mhz", "MHz"),
     "boost_clock_mhz": _BoardField("boost_clock_mhz", "MHz"),
@@ -109,7 +110,7 @@ class _Board:
     def figures(self) -> dict[str, Any]:
         """Return the figures that the board states itself, in the flat form."""
         flat: dict[str, Any] = {}
-        for name, (target, unit, source) in _FIELDS.items():
+        for name, (target, unit, source) in BOARD_FIELDS.items():
             entry = self.data.get(name)
             if entry is None:
                 continue
@@ -286,9 +287,12 @@ def expand_board(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
     Raises SpecError for an unknown field, an unknown capability, and a board whose fp32 rate is not the published one.
     """
     for name in data:
-        if name not in _TEXTS and name not in _OTHERS and name not in _FIELDS:
-            known = ", ".join(sorted((*_TEXTS, *_OTHERS, *_FIELDS)))
-            raise SpecError(f"{path}: [{name}] is not a field of a GPU board file (known: {known})")
+        if name not in BOARD_TEXTS and name not in BOARD_OTHERS and name not in BOARD_FIELDS:
+            known = sorted((*BOARD_TEXTS, *BOARD_OTHERS, *BOARD_FIELDS))
+            meant = nearest_name(name, known)
+            raise SpecError(
+                f"{path}: [{name}] is not a field of a GPU board file{meant} (known: {', '.join(known)})"
+            )
     wanted = data.get("capability")
     if isinstance(wanted, str):
         capability = find_capability(wanted, path.parent)
@@ -297,7 +301,7 @@ def expand_board(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
     if capability is None:
         raise unknown_capability(path, str(wanted)[:20])
     board = _Board(path, data, capability)
-    flat = {name: data[name] for name in _TEXTS if name in data}
+    flat = {name: data[name] for name in BOARD_TEXTS if name in data}
     flat |= board.figures() | board.rates()
     if board.number("boost_clock_mhz") is None and "tensor_clock_mhz" in data:
         flat["tensor_clock_mhz"] = board.tensor_clock()

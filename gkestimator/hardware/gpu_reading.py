@@ -32,8 +32,8 @@ _OPS = Quantity(units=files.INT_RATE, low=1e9, high=1e18, nullable=True)
 _RATE = Quantity(units=files.BYTE_RATE, low=1e8, high=1e15, nullable=True)
 _PIN = Quantity(units=files.PIN_RATE, low=1e8, high=1e12, nullable=True)
 _POWER = Quantity(units=files.POWER, low=1, high=20_000, nullable=True)
-_PRICE = Quantity(units=files.PRICE, low=0.01, high=1000, nullable=True, extra=("date",))
-_WHOLE: Mapping[str, Quantity] = {
+PRICE = Quantity(units=files.PRICE, low=0.01, high=1000, nullable=True, extra=("date",))
+WHOLE: Mapping[str, Quantity] = {
     "sms": _count(1, 4096, nullable=True),
     "cuda_cores_per_sm": _count(8, 1024),
     "l2_bytes": _bytes(2**16, 2**34, nullable=True),
@@ -46,14 +46,21 @@ _WHOLE: Mapping[str, Quantity] = {
     "blocks_per_sm": _count(1, 1024),
     "threads_per_block_max": _count(32, 65536),
 }
-_MEASURED: Mapping[str, Quantity] = {
+MEASURED: Mapping[str, Quantity] = {
     "base_clock_mhz": _CLOCK,
     "boost_clock_mhz": _CLOCK,
     "dram_bytes_per_s": _RATE,
     "pcie_bytes_per_s": _RATE,
     "power_limit_w": _POWER,
 }
-_PER_PRECISION = dict.fromkeys(map(str, Precision), _FLOPS) | {Precision.INT8.value: _OPS}
+OPTIONAL: Mapping[str, Quantity] = {
+    "memory_bus_bits": _count(32, 65536),
+    "memory_pin_rate": _PIN,
+    "dram_sustained_bytes_per_s": _RATE,
+    "tensor_clock_mhz": _CLOCK,
+}
+"""Figures that a file may leave out."""
+PER_PRECISION = dict.fromkeys(map(str, Precision), _FLOPS) | {Precision.INT8.value: _OPS}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,62}[A-Za-z0-9]")
 _DATE = re.compile(r"20[0-9]{2}-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?")
 
@@ -92,8 +99,8 @@ def load_gpu_sheet(path: Path | str) -> GpuSheet:
     )
     if not _NAME.fullmatch(sheet.name):
         raise reader.fail("name", f"is {sheet.name!r}, expected 2 to 64 letters, digits, '.', '+' and '-'")
-    bus = _optional(reader, "memory_bus_bits", _count(32, 65536))
-    pin = _optional(reader, "memory_pin_rate", _PIN)
+    bus = _optional(reader, "memory_bus_bits")
+    pin = _optional(reader, "memory_pin_rate")
     problem = contradiction(sheet, bus_bits=bus, pin_bits_per_s=pin)
     if problem is not None:
         raise reader.fail(*problem)
@@ -105,25 +112,25 @@ def _values(reader: SpecReader, unknown: set[str]) -> dict[str, Any]:
     """Return every figure by its field, None where unknown, and add the names of unknown rates to ``unknown``."""
     values: dict[str, Any] = {"compute_capability": _compute_capability(reader)}
     values |= _price(reader)
-    for name, quantity in _WHOLE.items():
+    for name, quantity in WHOLE.items():
         count = reader.figure(name, quantity)[0]
         if count is not None:
             count = int(count)
         values[name] = count
-    for name, quantity in _MEASURED.items():
+    for name, quantity in MEASURED.items():
         values[name] = reader.figure(name, quantity)[0]
     if values["boost_clock_mhz"] is None and reader.has("tensor_clock_mhz"):
         unknown.add("boost_clock_mhz")
-        values["boost_clock_mhz"] = reader.figure("tensor_clock_mhz", _CLOCK)[0]
+        values["boost_clock_mhz"] = reader.figure("tensor_clock_mhz", OPTIONAL["tensor_clock_mhz"])[0]
     for name in ("peak_flops_per_s", "vector_flops_per_s"):
         values[name] = _rates(reader, name, unknown)
-    values["dram_sustained_bytes_per_s"] = _optional(reader, "dram_sustained_bytes_per_s", _RATE)
+    values["dram_sustained_bytes_per_s"] = _optional(reader, "dram_sustained_bytes_per_s")
     return values
 
 
 def _price(reader: SpecReader) -> dict[str, Any]:
     """Return the price and its date, which a price must have: prices change."""
-    price, texts = reader.figure("price_per_hour_usd", _PRICE)
+    price, texts = reader.figure("price_per_hour_usd", PRICE)
     if price is None:
         return {"price_per_hour_usd": None, "price_date": None}
     if not _DATE.fullmatch(texts["date"]):
@@ -134,7 +141,7 @@ def _price(reader: SpecReader) -> dict[str, Any]:
 def _rates(reader: SpecReader, field: str, unknown: set[str]) -> dict[str, float]:
     """Return the known rates of ``field`` by precision, and add the names of the others to ``unknown``."""
     known = {}
-    for precision, rate in reader.figures(field, _PER_PRECISION).items():
+    for precision, rate in reader.figures(field, PER_PRECISION).items():
         if rate is None:
             unknown.add(f"{field}.{precision}")
         else:
@@ -142,9 +149,9 @@ def _rates(reader: SpecReader, field: str, unknown: set[str]) -> dict[str, float
     return known
 
 
-def _optional(reader: SpecReader, field: str, quantity: Quantity) -> float | None:
+def _optional(reader: SpecReader, field: str) -> float | None:
     if reader.has(field):
-        return reader.figure(field, quantity)[0]
+        return reader.figure(field, OPTIONAL[field])[0]
     return None
 
 

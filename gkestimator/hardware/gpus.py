@@ -17,12 +17,17 @@ from gkestimator.core.records import frozen
 from gkestimator.core.specfiles import spec_header, spec_version
 from gkestimator.core.values import is_list, is_text
 from gkestimator.hardware.gpu_reading import WHAT, load_gpu_file, load_gpu_sheet
-from gkestimator.hardware.gpu_spec import GpuSheet, GpuSpec
+from gkestimator.hardware.gpu_spec import STAND_IN, GpuSheet, GpuSpec
 from gkestimator.hardware.gpu_suggestions import gpu_key, nearest, suggestion
 
 __all__ = ["GpuCatalogue", "GpuSheet", "GpuSpec", "gpu_catalogue", "load_gpu_file"]
 
 _MAX_TEXT = 100
+ALL_GPUS = "all"
+ARCHITECTURES = ("kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell")
+"""Names that stand for every GPU of an architecture, oldest first."""
+DEFAULT_GPUS = ("T4", "L4", "A100-SXM4-80GB", "H100-SXM")
+"""What the command line estimates for where no GPU is named: inference and training boards that clouds rent."""
 
 
 @frozen
@@ -123,6 +128,39 @@ class GpuCatalogue:
     def spec(self, text: str) -> GpuSpec:
         """Return the specification that ``text`` names. Raises UsageError, SpecError."""
         return self.resolve(text)[0]
+
+    def expanded(self, texts: Iterable[str]) -> Mapping[str, bool]:
+        """Return the names of types that ``texts`` mean, in their order, each once; True where a group alone named it.
+
+        ``all`` stands for every type, the name of an architecture (:data:`ARCHITECTURES`) for every type of it;
+        CPUs described as GPUs are in no group. Other texts pass as they are. Raises UsageError for an architecture
+        without any type, SpecError for a bad file.
+        """
+        names: dict[str, bool] = {}
+        for text in texts:
+            word = text.strip().casefold()
+            if word != ALL_GPUS and word not in ARCHITECTURES:
+                names[text] = False
+                continue
+            members = self._group(word)
+            if not members:
+                raise UsageError(
+                    f"no GPU of architecture {word} is described; `gkest gpus` lists the known ones"
+                )
+            for name in members:
+                names.setdefault(name, True)
+        return names
+
+    def _group(self, word: str) -> list[str]:
+        """Return the names of the types that ``word``, ``all`` or an architecture, stands for."""
+        members = []
+        for name in self.names():
+            architecture = self.sheet(name)[0].architecture
+            if architecture == STAND_IN:
+                continue
+            if word in (ALL_GPUS, architecture.split()[0].casefold()):
+                members.append(name)
+        return members
 
     def canonical(self, text: str) -> str:
         """Return the canonical name of the type that ``text`` names; ``text`` as it is where no such type is

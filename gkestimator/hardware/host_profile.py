@@ -25,7 +25,7 @@ WHAT = "host profile"
 SCHEMA_VERSION = 1
 _OVERHEAD = Quantity(units=specs.TIME_US, low=0.01, high=1e5)
 _RATE = Quantity(units=specs.BYTE_RATE, low=1e7, high=1e13)
-_FIGURES = {
+FIGURES = {
     "host_overhead_us": _OVERHEAD,
     "host_low_us": _OVERHEAD,
     "host_high_us": _OVERHEAD,
@@ -91,7 +91,7 @@ def _load(path: Path, changed_ns: int, size: int) -> HostProfile:
     reader = SpecReader(path, specs.read_spec(path, what=WHAT), what=WHAT)
     reader.schema_version(SCHEMA_VERSION)
     figures: dict[str, dict[str, float]] = {}
-    for name, quantity in _FIGURES.items():
+    for name, quantity in FIGURES.items():
         figures[name] = {}
         if reader.has(name):
             figures[name] = reader.numbers(name, dict.fromkeys(RUNTIMES, quantity))

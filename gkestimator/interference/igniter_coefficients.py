@@ -56,6 +56,11 @@ def read_coefficients(path: Path | str) -> IgniterCoefficients:
         fields = load_json(path, what=f"a {_WHAT}")
     else:
         fields = Fields(read_spec(path, what=_WHAT), where=str(path), what=f"a {_WHAT}")
+    return coefficients_from(fields, str(path))
+
+
+def coefficients_from(fields: Fields, source: str) -> IgniterCoefficients:
+    """Return the coefficients in ``fields``, which ``source`` holds. Raises DocumentError naming the field."""
     fields.whole("schema_version", low=1, high=1)
     catalogue = gpu_catalogue()  # a type of the user's own specification file keeps its name
     gpus: dict[str, FiguresOf] = {}
@@ -90,7 +95,7 @@ def read_coefficients(path: Path | str) -> IgniterCoefficients:
         )
         entry.finish()
     fields.finish()
-    return IgniterCoefficients(source=str(path), gpus=gpus, models=models)
+    return IgniterCoefficients(source=source, gpus=gpus, models=models)
 
 
 def _fit(entry: Fields) -> tuple[float, float, float, float, float] | None:

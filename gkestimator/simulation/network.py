@@ -49,7 +49,12 @@ def read_network(path: Path | str) -> Network:
     Raises SpecError or DocumentError naming the field.
     """
     path = Path(path)
-    fields = Fields(read_spec(path, what=_WHAT), where=str(path), what=f"a {_WHAT}")
+    return network_from(Fields(read_spec(path, what=_WHAT), where=str(path), what=f"a {_WHAT}"))
+
+
+def network_from(fields: Fields) -> Network:
+    """Return the network in ``fields``. Raises DocumentError naming the field."""
+    path = fields.where
     fields.whole("schema_version", low=1, high=1)
     source = fields.text("source")
     by_points = fields.has("points")

@@ -25,6 +25,7 @@ Class = TypeVar("Class", bound=type)
 # Parquet, pandas and other programs hold whole numbers in 64 bits.
 _INT64_MAX = 2**63 - 1
 _KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _TAKEN: Mapping[type, Any] = {str: str, int: int, float: (int, float), bool: bool}
 
 
@@ -115,6 +116,24 @@ class Column:
         if self.type is int and isinstance(value, float) and value.is_integer():
             return int(value)
         return value  # type: ignore[no-any-return]
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of one cell."""
+        described: dict[str, Any] = {"type": _JSON_TYPES[self.type]}
+        if self.minimum is not None:
+            described["minimum"] = self.minimum
+        if self.maximum is not None:
+            described["maximum"] = self.maximum
+        if self.choices:
+            described["enum"] = list(self.choices)
+        if self.nullable:
+            described["type"] = [described["type"], "null"]
+            if self.choices:
+                described["enum"].append(None)
+        words = self.doc
+        if self.unit:
+            words = f"{words} Unit: {self.unit}."
+        return {"description": words, **described}
 
     @property
     def identity(self) -> str:

@@ -111,7 +111,6 @@ def test_a_folder_without_models(engine: Asked, gkest: Callable[..., Outcome], t
     ("arguments", "expected"),
     [
         (["estimate"], "Missing argument"),
-        (["estimate", "m.onnx"], "--gpu"),
         (
             ["estimate", "m.onnx", "--gpu", "T4", "--batch-size", "0"],
             "found 0, expected whole numbers from 1",

@@ -45,6 +45,7 @@ LAYERS = (
     {"interference"},
     {"placement"},
     {"export", "simulation"},
+    {"schemas"},
     {"merging"},
     {"profiling"},
     {"cli"},

@@ -14,7 +14,7 @@ from gkestimator.simulation.arrivals.making import make_arrivals, sources_of
 from gkestimator.simulation.arrivals.processes import PROCESSES
 from gkestimator.simulation.arrivals.rates import Bursts
 from gkestimator.simulation.arrivals.replay import ASSIGNMENTS, SCALINGS, Replay
-from gkestimator.simulation.comparing.reading import MANY, choice_of, distinct, file_of, label_of
+from gkestimator.simulation.comparing.reading import MANY, distinct, file_of, label_of
 from gkestimator.simulation.traces.formats import FORMATS
 
 # Of a burst: times the mean rate, share of the time, mean length in seconds.
@@ -37,13 +37,9 @@ class ArrivalsEntry:
 def read_arrivals(fields: Fields, here: Path) -> tuple[ArrivalsEntry, ...]:
     """Return the field ``arrivals``: names of processes, or mappings. Raises DocumentError naming the field."""
     read = []
-    for number, entry in enumerate(fields.items("arrivals", ["poisson"], limit=MANY)):
-        where = f"{fields.where}: arrivals[{number}]"
-        if isinstance(entry, str):
-            entry = {"kind": entry}
-        part = Fields(entry, where=where, what="arrivals")
+    for part in fields.entries("arrivals", ["poisson"], short="kind", what="arrivals", limit=MANY):
         trace = file_of(part, "trace", here)
-        kind = choice_of(part, "kind", None, PROCESSES)
+        kind = part.choice("kind", None, PROCESSES)
         if (trace is None) == (kind is None):
             raise part.fail("kind", f"expected either a trace or a kind ({', '.join(PROCESSES)})")
         options = {}
@@ -61,16 +57,13 @@ def read_arrivals(fields: Fields, here: Path) -> tuple[ArrivalsEntry, ...]:
 
 
 def _replay(part: Fields) -> ValuesByName:
-    loop = part.take("loop", False)
-    if not isinstance(loop, bool):
-        raise part.fail("loop", f"found {loop!r}, expected true or false")
     return {
-        "form": choice_of(part, "format", None, tuple(f.name for f in FORMATS)),
+        "form": part.choice("format", None, tuple(f.name for f in FORMATS)),
         "start_s": part.number("start_s", 0.0),
         "duration_s": part.number("duration_s", None, above=True, null=True),
-        "loop": loop,
-        "assign": choice_of(part, "assign", "auto", ASSIGNMENTS),
-        "scaling": choice_of(part, "scaling", "copies", SCALINGS),
+        "loop": part.flag("loop", False),
+        "assign": part.choice("assign", "auto", ASSIGNMENTS),
+        "scaling": part.choice("scaling", "copies", SCALINGS),
     }
 
 

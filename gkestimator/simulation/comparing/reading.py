@@ -56,14 +56,6 @@ def label_of(fields: Fields, default: str) -> str:
     return str(label)
 
 
-def choice_of(fields: Fields, name: str, default: str | None, known: Sequence[str]) -> Any:
-    """Return one of ``known``, or ``default`` where the field is missing."""
-    word = fields.text(name, default, null=True)
-    if word is not None and word not in known:
-        raise fields.fail(name, f"found {word!r}, expected one of {', '.join(known)}")
-    return word
-
-
 def with_files(value: Any, files: Mapping[Path, Any]) -> Any:
     """Return ``value`` with what ``files`` has in place of every path in it; tuples, lists and mappings alike."""
     if isinstance(value, Path):

@@ -27,7 +27,6 @@ from gkestimator.simulation.arrays import AnyByName, Numbers, ValuesByName, Whol
 from gkestimator.simulation.comparing.arriving import ArrivalsEntry, read_arrivals
 from gkestimator.simulation.comparing.reading import (
     MANY,
-    choice_of,
     distinct,
     existing_file,
     file_of,
@@ -115,7 +114,11 @@ def read_spec(path: Path) -> ComparisonSpec:
     Raises DocumentError or UsageError naming the field: unknown, missing, empty, twice, a policy or file that
     is not there, more than MAX_CELLS cells.
     """
-    fields = load_yaml(path, what="a comparison")
+    return comparison_from(load_yaml(path, what="a comparison"), path)
+
+
+def comparison_from(fields: Fields, path: Path) -> ComparisonSpec:
+    """Return the comparison in ``fields``, the content of ``path``. Raises as :func:`read_spec` does."""
     fields.whole("schema_version", 1, low=1, high=1)
     here = path.parent
     gpu_specs = tuple(_files(fields, "gpu_specs", here, []))
@@ -146,7 +149,7 @@ def _digest(path: Path) -> str:
 
 
 def _files(fields: Fields, name: str, here: Path, default: Any = ...) -> list[Path]:
-    names = fields.items(name, default, limit=MANY)
+    names = fields.items(name, default, limit=MANY, of="string")
     if not names and default is ...:
         raise fields.fail(name, "found none, expected at least one file")
     if not all(isinstance(text, str) for text in names):
@@ -157,10 +160,9 @@ def _files(fields: Fields, name: str, here: Path, default: Any = ...) -> list[Pa
 def _each(fields: Fields, name: str, read: Callable[[Fields, int], T]) -> tuple[T, ...]:
     """Return what ``read`` makes of each entry of the list ``name``; a text alone names a policy or a file."""
     entries = []
-    for number, entry in enumerate(fields.items(name, limit=MANY)):
-        if isinstance(entry, str):
-            entry = {("name" if name == "policies" else "file"): entry}
-        part = Fields(entry, where=f"{fields.where}: {name}[{number}]", what=f"an entry of {name}")
+    short = "name" if name == "policies" else "file"
+    parts = fields.entries(name, short=short, what=f"an entry of {name}", limit=MANY)
+    for number, part in enumerate(parts):
         entries.append(read(part, number))
         part.finish()
     return distinct(fields, name, entries)
@@ -170,7 +172,7 @@ def _policy(fields: Fields, number: int, here: Path) -> PolicyEntry:
     name = fields.text("name", limit=60)
     if name not in policy_names():
         raise fields.fail("name", f"found {name!r}, expected one of {', '.join(policy_names())}")
-    creq = choice_of(fields, "creq", None, tuple(CREQ_COLUMNS))
+    creq = fields.choice("creq", None, tuple(CREQ_COLUMNS))
     entries = fields.take("options", {}, null=True) or {}
     if not isinstance(entries, Mapping) or not all(isinstance(key, str) for key in entries):
         raise fields.fail("options", "found something else, expected names and values")
@@ -211,7 +213,7 @@ def _workload(fields: Fields, number: int, here: Path) -> Named:
     if path is not None:
         return Named(label=label_of(fields, path.stem), value=read_workload(path))
     label = label_of(fields, f"workload-{number}")
-    return Named(label=label, value=workload_from(_rest(fields, "models", "applications")))
+    return Named(label=label, value=workload_from(fields.rest("models", "applications")))
 
 
 def _cluster(fields: Fields, number: int, here: Path, gpu_specs: Sequence[Path]) -> Named:
@@ -219,21 +221,12 @@ def _cluster(fields: Fields, number: int, here: Path, gpu_specs: Sequence[Path])
     if path is not None:
         return Named(label=label_of(fields, path.stem), value=read_cluster(path, gpu_specs=gpu_specs))
     label = label_of(fields, f"cluster-{number}")
-    return Named(label=label, value=cluster_from(_rest(fields, "gpus", "elastic"), gpu_catalogue(gpu_specs)))
-
-
-def _rest(fields: Fields, *names: str) -> Fields:
-    """Return the fields ``names``, written in place of a file. Raises DocumentError without any."""
-    inline = {name: fields.take(name, None, null=True) for name in names}
-    known = {name: value for name, value in inline.items() if value is not None}
-    if not known:
-        raise fields.fail(names[0], f"found neither file nor {' nor '.join(names)}")
-    return Fields(known, where=fields.where, what=fields.what)
+    return Named(label=label, value=cluster_from(fields.rest("gpus", "elastic"), gpu_catalogue(gpu_specs)))
 
 
 def _numbers(fields: Fields, name: str, *, high: float) -> Numbers:
     numbers = []
-    for value in fields.items(name, [1.0], limit=MANY):
+    for value in fields.items(name, [1.0], limit=MANY, of="number"):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= high:
             raise fields.fail(name, f"found {value!r}, expected numbers above 0 and at most {high:g}")
         numbers.append(float(value))
@@ -241,7 +234,7 @@ def _numbers(fields: Fields, name: str, *, high: float) -> Numbers:
 
 
 def _seeds(fields: Fields) -> Wholes:
-    seeds = fields.items("seeds", [0], limit=10_000)
+    seeds = fields.items("seeds", [0], limit=10_000, of="integer")
     for value in seeds:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
             raise fields.fail("seeds", f"found {value!r}, expected whole numbers from 0")
@@ -252,13 +245,13 @@ def _settings(fields: Fields, here: Path) -> ValuesByName:
     settings: ValuesByName = {
         "duration_s": fields.number("duration_s", 60.0, above=True, high=1e7),
         "warmup_s": fields.number("warmup_s", 0.0, high=1e7),
-        "objective": choice_of(fields, "objective", None, OBJECTIVES),
-        "service": choice_of(fields, "service", "deterministic", SERVICES),
-        "interference": choice_of(fields, "interference", "contention", tuple(MODELS)),
-        "routing": choice_of(fields, "routing", "round-robin", ROUTINGS),
-        "copy": choice_of(fields, "copy", "none", COPIES),
-        "drop": choice_of(fields, "drop", "none", DROPS),
-        "admission": choice_of(fields, "admission", "plan", ADMISSIONS),
+        "objective": fields.choice("objective", None, OBJECTIVES),
+        "service": fields.choice("service", "deterministic", SERVICES),
+        "interference": fields.choice("interference", "contention", tuple(MODELS)),
+        "routing": fields.choice("routing", "round-robin", ROUTINGS),
+        "copy": fields.choice("copy", "none", COPIES),
+        "drop": fields.choice("drop", "none", DROPS),
+        "admission": fields.choice("admission", "plan", ADMISSIONS),
         "max_wait_ms": fields.number("max_wait_ms", None, null=True),
         "coefficients": file_of(fields, "coefficients", here),
         "network": file_of(fields, "network", here),

@@ -1,0 +1,35 @@
+"""``gkest init``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gkestimator.cli.group import debug_option
+from gkestimator.cli.outputs import deliver
+from gkestimator.cli.parameters import PATH
+
+
+@click.command(name="init")
+@click.argument("kind", type=click.Choice(("workload", "cluster", "gpu", "comparison")))
+@click.option(
+    "--quick", metavar="MODEL:RATErps@SLOms,...", help="Workload of these models in place of the template."
+)
+@click.option("-o", "--output", type=PATH, help="File to write to, which must not exist yet.")
+@debug_option
+def command(kind: str, quick: str | None, output: Path | None) -> None:
+    """Write a commented file to begin with: a workload, a cluster, a GPU or a comparison.
+
+    The file is read as it is; every field is explained behind it. For example: gkest init workload --quick
+    "resnet50:900rps@100ms" -o workload.yaml
+    """
+    from gkestimator.core.errors import UsageError
+    from gkestimator.schemas.templating import quick_workload, template_text
+
+    if quick is not None and kind != "workload":
+        raise UsageError("--quick writes a workload alone: expected gkest init workload --quick ...")
+    if output is not None and output.exists():
+        raise UsageError(f"-o: {output} exists already, expected a new file")
+    text = template_text(kind) if quick is None else quick_workload(quick)
+    deliver(text.encode(), output)

@@ -1,0 +1,103 @@
+"""Resolve the GPUs of a request: which there are, what the runtime calculates in on each, and which are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import Names, frozen
+from gkestimator.estimation.request import EstimateRequest
+from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec
+from gkestimator.hardware.runtimes import checked_layout
+from gkestimator.hardware.runtimes.profiles import RuntimeProfile, resolve_dtype
+from gkestimator.operators.registry import LoweringOptions
+
+
+@frozen
+class Target:
+    """Hold one GPU with what the runtime calculates in on it.
+
+    ``of_group``: nobody named it, but a group that it belongs to (``all``): it may be left out.
+    """
+
+    gpu: GpuSpec
+    options: LoweringOptions
+    dtype: str
+    note: str | None
+    of_group: bool
+
+
+@frozen
+class Targets:
+    """Hold the GPUs that are estimated for, and the names of those of a group that are not."""
+
+    known: tuple[Target, ...]
+    left_out: Names = ()
+
+    def without(self, target: Target, reason: UsageError) -> Targets:
+        """Return these without ``target``. Raises ``reason`` where it was named itself or is the last one."""
+        known = tuple(other for other in self.known if other is not target)
+        if not target.of_group or not known:
+            raise reason
+        return Targets(known=known, left_out=(*self.left_out, target.gpu.name))
+
+    @property
+    def left_out_note(self) -> str | None:
+        """Return the one line that names the GPUs left out; None where there are none."""
+        if not self.left_out:
+            return None
+        names = ", ".join(self.left_out)
+        return f"left out, for a figure or a precision that this needs is lacking or unknown: {names}"
+
+
+def targets_of(request: EstimateRequest, catalogue: GpuCatalogue, profile: RuntimeProfile) -> Targets:
+    """Return the GPUs of ``request``; those of a group that lack what it needs are left out.
+
+    Raises UsageError where one that is named itself lacks it or is named twice, and where all of a group do.
+    """
+    known: list[Target] = []
+    left_out: list[str] = []
+    reason = None
+    for text, of_group in catalogue.expanded(request.gpus).items():
+        try:
+            gpu, note = catalogue.resolve(text)
+            if of_group and request.max_batch:
+                gpu.visible_bytes()
+            known.append(_target(request, profile, gpu, note, of_group))
+        except UsageError as e:
+            if not of_group:
+                raise
+            left_out.append(text)
+            reason = e
+    named = {target.gpu.name for target in known if not target.of_group}
+    distinct = [target for target in known if not (target.of_group and target.gpu.name in named)]
+    if not distinct:
+        raise reason or UsageError("no GPU is named")
+    _refuse_same_gpu_twice(distinct)
+    return Targets(known=tuple(distinct), left_out=tuple(left_out))
+
+
+def _target(
+    request: EstimateRequest, profile: RuntimeProfile, gpu: GpuSpec, note: str | None, of_group: bool
+) -> Target:
+    matmul, conv, half, word = resolve_dtype(profile, request.dtype, gpu)
+    options = LoweringOptions(
+        runtime=request.runtime,
+        dtype=request.dtype,
+        matmul_precision=matmul,
+        conv_precision=conv,
+        half=half,
+        attention=request.attention,
+        amp_norms=request.amp_norms,
+        unfold_batchnorm=request.unfold_batchnorm,
+        graph_level=request.graph_level,
+        layout=checked_layout(request.runtime, request.layout),
+    )
+    return Target(gpu=gpu, options=options, dtype=word, note=note, of_group=of_group)
+
+
+def _refuse_same_gpu_twice(targets: Sequence[Target]) -> None:
+    names = [target.gpu.name for target in targets]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"GPU {name} is named twice: each GPU type is estimated once")

@@ -1,0 +1,49 @@
+"""List GPU specifications for programs: one record each, in base units, unknown figures null."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+
+from gkestimator.core.dtypes import Precision
+from gkestimator.core.records import NamedValues
+from gkestimator.hardware.gpu_spec import FIGURES, GpuSheet
+
+LISTING_FORMATS = ("csv", "json")
+_RATES = ("peak_flops_per_s", "vector_flops_per_s")
+
+
+def listing(sheets: Sequence[GpuSheet], form: str) -> str:
+    """Return ``sheets`` as ``csv`` or ``json``, by name: every figure under its name, which ends in its unit.
+
+    Rates are columns of their own (``peak_flops_per_s_fp16``); null (an empty cell) where the hardware lacks the
+    precision or no source states the rate. ``can_be_estimated`` is false where a figure is unknown that every estimate
+    needs.
+    """
+    records = [_record(sheet) for sheet in sheets]
+    if form == "json":
+        return json.dumps(records, indent=1, allow_nan=False) + "\n"
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(records[0]) if records else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return stream.getvalue()
+
+
+def _record(sheet: GpuSheet) -> NamedValues:
+    record: NamedValues = {"gpu": sheet.name, "architecture": sheet.architecture}
+    for name in FIGURES:
+        value = sheet.values[name]
+        if name in _RATES:
+            for precision in Precision:
+                record[f"{name}_{precision.value}"] = value.get(precision.value)
+        elif name == "compute_capability":
+            record[name] = ".".join(map(str, value))
+        elif name in sheet.unknown:
+            record[name] = None
+        else:
+            record[name] = value
+    record["can_be_estimated"] = not sheet.missing()
+    return record
