@@ -94,6 +94,13 @@ def _percent(figure: FigureChange) -> str:
     percent = figure.change_pct
     if percent == 0:
         return "0"
+    return _signed(percent)
+
+
+def _signed(percent: float | None) -> str:
+    """Return a percentage with its sign, to a hundredth below one."""
+    if percent is not None and abs(percent) < 0.95:
+        return f"{percent:+.2f}"
     return signed_text(percent)
 
 
@@ -105,7 +112,7 @@ def _interval(figure: FigureChange) -> str:
         return UNKNOWN
     if low == high == 0:
         return "0"
-    return f"{low:+.1f} to {high:+.1f}"
+    return f"{_signed(low)} to {_signed(high)}"
 
 
 def _both(before: str, after: str) -> str:
