@@ -57,15 +57,6 @@ def _document(result: EstimateResult, form: str, *, kernels: bool) -> bytes:
     return render(result.rows, form)
 
 
-def _usual_gpus() -> Sequence[str]:
-    """Return the GPUs to estimate for where none is named, and say which these are."""
-    from gkestimator.hardware.gpus import DEFAULT_GPUS
-
-    named = ", ".join(DEFAULT_GPUS)
-    say([f"no GPU is named: estimating for {named}; --gpu names others (or all, ampere)"], "note")
-    return DEFAULT_GPUS
-
-
 def run_estimate(
     models: Sequence[Path],
     failures: Sequence[tuple[Path, GkestimatorError]],
@@ -76,7 +67,16 @@ def run_estimate(
     **options: Any,
 ) -> int:
     """Estimate ``models``, write the table, say on stderr what failed, and return the exit status."""
-    options["gpus"] = options["gpus"] or _usual_gpus()
+    if not options["gpus"]:
+        from gkestimator.hardware.gpus import DEFAULT_GPUS
+
+        options["gpus"] = DEFAULT_GPUS
+        say(
+            [
+                f"no GPU is named: estimating for {', '.join(DEFAULT_GPUS)}; --gpu names others (or all, ampere)"
+            ],
+            "note",
+        )
     form = form or ("table" if output is None else format_of(output))
     if form == "parquet" and output is None:
         raise UsageError("--format parquet needs a file to write to: expected -o FILE.parquet")
