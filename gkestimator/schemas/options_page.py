@@ -1,4 +1,4 @@
-"""Print the page docs/options.md (``python -m gkestimator.schemas.options_page``), derived from the records of options."""
+"""Print the page docs/options.md of all options (``python -m gkestimator.schemas.options_page``)."""
 
 from __future__ import annotations
 
