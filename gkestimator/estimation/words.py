@@ -15,6 +15,7 @@ from gkestimator.tables.requirement import Requirements
 
 # More sentences would bury the table above them.
 _MODELS_SPELLED_OUT = 4
+_GPUS_SPELLED_OUT = 12
 
 
 def closing_words(
@@ -73,8 +74,11 @@ def _fit(rows: Requirements, gpus: dict[str, GpuSpec], slo_ms: float | None, sea
     for name, size in largest.items():
         limit = f" up to batch {size}" if size else ""
         sizes.append(f"{name}{limit}")
+    where = ", ".join(sizes)
+    if len(sizes) > _GPUS_SPELLED_OUT:
+        where = f"{len(sizes)} of {len({r.gpu for r in rows})} GPUs (see the table)"
     asked = "" if searched else " (of those asked)"
-    text = f"{model}: {what} on {', '.join(sizes)}{asked}."
+    text = f"{model}: {what} on {where}{asked}."
     if len(largest) > 1:
         smallest = min(largest, key=lambda name: gpus[name].visible_bytes())
         text += f" Smallest: {smallest}."

@@ -12,6 +12,8 @@ from gkestimator.core.records import NamedValues
 from gkestimator.hardware.gpu_spec import FIGURES, GpuSheet
 
 LISTING_FORMATS = ("csv", "json")
+# The others name weights that are widened into these: no board has a rate of its own for them.
+_PRECISIONS = tuple(p for p in Precision if p not in (Precision.W8A16, Precision.W4A16))
 _RATES = ("peak_flops_per_s", "vector_flops_per_s")
 
 
@@ -37,7 +39,7 @@ def _record(sheet: GpuSheet) -> NamedValues:
     for name in FIGURES:
         value = sheet.values[name]
         if name in _RATES:
-            for precision in Precision:
+            for precision in _PRECISIONS:
                 record[f"{name}_{precision.value}"] = value.get(precision.value)
         elif name == "compute_capability":
             record[name] = ".".join(map(str, value))

@@ -35,7 +35,9 @@ def test_a_group_is_every_type_of_it() -> None:
         assert members and all(members.values())
         assert all(catalogue.sheet(n)[0].architecture.casefold().startswith(word) for n in members)
     assert list(catalogue.expanded(["all"])) == list(catalogue.names())
-    assert sum(len(catalogue.expanded([w])) for w in ARCHITECTURES if w != "maxwell") == len(catalogue.names())
+    assert sum(len(catalogue.expanded([w])) for w in ARCHITECTURES if w != "maxwell") == len(
+        catalogue.names()
+    )
     with pytest.raises(UsageError, match="no GPU of architecture maxwell is described"):
         catalogue.expanded(["maxwell"])
 
@@ -74,6 +76,7 @@ def test_boards_that_lack_a_figure_are_left_out_in_one_line(capsys: pytest.Captu
     (note,) = [line for line in err.splitlines() if line.startswith("left out")]
     names = note.partition(": ")[2].split(", ")
     assert "T4" in names and "V100-SXM2-16GB" in names
+    assert "GPUs (see the table)" in err
     assert sorted([*names, *gpus_of(out)]) == sorted(gpu_catalogue().names())
 
 
@@ -119,6 +122,7 @@ def test_the_list_of_gpus_for_programs(capsys: pytest.CaptureFixture[str]) -> No
     records = {record["gpu"]: record for record in json.loads(capsys.readouterr().out)}
     assert list(records) == list(gpu_catalogue().names())
     assert records["L4"]["dram_bytes_per_s"] == 300e9 and records["L4"]["compute_capability"] == "8.9"
+    assert not any("w8a16" in name for name in records["L4"])
     assert records["T4"]["peak_flops_per_s_bf16"] is None
     assert records["QUADRO-RTX-8000"]["memory_visible_bytes"] is None
     assert {r["gpu"] for r in records.values() if not r["can_be_estimated"]} == set(records) - set(

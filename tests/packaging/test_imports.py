@@ -45,8 +45,8 @@ LAYERS = (
     {"interference"},
     {"placement"},
     {"export", "simulation"},
-    {"schemas"},
     {"merging"},
+    {"schemas"},
     {"profiling"},
     {"cli"},
 )
