@@ -11,21 +11,12 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import deliver, say
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
-from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.request import ChooseOptions, EstimateRequest
 
 
 @click.command(name="choose")
 @click.argument("model", type=PATH, metavar="MODEL.onnx")
-@click.option(
-    "--slo-ms", required=True, type=click.FloatRange(0, 1e9, min_open=True), help="Latency objective, ms."
-)
-@click.option(
-    "--rate",
-    "rate_rps",
-    required=True,
-    type=click.FloatRange(0, 1e9, min_open=True),
-    help="Requests a second.",
-)
+@options_from(ChooseOptions)
 @options_from(EstimateRequest, but=("slo_ms", "max_batch", "sm_shares"))
 @click.option("--all", "everything", is_flag=True, help="List GPUs that cannot hold the load too.")
 @form_option("table", "csv", "json")
@@ -33,8 +24,8 @@ from gkestimator.estimation.request import EstimateRequest
 @debug_option
 def command(
     model: Path,
-    slo_ms: float,
-    rate_rps: float,
+    slo_ms: float | None,
+    rate_rps: float | None,
     everything: bool,
     form: str | None,
     output: Path | None,
@@ -53,6 +44,8 @@ def command(
     from gkestimator.placement.choosing import BATCH_SIZES, choose
     from gkestimator.placement.choosing_report import CHOICE_SUFFIXES, choice_words, render_choices
 
+    if slo_ms is None or rate_rps is None:
+        raise UsageError("the load is not said: expected --slo-ms and --rate")
     refuse_overwriting({"-o": output}, [model, *options["gpu_specs"]])
     form = form or ("table" if output is None else by_suffix("-o", output, CHOICE_SUFFIXES))
     catalogue = gpu_catalogue(options["gpu_specs"])

@@ -163,6 +163,18 @@ class EstimateRequest(EstimateOptions):
 
 
 @dataclass(kw_only=True)
+class ChooseOptions:
+    """Hold the load that a GPU is chosen for. Raises UsageError."""
+
+    slo_ms: Value[float | None] = Option(
+        None, Number(low=0, high=1e9, above=True), "Latency objective of a request.", unit="ms"
+    )
+    rate_rps: Value[float | None] = Option(
+        None, Number(low=0, high=1e9, above=True), "Requests a second.", flag="--rate", unit="requests/s"
+    )
+
+
+@dataclass(kw_only=True)
 class ChangeLimits:
     """Hold by how much figures may grow between two models or tables; None: by as much as they like. Raises
     UsageError."""

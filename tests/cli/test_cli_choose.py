@@ -27,6 +27,16 @@ def test_all_gpus_are_asked_and_the_answer_is_said(
     assert costs == sorted(costs)
 
 
+@pytest.mark.parametrize(
+    "load", [["--slo-ms", "nan", "--rate", "1"], ["--slo-ms", "5"], ["--slo-ms", "5", "--rate", "0"]]
+)
+def test_a_load_that_is_none_is_refused_in_one_line(
+    load: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["choose", "m.onnx", *load]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_an_objective_that_nothing_meets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(write_resnet50(tmp_path))
     assert run(["choose", model, "--gpu", "T4", "--slo-ms", "0.01", "--rate", "200"]) == 1

@@ -82,7 +82,7 @@ def option(call: list[str], name: str) -> str:
 def refuse_unknown_options(call: list[str]) -> None:
     """The real command has every option of ``call``."""
     name = call[1] if call[0] == "profile" else ""
-    module = f"profile_{name}" if name else call[0]
+    module = f"profiling.{name}" if name else call[0]
     command: click.Command = importlib.import_module(f"gkestimator.cli.{module}").command
     known = {flag for p in command.params for flag in (*p.opts, *p.secondary_opts)}
     assert {word for word in call if word.startswith("-")} <= known, call
