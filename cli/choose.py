@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,10 @@ from gkestimator.cli.outputs import deliver, say
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
 from gkestimator.estimation.request import ChooseOptions, EstimateRequest
+
+if TYPE_CHECKING:
+    from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec
+    from gkestimator.tables import Requirement
 
 
 @click.command(name="choose")
@@ -39,7 +43,6 @@ def command(
     """
     from gkestimator.core.errors import UsageError
     from gkestimator.core.outputs import by_suffix, refuse_overwriting
-    from gkestimator.estimation import estimate_rows
     from gkestimator.hardware.gpus import ALL_GPUS, gpu_catalogue
     from gkestimator.placement.choosing import BATCH_SIZES, choose
     from gkestimator.placement.choosing_report import CHOICE_SUFFIXES, choice_words, render_choices
@@ -52,8 +55,24 @@ def command(
     asked = catalogue.expanded(options.pop("gpus") or (ALL_GPUS,))
     names = tuple(dict.fromkeys(catalogue.canonical(name) for name in asked))
     options["batch_sizes"] = options["batch_sizes"] or BATCH_SIZES
-    rows: list[Any] = []
-    specs: list[Any] = []
+    rows, specs, reasons = _estimated(model, names, catalogue, options)
+    choices = choose(rows, specs, rate_rps=rate_rps, slo_ms=slo_ms, reasons=reasons)
+    holding = [choice for choice in choices if choice.gpus is not None]
+    shown = choices if everything or form != "table" or not holding else holding
+    deliver(render_choices(shown, form), output)
+    say(choice_words(choices, rate_rps=rate_rps, slo_ms=slo_ms))
+    return 0 if holding else 1
+
+
+def _estimated(
+    model: Path, names: tuple[str, ...], catalogue: GpuCatalogue, options: dict[str, Any]
+) -> tuple[list[Requirement], list[GpuSpec], dict[str, str]]:
+    """Return the rows of every GPU that can be estimated, their figures, and why the others cannot."""
+    from gkestimator.core.errors import UsageError
+    from gkestimator.estimation import estimate_rows
+
+    rows: list[Requirement] = []
+    specs: list[GpuSpec] = []
     reasons: dict[str, str] = {}
     with Progress() as progress:
         for done, name in enumerate(names):
@@ -67,9 +86,4 @@ def command(
             for _, error in result.failures:
                 raise error
             rows += result.rows
-    choices = choose(rows, specs, rate_rps=rate_rps, slo_ms=slo_ms, reasons=reasons)
-    holding = [choice for choice in choices if choice.gpus is not None]
-    shown = choices if everything or form != "table" or not holding else holding
-    deliver(render_choices(shown, form), output)
-    say(choice_words(choices, rate_rps=rate_rps, slo_ms=slo_ms))
-    return 0 if holding else 1
+    return rows, specs, reasons
