@@ -46,3 +46,9 @@ def with_zero_weights(source: Path, target: Path) -> Path:
                 tensor.external_data.add(key=key, value=value)
     target.write_bytes(model.SerializeToString())
     return target
+
+
+def exported_models() -> list[Path]:
+    """Return the graphs of whole models by several exporters; timm's 88 vision models beside them are for accuracy alone."""
+    folders = [shared_dir() / "models" / name for name in ("ethz", "llm", "timm")]
+    return sorted(path for folder in folders for path in folder.glob("*.onnx"))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from _shared import shared_dir
+from _shared import exported_models
 from onnx import TensorProto, helper
 
 import gkestimator
@@ -93,7 +93,7 @@ def main() -> int:
     parser.add_argument("--report", type=Path)
     asked = parser.parse_args()
     rows, left = [], []
-    for path in sorted((shared_dir() / "models").glob("*/*.onnx")):
+    for path in exported_models():
         name = f"{path.parent.name}/{path.stem}"
         if asked.only and path.stem not in asked.only:
             continue

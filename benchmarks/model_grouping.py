@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from _shared import shared_dir
+from _shared import exported_models
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "merging" / "grouping"))
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     tightness(given.pairs, given.seed)
-    files = sorted((shared_dir() / "models").glob("*/*.onnx"))
+    files = exported_models()
     graphs = [read_model(p, name=f"{p.parent.name}/{p.stem}").bind() for p in files]
     nearest(graphs, given.nearest)
     groups(graphs)
