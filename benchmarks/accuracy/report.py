@@ -26,6 +26,8 @@ median. The last column says how often the measurement lay inside the row's 90 %
 
 The **roofline** is what a data sheet gives: arithmetic over the peak rate or bytes over the bandwidth, whichever is longer. **New shapes**
 are sizes left out of training on every GPU; a **new GPU** was left out with all its boards. Whole models never enter training.
+On the RTX 3090 some constants of half-precision convolutions and norms were fitted to other models of the same table (their names
+are in [its page](accuracy/timm3090.md)); those counted here were not looked at.
 """
 _SHAPES = """## Kernels: shapes held out, GPUs seen
 
@@ -43,7 +45,8 @@ a GPU they have not seen, and are left out. Mean of each GPU's mean error over G
 _WHOLE = """Groups: constants were fitted on `development` models only; the bars count on `report`. V100: P. Elvinger, master thesis 505,
 ETH Zurich 2024, table A.1 (torch 2.4 eager, fp32; latency includes the copy of inputs; rows damaged in print and t5,
 which has no graph, left out); memory is torch's max_memory_reserved with the batches of a model in one process, smallest
-first. RTX 3090: timm's AMP table at its batch; no RTX 3090 and no AMP is in the training data."""
+first. RTX 3090: timm's AMP table at its batch; no kernel of an RTX 3090 and no AMP is in the training data, but constants of
+half-precision convolutions were fitted to whole models of the development groups."""
 _INTERVALS = """Share of measurements inside the 90 % interval and its median width, (high - low) / estimate, over the median error. Kernels:
 GPU time, rows whose launch does not hide it. GPU `left out`: the chip was not trained on (RTX 3090 never is). For comparison: the
 exact 90 % interval of a normal law is 4.9 times as wide as its median error, of a uniform law 3.6, of a Laplace law 6.6."""

@@ -69,7 +69,7 @@ def bars(found: Sequence[Line]) -> list[str]:
 
 _WHOLE_WORDS = {
     "ethz": ("whole models, FP32, PyTorch", "V100 (kernels trained on)"),
-    "timm": ("whole models, AMP, PyTorch", "RTX 3090 (never trained on)"),
+    "timm": ("whole models, AMP, PyTorch", "RTX 3090 (none of its kernels trained on)"),
 }
 
 
@@ -151,7 +151,7 @@ def summary(space: Workspace) -> list[str]:
     whole = [c for c in whole_cases(space, "whole") if c.group == "report"]
     for table, words in (
         ("ethz", "whole models, V100, FP32, torch"),
-        ("timm", "whole models, RTX 3090 (not trained on), AMP, torch"),
+        ("timm", "whole models, RTX 3090 (none of its kernels trained on), AMP, torch"),
     ):
         mine = [c for c in whole if c.table == table]
         if mine:
