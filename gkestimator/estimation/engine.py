@@ -304,6 +304,7 @@ class Engine:
                         host_range_us=self.host_range_us,
                         streams=self.streams,
                         tau_ms=self.request.tau_ms,
+                        part=share < 100,
                     )
                     yield Estimated(
                         lowering=lowering,

@@ -69,8 +69,10 @@ def measure(
     host_range_us: tuple[float, float],
     streams: int,
     tau_ms: float,
+    part: bool = False,
 ) -> Measures:
-    """Return the measures of ``program``; every array is per distinct kernel, in the table's order.
+    """Return the measures of ``program``; every array is per distinct kernel, in the table's order. ``part``: the
+    predictions are of a part of a GPU.
 
     The interval of the whole is the timeline replayed with every kernel at its low and at its high end, both
     drawn in or out so that together they reach as far as the errors of the sum do
@@ -82,7 +84,7 @@ def measure(
     timeline = schedule(program, duration, host_overhead_us=host_overhead_us, streams=streams)
     spans = duration * program.repeat
     fastest, slowest = host_range_us
-    down, up = reaches(program, predictions, duration)
+    down, up = reaches(program, predictions, duration, part=part)
     shortest = duration * np.exp(-down)
     if predictions.least_us is not None:
         # A measurement is not argued with: where it is faster than that, it stands.
@@ -149,7 +151,9 @@ def measure(
     )
 
 
-def reaches(program: LaunchProgram, predictions: KernelPredictions, duration: Array) -> tuple[Array, Array]:
+def reaches(
+    program: LaunchProgram, predictions: KernelPredictions, duration: Array, *, part: bool = False
+) -> tuple[Array, Array]:
     """Return how far every launch's log(time) goes down and up for the ends of the model's interval."""
     row = program.kernel
     spans = duration * program.repeat
@@ -158,7 +162,9 @@ def reaches(program: LaunchProgram, predictions: KernelPredictions, duration: Ar
     in_range = predictions.in_range[row]
     detail = predictions.detail
     if detail is None:
-        up = widen(spans, row, half_width, in_range, predictions.trained[row]) * half_width
+        # No part of a GPU was measured: what is wrong with a slowdown is wrong for all kernels.
+        learned = None if part else predictions.trained[row]
+        up = widen(spans, row, half_width, in_range, learned) * half_width
         return up, up
     # Measured alone: what a model adds to one kernel it adds to all of them. The machine is the one that was measured.
     alone = in_range & ~detail.may_be_slower[row]

@@ -18,7 +18,7 @@ from gkestimator.documents import Application, Cluster, ModelLoad, Workload, rea
 from gkestimator.documents.checking import Fields, load_yaml
 from gkestimator.documents.cluster import cluster_from
 from gkestimator.documents.workload import workload_from
-from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.interference.registry import MODELS
 from gkestimator.placement.building import OBJECTIVES
 from gkestimator.placement.registry import POLICIES, make_policy, policy_names
@@ -274,11 +274,19 @@ def scaled(workload: Workload, *, rate: float, slo: float) -> Workload:
     )
 
 
+def _spec_document(spec: GpuSpec) -> ValuesByName:
+    """Return the figures of a GPU; one of which every figure is known keeps the cells that version 0.1 computed."""
+    document = dataclasses.asdict(spec)
+    if not spec.unknown:
+        del document["unknown"]
+    return document
+
+
 def cluster_document(cluster: Cluster) -> ValuesByName:
     """Return what of ``cluster`` decides a result."""
-    gpus = [{"spec": dataclasses.asdict(g.spec), "count": g.count} for g in cluster.gpus]
+    gpus = [{"spec": _spec_document(g.spec), "count": g.count} for g in cluster.gpus]
     elastic = []
     for rented in cluster.elastic:
-        spec = dataclasses.asdict(rented.spec)
+        spec = _spec_document(rented.spec)
         elastic.append({"spec": spec, "price_per_hour": rented.price_per_hour, "limit": rented.limit})
     return {"gpus": gpus, "elastic": elastic}
