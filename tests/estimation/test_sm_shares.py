@@ -97,6 +97,7 @@ def test_where_the_host_binds_throughout_a_share_costs_nothing(models: list[Path
         assert quarter.latency_ms == pytest.approx(whole.latency_ms, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_model_that_waits_for_its_host_does_not_feel_its_share(
     golden: dict[tuple[str, str, int], Curve],
 ) -> None:

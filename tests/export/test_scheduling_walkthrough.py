@@ -170,6 +170,7 @@ def test_hami_holds_every_replica(walked: Path) -> None:
     assert found == replicas(walked)
 
 
+@pytest.mark.slow
 def test_ray_serve_holds_every_replica(walked: Path) -> None:
     pytest.importorskip("ray.serve", reason="needs ray[serve] (extra ray)")
     from test_ray_serve import check

@@ -93,6 +93,7 @@ def test_another_runtime_has_no_measured_lowering_and_is_out_of_range(
     assert own.in_range[0] and not other.in_range[0]
 
 
+@pytest.mark.slow
 def test_other_gpus_and_families_without_rows_answer_as_the_base(
     trained_l4: tuple[Path, MeasuredReport],
 ) -> None:
@@ -274,6 +275,7 @@ def test_too_few_counters_leave_the_rule(tmp_path: Path) -> None:
     assert report.gpus[0].exact == 16
 
 
+@pytest.mark.slow
 def test_the_bundle_is_self_contained_and_its_card_complete(
     trained_l4: tuple[Path, MeasuredReport], tmp_path: Path
 ) -> None:

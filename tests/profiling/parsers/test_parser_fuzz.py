@@ -102,6 +102,7 @@ def test_exports_with_bytes_changed(tmp_path: Path) -> None:
     assert {True, False} <= set(outcomes)
 
 
+@pytest.mark.slow
 def test_genuine_exports_with_bytes_changed(tmp_path: Path) -> None:
     tools = nsight_tools("nsys")
     if not tools:

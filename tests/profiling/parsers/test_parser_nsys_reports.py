@@ -74,6 +74,7 @@ def label(found: EntryRange) -> str:
     return f"gkestimator:{found.entry_id}#{found.repeats}"
 
 
+@pytest.mark.slow
 def test_ranges_of_all_processes_and_threads_are_found(recorded: tuple[Path, Path]) -> None:
     capture = parse_nsys(recorded[1])
     ids = [r.entry_id for r in capture.ranges]
