@@ -14,6 +14,7 @@ from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
 from gkestimator.core.errors import GkestimatorError, UsageError, one_line
 from gkestimator.core.outputs import refuse_overwriting
+from gkestimator.estimation.api import ANSWER_FORMS
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.tables import FORMATS, format_of, render
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from gkestimator.estimation.api import EstimateResult
 
 # Documents of kernels and timelines, for other programs' eyes.
-TRACE_FORMATS = ("perfetto", "model-explorer")
+TRACE_FORMATS = tuple(form for form in ANSWER_FORMS if form != "html")
 F = TypeVar("F", bound=Callable[..., Any])
 
 

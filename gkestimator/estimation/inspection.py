@@ -144,7 +144,8 @@ def _parameters(model: Model) -> tuple[int, int]:
     count = 0
     nbytes = 0
     for dtype, shape, *_ in model.weights:
-        if dtype.value in ("int32", "int64", "bool", "string", "uint32", "uint64"):
+        narrow = dtype.is_integer and dtype.bits <= 16
+        if not (dtype.is_floating or narrow):
             continue
         elements = math.prod(shape)
         count += elements

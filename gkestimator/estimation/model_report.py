@@ -75,15 +75,10 @@ class ModelsPage:
 def _shown_row(row: Requirement, answer: Estimated, number: str) -> NamedValues:
     """Return the row's columns, with what cards and the roofline need of the GPU."""
     gpu = answer.target.gpu
-    price = gpu.price_per_hour_usd
-    cost = None
-    if price is not None and row.throughput_rps:
-        cost = price / 3600 / row.throughput_rps * 1e6
     return {
         **REQUIREMENTS.record(row),
         "id": number,
-        "host_ms": answer.measures.host_ms,
-        "usd_per_million": cost,
+        "usd_per_million": gpu.usd_per_million(row.throughput_rps),
         "dram_bytes_per_s": gpu.dram_bytes_per_s,
         "roofs": _roofs(gpu, answer),
     }

@@ -228,7 +228,6 @@ def _kernel_row(engine: Engine, e: Estimated, i: int, row: int) -> KernelRow:
     timeline = e.measures.timeline
     step = program.steps[program.step[i]]
     kernel = engine.pool.kernels[int(lowering.rows[row])]
-    host_us = engine.host_overhead_us * step.host_calls / len(step.kernels)
     source = f"trained:{e.estimator}" if p.trained[row] else "analytical"
     if p.detail is not None:
         source = str(p.detail.source[row])
@@ -261,7 +260,7 @@ def _kernel_row(engine: Engine, e: Estimated, i: int, row: int) -> KernelRow:
         start_us=float(timeline.start_us[i]),
         stream=int(timeline.stream[i]),
         share_pct=share,
-        bound_by=_bound_by(p, row, host_us),
+        bound_by=bound_by(engine, e, i),
         flops=kernel.flops,
         dram_bytes=kernel.read_bytes + kernel.write_bytes,
         source=source,

@@ -89,12 +89,9 @@ def _cheapest(rows: Requirements, gpus: dict[str, GpuSpec]) -> str:
     """Return the GPU and batch of the least price per sample; nothing where no price is known."""
     best: tuple[float, Requirement] | None = None
     for r in rows:
-        price = gpus[r.gpu].price_per_hour_usd
-        if price is None or not r.throughput_rps:
-            continue
-        per_million = price / 3600 / r.throughput_rps * 1e6
-        if best is None or per_million < best[0]:
-            best = (per_million, r)
+        cost = gpus[r.gpu].usd_per_million(r.throughput_rps)
+        if cost is not None and (best is None or cost < best[0]):
+            best = (cost, r)
     if best is None:
         return ""
     per_million, row = best

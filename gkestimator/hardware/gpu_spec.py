@@ -95,6 +95,13 @@ class GpuSpec:
         converted to fp32 first."""
         return self.vector_flops_per_s.get(str(precision), self.vector_flops_per_s["fp32"])
 
+    def usd_per_million(self, throughput_rps: float | None) -> float | None:
+        """Return what a million samples cost at ``throughput_rps`` samples a second (USD); None where either the price
+        or the throughput is unknown."""
+        if self.price_per_hour_usd is None or not throughput_rps:
+            return None
+        return self.price_per_hour_usd / 3600 / throughput_rps * 1e6
+
     def visible_bytes(self) -> int:
         """Return the memory that a program sees. Raises UsageError where it is unknown."""
         if self.memory_visible_bytes is None:

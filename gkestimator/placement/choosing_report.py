@@ -64,7 +64,7 @@ def choice_words(choices: Choices, *, rate_rps: float, slo_ms: float) -> list[st
     likely = min(holding, key=lambda choice: (choice.cost_per_hour is None, choice.cost_per_hour or 0.0))
     sure = [choice for choice in holding if choice.careful_cost_per_hour is not None]
     if sure:
-        best = min(sure, key=lambda choice: choice.careful_cost_per_hour or 0.0)
+        best = sure[0]  # choices are sorted by this cost
         lines.append(
             f"Cheapest that holds {load} even where every estimate is as slow as its interval says: "
             f"{best.careful_gpus} x {best.gpu}, {number_text(best.careful_cost_per_hour)} USD an hour."

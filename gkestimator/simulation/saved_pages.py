@@ -6,8 +6,7 @@ view of its name in ``gkestimator/reporting/page/report.js``.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -33,8 +32,9 @@ def saved_page(path: Path) -> bytes:
     """Return the page of the document at ``path``. Raises DocumentError or TableError, naming file and field."""
     if path.suffix.lower() in (".csv", ".parquet"):
         return html_page(_table(path))
+    keys = _keys(path)
     for marks, view in _VIEWS:
-        if marks <= _keys(path):
+        if marks <= keys:
             return html_page(view(path))
     raise DocumentError(f"{path}: found none of the documents that have a page; {_EXPECTED}")
 
@@ -60,21 +60,25 @@ def _table(path: Path) -> NamedValues:
     models = list(dict.fromkeys(row.model for row in rows))
     gpus = list(dict.fromkeys(row.gpu for row in rows))
     title = f"{_counted(len(models), 'model')} on {_counted(len(gpus), 'GPU')}"
-    shown = [_row(row, number) for number, row in enumerate(rows)]
+    costs = _costs(rows, gpus)
+    shown = []
+    for number, (row, cost) in enumerate(zip(rows, costs, strict=True)):
+        shown.append({**REQUIREMENTS.record(row), "id": str(number), "usd_per_million": cost})
     subtitle = f"Requirement table {path.name}"
     closing = "A table holds no kernels: gkest estimate --report shows where the time goes."
     return _page("models", title, subtitle, closing, rows=shown, details={}, kernels={})
 
 
-def _row(row: Requirement, number: int) -> NamedValues:
-    """Return a row's columns, with what it costs where the GPU's price is known."""
-    cost = None
+def _costs(rows: Sequence[Requirement], gpus: Sequence[str]) -> list[float | None]:
+    """Return what a million samples of each row cost; None where the GPU, its price or the throughput is unknown."""
     catalogue = gpu_catalogue()
-    if row.gpu in catalogue.names():
-        price = catalogue.spec(row.gpu).price_per_hour_usd
-        if price is not None and row.throughput_rps:
-            cost = price / 3600 / row.throughput_rps * 1e6
-    return {**REQUIREMENTS.record(row), "id": str(number), "usd_per_million": cost}
+    known = set(catalogue.complete_names())
+    specs = {gpu: catalogue.spec(gpu) for gpu in gpus if gpu in known}
+    costs: list[float | None] = []
+    for row in rows:
+        spec = specs.get(row.gpu)
+        costs.append(None if spec is None else spec.usd_per_million(row.throughput_rps))
+    return costs
 
 
 def _plan(path: Path) -> NamedValues:
@@ -97,9 +101,9 @@ def _simulation(path: Path) -> NamedValues:
 
 
 def _comparison(path: Path) -> NamedValues:
-    document = json.loads(path.read_text(encoding="utf-8"))
+    fields = load_json(path, what="a comparison's results", limit=MAX_SIMULATION_BYTES)
     try:
-        rows = [asdict(row) for row in rows_from(document)]
+        rows = [asdict(row) for row in rows_from({"rows": fields.take("rows")})]
     except TypeError as e:
         raise DocumentError(f"{path}: rows are not those of a comparison ({e})") from e
     policies = list(dict.fromkeys(row["policy"] for row in rows))

@@ -61,7 +61,7 @@ function draw(drawn) {
     ...Object.fromEntries(Object.entries(option).filter(([k]) => !["legend", "tooltip", "grid"].includes(k))),
   });
 }
-function clear(node, under) {
+function clear(node) {
   for (let i = charts.length - 1; i >= 0; i--) {
     if (node.contains(charts[i].box)) { charts[i].instance.dispose(); charts.splice(i, 1); }
   }
@@ -141,8 +141,8 @@ views.models = function () {
     const name = `${row.model} on ${row.gpu}${row.batch_size === null ? "" : `, batch ${row.batch_size}`}`;
     if (row.warnings) parent.append(make("p", { class: "warn", textContent: "Know before use: " + row.warnings }));
     const detail = doc.details[row.id];
+    const launches = detail && unpack(detail, doc.kernels[detail.kernels]);
     if (detail) {
-      const launches = unpack(detail, doc.kernels[detail.kernels]);
       whereTimeGoes(parent, row, launches, name);
       timeline(parent, launches, detail, name);
       roofline(parent, row, launches, name);
@@ -150,7 +150,7 @@ views.models = function () {
     batches(parent, row);
     if (detail) {
       memory(parent, row, detail, name);
-      modules(parent, unpack(detail, doc.kernels[detail.kernels]), detail);
+      modules(parent, launches);
     }
     everything(parent);
   }
@@ -282,7 +282,7 @@ views.models = function () {
     table(part, [["tensor", p => make("code", { textContent: p[0] }), false], ["bytes", p => bytes(p[1]), true]], detail.peak.alive);
   }
 
-  function modules(parent, launches, detail) {
+  function modules(parent, launches) {
     const part = section(parent, "Layers", "The graph by the names that its exporter gave: time on the GPU, weights read, data written. Open a layer to see what is inside.");
     const root = { name: "", us: 0, weights: 0, written: 0, children: new Map() };
     const add = (node, l) => { node.us += l.us * l.repeat; node.weights += l.weights; node.written += l.written; };
