@@ -72,9 +72,7 @@ class Inspection:
         return bool(self.on_host) and self.flops == 0
 
 
-def inspect_model(
-    path: Path, *, batch_size: int | None = None, dims: Mapping[str, int] | None = None
-) -> Inspection:
+def inspect_model(path: Path, *, dims: Mapping[str, int] | None = None) -> Inspection:
     """Return what is in the file at ``path``; ``dims`` numbers dimensions, so that the work can be counted.
 
     Raises ModelError, LimitError or UsageError, in one line that names the file.
@@ -82,13 +80,13 @@ def inspect_model(
     model = read_model(path)
     numbers = dict(dims or {})
     flops: int | None = None
-    size: int | None = batch_size
+    size: int | None = None
     on_host: Names = ()
     unknown: Names = ()
     open_dims = [name for name in model.dims if name != model.batch_dim and name not in numbers]
     if not open_dims:
         try:
-            bound = model.bind(batch_size=batch_size, dims=numbers)
+            bound = model.bind(dims=numbers)
             graph = lower(bound, _OPTIONS, allow_unknown=True)
             size = bound.batch_size
             unknown = graph.unknown_operators
@@ -96,7 +94,7 @@ def inspect_model(
             if not unknown:
                 flops = sum(kernel.flops * step.repeat for step in graph.steps for kernel in step.kernels)
         except UnboundDimensionError:
-            flops = None
+            flops = None  # the length of a sequence is open too
         except UnsupportedOperatorError as e:
             unknown = tuple(e.operators)
     counts = Counter(_title(node) for node in model.nodes)
