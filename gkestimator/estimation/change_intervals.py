@@ -39,11 +39,14 @@ from gkestimator.kernel_models.prediction import KernelPredictions
 
 @frozen
 class LaunchedKernels:
-    """Hold a model's launches with their predictions; ``rows[i]`` says which kernel of the pool prediction i is of."""
+    """Hold a model's launches with their predictions; ``rows[i]`` says which kernel of the pool prediction i is of.
+    ``part``: on a part of a GPU.
+    """
 
     program: LaunchProgram
     predictions: KernelPredictions
     rows: Array
+    part: bool = False
 
 
 @frozen
@@ -122,7 +125,9 @@ def _columns(model: LaunchedKernels) -> dict[str, Array]:
         in_range = in_range & ~known.detail.may_be_slower
     common = np.zeros((2, len(duration)))
     row = model.program.kernel
-    for values, reach in zip(common, reaches(model.program, known, duration[row]), strict=True):
+    for values, reach in zip(
+        common, reaches(model.program, known, duration[row], part=model.part), strict=True
+    ):
         values[row] = reach
     least = np.zeros(len(duration)) if known.least_us is None else known.least_us
     return {
@@ -131,7 +136,8 @@ def _columns(model: LaunchedKernels) -> dict[str, Array]:
         "up": up,
         "least_us": np.minimum(least, duration),
         "in_range": in_range,
-        "learned": known.trained,
+        # No part of a GPU was measured, so nothing was learned of one.
+        "learned": known.trained & (not model.part),
         "common_down": common[0],
         "common_up": common[1],
     }

@@ -213,7 +213,12 @@ def _row(engine: Engine, answer: Estimated) -> Requirement:
 
 def _launched(answer: Estimated) -> LaunchedKernels:
     lowering = answer.lowering
-    return LaunchedKernels(program=lowering.program, predictions=answer.predictions, rows=lowering.rows)
+    return LaunchedKernels(
+        program=lowering.program,
+        predictions=answer.predictions,
+        rows=lowering.rows,
+        part=answer.sm_share_pct < 100,
+    )
 
 
 def _kernel_changes(engine: Engine, both: BothKernels) -> Iterator[KernelChange]:

@@ -30,8 +30,9 @@ laboratories measured on one chip."""
 HOST_FACTOR = 1.2
 """How far, up and down, a model's mean time per framework call lies from a host's figure: calls differ.
 
-These are fitted by ``python benchmarks/model_intervals.py`` on the development group of the published whole
-models: the narrowest intervals that hold nine rows in ten, the structure term at least 0.05."""
+``COMMON_SHARE``, ``STRUCTURE`` and this were fitted by ``python benchmarks/model_intervals.py`` on the development
+group of the published whole models, before ``MACHINE`` was a term of its own: the narrowest intervals that hold nine
+rows in ten, the structure term at least 0.05."""
 
 
 def host_range_us(given_us: float | None, known_us: tuple[float, float]) -> tuple[float, float]:
