@@ -147,3 +147,18 @@ def test_kernels_that_were_measured_bring_no_machine_and_their_own_low_end() -> 
     low, high = change_interval_us(*models, NO_HOST)
     assert high == pytest.approx(100 * math.exp(math.hypot(UP, STRUCTURE)))
     assert low == pytest.approx(100 * math.exp(-math.hypot(-math.log(0.8), STRUCTURE)))
+
+
+def test_kernels_of_a_part_of_a_gpu_err_together() -> None:
+    """Two kernels are added on a part: nothing of it was measured, so both err by their whole half-width at once."""
+    pool = Pool(us=(1_000.0, 100.0, 100.0))
+    models = [pool.model(0), pool.model(0, 1, 2)]
+    outside = [
+        replace(m, predictions=replace(m.predictions, in_range=np.zeros(len(m.rows), dtype=bool)))
+        for m in models
+    ]
+    whole = change_interval_us(*outside, NO_HOST)
+    part = change_interval_us(*(replace(m, part=True) for m in outside), NO_HOST)
+    assert part[0] < whole[0] and part[1] > whole[1]
+    half_width = math.hypot(UP, STRUCTURE)
+    assert part == pytest.approx((200 * math.exp(-half_width), 200 * math.exp(half_width)))
