@@ -151,7 +151,7 @@ def _difference_lines(cases: Sequence[TimmCase]) -> Iterator[Line]:
 
 
 def page(space: Workspace) -> list[str] | None:
-    """Return the page: per layout and group, per family, and every model."""
+    """Return the page: per layout and group, per family, and every model that is reported."""
     cases = kept(space)
     if not cases:
         return None
@@ -159,16 +159,14 @@ def page(space: Workspace) -> list[str] | None:
 
     text = [_INTRODUCTION, "", *markdown(_SUMMARY_HEAD, _summaries(cases), text=2)]
     text += ["", "## By family", "", _FAMILIES, "", *markdown(_FAMILY_HEAD, _families(cases), text=2)]
-    for group in (REPORT, DEVELOPMENT):
-        rows = [_model_row(c) for c in cases if c.group == group]
-        text += ["", f"## Every model: {group} group", "", *markdown(_MODEL_HEAD, rows, text=4)]
-    return text
+    rows = [_model_row(c) for c in cases if c.group == REPORT]
+    return [*text, "", f"## Every model: {REPORT} group", "", *markdown(_MODEL_HEAD, rows, text=4)]
 
 
 _INTRODUCTION = """88 graphs of timm models, measured by timm's authors on an RTX 3090 with torch 2.4 under autocast, channels
 first (nchw) and channels last (nhwc), at the batch size of their table. The shipped bundle answers; no row of this table is
 in its training data. 30 models, drawn by a hash of their name before anything was tuned, are reported; the others were
-looked at."""
+looked at (`python -m benchmarks.accuracy.timm3090` prints each of them)."""
 _FAMILIES = """Mean error with its sign (estimated too long is positive), and the three kinds of kernels that take most of the
 estimated time: where a family is off, one of them is the first to ask."""
 _SUMMARY_HEAD = ("group", "layout", "n", "mean", "median", "worst", "inside %", "roofline mean")

@@ -61,7 +61,8 @@ def test_a_model_reported_shows_in_the_bars_and_on_the_page(tmp_path: Path) -> N
     assert figures["worst"] == "20.0 % (roofline 50.0 %)"
     assert figures["share inside"] == "66.7 %"
     text = "\n".join(page(space) or [])
-    assert "| known | net | none | nchw | 8 | 1.0 | 9.0 |" in text
+    assert "| equal | net | none | nchw | 8 | 10.0 | 10.0 |" in text
+    assert "| known |" not in text
     assert "conv 75, relu 25" in text
 
 
