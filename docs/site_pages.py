@@ -1,0 +1,168 @@
+"""Give MkDocs the pages that nobody writes: one for each command, each kind of document, the library; and those outside docs/.
+
+A link of a page that leads out of docs/ is true in the repository. On the site its file is copied beside the pages, as a
+page where it is Markdown, and the link leads there.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import gkestimator
+from gkestimator.cli.group import gkest
+from gkestimator.schemas.registry import KINDS, published_folder, schema_of
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+OUTSIDE = "repository"
+LINK = re.compile(r"(?<=\]\()(?!https?://|#)([^)#\s]+)")
+SCHEMA = f"{published_folder().relative_to(ROOT).as_posix()}/"
+CELL = str.maketrans({"|": "\\|", "<": "&lt;", "\n": " "})
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Put the generated pages into the navigation, where mkdocs.yml says `generated`."""
+    made = {"Commands": command_pages(), "Library": {"gkestimator": library_page()}, "File formats": format_pages()}
+    config.extra["generated"] = {
+        f"reference/{title.lower().replace(' ', '-')}/{name.replace(' ', '-')}.md": text
+        for title, pages in made.items()
+        for name, text in pages.items()
+    }
+    for section in config.nav or []:
+        for entry in next(iter(section.values())):
+            for title in entry if isinstance(entry, dict) else ():
+                if entry[title] == "generated":
+                    prefix = f"reference/{title.lower().replace(' ', '-')}/"
+                    entry[title] = [uri for uri in config.extra["generated"] if uri.startswith(prefix)]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    """Add the generated pages, and the files outside docs/ that the navigation names or a page links to."""
+    for uri, text in config.extra["generated"].items():
+        files.append(File.generated(config, uri, content=text))
+    waiting = [uri for uri in entries(config.nav) if uri.startswith(f"{OUTSIDE}/")]
+    for file in files.documentation_pages():
+        waiting += linked(file.src_uri, file.content_string)
+    while waiting:
+        uri = waiting.pop()
+        path = ROOT / uri.removeprefix(f"{OUTSIDE}/")
+        if not path.is_file() or files.get_file_from_path(uri):
+            continue  # MkDocs names a page that is not there
+        files.append(File.generated(config, uri, abs_src_path=str(path)))
+        if path.suffix == ".md":
+            waiting += linked(uri, path.read_text(encoding="utf-8"))
+
+
+def linked(uri: str, text: str) -> list[str]:
+    """Return where the site has the files outside docs/ that the page at `uri` links to."""
+    sites = [site_path(repository_path(uri, target)) for target in LINK.findall(text)]
+    return [site for site in sites if site.startswith(f"{OUTSIDE}/")]
+
+
+def entries(nav: Any) -> Iterator[str]:
+    """Yield every page that the navigation names."""
+    if isinstance(nav, str):
+        yield nav
+        return
+    for inner in nav.values() if isinstance(nav, dict) else nav or ():
+        yield from entries(inner)
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Return the page with the links that leave docs/, or come from outside, as the site has them."""
+    uri = page.file.src_uri
+    here = posixpath.dirname(uri)
+    return LINK.sub(lambda link: posixpath.relpath(site_path(repository_path(uri, link[1])), here), markdown)
+
+
+def repository_path(uri: str, target: str) -> str:
+    """Return the path in the repository that the page at `uri` of the site means by the link `target`."""
+    page = uri.removeprefix(f"{OUTSIDE}/") if uri.startswith(f"{OUTSIDE}/") else f"docs/{uri}"
+    return posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
+
+
+def site_path(path: str) -> str:
+    """Return where the site has the repository's file `path`; a published schema is a page."""
+    if path.startswith(SCHEMA):
+        return f"reference/file-formats/{path.removeprefix(SCHEMA).partition('.')[0]}.md"
+    return path.removeprefix("docs/") if path.startswith("docs/") else f"{OUTSIDE}/{path}"
+
+
+def command_pages() -> dict[str, str]:
+    """Return a page for every command of gkest, in the order of its help."""
+    context = click.Context(gkest, info_name="gkest")
+    pages = {}
+    for name in gkest.list_commands(context):
+        command = gkest.get_command(context, name)
+        assert command is not None
+        formatter = click.HelpFormatter(width=100)
+        command.format_epilog(click.Context(command, info_name=name, parent=context), formatter)
+        block = {
+            "module": f"gkestimator.cli.{name}",
+            "command": "command",
+            "prog_name": f"gkest {name}",
+            "style": "table",
+        }
+        lines = ["::: mkdocs-click", *(f"    :{key}: {value}" for key, value in block.items())]
+        if formatter.getvalue().strip():
+            lines += ["", "```text", formatter.getvalue().strip("\n"), "```"]
+        pages[name] = "\n".join(lines) + "\n"
+    return pages
+
+
+def library_page() -> str:
+    """Return the page of the names that users of the library may rely on, from their docstrings."""
+    lines = [f"# The library\n\n{gkestimator.__doc__}"]
+    for name in gkestimator.__all__:
+        if not name.startswith("_"):
+            lines.append(f"::: gkestimator.{name}" if name != "errors" else "::: gkestimator.core.errors")
+    return "\n\n".join(lines) + "\n"
+
+
+def format_pages() -> dict[str, str]:
+    """Return a page for every kind of document: its fields, as its JSON Schema has them."""
+    pages = {}
+    for kind, document in KINDS.items():
+        lines = [
+            f"# {kind.capitalize()}",
+            f"A {document.summary}. `gkest schema {kind}` prints this as JSON Schema; a field in **bold** must be there.",
+            "| field | value | meaning |\n|---|---|---|",
+        ]
+        rows = "\n".join(fields(schema_of(kind)))
+        pages[kind] = "\n\n".join(lines) + f"\n{rows}\n"
+    return pages
+
+
+def fields(schema: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield a row for every field below `schema`, those inside lists and alternatives included."""
+    for inner in (*schema.get("oneOf", ()), *schema.get("anyOf", ())):
+        yield from fields(inner, prefix)
+    for name, own in schema.get("properties", {}).items():
+        field = f"`{prefix}{name}`"
+        shown = f"**{field}**" if name in schema.get("required", ()) else field
+        yield f"| {shown} | {values(own).translate(CELL)} | {own.get('description', '').translate(CELL)} |"
+        yield from fields(own, f"{prefix}{name}.")
+    if "items" in schema:
+        yield from fields(schema["items"], f"{prefix.removesuffix('.')}[].")
+
+
+def values(schema: dict[str, Any]) -> str:
+    """Return in words which values `schema` takes."""
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "anyOf" in schema or "oneOf" in schema:
+        return " or ".join(values(inner) for inner in schema.get("anyOf", schema.get("oneOf", ())))
+    kinds = schema.get("type", "any")
+    text = kinds if isinstance(kinds, str) else " or ".join(kinds)
+    bounds = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+    limits = [f"{word} {schema[key]:g}" for key, word in bounds.items() if key in schema]
+    return " ".join([text, *limits])
