@@ -6,9 +6,10 @@ page where it is Markdown, and the link leads there.
 
 from __future__ import annotations
 
+import inspect
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,17 @@ CELL = str.maketrans({"|": "\\|", "<": "&lt;", "\n": " "})
 
 def on_config(config: MkDocsConfig) -> None:
     """Put the generated pages into the navigation, where mkdocs.yml says `generated`."""
-    made = {"Commands": command_pages(), "Library": {"gkestimator": library_page()}, "File formats": format_pages()}
+    made = {"commands": command_pages(), "library": {"gkestimator": library_page()}, "file-formats": format_pages()}
     config.extra["generated"] = {
-        f"reference/{title.lower().replace(' ', '-')}/{name.replace(' ', '-')}.md": text
-        for title, pages in made.items()
-        for name, text in pages.items()
+        f"reference/{room}/{name}.md": text for room, pages in made.items() for name, text in pages.items()
     }
-    for section in config.nav or []:
-        for entry in next(iter(section.values())):
-            for title in entry if isinstance(entry, dict) else ():
-                if entry[title] == "generated":
-                    prefix = f"reference/{title.lower().replace(' ', '-')}/"
-                    entry[title] = [uri for uri in config.extra["generated"] if uri.startswith(prefix)]
+    sections = [section for entry in config.nav or [] for section in entry.values() if isinstance(section, list)]
+    for entry in (entry for section in sections for entry in section if isinstance(entry, dict)):
+        for title, value in entry.items():
+            if value == "generated":
+                prefix = f"reference/{title.lower().replace(' ', '-')}/"
+                pages = [uri for uri in config.extra["generated"] if uri.startswith(prefix)]
+                entry[title] = pages if len(pages) > 1 else pages[0]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
@@ -95,34 +95,64 @@ def site_path(path: str) -> str:
     return path.removeprefix("docs/") if path.startswith("docs/") else f"{OUTSIDE}/{path}"
 
 
+class MarkdownHelp(click.HelpFormatter):
+    """Write the help of a command as Markdown: a list of options is a table, a heading a heading."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        """Write the usage as a block."""
+        self.write(f"# {prog}\n\n```text\n{prog} {args}\n```\n")
+
+    def write_heading(self, heading: str) -> None:
+        """Write the heading of a section."""
+        self.write(f"## {heading}\n\n")
+
+    def write_paragraph(self) -> None:
+        """Write the end of a paragraph."""
+        self.write("\n")
+
+    def write_text(self, text: str) -> None:
+        """Write paragraphs; one that click must not wrap keeps its lines."""
+        for paragraph in inspect.cleandoc(text).split("\n\n"):
+            kept = paragraph.removeprefix("\b\n")
+            self.write(f"```text\n{kept}\n```\n\n" if kept != paragraph else f"{in_prose(kept)}\n\n")
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Write names and their meanings as a table."""
+        lines = [f"| `{name}` | {in_prose(meaning).translate(CELL)} |\n" for name, meaning in rows]
+        self.write("| name | meaning |\n|---|---|\n" + "".join(lines) + "\n")
+
+
+def in_prose(text: str) -> str:
+    """Return `text` with the options in it as code: two hyphens would become a dash."""
+    return re.sub(r"(?<![\w`-])--[a-z][\w-]*", r"`\g<0>`", text)
+
+
 def command_pages() -> dict[str, str]:
-    """Return a page for every command of gkest, in the order of its help."""
-    context = click.Context(gkest, info_name="gkest")
+    """Return a page for every command of gkest, in the order of its help; commands inside one come behind it."""
     pages = {}
-    for name in gkest.list_commands(context):
-        command = gkest.get_command(context, name)
-        assert command is not None
-        formatter = click.HelpFormatter(width=100)
-        command.format_epilog(click.Context(command, info_name=name, parent=context), formatter)
-        block = {
-            "module": f"gkestimator.cli.{name}",
-            "command": "command",
-            "prog_name": f"gkest {name}",
-            "style": "table",
-        }
-        lines = ["::: mkdocs-click", *(f"    :{key}: {value}" for key, value in block.items())]
-        if formatter.getvalue().strip():
-            lines += ["", "```text", formatter.getvalue().strip("\n"), "```"]
-        pages[name] = "\n".join(lines) + "\n"
+    waiting: list[tuple[click.Context | None, str, click.Command]] = [(None, "gkest", gkest)]
+    while waiting:
+        parent, name, command = waiting.pop(0)
+        context = click.Context(command, parent, info_name=name, **command.context_settings)
+        formatter = MarkdownHelp()
+        command.format_help(context, formatter)
+        pages[context.command_path.replace(" ", "-")] = formatter.getvalue()
+        if isinstance(command, click.Group):
+            inner = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
+            waiting[:0] = [(context, name, found) for name, found in inner if found is not None]
     return pages
 
 
 def library_page() -> str:
-    """Return the page of the names that users of the library may rely on, from their docstrings."""
+    """Return the page of the names that users of the library may rely on, from their docstrings; errors come last."""
     lines = [f"# The library\n\n{gkestimator.__doc__}"]
-    for name in gkestimator.__all__:
-        if not name.startswith("_"):
-            lines.append(f"::: gkestimator.{name}" if name != "errors" else "::: gkestimator.core.errors")
+    names = [name for name in gkestimator.__all__ if name != "errors" and not name.startswith("_")]
+    lines += [f"::: gkestimator.{name}" for name in names]
+    classes = [name for name, value in vars(gkestimator.errors).items() if isinstance(value, type)]
+    public = [name for name in classes if name.startswith("Gkestimator") or name.endswith("Error")]
+    lines.append(
+        f"::: gkestimator.core.errors\n    options:\n      heading: gkestimator.errors\n      members: [{', '.join(public)}]"
+    )
     return "\n\n".join(lines) + "\n"
 
 
@@ -130,9 +160,10 @@ def format_pages() -> dict[str, str]:
     """Return a page for every kind of document: its fields, as its JSON Schema has them."""
     pages = {}
     for kind, document in KINDS.items():
+        summary = document.summary
         lines = [
-            f"# {kind.capitalize()}",
-            f"A {document.summary}. `gkest schema {kind}` prints this as JSON Schema; a field in **bold** must be there.",
+            f"# {summary if summary[1].isupper() else summary[0].upper() + summary[1:]}",
+            f"`gkest schema {kind}` prints this as JSON Schema; a field in **bold** must be there.",
             "| field | value | meaning |\n|---|---|---|",
         ]
         rows = "\n".join(fields(schema_of(kind)))
@@ -164,5 +195,7 @@ def values(schema: dict[str, Any]) -> str:
     kinds = schema.get("type", "any")
     text = kinds if isinstance(kinds, str) else " or ".join(kinds)
     bounds = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
-    limits = [f"{word} {schema[key]:g}" for key, word in bounds.items() if key in schema]
+    if "minimum" in schema and schema["minimum"] == schema.get("maximum"):
+        return f"`{schema['minimum']}`"
+    limits = [f"{word} {schema[key]:,}".removesuffix(".0") for key, word in bounds.items() if key in schema]
     return " ".join([text, *limits])
