@@ -1,4 +1,4 @@
-"""Real networks as ONNX files, built node by node: what a newcomer sees first is a real estimate, without a download."""
+"""Build real networks as ONNX files, node by node: what a newcomer sees first is a real estimate."""
 
 from __future__ import annotations
 
@@ -82,9 +82,7 @@ class DemoGraph:
             group=group,
         )
         statistics = [self.weight(f"{name}.bn.{part}", outside) for part in ("scale", "bias", "mean", "var")]
-        return self.node(
-            "BatchNormalization", f"{name}/BatchNormalization", y, *statistics, epsilon=_EPSILON
-        )
+        return self.node("BatchNormalization", f"{name}/BatchNormalization", y, *statistics, epsilon=_EPSILON)
 
     def classifier(self, x: str, name: str, channels: int) -> None:
         """Append what ends a network on ImageNet: the mean over the image, and scores of 1,000 classes."""

@@ -1,4 +1,4 @@
-"""A small CNN and a small encoder of text as ONNX files, beside the ResNet-50 of the demo."""
+"""Build a small CNN and a small encoder of text as ONNX files, beside the ResNet-50 of the demo."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def write_mobilenet_v2(folder: Path) -> Path:
     build = DemoGraph("mobilenet_v2")
     limits = build.constant("zero", 0.0), build.constant("six", 6.0)
 
-    def unit(x: str, name: str, channels: tuple[int, int], kernel: int, stride: int = 1, group: int = 1) -> str:
+    def unit(
+        x: str, name: str, channels: tuple[int, int], kernel: int, stride: int = 1, group: int = 1
+    ) -> str:
         y = build.convolution(x, name, channels, kernel, stride, group)
         return build.node("Clip", f"{name}/Clip", y, *limits)
 
