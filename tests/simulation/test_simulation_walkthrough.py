@@ -1,4 +1,4 @@
-"""docs/simulation.md, word by word: its commands are run as they stand, its options and fields are those there are."""
+"""docs/explanation/simulation.md, word by word: its commands are run as they stand, its options and fields are those there are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gkestimator.onnx_io.demo import write_resnet50
 from gkestimator.onnx_io.demo_models import write_mobilenet_v2
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation/simulation.md").read_text(encoding="utf-8")
 EXAMPLES = ROOT / "examples"
 
 
