@@ -21,7 +21,7 @@ COMMANDS = {
     "compare": "Compare placement policies over workloads, clusters and objectives.",
     "merge": "Merge models that share a GPU and weights into one ONNX file.",
     "lengths": "Serve requests of many lengths by runtimes of fixed lengths (Arlo), simulated.",
-    "demo": "Write ResNet-50 as an ONNX file and estimate it.",
+    "demo": "Write ResNet-50 as an ONNX file and estimate it; or a folder to try all with.",
     "init": "Write a commented workload, cluster, GPU file or comparison to begin with.",
     "schema": "JSON Schemas of every kind of document.",
     "gpus": "What is known of each GPU, and from where.",
