@@ -11,7 +11,7 @@ from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import deliver, say
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
-from gkestimator.estimation.request import ChooseOptions, EstimateRequest
+from gkestimator.estimation.request import ChooseOptions, DimOptions, EstimateRequest
 
 if TYPE_CHECKING:
     from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 @click.command(name="choose")
 @click.argument("model", type=PATH, metavar="MODEL.onnx")
 @options_from(ChooseOptions)
-@options_from(EstimateRequest, but=("slo_ms", "max_batch", "sm_shares"))
+@options_from(DimOptions)
+@options_from(EstimateRequest, but=("slo_ms", "max_batch", "sm_shares", "dims"))
 @click.option("--all", "everything", is_flag=True, help="List GPUs that cannot hold the load too.")
 @form_option("table", "csv", "json")
 @click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all.")

@@ -27,6 +27,7 @@ from gkestimator.onnx_io.binding.dims import (
     bind_dims,
     check_size,
     choose_batch,
+    lengths_of,
     name_dims,
     symbols_of,
 )
@@ -113,6 +114,11 @@ class Model:
     def inputs(self) -> tuple[InputSpec, ...]:
         """Return the inputs, every anonymous dimension named ``<input>.<axis>``."""
         return self._inputs
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Return the names that numbers may be given for: symbolic dimensions, and lengths of input sequences."""
+        return (*self.dims, *lengths_of(self._inputs))
 
     @property
     def outputs(self) -> tuple[str, ...]:

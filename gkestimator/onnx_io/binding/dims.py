@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import filterfalse
 
 from gkestimator.core.errors import LimitError, UnboundDimensionError, UsageError
+from gkestimator.core.naming import nearest_name
 from gkestimator.core.records import frozen
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import InputSpec
@@ -117,6 +118,11 @@ def symbols_of(inputs: Sequence[InputSpec]) -> list[str]:
     return list(symbols)
 
 
+def lengths_of(inputs: Sequence[InputSpec]) -> list[str]:
+    """Return the names of the lengths of inputs that are sequences."""
+    return [f"{spec.name}.length" for spec in inputs if spec.kind == "sequence"]
+
+
 def choose_batch(inputs: Sequence[InputSpec], batch_dim: str | None = None) -> BatchChoice:
     """Find the batch dimension. Raises UsageError when ``batch_dim`` names none of the model's dimensions."""
     symbols = symbols_of(inputs)
@@ -172,11 +178,14 @@ def bind_dims(
     impossible number, UnboundDimensionError on a dimension without one.
     """
     names = symbols_of([spec for spec in inputs if spec.name not in given])
-    lengths = [f"{spec.name}.length" for spec in inputs if spec.kind == "sequence"]
+    lengths = lengths_of(inputs)
     known = names + lengths
     for name, size in dims.items():
         if name not in known and name not in batch.names:
-            raise UsageError(f"dimension {name!r} is not in the model; known: {', '.join(known) or 'none'}")
+            listed = ", ".join(known) or "none"
+            raise UsageError(
+                f"dimension {name!r} is not in the model; known: {listed}{nearest_name(name, known)}"
+            )
         check_size(f"dimension {name}", size, allow_zero=True)
     bound = dict(dims)
     warnings = _bind_batch(batch, batch_size, bound)
