@@ -1,69 +1,25 @@
-"""The README's commands, run one after the other in a copy of the checkout as on a fresh machine.
-
-The environment that ``python3 -m venv`` would make and ``pip`` fill is tests/data/fresh_machine: it holds the gkest of this
-checkout, which can import only what the commands so far have installed, and cannot reach a network.
-"""
+"""The README's commands, run one after the other in a copy of the checkout as on a fresh machine."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from walking import run_page  # tests/cli is on the path
 
 pytest.importorskip("packaging")
 pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
-FRESH = ROOT / "tests" / "data" / "fresh_machine"
-
-
-def clone(folder: Path) -> Path:
-    """Return a copy of the checkout in ``folder`` without what Git ignores."""
-    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
-    patterns = [".git", *(line.strip("/") for line in ignored)]
-    return Path(shutil.copytree(ROOT, folder / "clone", ignore=shutil.ignore_patterns(*patterns)))
-
-
-def run_page(page: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the shell blocks of ``page`` in one shell, as a reader does; the first command that fails ends it and is named."""
-    machine = Path(shutil.copytree(FRESH, folder / "machine"))
-    script = ["set -eE", """trap 'echo "failed: $BASH_COMMAND" >&2' ERR"""]
-    for number, block in enumerate(BLOCK.findall(page), start=1):
-        script += [f"echo '=== block {number}'", block]
-    environment = {
-        "PATH": f"{machine}:/usr/bin:/bin",
-        "HOME": str(folder / "home"),
-        "GKEST_HOME": str(folder / "home" / "gkest"),
-        "FRESH_MACHINE": str(machine),
-        "TEST_PYTHON": sys.executable,
-        "OMP_NUM_THREADS": "1",
-        "LANG": os.environ.get("LANG", "C.UTF-8"),
-    }
-    return subprocess.run(
-        ["bash", "-c", "\n".join(script)],
-        cwd=clone(folder),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder in which the README was followed: ``clone``, ``machine`` and what was printed (``said``)."""
     folder = tmp_path_factory.mktemp("fresh")
     done = run_page(README, folder)
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
-    (folder / "said").write_text(done.stdout + done.stderr, encoding="utf-8")
+    assert done.status == 0, done.printed[-1][-3000:]
+    (folder / "said").write_text("".join(done.printed), encoding="utf-8")
     return folder
 
 
@@ -110,6 +66,5 @@ def test_a_command_that_needs_what_nobody_installed_fails(tmp_path: Path) -> Non
         "```sh\ngkest profile plan --cpu --runtime onnxruntime --entries 2 -o plan.json\n```\n"
     )
     done = run_page(page, tmp_path)
-    assert (
-        done.returncode == 2 and "needs scipy" in done.stderr and "failed: gkest profile plan" in done.stderr
-    )
+    assert done.status == 2 and "needs scipy" in done.printed[-1]
+    assert "failed: gkest profile plan" in done.printed[-1]
