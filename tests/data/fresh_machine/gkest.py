@@ -76,10 +76,13 @@ sys.meta_path = [Finder if finder is importlib.machinery.PathFinder else finder 
 sys.addaudithook(no_network)
 
 sys.path.append(os.path.join(os.environ["FRESH_MACHINE"], "site"))
-if sys.argv[1:2] == ["--python"]:
-    sys.argv = sys.argv[2:]
-    runpy.run_path(sys.argv[0], run_name="__main__")
-else:
-    from gkestimator.cli import main
 
-    main()
+# A child process of gkest imports this file again, to be held to the same packages.
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--python"]:
+        sys.argv = sys.argv[2:]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        from gkestimator.cli import main
+
+        main()
