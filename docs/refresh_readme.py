@@ -1,9 +1,9 @@
 """Run the commands of the worked examples in README.md and in pages of docs/ and put their output back into them:
 ``python docs/refresh_readme.py``.
 
-A block of output stands behind ``<!-- output: gkest ... -->``, or behind the commands that print it and ``<!-- output -->``; a filter
-of the shell, ``<!-- output | tail -n 2 -->``, shortens it. ``--check`` changes nothing and exits 1 when something is not
-current to the digit.
+A block of output stands behind ``<!-- output: gkest ... -->``, or behind the commands that print it and
+``<!-- output -->``; a filter of the shell, ``<!-- output | tail -n 2 -->``, shortens it. ``--check`` changes nothing and
+exits 1 when something is not current to the digit. Otherwise the README's picture is drawn anew, too.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ EVALUATE = DOCS / "how-to" / "evaluate.md"
 MERGING = DOCS / "how-to" / "merging.md"
 GPUS = DOCS / "reference" / "gpus.md"
 FIRST_HOUR = DOCS / "how-to" / "first-hour.md"
+PICTURE = DOCS / "pictures" / "resnet50.png"
+PICTURE_COMMAND = "demo --gpu T4,L4,V100,H100 --batch-size 1,2,4,8,16,32,64 --plot"
 BLOCK = re.compile(
     r"(<!-- output: gkest (?P<arguments>[^\n]*?) -->\n```text\n)(?P<output>.*?)(```\n)", re.DOTALL
 )
@@ -53,7 +55,11 @@ def printed_by(step: re.Match[str], folder: Path) -> str:
     if done.returncode != 0:
         raise SystemExit(f"{step['commands']}: exit status {done.returncode}: {done.stdout}")
     cut = subprocess.run(
-        ["bash", "-c", step["filter"] or "cat"], input=done.stdout, capture_output=True, text=True, check=False
+        ["bash", "-c", step["filter"] or "cat"],
+        input=done.stdout,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if not cut.stdout:
         raise SystemExit(f"{step['commands']}: nothing is left by {step['filter']} of: {done.stdout}")
@@ -118,7 +124,10 @@ def main() -> int:
         stale |= int(old != new)
         if "--check" not in sys.argv[1:]:
             page.write_text(new, encoding="utf-8")
-    return stale if "--check" in sys.argv[1:] else 0
+    if "--check" in sys.argv[1:]:
+        return stale
+    output_of(f"{PICTURE_COMMAND} {shlex.quote(str(PICTURE))}")
+    return 0
 
 
 if __name__ == "__main__":
