@@ -2,8 +2,8 @@
 ``python docs/refresh_readme.py``.
 
 A block of output stands behind ``<!-- output: gkest ... -->``, or behind the commands that print it and
-``<!-- output -->``; a filter of the shell, ``<!-- output | tail -n 2 -->``, shortens it. ``--check`` changes nothing and
-exits 1 when something is not current to the digit. Otherwise the README's picture is drawn anew, too.
+``<!-- output -->``; a filter of the shell, ``<!-- output | tail -n 2 -->``, shortens it. ``--check`` changes nothing
+and exits 1 when something is not current to the digit. Otherwise the README's picture is drawn anew, too.
 """
 
 from __future__ import annotations

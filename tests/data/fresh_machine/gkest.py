@@ -1,4 +1,4 @@
-"""Run gkest with the packages that the pip of this folder was asked for, and without a network."""
+"""Run gkest, or the program of `python -c`, with the packages that the pip of this folder was asked for, and without a network."""
 
 from __future__ import annotations
 
@@ -74,6 +74,9 @@ for module in [name for name in sys.modules if name.partition(".")[0] in HIDDEN]
 sys.meta_path = [Finder if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
 sys.addaudithook(no_network)
 
-from gkestimator.cli import main  # noqa: E402
+if sys.argv[1:2] == ["-c"]:  # as `python` beside gkest
+    exec(sys.argv[2])
+else:
+    from gkestimator.cli import main
 
-main()
+    main()
