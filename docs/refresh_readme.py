@@ -1,9 +1,10 @@
 """Run the commands of the worked examples in README.md and in pages of docs/ and put their output back into them:
 ``python docs/refresh_readme.py``.
 
-A block of output stands behind ``<!-- output: gkest ... -->``, or behind the commands that print it and ``<!-- output -->``; a filter
-of the shell, ``<!-- output | tail -n 2 -->``, shortens it. ``--check`` changes nothing and exits 1 when something is not
-current to the digit.
+A block of output stands behind ``<!-- output: gkest ... -->``, or behind the commands that print it and
+``<!-- output -->`` (tests/cli/walking.py). ``--check`` changes nothing and exits 1 when something is not current to the
+digit; otherwise the README's picture is drawn anew, too, and those that the commands of a tutorial or of the gallery write into
+``try/``. ``python docs/refresh_readme.py PAGE ...``: these pages alone.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ import tempfile
 from pathlib import Path
 
 DOCS = Path(__file__).parent
+sys.path.append(str(DOCS.parent / "tests" / "cli"))
+from walking import BLOCK, Walk, run_page, shown  # noqa: E402
+
 README = DOCS.parent / "README.md"
 EVALUATE = DOCS / "how-to" / "evaluate.md"
 MERGING = DOCS / "how-to" / "merging.md"
 GPUS = DOCS / "reference" / "gpus.md"
 FIRST_HOUR = DOCS / "how-to" / "first-hour.md"
-BLOCK = re.compile(
+TUTORIALS = (*sorted((DOCS / "tutorials").glob("*.md")), DOCS / "gallery.md")
+SHOWN = re.compile(r"\]\((?:\.\./)?pictures/([^)]+)\)")
+PICTURE = DOCS / "pictures" / "resnet50.png"
+PICTURE_COMMAND = "demo --gpu T4,L4,V100,H100 --batch-size 1,2,4,8,16,32,64 --plot"
+NAMED = re.compile(
     r"(<!-- output: gkest (?P<arguments>[^\n]*?) -->\n```text\n)(?P<output>.*?)(```\n)", re.DOTALL
-)
-STEP = re.compile(
-    r"(```sh\n(?P<commands>(?:(?!```).)*)```\n\n<!-- output(?: \|(?P<filter>[^\n]*))? -->\n```text\n)"
-    r"(?P<output>.*?)(```\n)",
-    re.DOTALL,
 )
 PROGRAM = [sys.executable, "-P", "-c", "from gkestimator.cli import main; main()"]
 
@@ -42,28 +45,26 @@ def output_of(arguments: str, folder: Path | None = None) -> str:
     return done.stdout + ("\n" + done.stderr if done.stderr else "")
 
 
-def printed_by(step: re.Match[str], folder: Path) -> str:
-    """Return what the commands of a :data:`STEP` print in ``folder``, cut by its filter; empty output is an error."""
-    gkest = f'gkest() {{ {shlex.join(PROGRAM)} "$@"; }}'
-    script = f"set -e\n{gkest}\n{step['commands']}"
-    done = subprocess.run(
-        ["bash", "-c", script],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=300, cwd=folder,
-    )  # fmt: skip
-    if done.returncode != 0:
-        raise SystemExit(f"{step['commands']}: exit status {done.returncode}: {done.stdout}")
-    cut = subprocess.run(
-        ["bash", "-c", step["filter"] or "cat"], input=done.stdout, capture_output=True, text=True, check=False
-    )
-    if not cut.stdout:
-        raise SystemExit(f"{step['commands']}: nothing is left by {step['filter']} of: {done.stdout}")
-    return cut.stdout
+def walked(page: Path, folder: Path) -> tuple[str, Walk]:
+    """Follow ``page`` below ``folder`` as a reader on a fresh machine does; return it with what its commands print.
 
+    The environment of the first hour is that of the README's first command. A command that fails ends the program.
+    """
+    text = page.read_text(encoding="utf-8")
+    before = BLOCK.search(README.read_text(encoding="utf-8"))[0] if page == FIRST_HOUR else ""
+    walk = run_page(before + text, folder)
+    if walk.status != 0:
+        raise SystemExit(f"{page}: exit status {walk.status}: {walk.printed[-1]}")
+    printed = iter(walk.printed)
 
-def with_demo(folder: Path) -> Path:
-    """Write what README.md and docs/how-to/first-hour.md work on into ``folder``."""
-    output_of("demo --all try", folder)
-    return folder
+    def current(block: re.Match[str]) -> str:
+        said = next(printed)
+        if block["output"] is None:
+            return block[0]
+        head = block[0][: block.start("output") - block.start()]
+        return f"{head}{shown(block, said)}```\n"
+
+    return BLOCK.sub(current, before + text).removeprefix(before), walk
 
 
 def evaluate_folder(folder: Path) -> Path:
@@ -94,31 +95,32 @@ def merging_folder(folder: Path) -> Path:
 
 
 def refreshed(text: str, folder: Path | None = None) -> str:
-    """Return ``text`` with every block's output replaced by the current one; steps run in their order."""
-    text = BLOCK.sub(lambda m: m[1] + output_of(m["arguments"], folder) + m[4], text)
-    if folder is None:
-        return text
-    return STEP.sub(lambda m: m[1] + printed_by(m, folder) + m[5], text)
+    """Return ``text`` with every block's output replaced by the current one."""
+    return NAMED.sub(lambda m: m[1] + output_of(m["arguments"], folder) + m[4], text)
 
 
 def main() -> int:
     """Refresh or check the pages and return the exit status."""
     stale = 0
-    pages = {
-        README: with_demo,
-        FIRST_HOUR: with_demo,
-        GPUS: None,
-        EVALUATE: evaluate_folder,
-        MERGING: merging_folder,
-    }
-    for page, prepare in pages.items():
+    checking = "--check" in sys.argv[1:]
+    asked = [Path(name).resolve() for name in sys.argv[1:] if name != "--check"]
+    prepared = {GPUS: None, EVALUATE: evaluate_folder, MERGING: merging_folder}
+    for page in asked or (README, FIRST_HOUR, *TUTORIALS, *prepared):
         with tempfile.TemporaryDirectory() as scratch:
             old = page.read_text(encoding="utf-8")
-            new = refreshed(old, prepare and prepare(Path(scratch)))
+            if page in prepared:
+                prepare = prepared[page]
+                new = refreshed(old, prepare and prepare(Path(scratch)))
+            else:
+                new, walk = walked(page, Path(scratch))
+            for name in SHOWN.findall(old) if page in TUTORIALS and not checking else ():
+                shutil.copy(walk.clone / "try" / name, DOCS / "pictures" / name)
         stale |= int(old != new)
-        if "--check" not in sys.argv[1:]:
+        if not checking:
             page.write_text(new, encoding="utf-8")
-    return stale if "--check" in sys.argv[1:] else 0
+    if not checking and not asked:
+        output_of(f"{PICTURE_COMMAND} {shlex.quote(str(PICTURE))}")
+    return stale if checking else 0
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ A block ``<!-- output -->`` behind commands shows what they print; ``<!-- output
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ BLOCK = re.compile(
     r"(?:\n<!-- output(?: \|(?P<filter>[^\n]*))? -->\n```text\n(?P<output>.*?)^```\n)?",
     re.DOTALL | re.MULTILINE,
 )
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 FRESH = ROOT / "tests" / "data" / "fresh_machine"
 
 
@@ -60,7 +62,9 @@ def run_page(page: str, folder: Path) -> Walk:
     copy = clone(folder)
     command = ["bash", "-c", "\n".join(script)]
     done = subprocess.run(command, cwd=copy, env=environment, timeout=300, check=False)
-    texts = [(printed / str(number)).read_text(encoding="utf-8") for number in range(len(list(printed.iterdir())))]
+    texts = [
+        (printed / str(number)).read_text(encoding="utf-8") for number in range(len(list(printed.iterdir())))
+    ]
     return Walk(done.returncode, texts, copy)
 
 
@@ -70,3 +74,21 @@ def shown(block: re.Match[str], printed: str) -> str:
     left = subprocess.run(command, input=printed, capture_output=True, text=True, check=False).stdout
     assert left, f"nothing is left by {block['filter']} of: {printed}"
     return left
+
+
+def skeleton(text: str) -> str:
+    """Return ``text`` without its figures and spacing: another processor's last digit may round the other way."""
+    return " ".join(NUMBER.sub("#", text).split())
+
+
+def numbers(text: str) -> list[float]:
+    """Return the figures of ``text``."""
+    return [float(n.replace(",", "")) for n in NUMBER.findall(text)]
+
+
+def is_current(text: str, current: str) -> None:
+    """Raise AssertionError where a page's ``text`` is not ``current`` but for a figure's last digit."""
+    assert skeleton(text) == skeleton(current), "run: python docs/refresh_readme.py"
+    assert len(numbers(text)) == len(numbers(current))
+    for said, true in zip(numbers(text), numbers(current), strict=True):
+        assert math.isclose(said, true, rel_tol=0.01, abs_tol=0.11), "run: python docs/refresh_readme.py"
