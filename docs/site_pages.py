@@ -89,7 +89,9 @@ def repository_path(uri: str, target: str) -> str:
 
 
 def site_path(path: str) -> str:
-    """Return where the site has the repository's file `path`; a published schema is a page."""
+    """Return where the site has the repository's file `path`; a published schema is a page, the README the first page."""
+    if path == "README.md":
+        return "index.md"
     if path.startswith(SCHEMA):
         return f"reference/file-formats/{path.removeprefix(SCHEMA).partition('.')[0]}.md"
     return path.removeprefix("docs/") if path.startswith("docs/") else f"{OUTSIDE}/{path}"
