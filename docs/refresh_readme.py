@@ -3,8 +3,8 @@
 
 A block of output stands behind ``<!-- output: gkest ... -->``, or behind the commands that print it and
 ``<!-- output -->`` (tests/cli/walking.py). ``--check`` changes nothing and exits 1 when something is not current to the
-digit; otherwise the README's picture is drawn anew, too, and those that the commands of a tutorial or of the gallery write into
-``try/``. ``python docs/refresh_readme.py PAGE ...``: these pages alone.
+digit; otherwise the README's picture is drawn anew, too, and those that the commands of a tutorial or of the gallery
+write into ``try/``. ``python docs/refresh_readme.py PAGE ...``: these pages alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Give MkDocs the pages that nobody writes: one for each command, each kind of document, the library; and those outside docs/.
+"""Give MkDocs the pages that nobody writes: one for each command, each kind of document, the library, each notebook.
 
-A link of a page that leads out of docs/ is true in the repository. On the site its file is copied beside the pages, as a
-page where it is Markdown, and the link leads there.
+A link of a page that leads out of docs/ is true in the repository. On the site its file is copied beside the pages, as
+a page where it is Markdown, and the link leads there.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import gkestimator
-from gkestimator.cli.group import gkest
-from gkestimator.schemas.registry import KINDS, published_folder, schema_of
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+import gkestimator
+from gkestimator.cli.group import gkest
+from gkestimator.schemas.registry import KINDS, published_folder, schema_of
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = "repository"
@@ -30,11 +31,17 @@ CELL = str.maketrans({"|": "\\|", "<": "&lt;", "\n": " "})
 
 def on_config(config: MkDocsConfig) -> None:
     """Put the generated pages into the navigation, where mkdocs.yml says `generated`."""
-    made = {"commands": command_pages(), "library": {"gkestimator": library_page()}, "file-formats": format_pages()}
+    made = {
+        "commands": command_pages(),
+        "library": {"gkestimator": library_page()},
+        "file-formats": format_pages(),
+    }
     config.extra["generated"] = {
         f"reference/{room}/{name}.md": text for room, pages in made.items() for name, text in pages.items()
     }
-    sections = [section for entry in config.nav or [] for section in entry.values() if isinstance(section, list)]
+    sections = [
+        section for entry in config.nav or [] for section in entry.values() if isinstance(section, list)
+    ]
     for entry in (entry for section in sections for entry in section if isinstance(entry, dict)):
         for title, value in entry.items():
             if value == "generated":
@@ -89,7 +96,7 @@ def repository_path(uri: str, target: str) -> str:
 
 
 def site_path(path: str) -> str:
-    """Return where the site has the repository's file `path`; a published schema is a page, the README the first page."""
+    """Return where the site has the repository's file `path`; a published schema is a page, the README the first."""
     if path == "README.md":
         return "index.md"
     if path.startswith(SCHEMA):
@@ -152,9 +159,8 @@ def library_page() -> str:
     lines += [f"::: gkestimator.{name}" for name in names]
     classes = [name for name, value in vars(gkestimator.errors).items() if isinstance(value, type)]
     public = [name for name in classes if name.startswith("Gkestimator") or name.endswith("Error")]
-    lines.append(
-        f"::: gkestimator.core.errors\n    options:\n      heading: gkestimator.errors\n      members: [{', '.join(public)}]"
-    )
+    options = f"heading: gkestimator.errors\n      members: [{', '.join(public)}]"
+    lines.append(f"::: gkestimator.core.errors\n    options:\n      {options}")
     return "\n\n".join(lines) + "\n"
 
 

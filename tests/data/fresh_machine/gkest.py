@@ -46,7 +46,9 @@ def closure(wanted: list[Requirement]) -> set[str]:
 
 
 MACHINE = Path(os.environ["FRESH_MACHINE"])
-OWN = [str(MACHINE / "site"), *(MACHINE / "own").read_text().splitlines()] if (MACHINE / "own").exists() else []
+OWN = (
+    [str(MACHINE / "site"), *(MACHINE / "own").read_text().splitlines()] if (MACHINE / "own").exists() else []
+)
 sys.path = [folder for folder in sys.path if folder not in OWN]  # a child process is told its parent's
 BROUGHT = closure(asked())
 HIDDEN = {
