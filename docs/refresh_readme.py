@@ -9,6 +9,7 @@ write into ``try/``. ``python docs/refresh_readme.py PAGE ...``: these pages alo
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -27,6 +28,7 @@ MERGING = DOCS / "how-to" / "merging.md"
 GPUS = DOCS / "reference" / "gpus.md"
 FIRST_HOUR = DOCS / "how-to" / "first-hour.md"
 TUTORIALS = (*sorted((DOCS / "tutorials").glob("*.md")), DOCS / "gallery.md")
+NOTEBOOK = DOCS / "tutorials" / "first-look.ipynb"
 SHOWN = re.compile(r"\]\((?:\.\./)?pictures/([^)]+)\)")
 PICTURE = DOCS / "pictures" / "resnet50.png"
 PICTURE_COMMAND = "demo --gpu T4,L4,V100,H100 --batch-size 1,2,4,8,16,32,64 --plot"
@@ -67,6 +69,22 @@ def walked(page: Path, folder: Path) -> tuple[str, Walk]:
     return BLOCK.sub(current, before + text).removeprefix(before), walk
 
 
+def executed(notebook: Path, folder: Path) -> str:
+    """Return ``notebook`` as it is after all its cells were run in ``folder``. Raises CellExecutionError where one fails."""
+    import nbclient
+    import nbformat
+
+    read = nbformat.read(notebook, as_version=4)
+    client = nbclient.NotebookClient(
+        read, timeout=200, record_timing=False, resources={"metadata": {"path": str(folder)}}
+    )
+    client.execute(
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    )
+    read.metadata.pop("language_info", None)  # names the version of the Python that ran it
+    return nbformat.writes(read) + "\n"
+
+
 def evaluate_folder(folder: Path) -> Path:
     """Write what docs/how-to/evaluate.md works on into ``folder``: measurements, and three models in ``models``."""
     import onnx
@@ -105,10 +123,12 @@ def main() -> int:
     checking = "--check" in sys.argv[1:]
     asked = [Path(name).resolve() for name in sys.argv[1:] if name != "--check"]
     prepared = {GPUS: None, EVALUATE: evaluate_folder, MERGING: merging_folder}
-    for page in asked or (README, FIRST_HOUR, *TUTORIALS, *prepared):
+    for page in asked or (README, FIRST_HOUR, *TUTORIALS, *prepared, NOTEBOOK):
         with tempfile.TemporaryDirectory() as scratch:
             old = page.read_text(encoding="utf-8")
-            if page in prepared:
+            if page == NOTEBOOK:
+                new = executed(page, Path(scratch))
+            elif page in prepared:
                 prepare = prepared[page]
                 new = refreshed(old, prepare and prepare(Path(scratch)))
             else:

@@ -7,6 +7,7 @@ a page where it is Markdown, and the link leads there.
 from __future__ import annotations
 
 import inspect
+import json
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
@@ -54,6 +55,9 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
     """Add the generated pages, and the files outside docs/ that the navigation names or a page links to."""
     for uri, text in config.extra["generated"].items():
         files.append(File.generated(config, uri, content=text))
+    for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        text = notebook_page(json.loads(file.content_string), posixpath.basename(file.src_uri))
+        files.append(File.generated(config, as_page(file.src_uri), content=text))
     waiting = [uri for uri in entries(config.nav) if uri.startswith(f"{OUTSIDE}/")]
     for file in files.documentation_pages():
         waiting += linked(file.src_uri, file.content_string)
@@ -101,6 +105,7 @@ def site_path(path: str) -> str:
         return "index.md"
     if path.startswith(SCHEMA):
         return f"reference/file-formats/{path.removeprefix(SCHEMA).partition('.')[0]}.md"
+    path = as_page(path)
     return path.removeprefix("docs/") if path.startswith("docs/") else f"{OUTSIDE}/{path}"
 
 
@@ -134,6 +139,31 @@ class MarkdownHelp(click.HelpFormatter):
 def in_prose(text: str) -> str:
     """Return `text` with the options in it as code: two hyphens would become a dash."""
     return re.sub(r"(?<![\w`-])--[a-z][\w-]*", r"`\g<0>`", text)
+
+
+def as_page(path: str) -> str:
+    """Return the path of the page that a notebook becomes; any other path as it is."""
+    return re.sub(r"\.ipynb$", ".md", path)
+
+
+def notebook_page(notebook: dict[str, Any], name: str) -> str:
+    """Return a notebook as Markdown, with the outputs that it holds."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += [output_text(output) for output in cell.get("outputs", ())]
+    return "\n\n".join([*parts, f'<a href="{name}" download>This page as a notebook</a>']) + "\n"
+
+
+def output_text(output: dict[str, Any]) -> str:
+    """Return an output of a notebook's cell as Markdown: a picture, a table, else its text."""
+    data = output.get("data", {"text/plain": output.get("text", "")})
+    if "image/png" in data:
+        return f'<img alt="{"".join(data["text/plain"])}" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">'
+    if "text/html" in data:
+        return re.sub(r"<style.*?</style>|\n\s*", "", "".join(data["text/html"]), flags=re.DOTALL)
+    return f"```text\n{''.join(data['text/plain']).rstrip()}\n```"
 
 
 def command_pages() -> dict[str, str]:
