@@ -46,7 +46,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "mkdocs",
         "build",
         "--strict",
-        "-q",
         "-f",
         str(CONFIG),
         "-d",
