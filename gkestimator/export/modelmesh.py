@@ -17,7 +17,7 @@ from gkestimator.export.deployment import Deployment, ExportFile, Instance
 from gkestimator.export.kserve import STORAGE_PLACEHOLDER, KServeExporter
 from gkestimator.export.kubernetes import ReplicaGroup, annotations_of, yaml_text
 from gkestimator.export.names import dns_labels
-from gkestimator.export.rounding import memory_bytes
+from gkestimator.export.rounding import memory_bytes, no_turns
 
 
 class ModelMeshExporter(KServeExporter):
@@ -33,6 +33,7 @@ class ModelMeshExporter(KServeExporter):
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
         """Return ``inferenceservices.yaml``."""
+        no_turns(deployment.instances, self.name)
         largest: dict[str, Instance] = {}
         for i in deployment.instances:
             size = memory_bytes(i, self.name)
@@ -65,11 +66,17 @@ class ModelMeshExporter(KServeExporter):
         text = f"For builtInAdapter.env of their ServingRuntime: DEFAULT_MODELSIZE={max(sizes.values())}"
         if not sizes.keys() <= deployment.models.keys():
             return f"{text}; MODELSIZE_MULTIPLIER too, where --models names the files"
-        factor = max(size / Path(deployment.models[model]).stat().st_size for model, size in sizes.items())
-        return f"{text}, MODELSIZE_MULTIPLIER={math.ceil(factor * 100) / 100:.2f} (weights in files apart not counted)"
+        factor = max(size / _disk_bytes(Path(deployment.models[model])) for model, size in sizes.items())
+        return f"{text}, MODELSIZE_MULTIPLIER={math.ceil(factor * 100) / 100:.2f}"
 
     def messages(self, deployment: Deployment) -> Names:
         """Say what is still to be named."""
         if self.storage_uri is None:
             return (f"models are taken from {STORAGE_PLACEHOLDER}: name the place by --storage-uri",)
         return ()
+
+
+def _disk_bytes(path: Path) -> int:
+    """Return the bytes of a model's file and of its weights beside it, as torch and onnxruntime name theirs."""
+    beside = (path.with_name(path.name + suffix) for suffix in ("", ".data", "_data"))
+    return sum(file.stat().st_size for file in beside if file.is_file())
