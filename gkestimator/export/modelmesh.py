@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from gkestimator.core.records import Names
+from gkestimator.estimation.inspection import inspect_model
 from gkestimator.export.deployment import Deployment, ExportFile, Instance
 from gkestimator.export.kserve import STORAGE_PLACEHOLDER, KServeExporter
 from gkestimator.export.kubernetes import ReplicaGroup, annotations_of, yaml_text
@@ -26,8 +27,8 @@ class ModelMeshExporter(KServeExporter):
     name = "modelmesh"
     summary = "ModelMesh: an InferenceService for each model, with its size in bytes (Mreq)."
     limits = (
-        "ModelMesh enforces nothing: it packs models into the memory of its servers by a size that it takes from "
-        "their files times MODELSIZE_MULTIPLIER. gkestimator/mreq-bytes is bookkeeping; it holds the CUDA "
+        "ModelMesh enforces nothing: it packs models into the memory that its servers' containers ask for, by a size "
+        "that it takes from their files times MODELSIZE_MULTIPLIER. gkestimator/mreq-bytes is bookkeeping; it holds the CUDA "
         "context, which a server with several models has once. Replicas, batch size and Creq are bookkeeping too."
     )
 
@@ -61,12 +62,17 @@ class ModelMeshExporter(KServeExporter):
         return (ExportFile(path=PurePosixPath("inferenceservices.yaml"), text=text),)
 
     def _settings(self, largest: dict[str, Instance], deployment: Deployment) -> str:
-        """Return what a ServingRuntime must set for ModelMesh to count at least our bytes for every model."""
+        """Return what a ServingRuntime must set for ModelMesh to count at least our bytes for every model.
+
+        The parameters stand for the files: they are the same wherever the weights lie, or where they are absent.
+        """
         sizes = {model: memory_bytes(one, self.name) for model, one in largest.items()}
         text = f"For builtInAdapter.env of their ServingRuntime: DEFAULT_MODELSIZE={max(sizes.values())}"
         if not sizes.keys() <= deployment.models.keys():
             return f"{text}; MODELSIZE_MULTIPLIER too, where --models names the files"
-        factor = max(size / _disk_bytes(Path(deployment.models[model])) for model, size in sizes.items())
+        parameters = {model: inspect_model(Path(deployment.models[model])).parameter_bytes for model in sizes}
+        # At least one byte: a model without parameters has a file all the same.
+        factor = max(size / max(1, parameters[model]) for model, size in sizes.items())
         return f"{text}, MODELSIZE_MULTIPLIER={math.ceil(factor * 100) / 100:.2f}"
 
     def messages(self, deployment: Deployment) -> Names:
@@ -74,9 +80,3 @@ class ModelMeshExporter(KServeExporter):
         if self.storage_uri is None:
             return (f"models are taken from {STORAGE_PLACEHOLDER}: name the place by --storage-uri",)
         return ()
-
-
-def _disk_bytes(path: Path) -> int:
-    """Return the bytes of a model's file and of its weights beside it, as torch and onnxruntime name theirs."""
-    beside = (path.with_name(path.name + suffix) for suffix in ("", ".data", "_data"))
-    return sum(file.stat().st_size for file in beside if file.is_file())

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 import yaml
+from onnx import TensorProto, helper, numpy_helper
 
 from gkestimator.core.errors import UsageError
 from gkestimator.export.deployment import Deployment
@@ -20,6 +23,14 @@ def text_of(made: Deployment, **options: Any) -> str:
     (exporter,) = make_exporters(("modelmesh",), **options)
     (file,) = exporter.files(made)
     return file.text
+
+
+def save_model(path: Path, count: int) -> None:
+    """Write a model of ``count`` float parameters."""
+    weight = numpy_helper.from_array(np.ones(count, np.float32), "w")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", count]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", [x], [y], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
 
 
 def test_a_model_stands_once_with_the_most_that_it_needs(make: Make) -> None:
@@ -39,9 +50,9 @@ def test_an_unknown_size_is_an_error_of_one_line(make: Make) -> None:
 
 
 def test_the_multiplier_makes_every_file_at_least_its_size(make: Make, tmp_path: Path) -> None:
-    """ModelMesh counts the files' bytes times a factor: 1,000 and 4,000 here, of models that need 3,333 and 8,000."""
-    for name, size in (("a.onnx", 1000), ("b.onnx", 500), ("b.onnx.data", 3500)):
-        (tmp_path / name).write_bytes(b"x" * size)
+    """ModelMesh counts a file's bytes times a factor: of 1,000 and 4,000 here, for models that need 3,333 and 8,000."""
+    for name, count in (("a", 250), ("b", 1000)):
+        save_model(tmp_path / f"{name}.onnx", count)
     replicas = ({"model": "a", "mreq_bytes": 3333}, {"model": "b", "mreq_bytes": 8000})
     head = " ".join(
         text_of(make(*replicas, models=[str(tmp_path)])).split("apiVersion")[0].replace("#", "").split()
