@@ -150,7 +150,7 @@ class DraExporter(ClaimExporter):
         types = dns_labels(deployment.specs)
         placed = {gpu: here for gpu, here in by_gpu(deployment.instances).items() if len(here) > 1}
         gpus = dns_labels(placed)
-        claims = {}
+        claims: dict[str, Claim] = {}
         for gpu, here in placed.items():
             shared = self._claim(f"gpu-{gpus[gpu]}", deployment, here)
             claims |= dict.fromkeys((i.id for i in here), shared)

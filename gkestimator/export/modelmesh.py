@@ -28,8 +28,9 @@ class ModelMeshExporter(KServeExporter):
     summary = "ModelMesh: an InferenceService for each model, with its size in bytes (Mreq)."
     limits = (
         "ModelMesh enforces nothing: it packs models into the memory that its servers' containers ask for, by a size "
-        "that it takes from their files times MODELSIZE_MULTIPLIER. gkestimator/mreq-bytes is bookkeeping; it holds the CUDA "
-        "context, which a server with several models has once. Replicas, batch size and Creq are bookkeeping too."
+        "that it takes from their files times MODELSIZE_MULTIPLIER. gkestimator/mreq-bytes is bookkeeping; it holds "
+        "the CUDA context, which a server with several models has once. Replicas, batch size and Creq are "
+        "bookkeeping too."
     )
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
