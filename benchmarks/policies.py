@@ -341,7 +341,7 @@ def page(found: Sequence[Result], policies: Sequence[str], command: str) -> str:
     parts = [
         "# Placement policies compared",
         f"`{command}`",
-        "Requests expected on time are counted by our own formulas ([scheduling.md](../how-to/scheduling.md)), which `gkest` maximises and the others "
+        "Requests expected on time are counted by our own formulas ([policies](../how-to/scheduling/policies.md)), which `gkest` maximises and the others "
         "do not know; plain goodput is what their papers count. `gkest` was developed on instances of other seeds and, late, looked at "
         "on seed 0. A simulator that does not share them judges in [policies-simulated.md](../appendix/policies-simulated.md) and by `python benchmarks/expected_against_simulated.py`.",
     ]
