@@ -87,7 +87,9 @@ def lacking(terms: set[str], known: set[str]) -> list[str]:
 
 def prose(text: str) -> str:
     """Return ``text`` without code, comments and targets of links."""
-    text = re.sub(r"```.*?```|``[^`]*``|<!--.*?-->|`[^`]*`|\]\([^)]*\)|https?://\S+", " ", text, flags=re.DOTALL)
+    text = re.sub(
+        r"```.*?```|``[^`]*``|<!--.*?-->|`[^`]*`|\]\([^)]*\)|https?://\S+", " ", text, flags=re.DOTALL
+    )
     return text.replace("_", " ")
 
 
@@ -101,7 +103,9 @@ def names_of_things() -> frozenset[str]:
     """Return the parts of GPUs' names and the operators of ONNX: they are explained where they are listed."""
     catalogue = gpu_catalogue()
     parts = {part for name in catalogue.names() for part in re.split(r"[-\s]", name)}
-    aliases = {part for name in catalogue.names() for a in catalogue.sheet(name)[0].aliases for part in a.split()}
+    aliases = {
+        part for name in catalogue.names() for a in catalogue.sheet(name)[0].aliases for part in a.split()
+    }
     operators = {schema.name for schema in onnx.defs.get_all_schemas()}
     return frozenset(parts | aliases | operators)
 
@@ -129,7 +133,11 @@ def test_abbreviations_of_the_help_are_explained() -> None:
     found: set[str] = set()
     for command in ALL_COMMANDS:
         texts = [command.help or "", *(getattr(p, "help", None) or "" for p in command.params)]
-        shown = {word for p in command.params for word in re.findall(r"\w+", (p.metavar or p.human_readable_name).upper())}
+        shown = {
+            word
+            for p in command.params
+            for word in re.findall(r"\w+", (p.metavar or p.human_readable_name).upper())
+        }
         found |= {word for text in texts for word in capitals(text)} - shown
     assert lacking(found, KNOWN_CAPITALS | {"OLD", "NEW", "SPEC"}) == []
 
@@ -182,7 +190,9 @@ def ruled(lines: list[str]) -> list[str]:
 
 def test_the_glossary_is_alphabetical_short_and_says_nothing_twice() -> None:
     lines = [line for line in GLOSSARY.read_text(encoding="utf-8").splitlines() if line.startswith("| ")][1:]
-    order = [re.sub(r"[^a-z0-9 ]", "", line.split(" | ")[0].casefold().replace("-", " ")).strip() for line in lines]
+    order = [
+        re.sub(r"[^a-z0-9 ]", "", line.split(" | ")[0].casefold().replace("-", " ")).strip() for line in lines
+    ]
     assert order == sorted(order)
     assert [line for line in lines if len(line.split(" | ", 1)[1].split()) > MOST_WORDS] == []
     names = [n.strip("`| ").casefold() for line in lines for n in line.split(" | ")[0].split(",")]
@@ -200,4 +210,3 @@ def test_a_term_that_nobody_explains_is_found() -> None:
     found = capitals(prose("The ZXQ9 of a model, its `SLO_MS` and the QZX-law; see [it](PAGE_ABC.md)."))
     assert lacking(found, KNOWN_CAPITALS) == ["QZX", "ZXQ9"]
     assert lacking({"nhwc", "w3a16"}, KNOWN_WORDS) == ["w3a16"]
-
