@@ -163,6 +163,15 @@ def test_headings_of_printed_tables_are_explained() -> None:
     assert lacking(words, KNOWN_WORDS | KNOWN_CAPITALS) == []
 
 
+def test_words_of_a_report_are_explained() -> None:
+    """Headings of one word, and abbreviations in its sentences."""
+    script = (ROOT / "gkestimator/reporting/page/report.js").read_text(encoding="utf-8")
+    headings = set(re.findall(r'(?:section\(\w+, |^\s*\[)"([\w-]+)",', script, re.MULTILINE))
+    assert {"Slack", "Roofline", "policy"} <= headings
+    sentences = " ".join(re.findall(r'"([A-Z][^"\n;={}]* [^"\n;={}]*)"', script))
+    assert lacking(headings | capitals(sentences), KNOWN_WORDS | KNOWN_CAPITALS) == []
+
+
 def ruled(lines: list[str]) -> list[str]:
     """Return the lines that stand above a rule of dashes."""
     return [a for a, b in pairwise(lines) if re.fullmatch(r"-+(?:  -+)+", b.strip())]
