@@ -60,6 +60,25 @@ def test_links_between_pages_hold(page: str) -> None:
     assert missing == []
 
 
+def anchors(page: Path) -> set[str]:
+    """Return what links may name behind a #: headings in small letters, without marks, spaces as dashes."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_links_into_pages_hold(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = re.findall(r"\]\((?!https?://)([^)#\s]*)#([^)\s]+)\)", text)
+    missing = [
+        f"{target}#{anchor}"
+        for target, anchor in named
+        if anchor not in anchors((ROOT / page).parent / target if target else ROOT / page)
+    ]
+    assert missing == []
+
+
 def test_functions_named_in_the_walks_stand_in_the_file_named_with_them() -> None:
     """A walk says: `name` (`path`); the name is defined in that file."""
     text = " ".join((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split())
