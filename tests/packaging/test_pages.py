@@ -64,7 +64,8 @@ def anchors(page: Path) -> set[str]:
     """Return what links may name behind a #: headings in small letters, without marks, spaces as dashes."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r'<a id="([^"]+)">', text))
 
 
 @pytest.mark.parametrize("page", ALL_PAGES)
