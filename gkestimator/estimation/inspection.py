@@ -209,7 +209,7 @@ def _batch_words(inspection: Inspection) -> str:
         return (
             f"fixed at {inspection.exported_batch} ({inspection.batch_reason}); --batch-size asks for another"
         )
-    return f"none ({inspection.batch_reason})"
+    return f"no batch dimension ({inspection.batch_reason}): estimated as it is"
 
 
 def _work_words(inspection: Inspection) -> str:

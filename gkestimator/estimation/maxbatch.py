@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, NoBatchError, UsageError
 from gkestimator.estimation.engine import Engine, model_names
 from gkestimator.estimation.recall import ModelSource
 from gkestimator.estimation.request import MAX_BATCH_SIZE, Progress
@@ -110,7 +110,10 @@ class _Search:
                 candidate = min(low * 2, self._ceiling)
             else:
                 candidate = (low + high) // 2
-            row = self._row(candidate, target, share)
+            try:
+                row = self._row(candidate, target, share)
+            except NoBatchError:
+                return best
             if self._good(row):
                 low = candidate
                 best = row
