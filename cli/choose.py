@@ -47,6 +47,7 @@ def command(
     from gkestimator.hardware.gpus import ALL_GPUS, gpu_catalogue
     from gkestimator.placement.choosing import BATCH_SIZES, choose
     from gkestimator.placement.choosing_report import CHOICE_SUFFIXES, choice_words, render_choices
+    from gkestimator.tables.requirement import cpu_lines
 
     if slo_ms is None or rate_rps is None:
         raise UsageError("the load is not said: expected --slo-ms and --rate")
@@ -59,6 +60,14 @@ def command(
     rows, specs, reasons = _estimated(model, names, catalogue, options)
     choices = choose(rows, specs, rate_rps=rate_rps, slo_ms=slo_ms, reasons=reasons)
     holding = [choice for choice in choices if choice.gpus is not None]
+    alone = cpu_lines(rows)
+    if alone:
+        if form == "table":
+            deliver(f"{alone[0]}\n".encode(), output)
+        else:
+            deliver(render_choices(choices, form), output)
+            say(alone, "note")
+        return 0
     shown = choices if everything or form != "table" or not holding else holding
     deliver(render_choices(shown, form), output)
     say(choice_words(choices, rate_rps=rate_rps, slo_ms=slo_ms))

@@ -97,6 +97,8 @@ class _Search:
                 "give batch sizes, or a file that states memory_visible_mib (--gpu-spec)"
             )
         best = self._row(1, target, share)
+        if best.runs_on_cpu_alone:
+            return best
         if not self._good(best):
             return UsageError(
                 f"{self._source.name} on {target.gpu.name}: batch 1 takes {_text(best.latency_ms, 'ms')} and "
