@@ -108,6 +108,12 @@ gpu_spec_option = options_from(EstimateRequest, ("gpu_specs",))
 """``--gpu-spec``, for every command that asks for GPUs by name."""
 
 
+def quick_option(words: str) -> Decorator[Any]:
+    """Return ``--quick``: the models of a workload, their rates and objectives, without a file."""
+    help = f"Models, rates and objectives {words}. Repeatable."
+    return click.option("--quick", multiple=True, metavar="MODEL:RATErps@SLOms,...", help=help)
+
+
 def form_option(*forms: str, help: str = "Default: by suffix of -o, else table.") -> Decorator[Any]:
     """Return ``--format``, one of ``forms``."""
     return click.option("--format", "form", type=click.Choice(forms), help=help)

@@ -9,7 +9,7 @@ import click
 
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import deliver, say, write_beside
-from gkestimator.cli.parameters import PATH, SEED, Paths, form_option, gpu_spec_option
+from gkestimator.cli.parameters import PATH, SEED, Names, Paths, form_option, gpu_spec_option, quick_option
 from gkestimator.cli.progress import Progress
 
 _CREQ = ("sm-util-mean", "occupancy-max", "occupancy-mean")
@@ -28,7 +28,8 @@ class _WithPolicies(click.Command):
 
 @click.command(name="schedule", cls=_WithPolicies)
 @click.argument("tables", nargs=-1, required=True, type=PATH, metavar="TABLE...")
-@click.option("--workload", required=True, type=PATH, help="Models, rates and objectives (YAML).")
+@click.option("--workload", type=PATH, help="Models, rates and objectives (YAML).")
+@quick_option("without a file")
 @click.option("--cluster", required=True, type=PATH, help="GPUs that are there or may be rented (YAML).")
 @click.option("--policy", default="gkest", show_default=True, help="Who places; the policies stand below.")
 @click.option(
@@ -62,7 +63,8 @@ class _WithPolicies(click.Command):
 @debug_option
 def command(
     tables: Paths,
-    workload: Path,
+    workload: Path | None,
+    quick: Names,
     cluster: Path,
     form: str | None,
     plot: Path | None,
@@ -76,13 +78,18 @@ def command(
     GPU here could serve in time is refused unless --allow-unserved. Exit status: 0 done, 1 with --allow-unserved and
     such models or where only the picture could not be written, 2 the command or a file was wrong.
     """
+    from gkestimator.core.errors import UsageError
     from gkestimator.core.outputs import by_suffix, refuse_overwriting
+    from gkestimator.documents.workload import quick_workload
     from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable, draw
     from gkestimator.placement.registry import policy_options
     from gkestimator.placement.report import PLAN_SUFFIXES, plan_words, render_plan
     from gkestimator.placement.scheduling import UnservableError, schedule
 
-    read = (*tables, workload, cluster, *options["gpu_specs"], *filter(None, [options["coefficients"]]))
+    if (workload is None) == (not quick):
+        raise UsageError("expected either --workload FILE or --quick MODEL:RATErps@SLOms")
+    asked = workload or quick_workload(quick)
+    read = (*tables, cluster, *options["gpu_specs"], *filter(None, [workload, options["coefficients"]]))
     # Before minutes of placement, not after.
     refuse_overwriting({"-o": output, "--plot": plot}, read)
     form = form or ("table" if output is None else by_suffix("-o", output, PLAN_SUFFIXES))
@@ -94,7 +101,7 @@ def command(
     try:
         chosen = policy_options(options.pop("pairs"), given)
         with Progress() as progress:
-            result = schedule(tables, workload, cluster, options=chosen, progress=progress, **options)
+            result = schedule(tables, asked, cluster, options=chosen, progress=progress, **options)
     except UnservableError as e:
         say([f"{line} (--allow-unserved places the others)" for line in e.lines], "error")
         return e.exit_code
