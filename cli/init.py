@@ -6,16 +6,19 @@ from pathlib import Path
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import deliver
 from gkestimator.cli.parameters import PATH, Names, quick_option
 
 
-@click.command(name="init")
+@gkest_command(
+    "init",
+    "gkest init cluster -o my-cluster.yaml",
+    'gkest init workload --quick "resnet50:50rps@100ms"',
+)
 @click.argument("kind", type=click.Choice(("workload", "cluster", "gpu", "comparison")))
 @quick_option("of a workload, in place of its template")
 @click.option("-o", "--output", type=PATH, help="File to write to, which must not exist yet.")
-@debug_option
 def command(kind: str, quick: Names, output: Path | None) -> None:
     """Write a commented file to begin with: a workload, a cluster, a GPU or a comparison.
 
