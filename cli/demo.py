@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from gkestimator.cli.estimating import estimate_options
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import say, say_written
 from gkestimator.cli.parameters import PATH
 from gkestimator.core.errors import UsageError
@@ -19,13 +19,17 @@ from gkestimator.core.errors import UsageError
 _DEFAULTS = {"runtime": "onnxruntime"}
 
 
-@click.command(name="demo", context_settings={"default_map": _DEFAULTS})
+@gkest_command(
+    "demo",
+    "gkest demo --gpu L4 --batch-size 1,8",
+    "gkest demo --all try",
+    context_settings={"default_map": _DEFAULTS},
+)
 @click.option(
     "--all", "everything", type=PATH, metavar="DIR", help="Write a folder to try every command with, no more."
 )
 @click.option("--dir", "folder", type=PATH, help="Keep the model in this folder.")
 @estimate_options
-@debug_option
 def command(everything: Path | None, folder: Path | None, **options: Any) -> int:
     """Write ResNet-50 as an ONNX file and estimate it under ONNX Runtime.
 

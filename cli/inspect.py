@@ -6,17 +6,20 @@ from typing import Any
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import say
-from gkestimator.cli.parameters import Names, form_option, options_from
+from gkestimator.cli.parameters import MODELS, Names, form_option, options_from
 from gkestimator.estimation.request import DimOptions
 
 
-@click.command(name="inspect")
-@click.argument("models", nargs=-1, required=True, metavar="MODEL.onnx...")
+@gkest_command(
+    "inspect",
+    "gkest inspect models/resnet50.onnx",
+    "gkest inspect models/minilm.onnx --dim sequence=128 --format json",
+)
+@click.argument("models", nargs=-1, required=True, type=MODELS, metavar="MODEL.onnx...")
 @options_from(DimOptions)
 @form_option("table", "json")
-@debug_option
 def command(models: Names, form: str | None, dims: Any) -> int:
     """Say what is in a model file: inputs, dimensions, parameters, operators, work, and what to ask for next.
 
