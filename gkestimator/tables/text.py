@@ -17,6 +17,7 @@ from gkestimator.tables.layout import (
     text_table,
     word_column,
 )
+from gkestimator.tables.notes import Footnotes
 from gkestimator.tables.requirement import Requirement, Requirements, cpu_lines
 from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text, percent_text, whole_text
 
@@ -93,7 +94,7 @@ def _requirement_columns(rows: Requirements) -> tuple[list[str], list[TextColumn
     columns.append(TextColumn(heading="binds", cells=bound, right=False, drop=_DROP["binds"]))
     columns += _known_columns(rows, _POWER)
     columns += number_columns(rows, _NUMBERS, _DROP)
-    marks = _warning_marks(rows)
+    marks = Footnotes.of(rows).marks
     if any(marks):
         columns.append(TextColumn(heading="note", cells=marks, right=False))
     shared += _provenance(rows)
@@ -137,31 +138,11 @@ def _wrapped(facts: Iterable[str]) -> list[str]:
     return lines
 
 
-def _notes(rows: Requirements) -> dict[str, int]:
-    numbers: dict[str, int] = {}
-    for row in rows:
-        for warning in _warnings_of(row):
-            numbers.setdefault(warning, len(numbers) + 1)
-    return numbers
-
-
-def _warnings_of(row: Requirement) -> list[str]:
-    return [w for w in row.warnings.split("; ") if w]
-
-
-def _warning_marks(rows: Requirements) -> list[str]:
-    """Return the numbers of the notes that hold for some rows only; what holds for all needs no mark."""
-    numbers = _notes(rows)
-    # What holds for all rows stands once below the table; a mark in every row would say nothing.
-    common = set.intersection(*(set(_warnings_of(r)) for r in rows))
-    return [",".join(str(numbers[w]) for w in _warnings_of(r) if w not in common) for r in rows]
-
-
 def _footnotes(rows: Requirements) -> list[str]:
     notes = []
     columns = TERMINAL_COLUMNS.get()
-    for text, number in _notes(rows).items():
-        note = printable(f"{number}: {text}")
+    for text in Footnotes.of(rows).texts:
+        note = printable(text)
         notes += textwrap.wrap(note, columns, subsequent_indent="   ") if columns else [note]
     if notes:
         return ["", *notes]
