@@ -3,11 +3,13 @@
 
 A block of output stands behind ``<!-- output: gkest ... -->``, or behind the commands that print it and
 ``<!-- output -->`` (tests/cli/walking.py). ``--check`` changes nothing and exits 1 when something is not current to the
-digit; otherwise the README's picture is drawn anew, too.
+digit; otherwise the README's picture is drawn anew, too, and those that the commands of a tutorial or of the gallery
+write into ``try/``. ``python docs/refresh_readme.py PAGE ...``: these pages alone.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -25,6 +27,9 @@ EVALUATE = DOCS / "how-to" / "evaluate.md"
 MERGING = DOCS / "how-to" / "merging.md"
 GPUS = DOCS / "reference" / "gpus.md"
 FIRST_HOUR = DOCS / "how-to" / "first-hour.md"
+TUTORIALS = (*sorted((DOCS / "tutorials").glob("*.md")), DOCS / "gallery.md")
+NOTEBOOK = DOCS / "tutorials" / "first-look.ipynb"
+SHOWN = re.compile(r"\]\((?:\.\./)?pictures/([^)]+)\)")
 PICTURE = DOCS / "pictures" / "resnet50.png"
 PICTURE_COMMAND = "demo --gpu T4,L4,V100,H100 --batch-size 1,2,4,8,16,32,64 --plot"
 NAMED = re.compile(
@@ -45,10 +50,10 @@ def output_of(arguments: str, folder: Path | None = None) -> str:
 def walked(page: Path, folder: Path) -> tuple[str, Walk]:
     """Follow ``page`` below ``folder`` as a reader on a fresh machine does; return it with what its commands print.
 
-    The environment is that of the README's first command. A command that fails ends the program.
+    The environment of the first hour is that of the README's first command. A command that fails ends the program.
     """
     text = page.read_text(encoding="utf-8")
-    before = "" if page == README else BLOCK.search(README.read_text(encoding="utf-8"))[0]
+    before = BLOCK.search(README.read_text(encoding="utf-8"))[0] if page == FIRST_HOUR else ""
     walk = run_page(before + text, folder)
     if walk.status != 0:
         raise SystemExit(f"{page}: exit status {walk.status}: {walk.printed[-1]}")
@@ -62,6 +67,22 @@ def walked(page: Path, folder: Path) -> tuple[str, Walk]:
         return f"{head}{shown(block, said)}```\n"
 
     return BLOCK.sub(current, before + text).removeprefix(before), walk
+
+
+def executed(notebook: Path, folder: Path) -> str:
+    """Return ``notebook`` as it is after all its cells were run in ``folder``. Raises CellExecutionError where one fails."""
+    import nbclient
+    import nbformat
+
+    read = nbformat.read(notebook, as_version=4)
+    client = nbclient.NotebookClient(
+        read, timeout=200, record_timing=False, resources={"metadata": {"path": str(folder)}}
+    )
+    client.execute(
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    )
+    read.metadata.pop("language_info", None)  # names the version of the Python that ran it
+    return nbformat.writes(read) + "\n"
 
 
 def evaluate_folder(folder: Path) -> Path:
@@ -99,22 +120,27 @@ def refreshed(text: str, folder: Path | None = None) -> str:
 def main() -> int:
     """Refresh or check the pages and return the exit status."""
     stale = 0
+    checking = "--check" in sys.argv[1:]
+    asked = [Path(name).resolve() for name in sys.argv[1:] if name != "--check"]
     prepared = {GPUS: None, EVALUATE: evaluate_folder, MERGING: merging_folder}
-    for page in (README, FIRST_HOUR, *prepared):
+    for page in asked or (README, FIRST_HOUR, *TUTORIALS, *prepared, NOTEBOOK):
         with tempfile.TemporaryDirectory() as scratch:
             old = page.read_text(encoding="utf-8")
-            if page in prepared:
+            if page == NOTEBOOK:
+                new = executed(page, Path(scratch))
+            elif page in prepared:
                 prepare = prepared[page]
                 new = refreshed(old, prepare and prepare(Path(scratch)))
             else:
-                new, _ = walked(page, Path(scratch))
+                new, walk = walked(page, Path(scratch))
+            for name in SHOWN.findall(old) if page in TUTORIALS and not checking else ():
+                shutil.copy(walk.clone / "try" / name, DOCS / "pictures" / name)
         stale |= int(old != new)
-        if "--check" not in sys.argv[1:]:
+        if not checking:
             page.write_text(new, encoding="utf-8")
-    if "--check" in sys.argv[1:]:
-        return stale
-    output_of(f"{PICTURE_COMMAND} {shlex.quote(str(PICTURE))}")
-    return 0
+    if not checking and not asked:
+        output_of(f"{PICTURE_COMMAND} {shlex.quote(str(PICTURE))}")
+    return stale if checking else 0
 
 
 if __name__ == "__main__":

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import pandas as pd
 import pytest
-from walking import BLOCK, is_current, run_page
+from walking import BLOCK, is_current, refresh_module, run_page
 
 pytest.importorskip("packaging")
 pytest.importorskip("onnxruntime")
@@ -29,11 +27,7 @@ class Followed:
 
 
 def follow(page: Path, folder: Path) -> Followed:
-    loading = importlib.util.spec_from_file_location("refresh_readme", ROOT / "docs" / "refresh_readme.py")
-    assert loading is not None and loading.loader is not None
-    module: ModuleType = importlib.util.module_from_spec(loading)
-    loading.loader.exec_module(module)
-    current, walk = module.walked(page, folder)
+    current, walk = refresh_module().walked(page, folder)
     return Followed(walk.clone / "try", "".join(walk.printed), current)
 
 

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from walking import is_current
+from walking import is_current, refresh_module
 
 ROOT = Path(__file__).parents[2]
-
-
-def refresh() -> ModuleType:
-    """docs/refresh_readme.py as a module."""
-    loading = importlib.util.spec_from_file_location("refresh_readme", ROOT / "docs" / "refresh_readme.py")
-    assert loading is not None
-    assert loading.loader is not None
-    module = importlib.util.module_from_spec(loading)
-    loading.loader.exec_module(module)
-    return module
 
 
 def compare(module: ModuleType, page: str, folder: Path | None) -> None:
@@ -30,19 +19,19 @@ def compare(module: ModuleType, page: str, folder: Path | None) -> None:
 
 
 def test_the_list_of_gpus_is_current() -> None:
-    compare(refresh(), "docs/reference/gpus.md", None)
+    compare(refresh_module(), "docs/reference/gpus.md", None)
 
 
 @pytest.mark.slow
 def test_the_evaluation_example_is_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GKEST_HOME", str(tmp_path / "gkest-home"))
-    module = refresh()
+    module = refresh_module()
     compare(module, "docs/how-to/evaluate.md", module.evaluate_folder(tmp_path))
 
 
 @pytest.mark.slow
 def test_the_picture_of_the_readme_is_one_that_the_program_draws(tmp_path: Path) -> None:
-    module = refresh()
+    module = refresh_module()
     assert f"]({module.PICTURE.relative_to(ROOT)})" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert module.PICTURE.stat().st_size < 150_000
     pytest.importorskip("matplotlib")

@@ -7,6 +7,7 @@ A block ``<!-- output -->`` behind commands shows what they print; ``<!-- output
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import re
@@ -15,6 +16,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(
@@ -92,3 +94,12 @@ def is_current(text: str, current: str) -> None:
     assert len(numbers(text)) == len(numbers(current))
     for said, true in zip(numbers(text), numbers(current), strict=True):
         assert math.isclose(said, true, rel_tol=0.01, abs_tol=0.11), "run: python docs/refresh_readme.py"
+
+
+def refresh_module() -> ModuleType:
+    """Return docs/refresh_readme.py as a module."""
+    loading = importlib.util.spec_from_file_location("refresh_readme", ROOT / "docs" / "refresh_readme.py")
+    assert loading is not None and loading.loader is not None
+    module = importlib.util.module_from_spec(loading)
+    loading.loader.exec_module(module)
+    return module

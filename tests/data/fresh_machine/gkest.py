@@ -45,6 +45,11 @@ def closure(wanted: list[Requirement]) -> set[str]:
     return brought
 
 
+MACHINE = Path(os.environ["FRESH_MACHINE"])
+OWN = (
+    [str(MACHINE / "site"), *(MACHINE / "own").read_text().splitlines()] if (MACHINE / "own").exists() else []
+)
+sys.path = [folder for folder in sys.path if folder not in OWN]  # a child process is told its parent's
 BROUGHT = closure(asked())
 HIDDEN = {
     module
@@ -75,11 +80,14 @@ for module in [name for name in sys.modules if name.partition(".")[0] in HIDDEN]
 sys.meta_path = [Finder if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
 sys.addaudithook(no_network)
 
-sys.path.append(os.path.join(os.environ["FRESH_MACHINE"], "site"))
-if sys.argv[1:2] == ["--python"]:
-    sys.argv = sys.argv[2:]
-    runpy.run_path(sys.argv[0], run_name="__main__")
-else:
-    from gkestimator.cli import main
+sys.path += OWN  # what the page itself wrote and installed
 
-    main()
+# A child process of gkest imports this file again, to be held to the same packages.
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--python"]:
+        sys.argv = sys.argv[2:]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        from gkestimator.cli import main
+
+        main()
