@@ -29,7 +29,7 @@ SECTIONS = {
         "compare": "Compare placement policies over workloads, clusters and objectives.",
         "merge": "Merge models that share a GPU and weights into one ONNX file.",
         "lengths": "Serve requests of many lengths by runtimes of fixed lengths (Arlo), simulated.",
-        "export": "Write a plan or table for HAMi, KAI, Volcano, MIG, MPS, Ray Serve, Triton, KServe.",
+        "export": "Write a plan or table for HAMi, KAI, Volcano, DRA, MIG, MPS, Ray Serve, Triton, KServe.",
     },
     "Begin, and look up": {
         "demo": "Write ResNet-50 as an ONNX file and estimate it.",
