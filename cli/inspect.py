@@ -28,17 +28,22 @@ def command(models: Names, form: str | None, dims: Any) -> int:
     """
     from gkestimator.core.errors import GkestimatorError
     from gkestimator.core.naming import find_models
+    from gkestimator.estimation.dimensions import DimensionsMet
     from gkestimator.estimation.inspection import inspect_model, inspection_json, inspection_lines
+    from gkestimator.estimation.recall import ModelSource
     from gkestimator.tables.layout import printable
 
     paths, failures = find_models(models)
     errors = [error for _, error in failures]
     inspections = []
+    met = DimensionsMet([dims], len(paths))
     for path in paths:
         try:
-            inspections.append(inspect_model(path, dims=dict(dims)))
+            (own,) = met.combinations(ModelSource(path, path.stem))
+            inspections.append(inspect_model(path, dims=own))
         except GkestimatorError as e:
             errors.append(e)
+    met.check()
     if form == "json":
         click.echo(inspection_json(inspections))
     else:
@@ -46,6 +51,7 @@ def command(models: Names, form: str | None, dims: Any) -> int:
             for line in inspection_lines(inspection):
                 click.echo(printable(line))
     say(errors, "error")
+    say(met.notes, "note")
     if not errors:
         return 0
     return 1 if inspections else 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from gkestimator.cli.group import DescribedCommand, gkest_command, section
 from gkestimator.cli.outputs import deliver, say, write_beside
 from gkestimator.cli.parameters import PATH, SEED, Names, Paths, form_option, gpu_spec_option, quick_option
 from gkestimator.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from gkestimator.documents.workload import Workload
 
 _CREQ = ("sm-util-mean", "occupancy-max", "occupancy-mean")
 
@@ -87,17 +90,13 @@ def command(
     GPU here could serve in time is refused unless --allow-unserved. Exit status: 0 done, 1 with --allow-unserved and
     such models or where only the picture could not be written, 2 the command or a file was wrong.
     """
-    from gkestimator.core.errors import UsageError
     from gkestimator.core.outputs import by_suffix, refuse_overwriting
-    from gkestimator.documents.workload import quick_workload
     from gkestimator.placement.picture import PICTURE_SUFFIXES, check_drawable, draw
     from gkestimator.placement.registry import policy_options
     from gkestimator.placement.report import PLAN_SUFFIXES, plan_words, render_plan
     from gkestimator.placement.scheduling import UnservableError, schedule
 
-    if (workload is None) == (not quick):
-        raise UsageError("expected either --workload FILE or --quick MODEL:RATErps@SLOms")
-    asked = workload or quick_workload(quick)
+    asked = _asked(workload, quick)
     read = (*tables, cluster, *options["gpu_specs"], *filter(None, [workload, options["coefficients"]]))
     # Before minutes of placement, not after.
     refuse_overwriting({"-o": output, "--plot": plot}, read)
@@ -127,3 +126,12 @@ def command(
     if result.unservable or not drawn:
         return 1
     return 0
+
+
+def _asked(workload: Path | None, quick: Names) -> Path | Workload:
+    from gkestimator.core.errors import UsageError
+    from gkestimator.documents.workload import quick_workload
+
+    if (workload is None) == (not quick):
+        raise UsageError("expected either --workload FILE or --quick MODEL:RATErps@SLOms")
+    return workload or quick_workload(quick)
