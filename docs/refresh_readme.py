@@ -70,7 +70,7 @@ def walked(page: Path, folder: Path) -> tuple[str, Walk]:
 
 
 def executed(notebook: Path, folder: Path) -> str:
-    """Return ``notebook`` as it is after all its cells were run in ``folder``. Raises CellExecutionError where one fails."""
+    """Return ``notebook`` after all its cells were run in ``folder``. Raises CellExecutionError where one fails."""
     import nbclient
     import nbformat
 

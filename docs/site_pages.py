@@ -160,7 +160,8 @@ def output_text(output: dict[str, Any]) -> str:
     """Return an output of a notebook's cell as Markdown: a picture, a table, else its text."""
     data = output.get("data", {"text/plain": output.get("text", "")})
     if "image/png" in data:
-        return f'<img alt="{"".join(data["text/plain"])}" src="data:image/png;base64,{"".join(data["image/png"]).strip()}">'
+        encoded = "".join(data["image/png"]).strip()
+        return f'<img alt="What the cell draws" src="data:image/png;base64,{encoded}">'
     if "text/html" in data:
         return re.sub(r"<style.*?</style>|\n\s*", "", "".join(data["text/html"]), flags=re.DOTALL)
     return f"```text\n{''.join(data['text/plain']).rstrip()}\n```"

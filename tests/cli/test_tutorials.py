@@ -1,6 +1,8 @@
-"""The tutorials and the gallery, word by word: their commands run, print what the page shows and draw its pictures."""
+"""The tutorials, the gallery and the notebook, word by word: they run, print what they show and draw their pictures."""
 
 from __future__ import annotations
+
+import json
 
 from pathlib import Path
 
@@ -34,3 +36,20 @@ def test_a_page_is_short_and_begins_with_the_set_up(page: Path) -> None:
     assert len(text.split()) < 1_500
     first = next(BLOCK.finditer(text))["commands"]
     assert first.startswith("python3 -m venv .venv") and "gkest demo --all try" in first
+
+
+def printed(notebook: str) -> str:
+    """Return the text of every output of ``notebook``, a picture's class for a picture."""
+    outputs = [output for cell in json.loads(notebook)["cells"] for output in cell.get("outputs", ())]
+    texts = [output.get("text") or output["data"]["text/plain"] for output in outputs]
+    return "\n".join("".join(text) for text in texts)
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_shows_what_it_prints(tmp_path: Path) -> None:
+    """`.ci/run` runs this with the extra `dev`, which has nbclient."""
+    pytest.importorskip("nbclient")
+    module = refresh_module()
+    kept = module.NOTEBOOK.read_text(encoding="utf-8")
+    is_current(printed(kept), printed(module.executed(module.NOTEBOOK, tmp_path)))
+    assert "image/png" in kept and len(kept) < 150_000

@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -44,8 +45,11 @@ def clone(folder: Path) -> Path:
     return Path(shutil.copytree(ROOT, folder / "clone", ignore=shutil.ignore_patterns(*patterns)))
 
 
-def run_page(page: str, folder: Path) -> Walk:
-    """Run the shell blocks of ``page`` in one shell; the first command that fails ends it and is named."""
+def run_page(page: str, folder: Path, tools: Sequence[Path] = ()) -> Walk:
+    """Run the shell blocks of ``page`` in one shell; the first command that fails ends it and is named.
+
+    ``tools``: folders of programs that the machine has besides.
+    """
     machine = Path(shutil.copytree(FRESH, folder / "machine"))
     printed = folder / "printed"
     printed.mkdir()
@@ -53,7 +57,7 @@ def run_page(page: str, folder: Path) -> Walk:
     for number, block in enumerate(BLOCK.finditer(page)):
         script += [f"exec >{printed}/{number} 2>&1", block["commands"]]
     environment = {
-        "PATH": f"{machine}:/usr/bin:/bin",
+        "PATH": os.pathsep.join([str(machine), *map(str, tools), "/usr/bin", "/bin"]),
         "HOME": str(folder / "home"),
         "GKEST_HOME": str(folder / "home" / "gkest"),
         "FRESH_MACHINE": str(machine),
@@ -63,7 +67,7 @@ def run_page(page: str, folder: Path) -> Walk:
     }
     copy = clone(folder)
     command = ["bash", "-c", "\n".join(script)]
-    done = subprocess.run(command, cwd=copy, env=environment, timeout=300, check=False)
+    done = subprocess.run(command, cwd=copy, env=environment, timeout=600, check=False)
     texts = [
         (printed / str(number)).read_text(encoding="utf-8") for number in range(len(list(printed.iterdir())))
     ]

@@ -46,7 +46,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "mkdocs",
         "build",
         "--strict",
-        "-q",
         "-f",
         str(CONFIG),
         "-d",
@@ -110,7 +109,7 @@ def test_a_page_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
     (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump({"site_name": "x", "nav": ["index.md"], **kept}))
     for text, words in (("[a](b.md)", "b.md"), ("[a](#b)", "#b"), ("[a](/b)", "/b")):
         (tmp_path / "docs" / "index.md").write_text(f"# A\n\n{text}\n")
-        command = [sys.executable, "-m", "mkdocs", "build", "-q", "-f", str(tmp_path / "mkdocs.yml")]
+        command = [sys.executable, "-m", "mkdocs", "build", "-f", str(tmp_path / "mkdocs.yml")]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
         assert done.returncode != 0 and words in done.stderr + done.stdout
     (tmp_path / "docs" / "index.md").write_text("# A\n")
