@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from gkestimator.cli.estimating import estimate_options
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import say, say_written
 from gkestimator.cli.parameters import PATH
 from gkestimator.core.errors import UsageError
@@ -19,15 +19,18 @@ from gkestimator.core.errors import UsageError
 _DEFAULTS = {"runtime": "onnxruntime"}
 
 
-@click.command(name="demo", context_settings={"default_map": _DEFAULTS})
+@gkest_command(
+    "demo",
+    "gkest demo --gpu L4 --batch-size 1,8",
+    "gkest demo --all try",
+    context_settings={"default_map": _DEFAULTS},
+)
 @click.option(
     "--all", "everything", type=PATH, metavar="DIR", help="Write a folder to try every command with, no more."
 )
 @click.option("--dir", "folder", type=PATH, help="Keep the model in this folder.")
 @estimate_options
-@debug_option
-@click.pass_context
-def command(ctx: click.Context, everything: Path | None, folder: Path | None, **options: Any) -> int:
+def command(everything: Path | None, folder: Path | None, **options: Any) -> int:
     """Write ResNet-50 as an ONNX file and estimate it under ONNX Runtime.
 
     The graph is the real network, layer by layer; its weights are zeros, which no estimate reads. Without
@@ -38,7 +41,7 @@ def command(ctx: click.Context, everything: Path | None, folder: Path | None, **
     and made-up measurements; a file that is there with another content is never replaced.
     """
     if everything is not None:
-        return _write_everything(ctx, everything)
+        return _write_everything(everything)
     from gkestimator.cli.estimating import run_estimate
     from gkestimator.onnx_io.demo import write_resnet50
 
@@ -51,8 +54,9 @@ def command(ctx: click.Context, everything: Path | None, folder: Path | None, **
         return run_estimate((path,), (), **options)
 
 
-def _write_everything(ctx: click.Context, folder: Path) -> int:
+def _write_everything(folder: Path) -> int:
     """Write the folder, say which files are new, and return the exit status."""
+    ctx = click.get_current_context()
     asked = [name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if asked != ["everything"]:
         raise UsageError("--all DIR only writes files: expected no other option")

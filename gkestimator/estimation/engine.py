@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, NoBatchError, UsageError
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Array, Kernel, KernelGraph, KernelTable
 from gkestimator.core.records import frozen
@@ -105,7 +105,7 @@ class Engine:
         catalogue = gpu_catalogue(tuple(request.gpu_specs), bundles=tuple(request.bundles))
         self._targets = targets_of(request, catalogue, self.profile)
         self.estimator: KernelEstimator = load_bundles(tuple(request.bundles)).under(request.runtime)
-        self.dims_met = DimensionsMet(request)
+        self.dims_met = DimensionsMet(request.dim_combinations, len(request.models))
         self.forget()
 
     def forget(self) -> None:
@@ -208,11 +208,16 @@ class Engine:
         return self._placed(source.name, source.path, {o: e for o, e in known.items() if e is not None})
 
     def lower_all(self, source: ModelSource) -> list[Lowerings]:
-        """Lower a model for every combination of its dimensions, at every batch size that is asked for."""
+        """Lower a model for every combination of its dimensions, at every batch size that is asked for; as it is where
+        it has no batch.
+        """
         batches: Sequence[int | None] = self.request.batch_sizes or (None,)
         lowered = []
         for dims in self.dims_met.combinations(source):
-            lowered += [self.lower_model(source, size, dims) for size in dict.fromkeys(batches)]
+            try:
+                lowered += [self.lower_model(source, size, dims) for size in dict.fromkeys(batches)]
+            except NoBatchError:
+                lowered.append(self.lower_model(source, None, dims))
         return lowered
 
     def lower_graphs(self, name: str, bound: Sequence[OperatorGraph]) -> Lowerings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, NoBatchError, UsageError
 from gkestimator.estimation.engine import Engine, model_names
 from gkestimator.estimation.recall import ModelSource
 from gkestimator.estimation.request import MAX_BATCH_SIZE, Progress
@@ -97,6 +97,8 @@ class _Search:
                 "give batch sizes, or a file that states memory_visible_mib (--gpu-spec)"
             )
         best = self._row(1, target, share)
+        if best.runs_on_cpu_alone:
+            return best
         if not self._good(best):
             return UsageError(
                 f"{self._source.name} on {target.gpu.name}: batch 1 takes {_text(best.latency_ms, 'ms')} and "
@@ -110,7 +112,10 @@ class _Search:
                 candidate = min(low * 2, self._ceiling)
             else:
                 candidate = (low + high) // 2
-            row = self._row(candidate, target, share)
+            try:
+                row = self._row(candidate, target, share)
+            except NoBatchError:
+                return best
             if self._good(row):
                 low = candidate
                 best = row
