@@ -112,28 +112,36 @@ def site_path(path: str) -> str:
 class MarkdownHelp(click.HelpFormatter):
     """Write the help of a command as Markdown: a list of options is a table, a heading a heading."""
 
+    def write(self, string: str) -> None:
+        """Write lines that are to be typed, as a block."""
+        self.buffer.append(f"```sh\n{string.strip()}\n```\n")
+
+    def getvalue(self) -> str:
+        """Return the page; blocks behind each other are one."""
+        return super().getvalue().replace("\n```\n```sh\n", "\n")
+
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         """Write the usage as a block."""
-        self.write(f"# {prog}\n\n```text\n{prog} {args}\n```\n")
+        self.buffer.append(f"# {prog}\n\n```text\n{prog} {args}\n```\n")
 
     def write_heading(self, heading: str) -> None:
         """Write the heading of a section."""
-        self.write(f"## {heading}\n\n")
+        self.buffer.append(f"## {heading}\n\n")
 
     def write_paragraph(self) -> None:
         """Write the end of a paragraph."""
-        self.write("\n")
+        self.buffer.append("\n")
 
     def write_text(self, text: str) -> None:
         """Write paragraphs; one that click must not wrap keeps its lines."""
         for paragraph in inspect.cleandoc(text).split("\n\n"):
             kept = paragraph.removeprefix("\b\n")
-            self.write(f"```text\n{kept}\n```\n\n" if kept != paragraph else f"{in_prose(kept)}\n\n")
+            self.buffer.append(f"```text\n{kept}\n```\n\n" if kept != paragraph else f"{in_prose(kept)}\n\n")
 
     def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
         """Write names and their meanings as a table."""
         lines = [f"| `{name}` | {in_prose(meaning).translate(CELL)} |\n" for name, meaning in rows]
-        self.write("| name | meaning |\n|---|---|\n" + "".join(lines) + "\n")
+        self.buffer.append("| name | meaning |\n|---|---|\n" + "".join(lines) + "\n")
 
 
 def in_prose(text: str) -> str:
