@@ -171,7 +171,10 @@ def output_text(output: dict[str, Any]) -> str:
         encoded = "".join(data["image/png"]).strip()
         return f'<img alt="What the cell draws" src="data:image/png;base64,{encoded}">'
     if "text/html" in data:
-        return re.sub(r"<style.*?</style>|\n\s*", "", "".join(data["text/html"]), flags=re.DOTALL)
+        html = re.sub(r"<style.*?</style>|\n\s*", "", "".join(data["text/html"]), flags=re.DOTALL)
+        return re.sub(
+            r"<(table|tr)[^>]*>", r"<\1>", html
+        )  # without pandas' own borders the theme's are taken
     return f"```text\n{''.join(data['text/plain']).rstrip()}\n```"
 
 
