@@ -12,6 +12,7 @@ import numpy as np
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Array, Kernel, KernelGraph, KernelTable
+from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
 from gkestimator.estimation.intervals import host_range_us
 from gkestimator.estimation.joining import joined
@@ -166,7 +167,8 @@ class Engine:
         host = self.host
         if host is None or self.request.host is not None:
             return None
-        return f"host profile {host.path} is used ({host.name}); --host or --host-overhead-us choose another"
+        others = f"{spelled('host')} or {spelled('host_overhead_us')}"
+        return f"host profile {host.path} is used ({host.name}); {others} choose another"
 
     @property
     def streams(self) -> int:

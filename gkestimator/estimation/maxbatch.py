@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.options import spelled
 from gkestimator.estimation.engine import Engine, model_names
 from gkestimator.estimation.recall import ModelSource
 from gkestimator.estimation.request import MAX_BATCH_SIZE, Progress
@@ -87,7 +88,7 @@ class _Search:
         if target.gpu.memory_visible_bytes is None:
             return UsageError(
                 f"{target.gpu.name}: no source states the memory that programs see on it, so no batch is known to fit; "
-                "give batch sizes, or a file that states memory_visible_mib (--gpu-spec)"
+                f"give batch sizes, or a file that states memory_visible_mib ({spelled('gpu_specs', '--gpu-spec')})"
             )
         best = self._row(1, target, share)
         if not self._good(best):

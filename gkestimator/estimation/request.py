@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.option_kinds import Anything, File, Flag, Many, Number, Pairs, Text, Word
-from gkestimator.core.options import REQUIRED, Option, Value
+from gkestimator.core.options import REQUIRED, Option, Value, spelled
 from gkestimator.hardware.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class EstimateOptions:
     context_mib: Value[float | None] = Option(
         None, Number(low=0, high=2**20), "Memory of the CUDA context and library handles.", unit="MiB"
     )
-    host: OnePath = Option(None, File(), "This host's figures (TOML of evaluate --write-host).")
+    host: OnePath = Option(None, File(), "This host's figures: a file that an evaluation wrote (TOML).")
     include_copy: Value[bool] = Option(False, Flag(), "Add moving inputs and outputs to the latency.")
     bundles: Paths = Option((), Many(item=File()), "Estimator bundle.", flag="--bundle", repeat=True)
     gpu_specs: Paths = Option((), Many(item=File()), "GPU file (TOML).", flag="--gpu-spec", repeat=True)
@@ -138,10 +138,12 @@ class EstimateRequest(EstimateOptions):
     slo_ms: Value[float | None] = Option(
         None,
         Number(low=0, high=1e9, above=True),
-        "Latency objective, for the closing line and --max-batch.",
+        "Latency objective, for the closing line and the largest batch.",
         unit="ms",
     )
-    max_batch: Value[bool] = Option(False, Flag(), "Find the largest batch within --slo-ms and memory.")
+    max_batch: Value[bool] = Option(
+        False, Flag(), "Find the largest batch within the latency objective and memory."
+    )
     inputs: Value[Mapping[str, ValueType | np.ndarray] | None] = Option(
         None,
         Anything("types or values by name", "Mapping[str, ValueType | np.ndarray]"),
@@ -159,7 +161,7 @@ class EstimateRequest(EstimateOptions):
     def __post_init__(self) -> None:
         """Raise UsageError for options that do not go together."""
         if self.max_batch and self.slo_ms is None:
-            raise UsageError("--max-batch needs a latency objective: add --slo-ms")
+            raise UsageError(f"{spelled('max_batch')} needs a latency objective: add {spelled('slo_ms')}")
 
 
 @dataclass(kw_only=True)

@@ -114,7 +114,7 @@ class NodeData:
         """Take in the answer. Raises UsageError for a second one."""
         if self._document is not None:
             raise UsageError(
-                "--format model-explorer shows one model on one GPU at one batch size; found more, expected one of each"
+                "model-explorer shows one model on one GPU at one batch size; found more, expected one of each"
             )
         lowering = answer.lowering
         program = lowering.program

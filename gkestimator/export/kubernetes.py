@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 from gkestimator.core.errors import UsageError, one_line
+from gkestimator.core.options import spelled
 from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.export.names import dns_labels
@@ -235,7 +236,7 @@ class PodExporter(Exporter):
 
     def __init__(self, *, image: str | None = None) -> None:
         if image is not None and not _IMAGE.fullmatch(image):
-            raise UsageError(f"--image {image[:60]!r}: expected the name of a container image")
+            raise UsageError(f"{spelled('image')} {image[:60]!r}: expected the name of a container image")
         self.image = image or IMAGE_PLACEHOLDER
 
     @abc.abstractmethod
@@ -287,7 +288,9 @@ class PodExporter(Exporter):
         """Return what the target will do otherwise, and that the image is still to be named."""
         lines = list(self.check(deployment))
         if self.image == IMAGE_PLACEHOLDER:
-            lines.append(f"the image is {IMAGE_PLACEHOLDER}: name yours by --image, or edit the file")
+            lines.append(
+                f"the image is {IMAGE_PLACEHOLDER}: name yours by {spelled('image')}, or edit the file"
+            )
         return tuple(lines)
 
 

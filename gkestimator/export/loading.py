@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gkestimator.core.errors import TableError, UsageError
 from gkestimator.core.naming import distinct_names, find_models
+from gkestimator.core.options import spelled
 from gkestimator.core.records import Names, frozen
 from gkestimator.documents import PlacementPlan, Replica, read_plan
 from gkestimator.documents.checking import valid_name
@@ -66,7 +67,7 @@ def load_deployment(
     by.
     """
     if creq is not None and creq not in CREQ_COLUMNS:
-        raise UsageError(f"--creq {creq!r}: expected one of {', '.join(CREQ_COLUMNS)}")
+        raise UsageError(f"{spelled('creq')} {creq!r}: expected one of {', '.join(CREQ_COLUMNS)}")
     if path.suffix.lower() not in _SUFFIXES:
         raise UsageError(
             f"{path}: found the suffix {path.suffix!r}, expected a plan (.json) or a table ({', '.join(_SUFFIXES)})"
@@ -78,7 +79,7 @@ def load_deployment(
         if only.given() or names:
             options = [_option(name) for name in only.given()]
             if names:
-                options.append("--only")
+                options.append(_option("only"))
             raise UsageError(f"{path}: found a plan; {', '.join(options)} choose rows of a table")
         return _from_plan(path, plan, creq, catalogue, files)
     return _from_table(path, creq or _DEFAULT_CREQ, only, names, catalogue, files)
@@ -116,7 +117,7 @@ def _from_plan(
 ) -> Deployment:
     if creq is not None and creq != plan.creq:
         raise UsageError(
-            f"{path}: the plan was packed by {plan.creq}; expected --creq {plan.creq}, found {creq}"
+            f"{path}: the plan was packed by {plan.creq}; expected {spelled('creq')} {plan.creq}, found {creq}"
         )
     specs: dict[str, GpuSpec] = {}
     instances = []
@@ -183,7 +184,7 @@ def _from_table(
     known = {row.model for row in rows}
     for name in chosen:
         if name not in known:
-            raise TableError(f"{path}: no row for model {name[:60]!r}, which --only asks for")
+            raise TableError(f"{path}: no row for model {name[:60]!r}, which {_option('only')} asks for")
     rows = _one_per_model(path, _filtered(path, rows, only, chosen, catalogue))
     specs = {row.gpu: catalogue.spec(row.gpu) for row in rows}
     notes: Names = ()
@@ -262,8 +263,8 @@ def _check_texts(path: Path, rows: Requirements) -> None:
 
 def _option(column: str) -> str:
     if column == "sm_share_pct":
-        return "--sm-share"
-    return "--" + column.replace("_", "-")
+        return spelled("sm_share_pct", "--sm-share")
+    return spelled(column)
 
 
 def _several(path: Path, model: str, rows: Requirements) -> str:

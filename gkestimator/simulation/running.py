@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from gkestimator.core.compiled import COMPILED
 from gkestimator.core.errors import UsageError, one_line
+from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, read_cluster, read_plan
 from gkestimator.documents.simulation import SimulationReport, SimulationSettings
@@ -315,7 +316,7 @@ def replan_files(
 
     if run.keep_requests:
         raise UsageError(
-            "--requests: requests are not kept where the policy runs again, expected --replan none"
+            f"{spelled('keep_requests', '--requests')}: requests are not kept where the policy runs again"
         )
     placed = read_plan(Path(plan))
     gpus = read_cluster(Path(cluster), gpu_specs=run.gpu_specs)

@@ -32,9 +32,7 @@ def format_of(path: Path) -> str:
     """Return the format that the suffix of ``path`` stands for. Raises UsageError for any other suffix."""
     form = _SUFFIXES.get(path.suffix.lower())
     if form is None:
-        raise UsageError(
-            f"{path}: found the suffix {path.suffix!r}, expected {', '.join(_SUFFIXES)}, or --format"
-        )
+        raise UsageError(f"{path}: found the suffix {path.suffix!r}, expected {', '.join(_SUFFIXES)}")
     return form
 
 

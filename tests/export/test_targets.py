@@ -122,7 +122,7 @@ def test_an_image_is_named_or_asked_for(make: Make) -> None:
     (found,) = objects("hami", made, image="registry.local/serve:1")
     assert found["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.local/serve:1"
     (exporter,) = make_exporters(("hami",))
-    assert any("--image" in line for line in exporter.messages(made))
+    assert any("by image" in line for line in exporter.messages(made))
     (exporter,) = make_exporters(("hami",), image="x")
     assert not exporter.messages(made)
 
