@@ -12,7 +12,7 @@ from gkestimator.core.options import REQUIRED, Option, Value, taking, values_of
 from gkestimator.core.records import Names, frozen
 from gkestimator.documents.plan import PlacementPlan
 from gkestimator.documents.simulation import SimulationReport
-from gkestimator.export.deployment import ExportFile
+from gkestimator.exporting.deployment import ExportFile
 from gkestimator.simulation.run_options import SimulateOptions
 from gkestimator.tables import TableSource, listed
 
@@ -146,9 +146,9 @@ def export(
 
         >>> gkestimator.export(plan, "kai", "deploy", image="registry/server:1").paths
     """
-    from gkestimator.export.loading import TableFilter, load_deployment
-    from gkestimator.export.registry import make_exporters
-    from gkestimator.export.writing import write_files
+    from gkestimator.exporting.loading import TableFilter, load_deployment
+    from gkestimator.exporting.registry import make_exporters
+    from gkestimator.exporting.writing import write_files
 
     settings = {
         "image": image,

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gkestimator.core.errors import GkestimatorError, TableError, UsageError
-from gkestimator.export.deployment import Deployment
-from gkestimator.export.loading import TableFilter, load_deployment
+from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.loading import TableFilter, load_deployment
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table, write_table
 
 Make = Callable[..., Deployment]

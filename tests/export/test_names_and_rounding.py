@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gkestimator.core.errors import UsageError
-from gkestimator.export.deployment import Deployment
-from gkestimator.export.names import MAX_LABEL, dns_label, dns_labels
-from gkestimator.export.rounding import (
+from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.names import MAX_LABEL, dns_label, dns_labels
+from gkestimator.exporting.rounding import (
     MIB,
     compute_pct,
     cores_and_memory,

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from gkestimator.core.errors import UsageError
-from gkestimator.export.deployment import Deployment
-from gkestimator.export.kubernetes import product_labels
-from gkestimator.export.loading import load_deployment
-from gkestimator.export.registry import exporter_class, make_exporters
+from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.kubernetes import product_labels
+from gkestimator.exporting.loading import load_deployment
+from gkestimator.exporting.registry import exporter_class, make_exporters
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table, write_table
 

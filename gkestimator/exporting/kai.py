@@ -7,9 +7,9 @@ import re
 from gkestimator.core.errors import UsageError
 from gkestimator.core.options import spelled
 from gkestimator.core.records import Names
-from gkestimator.export.deployment import Deployment, Instance
-from gkestimator.export.kubernetes import Pod, PodExporter
-from gkestimator.export.rounding import cores_and_memory, memory_mib, refuse_above_one_gpu
+from gkestimator.exporting.deployment import Deployment, Instance
+from gkestimator.exporting.kubernetes import Pod, PodExporter
+from gkestimator.exporting.rounding import cores_and_memory, memory_mib, refuse_above_one_gpu
 
 QUEUE_PLACEHOLDER = "default-queue"
 _QUEUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")

@@ -9,10 +9,10 @@ from urllib.parse import quote
 from gkestimator.core.errors import UsageError
 from gkestimator.core.options import spelled
 from gkestimator.core.records import Names
-from gkestimator.export.deployment import Deployment, Exporter, ExportFile
-from gkestimator.export.kubernetes import annotations_of, groups_of, node_affinity, yaml_text
-from gkestimator.export.rounding import refuse_above_one_gpu
-from gkestimator.export.variants import longest_wait_ms
+from gkestimator.exporting.deployment import Deployment, Exporter, ExportFile
+from gkestimator.exporting.kubernetes import annotations_of, groups_of, node_affinity, yaml_text
+from gkestimator.exporting.rounding import refuse_above_one_gpu
+from gkestimator.exporting.variants import longest_wait_ms
 
 STORAGE_PLACEHOLDER = "pvc://replace-with-your-claim"
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9._~:/@%+-]{1,500}")

@@ -12,9 +12,9 @@ from gkestimator.core.options import spelled
 from gkestimator.core.records import Names
 
 if TYPE_CHECKING:  # not at start-up: the help of `gkest export` names the targets
-    from gkestimator.export.deployment import Exporter
+    from gkestimator.exporting.deployment import Exporter
 
-# name: module of gkestimator.export and class
+# name: module of gkestimator.exporting and class
 EXPORTERS: Mapping[str, tuple[str, str]] = {
     "csv": ("flat", "CsvExporter"),
     "json": ("flat", "JsonExporter"),
@@ -37,7 +37,7 @@ def exporter_class(name: str) -> type[Exporter]:
         hint = f"; did you mean {close[0]}?" if close else ""
         raise UsageError(f"{spelled('to')} {name!r}: expected one of {', '.join(EXPORTERS)}{hint}")
     module, attribute = EXPORTERS[name]
-    kind: type[Exporter] = getattr(importlib.import_module(f"gkestimator.export.{module}"), attribute)
+    kind: type[Exporter] = getattr(importlib.import_module(f"gkestimator.exporting.{module}"), attribute)
     return kind
 
 

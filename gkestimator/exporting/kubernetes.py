@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 from gkestimator.core.errors import UsageError, one_line
 from gkestimator.core.options import spelled
 from gkestimator.core.records import NamedValues, Names, frozen
-from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
-from gkestimator.export.names import dns_labels
-from gkestimator.export.rounding import no_turns
-from gkestimator.export.variants import longest_wait_ms
+from gkestimator.exporting.deployment import Deployment, Exporter, ExportFile, Instance
+from gkestimator.exporting.names import dns_labels
+from gkestimator.exporting.rounding import no_turns
+from gkestimator.exporting.variants import longest_wait_ms
 from gkestimator.hardware.gpus import GpuSpec
 
 IMAGE_PLACEHOLDER = "replace-with-your-image"

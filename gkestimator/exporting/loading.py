@@ -17,7 +17,7 @@ from gkestimator.core.records import Names, frozen
 from gkestimator.documents import PlacementPlan, Replica, read_plan
 from gkestimator.documents.checking import valid_name
 from gkestimator.documents.plan import MAX_PLAN_BYTES
-from gkestimator.export.deployment import Deployment, Instance
+from gkestimator.exporting.deployment import Deployment, Instance
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
 from gkestimator.tables import REQUIREMENTS, Requirement, TableSource, rows_in, table_label
 from gkestimator.tables.candidate import CREQ_COLUMNS, without_context

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from gkestimator.core.errors import UsageError
 from gkestimator.core.options import spelled
 from gkestimator.core.records import NamedNumbers, Names
-from gkestimator.export.deployment import Deployment, Instance
+from gkestimator.exporting.deployment import Deployment, Instance
 
 MIB = 2**20
 _SLACK = 1e-6  # what placement allows sums to be above the capacity

@@ -15,11 +15,11 @@ from typing import Any
 from gkestimator.core.errors import UsageError, one_line
 from gkestimator.core.options import spelled
 from gkestimator.core.records import Names, frozen
-from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
-from gkestimator.export.rounding import MIB, compute_pct, memory_bytes, memory_mib, up
-from gkestimator.export.triton_config import config_text, new_config
-from gkestimator.export.triton_tensors import TritonTensor, TritonTensors, tensors
-from gkestimator.export.variants import Variant, variants
+from gkestimator.exporting.deployment import Deployment, Exporter, ExportFile, Instance
+from gkestimator.exporting.rounding import MIB, compute_pct, memory_bytes, memory_mib, up
+from gkestimator.exporting.triton_config import config_text, new_config
+from gkestimator.exporting.triton_tensors import TritonTensor, TritonTensors, tensors
+from gkestimator.exporting.variants import Variant, variants
 from gkestimator.hardware.runtimes import serves_onnx_files
 from gkestimator.onnx_io.reading.signature import read_signature
 
