@@ -52,6 +52,8 @@ def load_yaml(path: Path | str | Mapping[str, Any], *, what: str) -> Fields:
 
     if isinstance(path, Mapping):
         return Fields(path, where=what.removeprefix("a "), what=what)
+    if not isinstance(path, str | Path):
+        raise DocumentError(f"{what.removeprefix('a ')}: found {_short(path)}, expected a path or a mapping")
     path = Path(path)
     text = _text(path)
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -17,8 +17,8 @@ from gkestimator.hardware.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     import numpy as np
-    import onnx
 
+    from gkestimator.onnx_io import ModelProto
     from gkestimator.operators.registry import ValueType
 
 
@@ -46,7 +46,7 @@ class ModelInMemory:
     content: bytes
 
     @classmethod
-    def of(cls, model: onnx.ModelProto) -> ModelInMemory:
+    def of(cls, model: ModelProto) -> ModelInMemory:
         """Return ``model`` as it is now. Raises ModelError for one beyond 2 GB."""
         from gkestimator.onnx_io import serialised
 
@@ -74,7 +74,7 @@ class ModelKind(File):
 GivenModel: TypeAlias = Path | ModelInMemory
 """What is estimated: a file, or a model in memory."""
 Models: TypeAlias = Option[
-    "str | Path | onnx.ModelProto | Sequence[str | Path | onnx.ModelProto]", tuple[GivenModel, ...]
+    "str | Path | ModelProto | Sequence[str | Path | ModelProto]", tuple[GivenModel, ...]
 ]
 
 

@@ -268,6 +268,14 @@ def _recorded_note(arrivals: ReplayedArrivals) -> str:
     return f"trace {arrivals.path}: {first_of(sources, _SOURCES_SAID, '; ', '; and')}"
 
 
+def _plan_in(plan: Path | str | PlacementPlan) -> PlacementPlan:
+    if isinstance(plan, PlacementPlan):
+        return plan
+    if not isinstance(plan, str | Path):
+        raise UsageError(f"plan: found a {type(plan).__name__}, expected a plan or the path of one")
+    return read_plan(Path(plan))
+
+
 def simulate_files(
     plan: Path | str | PlacementPlan,
     tables: Sequence[TableSource],
@@ -280,7 +288,7 @@ def simulate_files(
     ``progress`` is told what is done, how much of it, and of how much. Raises DocumentError and TableError
     for what is wrong with a file, UsageError for the rest.
     """
-    placed = plan if isinstance(plan, PlacementPlan) else read_plan(Path(plan))
+    placed = _plan_in(plan)
     prepared = run.prepared(placed)
     names = {r.model for gpu in placed.gpus for r in gpu.replicas}
     return simulate_plan(
