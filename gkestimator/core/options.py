@@ -2,8 +2,8 @@
 
 A record of options is a dataclass whose fields are :class:`Option`, which are descriptors: a value is checked and
 brought into one form where it is set, wherever it comes from, and is set once. The command line, the functions of
-the library and the page of all options are derived from such records; nothing else says what an option is. Messages
-name an option by :func:`spelled`, as the one who reads them would write it.
+the library and the page ``docs/reference/options.md`` are derived from such records; nothing else says what an
+option is. Messages name an option by :func:`spelled`, as the one who reads them would write it.
 """
 
 from __future__ import annotations
