@@ -400,9 +400,9 @@ def model_names(models: Sequence[GivenModel]) -> list[tuple[GivenModel, str]]:
 
 
 def path_of(model: GivenModel) -> Path:
-    """Return the model's path; that of a model in memory names the file that it could be."""
+    """Return the model's path; that of a model in memory is one that tells it apart from files of its name."""
     if isinstance(model, ModelInMemory):
-        return Path(f"{model.name}.onnx")
+        return Path("memory", f"{model.name}.onnx")
     return model
 
 

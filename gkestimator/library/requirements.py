@@ -140,7 +140,9 @@ def _figure(needs: Requirements, path: Path | None) -> Any:
     if path is not None:
         form = by_suffix("path", path, PICTURE_SUFFIXES)
         needs._refuse_overwriting(path)
-    figure = requirements_figure(needs._rows, kernels=needs._kernel_rows)
+    request = needs._request
+    searched = request is not None and request.max_batch
+    figure = requirements_figure(needs._rows, kernels=() if searched else needs._kernel_rows)
     if path is not None and form is not None:
         with drawing():
             write_bytes(path, saved(figure, form))
