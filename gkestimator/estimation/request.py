@@ -74,7 +74,7 @@ class ModelKind(File):
 GivenModel: TypeAlias = Path | ModelInMemory
 """What is estimated: a file, or a model in memory."""
 Models: TypeAlias = Option[
-    "str | Path | ModelProto | Sequence[str | Path | ModelProto]", tuple[GivenModel, ...]
+    "GivenModel | str | ModelProto | Sequence[GivenModel | str | ModelProto]", tuple[GivenModel, ...]
 ]
 
 

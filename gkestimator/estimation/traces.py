@@ -24,7 +24,7 @@ _COLOURS = (
 
 
 @frozen
-class Span:
+class LaneSpan:
     """Hold what one lane is busy with for a while: the host with an operator's calls, a stream of the GPU (from 0) with
     the launches of a kernel; ``times``: how many. Microseconds from the host's first call."""
 
@@ -37,14 +37,14 @@ class Span:
     duration_us: float
 
 
-def host_spans(engine: Engine, answer: Estimated) -> Iterator[Span]:
+def host_spans(engine: Engine, answer: Estimated) -> Iterator[LaneSpan]:
     """Yield what the host issues: each operator's calls, one after another."""
     program = answer.lowering.program
     begin = 0.0
     for step, calls in zip(program.steps, program.calls.tolist(), strict=True):
         duration = calls * engine.host_overhead_us
         if duration > 0:
-            yield Span(
+            yield LaneSpan(
                 stream=None,
                 name=step.name,
                 operator=step.name,
@@ -56,14 +56,14 @@ def host_spans(engine: Engine, answer: Estimated) -> Iterator[Span]:
         begin += duration
 
 
-def gpu_spans(engine: Engine, answer: Estimated) -> Iterator[Span]:
+def gpu_spans(engine: Engine, answer: Estimated) -> Iterator[LaneSpan]:
     """Yield the kernels of the timeline, in the order of their launches; the trips of a loop are one span."""
     program = answer.lowering.program
     timeline = answer.measures.timeline
     for launch, row in enumerate(program.kernel.tolist()):
         step = program.steps[program.step[launch]]
         times = float(program.repeat[launch])
-        yield Span(
+        yield LaneSpan(
             stream=int(timeline.stream[launch]),
             name=engine.pool.kernels[int(answer.lowering.rows[row])].name,
             operator=step.name,
@@ -118,7 +118,7 @@ class ChromeTrace:
             }
             self._event(process, _FIRST_GPU_LANE + (span.stream or 0), span, told)
 
-    def _event(self, process: int, lane: int, span: Span, told: NamedValues) -> None:
+    def _event(self, process: int, lane: int, span: LaneSpan, told: NamedValues) -> None:
         event = {"ph": "X", "name": span.name, "pid": process, "tid": lane}
         self._events.append({**event, "ts": span.start_us, "dur": span.duration_us, "args": told})
 

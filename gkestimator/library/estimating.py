@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
@@ -51,15 +52,22 @@ def estimate(request: LibraryRequest) -> Requirements:
     models, failures = _found(request.models)
     if failures and request.errors == "raise":
         raise failures[0][1]
-    # Details that are asked for later answer the very same request, about files alone.
-    asked = replace(request, models=models) if models else None
+    asked = None
     result = None
-    if asked is not None:
-        result = answered(asked)
+    if models:
+        result = answered(replace(request, models=models))
+        # Details that are asked for later answer the same request, wherever the program is by then.
+        asked = replace(request, models=[_absolute(model) for model in models])
         failures += result.failures
         if result.failures and request.errors == "raise":
             raise result.failures[0][1]
     return requirements_of(asked, result, failures)
+
+
+def _absolute(model: GivenModel) -> GivenModel:
+    if isinstance(model, ModelInMemory):
+        return model
+    return Path(os.path.abspath(model))
 
 
 def _found(given: Iterable[GivenModel]) -> tuple[tuple[GivenModel, ...], _Failures]:

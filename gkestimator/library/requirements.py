@@ -36,7 +36,7 @@ class Requirements(pandas.DataFrame):  # type: ignore[misc]  # pandas has no typ
     """Sentences on the whole estimate: where models fit, what is cheapest, how far to trust it."""
 
     @property
-    def _constructor(self) -> type[pandas.DataFrame]:
+    def _constructor(self) -> Any:
         return pandas.DataFrame
 
     @property
@@ -107,7 +107,7 @@ class Requirements(pandas.DataFrame):  # type: ignore[misc]  # pandas has no typ
                 "the largest batches were asked for: estimate them as batch_sizes to look into them"
             )
         if answered(request, [gatherer]).rows != self._rows:
-            raise UsageError("a file that was estimated has changed since: estimate it again")
+            raise UsageError("a file behind the estimate has changed since: estimate again")
 
     def _refuse_overwriting(self, target: Path) -> None:
         request = self._request

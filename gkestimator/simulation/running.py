@@ -272,7 +272,7 @@ def _plan_in(plan: Path | str | PlacementPlan) -> PlacementPlan:
     if isinstance(plan, PlacementPlan):
         return plan
     if not isinstance(plan, str | Path):
-        raise UsageError(f"plan: found a {type(plan).__name__}, expected a plan or the path of one")
+        raise UsageError(f"plan: found {type(plan).__name__}, expected a plan or the path of one")
     return read_plan(Path(plan))
 
 

@@ -73,8 +73,7 @@ def rows_in(table: TableSource, schema: TableSchema[Row], *, where: Where | None
     if isinstance(table, str | Path):
         return read_table(Path(table), schema, where=where)
     if not _is_frame(table):
-        found = type(table).__name__
-        raise UsageError(f"table: found a {found}, expected a path or a pandas DataFrame")
+        raise UsageError(f"table: found {type(table).__name__}, expected a path or a pandas DataFrame")
     label = table_label(table)
     return _checked_rows(label, schema, _frame_rows(label, table, schema, where or {}))
 

@@ -124,12 +124,12 @@ WRONG: dict[str, tuple[Any, type[GkestimatorError], str]] = {
     "something else for a table": (
         lambda needs, plan: gkestimator.simulate(plan, 3),
         UsageError,
-        "table: found a int, expected a path or a pandas DataFrame",
+        "table: found int, expected a path or a pandas DataFrame",
     ),
     "something else for a plan": (
         lambda needs, plan: gkestimator.simulate(3, needs),
         UsageError,
-        "plan: found a int, expected a plan or the path of one",
+        "plan: found int, expected a plan or the path of one",
     ),
     "something else for a workload": (
         lambda needs, plan: gkestimator.schedule(needs, 3, CLUSTER),
