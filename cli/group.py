@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
+from gkestimator.core.options import at_command_line
+
 COMMANDS = {
     "inspect": "What is in a model file, and what an estimate will ask for.",
     "estimate": "What models need on GPUs: time, compute and memory, per model and per kernel.",
@@ -82,6 +84,11 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"gkestimator.cli.{self._prefix}{cmd_name}")
         command: click.Command = module.command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what it says names options as they are spelled here."""
+        with at_command_line():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands, without importing them."""

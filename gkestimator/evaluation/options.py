@@ -30,7 +30,9 @@ class EvaluateRequest(EstimateOptions):
     runtime: Value[str] = variant(EstimateOptions, "runtime", help="Runtime of rows that name none.")
     dtype: Value[str] = variant(EstimateOptions, "dtype", help="Dtype of rows that name none.")
     dims: Dims = variant(EstimateOptions, "dims", help="Dimension of rows that name none.")
-    host: OnePath = variant(EstimateOptions, "host", help="This host's figures (TOML of --write-host).")
+    host: OnePath = variant(
+        EstimateOptions, "host", help="This host's figures: a file that an evaluation wrote (TOML)."
+    )
     include_copy: Value[bool] = variant(
         EstimateOptions, "include_copy", help="The measurements include moving inputs and outputs."
     )

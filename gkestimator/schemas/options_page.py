@@ -6,10 +6,10 @@ import sys
 
 from gkestimator.core.option_kinds import Flag
 from gkestimator.core.options import REQUIRED, Option, options_of
-from gkestimator.estimation.request import EstimateRequest
 from gkestimator.evaluation.options import EvaluateRequest
+from gkestimator.library.estimating import LibraryRequest
+from gkestimator.library.planning import SimulateRequest
 from gkestimator.merging.options import MergeRequest
-from gkestimator.simulation.run_options import SimulateOptions
 
 _INTRO = """# Options of an estimate, an evaluation, a merge and a simulation
 
@@ -22,10 +22,10 @@ spelling on the command line is of the library alone. Where an option is repeata
 list. Every command has more options of its own, for its output; `gkest COMMAND --help` lists them.
 """
 _RECORDS = (
-    ("`gkest estimate`, `gkest demo` and `gkestimator.estimate`", EstimateRequest),
+    ("`gkest estimate`, `gkest demo` and `gkestimator.estimate`", LibraryRequest),
     ("`gkest evaluate` and `gkestimator.evaluate`", EvaluateRequest),
     ("`gkest merge` and `gkestimator.merge`", MergeRequest),
-    ("`gkest simulate` and `gkestimator.simulation.running.FileRun`", SimulateOptions),
+    ("`gkest simulate` and `gkestimator.simulate`", SimulateRequest),
 )
 
 

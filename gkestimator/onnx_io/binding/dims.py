@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import filterfalse
 
 from gkestimator.core.errors import LimitError, UnboundDimensionError, UsageError
+from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import InputSpec
@@ -183,7 +184,8 @@ def bind_dims(
     unbound = [name for name in names if name not in bound]
     if unbound:
         raise UnboundDimensionError(
-            f"dimension {', '.join(unbound)} has no size; give it with --dim {unbound[0]}=<number>"
+            f"dimension {', '.join(unbound)} has no size; give it with "
+            + spelled(f"dims={{{unbound[0]!r}: <number>}}", f"--dim {unbound[0]}=<number>")
         )
     for name in lengths:
         if name not in bound and name.removesuffix(".length") not in given:
