@@ -28,7 +28,7 @@ from golden_models import encoder
 from serving import with_weights
 
 from gkestimator.documents import read_plan
-from gkestimator.export.registry import EXPORTERS, exporter_class
+from gkestimator.exporting.registry import EXPORTERS, exporter_class
 from gkestimator.onnx_io.demo import write_resnet50
 from gkestimator.onnx_io.demo_models import write_mobilenet_v2
 from gkestimator.placement.registry import POLICIES, policy_class

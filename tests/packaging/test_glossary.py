@@ -18,7 +18,7 @@ from gkestimator.core.option_kinds import Word
 from gkestimator.core.options import options_of
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.evaluation.options import EvaluateRequest
-from gkestimator.export.registry import EXPORTERS
+from gkestimator.exporting.registry import EXPORTERS
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.hardware.runtimes import RUNTIMES
 from gkestimator.interference.registry import MODELS
