@@ -10,7 +10,7 @@ import inspect
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     uri = page.file.src_uri
     here = posixpath.dirname(uri)
     return LINK.sub(lambda link: posixpath.relpath(site_path(repository_path(uri, link[1])), here), markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Return the page without the roles that docstrings write before names."""
+    return re.sub(r":(?:class|func|meth|data):(?=<code>)", "", html)
 
 
 def repository_path(uri: str, target: str) -> str:
@@ -198,12 +203,31 @@ def library_page() -> str:
     """Return the page of the names that users of the library may rely on, from their docstrings; errors come last."""
     lines = [f"# The library\n\n{gkestimator.__doc__}"]
     names = [name for name in gkestimator.__all__ if name != "errors" and not name.startswith("_")]
-    lines += [f"::: gkestimator.{name}" for name in names]
+    for name in names:
+        public = getattr(gkestimator, name)
+        lines.append(f"::: gkestimator.{name}" if isinstance(public, type) else function_text(name, public))
     classes = [name for name, value in vars(gkestimator.errors).items() if isinstance(value, type)]
     public = [name for name in classes if name.startswith("Gkestimator") or name.endswith("Error")]
     options = f"heading: gkestimator.errors\n      members: [{', '.join(public)}]"
     lines.append(f"::: gkestimator.core.errors\n    options:\n      {options}")
     return "\n\n".join(lines) + "\n"
+
+
+def function_text(name: str, function: Callable[..., object]) -> str:
+    """Return the section of a function: its signature as it is called, an option a line, and its docstring."""
+    parameters = inspect.signature(function).parameters.values()
+    lines = []
+    for parameter in parameters:
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        lines.append(f"{parameter.name}: {parameter.annotation}{default}")
+    kinds = [parameter.kind for parameter in parameters]
+    if inspect.Parameter.KEYWORD_ONLY in kinds:
+        lines.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    called = "".join(f"    {line},\n" for line in lines)
+    return (
+        f"## gkestimator.{name} {{ #gkestimator.{name} }}\n\n```python\n{name}(\n{called})\n```\n\n"
+        f"::: gkestimator.{name}\n    options: {{show_root_heading: false, show_root_toc_entry: false}}"
+    )
 
 
 def format_pages() -> dict[str, str]:
