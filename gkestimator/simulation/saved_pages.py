@@ -27,7 +27,9 @@ from gkestimator.reporting.html import html_page
 from gkestimator.simulation.comparing.results import rows_from
 from gkestimator.tables import REQUIREMENTS, read_table
 
-_EXPECTED = "expected a requirement table, a plan, a simulation's report, a comparison's results.json or changes"
+_EXPECTED = (
+    "expected a requirement table, a plan, a simulation's report, a comparison's results.json or changes"
+)
 
 
 def saved_page(path: Path) -> bytes:
@@ -53,7 +55,9 @@ def _keys(path: Path) -> frozenset[str]:
     return keys
 
 
-def _page(kind: str, title: str, subtitle: str, closing: Sequence[str] = (), **content: object) -> NamedValues:
+def _page(
+    kind: str, title: str, subtitle: str, closing: Sequence[str] = (), **content: object
+) -> NamedValues:
     return {"kind": kind, "title": title, "subtitle": subtitle, "closing": list(closing), **content}
 
 
@@ -93,9 +97,7 @@ def _simulation(path: Path) -> NamedValues:
         f"A simulation: {_counted(len(report['models']), 'model')} on {_counted(len(report['gpus']), 'GPU')}"
     )
     subtitle = f"{path.name}: {settings['duration_s']:g} s of {settings['arrivals']} arrivals"
-    return _page(
-        "simulation", title, subtitle, report["notes"], report=report, quantiles=list(QUANTILES_PCT)
-    )
+    return _page("simulation", title, subtitle, report["notes"], report=report, quantiles=list(QUANTILES_PCT))
 
 
 def _comparison(path: Path) -> NamedValues:
