@@ -1,7 +1,7 @@
 """Write a report as one HTML file that needs no network: styles, charts' library, the page's code and its data inside.
 
-The page draws itself from a document: ``kind`` (which view), ``title``, ``subtitle``, ``closing`` (lines), and what the view
-reads.
+The page draws itself from a document: ``kind`` (which view), ``title``, ``subtitle``, ``closing`` (lines), and what the
+view reads.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ views.models = function () {
     show();
   }
   function card(row) {
-    const fits = !known(row.mreq_pct) || row.unknown_kernels ? ["warn", "memory not wholly known"] : row.mreq_pct <= 100 ? ["good", "fits"] : ["bad", "does not fit"];
+    if (row.kernels === 0) return idle(row);
+    const fits = !known(row.mreq_bytes) ? ["warn", "memory not known"] : row.unknown_kernels ? ["warn", "needs at least"] : !known(row.mreq_pct) ? ["warn", "the GPU's memory is not known"] : row.mreq_pct <= 100 ? ["good", "fits"] : ["bad", "does not fit"];
     const interval = known(row.latency_high_ms) ? `${number(row.latency_low_ms)} to ${ms(row.latency_high_ms)}` : known(row.latency_low_ms) ? `at least ${ms(row.latency_low_ms)}` : "no interval known";
     const binds = row.host_bound === null ? "" : row.host_bound ? "the host sets the time" : "the GPU sets the time";
     const price = known(row.usd_per_million) ? `$${number(row.usd_per_million)} a million samples` + (row.price_date ? ` (price of ${row.price_date})` : "") : "price not known";
@@ -61,6 +62,12 @@ views.models = function () {
       make("div", {}, make("span", { class: fits[0], textContent: fits[1] }), known(row.mreq_bytes) ? `: ${bytes(row.mreq_bytes)}` + (known(row.mreq_pct) ? `, ${percent(row.mreq_pct)} of its memory` : "") : ""),
       make("div", { class: "soft", textContent: [row.dtype, binds].filter(Boolean).join(" · ") }), make("div", { class: "soft", textContent: price }));
     button.addEventListener("click", () => { settle({ gpu: row.gpu }); cards.querySelector("[aria-pressed=true]").focus(); });
+    return button;
+  }
+  // Nothing of the model runs on the GPU: no latency, no verdict.
+  function idle(row) {
+    const button = make("button", { class: "card", type: "button", "aria-pressed": String(row.gpu === state.gpu) }, make("b", { textContent: row.gpu }), make("span", { class: "warn", textContent: "nothing runs on the GPU" }));
+    button.addEventListener("click", () => settle({ gpu: row.gpu }));
     return button;
   }
   function details(parent, row) {
@@ -129,7 +136,7 @@ views.models = function () {
     return [...groups.slice(0, most - 1), { name: `${groups.length - most + 1} others`, us: sum(groups.slice(most - 1).map(g => g.us)) }];
   }
   function whereTimeGoes(parent, row, launches, tree, name) {
-    const shown = rows.filter(same).map(r => ({ row: r, parts: partsOf(r) })).filter(s => s.parts).slice(0, 40);
+    const shown = rows.filter(r => same(r) && r.kernels !== 0).map(r => ({ row: r, parts: partsOf(r) })).filter(s => s.parts).slice(0, 40);
     if (!shown.length) return;
     const words = [];
     if (known(row.gpu_ms)) words.push(`On ${row.gpu} the GPU works ${ms(row.gpu_ms)} of the ${ms(row.latency_ms)}.`);
@@ -249,7 +256,7 @@ views.models = function () {
     });
     const values = mine.flatMap(r => [r.latency_low_ms || r.latency_ms, r.latency_high_ms || r.latency_ms]);
     const logarithmic = { type: "log", min: niceBelow(Math.min(...values)), max: niceAbove(Math.max(...values)), axisLabel: { formatter: v => number(v, 1) } };
-    chart(pair, option("latency, ms (log scale)", r => r.latency_ms, logarithmic, r => r.latency_low_ms, r => r.latency_high_ms, "ms"), "Latency by batch size, a line a GPU", "How long one batch takes. Lines: estimates; bands: their 90 % intervals" + (banded.length < gpus.length ? ` (drawn for ${row.gpu} alone).` : "."));
+    chart(pair, option("latency, ms (log scale)", r => r.latency_ms, logarithmic, r => r.latency_low_ms, r => r.latency_high_ms, "ms"), "Latency by batch size, a line a GPU", "How long one batch takes. Lines: " + (mine.every(r => r.source === "measured") ? "measurements" : "estimates") + "; bands: their 90 % intervals, where known" + (banded.length < gpus.length ? ` (drawn for ${row.gpu} alone).` : "."));
     const perSecond = field => r => r.batch_size / r[field] * 1000;
     chart(pair, option("samples a second", r => r.throughput_rps ?? perSecond("latency_ms")(r), { type: "value", min: 0, max: v => niceAbove(Math.max(v.max, ...mine.filter(r => r.latency_low_ms).map(perSecond("latency_low_ms")))), axisLabel: { formatter: v => count(v) } }, perSecond("latency_high_ms"), perSecond("latency_low_ms"), "samples a second"), "Throughput by batch size, a line a GPU", "Samples a second. Where a line becomes flat, a larger batch costs latency and gains nothing.");
   }
@@ -338,7 +345,7 @@ views.models = function () {
       ["latency", r => ms(r.latency_ms), true], ["90 % interval", r => known(r.latency_high_ms) ? `${number(r.latency_low_ms)} to ${number(r.latency_high_ms)}` : UNKNOWN, true],
       ["GPU time", r => ms(r.gpu_ms), true], ["host time", r => ms(r.host_ms), true], ["samples/s", r => number(r.throughput_rps), true],
       ["memory", r => bytes(r.mreq_bytes), true], ["of GPU", r => percent(r.mreq_pct), true], ["in range", r => percent(r.coverage_pct), true], ...text("times from", "source"),
-    ], rows);
+    ].filter(([, cell]) => rows.some(r => cell(r) !== UNKNOWN)), rows);
   }
   show();
 };

@@ -15,6 +15,7 @@ views.plan = function () {
     const part = section(main, "Not served");
     table(part, "Not served", [["model", u => u.model, false], ["requests a second", u => rate(u.rate_rps), true], ["why", u => u.reason, false]], plan.unserved);
   }
+  if (!used.length) return;
   const MOST = 60;
   const gpus = section(main, "GPUs", used.length > MOST ? `The first ${MOST} of ${count(used.length)} GPUs are drawn.` : "");
   const names = distinct(replicas.map(r => r.model)), drawn = used.slice(0, MOST);
@@ -62,8 +63,9 @@ views.simulation = function () {
   // With many models the eight that keep their objectives worst are drawn; the legend brings the others.
   const worst = [...models].sort((a, b) => (a.on_time_pct ?? 101) - (b.on_time_pct ?? 101)).slice(0, 8).map(m => m.model);
   const order = models.map(m => m.model), many = order.length > 8 ? " The eight models that keep their objectives worst are drawn; choose others in the legend." : "";
-  const latency = section(main, "Latency");
   const asked = models.filter(m => m.latency_quantiles_ms);
+  if (!asked.length) return;
+  const latency = section(main, "Latency");
   const title = m => known(m.slo_ms) ? `${m.model} (objective ${exact(m.slo_ms)} ms)` : m.model;
   const shortest = Math.min(...asked.flatMap(m => m.latency_quantiles_ms.map(v => Math.max(v, 1e-3))));
   chart(latency, () => ({
