@@ -70,7 +70,7 @@ _TRUST = """## When to trust a row
   above, near 0 the last.
 - The interval is the honest part: on a GPU that nobody measured it is as wide as such estimates were off when a GPU was left out.
 - Small batches wait for the host, not for the GPU. Give your host's figure (`--host-overhead-us`, or `gkest evaluate --write-host`).
-- What is known to be off is listed in [limits.md](limits.md). Your own measurements count for more than this page: `gkest evaluate`
+- What is known to be off is listed in [limits.md](reference/limits.md). Your own measurements count for more than this page: `gkest evaluate`
   prints the same table for them."""
 _BARS = """Every line that was to be shown, with its bar. Lines that are not met stand here too."""
 _PEERS = """## Published peers
