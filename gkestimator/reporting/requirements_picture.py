@@ -109,10 +109,10 @@ def requirements_figure(rows: Sequence[Requirement], *, kernels: Sequence[Kernel
 
 
 def _subjects(rows: Sequence[Requirement]) -> list[_Subject]:
-    """Return the rows whose latency is known, by what they are of."""
+    """Return the rows whose latency is known, by what they are of; a model of which nothing runs on a GPU has none."""
     groups: dict[_Key, list[Requirement]] = defaultdict(list)
     for row in rows:
-        if row.latency_ms is not None:
+        if row.latency_ms is not None and row.kernels != 0:
             groups[tuple(getattr(row, name) for name in _SUBJECT)].append(row)
     return [_Subject(rows=tuple(group)) for group in groups.values()]
 

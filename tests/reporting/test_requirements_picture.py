@@ -74,6 +74,7 @@ def test_unknown_is_not_drawn_as_known(result: EstimateResult) -> None:
     assert f"at least {rows[0].latency_low_ms:.1f}" in words_of([open_end])
     untimed = [replace(row, latency_ms=None) for row in rows]
     assert "No latency is known" in words_of(untimed)
+    assert "No latency is known" in words_of([replace(row, kernels=0) for row in rows])
     too_large = [replace(row, mreq_pct=120.0) for row in result.rows]
     assert "does not fit" in words_of(too_large)
     assert "does not fit" in words_of(too_large[:1])
