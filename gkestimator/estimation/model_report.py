@@ -19,7 +19,7 @@ from gkestimator.estimation.engine import Engine, Estimated, Lowering
 from gkestimator.estimation.rows import bound_by, requirement_row
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.lowering.wiring import UNFOLDED_NORM, UNFOLDED_RESULT
-from gkestimator.memory.trace import live_bytes
+from gkestimator.memory.trace import LiveBytes, live_bytes
 from gkestimator.onnx_io.reading.modules import module_paths
 from gkestimator.reporting.html import html_page
 from gkestimator.tables import REQUIREMENTS, Requirement
@@ -121,15 +121,6 @@ def _program(engine: Engine, lowering: Lowering, modules: Mapping[str, str]) -> 
     program = lowering.program
     steps = program.steps
     memory = live_bytes(lowering.graph)
-    peak: NamedValues = {"step": "", "alive": [], "others": 0, "others_bytes": 0}
-    if steps:
-        others = memory.alive[_ALIVE_SHOWN:]
-        peak = {
-            "step": steps[memory.peak].name,
-            "alive": [[_tensor(name), nbytes] for name, nbytes in memory.alive[:_ALIVE_SHOWN]],
-            "others": len(others),
-            "others_bytes": sum(nbytes for _, nbytes in others),
-        }
     paths = [modules.get(step.name.removesuffix(UNFOLDED_NORM), "") for step in steps]
     return {
         "kernels": {
@@ -149,7 +140,18 @@ def _program(engine: Engine, lowering: Lowering, modules: Mapping[str, str]) -> 
         "types": [step.op_type for step in steps],
         "calls": _numbers(program.calls),
         "live": list(memory.live),
-        "peak": peak,
+        "peak": _peak(memory, steps[memory.peak].name if steps else ""),
+    }
+
+
+def _peak(memory: LiveBytes, step: str) -> NamedValues:
+    """Return what is alive at the peak, during ``step``: the largest storages, and how many others there are."""
+    others = memory.alive[_ALIVE_SHOWN:]
+    return {
+        "step": step,
+        "alive": [[_tensor(name), nbytes] for name, nbytes in memory.alive[:_ALIVE_SHOWN]],
+        "others": len(others),
+        "others_bytes": sum(nbytes for _, nbytes in others),
     }
 
 
