@@ -24,7 +24,7 @@ _MOST_PANELS = 8
 _WIDTH = 8.6  # inches
 _CAPTION_LETTERS = 140
 _PARTS = (
-    ("arithmetic", "GPU: arithmetic", "#0072b2"),
+    ("arithmetic", "GPU: compute", "#0072b2"),
     ("memory", "GPU: memory traffic", "#56b4e9"),
     ("small", "GPU: small kernels", "#e69f00"),
     ("gpu", "GPU works", "#0072b2"),

@@ -60,7 +60,7 @@ def test_bars_say_where_the_time_goes(result: EstimateResult) -> None:
     ends = {round(bar.get_y() + bar.get_height() / 2): bar.get_x() + bar.get_width() for bar in axes.patches}
     assert list(ends.values()) == pytest.approx([row.latency_ms for row in rows])
     said = words_of(rows, kernels=result.kernel_rows)
-    for words in ("GPU: arithmetic", "GPU: memory traffic", "GPU waits for the host", "latency, ms"):
+    for words in ("GPU: compute", "GPU: memory traffic", "GPU waits for the host", "latency, ms"):
         assert words in said
     # Without kernels the GPU's work is not divided.
     assert "GPU works" in words_of(rows)
