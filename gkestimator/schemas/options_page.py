@@ -6,10 +6,10 @@ import sys
 
 from gkestimator.core.option_kinds import Flag
 from gkestimator.core.options import REQUIRED, Option, options_of
-from gkestimator.estimation.request import EstimateRequest
 from gkestimator.evaluation.options import EvaluateRequest
+from gkestimator.library.estimating import LibraryRequest
+from gkestimator.library.planning import SimulateRequest
 from gkestimator.merging.options import MergeRequest
-from gkestimator.simulation.run_options import SimulateOptions
 
 _INTRO = """# Options of an estimate, an evaluation, a merge and a simulation
 
@@ -21,27 +21,45 @@ what was found and what was expected. An option of the library has the name in t
 spelling on the command line is of the library alone. Where an option is repeatable, the library takes one value or a
 list. Every command has more options of its own, for its output; `gkest COMMAND --help` lists them.
 """
+_COMPLETION = """## Completion in the shell
+
+Commands, options, words, GPU types and files complete with the tab key once the shell has read one line:
+
+| shell | line | file |
+|---|---|---|
+| bash | `eval "$(_GKEST_COMPLETE=bash_source gkest)"` | `~/.bashrc` |
+| zsh | `eval "$(_GKEST_COMPLETE=zsh_source gkest)"` | `~/.zshrc` |
+| fish | `_GKEST_COMPLETE=fish_source gkest \\| source` | `~/.config/fish/completions/gkest.fish` |
+
+`gkest estimate model.onnx --gpu A1` and the tab key then offer the types of the A10 and the A100, and `--gpu T4,am`
+becomes `--gpu T4,ampere`.
+"""
 _RECORDS = (
-    ("`gkest estimate`, `gkest demo` and `gkestimator.estimate`", EstimateRequest),
+    ("`gkest estimate`, `gkest demo` and `gkestimator.estimate`", LibraryRequest),
     ("`gkest evaluate` and `gkestimator.evaluate`", EvaluateRequest),
     ("`gkest merge` and `gkestimator.merge`", MergeRequest),
-    ("`gkest simulate` and `gkestimator.simulation.running.FileRun`", SimulateOptions),
+    ("`gkest simulate` and `gkestimator.simulate`", SimulateRequest),
 )
 
 
 def page() -> str:
     """Return the whole page as Markdown."""
     lines = [_INTRO]
+    above: set[str] = set()
     for title, record in _RECORDS:
+        rows = {name: _row(name, option) for name, option in options_of(record).items()}
+        alike = [f"`{name}`" for name, row in rows.items() if row in above]
+        lines += [f"## {title}", ""]
+        if alike:
+            lines += [f"As above: {', '.join(alike)}.", ""]
         lines += [
-            f"## {title}",
-            "",
             "| command line | library | value | unit | default | meaning |",
             "|---|---|---|---|---|---|",
         ]
-        lines += [_row(name, option) for name, option in options_of(record).items()]
+        lines += [row for row in rows.values() if row not in above]
         lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
+        above.update(rows.values())
+    return "\n".join([*lines, _COMPLETION])
 
 
 def _row(name: str, option: Option[object, object]) -> str:
