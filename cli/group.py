@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gkestimator.core.options import at_command_line
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -163,6 +165,11 @@ class LazyGroup(DescribedCommand, click.Group):
         module = importlib.import_module(f"gkestimator.cli.{self._prefix}{cmd_name}")
         command: click.Command = module.command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what it says names options as they are spelled here."""
+        with at_command_line():
+            return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by section, without importing them, then the options."""
