@@ -17,11 +17,13 @@ from gkestimator.core.outputs import refuse_overwriting
 from gkestimator.estimation.api import ANSWER_FORMS
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.tables import FORMATS, format_of, render
+from gkestimator.tables.requirement import cpu_lines
 
 if TYPE_CHECKING:
     from gkestimator.estimation.api import EstimateResult
 
 # Documents of kernels and timelines, for other programs' eyes.
+_FOR_PEOPLE = ("table", "markdown")  # they say themselves which models run on the CPU alone
 TRACE_FORMATS = tuple(form for form in ANSWER_FORMS if form != "html")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -101,6 +103,8 @@ def run_estimate(
         rows = result.rows
         messages = result.messages
         bad += result.failures
+        if form not in _FOR_PEOPLE:
+            say(cpu_lines(rows), "note")
         if rows:
             deliver(_document(result, form, kernels=options["kernels"]), output)
         if report is not None and "html" in result.documents:

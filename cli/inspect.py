@@ -9,12 +9,12 @@ import click
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say
 from gkestimator.cli.parameters import Names, form_option, options_from
-from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.request import DimOptions
 
 
 @click.command(name="inspect")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL.onnx...")
-@options_from(EstimateRequest, only=("dims",))
+@options_from(DimOptions)
 @form_option("table", "json")
 @debug_option
 def command(models: Names, form: str | None, dims: Any) -> int:

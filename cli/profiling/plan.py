@@ -12,7 +12,7 @@ import click
 from gkestimator.cli.group import debug_option
 from gkestimator.cli.outputs import say, say_written
 from gkestimator.cli.parameters import PATH, gpu_spec_option, names_option, options_from
-from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.request import DimOptions, EstimateRequest
 
 _LARGE = 20_000_000
 """Bytes of a plan that are worth telling."""
@@ -45,7 +45,8 @@ _LARGE = 20_000_000
     "fp32,tf32,fp16,bf16; default: all that the GPU has, fp32,fp16 with --whole.",
     none=None,
 )
-@options_from(EstimateRequest, ("batch_sizes", "dims"))
+@options_from(EstimateRequest, ("batch_sizes",))
+@options_from(DimOptions)
 @click.option(
     "--counters", type=float, help="Share of entries to count under ncu.  [default: 0.15; none with --whole]"
 )

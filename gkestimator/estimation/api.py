@@ -102,7 +102,7 @@ def _answered(
         host_range_us=engine.host_range_us,
         searched=request.max_batch and request.batch_sizes is None,
     )
-    notes = [note for note in (engine.left_out_note, engine.host_note) if note]
+    notes = [note for note in (engine.left_out_note, engine.host_note, *engine.dims_met.notes) if note]
     messages = (*notes, *words)
     pages: dict[str, bytes] = {}
     if rows:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.option_kinds import Anything, File, Flag, Many, Number, Pairs, Text, Word
-from gkestimator.core.options import REQUIRED, Option, Value
+from gkestimator.core.options import REQUIRED, Option, Value, variant
 from gkestimator.hardware.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ OnePath: TypeAlias = Option[str | Path | None, Path | None]
 Wholes: TypeAlias = Option[int | Sequence[int] | None, tuple[int, ...] | None]
 Numbers: TypeAlias = Option[float | Sequence[float], tuple[float, ...]]
 Dims: TypeAlias = Option[Mapping[str, int] | Sequence[tuple[str, int]] | None, dict[str, int]]
+DimSweeps: TypeAlias = Option[Mapping[str, int | Sequence[int]] | None, dict[str, tuple[int, ...]]]
+_SIZE = Number(low=1, high=2**31 - 1, whole=True)
 
 
 def _dtypes() -> tuple[str, ...]:
@@ -44,10 +47,10 @@ class EstimateOptions:
     To add an option, add a field here and use it where the engine reads ``request.NAME``. Raises UsageError.
     """
 
-    dims: Dims = Option(
+    dims: DimSweeps = Option(
         (),
-        Pairs(number=Number(low=1, high=2**31 - 1, whole=True)),
-        "Number for a symbolic dimension.",
+        Pairs(item=Many(item=_SIZE, least=1, commas=True)),
+        "Number for a symbolic dimension; several: rows for each.",
         flag="--dim",
         repeat=True,
     )
@@ -106,6 +109,15 @@ class EstimateOptions:
     allow_unknown: Value[bool] = Option(False, Flag(), "Lower bounds in spite of unknown operators.")
 
 
+@dataclass(kw_only=True)
+class DimOptions:
+    """Hold the sizes of dimensions where each has one. Raises UsageError."""
+
+    dims: Dims = variant(
+        EstimateOptions, "dims", kind=Pairs(item=_SIZE), help="Number for a symbolic dimension."
+    )
+
+
 @dataclass
 class EstimateRequest(EstimateOptions):
     """Hold what is asked of the estimator: models x GPUs x batch sizes x SM shares, under one set of options.
@@ -160,6 +172,11 @@ class EstimateRequest(EstimateOptions):
         """Raise UsageError for options that do not go together."""
         if self.max_batch and self.slo_ms is None:
             raise UsageError("--max-batch needs a latency objective: add --slo-ms")
+
+    @property
+    def dim_combinations(self) -> tuple[dict[str, int], ...]:
+        """Return one number for each dimension, for every combination of those that are asked for."""
+        return tuple(dict(zip(self.dims, sizes, strict=True)) for sizes in product(*self.dims.values()))
 
 
 @dataclass(kw_only=True)

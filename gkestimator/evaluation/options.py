@@ -7,9 +7,10 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gkestimator.core.errors import UsageError
 from gkestimator.core.option_kinds import Anything, File, Flag, Many, Text
 from gkestimator.core.options import REQUIRED, Option, Value, variant
-from gkestimator.estimation.request import Dims, EstimateOptions, OnePath, Paths
+from gkestimator.estimation.request import DimSweeps, EstimateOptions, OnePath, Paths
 
 if TYPE_CHECKING:
     import pandas
@@ -29,7 +30,7 @@ class EvaluateRequest(EstimateOptions):
     gpu: Value[str | None] = Option(None, Text(), "GPU of rows that name none.")
     runtime: Value[str] = variant(EstimateOptions, "runtime", help="Runtime of rows that name none.")
     dtype: Value[str] = variant(EstimateOptions, "dtype", help="Dtype of rows that name none.")
-    dims: Dims = variant(EstimateOptions, "dims", help="Dimension of rows that name none.")
+    dims: DimSweeps = variant(EstimateOptions, "dims", help="Dimension of rows that name none.")
     host: OnePath = variant(EstimateOptions, "host", help="This host's figures (TOML of --write-host).")
     include_copy: Value[bool] = variant(
         EstimateOptions, "include_copy", help="The measurements include moving inputs and outputs."
@@ -38,3 +39,9 @@ class EvaluateRequest(EstimateOptions):
         False, Flag(), "Memory: a model's rows ran one after another in one process."
     )
     progress: Callable[[str, int, int], None] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for several sizes of a dimension: a measurement was made with one."""
+        for name, sizes in self.dims.items():
+            if len(sizes) > 1:
+                raise UsageError(f"dims: found {len(sizes)} sizes of {name}, expected one")

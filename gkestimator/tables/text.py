@@ -15,7 +15,7 @@ from gkestimator.tables.layout import (
     text_table,
     word_column,
 )
-from gkestimator.tables.requirement import Requirement, Requirements
+from gkestimator.tables.requirement import Requirement, Requirements, cpu_lines
 from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text, percent_text, whole_text
 
 _Shown: TypeAlias = tuple[str, str, Callable[[Any], str]]
@@ -36,20 +36,34 @@ def requirements_text(rows: Requirements) -> str:
     """Return the table as plain text: what all rows share stands above it, what they warn of below it."""
     if not rows:
         return "no rows\n"
+    alone, rows = _without_cpu_models(rows)
+    if not rows:
+        return alone
     shared, columns = _requirement_columns(rows)
     lines = [*shared, "", *text_table(columns, limit=_WIDTH), *_footnotes(rows)]
-    return "\n".join(lines) + "\n"
+    return alone + "\n".join(lines) + "\n"
+
+
+def _without_cpu_models(rows: Requirements) -> tuple[str, Requirements]:
+    """Return a line on each model that runs on the CPU alone, and the rows of the others: figures of a GPU would
+    mislead.
+    """
+    lines = [f"{printable(line)}\n" for line in cpu_lines(rows)]
+    return "".join(lines), [row for row in rows if not row.runs_on_cpu_alone]
 
 
 def requirements_markdown(rows: Requirements) -> str:
     """Return the table as Markdown."""
     if not rows:
         return "no rows\n"
+    alone, rows = _without_cpu_models(rows)
+    if not rows:
+        return alone
     shared, columns = _requirement_columns(rows)
     lines = ["  \n".join(shared), "", *markdown_table(columns)]
     for line in _footnotes(rows):
         lines.append(f"- {line.strip()}" if line else "")
-    return "\n".join(lines) + "\n"
+    return f"{alone}\n" * bool(alone) + "\n".join(lines) + "\n"
 
 
 def _requirement_columns(rows: Requirements) -> tuple[list[str], list[TextColumn]]:
