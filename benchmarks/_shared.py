@@ -14,7 +14,9 @@ def shared_dir() -> Path:
     """The folder of public measurements and graphs; ends the program with one line when it is not there."""
     given = os.environ.get("GKEST_SHARED", "")
     if not given or not Path(given, "models").is_dir():
-        sys.exit("set GKEST_SHARED to the folder that holds models/ and data/ (see docs/benchmarks.md)")
+        sys.exit(
+            "set GKEST_SHARED to the folder that holds models/ and data/ (see docs/appendix/benchmarks.md)"
+        )
     return Path(given)
 
 

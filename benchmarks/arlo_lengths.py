@@ -1,4 +1,4 @@
-"""Compare Arlo's schedulers with the simple ones for docs/lengths.md, and time their simulation.
+"""Compare Arlo's schedulers with the simple ones for docs/how-to/lengths.md, and time their simulation.
 
     python benchmarks/arlo_lengths.py [--table examples/lengths/bert-base.csv] [--stretch 4,1] [--gpus 10,20,40]
     [--loads 0.15,0.3,0.45,0.6] [--streams 1] [--seeds 3] [--seconds 200]

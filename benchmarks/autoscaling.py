@@ -1,7 +1,7 @@
-"""Plan again while the rate rises and falls, for docs/simulation/autoscaling.md: GPUs used and wait over 1,000 s.
+"""Plan again while the rate rises and falls, for docs/explanation/simulation/autoscaling.md: GPUs used and wait over 1,000 s.
 
-    python benchmarks/autoscaling.py [--seconds 1000] [--seed 0] [--plot docs/simulation/autoscaling.png]
-                                     [--report docs/simulation/autoscaling.md]
+    python benchmarks/autoscaling.py [--seconds 1000] [--seed 0] [--plot docs/explanation/simulation/autoscaling.png]
+                                     [--report docs/explanation/simulation/autoscaling.md]
 
 USHER (Shubha et al., OSDI 2024) shows how many GPUs it uses and how long requests wait while the rate varies over 1,000 s: the
 policy runs again when a model's rate has moved by 0.5k req/s, and a model takes 0.63 s to load. Its trace is not public; ours

@@ -1,4 +1,4 @@
-"""Run the whole chain of docs/profiling.md on this machine's CPU and compare what is estimated with what is measured.
+"""Run the whole chain of docs/how-to/profiling.md on this machine's CPU and compare what is estimated with what is measured.
 
 Run: ``python benchmarks/cpu_chain.py``.
 

@@ -1,4 +1,4 @@
-"""Look for defects in the public measurements and write docs/data-defects.md: ``python benchmarks/data_defects.py``.
+"""Look for defects in the public measurements and write docs/appendix/data-defects.md: ``python benchmarks/data_defects.py``.
 
 Needs the extra ``train`` and the environment variable GKEST_SHARED, a folder with ``data/neusight``, ``data/deepbench`` and
 ``data/vidur``. No model is fitted: what is compared is a measurement with physics, with its neighbours in the file, or with a
@@ -31,7 +31,7 @@ SATURATED_WAVES = 16  # of 128 x 128 tiles, from where on time over roofline har
 def main() -> int:
     """Exit status 0; 2 without the measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--report", type=Path, default=ROOT / "docs/data-defects.md")
+    parser.add_argument("--report", type=Path, default=ROOT / "docs/appendix/data-defects.md")
     options = parser.parse_args()
     data = shared_dir() / "data"
     _, rows, gpus = measured_rows([data / name for name in ("neusight", "deepbench", "vidur")])

@@ -1,4 +1,4 @@
-"""Judge how well grids are predicted and write docs/launch-geometry.md: ``python benchmarks/launch_geometry.py``.
+"""Judge how well grids are predicted and write docs/explanation/launch-geometry.md: ``python benchmarks/launch_geometry.py``.
 
 Needs the extra ``train`` and GKEST_SHARED, a folder with ``data/neusight``, whose rows name kernel, grid and block of the
 main kernel. Shapes whose hash lies below 0.15 are reported and teach nothing. ``--no-report`` only prints.
@@ -22,7 +22,7 @@ from gkestimator.training.geometry import fit_picker
 from gkestimator.training.importers import load_source
 from gkestimator.training.rows import TrainingRows, shape_hash
 
-REPORT = Path(__file__).parents[1] / "docs" / "launch-geometry.md"
+REPORT = Path(__file__).parents[1] / "docs" / "explanation/launch-geometry.md"
 REPORTED = 0.15
 MOST = 4_000  # rows reported per family and GPU
 HEAD = """# Launch geometry: what is learned, and how right it is

@@ -1,8 +1,8 @@
-"""Compare merged files with their originals in ONNX Runtime for docs/merging/exactness.md.
+"""Compare merged files with their originals in ONNX Runtime for docs/how-to/merging/exactness.md.
 
 Families with random weights, every way of being alike.
 
-    python benchmarks/merge_exactness.py [--samples 1000] [--report docs/merging/exactness.md]
+    python benchmarks/merge_exactness.py [--samples 1000] [--report docs/how-to/merging/exactness.md]
 
 Every case is merged with ``--always`` and any start (``tau inf``), so that all that can be merged is; originals and merged
 file then run on the same random inputs on the CPU. ``difference`` is the largest over outputs and samples of

@@ -1,6 +1,6 @@
-"""Merge exported graphs with a fine-tuned sibling each for docs/merging/models.md: what is shared, saved and put out.
+"""Merge exported graphs with a fine-tuned sibling each for docs/how-to/merging/models.md: what is shared, saved and put out.
 
-    python benchmarks/merge_models.py [--gpu V100] [--samples 4] [--most-mib 700] [--report docs/merging/models.md]
+    python benchmarks/merge_models.py [--gpu V100] [--samples 4] [--most-mib 700] [--report docs/how-to/merging/models.md]
 
 The public graphs have no weights: they get random ones, normal with the variance one over the fan-in (vectors: 0.5 and up), and the
 sibling has its last six tensors of weights drawn again. Merged with the default options at the batch size of the export;

@@ -1,6 +1,6 @@
-"""Merge sibling families at several omega for docs/merging/omega.md: operators, bytes read once, expected time.
+"""Merge sibling families at several omega for docs/how-to/merging/omega.md: operators, bytes read once, expected time.
 
-    python benchmarks/merge_omega.py [--gpu V100] [--report docs/merging/omega.md] [--plot docs/merging/omega.png]
+    python benchmarks/merge_omega.py [--gpu V100] [--report docs/how-to/merging/omega.md] [--plot docs/how-to/merging/omega.png]
 
 Two kinds of siblings with random weights. **Fine-tuned**: the last layers are drawn again, all others are equal; every
 similarity is 0 or 1. **Graded**: the k-th of n layers (in a mixed order) keeps the first (k + 1) / (n + 1) of its output

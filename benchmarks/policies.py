@@ -1,7 +1,7 @@
-"""Compare every placement policy on the same instances by the requests expected on time: docs/placement-policies.md.
+"""Compare every placement policy on the same instances by the requests expected on time: docs/reference/placement-policies.md.
 
     python benchmarks/policies.py [--instances 500] [--weighted 100] [--elastic 100] [--first 0] [--seed 0] [--processes 2]
-                                  [--policies usher,milp,...] [--limit-s 20] [--csv FILE] [--report docs/placement-policies.md]
+                                  [--policies usher,milp,...] [--limit-s 20] [--csv FILE] [--report docs/reference/placement-policies.md]
 
 Instances: benchmarks/placement_instances.py. Each policy packs by its own default measure. ``gkest`` is compared with each:
 a win or loss is a difference above 0.1 %, the gain is expected_goodput_rps over the other's, less one. A policy that refuses an
@@ -341,9 +341,9 @@ def page(found: Sequence[Result], policies: Sequence[str], command: str) -> str:
     parts = [
         "# Placement policies compared",
         f"`{command}`",
-        "Requests expected on time are counted by our own formulas ([scheduling.md](scheduling.md)), which `gkest` maximises and the others "
+        "Requests expected on time are counted by our own formulas ([scheduling.md](../how-to/scheduling.md)), which `gkest` maximises and the others "
         "do not know; plain goodput is what their papers count. `gkest` was developed on instances of other seeds and, late, looked at "
-        "on seed 0. A simulator that does not share them judges in [policies-simulated.md](policies-simulated.md) and by `python benchmarks/expected_against_simulated.py`.",
+        "on seed 0. A simulator that does not share them judges in [policies-simulated.md](../appendix/policies-simulated.md) and by `python benchmarks/expected_against_simulated.py`.",
     ]
     plain = [r for r in found if r.kind == "goodput"]
     if plain:

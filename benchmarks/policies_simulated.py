@@ -1,8 +1,8 @@
-"""Serve every placement policy's plans in simulation for docs/policies-simulated.md.
+"""Serve every placement policy's plans in simulation for docs/appendix/policies-simulated.md.
 
 Poisson arrivals and both Azure LLM hours, several loads and objectives.
 
-    python benchmarks/policies_simulated.py [--out FOLDER] [--processes 1] [--seconds 600] [--report docs/policies-simulated.md]
+    python benchmarks/policies_simulated.py [--out FOLDER] [--processes 1] [--seconds 600] [--report docs/appendix/policies-simulated.md]
 
 Writes the specs and tables into FOLDER, runs ``gkest compare`` on each (what FOLDER holds already is kept) and writes the page with its
 pictures beside it. Needs GKEST_SHARED for the two traces of Azure (data/traces/).
@@ -79,7 +79,7 @@ OWN = [
 ]
 OWN_GPUS = {"T4": 12, "L4": 6, "V100-SXM2-16GB": 4, "A100-SXM4-80GB": 2}
 OWN_RENTED = ("T4", "L4", "V100-SXM2-16GB", "A100-SXM4-80GB", "H100-SXM")
-NOTES = ROOT / "docs" / "policies-simulated" / "reading.md"
+NOTES = ROOT / "docs" / "appendix" / "policies-simulated" / "reading.md"
 
 
 def specs(traces: Path, seconds: int) -> dict[str, dict[str, object]]:

@@ -1,4 +1,4 @@
-"""Show how much profiling a new GPU takes and write docs/profiling/curve.md: ``python benchmarks/profiling_curve.py``.
+"""Show how much profiling a new GPU takes and write docs/how-to/profiling/curve.md: ``python benchmarks/profiling_curve.py``.
 
 A GPU is left out of the public measurements with every board of its chip, the regressors that answer for unknown GPUs are
 trained on the rest by the shipped recipe, and then some of its own rows are given back, as a profiling run would give
@@ -32,7 +32,7 @@ from gkestimator.training.rows import TrainingRows, size_hash
 from gkestimator.training.train import measured_rows
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "profiling"
+PAGE = ROOT / "docs" / "how-to" / "profiling"
 DEVELOPMENT = ("P4", "V100-PCIE-32GB")
 """GPUs on which settings of the fit were chosen; the others are judged once."""
 GPUS = ("T4", "P100-PCIE-16GB", "A100-PCIE-40GB", *DEVELOPMENT)

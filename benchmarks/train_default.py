@@ -1,6 +1,6 @@
 """Train the default bundle on all public measurements: ``python benchmarks/train_default.py``.
 
-Needs the extra ``train`` and the environment variable GKEST_SHARED (see docs/benchmarks.md). The bundle is the one that
+Needs the extra ``train`` and the environment variable GKEST_SHARED (see docs/appendix/benchmarks.md). The bundle is the one that
 the accuracy command judged (``python -m benchmarks.accuracy``), out of its cache where that is current; the card's nested
 figures are that command's, and are left out, saying so, where they are of another recipe. ``--out`` writes elsewhere.
 """

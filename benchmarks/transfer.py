@@ -1,4 +1,4 @@
-"""Judge estimates for GPUs that were not measured and write docs/transfer.md: ``python benchmarks/transfer.py``.
+"""Judge estimates for GPUs that were not measured and write docs/explanation/transfer.md: ``python benchmarks/transfer.py``.
 
 Every idea tried, with each chip left out in turn (all its boards, DeepBench's too), and what the specification alone
 says of each GPU. Needs the extra ``train`` and GKEST_SHARED, a folder with ``data/neusight`` and ``data/deepbench``.
@@ -28,7 +28,7 @@ from gkestimator.kernel_models.sustained import (
 from gkestimator.training.rows import TrainingRows, kernel_table
 from gkestimator.training.train import measured_rows
 
-REPORT = Path(__file__).parents[1] / "docs" / "transfer.md"
+REPORT = Path(__file__).parents[1] / "docs" / "explanation/transfer.md"
 FAMILIES = ("linear", "bmm", "conv", "elementwise", "softmax", "layernorm")
 BARS = {
     "linear": "bar 22 %", "bmm": "bar 22 %", "conv": "bar 25 %",

@@ -26,9 +26,9 @@ from gkestimator.cli.parameters import PATH
 def command(spec: Path, output: Path, engine: str, processes: int | None) -> int:
     """Compare placement policies over workloads, clusters, loads and objectives, each plan served in simulation.
 
-    SPEC names tables, policies, workloads, clusters, arrivals and scales (docs/comparing.md); every combination is a
-    cell. Cells that the folder holds already are not computed again. The table goes to stdout; with the pictures it is
-    in the folder too (report.md, results.csv, results.json). Exit status: 0 done, 1 where cells were refused or
+    SPEC names tables, policies, workloads, clusters, arrivals and scales (docs/how-to/comparing.md); every combination
+    is a cell. Cells that the folder holds already are not computed again. The table goes to stdout; with the pictures
+    it is in the folder too (report.md, results.csv, results.json). Exit status: 0 done, 1 where cells were refused or
     failed, 2 the command or a file was wrong.
     """
     from gkestimator.cli.progress import Progress

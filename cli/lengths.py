@@ -39,7 +39,7 @@ def command(
 ) -> int:
     """Serve requests of many lengths by runtimes of fixed lengths, simulated.
 
-    SPEC.yaml names a model, GPUs, an SLO, the requests and the schemes to compare (docs/lengths.md). TABLE is a
+    SPEC.yaml names a model, GPUs, an SLO, the requests and the schemes to compare (docs/how-to/lengths.md). TABLE is a
     requirement table with a row for each length (`gkest estimate --dim seq=64`, 128, ...), estimated or measured. The
     result goes to stdout, or with -o to the file alone. Exit status: 0 done, 1 only the picture could not be written, 2
     the command or a file was wrong.

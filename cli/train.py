@@ -65,7 +65,7 @@ def command(
     (NeuSight, DeepBench, aiconfigurator, vidur). The bundle of a kernel dataset answers for the GPUs in it: with
     measured times, with regressors where it has rows, with the base bundle elsewhere. Needs the extra "train".
 
-    --interference PAIRS, a co-location table (docs/tables.md), fits how much models slow each other down. The
+    --interference PAIRS, a co-location table (docs/reference/tables.md), fits how much models slow each other down. The
     coefficients go into the bundle, or without DATASET into the file -o; "gkest simulate" and "gkest schedule" read
     either with --coefficients.
     """

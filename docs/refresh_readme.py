@@ -17,9 +17,9 @@ from pathlib import Path
 
 DOCS = Path(__file__).parent
 README = DOCS.parent / "README.md"
-EVALUATE = DOCS / "evaluate.md"
-MERGING = DOCS / "merging.md"
-GPUS = DOCS / "gpus.md"
+EVALUATE = DOCS / "how-to" / "evaluate.md"
+MERGING = DOCS / "how-to" / "merging.md"
+GPUS = DOCS / "reference" / "gpus.md"
 BLOCK = re.compile(
     r"(<!-- output: gkest (?P<arguments>[^\n]*?) -->\n```text\n)(?P<output>.*?)(```\n)", re.DOTALL
 )
@@ -36,7 +36,7 @@ def output_of(arguments: str, folder: Path | None = None) -> str:
 
 
 def evaluate_folder(folder: Path) -> Path:
-    """Write what docs/evaluate.md works on into ``folder``: its measurements, and its three models in ``models``."""
+    """Write what docs/how-to/evaluate.md works on into ``folder``: measurements, and three models in ``models``."""
     import onnx
 
     from gkestimator.onnx_io.demo import write_resnet50
@@ -44,7 +44,7 @@ def evaluate_folder(folder: Path) -> Path:
     sys.path.append(str(DOCS.parent / "tests" / "golden"))
     from golden_models import mobilenet
 
-    shutil.copy(DOCS / "evaluate" / "measured.csv", folder)
+    shutil.copy(DOCS / "how-to" / "evaluate" / "measured.csv", folder)
     models = folder / "models"
     write_resnet50(models)
     mobilenet(models)
@@ -54,7 +54,7 @@ def evaluate_folder(folder: Path) -> Path:
 
 
 def merging_folder(folder: Path) -> Path:
-    """Write what docs/merging.md works on into ``folder``: two ResNets, the last four layers of one drawn anew."""
+    """Write what docs/how-to/merging.md works on into ``folder``: two ResNets, four layers of one drawn anew."""
     sys.path.append(str(DOCS.parent / "tests" / "merging"))
     import families
 

@@ -279,7 +279,7 @@ class _Needed:
         if value is None or not math.isfinite(value) or value <= 0:
             raise SpecError(
                 f"{self._facts.name}: {name}: the device does not tell it (nvidia-ml-py absent?); write a GPU file by "
-                "hand (docs/extending.md) and name it with --gpu-spec"
+                "hand (docs/how-to/extending.md) and name it with --gpu-spec"
             )
         return value
 

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shared = shared_folder()
     if shared is None:
         print(
-            "set GKEST_SHARED to the folder that holds data/ and models/ (see docs/benchmarks.md)",
+            "set GKEST_SHARED to the folder that holds data/ and models/ (see docs/appendix/benchmarks.md)",
             file=sys.stderr,
         )
         return 2

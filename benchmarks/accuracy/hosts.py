@@ -22,7 +22,7 @@ from .tables import markdown
 from .workspace import Workspace
 
 _TASKS = ("linear", "bmm", "elem", "softmax", "ln")
-"""NeuSight's convolutions are left out: their floor climbs within the file (docs/data-defects.md)."""
+"""NeuSight's convolutions are left out: their floor climbs within the file (docs/appendix/data-defects.md)."""
 _SHORTEST = 0.02
 _GRAPHS = Path(".accuracy") / "ort_graphs"
 """Where ``python benchmarks/export_ort_models.py`` puts the graphs of the tables."""

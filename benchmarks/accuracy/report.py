@@ -71,7 +71,7 @@ _TRUST = """## When to trust a row
 - The interval is the honest part: on a GPU that nobody measured it is two to four times as wide, because that is how far off such
   estimates were when a GPU was left out.
 - Small batches wait for the host, not for the GPU. Give your host's figure (`--host-overhead-us`, or `gkest evaluate --write-host`).
-- What is known to be off is listed in [limits.md](limits.md). Your own measurements count for more than this page: `gkest evaluate`
+- What is known to be off is listed in [limits.md](reference/limits.md). Your own measurements count for more than this page: `gkest evaluate`
   prints the same table for them."""
 _BARS = """Every line that was to be shown, with its bar. Lines that are not met stand here too."""
 _PEERS = """## Published peers

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A GPU for half an hour, without network: docs/profiling-offline.md says what each step gives.
+# A GPU for half an hour, without network: docs/how-to/profiling-offline.md says what each step gives.
 #
 #   half-hour.sh prepare MODEL.onnx|FOLDER...     at home: plans and a wheel into $CARRY
 #   half-hour.sh models|operators|counters|pairs  on the GPU machine, from the folder that holds $CARRY

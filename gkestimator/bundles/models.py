@@ -239,7 +239,7 @@ def _least_of_peak(table: KernelTable) -> Array:
 _SHORT_CONVOLUTION_US = 50.0
 _SHORT_CONVOLUTION_SHARE = 0.9
 """Judged: tiles so short neither split k nor gain by Winograd, so they take about what they attain. Times below
-NeuSight's launch gap, of 50 to 780 us for convolutions (docs/data-defects.md), cannot say."""
+NeuSight's launch gap, of 50 to 780 us for convolutions (docs/appendix/data-defects.md), cannot say."""
 
 
 def _least_of_convolution_us(table: KernelTable, gpu: GpuSpec) -> Array:

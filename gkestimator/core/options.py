@@ -2,7 +2,8 @@
 
 A record of options is a dataclass whose fields are :class:`Option`, which are descriptors: a value is checked and
 brought into one form where it is set, wherever it comes from, and is set once. The command line, the functions of
-the library and the page ``docs/options.md`` are derived from such records; nothing else says what an option is.
+the library and the page ``docs/reference/options.md`` are derived from such records; nothing else says what an
+option is.
 """
 
 from __future__ import annotations

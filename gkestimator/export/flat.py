@@ -86,7 +86,7 @@ class CsvExporter(Exporter):
             rows = [REQUIREMENTS.record(row) for row in deployment.rows]
             about = [
                 f"requirements.csv is a requirement table of gkestimator, schema version {REQUIREMENTS.version}; "
-                "docs/tables.md describes it."
+                "docs/reference/tables.md describes it."
             ]
         buffer = io.StringIO(newline="")
         writer = csv.writer(buffer, lineterminator="\n")

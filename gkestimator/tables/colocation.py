@@ -16,7 +16,7 @@ _COMPUTE = "compute"
 @table_row
 class CoRun:
     """Hold one row of the co-location table; the fields are its columns, in order, with units in
-    ``docs/tables.md``.
+    ``docs/reference/tables.md``.
 
     Rows with one ``group`` ran at the same time, each in a process of its own, over and over. A model beside
     itself is two rows. Unknown is None, never 0.

@@ -20,7 +20,7 @@ _PCT_OF_GPU = "percent of the whole GPU"
 @table_row
 class Requirement:
     """Hold one row of the requirement table; the fields are its columns, in order, with units in
-    ``docs/tables.md``.
+    ``docs/reference/tables.md``.
 
     Unknown is None, never 0. Provenance (``source``, ``occupancy_source``, ``memory_source``) has no default.
     A row is checked by ``REQUIREMENTS.check`` when it is read or written, not when it is built.
@@ -125,7 +125,7 @@ class Requirement:
     power_w: float | None = column(
         "W",
         "Mean board power while inferences follow one another, host gaps included; null where no kernels near these "
-        "were measured (docs/power.md).",
+        "were measured (docs/explanation/power.md).",
         _COMPUTE,
         minimum=0,
     )

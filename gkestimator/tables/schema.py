@@ -1,7 +1,7 @@
 """Say what a column is: name, type, unit, null rule and bounds, derived once from the fields of a row class.
 
 A row class is a frozen dataclass whose fields are made by :func:`column` and :func:`required_column`. Readers,
-writers, checks and the page ``docs/tables.md`` are all derived from the resulting :class:`TableSchema`;
+writers, checks and the page ``docs/reference/tables.md`` are all derived from the resulting :class:`TableSchema`;
 nothing else says what a column means.
 """
 

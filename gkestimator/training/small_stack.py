@@ -22,7 +22,7 @@ FEWEST_FOR_TREES = 60
 _FOLDS = 8
 _PRIOR_SD = 0.25
 """Spread of a base bundle's typical error, of log(time), over families and chips that were left out of its training
-(docs/transfer.md): what an offset is held towards zero with."""
+(docs/explanation/transfer.md): what an offset is held towards zero with."""
 _RIDGE = tuple(10.0**p for p in range(-2, 5))
 _GAMMAS = (0.03, 0.1, 0.3, 1.0)  # over the number of features
 _ALPHAS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)

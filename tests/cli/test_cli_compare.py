@@ -109,7 +109,7 @@ def test_what_is_refused_is_said_with_status_1(tmp_path: Path, command: Command)
 
 @pytest.mark.slow
 def test_the_example_of_the_docs_runs(tmp_path: Path, command: Command) -> None:
-    text = (ROOT / "docs" / "comparing.md").read_text()
+    text = (ROOT / "docs" / "how-to/comparing.md").read_text()
     assert "gkest compare examples/comparing/policies.yaml -o comparison" in text
     spec = (ROOT / "examples" / "comparing" / "policies.yaml").read_text()
     # Another policy than the searching ones, shorter: what is tested is that the files are found and the fields known.

@@ -350,7 +350,7 @@ def test_how_sure_a_passed_limit_is() -> None:
 def test_the_page_shows_what_its_command_says(
     old: Path, new: Path, gkest: Gkest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "diff.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to/diff.md").read_text(encoding="utf-8")
     command, shown = (block.strip() for block in re.findall(r"^```\w*\n(.*?)^```", page, re.S | re.M)[:2])
     old.parent.rename(tmp_path / "before")
     new.parent.rename(tmp_path / "after")

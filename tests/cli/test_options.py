@@ -54,8 +54,8 @@ def asked(**options: Any) -> EstimateRequest:
 
 
 def test_the_page_of_options_is_current() -> None:
-    text = (ROOT / "docs/options.md").read_text(encoding="utf-8")
-    assert text == page(), "run: python -m gkestimator.schemas.options_page > docs/options.md"
+    text = (ROOT / "docs/reference/options.md").read_text(encoding="utf-8")
+    assert text == page(), "run: python -m gkestimator.schemas.options_page > docs/reference/options.md"
 
 
 @pytest.mark.parametrize("command", RECORDS)

@@ -47,14 +47,14 @@ def test_the_worked_example_is_current() -> None:
 
 
 def test_the_list_of_gpus_is_current() -> None:
-    compare(refresh(), ROOT / "docs" / "gpus.md", None)
+    compare(refresh(), ROOT / "docs" / "reference/gpus.md", None)
 
 
 @pytest.mark.slow
 def test_the_evaluation_example_is_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GKEST_HOME", str(tmp_path / "gkest-home"))
     module = refresh()
-    compare(module, ROOT / "docs" / "evaluate.md", module.evaluate_folder(tmp_path))
+    compare(module, ROOT / "docs" / "how-to/evaluate.md", module.evaluate_folder(tmp_path))
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:

@@ -1,4 +1,4 @@
-"""docs/scheduling.md, word by word: its commands are run as they stand and every file that they write is validated."""
+"""docs/how-to/scheduling.md, word by word: its commands are run as they stand and every file that they write is validated."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ for library in ("matplotlib", "jsonschema", "kubernetes_validate"):
     pytest.importorskip(library)
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "scheduling.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to/scheduling.md").read_text(encoding="utf-8")
 EXAMPLES = ROOT / "examples" / "scheduling"
 MODELS = ("bert", "mobilenet_v2", "resnet50")
 SHARED = os.environ.get("GKEST_SHARED")

@@ -1,4 +1,4 @@
-"""Every benchmark is on docs/benchmarks.md and says in one line what it is for; every benchmark that is named exists."""
+"""Every benchmark is on docs/appendix/benchmarks.md and says in one line what it is for; every benchmark that is named exists."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_benchmark_says_in_one_line_what_it_is_for(file: Path) -> None:
 
 
 def test_the_page_lists_every_program() -> None:
-    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "appendix/benchmarks.md").read_text(encoding="utf-8")
     listed = set(NAMED.findall("\n".join(line for line in page.splitlines() if line.startswith("| `"))))
     assert listed == {file.relative_to(ROOT).as_posix() for file in PROGRAMS}
     assert "| `python -m benchmarks.accuracy" in page

@@ -160,7 +160,7 @@ def test_the_image_is_slim_and_of_a_python_that_is_supported() -> None:
 
 def test_every_source_that_a_regressor_learned_from_has_its_licence_on_the_page() -> None:
     card = json.loads((ROOT / "models/default/card.json").read_text(encoding="utf-8"))
-    page = (ROOT / "docs/licences.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/licences.md").read_text(encoding="utf-8")
     named = dict(re.findall(r"^\| `(\w+)` \| .* \| ([\w.-]+) \|$", page, flags=re.M))
     sources = {name.split("/")[0] for model in card["models"] for name in model["counts"]}
     assert set(named) == sources
@@ -168,7 +168,7 @@ def test_every_source_that_a_regressor_learned_from_has_its_licence_on_the_page(
 
 
 def test_every_folder_of_data_and_every_bundled_file_is_on_the_page_of_licences() -> None:
-    page = (ROOT / "docs/licences.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/licences.md").read_text(encoding="utf-8")
     folders = [f"datasets/{folder.name}" for folder in (ROOT / "datasets").iterdir() if folder.is_dir()]
     bundles = [f"models/{folder.name}" for folder in (ROOT / "models").iterdir() if folder.is_dir()]
     assets = ROOT / "gkestimator/reporting/page"
@@ -181,5 +181,5 @@ def test_every_folder_of_data_and_every_bundled_file_is_on_the_page_of_licences(
 def test_the_notice_names_the_version_of_echarts_that_is_bundled() -> None:
     source = (ROOT / "gkestimator/reporting/page/echarts.min.js").read_text(encoding="utf-8")
     (version,) = set(re.findall(r'version="(\d+\.\d+\.\d+)"', source))
-    for page in ("NOTICE", "docs/licences.md"):
+    for page in ("NOTICE", "docs/reference/licences.md"):
         assert f"ECharts {version}" in (ROOT / page).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""docs/profiling.md, word by word: its commands without a GPU are run as they stand, with the real nsys where it is."""
+"""docs/how-to/profiling.md, word by word: its commands without a GPU are run as they stand, with the real nsys where it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ for library in ("onnxruntime", "pyarrow", "sklearn", "xgboost", "lightgbm"):
     pytest.importorskip(library)
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "profiling.md"
+PAGE = ROOT / "docs" / "how-to/profiling.md"
 
 
 def commands() -> list[str]:

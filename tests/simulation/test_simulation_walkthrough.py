@@ -1,4 +1,4 @@
-"""docs/simulation.md, word by word: its commands are run as they stand, its options and fields are those there are."""
+"""docs/explanation/simulation.md, word by word: its commands are run as they stand, its options and fields are those there are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gkestimator.documents.simulation import SimulationReport, read_simulation
 from gkestimator.onnx_io.demo import write_resnet50
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation/simulation.md").read_text(encoding="utf-8")
 EXAMPLES = ROOT / "examples"
 
 

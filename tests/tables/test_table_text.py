@@ -96,5 +96,5 @@ def test_kernel_rows_columns() -> None:
 
 
 def test_the_page_of_the_tables_is_current() -> None:
-    found = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
-    assert found == page(), "run: python -m gkestimator.tables > docs/tables.md"
+    found = (Path(__file__).parents[2] / "docs" / "reference/tables.md").read_text(encoding="utf-8")
+    assert found == page(), "run: python -m gkestimator.tables > docs/reference/tables.md"

@@ -51,8 +51,8 @@ def simulate(system: System, arrivals: Arrivals, options: Options) -> Result:
 class Simulator:
     """Hold one run that goes on chunk by chunk; replicas may be added and retired between chunks.
 
-    What happens is said in docs/simulation.md. State is arrays alone (:mod:`.columns`), which the event loop
-    (:mod:`.loop`; compiled where numba is installed, with the same results) works on until the chunk's end or
+    What happens is said in docs/explanation/simulation.md. State is arrays alone (:mod:`.columns`), which the event
+    loop (:mod:`.loop`; compiled where numba is installed, with the same results) works on until the chunk's end or
     until it needs room: pools are made larger here, between its calls.
     """
 

@@ -170,7 +170,7 @@ def means(gpus: int, load: float) -> tuple[dict[str, float], dict[str, float]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("gpus", [10, 20, 40])
 def test_arlo_is_at_or_below_the_simple_schemes_at_the_98th_percentile(gpus: int) -> None:
-    """At a load at which all but padding keep the SLO (docs/lengths.md has the loads beyond it, where not)."""
+    """At a load at which all but padding keep the SLO (docs/how-to/lengths.md has the loads beyond it, where not)."""
     p98, on_time = means(gpus, 0.15)
     assert p98["arlo"] <= p98["least-padding"] and p98["arlo"] < p98["least-load"] < 20
     assert on_time["arlo"] == 1.0 and p98["padding"] > 10 * p98["arlo"]

@@ -213,7 +213,7 @@ def test_the_public_hours(name: str, requests: int) -> None:
 
 
 def test_the_docs_name_every_format_and_column() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "traces.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "how-to/traces.md").read_text(encoding="utf-8")
     for form in FORMATS:
         (row,) = [line for line in page.splitlines() if line.startswith(f"| `{form.name}`")]
         columns = form.shown.partition("[,Session ID]")[0]
