@@ -131,11 +131,13 @@ def _wrapped(facts: Iterable[str], *, limit: int = 100) -> list[str]:
     return lines
 
 
-def _notes(rows: Requirements) -> dict[str, int]:
-    numbers: dict[str, int] = {}
+def _notes(rows: Requirements) -> dict[str, int | None]:
+    """Return the notes of all rows with their numbers; None for those of every row, where a mark would say nothing."""
+    common = set.intersection(*(set(_warnings_of(row)) for row in rows))
+    numbers: dict[str, int | None] = dict.fromkeys(w for w in _warnings_of(rows[0]) if w in common)
     for row in rows:
         for warning in _warnings_of(row):
-            numbers.setdefault(warning, len(numbers) + 1)
+            numbers.setdefault(warning, len(numbers) - len(common) + 1)
     return numbers
 
 
@@ -144,18 +146,20 @@ def _warnings_of(row: Requirement) -> list[str]:
 
 
 def _warning_marks(rows: Requirements) -> list[str]:
-    """Return the numbers of the notes that hold for some rows only; what holds for all needs no mark."""
+    """Return the numbers of the notes that hold for some rows only."""
     numbers = _notes(rows)
-    # What holds for all rows stands once below the table; a mark in every row would say nothing.
-    common = set.intersection(*(set(_warnings_of(r)) for r in rows))
-    return [",".join(str(numbers[w]) for w in _warnings_of(r) if w not in common) for r in rows]
+    marks = [[numbers[w] for w in _warnings_of(row)] for row in rows]
+    return [",".join(str(mark) for mark in row if mark is not None) for row in marks]
 
 
 def _footnotes(rows: Requirements) -> list[str]:
-    notes = [printable(f"{number}: {text}") for text, number in _notes(rows).items()]
-    if notes:
-        return ["", *notes]
-    return []
+    notes = []
+    for text, number in _notes(rows).items():
+        if number is not None:
+            notes.append(printable(f"{number}: {text}"))
+        else:
+            notes.append(printable(f"all rows: {text}" if len(rows) > 1 else f"note: {text}"))
+    return ["", *notes] if notes else []
 
 
 def _kernel_columns(rows: Sequence[KernelRow]) -> list[TextColumn]:
