@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
-
 
 torchvision_libraries: list[Any] = []  # a library that is collected takes its operators along
 
@@ -134,7 +134,11 @@ class YoloLike(nn.Module):
         sizes = [width * 2, width * 4, width * 8, width * 16]
         stages, inner = [], width
         for size in sizes:
-            stages.append(nn.Sequential(_convolution(inner, size, 2), _convolution(size, size), _convolution(size, size)))
+            stages.append(
+                nn.Sequential(
+                    _convolution(inner, size, 2), _convolution(size, size), _convolution(size, size)
+                )
+            )
             inner = size
         self.stages = nn.ModuleList(stages)
         self.lateral = nn.ModuleList(nn.Conv2d(size, width * 4, 1) for size in sizes[1:])
@@ -147,9 +151,15 @@ class YoloLike(nn.Module):
             x = stage(x)
             levels.append(x)
         merged, answers = None, []
-        for level, lateral, head in zip(levels[:0:-1], list(self.lateral)[::-1], list(self.heads)[::-1], strict=True):
+        for level, lateral, head in zip(
+            levels[:0:-1], list(self.lateral)[::-1], list(self.heads)[::-1], strict=True
+        ):
             here = lateral(level)
-            merged = here if merged is None else here + functional.interpolate(merged, scale_factor=2.0, mode="nearest")
+            merged = (
+                here
+                if merged is None
+                else here + functional.interpolate(merged, scale_factor=2.0, mode="nearest")
+            )
             answers.append(self._decoded(head(merged)))
         return torch.cat(answers, 1)
 
@@ -170,7 +180,7 @@ class UNet(nn.Module):
         super().__init__()
         sizes = [width, width * 2, width * 4, width * 8]
         self.down = nn.ModuleList(_convolution(i, o) for i, o in zip([3, *sizes], sizes, strict=False))
-        self.up = nn.ModuleList(nn.ConvTranspose2d(o, i, 2, 2) for i, o in zip(sizes, sizes[1:], strict=False))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(o, i, 2, 2) for i, o in pairwise(sizes))
         self.join = nn.ModuleList(_convolution(2 * i, i) for i in sizes[:-1])
         self.last = nn.Conv2d(width, 2, 1)
 
@@ -218,7 +228,9 @@ class Conformer(nn.Module):
 
     def __init__(self, size: int = 144, blocks: int = 6) -> None:
         super().__init__()
-        self.thin = nn.Sequential(nn.Conv2d(1, size, 3, 2, 1), nn.ReLU(), nn.Conv2d(size, size, 3, 2, 1), nn.ReLU())
+        self.thin = nn.Sequential(
+            nn.Conv2d(1, size, 3, 2, 1), nn.ReLU(), nn.Conv2d(size, size, 3, 2, 1), nn.ReLU()
+        )
         self.into = nn.Linear(size * 20, size)
         self.blocks = nn.Sequential(*(ConformerBlock(size) for _ in range(blocks)))
         self.out = nn.Linear(size, 1000)

@@ -134,7 +134,9 @@ class Cached(nn.Module):
     @property
     def past_names(self) -> list[str]:
         """Return the names that optimum gives to keys and values."""
-        return [f"past_key_values.{layer}.{part}" for layer in range(self.layers) for part in ("key", "value")]
+        return [
+            f"past_key_values.{layer}.{part}" for layer in range(self.layers) for part in ("key", "value")
+        ]
 
     def past(self, batch: int, length: int) -> list[torch.Tensor]:
         """Return keys and values of ``length`` tokens."""
@@ -146,7 +148,9 @@ class Cached(nn.Module):
         mask = torch.ones(batch, past + 1, dtype=torch.int64)
         return [torch.randint(0, 1000, (batch, 1)), mask, *self.past(batch, past)]
 
-    def forward(self, tokens: torch.Tensor, mask: torch.Tensor, *past: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        self, tokens: torch.Tensor, mask: torch.Tensor, *past: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         cache = _cache(past)
         answer = self.net(input_ids=tokens, attention_mask=mask, past_key_values=cache, use_cache=True)
         return answer.logits, *_tensors(answer.past_key_values)
@@ -165,10 +169,14 @@ class WhisperStep(Cached):
         """Return a token a sequence, the encoder's states, keys and values."""
         return [torch.randint(0, 1000, (batch, 1)), torch.rand(batch, 1500, 384), *self.past(batch, past)]
 
-    def forward(self, tokens: torch.Tensor, states: torch.Tensor, *past: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        self, tokens: torch.Tensor, states: torch.Tensor, *past: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         cache = EncoderDecoderCache(_cache(past), DynamicCache())
         decoder = self.net.get_decoder()
-        answer = decoder(input_ids=tokens, encoder_hidden_states=states, past_key_values=cache, use_cache=True)
+        answer = decoder(
+            input_ids=tokens, encoder_hidden_states=states, past_key_values=cache, use_cache=True
+        )
         logits = answer.last_hidden_state @ decoder.embed_tokens.weight.T
         return logits, *_tensors(answer.past_key_values.self_attention_cache)
 

@@ -102,7 +102,6 @@ def crnn_gru(path: Path) -> Truth:
     )
 
 
-
 # --- language -----------------------------------------------------------------------------------------------------
 
 WORDS = {"input_ids": {0: "batch_size", 1: "sequence_length"}}

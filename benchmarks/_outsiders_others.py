@@ -14,7 +14,6 @@ import torch
 from _outsiders_language import MASKED, words
 from _outsiders_shared import CLASSIC, Truth, export, export_images, outsider
 
-
 # --- ONNX Runtime's tools -----------------------------------------------------------------------------------------
 
 

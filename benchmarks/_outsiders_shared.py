@@ -76,7 +76,11 @@ def export(
         dims=dict(dims or {}),
     )
     axes = {name: dict(named) for name, named in (dynamic or {}).items()}
-    common: dict[str, Any] = {"input_names": list(names), "output_names": list(outputs), "opset_version": opset}
+    common: dict[str, Any] = {
+        "input_names": list(names),
+        "output_names": list(outputs),
+        "opset_version": opset,
+    }
     with torch.no_grad():
         if exporter == CLASSIC:
             torch.onnx.export(module, tuple(inputs), str(path), dynamo=False, dynamic_axes=axes, **common)

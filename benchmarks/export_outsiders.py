@@ -25,7 +25,12 @@ import _outsiders_others
 import _outsiders_vision
 from _outsiders_shared import BUILDERS
 
-__all__ = ["_outsiders_language", "_outsiders_others", "_outsiders_vision", "main"]  # importing them lists their models
+__all__ = [
+    "_outsiders_language",
+    "_outsiders_others",
+    "_outsiders_vision",
+    "main",
+]  # importing them lists their models
 
 
 def main(folder: Path, names: list[str]) -> int:
@@ -40,7 +45,7 @@ def main(folder: Path, names: list[str]) -> int:
         start = time.perf_counter()
         try:
             truth = BUILDERS[name](path)
-        except Exception:  # exporters raise anything
+        except Exception:  # noqa: BLE001  (exporters raise anything)
             traceback.print_exc()
             print(f"{name}: not written", flush=True)
             failed += 1

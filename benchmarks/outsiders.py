@@ -72,7 +72,15 @@ def tried(path: Path, keep: Path) -> Outsider:
     for runtime in RUNTIMES:
         page = keep / f"{path.stem}-{runtime}.html"
         rows = keep / f"{path.stem}-{runtime}.json"
-        asked = [*options, "--gpu", ",".join(GPUS), "--batch-size", ",".join(map(str, BATCHES)), "--runtime", runtime]
+        asked = [
+            *options,
+            "--gpu",
+            ",".join(GPUS),
+            "--batch-size",
+            ",".join(map(str, BATCHES)),
+            "--runtime",
+            runtime,
+        ]
         said = gkest("estimate", str(path), *asked, "--report", str(page))
         model.estimates[runtime] = said
         texts.append(f"$ gkest estimate --runtime {runtime} {' '.join(options)}\n{said.out}{said.err}")
@@ -157,7 +165,17 @@ HEADS = (
     "seconds",
     "page",
 )
-ESTIMATE_HEADS = ("model", "runtime", "GPU", "dtype", "batch", "latency (90 %)", "memory", "known", "warnings")
+ESTIMATE_HEADS = (
+    "model",
+    "runtime",
+    "GPU",
+    "dtype",
+    "batch",
+    "latency (90 %)",
+    "memory",
+    "known",
+    "warnings",
+)
 
 
 def _estimate_lines(model: Outsider) -> list[list[str]]:

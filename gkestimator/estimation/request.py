@@ -31,7 +31,7 @@ Wholes: TypeAlias = Option[int | Sequence[int] | None, tuple[int, ...] | None]
 Numbers: TypeAlias = Option[float | Sequence[float], tuple[float, ...]]
 Dims: TypeAlias = Option[Mapping[str, int] | Sequence[tuple[str, int]] | None, dict[str, int]]
 DimSweeps: TypeAlias = Option[Mapping[str, int | Sequence[int]] | None, dict[str, tuple[int, ...]]]
-_SIZE = Number(low=1, high=2**31 - 1, whole=True)
+_SIZE = Number(low=0, high=2**31 - 1, whole=True)
 
 
 def _dtypes() -> tuple[str, ...]:

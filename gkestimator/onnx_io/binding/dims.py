@@ -9,6 +9,7 @@ from itertools import filterfalse
 from gkestimator.core.errors import LimitError, UnboundDimensionError, UsageError
 from gkestimator.core.naming import nearest_name
 from gkestimator.core.records import frozen
+from gkestimator.onnx_io.binding.derived import derived_size
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import InputSpec
 from gkestimator.operators.registry import DeclaredType
@@ -149,7 +150,11 @@ def choose_batch(
     leading = [(spec, next(iter(spec.declared.shape or ()), None)) for spec in batched]
     first = list(dict.fromkeys(dim for _, dim in leading if isinstance(dim, str)))
     for name in filter(_is_batch_name, first):
-        return _named(name, f"the inputs' first dimension is called {name}")
+        reason = f"the inputs' first dimension is called {name}"
+        others = [other for other in first if other != name and _is_batch_name(other)]
+        if others:
+            reason += f"; {', '.join(others)} is a dimension of its own"
+        return _named(name, reason)
     for name in filter(_is_batch_name, symbols):
         return _named(name, f"an input's dimension is called {name}")
     anonymous = [f"{spec.name}.0" for spec, dim in leading if dim == f"{spec.name}.0"]
@@ -203,6 +208,8 @@ def bind_dims(
 ) -> tuple[dict[str, int], list[str]]:
     """Return a number for every symbolic dimension, and warnings about numbers that nobody gave.
 
+    A dimension that the file names as an expression of others (``past + 1``) follows from them.
+
     ``given`` are the inputs whose whole type the caller gives. Raises UsageError on an unknown name or an
     impossible number, UnboundDimensionError on a dimension without one.
     """
@@ -218,6 +225,11 @@ def bind_dims(
         check_size(f"dimension {name}", size, allow_zero=True)
     bound = dict(dims)
     warnings = _bind_batch(batch, batch_size, bound)
+    for name in names:
+        size = None if name in bound else derived_size(name, bound)
+        if size is not None:
+            check_size(f"dimension {name}", size, allow_zero=True)
+            bound[name] = size
     unbound = [name for name in names if name not in bound]
     if unbound:
         raise UnboundDimensionError(
