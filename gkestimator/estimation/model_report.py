@@ -17,6 +17,7 @@ from gkestimator.core.records import NamedValues
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.rows import bound_by, requirement_row
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.lowering.wiring import UNFOLDED_NORM
 from gkestimator.memory.trace import live_bytes
 from gkestimator.reporting.html import html_page
 from gkestimator.tables import REQUIREMENTS, Requirement
@@ -137,6 +138,7 @@ def _details(engine: Engine, answer: Estimated) -> NamedValues:
     predictions = answer.predictions
     timeline = answer.measures.timeline
     steps = program.steps
+    modules = answer.lowering.graph.modules
     memory = live_bytes(answer.lowering.graph)
     peak: NamedValues = {"step": "", "alive": []}
     if steps:
@@ -158,6 +160,9 @@ def _details(engine: Engine, answer: Estimated) -> NamedValues:
         "bound": bounds,
         "operators": [step.name for step in steps],
         "types": [step.op_type for step in steps],
+        "modules": [modules.get(step.name.removesuffix(UNFOLDED_NORM), "") for step in steps]
+        if modules
+        else [],
         "calls": _numbers(program.calls),
         "host_us": engine.host_overhead_us,
         "live": list(memory.live),

@@ -158,7 +158,7 @@ views.models = function () {
     return detail.kernel.map((k, i) => ({
       ...Object.fromEntries(Object.keys(kernels).map(key => [key, kernels[key][k]])),
       us: detail.us[k], low: detail.low[k], high: detail.high[k], trust: detail.trust[k], bound: detail.bound[i], peak: detail.roof[k],
-      start: detail.start[i], repeat: detail.repeat[i], step: detail.step[i], operator: detail.operators[detail.step[i]], type: detail.types[detail.step[i]],
+      start: detail.start[i], repeat: detail.repeat[i], step: detail.step[i], operator: detail.operators[detail.step[i]], module: detail.modules[detail.step[i]] || "", type: detail.types[detail.step[i]],
     }));
   }
   const sum = list => list.reduce((a, b) => a + b, 0);
@@ -289,7 +289,7 @@ views.models = function () {
     for (const l of launches) {
       let node = root;
       add(root, l);
-      for (const word of l.operator.split("/").filter(w => w)) {
+      for (const word of `${l.module}/${l.operator}`.split("/").filter(w => w)) {
         if (!node.children.has(word)) node.children.set(word, { name: word, us: 0, weights: 0, written: 0, children: new Map() });
         node = node.children.get(word);
         add(node, l);
