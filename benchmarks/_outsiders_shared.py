@@ -65,7 +65,8 @@ def export(
     """
     module = module.eval()
     counter = FlopCounterMode(display=False)
-    # the form of attention that torch picks on a CPU is one that its counter does not know
+    # The forms of attention that torch picks on a CPU are ones that its counter does not know.
+    torch.backends.mha.set_fastpath_enabled(False)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
         module(*(inputs if counted is None else counted))
     truth = Truth(

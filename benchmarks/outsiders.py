@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
 import subprocess
 import sys
 import time
@@ -15,12 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnxruntime
+
+from gkestimator.core.graph import Tensor
+from gkestimator.onnx_io import read_model
 from gkestimator.tables.units import bytes_text, flops_text, number_text
 
 GPUS = ("V100-SXM2-16GB", "H100-SXM")
 BATCHES = (1, 8)
 RUNTIMES = ("torch", "onnxruntime")
 _LIMIT_S = 600
+NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 
 
 @dataclass(frozen=True)
@@ -45,11 +52,7 @@ class Outsider:
     estimates: dict[str, Said] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     page_bytes: int | None = None
-
-    @property
-    def dims(self) -> list[str]:
-        """Return the options that number the open dimensions."""
-        return [part for name, number in self.truth["dims"].items() for part in ("--dim", f"{name}={number}")]
+    shapes: str = "-"
 
 
 def gkest(*arguments: str) -> Said:
@@ -89,6 +92,7 @@ def tried(path: Path, keep: Path) -> Outsider:
             model.rows += json.loads(rows.read_text())["rows"]
         if page.exists():
             model.page_bytes = max(model.page_bytes or 0, page.stat().st_size)
+    model.shapes = shapes_agree(path, truth["dims"])
     (keep / f"{path.stem}.txt").write_text("\n".join(texts))
     return model
 
@@ -114,6 +118,8 @@ def _batch_words(model: Outsider) -> str:
     said = model.facts["batch_dim"] or model.facts["exported_batch"]
     truth = model.truth["batch"]
     words = "none" if said is None else str(said)
+    if truth == "anonymous" and str(said).endswith(".0"):
+        return words
     return words if said == truth else f"{words} (is {'none' if truth is None else truth})"
 
 
@@ -144,6 +150,7 @@ def _line(model: Outsider) -> list[str]:
         flops_text(facts["flops"]) if facts.get("flops") is not None else "-",
         _ratio(facts.get("flops"), model.truth["flops"]),
         _statuses(model),
+        model.shapes,
         " / ".join(f"{second:.1f}" for second in seconds),
         bytes_text(model.page_bytes) if model.page_bytes else "-",
     ]
@@ -162,31 +169,85 @@ HEADS = (
     "FLOPs",
     "beside torch",
     "exit",
+    "shapes",
     "seconds",
     "page",
 )
 ESTIMATE_HEADS = (
     "model",
     "runtime",
-    "GPU",
-    "dtype",
-    "batch",
-    "latency (90 %)",
-    "memory",
+    *(f"{gpu.split('-')[0]}, batch {size}: ms" for gpu in GPUS for size in BATCHES),
+    f"memory, batch {BATCHES[-1]}",
     "known",
-    "warnings",
+    "notes",
 )
+TEXT = """# Models as outsiders export them
+
+`benchmarks/export_outsiders.py` writes {count} models with random weights, as people outside this project do: with both exporters of torch,
+with the tools of ONNX Runtime, scikit-learn, LightGBM and JAX. `benchmarks/outsiders.py` puts each through `gkest inspect` and, with
+`--report`, `gkest estimate` on two GPUs at two batch sizes under both runtimes, each as a process of its own, and writes this page. An
+exit status of 0 is expected three times.
+
+*Beside torch*: parameters beside `torch.nn.Module.parameters`, operations beside `torch.utils.flop_counter`, which counts products and
+convolutions alone. Parameters are those of the file: an exporter that transposes a tied embedding stores it twice, ones of four bits have
+scales, and a BatchNorm's go into its convolution. Detectors choose among boxes, whose number depends on the image: estimates
+take the largest, torch's count is that of one image of noise. *Shapes*: the outputs have the shapes that ONNX Runtime's CPU provider gives
+them (*at most*: they depend on data, and the estimate takes the largest).
+
+{first}
+
+Latency in ms with its 90 % interval; *known*: part of the GPU's time that lies inside the trained range, the least and the most of the rows.
+Notes are those of all rows, in the program's words, without the one that most time lies outside the trained range.
+
+{second}
+"""
+
+
+def _latency(row: dict[str, Any] | None) -> str:
+    if row is None or row["latency_ms"] is None:
+        return "-"
+    low, mid, high = (number_text(row[f"latency{part}_ms"]) for part in ("_low", "", "_high"))
+    return f"{mid} ({low}–{high})"
 
 
 def _estimate_lines(model: Outsider) -> list[list[str]]:
+    """Return a line a runtime."""
     lines = []
-    for row in model.rows:
-        low, mid, high = (number_text(row[f"latency{part}_ms"]) for part in ("_low", "", "_high"))
-        known = "-" if row["coverage_pct"] is None else f"{row['coverage_pct']:.0f} %"
-        memory = "-" if row["mreq_bytes"] is None else bytes_text(row["mreq_bytes"])
-        cells = [model.name, row["runtime"], row["gpu"], row["dtype"], str(row["batch_size"])]
-        lines.append([*cells, f"{mid} ms ({low}–{high})", memory, known, row["warnings"] or ""])
+    for runtime in model.estimates:
+        rows = {(row["gpu"], row["batch_size"]): row for row in model.rows if row["runtime"] == runtime}
+        latencies = [_latency(rows.get((gpu, size))) for gpu in GPUS for size in BATCHES]
+        memory = [row["mreq_bytes"] for row in rows.values() if row["mreq_bytes"] is not None]
+        known = [row["coverage_pct"] for row in rows.values() if row["coverage_pct"] is not None]
+        notes: dict[str, None] = {}
+        for row in rows.values():
+            notes |= dict.fromkeys(note for note in (row["warnings"] or "").split("; ") if note)
+        shown = [note for note in notes if not note.startswith("most of the time")]
+        span = f"{min(known):.0f} to {max(known):.0f} %" if known else "-"
+        memory_words = bytes_text(max(memory)) if memory else "-"
+        lines.append([model.name, runtime, *latencies, memory_words, span, "<br>".join(shown)])
     return lines
+
+
+def shapes_agree(path: Path, dims: dict[str, int]) -> str:
+    """Return whether the outputs have the shapes that ONNX Runtime's CPU provider gives them, at a batch of one."""
+    model = read_model(path)
+    bound = model.bind(dims=dims)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    feed = {}
+    for spec, tensor in zip(session.get_inputs(), bound.inputs, strict=True):
+        kind = NUMPY[spec.type]
+        random = np.random.default_rng(0).random(tensor.shape)
+        feed[spec.name] = (random + (kind is np.int64)).astype(kind)
+    words = "as said"
+    for given, value in zip(session.run(None, feed), bound.outputs, strict=True):
+        if hasattr(given, "shape") and isinstance(value, Tensor):
+            if value.bounded and all(map(operator.le, given.shape, value.shape)):
+                words = "at most"
+            elif given.shape != value.shape:
+                return f"{given.shape}, said {value.shape}"
+    return words
 
 
 def table(heads: tuple[str, ...], lines: list[list[str]]) -> str:
@@ -211,7 +272,7 @@ def main() -> int:
             models.append(tried(path, options.keep))
     first = table(HEADS, [_line(model) for model in models])
     second = table(ESTIMATE_HEADS, [line for model in models for line in _estimate_lines(model)])
-    options.o.write_text(f"{first}\n\n{second}\n")
+    options.o.write_text(TEXT.format(count=len(models), first=first, second=second))
     return 0
 
 

@@ -101,8 +101,8 @@ class OperatorGraph:
     ``weights`` are the distinct weight storages that some operator reads, with their bytes. ``batch_size`` is the
     number bound to the batch dimension; ``dims`` the other symbolic dimensions with their numbers, sorted.
     ``folded`` counts the nodes that were evaluated or cost nothing because only weights go in. ``modules``: paths of
-    the modules that operators come from, by name, where the file has them (``model/layers.3/mlp``). ``structure`` is equal
-    for two bindings of one file whose operator lists agree up to shapes (what pattern matching may be cached by);
+    the modules that operators come from, by name, where the file has them (``model/layers.3/mlp``). ``structure`` is
+    equal for two bindings of one file whose operator lists agree up to shapes (what pattern matching may be cached by);
     a weakly referable object, or None.
     """
 

@@ -27,6 +27,7 @@ _NO_GPU_KERNEL = frozenset(
         "QLinearAveragePool",
         "QLinearGlobalAveragePool",
         "QLinearReduceMean",
+        "DynamicQuantizeLinear",
         "DynamicQuantizeMatMul",
         "MatMulIntegerToFloat",
     }
@@ -55,7 +56,11 @@ def _bounded(bound: OperatorGraph) -> Iterator[str]:
 
 
 def _quantised(graph: KernelGraph) -> Iterator[str]:
-    lacking = sorted({step.op_type for step in graph.steps} & _NO_GPU_KERNEL)
+    used = {step.op_type for step in graph.steps}
+    if "QuantizeLinear" in used:
+        pairs = "quantised in pairs (QuantizeLinear, DequantizeLinear)"
+        yield f"{pairs}: {graph.runtime} calculates between them in floats"
+    lacking = sorted(used & _NO_GPU_KERNEL)
     if lacking:
         yield (
             f"{graph.runtime} has no GPU kernel for {_named(lacking)}: estimated as if it had int8 kernels"

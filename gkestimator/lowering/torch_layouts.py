@@ -31,6 +31,9 @@ Layout: TypeAlias = "st.Strides | None"
 Values: TypeAlias = "Sequence[Value | None]"
 
 # What torch.onnx.export(dynamo=True) calls a Conv that its optimiser made and the result of a normalisation.
+_RENAMED = re.compile(
+    r"onnx::Conv_\d+(#\d+)?"
+)  # a quantised one has words behind it, and torch runs no such network
 _REWRITTEN = re.compile(r"node_Conv_[0-9]+")
 _NORMALISED = re.compile(r"getitem(_[0-9]+)?|_native_batch_norm\w*")
 
@@ -70,7 +73,7 @@ def folded_batchnorm(op: Operator) -> bool:
     if not isinstance(bias, Tensor) or not bias.is_weight:
         return False
     # Both are new where a BatchNorm went in; a weight alone is new where another sum was folded (weight_norm's).
-    renamed = [tensor.name.rpartition("/")[2].startswith("onnx::Conv_") for tensor in (weight, bias)]
+    renamed = [_RENAMED.fullmatch(tensor.name.rpartition("/")[2]) for tensor in (weight, bias)]
     if all(renamed) or bias.name == f"{weight.name}_bias":
         return True
     return _rewritten(op)
