@@ -238,8 +238,8 @@ def shapes_agree(path: Path, dims: dict[str, int]) -> str:
     feed = {}
     for spec, tensor in zip(session.get_inputs(), bound.inputs, strict=True):
         kind = NUMPY[spec.type]
-        random = np.random.default_rng(0).random(tensor.shape)
-        feed[spec.name] = (random + (kind is np.int64)).astype(kind)
+        random = np.asarray(np.random.default_rng(0).random(tensor.shape))
+        feed[spec.name] = np.asarray(random + (kind is np.int64), kind)
     words = "as said"
     for given, value in zip(session.run(None, feed), bound.outputs, strict=True):
         if hasattr(given, "shape") and isinstance(value, Tensor):
