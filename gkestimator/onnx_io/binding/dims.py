@@ -226,10 +226,10 @@ def bind_dims(
     bound = dict(dims)
     warnings = _bind_batch(batch, batch_size, bound)
     for name in names:
-        size = None if name in bound else derived_size(name, bound)
-        if size is not None:
-            check_size(f"dimension {name}", size, allow_zero=True)
-            bound[name] = size
+        derived = None if name in bound else derived_size(name, bound)
+        if derived is not None:
+            check_size(f"dimension {name}", derived, allow_zero=True)
+            bound[name] = derived
     unbound = [name for name in names if name not in bound]
     if unbound:
         raise UnboundDimensionError(
