@@ -35,15 +35,22 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @click.option("--dims", metavar="NAME=N,...", help="Rows of a table: dimensions, as the column has them.")
 @click.option("--sm-share", type=float, help="Rows of a table: percent of the SMs.")
 @click.option(
-    "--models", multiple=True, metavar="PATH", help="ONNX files or folders, for triton; repeatable."
+    "--models",
+    multiple=True,
+    metavar="PATH",
+    help="ONNX files or folders, for triton and modelmesh; repeatable.",
 )
 @gpu_spec_option
-@click.option("--image", help="Container image of the replicas (hami, kai, volcano, device-plugin, mig).")
+@click.option(
+    "--image", help="Container image of the replicas (hami, kai, volcano, device-plugin, mig, dra...)."
+)
 @click.option("--queue", help="Queue (kai).")
 @click.option(
     "--gpus-per-server", type=click.IntRange(1, 1024), help="GPUs of a server (triton); default: 8."
 )
-@click.option("--storage-uri", help="Where the models lie (kserve); a model's name is put behind it.")
+@click.option(
+    "--storage-uri", help="Where the models lie (kserve, modelmesh); a model's name is put behind it."
+)
 @click.option(
     "--targets",
     is_flag=True,

@@ -27,7 +27,7 @@ COMMANDS = {
     "gpus": "What is known of each GPU, and from where.",
     "doctor": "What this machine can do: GPU, driver, profilers, runtimes, bundles, operators.",
     "evaluate": "Compare your own measurements with estimates; fit this host.",
-    "export": "Write a plan or table for HAMi, KAI, Volcano, MIG, MPS, Ray Serve, Triton, KServe.",
+    "export": "Write a plan or table for HAMi, KAI, Volcano, DRA, MIG, MPS, Ray Serve, Triton, KServe.",
     "profile": "Measure a GPU: plan a sweep, run it, build a kernel dataset.",
     "train": "Train an estimator bundle from kernel datasets.",
 }

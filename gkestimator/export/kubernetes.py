@@ -21,6 +21,7 @@ from gkestimator.hardware.gpus import GpuSpec
 
 IMAGE_PLACEHOLDER = "replace-with-your-image"
 PRODUCT_LABEL = "nvidia.com/gpu.product"
+CLAIM = "gpu"  # the name of a Pod's one claim, and of that claim's one request
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 # Plain in YAML 1.1 and 1.2 alike: PyYAML writes `1e3` bare, which kubectl reads as a number.
@@ -46,12 +47,14 @@ class ReplicaGroup:
 @frozen
 class Pod:
     """What a target adds to a Pod: ``limits`` of its container (whole numbers), annotations, labels, node
-    labels."""
+    labels, ``env`` of its container, and ``claim``, how it names the ResourceClaim of its GPU."""
 
     limits: Mapping[str, int] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     node_labels: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    claim: Mapping[str, str] = field(default_factory=dict)
 
 
 def groups_of(
@@ -199,15 +202,20 @@ def deployment_object(
     labels = {"app.kubernetes.io/name": group.label, "app.kubernetes.io/managed-by": "gkestimator"}
     about = annotations_of(group, deployment, limits)
     one = group.first
-    env = replica_environment(group.instances)
+    env = {**pod.env, **replica_environment(group.instances)}
     spec: NamedValues = {}
     if scheduler is not None:
         spec["schedulerName"] = scheduler
-    spec["affinity"] = dict(affinity)
+    if affinity:
+        spec["affinity"] = dict(affinity)
+    if pod.claim:
+        spec["resourceClaims"] = [{"name": CLAIM, **pod.claim}]
     container: NamedValues = {"name": "server", "image": image}
     container["env"] = [{"name": key, "value": value} for key, value in env.items()]
     if pod.limits:
         container["resources"] = {"limits": dict(pod.limits)}
+    if pod.claim:
+        container["resources"] = {"claims": [{"name": CLAIM}]}
     spec["containers"] = [container]
     return {
         "apiVersion": "apps/v1",
@@ -261,13 +269,11 @@ class PodExporter(Exporter):
         suffixes: Sequence[str] = ("",),
     ) -> ExportFile:
         """Return one Deployment for each kind of replica; ``pods`` by instance."""
-        beside = {name: "|".join(pod.node_labels.values()) for name, pod in pods.items()}
+        beside = {n: "|".join((*pod.node_labels.values(), *pod.claim.values())) for n, pod in pods.items()}
         objects = []
         for group in groups_of(deployment.instances, beside=beside):
             pod = pods[group.first.id]
-            affinity = node_affinity(
-                deployment.specs[group.first.gpu_type], pod.node_labels, suffixes=suffixes
-            )
+            affinity = self.affinity(deployment.specs[group.first.gpu_type], pod, suffixes)
             objects.append(
                 deployment_object(
                     group,
@@ -282,6 +288,10 @@ class PodExporter(Exporter):
         return ExportFile(
             path=PurePosixPath("deployments.yaml"), text=yaml_text(self, deployment, objects, *about)
         )
+
+    def affinity(self, spec: GpuSpec, pod: Pod, suffixes: Sequence[str]) -> NamedValues:
+        """Return which nodes a Pod may go to: those labelled with its GPU type; empty: any."""
+        return node_affinity(spec, pod.node_labels, suffixes=suffixes)
 
     def messages(self, deployment: Deployment) -> Names:
         """Return what the target will do otherwise, and that the image is still to be named."""

@@ -6,6 +6,7 @@ import shlex
 from pathlib import PurePosixPath
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.records import Names
 from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.export.kubernetes import comment_lines, replica_environment
 from gkestimator.export.names import dns_labels
@@ -44,11 +45,29 @@ def needs_volta(spec: GpuSpec, target: str) -> None:
         )
 
 
-def clients_at_most(spec: GpuSpec) -> int:
+def clients_at_most(spec: GpuSpec, target: str = "MPS") -> int:
     """Processes that MPS lets share one GPU from Volta on (NVIDIA, Multi-Process Service, section 2.3.2):
     48."""
-    needs_volta(spec, "MPS")
+    needs_volta(spec, target)
     return 48
+
+
+def checked_for_mps(deployment: Deployment, target: str) -> Names:
+    """Return what rounding makes of a plan whose replicas share GPUs by MPS. Raises UsageError where they take
+    turns, ask for more memory than a GPU has or are more than MPS serves, or a GPU is too old."""
+    no_turns(deployment.instances, target)
+    clients = {name: float(clients_at_most(spec, target)) for name, spec in deployment.specs.items()}
+    notes = cores_and_memory(deployment, target, cores=False)
+    within_gpu([(i, 1.0) for i in deployment.instances], clients, "MPS clients", target)
+    return notes
+
+
+def mps_environment(instance: Instance, target: str) -> dict[str, str]:
+    """Return the variables by which MPS confines one process, on the first GPU that it sees."""
+    return {
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent_up(compute_pct(instance, target))),
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={memory_mib(instance, target)}M",
+    }
 
 
 class MpsExporter(Exporter):
@@ -65,16 +84,7 @@ class MpsExporter(Exporter):
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
         """Return ``<GPU>/<replica>.env`` for a plan, ``<model>.env`` for a table, and ``README.txt``."""
-        no_turns(deployment.instances, self.name)
-        for spec in deployment.specs.values():
-            needs_volta(spec, self.name)
-        notes = cores_and_memory(deployment, self.name, cores=False)
-        within_gpu(
-            [(i, 1.0) for i in deployment.instances],
-            {name: float(clients_at_most(spec)) for name, spec in deployment.specs.items()},
-            "MPS clients",
-            self.name,
-        )
+        notes = checked_for_mps(deployment, self.name)
         folders = dns_labels(i.gpu_id for i in deployment.instances if i.gpu_id is not None)
         files = dns_labels(i.id for i in deployment.instances)
         head = [f"# {line}" for line in comment_lines(self, deployment, *notes)]
@@ -93,8 +103,7 @@ class MpsExporter(Exporter):
     def environment(self, instance: Instance) -> dict[str, str]:
         """Return the variables of one replica, as they are before any quoting."""
         return {
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent_up(compute_pct(instance, self.name))),
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={memory_mib(instance, self.name)}M",
+            **mps_environment(instance, self.name),
             "GKEST_REPLICA": instance.id,
             **replica_environment([instance]),
         }

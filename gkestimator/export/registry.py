@@ -22,9 +22,13 @@ EXPORTERS: Mapping[str, tuple[str, str]] = {
     "volcano": ("volcano", "VolcanoExporter"),
     "device-plugin": ("device_plugin", "DevicePluginExporter"),
     "mig": ("mig", "MigExporter"),
+    "dra": ("dra", "DraExporter"),
+    "dra-mig": ("dra", "DraMigExporter"),
+    "dra-capacity": ("dra", "DraCapacityExporter"),
     "ray-serve": ("ray_serve", "RayServeExporter"),
     "triton": ("triton", "TritonExporter"),
     "kserve": ("kserve", "KServeExporter"),
+    "modelmesh": ("modelmesh", "ModelMeshExporter"),
     "mps": ("mps", "MpsExporter"),
 }
 
