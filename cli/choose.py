@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command, section
 from gkestimator.cli.outputs import deliver, say
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
@@ -18,15 +18,20 @@ if TYPE_CHECKING:
     from gkestimator.tables import Requirement
 
 
-@click.command(name="choose")
+@gkest_command(
+    "choose",
+    "gkest choose models/resnet50.onnx --slo-ms 20 --rate 500",
+    "gkest choose models/resnet50.onnx --slo-ms 20 --rate 500 --gpu T4,L4 --all",
+)
 @click.argument("model", type=PATH, metavar="MODEL.onnx")
 @options_from(ChooseOptions)
 @options_from(DimOptions)
+@section("How it runs")
 @options_from(EstimateRequest, but=("slo_ms", "max_batch", "sm_shares", "dims"))
+@section("Output")
 @click.option("--all", "everything", is_flag=True, help="List GPUs that cannot hold the load too.")
 @form_option("table", "csv", "json")
 @click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all.")
-@debug_option
 def command(
     model: Path,
     slo_ms: float | None,

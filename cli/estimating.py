@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gkestimator.cli.group import OUTPUT, section
 from gkestimator.cli.outputs import deliver, say
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
@@ -36,7 +37,9 @@ def estimate_options(function: F) -> F:
         form_option(*FORMATS, *TRACE_FORMATS),
         click.option("--report", type=PATH, help="HTML page with pictures to write beside the table."),
         click.option("--kernels", is_flag=True, help="List every kernel."),
+        section(OUTPUT),
         options_from(EstimateRequest),
+        section("How it runs"),
     ):
         function = decorator(function)
     return function

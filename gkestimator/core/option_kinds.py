@@ -261,7 +261,7 @@ class Pairs(Kind):
     @property
     def metavar(self) -> str:  # type: ignore[override]
         """Return the pair as help shows it."""
-        return "NAME=N,..." if isinstance(self.item, Many) else "NAME=N"
+        return "NAME=N,..." if self._commas else "NAME=N"
 
     @property
     def python(self) -> str:  # type: ignore[override]
@@ -276,7 +276,11 @@ class Pairs(Kind):
 
     @property
     def _example(self) -> str:
-        return "such as seq=128,512" if isinstance(self.item, Many) else "such as seq=128"
+        return "such as seq=128,512" if self._commas else "such as seq=128"
+
+    @property
+    def _commas(self) -> bool:
+        return isinstance(self.item, Many) and self.item.commas
 
     def parsed(self, text: str) -> object:
         """Return the pair as a tuple of one. Raises UnfitError for a text of another form."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from gkestimator.core.errors import UsageError
 from gkestimator.core.naming import nearest_name
 from gkestimator.core.records import Names
 from gkestimator.estimation.recall import ModelSource
-from gkestimator.estimation.request import EstimateRequest
 
 _MOST_NAMED = 4
 
@@ -17,9 +18,11 @@ class DimensionsMet:
     A model that is alone must have them all: binding it says what is wrong, with the names that it knows.
     """
 
-    def __init__(self, request: EstimateRequest) -> None:
-        self._request = request
-        self._lacking: dict[str, list[str]] = {name: [] for name in request.dims}
+    def __init__(self, combinations: Sequence[Mapping[str, int]], models: int) -> None:
+        """Take the ``combinations`` of sizes that are asked for, and how many models they are asked for."""
+        self._asked = combinations
+        self._alone = models == 1
+        self._lacking: dict[str, list[str]] = {name: [] for name in combinations[0]}
         self._known: dict[str, None] = {}
         self._models = 0
 
@@ -28,9 +31,8 @@ class DimensionsMet:
 
         Raises ModelError where the file cannot be read.
         """
-        combinations = self._request.dim_combinations
-        if len(self._request.models) == 1 or not self._request.dims:
-            return list(combinations)
+        if self._alone or not self._lacking:
+            return list(map(dict, self._asked))
         own = source.dims
         self._models += 1
         self._known.update(dict.fromkeys(own))
@@ -39,7 +41,7 @@ class DimensionsMet:
                 models.append(source.name)
         # Models without a swept dimension have one row for all of its sizes.
         distinct = {
-            tuple((name, size) for name, size in sizes.items() if name in own): None for sizes in combinations
+            tuple((name, size) for name, size in sizes.items() if name in own): None for sizes in self._asked
         }
         return [dict(sizes) for sizes in distinct]
 

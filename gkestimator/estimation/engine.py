@@ -105,7 +105,7 @@ class Engine:
         catalogue = gpu_catalogue(tuple(request.gpu_specs), bundles=tuple(request.bundles))
         self._targets = targets_of(request, catalogue, self.profile)
         self.estimator: KernelEstimator = load_bundles(tuple(request.bundles)).under(request.runtime)
-        self.dims_met = DimensionsMet(request)
+        self.dims_met = DimensionsMet(request.dim_combinations, len(request.models))
         self.forget()
 
     def forget(self) -> None:

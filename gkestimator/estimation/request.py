@@ -31,7 +31,9 @@ Wholes: TypeAlias = Option[int | Sequence[int] | None, tuple[int, ...] | None]
 Numbers: TypeAlias = Option[float | Sequence[float], tuple[float, ...]]
 Dims: TypeAlias = Option[Mapping[str, int] | Sequence[tuple[str, int]] | None, dict[str, int]]
 DimSweeps: TypeAlias = Option[Mapping[str, int | Sequence[int]] | None, dict[str, tuple[int, ...]]]
-_SIZE = Number(low=0, high=2**31 - 1, whole=True)
+_MODEL = "Model"
+ASK = "What to ask"
+SIZE = Number(low=0, high=2**31 - 1, whole=True)
 
 
 def _dtypes() -> tuple[str, ...]:
@@ -49,13 +51,17 @@ class EstimateOptions:
 
     dims: DimSweeps = Option(
         (),
-        Pairs(item=Many(item=_SIZE, least=1, commas=True)),
+        Pairs(item=Many(item=SIZE, least=1, commas=True)),
         "Number for a symbolic dimension; several: rows for each.",
         flag="--dim",
         repeat=True,
+        section=_MODEL,
     )
     batch_dim: Value[str | None] = Option(
-        None, Text(metavar="NAME"), "Name of the batch dimension where it is not found."
+        None,
+        Text(metavar="NAME"),
+        "Name of the batch dimension where it is not found.",
+        section=_MODEL,
     )
     runtime: Value[str] = Option("torch", Word(tuple(sorted(RUNTIMES))), "Framework that runs the model.")
     dtype: Value[str] = Option(
@@ -88,7 +94,10 @@ class EstimateOptions:
         None, Number(low=1, high=128, whole=True), "CUDA streams; default: the runtime's."
     )
     trip_count: Value[int | None] = Option(
-        None, Number(low=0, high=1_000_000, whole=True), "Iterations of loops whose count is not known."
+        None,
+        Number(low=0, high=1_000_000, whole=True),
+        "Iterations of loops whose count is not known.",
+        section=_MODEL,
     )
     host_overhead_us: Value[float | None] = Option(
         None,
@@ -102,11 +111,28 @@ class EstimateOptions:
     host: OnePath = Option(None, File(), "This host's figures (TOML of evaluate --write-host).")
     include_copy: Value[bool] = Option(False, Flag(), "Add moving inputs and outputs to the latency.")
     bundles: Paths = Option((), Many(item=File()), "Estimator bundle.", flag="--bundle", repeat=True)
-    gpu_specs: Paths = Option((), Many(item=File()), "GPU file (TOML).", flag="--gpu-spec", repeat=True)
-    plugins: Paths = Option(
-        (), Many(item=File()), "Python file with rules; it is run.", flag="--plugin", repeat=True
+    gpu_specs: Paths = Option(
+        (),
+        Many(item=File()),
+        "GPU file (TOML).",
+        flag="--gpu-spec",
+        repeat=True,
+        section=ASK,
     )
-    allow_unknown: Value[bool] = Option(False, Flag(), "Lower bounds in spite of unknown operators.")
+    plugins: Paths = Option(
+        (),
+        Many(item=File()),
+        "Python file with rules; it is run.",
+        flag="--plugin",
+        repeat=True,
+        section=_MODEL,
+    )
+    allow_unknown: Value[bool] = Option(
+        False,
+        Flag(),
+        "Lower bounds in spite of unknown operators.",
+        section=_MODEL,
+    )
 
 
 @dataclass(kw_only=True)
@@ -114,7 +140,7 @@ class DimOptions:
     """Hold the sizes of dimensions where each has one. Raises UsageError."""
 
     dims: Dims = variant(
-        EstimateOptions, "dims", kind=Pairs(item=_SIZE), help="Number for a symbolic dimension."
+        EstimateOptions, "dims", kind=Pairs(item=SIZE), help="Number for a symbolic dimension."
     )
 
 
@@ -132,12 +158,14 @@ class EstimateRequest(EstimateOptions):
         "GPU type, as gkest gpus lists them; all, or an architecture (ampere), for every one of it.",
         flag="--gpu",
         repeat=True,
+        section=ASK,
     )
     batch_sizes: Wholes = Option(
         None,
         Many(item=Number(low=1, high=MAX_BATCH_SIZE, whole=True), least=1, commas=True),
         "Batch sizes; default: as exported, 1 where that is symbolic.",
         flag="--batch-size",
+        section=ASK,
     )
     _: KW_ONLY
     sm_shares: Numbers = Option(
@@ -146,14 +174,21 @@ class EstimateRequest(EstimateOptions):
         "Percent of the SMs (as with MPS).",
         flag="--sm-share",
         unit="%",
+        section=ASK,
     )
     slo_ms: Value[float | None] = Option(
         None,
         Number(low=0, high=1e9, above=True),
         "Latency objective, for the closing line and --max-batch.",
         unit="ms",
+        section=ASK,
     )
-    max_batch: Value[bool] = Option(False, Flag(), "Find the largest batch within --slo-ms and memory.")
+    max_batch: Value[bool] = Option(
+        False,
+        Flag(),
+        "Find the largest batch within --slo-ms and memory.",
+        section=ASK,
+    )
     inputs: Value[Mapping[str, ValueType | np.ndarray] | None] = Option(
         None,
         Anything("types or values by name", "Mapping[str, ValueType | np.ndarray]"),
@@ -184,10 +219,19 @@ class ChooseOptions:
     """Hold the load that a GPU is chosen for. Raises UsageError."""
 
     slo_ms: Value[float | None] = Option(
-        None, Number(low=0, high=1e9, above=True), "Latency objective of a request.", unit="ms"
+        None,
+        Number(low=0, high=1e9, above=True),
+        "Latency objective of a request.",
+        unit="ms",
+        section=ASK,
     )
     rate_rps: Value[float | None] = Option(
-        None, Number(low=0, high=1e9, above=True), "Requests a second.", flag="--rate", unit="requests/s"
+        None,
+        Number(low=0, high=1e9, above=True),
+        "Requests a second.",
+        flag="--rate",
+        unit="requests/s",
+        section=ASK,
     )
 
 

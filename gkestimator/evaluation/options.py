@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gkestimator.core.errors import UsageError
-from gkestimator.core.option_kinds import Anything, File, Flag, Many, Text
+from gkestimator.core.option_kinds import Anything, File, Flag, Many, Pairs, Text
 from gkestimator.core.options import REQUIRED, Option, Value, variant
-from gkestimator.estimation.request import DimSweeps, EstimateOptions, OnePath, Paths
+from gkestimator.estimation.request import ASK, SIZE, DimSweeps, EstimateOptions, OnePath, Paths
 
 if TYPE_CHECKING:
     import pandas
@@ -24,13 +24,19 @@ class EvaluateRequest(EstimateOptions):
         REQUIRED,
         Anything("a path or a pandas DataFrame", "str | Path | pandas.DataFrame", metavar="PATH"),
         "Table of measurements (CSV, JSON, Parquet).",
+        section=ASK,
     )
     _: KW_ONLY
-    models: Paths = Option((), Many(item=File()), "Model files or folders.", repeat=True)
-    gpu: Value[str | None] = Option(None, Text(), "GPU of rows that name none.")
+    models: Paths = Option((), Many(item=File()), "Model files or folders.", repeat=True, section=ASK)
+    gpu: Value[str | None] = Option(None, Text(), "GPU of rows that name none.", section=ASK)
     runtime: Value[str] = variant(EstimateOptions, "runtime", help="Runtime of rows that name none.")
     dtype: Value[str] = variant(EstimateOptions, "dtype", help="Dtype of rows that name none.")
-    dims: DimSweeps = variant(EstimateOptions, "dims", help="Dimension of rows that name none.")
+    dims: DimSweeps = variant(
+        EstimateOptions,
+        "dims",
+        kind=Pairs(item=Many(item=SIZE, least=1)),
+        help="Dimension of rows that name none.",
+    )
     host: OnePath = variant(EstimateOptions, "host", help="This host's figures (TOML of --write-host).")
     include_copy: Value[bool] = variant(
         EstimateOptions, "include_copy", help="The measurements include moving inputs and outputs."

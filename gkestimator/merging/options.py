@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from gkestimator.core.option_kinds import File, Flag, Many, Number, Text, Word
 from gkestimator.core.options import REQUIRED, Option, Value, variant
 from gkestimator.estimation.request import (
+    ASK,
     MAX_BATCH_SIZE,
     DimOptions,
     Dims,
@@ -35,7 +36,7 @@ class MergeOptions:
     """
 
     gpu: Value[str] = Option(
-        "V100", Text(), "GPU type that times are estimated for; with --plan, the plan's."
+        "V100", Text(), "GPU type that times are estimated for; with --plan, the plan's.", section=ASK
     )
     runtime: Value[str] = variant(
         EstimateRequest,

@@ -9,6 +9,7 @@ from typing import Any
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, read_cluster, read_workload
+from gkestimator.documents.workload import Workload
 from gkestimator.placement.building import build_problem, impossible
 from gkestimator.placement.problem import Names, Problem
 from gkestimator.placement.registry import make_policy
@@ -42,7 +43,7 @@ class Schedule:
 
 def schedule(
     tables: Sequence[Path | str],
-    workload: Path | str,
+    workload: Path | str | Workload,
     cluster: Path | str,
     *,
     policy: str = "gkest",
@@ -57,7 +58,7 @@ def schedule(
     allow_unserved: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Schedule:
-    """Place the models of the ``workload`` file (YAML) on the ``cluster`` file's GPUs (YAML) by the rows of
+    """Place the models of the ``workload`` (or its file, YAML) on the ``cluster`` file's GPUs (YAML) by the rows of
     ``tables`` (requirement tables: CSV, JSON, Parquet).
 
     ``creq`` None: the policy's own. ``objective`` None: cost for an elastic cluster, goodput for a fixed one.
@@ -67,7 +68,10 @@ def schedule(
     DocumentError and TableError for what is wrong with a file, UsageError for the rest."""
     # The policy first: its name and options are wrong in no time, a large table is read in seconds.
     chosen = make_policy(policy, **(options or {}))
-    asked = read_workload(Path(workload))
+    if isinstance(workload, Workload):
+        asked, where = workload, "the workload"
+    else:
+        asked, where = read_workload(Path(workload)), str(workload)
     there = read_cluster(Path(cluster), gpu_specs=gpu_specs)
     if not tables:
         raise UsageError("no requirement table is named: expected at least one")
@@ -93,6 +97,6 @@ def schedule(
     )
     unservable = impossible(problem)
     if unservable and not allow_unserved:
-        raise UnservableError(str(workload), unservable)
+        raise UnservableError(where, unservable)
     tell(f"placing by {policy}", len(tables) + 1, steps)
     return Schedule(plan=place(chosen, problem), problem=problem, unservable=unservable)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeAlias
 
 from gkestimator.tables.kernel_rows import KernelRow
 from gkestimator.tables.layout import (
+    TERMINAL_COLUMNS,
     TextColumn,
     markdown_table,
     number_columns,
@@ -15,6 +17,7 @@ from gkestimator.tables.layout import (
     text_table,
     word_column,
 )
+from gkestimator.tables.notes import Footnotes
 from gkestimator.tables.requirement import Requirement, Requirements, cpu_lines
 from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text, percent_text, whole_text
 
@@ -29,6 +32,9 @@ _NUMBERS = (
 )
 _POWER: tuple[_Shown, ...] = (("W", "power_w", number_text),)
 _WIDTH = 110
+_DROP = {"known %": 1, "W": 2, "host ms": 3, "GPU ms": 4, "binds": 5, "SM %": 6}
+"""Which columns a narrow terminal does without, the first first."""
+_DROP_OF_KERNELS = {"SM %": 1, "DRAM": 2, "work": 3, "bound": 4, "share %": 5}
 _BOUND = {True: "host", False: "GPU", None: UNKNOWN}
 
 
@@ -85,10 +91,10 @@ def _requirement_columns(rows: Requirements) -> tuple[list[str], list[TextColumn
     columns.append(TextColumn(heading="latency ms (90 %)", cells=[_latency(r) for r in rows]))
     bound = [_BOUND[r.host_bound] for r in rows]
     columns += _known_columns(rows, _TIMES)
-    columns.append(TextColumn(heading="binds", cells=bound, right=False))
+    columns.append(TextColumn(heading="binds", cells=bound, right=False, drop=_DROP["binds"]))
     columns += _known_columns(rows, _POWER)
-    columns += number_columns(rows, _NUMBERS)
-    marks = _warning_marks(rows)
+    columns += number_columns(rows, _NUMBERS, _DROP)
+    marks = Footnotes.of(rows).marks
     if any(marks):
         columns.append(TextColumn(heading="note", cells=marks, right=False))
     shared += _provenance(rows)
@@ -98,7 +104,7 @@ def _requirement_columns(rows: Requirements) -> tuple[list[str], list[TextColumn
 def _known_columns(rows: Requirements, shown: Iterable[_Shown]) -> list[TextColumn]:
     """Return those of the columns in which some row has a value: older tables and most GPUs lack some wholly."""
     known = [column for column in shown if any(getattr(r, column[1]) is not None for r in rows)]
-    return number_columns(rows, known)
+    return number_columns(rows, known, _DROP)
 
 
 def _provenance(rows: Requirements) -> Iterator[str]:
@@ -121,7 +127,8 @@ def _latency(row: Requirement) -> str:
     return f"{number_text(row.latency_ms)} ({ends})"
 
 
-def _wrapped(facts: Iterable[str], *, limit: int = 100) -> list[str]:
+def _wrapped(facts: Iterable[str]) -> list[str]:
+    limit = TERMINAL_COLUMNS.get() or 100
     lines: list[str] = []
     for fact in facts:
         if lines and len(lines[-1]) + 3 + len(fact) <= limit:
@@ -131,35 +138,15 @@ def _wrapped(facts: Iterable[str], *, limit: int = 100) -> list[str]:
     return lines
 
 
-def _notes(rows: Requirements) -> dict[str, int | None]:
-    """Return the notes of all rows with their numbers; None for those of every row, where a mark would say nothing."""
-    common = set.intersection(*(set(_warnings_of(row)) for row in rows))
-    numbers: dict[str, int | None] = dict.fromkeys(w for w in _warnings_of(rows[0]) if w in common)
-    for row in rows:
-        for warning in _warnings_of(row):
-            numbers.setdefault(warning, len(numbers) - len(common) + 1)
-    return numbers
-
-
-def _warnings_of(row: Requirement) -> list[str]:
-    return [w for w in row.warnings.split("; ") if w]
-
-
-def _warning_marks(rows: Requirements) -> list[str]:
-    """Return the numbers of the notes that hold for some rows only."""
-    numbers = _notes(rows)
-    marks = [[numbers[w] for w in _warnings_of(row)] for row in rows]
-    return [",".join(str(mark) for mark in row if mark is not None) for row in marks]
-
-
 def _footnotes(rows: Requirements) -> list[str]:
     notes = []
-    for text, number in _notes(rows).items():
-        if number is not None:
-            notes.append(printable(f"{number}: {text}"))
-        else:
-            notes.append(printable(f"all rows: {text}" if len(rows) > 1 else f"note: {text}"))
-    return ["", *notes] if notes else []
+    columns = TERMINAL_COLUMNS.get()
+    for text in Footnotes.of(rows).texts:
+        note = printable(text)
+        notes += textwrap.wrap(note, columns, subsequent_indent="   ") if columns else [note]
+    if notes:
+        return ["", *notes]
+    return []
 
 
 def _kernel_columns(rows: Sequence[KernelRow]) -> list[TextColumn]:
@@ -169,12 +156,14 @@ def _kernel_columns(rows: Sequence[KernelRow]) -> list[TextColumn]:
     if any(r.launches != 1 for r in rows):
         columns += number_columns(rows, [("runs", "launches", str)])
     columns += number_columns(
-        rows, [("us", "duration_us", number_text), ("share %", "share_pct", percent_text)]
+        rows,
+        [("us", "duration_us", number_text), ("share %", "share_pct", percent_text)],
+        _DROP_OF_KERNELS,
     )
     bound = [r.bound_by or UNKNOWN for r in rows]
-    columns.append(TextColumn(heading="bound", cells=bound, right=False))
+    columns.append(TextColumn(heading="bound", cells=bound, right=False, drop=_DROP_OF_KERNELS["bound"]))
     work = [("work", "flops", flops_text), ("DRAM", "dram_bytes", bytes_text)]
-    return columns + number_columns(rows, [*work, ("SM %", "sm_util_pct", percent_text)])
+    return columns + number_columns(rows, [*work, ("SM %", "sm_util_pct", percent_text)], _DROP_OF_KERNELS)
 
 
 def _grouped(

@@ -99,6 +99,20 @@ def test_beside_a_model_for_gpus_it_has_a_line_before_the_table(capsys: pytest.C
     assert "scan: fits on T4" in said.err
 
 
+def test_a_dimension_that_some_models_of_a_folder_lack_is_a_note(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    models = [str(ENCODER), str(ENCODER.with_name("scan.onnx"))]
+    assert run(["inspect", *models, "--dim", "tokens=8"]) == 0
+    said = capsys.readouterr()
+    assert "not known yet" not in said.out
+    assert said.err == "gkest: note: dimension tokens: not in scan, estimated without it\n"
+    assert run(["inspect", *models, "--dim", "token=8"]) == 2
+    assert "is in none of the 2 models" in capsys.readouterr().err
+    assert run(["inspect", models[1], "--dim", "tokens=8"]) == 2
+    assert "dimension 'tokens' is not in the model" in capsys.readouterr().err
+
+
 def test_a_bad_file_among_good_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(b"no model")

@@ -145,8 +145,14 @@ def choose_batch(
         raise UsageError(
             f"batch dimension {batch_dim!r} is not in the model; its symbolic dimensions are {known}"
         )
-    known = leads or {}
-    batched = [spec for spec in inputs if known.get(spec.name, not _is_image(spec))]
+    return _likely_batch(inputs, symbols, leads or {})
+
+
+def _likely_batch(
+    inputs: Sequence[InputSpec], symbols: Sequence[str], leads: Mapping[str, bool]
+) -> BatchChoice:
+    """Return the batch dimension that names, then places of dimensions, speak for."""
+    batched = [spec for spec in inputs if leads.get(spec.name, not _is_image(spec))]
     leading = [(spec, next(iter(spec.declared.shape or ()), None)) for spec in batched]
     first = list(dict.fromkeys(dim for _, dim in leading if isinstance(dim, str)))
     for name in filter(_is_batch_name, first):
@@ -157,20 +163,20 @@ def choose_batch(
         return _named(name, reason)
     for name in filter(_is_batch_name, symbols):
         return _named(name, f"an input's dimension is called {name}")
-    anonymous = [f"{spec.name}.0" for spec, dim in leading if dim == f"{spec.name}.0"]
+    anonymous = tuple(f"{spec.name}.0" for spec, dim in leading if dim == f"{spec.name}.0")
     if anonymous:
         return BatchChoice(
-            names=tuple(anonymous), fixed=None, reason="the inputs' first dimension has no fixed size"
+            names=anonymous, fixed=None, reason="the inputs' first dimension has no fixed size"
         )
     for name in filterfalse(_is_other_name, first):
         return _named(name, "the inputs' first dimension is symbolic")
-    for spec, dim in leading:
-        if spec.kind == "tensor" and isinstance(dim, int):
-            return BatchChoice(names=(), fixed=dim, reason="exported at a fixed batch")
+    fixed = [dim for spec, dim in leading if spec.kind == "tensor" and isinstance(dim, int)]
+    if fixed:
+        return BatchChoice(names=(), fixed=fixed[0], reason="exported at a fixed batch")
     if len(batched) < len(inputs):
         name = next(spec.name for spec in inputs if spec not in batched)
         return BatchChoice(names=(), fixed=None, reason=f"{name} is one sample", single=name)
-    return _only_dimension(symbols, first)
+    return _only_dimension(list(symbols), first)
 
 
 def _is_image(spec: InputSpec) -> bool:

@@ -60,11 +60,7 @@ _MOST_AXES = 8
 
 def leading_batches(program: Program) -> dict[str, bool]:
     """Return whether the first axis is the batch, by input; inputs of which the graph does not tell are left out."""
-    followed: dict[int, tuple[str, Axes]] = {}
-    for spec in program.inputs:
-        shape = spec.declared.shape
-        if spec.kind == "tensor" and shape is not None and len(shape) in _RANKS:
-            followed[spec.slot] = (spec.name, tuple(range(len(shape))))
+    followed = _tensors(program)
     leads: dict[str, bool] = {}
     for node in program.main.nodes:
         at = next((slot for slot in node.inputs if slot in followed), None)
@@ -76,11 +72,21 @@ def leading_batches(program: Program) -> dict[str, bool]:
                 leads.setdefault(name, axes[0] == 0)
         elif node.op_type in _SEQUENCES and axes[:1] == (0,):
             leads.setdefault(name, True)  # a stack of matrices or a sequence, whatever its sizes look like
-        else:
+        elif node.outputs[:1] not in ((), (OMITTED,)):
             moved = _moved(node, axes, program)
-            if moved is not None and len(moved) <= _MOST_AXES and OMITTED not in node.outputs[:1]:
+            if moved is not None and len(moved) <= _MOST_AXES:
                 followed[node.outputs[0]] = (name, moved)
     return leads
+
+
+def _tensors(program: Program) -> dict[int, tuple[str, Axes]]:
+    """Return name and axes, by slot, of the inputs that may be samples or batches of them."""
+    tensors = {}
+    for spec in program.inputs:
+        shape = spec.declared.shape
+        if spec.kind == "tensor" and shape is not None and len(shape) in _RANKS:
+            tensors[spec.slot] = (spec.name, tuple(range(len(shape))))
+    return tensors
 
 
 def _moved(node: Node, axes: Axes, program: Program) -> Axes | None:
