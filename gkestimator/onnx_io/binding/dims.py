@@ -156,11 +156,7 @@ def _likely_batch(
     leading = [(spec, next(iter(spec.declared.shape or ()), None)) for spec in batched]
     first = list(dict.fromkeys(dim for _, dim in leading if isinstance(dim, str)))
     for name in filter(_is_batch_name, first):
-        reason = f"the inputs' first dimension is called {name}"
-        others = [other for other in first if other != name and _is_batch_name(other)]
-        if others:
-            reason += f"; {', '.join(others)} is a dimension of its own"
-        return _named(name, reason)
+        return _named(name, _first_named(name, first))
     for name in filter(_is_batch_name, symbols):
         return _named(name, f"an input's dimension is called {name}")
     anonymous = tuple(f"{spec.name}.0" for spec, dim in leading if dim == f"{spec.name}.0")
@@ -190,6 +186,15 @@ def _is_image(spec: InputSpec) -> bool:
         if channels == _COLOURS and (square or named):
             return True
     return False
+
+
+def _first_named(name: str, first: Sequence[str]) -> str:
+    """Return why ``name`` is the batch, and which of the inputs' other ``first`` dimensions looks like one too."""
+    reason = f"the inputs' first dimension is called {name}"
+    others = [other for other in first if other != name and _is_batch_name(other)]
+    if others:
+        reason += f"; {', '.join(others)} is a dimension of its own"
+    return reason
 
 
 def _only_dimension(symbols: list[str], first: list[str]) -> BatchChoice:
