@@ -81,7 +81,7 @@ def leading_batches(program: Program) -> dict[str, bool]:
 
 def _tensors(program: Program) -> dict[int, tuple[str, Axes]]:
     """Return name and axes, by slot, of the inputs that may be samples or batches of them."""
-    tensors = {}
+    tensors: dict[int, tuple[str, Axes]] = {}
     for spec in program.inputs:
         shape = spec.declared.shape
         if spec.kind == "tensor" and shape is not None and len(shape) in _RANKS:
