@@ -71,7 +71,7 @@ class ModelMeshExporter(KServeExporter):
         sizes = {model: memory_bytes(one, self.name) for model, one in largest.items()}
         text = f"For builtInAdapter.env of their ServingRuntime: DEFAULT_MODELSIZE={max(sizes.values())}"
         if not sizes.keys() <= deployment.models.keys():
-            return f"{text}; MODELSIZE_MULTIPLIER too, where the models' files are named"
+            return f"{text}; MODELSIZE_MULTIPLIER too, where option models names the files"
         parameters = {model: inspect_model(Path(deployment.models[model])).parameter_bytes for model in sizes}
         # At least one byte: a model without parameters has a file all the same.
         factor = max(size / max(1, parameters[model]) for model, size in sizes.items())
