@@ -6,10 +6,10 @@ import sys
 
 from gkestimator.core.option_kinds import Flag
 from gkestimator.core.options import REQUIRED, Option, options_of
-from gkestimator.estimation.request import EstimateRequest
 from gkestimator.evaluation.options import EvaluateRequest
+from gkestimator.library.estimating import LibraryRequest
+from gkestimator.library.planning import SimulateRequest
 from gkestimator.merging.options import MergeRequest
-from gkestimator.simulation.run_options import SimulateOptions
 
 _INTRO = """# Options of an estimate, an evaluation, a merge and a simulation
 
@@ -35,10 +35,10 @@ Commands, options, words, GPU types and files complete with the tab key once the
 becomes `--gpu T4,ampere`.
 """
 _RECORDS = (
-    ("`gkest estimate`, `gkest demo` and `gkestimator.estimate`", EstimateRequest),
+    ("`gkest estimate`, `gkest demo` and `gkestimator.estimate`", LibraryRequest),
     ("`gkest evaluate` and `gkestimator.evaluate`", EvaluateRequest),
     ("`gkest merge` and `gkestimator.merge`", MergeRequest),
-    ("`gkest simulate` and `gkestimator.simulation.running.FileRun`", SimulateOptions),
+    ("`gkest simulate` and `gkestimator.simulate`", SimulateRequest),
 )
 
 

@@ -28,7 +28,7 @@ from golden_models import encoder, mobilenet
 from serving import with_weights
 
 from gkestimator.documents import read_plan
-from gkestimator.export.registry import EXPORTERS, exporter_class
+from gkestimator.exporting.registry import EXPORTERS, exporter_class
 from gkestimator.onnx_io.demo import write_resnet50
 from gkestimator.placement.registry import POLICIES, policy_class
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.options import spelled
 from gkestimator.core.records import Names
-from gkestimator.export.deployment import Deployment, Instance
-from gkestimator.export.kubernetes import Pod, PodExporter
-from gkestimator.export.rounding import cores_and_memory, memory_mib, refuse_above_one_gpu
+from gkestimator.exporting.deployment import Deployment, Instance
+from gkestimator.exporting.kubernetes import Pod, PodExporter
+from gkestimator.exporting.rounding import cores_and_memory, memory_mib, refuse_above_one_gpu
 
 QUEUE_PLACEHOLDER = "default-queue"
 _QUEUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -32,7 +33,8 @@ class KaiExporter(PodExporter):
         super().__init__(image=image)
         if queue is not None and not _QUEUE.fullmatch(queue):
             raise UsageError(
-                f"--queue {queue[:80]!r}: expected the name of a KAI queue (at most 63 letters, digits, - _ .)"
+                f"{spelled('queue')} {queue[:80]!r}: expected the name of a KAI queue (at most 63 letters, "
+                "digits, - _ .)"
             )
         self.queue = queue
 
@@ -53,5 +55,5 @@ class KaiExporter(PodExporter):
         messages = super().messages(deployment)
         if self.queue:
             return messages
-        queue = f"the queue is {QUEUE_PLACEHOLDER}, KAI's own example: name yours by --queue"
+        queue = f"the queue is {QUEUE_PLACEHOLDER}, KAI's own example: name yours by {spelled('queue')}"
         return (*messages, queue)

@@ -12,13 +12,14 @@ import math
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
+from gkestimator.core.options import spelled
 from gkestimator.core.records import Names
 from gkestimator.estimation.inspection import inspect_model
-from gkestimator.export.deployment import Deployment, ExportFile, Instance
-from gkestimator.export.kserve import STORAGE_PLACEHOLDER, KServeExporter
-from gkestimator.export.kubernetes import ReplicaGroup, annotations_of, yaml_text
-from gkestimator.export.names import dns_labels
-from gkestimator.export.rounding import memory_bytes, no_turns
+from gkestimator.exporting.deployment import Deployment, ExportFile, Instance
+from gkestimator.exporting.kserve import STORAGE_PLACEHOLDER, KServeExporter
+from gkestimator.exporting.kubernetes import ReplicaGroup, annotations_of, yaml_text
+from gkestimator.exporting.names import dns_labels
+from gkestimator.exporting.rounding import memory_bytes, no_turns
 
 
 class ModelMeshExporter(KServeExporter):
@@ -70,7 +71,7 @@ class ModelMeshExporter(KServeExporter):
         sizes = {model: memory_bytes(one, self.name) for model, one in largest.items()}
         text = f"For builtInAdapter.env of their ServingRuntime: DEFAULT_MODELSIZE={max(sizes.values())}"
         if not sizes.keys() <= deployment.models.keys():
-            return f"{text}; MODELSIZE_MULTIPLIER too, where --models names the files"
+            return f"{text}; MODELSIZE_MULTIPLIER too, where option models names the files"
         parameters = {model: inspect_model(Path(deployment.models[model])).parameter_bytes for model in sizes}
         # At least one byte: a model without parameters has a file all the same.
         factor = max(size / max(1, parameters[model]) for model, size in sizes.items())
@@ -79,5 +80,7 @@ class ModelMeshExporter(KServeExporter):
     def messages(self, deployment: Deployment) -> Names:
         """Say what is still to be named."""
         if self.storage_uri is None:
-            return (f"models are taken from {STORAGE_PLACEHOLDER}: name the place by --storage-uri",)
+            return (
+                f"models are taken from {STORAGE_PLACEHOLDER}: name the place by {spelled('storage_uri')}",
+            )
         return ()

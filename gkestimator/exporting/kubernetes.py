@@ -12,11 +12,12 @@ from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 from gkestimator.core.errors import UsageError, one_line
+from gkestimator.core.options import spelled
 from gkestimator.core.records import NamedValues, Names, frozen
-from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
-from gkestimator.export.names import dns_labels
-from gkestimator.export.rounding import no_turns
-from gkestimator.export.variants import longest_wait_ms
+from gkestimator.exporting.deployment import Deployment, Exporter, ExportFile, Instance
+from gkestimator.exporting.names import dns_labels
+from gkestimator.exporting.rounding import no_turns
+from gkestimator.exporting.variants import longest_wait_ms
 from gkestimator.hardware.gpus import GpuSpec
 
 IMAGE_PLACEHOLDER = "replace-with-your-image"
@@ -243,7 +244,7 @@ class PodExporter(Exporter):
 
     def __init__(self, *, image: str | None = None) -> None:
         if image is not None and not _IMAGE.fullmatch(image):
-            raise UsageError(f"--image {image[:60]!r}: expected the name of a container image")
+            raise UsageError(f"{spelled('image')} {image[:60]!r}: expected the name of a container image")
         self.image = image or IMAGE_PLACEHOLDER
 
     @abc.abstractmethod
@@ -297,7 +298,9 @@ class PodExporter(Exporter):
         """Return what the target will do otherwise, and that the image is still to be named."""
         lines = list(self.check(deployment))
         if self.image == IMAGE_PLACEHOLDER:
-            lines.append(f"the image is {IMAGE_PLACEHOLDER}: name yours by --image, or edit the file")
+            lines.append(
+                f"the image is {IMAGE_PLACEHOLDER}: name yours by {spelled('image')}, or edit the file"
+            )
         return tuple(lines)
 
 

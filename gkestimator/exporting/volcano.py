@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gkestimator.core.records import Names
-from gkestimator.export.deployment import Deployment, Instance
-from gkestimator.export.kubernetes import Pod, PodExporter
-from gkestimator.export.rounding import compute_pct, cores_and_memory, memory_mib, percent_up
+from gkestimator.exporting.deployment import Deployment, Instance
+from gkestimator.exporting.kubernetes import Pod, PodExporter
+from gkestimator.exporting.rounding import compute_pct, cores_and_memory, memory_mib, percent_up
 
 
 class VolcanoExporter(PodExporter):

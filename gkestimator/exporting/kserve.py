@@ -7,18 +7,19 @@ from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.options import spelled
 from gkestimator.core.records import Names
-from gkestimator.export.deployment import Deployment, Exporter, ExportFile
-from gkestimator.export.kubernetes import annotations_of, groups_of, node_affinity, yaml_text
-from gkestimator.export.rounding import refuse_above_one_gpu
-from gkestimator.export.variants import longest_wait_ms
+from gkestimator.exporting.deployment import Deployment, Exporter, ExportFile
+from gkestimator.exporting.kubernetes import annotations_of, groups_of, node_affinity, yaml_text
+from gkestimator.exporting.rounding import refuse_above_one_gpu
+from gkestimator.exporting.variants import longest_wait_ms
 
 STORAGE_PLACEHOLDER = "pvc://replace-with-your-claim"
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9._~:/@%+-]{1,500}")
 
 
 class KServeExporter(Exporter):
-    """``storageUri`` is ``--storage-uri`` with the model's name behind it."""
+    """``storageUri`` is ``storage_uri`` with the model's name behind it."""
 
     name = "kserve"
     summary = "KServe InferenceService: replicas and batch size; a whole GPU each."
@@ -32,7 +33,7 @@ class KServeExporter(Exporter):
     def __init__(self, *, storage_uri: str | None = None) -> None:
         if storage_uri is not None and not _URI.fullmatch(storage_uri):
             raise UsageError(
-                f"--storage-uri {storage_uri[:80]!r}: expected a URI such as s3://bucket/models or pvc://claim/models"
+                f"{spelled('storage_uri')} {storage_uri[:80]!r}: expected a URI such as s3://bucket/models or pvc://claim/models"
             )
         self.storage_uri = storage_uri
 
@@ -81,7 +82,9 @@ class KServeExporter(Exporter):
         """Return what is still to be named, and how many GPUs this takes."""
         lines = []
         if self.storage_uri is None:
-            lines.append(f"models are taken from {STORAGE_PLACEHOLDER}: name the place by --storage-uri")
+            lines.append(
+                f"models are taken from {STORAGE_PLACEHOLDER}: name the place by {spelled('storage_uri')}"
+            )
         planned = {i.gpu_id for i in deployment.instances if i.gpu_id is not None}
         if planned and len(planned) < len(deployment.instances):
             lines.append(

@@ -6,11 +6,11 @@ from collections import defaultdict
 from pathlib import PurePosixPath
 
 from gkestimator.core.errors import UsageError
-from gkestimator.export.deployment import Deployment, ExportFile, Instance
-from gkestimator.export.kubernetes import Pod, PodExporter, shortened, yaml_text
-from gkestimator.export.mps import clients_at_most, needs_volta
-from gkestimator.export.names import dns_label
-from gkestimator.export.rounding import by_gpu, compute_pct, count_down, memory_pct, no_turns
+from gkestimator.exporting.deployment import Deployment, ExportFile, Instance
+from gkestimator.exporting.kubernetes import Pod, PodExporter, shortened, yaml_text
+from gkestimator.exporting.mps import clients_at_most, needs_volta
+from gkestimator.exporting.names import dns_label
+from gkestimator.exporting.rounding import by_gpu, compute_pct, count_down, memory_pct, no_turns
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 _AS_MANY_AS_YOU_LIKE = 10**6

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import Names, frozen
-from gkestimator.export.deployment import Instance
-from gkestimator.export.rounding import refuse_other_batch
+from gkestimator.exporting.deployment import Instance
+from gkestimator.exporting.rounding import refuse_other_batch
 from gkestimator.onnx_io.reading.signature import Signature, TensorSpec
 
 _SIZE = re.compile(r"[1-9][0-9]{0,17}")

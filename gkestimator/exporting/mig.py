@@ -6,11 +6,11 @@ from collections import Counter
 from pathlib import PurePosixPath
 
 from gkestimator.core.errors import UsageError
-from gkestimator.export.deployment import Deployment, ExportFile, Instance
-from gkestimator.export.kubernetes import Pod, PodExporter, shortened, yaml_text
-from gkestimator.export.mig_profiles import MigProfile, fits_together, mig_profiles, smallest_profile
-from gkestimator.export.names import dns_label
-from gkestimator.export.rounding import by_gpu, compute_pct, memory_bytes, no_turns
+from gkestimator.exporting.deployment import Deployment, ExportFile, Instance
+from gkestimator.exporting.kubernetes import Pod, PodExporter, shortened, yaml_text
+from gkestimator.exporting.mig_profiles import MigProfile, fits_together, mig_profiles, smallest_profile
+from gkestimator.exporting.names import dns_label
+from gkestimator.exporting.rounding import by_gpu, compute_pct, memory_bytes, no_turns
 
 
 class MigExporter(PodExporter):

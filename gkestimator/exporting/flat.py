@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from gkestimator.core.records import NamedValues, Names
 from gkestimator.core.versions import derived_version
 from gkestimator.documents import PlacementPlan
-from gkestimator.export.deployment import Deployment, Exporter, ExportFile
+from gkestimator.exporting.deployment import Deployment, Exporter, ExportFile
 from gkestimator.tables import REQUIREMENTS
 
 _LIMITS = "Nothing is enforced: these are the figures themselves."

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from gkestimator.core.errors import TableError, UsageError
 from gkestimator.core.naming import distinct_names, find_models
+from gkestimator.core.options import spelled
 from gkestimator.core.records import Names, frozen
 from gkestimator.documents import PlacementPlan, Replica, read_plan
 from gkestimator.documents.checking import valid_name
 from gkestimator.documents.plan import MAX_PLAN_BYTES
-from gkestimator.export.deployment import Deployment, Instance
+from gkestimator.exporting.deployment import Deployment, Instance
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
-from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+from gkestimator.tables import REQUIREMENTS, Requirement, TableSource, rows_in, table_label
 from gkestimator.tables.candidate import CREQ_COLUMNS, without_context
 from gkestimator.tables.requirement import Requirements
 
@@ -48,7 +49,7 @@ NO_FILTER = TableFilter()
 
 
 def load_deployment(
-    path: Path,
+    source: Path | str | PlacementPlan | TableSource,
     *,
     creq: str | None = None,
     models: Sequence[str] = (),
@@ -56,7 +57,7 @@ def load_deployment(
     only: TableFilter = NO_FILTER,
     names: Sequence[str] = (),
 ) -> Deployment:
-    """Return the plan (JSON with ``gpus``) or requirement table (CSV, JSON, Parquet) at ``path``.
+    """Return the plan (JSON with ``gpus``) or requirement table (CSV, JSON, Parquet) of a file or in memory.
 
     ``creq`` names the measure that targets give out compute by (None: the plan's own; ``sm-util-mean`` for a
     table). ``models`` are ONNX files, folders or patterns, for targets that describe inputs and outputs; a
@@ -66,22 +67,26 @@ def load_deployment(
     by.
     """
     if creq is not None and creq not in CREQ_COLUMNS:
-        raise UsageError(f"--creq {creq!r}: expected one of {', '.join(CREQ_COLUMNS)}")
-    if path.suffix.lower() not in _SUFFIXES:
+        raise UsageError(f"{spelled('creq')} {creq!r}: expected one of {', '.join(CREQ_COLUMNS)}")
+    label = Path("plan" if isinstance(source, PlacementPlan) else table_label(source))
+    if isinstance(source, str | Path) and label.suffix.lower() not in _SUFFIXES:
         raise UsageError(
-            f"{path}: found the suffix {path.suffix!r}, expected a plan (.json) or a table ({', '.join(_SUFFIXES)})"
+            f"{label}: found the suffix {label.suffix!r}, expected a plan (.json) or a table ({', '.join(_SUFFIXES)})"
         )
     catalogue = gpu_catalogue(gpu_specs)
     files = _model_files(models)
-    if _is_plan(path):
-        plan = read_plan(path)
-        if only.given() or names:
-            options = [_option(name) for name in only.given()]
-            if names:
-                options.append("--only")
-            raise UsageError(f"{path}: found a plan; {', '.join(options)} choose rows of a table")
-        return _from_plan(path, plan, creq, catalogue, files)
-    return _from_table(path, creq or _DEFAULT_CREQ, only, names, catalogue, files)
+    plan = source if isinstance(source, PlacementPlan) else None
+    if isinstance(source, str | Path) and _is_plan(label):
+        plan = read_plan(label)
+    if plan is None:
+        rows = rows_in(source, REQUIREMENTS)
+        return _from_table(label, rows, creq or _DEFAULT_CREQ, only, names, catalogue, files)
+    if only.given() or names:
+        options = [_option(name) for name in only.given()]
+        if names:
+            options.append(_option("only"))
+        raise UsageError(f"{label}: found a plan; {', '.join(options)} choose rows of a table")
+    return _from_plan(label, plan, creq, catalogue, files)
 
 
 def _is_plan(path: Path) -> bool:
@@ -116,7 +121,7 @@ def _from_plan(
 ) -> Deployment:
     if creq is not None and creq != plan.creq:
         raise UsageError(
-            f"{path}: the plan was packed by {plan.creq}; expected --creq {plan.creq}, found {creq}"
+            f"{path}: the plan was packed by {plan.creq}; expected {spelled('creq')} {plan.creq}, found {creq}"
         )
     specs: dict[str, GpuSpec] = {}
     instances = []
@@ -172,18 +177,18 @@ def _memory(size: int | None, percent: float | None, spec: GpuSpec) -> tuple[int
 
 def _from_table(
     path: Path,
+    rows: Requirements,
     creq: str,
     only: TableFilter,
     chosen: Sequence[str],
     catalogue: GpuCatalogue,
     files: dict[str, str],
 ) -> Deployment:
-    rows = read_table(path, REQUIREMENTS)
     _check_texts(path, rows)
     known = {row.model for row in rows}
     for name in chosen:
         if name not in known:
-            raise TableError(f"{path}: no row for model {name[:60]!r}, which --only asks for")
+            raise TableError(f"{path}: no row for model {name[:60]!r}, which {_option('only')} asks for")
     rows = _one_per_model(path, _filtered(path, rows, only, chosen, catalogue))
     specs = {row.gpu: catalogue.spec(row.gpu) for row in rows}
     notes: Names = ()
@@ -262,8 +267,8 @@ def _check_texts(path: Path, rows: Requirements) -> None:
 
 def _option(column: str) -> str:
     if column == "sm_share_pct":
-        return "--sm-share"
-    return "--" + column.replace("_", "-")
+        return spelled("sm_share_pct", "--sm-share")
+    return spelled(column)
 
 
 def _several(path: Path, model: str, rows: Requirements) -> str:

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.options import spelled
 from gkestimator.core.records import Names
 
 if TYPE_CHECKING:  # not at start-up: the help of `gkest export` names the targets
-    from gkestimator.export.deployment import Exporter
+    from gkestimator.exporting.deployment import Exporter
 
-# name: module of gkestimator.export and class
+# name: module of gkestimator.exporting and class
 EXPORTERS: Mapping[str, tuple[str, str]] = {
     "csv": ("flat", "CsvExporter"),
     "json": ("flat", "JsonExporter"),
@@ -38,9 +39,9 @@ def exporter_class(name: str) -> type[Exporter]:
     if name not in EXPORTERS:
         close = difflib.get_close_matches(name, EXPORTERS, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise UsageError(f"--to {name!r}: expected one of {', '.join(EXPORTERS)}{hint}")
+        raise UsageError(f"{spelled('to')} {name!r}: expected one of {', '.join(EXPORTERS)}{hint}")
     module, attribute = EXPORTERS[name]
-    kind: type[Exporter] = getattr(importlib.import_module(f"gkestimator.export.{module}"), attribute)
+    kind: type[Exporter] = getattr(importlib.import_module(f"gkestimator.exporting.{module}"), attribute)
     return kind
 
 
@@ -54,9 +55,7 @@ def make_exporters(names: Names, **options: Any) -> tuple[Exporter, ...]:
     classes = [exporter_class(name) for name in dict.fromkeys(names)]
     for key in options:
         if not any(key in kind.options for kind in classes):
-            raise UsageError(
-                f"--{key.replace('_', '-')}: not an option of {', '.join(c.name for c in classes)}"
-            )
+            raise UsageError(f"{spelled(key)}: not an option of {', '.join(c.name for c in classes)}")
     exporters = []
     for kind in classes:
         taken = {key: value for key, value in options.items() if key in kind.options}

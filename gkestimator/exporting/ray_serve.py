@@ -14,9 +14,9 @@ from pathlib import PurePosixPath
 
 from gkestimator.core.errors import UsageError, one_line
 from gkestimator.core.records import NamedNumbers, NamedValues, Names
-from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
-from gkestimator.export.rounding import compute_pct, memory_pct, no_turns, refuse_other_batch, up
-from gkestimator.export.variants import Variant, plain_name, variants
+from gkestimator.exporting.deployment import Deployment, Exporter, ExportFile, Instance
+from gkestimator.exporting.rounding import compute_pct, memory_pct, no_turns, refuse_other_batch, up
+from gkestimator.exporting.variants import Variant, plain_name, variants
 from gkestimator.hardware.runtimes import serves_onnx_files
 from gkestimator.onnx_io.reading.signature import read_signature
 
@@ -75,7 +75,7 @@ class RayServeExporter(Exporter):
         text = yaml.safe_dump({"applications": applications}, sort_keys=False, width=110)
         comments = (*_HEADER, self.limits, *_remarks(deployment, every), *deployment.notes)
         header = "".join(f"# {one_line(comment, limit=2000)}\n" for comment in comments)
-        app = resources("gkestimator.export").joinpath("ray_serve_app.py").read_text(encoding="utf-8")
+        app = resources("gkestimator.exporting").joinpath("ray_serve_app.py").read_text(encoding="utf-8")
         return (
             ExportFile(path=PurePosixPath(CONFIG), text=header + text),
             ExportFile(path=PurePosixPath(f"{APPLICATION}.py"), text=app),

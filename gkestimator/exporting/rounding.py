@@ -8,8 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.options import spelled
 from gkestimator.core.records import NamedNumbers, Names
-from gkestimator.export.deployment import Deployment, Instance
+from gkestimator.exporting.deployment import Deployment, Instance
 
 MIB = 2**20
 _SLACK = 1e-6  # what placement allows sums to be above the capacity
@@ -113,10 +114,11 @@ def no_turns(instances: Iterable[Instance], target: str) -> None:
             continue
         other = first.setdefault((instance.gpu_id, instance.partition), instance)
         if other is not instance:
+            without_turns = spelled("options={'turns': False}", "--option turns=false")
             raise UsageError(
                 f"{other.id} and {instance.id} take turns on {instance.gpu_id} (partition {instance.partition}): "
                 f"{target} has no turns and would run both at once; expected a plan without time sharing, as "
-                "gkest schedule makes it under --option turns=false (policy gkest)"
+                f"policy gkest makes it under {without_turns}"
             )
 
 

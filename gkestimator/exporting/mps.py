@@ -7,10 +7,10 @@ from pathlib import PurePosixPath
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import Names
-from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
-from gkestimator.export.kubernetes import comment_lines, replica_environment
-from gkestimator.export.names import dns_labels
-from gkestimator.export.rounding import (
+from gkestimator.exporting.deployment import Deployment, Exporter, ExportFile, Instance
+from gkestimator.exporting.kubernetes import comment_lines, replica_environment
+from gkestimator.exporting.names import dns_labels
+from gkestimator.exporting.rounding import (
     compute_pct,
     cores_and_memory,
     memory_mib,

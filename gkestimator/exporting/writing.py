@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from gkestimator.core.errors import OutputError, UsageError
-from gkestimator.export.deployment import ExportFile
+from gkestimator.exporting.deployment import ExportFile
 from gkestimator.tables.together import rename_together
 
 _MANY = 100

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
 from gkestimator.documents.checking import valid_name
-from gkestimator.export.deployment import Instance
+from gkestimator.exporting.deployment import Instance
 
 
 @frozen

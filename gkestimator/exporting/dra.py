@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from gkestimator.core.records import NamedValues, Names, frozen
-from gkestimator.export.deployment import Deployment, ExportFile, Instance
-from gkestimator.export.kubernetes import CLAIM, Pod, PodExporter, product_labels, yaml_text
-from gkestimator.export.mig import MigExporter
-from gkestimator.export.mps import checked_for_mps, mps_environment
-from gkestimator.export.names import dns_label, dns_labels
-from gkestimator.export.rounding import (
+from gkestimator.exporting.deployment import Deployment, ExportFile, Instance
+from gkestimator.exporting.kubernetes import CLAIM, Pod, PodExporter, product_labels, yaml_text
+from gkestimator.exporting.mig import MigExporter
+from gkestimator.exporting.mps import checked_for_mps, mps_environment
+from gkestimator.exporting.names import dns_label, dns_labels
+from gkestimator.exporting.rounding import (
     by_gpu,
     compute_pct,
     cores_and_memory,

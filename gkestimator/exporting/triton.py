@@ -13,12 +13,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from gkestimator.core.errors import UsageError, one_line
+from gkestimator.core.options import spelled
 from gkestimator.core.records import Names, frozen
-from gkestimator.export.deployment import Deployment, Exporter, ExportFile, Instance
-from gkestimator.export.rounding import MIB, compute_pct, memory_bytes, memory_mib, up
-from gkestimator.export.triton_config import config_text, new_config
-from gkestimator.export.triton_tensors import TritonTensor, TritonTensors, tensors
-from gkestimator.export.variants import Variant, variants
+from gkestimator.exporting.deployment import Deployment, Exporter, ExportFile, Instance
+from gkestimator.exporting.rounding import MIB, compute_pct, memory_bytes, memory_mib, up
+from gkestimator.exporting.triton_config import config_text, new_config
+from gkestimator.exporting.triton_tensors import TritonTensor, TritonTensors, tensors
+from gkestimator.exporting.variants import Variant, variants
 from gkestimator.hardware.runtimes import serves_onnx_files
 from gkestimator.onnx_io.reading.signature import read_signature
 
@@ -73,7 +74,7 @@ class TritonExporter(Exporter):
             if instance.sm_share_pct < 100:
                 raise UsageError(
                     f"{_TARGET}: {instance.id} is confined to {instance.sm_share_pct:g} % of the SMs, and Triton runs "
-                    "every model in one process: expected a plan of whole GPUs, or --to mps"
+                    "every model in one process: expected a plan of whole GPUs, or target mps"
                 )
         files: list[ExportFile] = []
         for server in _servers(deployment, self._gpus_per_server):
@@ -103,7 +104,8 @@ class TritonExporter(Exporter):
             if alike:  # files of one stem are told apart by their folders: which one is meant, nobody said
                 missing.remove(model)
                 lines.append(
-                    f"inputs and outputs of {model} are left to Triton: --models has several files of that name "
+                    f"inputs and outputs of {model} are left to Triton: {spelled('models')} has several files of "
+                    "that name "
                     f"({', '.join(alike[:4])}{', ...' * (len(alike) > 4)}); expected one"
                 )
         if missing:
