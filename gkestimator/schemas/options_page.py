@@ -59,8 +59,7 @@ def page() -> str:
         lines += [row for row in rows.values() if row not in above]
         lines.append("")
         above.update(rows.values())
-    return "
-".join([*lines, _COMPLETION])
+    return "\n".join([*lines, _COMPLETION])
 
 
 def _row(name: str, option: Option[object, object]) -> str:
