@@ -11,7 +11,7 @@ from gkestimator.cli.group import OUTPUT, gkest_command, section
 from gkestimator.cli.outputs import say, say_written, to_stdout
 from gkestimator.cli.parameters import PATH, Names, Paths, gpu_spec_option, names_option
 from gkestimator.core.errors import GkestimatorError, UsageError
-from gkestimator.export.registry import EXPORTERS, exporter_class, make_exporters
+from gkestimator.exporting.registry import EXPORTERS, exporter_class, make_exporters
 
 
 def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -88,8 +88,8 @@ def command(
     its target enforces. Without -o a target of a single file is written to stdout. Exit status: 0 done, 1 some targets
     were refused, 2 all were or the command was wrong.
     """
-    from gkestimator.export.loading import TableFilter, load_deployment
-    from gkestimator.export.writing import write_files
+    from gkestimator.exporting.loading import TableFilter, load_deployment
+    from gkestimator.exporting.writing import write_files
 
     exporters = make_exporters(
         names, image=image, queue=queue, storage_uri=storage_uri, gpus_per_server=gpus_per_server

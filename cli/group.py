@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gkestimator.core.options import at_command_line
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -178,6 +180,11 @@ class LazyGroup(DescribedCommand, click.Group):
         begun = [name for name in self._modules if name.startswith(incomplete)]
         commands = [CompletionItem(name, help=self._modules[name]) for name in begun]
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what it says names options as they are spelled here."""
+        with at_command_line():
+            return super().invoke(ctx)
 
 
 def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:

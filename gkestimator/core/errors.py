@@ -41,7 +41,7 @@ class ShapeError(ModelError):
 
 
 class UnboundDimensionError(ModelError):
-    """A symbolic dimension has no value; the message says how to give it one (``--dim name=value``)."""
+    """A symbolic dimension has no value; the message says how to give it one."""
 
 
 class LimitError(ModelError):

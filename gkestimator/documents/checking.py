@@ -42,14 +42,19 @@ def _text(path: Path, limit: int = MAX_BYTES) -> str:
         return stream.read(limit + 1).decode("utf-8-sig")
 
 
-def load_yaml(path: Path, *, what: str) -> Fields:
-    """Return the mapping in the YAML file at ``path`` (JSON is YAML too).
+def load_yaml(path: Path | str | Mapping[str, Any], *, what: str) -> Fields:
+    """Return the mapping in the YAML file at ``path`` (JSON is YAML too), or one that is in memory already.
 
     Raises DocumentError: not UTF-8, larger than MAX_BYTES, nested deeper than MAX_DEPTH, an anchor, alias or
     tag, two documents, a repeated key, or no mapping.
     """
     import yaml
 
+    if isinstance(path, Mapping):
+        return Fields(path, where=what.removeprefix("a "), what=what)
+    if not isinstance(path, str | Path):
+        raise DocumentError(f"{what.removeprefix('a ')}: found {_short(path)}, expected a path or a mapping")
+    path = Path(path)
     text = _text(path)
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     depth = items = documents = 0

@@ -138,8 +138,11 @@ def _stage_document(stage: Stage) -> NamedValues:
     return document
 
 
-def read_workload(path: Path) -> Workload:
-    """Return the workload in the YAML file at ``path``. Raises DocumentError naming the field."""
+def read_workload(path: Path | str | Mapping[str, Any]) -> Workload:
+    """Return the workload in the YAML file at ``path``, or in a mapping of the same fields.
+
+    Raises DocumentError naming the field.
+    """
     return workload_from(load_yaml(path, what="a workload"))
 
 

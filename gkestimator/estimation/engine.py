@@ -12,12 +12,13 @@ import numpy as np
 from gkestimator.core.errors import GkestimatorError, NoBatchError, UsageError
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Array, Kernel, KernelGraph, KernelTable
+from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
 from gkestimator.estimation.dimensions import DimensionsMet
 from gkestimator.estimation.intervals import host_range_us
 from gkestimator.estimation.joining import joined
 from gkestimator.estimation.recall import RECALL, ModelSource, RecalledLowering, recalled
-from gkestimator.estimation.request import EstimateRequest, Progress
+from gkestimator.estimation.request import EstimateRequest, GivenModel, ModelInMemory, Progress
 from gkestimator.estimation.requirement import Measures, measure
 from gkestimator.estimation.sources import load_bundles
 from gkestimator.estimation.targets import Target, targets_of
@@ -168,7 +169,8 @@ class Engine:
         host = self.host
         if host is None or self.request.host is not None:
             return None
-        return f"host profile {host.path} is used ({host.name}); --host or --host-overhead-us choose another"
+        others = f"{spelled('host')} or {spelled('host_overhead_us')}"
+        return f"host profile {host.path} is used ({host.name}); {others} choose another"
 
     @property
     def streams(self) -> int:
@@ -208,9 +210,7 @@ class Engine:
         return self._placed(source.name, source.path, {o: e for o, e in known.items() if e is not None})
 
     def lower_all(self, source: ModelSource) -> list[Lowerings]:
-        """Lower a model for every combination of its dimensions, at every batch size that is asked for; as it is where
-        it has no batch.
-        """
+        """Lower a model at every combination of its dimensions and every batch size; as it is where it has none."""
         batches: Sequence[int | None] = self.request.batch_sizes or (None,)
         lowered = []
         for dims in self.dims_met.combinations(source):
@@ -381,36 +381,32 @@ class Engine:
     def run(
         self, progress: Progress | None = None
     ) -> Iterator[tuple[Path, list[Estimated] | GkestimatorError]]:
-        """Estimate the request's models a handful at a time; a model that fails yields its error instead.
-
-        Raises UsageError at the end for a dimension that none of several models has.
-        """
-        names = model_names([Path(p) for p in self.request.models])
+        """Estimate a handful of models at a time; one that fails yields its error. Raises as DimensionsMet.check."""
+        names = model_names(self.request.models)
         total = len(names)
         for start in range(0, total, _CHUNK):
-            good: list[tuple[Path, list[Lowerings]]] = []
-            outcome: dict[Path, list[Estimated] | GkestimatorError] = {}
-            for at, (path, name) in enumerate(names[start : start + _CHUNK], start=start):
+            good: list[tuple[GivenModel, list[Lowerings]]] = []
+            outcome: dict[GivenModel, list[Estimated] | GkestimatorError] = {}
+            for at, (model, name) in enumerate(names[start : start + _CHUNK], start=start):
                 if progress is not None:
                     progress(name, at, total)
                 try:
-                    source = ModelSource(path, name)
-                    good.append((path, self.lower_all(source)))
+                    good.append((model, self.lower_all(ModelSource(model, name))))
                 except GkestimatorError as e:
-                    outcome[path] = e
+                    outcome[model] = e
             # All models of the handful at once: distinct kernels are predicted once for all of them.
             flat = [lowering for _, lowerings in good for lowering in lowerings]
             answers: Iterator[Estimated] = iter(())
             if flat:
                 answers = self.estimate(flat)
-            for path, lowerings in good:
+            for model, lowerings in good:
                 first = next(answers)
                 # Counted after the first answer: until then GPUs of a group may be left out.
                 per_lowering = len(self.targets) * len(self.request.sm_shares)
                 others = len(lowerings) * per_lowering - 1
-                outcome[path] = [first, *(next(answers) for _ in range(others))]
-            for path, _ in names[start : start + _CHUNK]:
-                yield path, outcome[path]
+                outcome[model] = [first, *(next(answers) for _ in range(others))]
+            for model, _ in names[start : start + _CHUNK]:
+                yield path_of(model), outcome[model]
             self.forget()
         self.dims_met.check()
         if progress is not None:
@@ -421,13 +417,20 @@ class Engine:
 _CHUNK = 16
 
 
-def model_names(paths: Sequence[Path]) -> list[tuple[Path, str]]:
-    """Return each path with the name its rows carry: the stem, or the shortest distinguishing tail of the
+def model_names(models: Sequence[GivenModel]) -> list[tuple[GivenModel, str]]:
+    """Return each model with the name its rows carry: the stem, or the shortest distinguishing tail of the
     path.
     """
     from gkestimator.core.naming import distinct_names
 
-    return list(zip(paths, distinct_names(paths), strict=True))
+    return list(zip(models, distinct_names([path_of(model) for model in models]), strict=True))
+
+
+def path_of(model: GivenModel) -> Path:
+    """Return the model's path; that of a model in memory is one that tells it apart from files of its name."""
+    if isinstance(model, ModelInMemory):
+        return Path("memory", f"{model.name}.onnx")
+    return model
 
 
 def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:

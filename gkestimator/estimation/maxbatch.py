@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, NoBatchError, UsageError
-from gkestimator.estimation.engine import Engine, model_names
+from gkestimator.core.options import spelled
+from gkestimator.estimation.engine import Engine, model_names, path_of
 from gkestimator.estimation.recall import ModelSource
 from gkestimator.estimation.request import MAX_BATCH_SIZE, Progress
 from gkestimator.estimation.rows import answers_within, fits, requirement_row
@@ -30,11 +31,12 @@ def largest_batches(
         ceiling = max(request.batch_sizes)
     rows: list[Requirement] = []
     failures: list[tuple[Path, GkestimatorError]] = []
-    names = model_names([Path(p) for p in request.models])
-    for at, (path, name) in enumerate(names):
+    names = model_names(request.models)
+    for at, (model, name) in enumerate(names):
+        path = path_of(model)
         if progress is not None:
             progress(name, at, len(names))
-        source = ModelSource(path, name)
+        source = ModelSource(model, name)
         try:
             for dims in engine.dims_met.combinations(source):
                 search = _Search(engine, source, dims, ceiling)
@@ -94,7 +96,7 @@ class _Search:
         if target.gpu.memory_visible_bytes is None:
             return UsageError(
                 f"{target.gpu.name}: no source states the memory that programs see on it, so no batch is known to fit; "
-                "give batch sizes, or a file that states memory_visible_mib (--gpu-spec)"
+                f"give batch sizes, or a file that states memory_visible_mib ({spelled('gpu_specs', '--gpu-spec')})"
             )
         best = self._row(1, target, share)
         if best.runs_on_cpu_alone:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import product
@@ -10,12 +12,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.option_kinds import Anything, File, Flag, Many, Number, Pairs, Text, Word
-from gkestimator.core.options import REQUIRED, Option, Value, variant
+from gkestimator.core.options import REQUIRED, Option, Value, spelled, variant
+from gkestimator.core.records import frozen
 from gkestimator.hardware.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from gkestimator.onnx_io import ModelProto
     from gkestimator.operators.registry import ValueType
 
 
@@ -34,6 +38,49 @@ DimSweeps: TypeAlias = Option[Mapping[str, int | Sequence[int]] | None, dict[str
 _MODEL = "Model"
 ASK = "What to ask"
 SIZE = Number(low=0, high=2**31 - 1, whole=True)
+
+
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.+-]+")
+
+
+@frozen
+class ModelInMemory:
+    """Hold a model that no file holds: a name made of its graph's, and its bytes without large weight values."""
+
+    name: str
+    content: bytes
+
+    @classmethod
+    def of(cls, model: ModelProto) -> ModelInMemory:
+        """Return ``model`` as it is now. Raises ModelError for one beyond 2 GB."""
+        from gkestimator.onnx_io import serialised
+
+        name = _NO_NAME.sub("_", model.graph.name).strip("_.+-")
+        return cls(name=name or "model", content=serialised(model))
+
+
+class ModelKind(File):
+    """Take a path, or a model in memory."""
+
+    python = "str | Path | onnx.ModelProto"
+    expected = "a path or an onnx.ModelProto"
+    several = "paths or models of onnx"
+
+    def checked(self, value: object) -> Path | ModelInMemory:  # type: ignore[override]  # or a path
+        """Return the path, or the model as it is now. Raises UnfitError for anything else."""
+        if isinstance(value, ModelInMemory):
+            return value
+        onnx = sys.modules.get("onnx")  # who has a model has imported it
+        if onnx is not None and isinstance(value, onnx.ModelProto):
+            return ModelInMemory.of(value)
+        return super().checked(value)
+
+
+GivenModel: TypeAlias = Path | ModelInMemory
+"""What is estimated: a file, or a model in memory."""
+Models: TypeAlias = Option[
+    "GivenModel | str | ModelProto | Sequence[GivenModel | str | ModelProto]", tuple[GivenModel, ...]
+]
 
 
 def _dtypes() -> tuple[str, ...]:
@@ -108,7 +155,7 @@ class EstimateOptions:
     context_mib: Value[float | None] = Option(
         None, Number(low=0, high=2**20), "Memory of the CUDA context and library handles.", unit="MiB"
     )
-    host: OnePath = Option(None, File(), "This host's figures (TOML of evaluate --write-host).")
+    host: OnePath = Option(None, File(), "This host's figures: a file that an evaluation wrote (TOML).")
     include_copy: Value[bool] = Option(False, Flag(), "Add moving inputs and outputs to the latency.")
     bundles: Paths = Option((), Many(item=File()), "Estimator bundle.", flag="--bundle", repeat=True)
     gpu_specs: Paths = Option(
@@ -151,7 +198,9 @@ class EstimateRequest(EstimateOptions):
     Everything is checked when the request is made, before any file is read. Raises UsageError.
     """
 
-    models: Paths = Option(REQUIRED, Many(item=File(), least=1), "ONNX files.", flag=None)
+    models: Models = Option(
+        REQUIRED, Many(item=ModelKind(), least=1), "ONNX files, or models in memory.", flag=None
+    )
     gpus: Option[str | Sequence[str], tuple[str, ...]] = Option(
         REQUIRED,
         Many(item=Text(metavar="NAME"), least=1, commas=True),
@@ -179,14 +228,14 @@ class EstimateRequest(EstimateOptions):
     slo_ms: Value[float | None] = Option(
         None,
         Number(low=0, high=1e9, above=True),
-        "Latency objective, for the closing line and --max-batch.",
+        "Latency objective, for the closing line and the largest batch.",
         unit="ms",
         section=ASK,
     )
     max_batch: Value[bool] = Option(
         False,
         Flag(),
-        "Find the largest batch within --slo-ms and memory.",
+        "Find the largest batch within the latency objective and memory.",
         section=ASK,
     )
     inputs: Value[Mapping[str, ValueType | np.ndarray] | None] = Option(
@@ -206,7 +255,7 @@ class EstimateRequest(EstimateOptions):
     def __post_init__(self) -> None:
         """Raise UsageError for options that do not go together."""
         if self.max_batch and self.slo_ms is None:
-            raise UsageError("--max-batch needs a latency objective: add --slo-ms")
+            raise UsageError(f"{spelled('max_batch')} needs a latency objective: add {spelled('slo_ms')}")
 
     @property
     def dim_combinations(self) -> tuple[dict[str, int], ...]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gkestimator.core.options import spelled
 from gkestimator.core.records import Names
 from gkestimator.estimation.rows import answers_within, fits
 from gkestimator.estimation.targets import Target
@@ -52,8 +53,8 @@ def closing_words(
             spread = "take it as exact"
         lines.append(
             f"Host-bound rows ({len(bound)} of {len(rows)}) are as good as the {bound[0].host_overhead_us:g} us "
-            f"assumed per framework call ({host_overhead_source}); their intervals {spread}; --host-overhead-us sets "
-            "yours."
+            f"assumed per framework call ({host_overhead_source}); their intervals {spread}; "
+            f"{spelled('host_overhead_us')} sets yours."
         )
     return tuple(lines)
 

@@ -37,7 +37,9 @@ class EvaluateRequest(EstimateOptions):
         kind=Pairs(item=Many(item=SIZE, least=1)),
         help="Dimension of rows that name none.",
     )
-    host: OnePath = variant(EstimateOptions, "host", help="This host's figures (TOML of --write-host).")
+    host: OnePath = variant(
+        EstimateOptions, "host", help="This host's figures: a file that an evaluation wrote (TOML)."
+    )
     include_copy: Value[bool] = variant(
         EstimateOptions, "include_copy", help="The measurements include moving inputs and outputs."
     )

@@ -36,15 +36,15 @@ class MergeOptions:
     """
 
     gpu: Value[str] = Option(
-        "V100", Text(), "GPU type that times are estimated for; with --plan, the plan's.", section=ASK
+        "V100", Text(), "GPU type that times are estimated for; for a plan, the plan's.", section=ASK
     )
     runtime: Value[str] = variant(
         EstimateRequest,
         "runtime",
         default="onnxruntime",
-        help="Framework that runs the file; with --plan, the plan's.",
+        help="Framework that runs the file; for a plan, the plan's.",
     )
-    dtype: Value[str] = variant(EstimateRequest, "dtype", help="As in an estimate; with --plan, the plan's.")
+    dtype: Value[str] = variant(EstimateRequest, "dtype", help="As in an estimate; for a plan, the plan's.")
     batch_sizes: Wholes = variant(
         EstimateRequest,
         "batch_sizes",

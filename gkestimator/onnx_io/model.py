@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 
 from gkestimator.core.dtypes import NUMPY_NAMES
 from gkestimator.core.errors import (
@@ -40,8 +42,9 @@ from gkestimator.onnx_io.binding.unbatched import leading_batches
 from gkestimator.onnx_io.binding.walk import Binder, Statics
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.convert import convert_model
-from gkestimator.onnx_io.reading.file import read_proto
+from gkestimator.onnx_io.reading.file import parse_model, read_proto
 from gkestimator.onnx_io.reading.program import Block, InputSpec, Node, Program
+from gkestimator.onnx_io.reading.wire import strip_values
 from gkestimator.operators.registry import DeclaredType, SequenceType, TensorType, ValueType
 
 _CACHE_LIMIT = 400_000
@@ -56,15 +59,33 @@ def read_model(path: str | os.PathLike[str], *, name: str | None = None) -> Mode
     on untrusted input is exceeded) in one line that names the file.
     """
     where = Path(path)
+    return _model(lambda: read_proto(where), name if name is not None else where.stem, where.name)
+
+
+def model_of(content: bytes, *, name: str) -> Model:
+    """Return the model that ``content`` is the serialised form of. Raises ModelError in one line that begins with
+    ``name``."""
+    return _model(lambda: parse_model(content), name, name)
+
+
+def serialised(model: onnx.ModelProto) -> bytes:
+    """Return ``model`` as bytes, without its large weight values. Raises ModelError for one beyond 2 GB."""
     try:
-        return Model(convert_model(read_proto(where)), name=name if name is not None else where.stem)
+        return strip_values(model.SerializeToString())
+    except (EncodeError, ValueError) as e:
+        raise ModelError(f"cannot be serialised ({e}): save it with external data, and name the file") from e
+
+
+def _model(read: Callable[[], onnx.ModelProto], name: str, where: str) -> Model:
+    try:
+        return Model(convert_model(read()), name=name)
     except GkestimatorError as e:
-        raise _named(e, where.name) from e
+        raise _named(e, where) from e
     except RecursionError as e:
-        raise LimitError(f"{where.name}: nested too deeply") from e
+        raise LimitError(f"{where}: nested too deeply") from e
     except (TypeError, AttributeError, UnicodeError) as e:
         # protobuf hands out a name that is no valid UTF-8 as bytes, which nothing here takes
-        raise ModelError(f"{where.name}: malformed (a name is not UTF-8 text)") from e
+        raise ModelError(f"{where}: malformed (a name is not UTF-8 text)") from e
 
 
 def _named(error: GkestimatorError, name: str) -> GkestimatorError:

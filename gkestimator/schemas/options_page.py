@@ -6,10 +6,10 @@ import sys
 
 from gkestimator.core.option_kinds import Flag
 from gkestimator.core.options import REQUIRED, Option, options_of
-from gkestimator.estimation.request import EstimateRequest
 from gkestimator.evaluation.options import EvaluateRequest
+from gkestimator.library.estimating import LibraryRequest
+from gkestimator.library.planning import SimulateRequest
 from gkestimator.merging.options import MergeRequest
-from gkestimator.simulation.run_options import SimulateOptions
 
 _INTRO = """# Options of an estimate, an evaluation, a merge and a simulation
 
@@ -35,25 +35,30 @@ Commands, options, words, GPU types and files complete with the tab key once the
 becomes `--gpu T4,ampere`.
 """
 _RECORDS = (
-    ("`gkest estimate`, `gkest demo` and `gkestimator.estimate`", EstimateRequest),
+    ("`gkest estimate`, `gkest demo` and `gkestimator.estimate`", LibraryRequest),
     ("`gkest evaluate` and `gkestimator.evaluate`", EvaluateRequest),
     ("`gkest merge` and `gkestimator.merge`", MergeRequest),
-    ("`gkest simulate` and `gkestimator.simulation.running.FileRun`", SimulateOptions),
+    ("`gkest simulate` and `gkestimator.simulate`", SimulateRequest),
 )
 
 
 def page() -> str:
     """Return the whole page as Markdown."""
     lines = [_INTRO]
+    above: set[str] = set()
     for title, record in _RECORDS:
+        rows = {name: _row(name, option) for name, option in options_of(record).items()}
+        alike = [f"`{name}`" for name, row in rows.items() if row in above]
+        lines += [f"## {title}", ""]
+        if alike:
+            lines += [f"As above: {', '.join(alike)}.", ""]
         lines += [
-            f"## {title}",
-            "",
             "| command line | library | value | unit | default | meaning |",
             "|---|---|---|---|---|---|",
         ]
-        lines += [_row(name, option) for name, option in options_of(record).items()]
+        lines += [row for row in rows.values() if row not in above]
         lines.append("")
+        above.update(rows.values())
     return "\n".join([*lines, _COMPLETION])
 
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from gkestimator.cli import run
-from gkestimator.export.registry import EXPORTERS, exporter_class
+from gkestimator.exporting.registry import EXPORTERS, exporter_class
 from gkestimator.tables import REQUIREMENTS, read_table
 
 A1 = str(Path(str(files("gkestimator.datasets"))) / "published" / "ethz_v100.csv")

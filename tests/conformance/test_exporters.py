@@ -17,10 +17,10 @@ import pytest
 import yaml
 
 from gkestimator.core.errors import GkestimatorError, UsageError
-from gkestimator.export.deployment import Deployment, Exporter
-from gkestimator.export.loading import load_deployment
-from gkestimator.export.registry import EXPORTERS, exporter_class, make_exporters
-from gkestimator.export.writing import write_files
+from gkestimator.exporting.deployment import Deployment, Exporter
+from gkestimator.exporting.loading import load_deployment
+from gkestimator.exporting.registry import EXPORTERS, exporter_class, make_exporters
+from gkestimator.exporting.writing import write_files
 from gkestimator.tables import REQUIREMENTS, Requirement, write_table
 
 H100 = "H100-SXM"

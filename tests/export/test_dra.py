@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from gkestimator.core.errors import UsageError
-from gkestimator.export.deployment import Deployment
-from gkestimator.export.registry import make_exporters
+from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.registry import make_exporters
 
 Make = Callable[..., Deployment]
 A100, V100 = "A100-SXM4-80GB", "V100-SXM2-16GB"

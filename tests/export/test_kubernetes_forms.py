@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gkestimator.export.deployment import Deployment
-from gkestimator.export.registry import make_exporters
+from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.registry import make_exporters
 
 jsonschema = pytest.importorskip("jsonschema")
 kubernetes_validate = pytest.importorskip("kubernetes_validate")

@@ -13,8 +13,8 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 
 from gkestimator.core.errors import UsageError
-from gkestimator.export.deployment import Deployment
-from gkestimator.export.registry import make_exporters
+from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.registry import make_exporters
 
 Make = Callable[..., Deployment]
 

@@ -8,6 +8,7 @@ from itertools import filterfalse
 
 from gkestimator.core.errors import LimitError, UnboundDimensionError, UsageError
 from gkestimator.core.naming import nearest_name
+from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
 from gkestimator.onnx_io.binding.derived import derived_size
 from gkestimator.onnx_io.reading import limits
@@ -244,7 +245,8 @@ def bind_dims(
     unbound = [name for name in names if name not in bound]
     if unbound:
         raise UnboundDimensionError(
-            f"dimension {', '.join(unbound)} has no size; give it with --dim {unbound[0]}=<number>"
+            f"dimension {', '.join(unbound)} has no size; give it with "
+            + spelled(f"dims={{{unbound[0]!r}: <number>}}", f"--dim {unbound[0]}=<number>")
         )
     for name in lengths:
         if name not in bound and name.removesuffix(".length") not in given:
