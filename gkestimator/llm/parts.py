@@ -10,8 +10,6 @@ to the cache, one for attention.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-
 from gkestimator.core.dtypes import DType
 from gkestimator.core.fragments import Fragment
 from gkestimator.core.records import frozen
@@ -214,7 +212,7 @@ def _fused_attention(
     inputs = [packed, "", "", *past, lengths, total]
     if rotary:
         table = (run.past + run.tokens, decoder.head_size // 2)
-        inputs += [part.weight("cosines", *table), part.weight("sines", *table)]
+        inputs += [part.activation("cosines", table), part.activation("sines", table)]
     attended, *kept = part.nodes(
         "GroupQueryAttention",
         inputs,
@@ -281,5 +279,3 @@ def _activated(part: PartBuilder, decoder: Decoder, x: str) -> str:
     tanh = decoder.activation != "gelu"
     return part.node("Gelu", (x,), approximate="tanh" if tanh else "none")
 
-
-__all__ = ["Decoder", "Part", "Pass", "decoder_parts", "replace"]
