@@ -129,7 +129,8 @@ class Decoder:
         if dense or mixed is None:
             return shared + self.feed_forward_parameters(self.inner)
         router = self.width * mixed.count
-        common = self.feed_forward_parameters(mixed.shared) if mixed.shared else 0
+        # An expert that every token takes has a gate of its own, one number for each token.
+        common = self.feed_forward_parameters(mixed.shared) + self.width if mixed.shared else 0
         return shared + router + common + mixed.count * self.feed_forward_parameters(mixed.inner)
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import UsageError
-from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.graph import Operator, OperatorGraph
 from gkestimator.estimation.engine import Engine, Estimated, Lowerings
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.targets import Target
@@ -26,6 +27,7 @@ from gkestimator.onnx_io.fragment_models import fragment_graph
 from gkestimator.tables.llm_requirement import LlmRequirement
 
 _ACTIVATIONS = {"bf16": DType.BFLOAT16, "fp8": DType.BFLOAT16}
+_MOST_OPERATORS = 1_000_000  # of a part
 _CACHE_TYPES = {
     "fp16": DType.FLOAT16,
     "bf16": DType.BFLOAT16,
@@ -169,19 +171,24 @@ class _Question:
 
 def pass_graph(decoder: Decoder, run: Pass) -> OperatorGraph:
     """Return the graph of a forward pass, whose operators run as often as there are layers like theirs."""
-    whole: OperatorGraph | None = None
-    for part in decoder_parts(decoder, run):
-        graph = fragment_graph(part.fragment)
-        operators = tuple([replace(op, repeat=part.times) for op in graph.operators])
-        if whole is None:
-            whole = replace(graph, name=decoder.name, operators=operators, structure=None)
-            continue
-        whole = replace(
-            whole,
-            operators=whole.operators + operators,
-            inputs=whole.inputs + graph.inputs,
-            outputs=whole.outputs + graph.outputs,
-            weights={**whole.weights, **graph.weights},
-        )
-    assert whole is not None  # every decoder has an embedding
-    return replace(whole, batch_size=run.batch)
+    parts = list(decoder_parts(decoder, run))
+    graphs = [fragment_graph(part.fragment) for part in parts]
+    operators: list[Operator] = []
+    weights: dict[str, int] = {}
+    for at, (part, graph) in enumerate(zip(parts, graphs, strict=True)):
+        # Signatures tell operators of one graph apart: those of two parts must not meet.
+        first = at * _MOST_OPERATORS
+        for op in graph.operators:
+            signature = None if op.signature is None else first + op.signature
+            operators.append(replace(op, repeat=part.times, signature=signature))
+        weights |= graph.weights
+    return replace(
+        graphs[0],
+        name=decoder.name,
+        operators=tuple(operators),
+        inputs=tuple(chain.from_iterable(graph.inputs for graph in graphs)),
+        outputs=tuple(chain.from_iterable(graph.outputs for graph in graphs)),
+        weights=weights,
+        batch_size=run.batch,
+        structure=None,
+    )
