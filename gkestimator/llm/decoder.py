@@ -26,13 +26,6 @@ class Experts:
     inner: int
     shared: int = 0
 
-    def touched(self, tokens: int) -> float:
-        """Return how many experts at least one of ``tokens`` takes, expected where every choice is as likely.
-
-        An expert is missed by one token with probability 1 - chosen / count, by all of them with its power.
-        """
-        return self.count * (1 - (1 - self.chosen / self.count) ** tokens)
-
 
 @frozen
 class Decoder:
