@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import onnx
@@ -14,15 +15,16 @@ from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.attributes import attribute_key, convert_attributes
 from gkestimator.onnx_io.reading.names import distinct_label
 from gkestimator.onnx_io.reading.ordering import executable_order
-from gkestimator.onnx_io.reading.program import OMITTED, Block, InputSpec, Node, Program
+from gkestimator.onnx_io.reading.program import OMITTED, Block, Constant, InputSpec, Node, Program
 from gkestimator.onnx_io.reading.tensors import (
     constant,
     declared_type,
     plain_constant,
     sparse_constant,
+    tensor_type,
     value_kind,
 )
-from gkestimator.operators.registry import DeclaredType
+from gkestimator.operators.registry import DeclaredType, TensorType
 
 _NO_ATTRIBUTES: Mapping[str, onnx.AttributeProto] = {}
 
@@ -366,8 +368,46 @@ class _Declared(dict[str, DeclaredType]):
         return declared
 
 
+def _absent_weights(graph: onnx.GraphProto) -> dict[str, TensorType]:
+    """Return the tensors that nodes read, nothing defines, and the file declares with numbers for all dimensions.
+
+    They are weights of a file whose weights were taken out together with their initializers.
+    """
+    defined = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    defined.update(chain.from_iterable(node.output for node in graph.node))
+    read = dict.fromkeys(chain.from_iterable(node.input for node in graph.node))
+    declared = _Declared(graph)
+    absent = {}
+    for name in read:
+        if not name or name in defined:
+            continue
+        said = declared[name]
+        dims = said.shape
+        if said.dtype is None or dims is None or not all(isinstance(size, int) for size in dims):
+            continue
+        absent[name] = tensor_type(said.dtype, tuple(map(int, dims)), f"value {name!r}")
+    return absent
+
+
 def convert_model(model: onnx.ModelProto) -> Program:
-    """Convert a whole model. Raises ModelError or LimitError; messages do not name the file."""
+    """Convert a whole model. Raises ModelError or LimitError; messages do not name the file.
+
+    A tensor that nothing defines is taken for a weight where the file declares its type and shape.
+    """
+    try:
+        return _converted(model, {})
+    except _UnresolvedError as e:
+        absent = _absent_weights(model.graph)
+        if e.name in absent:
+            try:
+                return _converted(model, absent)
+            except _UnresolvedError as other:
+                e = other
+        raise ModelError(f"node {e.reader} reads tensor {e.name!r}, which nothing defines") from e
+
+
+def _converted(model: onnx.ModelProto, absent: Mapping[str, TensorType]) -> Program:
+    """Return the program; ``absent``: weights that the file does not hold. Raises _UnresolvedError too."""
     graph = model.graph
     opsets = {_domain(o.domain): o.version for o in model.opset_import}
     for domain, version in opsets.items():
@@ -378,12 +418,11 @@ def convert_model(model: onnx.ModelProto) -> Program:
     converter = _Converter(model)
     scope = _Scope(None, "", opsets or {"": 1})
     converter.initializers(graph, scope)
+    for name, kind in absent.items():
+        converter.constants[converter.define(scope, name, "its declaration")] = Constant(kind, None)
     inputs = _inputs(converter, graph, scope)
     nodes: list[Node] = []
-    try:
-        converter.nodes(graph.node, scope, nodes)
-    except _UnresolvedError as e:
-        raise ModelError(f"node {e.reader} reads tensor {e.name!r}, which nothing defines") from e
+    converter.nodes(graph.node, scope, nodes)
     block = Block(tuple(i.slot for i in inputs), converter.outputs(graph, scope, "graph"), nodes)
     return Program(
         producer=" ".join(t for t in (model.producer_name, model.producer_version) if t),
