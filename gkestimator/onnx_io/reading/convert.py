@@ -111,6 +111,15 @@ class _Converter:
             what = f"sparse initializer {sparse.values.name!r}"
             self.constants[self.define(scope, sparse.values.name, what)] = sparse_constant(sparse, what)
 
+    def main_nodes(self, graph: onnx.GraphProto, scope: _Scope, out: list[Node]) -> None:
+        """Convert the nodes of the whole model, after the weights that its file declares and does not hold."""
+        # Only a file without some of its initializers has more names that are read than are defined.
+        if len(graph.value_info):
+            for name, kind in _absent_weights(graph).items():
+                slot = self.define(scope, name, f"the declaration of {name!r}")
+                self.constants[slot] = Constant(kind, None)
+        self.nodes(graph.node, scope, out)
+
     def nodes(self, protos: Sequence[onnx.NodeProto], scope: _Scope, out: list[Node]) -> None:
         """Convert ``protos``.
 
@@ -394,20 +403,6 @@ def convert_model(model: onnx.ModelProto) -> Program:
 
     A tensor that nothing defines is taken for a weight where the file declares its type and shape.
     """
-    try:
-        return _converted(model, {})
-    except _UnresolvedError as e:
-        absent = _absent_weights(model.graph)
-        if e.name in absent:
-            try:
-                return _converted(model, absent)
-            except _UnresolvedError as other:
-                e = other
-        raise ModelError(f"node {e.reader} reads tensor {e.name!r}, which nothing defines") from e
-
-
-def _converted(model: onnx.ModelProto, absent: Mapping[str, TensorType]) -> Program:
-    """Return the program; ``absent``: weights that the file does not hold. Raises _UnresolvedError too."""
     graph = model.graph
     opsets = {_domain(o.domain): o.version for o in model.opset_import}
     for domain, version in opsets.items():
@@ -418,11 +413,12 @@ def _converted(model: onnx.ModelProto, absent: Mapping[str, TensorType]) -> Prog
     converter = _Converter(model)
     scope = _Scope(None, "", opsets or {"": 1})
     converter.initializers(graph, scope)
-    for name, kind in absent.items():
-        converter.constants[converter.define(scope, name, "its declaration")] = Constant(kind, None)
     inputs = _inputs(converter, graph, scope)
     nodes: list[Node] = []
-    converter.nodes(graph.node, scope, nodes)
+    try:
+        converter.main_nodes(graph, scope, nodes)
+    except _UnresolvedError as e:
+        raise ModelError(f"node {e.reader} reads tensor {e.name!r}, which nothing defines") from e
     block = Block(tuple(i.slot for i in inputs), converter.outputs(graph, scope, "graph"), nodes)
     return Program(
         producer=" ".join(t for t in (model.producer_name, model.producer_version) if t),
