@@ -74,6 +74,9 @@ class _Scope:
 
 class _Converter:
     def __init__(self, model: onnx.ModelProto) -> None:
+        self.graph = model.graph
+        self.main: _Scope | None = None
+        self.missing: Mapping[str, TensorType] | None = None  # found when the first name is not defined
         self.names: list[str] = []
         self.used: set[str] = set()
         self.constants: dict[int, Any] = {}
@@ -111,14 +114,20 @@ class _Converter:
             what = f"sparse initializer {sparse.values.name!r}"
             self.constants[self.define(scope, sparse.values.name, what)] = sparse_constant(sparse, what)
 
-    def main_nodes(self, graph: onnx.GraphProto, scope: _Scope, out: list[Node]) -> None:
-        """Convert the nodes of the whole model, after the weights that its file declares and does not hold."""
-        # Only a file without some of its initializers has more names that are read than are defined.
-        if len(graph.value_info):
-            for name, kind in _absent_weights(graph).items():
-                slot = self.define(scope, name, f"the declaration of {name!r}")
-                self.constants[slot] = Constant(kind, None)
-        self.nodes(graph.node, scope, out)
+    def absent_weight(self, name: str, scope: _Scope) -> int | None:
+        """Return the slot of a weight that the file declares and does not hold; None where ``name`` is no such."""
+        while scope.outer is not None:
+            scope = scope.outer
+        if scope is not self.main:  # a function's body, where nothing is declared
+            return None
+        if self.missing is None:
+            self.missing = _absent_weights(self.graph)
+        kind = self.missing.get(name)
+        if kind is None:
+            return None
+        slot = self.define(scope, name, f"the declaration of {name!r}")
+        self.constants[slot] = Constant(kind, None)
+        return slot
 
     def nodes(self, protos: Sequence[onnx.NodeProto], scope: _Scope, out: list[Node]) -> None:
         """Convert ``protos``.
@@ -168,6 +177,8 @@ class _Converter:
                 slots.append(OMITTED)
                 continue
             slot = find(name)
+            if slot is None:
+                slot = self.absent_weight(name, scope)
             if slot is None:
                 raise _UnresolvedError(name, proto.name or proto.op_type)
             slots.append(slot)
@@ -412,11 +423,12 @@ def convert_model(model: onnx.ModelProto) -> Program:
             )
     converter = _Converter(model)
     scope = _Scope(None, "", opsets or {"": 1})
+    converter.main = scope
     converter.initializers(graph, scope)
     inputs = _inputs(converter, graph, scope)
     nodes: list[Node] = []
     try:
-        converter.main_nodes(graph, scope, nodes)
+        converter.nodes(graph.node, scope, nodes)
     except _UnresolvedError as e:
         raise ModelError(f"node {e.reader} reads tensor {e.name!r}, which nothing defines") from e
     block = Block(tuple(i.slot for i in inputs), converter.outputs(graph, scope, "graph"), nodes)
