@@ -56,12 +56,11 @@ def _decoder(fields: Fields, name: str, like: str | None) -> Decoder:
 
 
 def _unknown(fields: Fields, kind: object) -> DocumentError:
-    near = nearest_name(kind, KINDS) if isinstance(kind, str) else None
-    meant = f", did you mean {near}?" if near else ""
+    meant = nearest_name(kind, KINDS) if isinstance(kind, str) else ""
     return fields.fail(
         "model_type",
-        f"found {kind!r}{meant}; expected one of {', '.join(sorted(KINDS))}. Another decoder can be read as one of "
-        f"these (--like llama), which takes {', '.join(_NEEDED)} from the file",
+        f"found {kind!r}, expected one of {', '.join(sorted(KINDS))}; another decoder can be read as if it were one of "
+        f"these (--like llama needs {', '.join(_NEEDED)}){meant}",
     )
 
 

@@ -202,14 +202,22 @@ def _fused_attention(
     part: PartBuilder, decoder: Decoder, run: Pass, x: str, window: int
 ) -> tuple[str, tuple[str, ...]]:
     """Return attention by one product for queries, keys and values, and one call that turns, appends and attends."""
-    width = decoder.query_width + 2 * decoder.cache_width
-    packed = part.linear(x, "projected", (decoder.width, width), bias=decoder.qkv_bias)
+    widths = (decoder.query_width, decoder.cache_width, decoder.cache_width)
+    packed = part.linear(x, "projected", (decoder.width, sum(widths)), bias=decoder.qkv_bias)
+    operands: tuple[str, ...] = (packed, "", "")
+    if decoder.qk_norm:
+        queries, keys, values = part.nodes("Split", (packed, part.axes(*widths)), outputs=3, axis=-1)
+        operands = (
+            _normalised_heads(part, decoder, run, queries, "queries"),
+            _normalised_heads(part, decoder, run, keys, "keys"),
+            values,
+        )
     held = (run.batch, decoder.kv_heads, run.past + run.tokens, decoder.head_size)
     past = [part.activation(f"past_{name}", held, run.cache) for name in ("keys", "values")]
     lengths = part.activation("lengths", (run.batch,), DType.INT32)
     total = part.constant("total", (run.past + run.tokens,), DType.INT32)
     rotary = decoder.positions == "rotary"
-    inputs = [packed, "", "", *past, lengths, total]
+    inputs = [*operands, *past, lengths, total]
     if rotary:
         table = (run.past + run.tokens, decoder.head_size // 2)
         inputs += [part.activation("cosines", table), part.activation("sines", table)]
@@ -225,6 +233,13 @@ def _fused_attention(
     )
     out = part.linear(attended, "out", (decoder.query_width, decoder.width), bias=decoder.out_bias)
     return out, tuple(kept)
+
+
+def _normalised_heads(part: PartBuilder, decoder: Decoder, run: Pass, x: str, name: str) -> str:
+    """Return the heads that lie side by side in ``x``, each normalised by itself, side by side again."""
+    split = part.node("Reshape", (x, part.axes(run.batch, run.tokens, -1, decoder.head_size)))
+    normal = _normalised(part, decoder, split, f"{name}_norm", decoder.qk_norm)
+    return part.node("Reshape", (normal, part.axes(run.batch, run.tokens, -1)))
 
 
 def _feed_forward(part: PartBuilder, decoder: Decoder, run: Pass, x: str, *, dense: bool) -> str:
