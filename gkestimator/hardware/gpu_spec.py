@@ -32,8 +32,8 @@ class GpuSpec:
     is then unknown. ``price_per_hour_usd`` and ``price_date`` are None where no cloud sells the type.
     ``pcie_bytes_per_s`` is one direction's. ``dram_sustained_bytes_per_s`` is a published measurement of what
     streaming kernels reach (None: none is known). ``nvlink_bytes_per_s`` is one direction's of all links to other GPUs
-    of the host together (None: boards of this type are not linked as they are sold). ``sources`` maps each field (``peak_flops_per_s.fp16`` for an entry
-    of a mapping) to where its figure is from.
+    of the host together (None: boards of this type are not linked as they are sold). ``sources`` maps each field
+    (``peak_flops_per_s.fp16`` for an entry of a mapping) to where its figure is from.
     """
 
     name: str

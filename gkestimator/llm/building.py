@@ -73,7 +73,11 @@ class PartBuilder:
         """Append a node and return the names of its outputs."""
         stem = f"{self.prefix}{op_type}{len(self._nodes)}"
         names = (stem, *(f"{stem}_{at}" for at in range(1, outputs)))
-        self._nodes.append(FragmentNode(op_type=op_type, domain=domain, attributes=attributes, inputs=tuple(inputs), outputs=names))
+        self._nodes.append(
+            FragmentNode(
+                op_type=op_type, domain=domain, attributes=attributes, inputs=tuple(inputs), outputs=names
+            )
+        )
         return names
 
     def linear(self, x: str, name: str, sizes: tuple[int, int], *, bias: bool) -> str:

@@ -126,7 +126,9 @@ def _llama(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _windowed(fields: Fields, sizes: dict[str, Any], *, layers: int, window: int | None = None) -> dict[str, Any]:
+def _windowed(
+    fields: Fields, sizes: dict[str, Any], *, layers: int, window: int | None = None
+) -> dict[str, Any]:
     """Return ``sizes`` with the window that the file names, else ``window``: of the layers that it lists as sliding,
     else of ``layers`` of them.
     """

@@ -76,7 +76,9 @@ class Decoder:
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
-            raise UsageError(f"{self.name}: {self.heads} query heads are no multiple of {self.kv_heads} key heads")
+            raise UsageError(
+                f"{self.name}: {self.heads} query heads are no multiple of {self.kv_heads} key heads"
+            )
         if self.window_layers > self.layers:
             raise UsageError(f"{self.name}: {self.window_layers} layers have a window, of {self.layers}")
 

@@ -120,7 +120,7 @@ class MemoryLaw:
 
 
 def _most(fits: Callable[[int], bool], bound: int) -> int:
-    """Return the largest whole number up to ``bound`` that ``fits``, which is true up to some number and false beyond."""
+    """Return the largest whole number up to ``bound`` that ``fits``: up to some number all do, beyond it none."""
     if bound < 1 or not fits(1):
         return 0
     low, high = 1, bound + 1

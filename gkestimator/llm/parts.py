@@ -10,6 +10,7 @@ to the cache, one for attention.
 from __future__ import annotations
 
 from collections.abc import Iterator
+
 from gkestimator.core.dtypes import DType
 from gkestimator.core.fragments import Fragment
 from gkestimator.core.records import frozen
@@ -293,4 +294,3 @@ def _activated(part: PartBuilder, decoder: Decoder, x: str) -> str:
         return part.node("Mul", (x, part.node("Sigmoid", (x,))))
     tanh = decoder.activation != "gelu"
     return part.node("Gelu", (x,), approximate="tanh" if tanh else "none")
-

@@ -16,8 +16,8 @@ class ServingEngine:
     """Hold what is said of an engine beside its kernels.
 
     ``runtime`` is the runtime whose rules lower its operators. ``fused`` says that its operators are those that engines
-    fuse (:mod:`.parts`), else a module's own. ``graph`` says that a decoding step is launched as one CUDA graph, so that
-    the host does not wait between kernels but adds ``step_host_ms`` to a step, within ``step_host_range_ms``.
+    fuse (:mod:`.parts`), else a module's own. ``graph`` says that a decoding step is launched as one CUDA graph, so
+    that the host does not wait between kernels but adds ``step_host_ms`` to a step, within ``step_host_range_ms``.
     ``paged`` says that keys and values lie in pages that are filled in place; otherwise every step writes all of them
     anew, behind each other in memory. ``chunk_tokens`` is the most tokens that one pass of a prompt takes (0: all).
     """

@@ -60,7 +60,10 @@ class LlmRequest:
         "auto", Word(CACHE_DTYPES), "Element type of cached keys and values; auto: that of the activations."
     )
     engine: Value[str] = Option(
-        "paged", Word(tuple(ENGINES)), "Engine that runs the decoder; paged: as vLLM and its like.", flag="--runtime"
+        "paged",
+        Word(tuple(ENGINES)),
+        "Engine that runs the decoder; paged: as vLLM and its like.",
+        flag="--runtime",
     )
     tensor_parallel: Option[int | Sequence[int], tuple[int, ...]] = Option(
         (1,),

@@ -15,6 +15,7 @@ from gkestimator.llm.profiles import ServingEngine
 from gkestimator.llm.sharing import all_reduce_ms
 from gkestimator.tables.llm_requirement import LlmRequirement
 
+
 @frozen
 class Lengths:
     """Hold how long prompts and answers are, and how many are answered together."""
@@ -131,7 +132,11 @@ class Answer:
         columns: NamedValues = {}
         for name, span in (("ttft", ttft), ("tpot", tpot)):
             if span is not None:
-                columns |= {f"{name}_ms": span.value, f"{name}_low_ms": span.low, f"{name}_high_ms": span.high}
+                columns |= {
+                    f"{name}_ms": span.value,
+                    f"{name}_low_ms": span.low,
+                    f"{name}_high_ms": span.high,
+                }
         request_ms = ttft.value
         if tpot is not None:
             request_ms += more * tpot.value

@@ -137,8 +137,9 @@ def llm_words(rows: Rows, objectives: Objectives) -> list[str]:
     known = [row.coverage_pct for row in rows if row.coverage_pct is not None]
     if known:
         lines.append(
-            f"Trust: {percent_text(min(known))} to {percent_text(max(known))} % of the GPU's time lies inside the trained "
-            f"range; memory and what GPUs exchange are calculated. TTFT is that of a batch whose prompts arrive together."
+            f"Trust: {percent_text(min(known))} to {percent_text(max(known))} % of the GPU's time lies inside the "
+            "trained range; memory and what GPUs exchange are calculated. TTFT is that of a batch whose prompts arrive "
+            "together."
         )
     return lines
 

@@ -72,7 +72,9 @@ def test_the_name_is_the_folders(tmp_path: Path) -> None:
 
 def test_an_unknown_kind_names_what_is_known_and_can_be_read_as_another(tmp_path: Path) -> None:
     path = _written(tmp_path, {**LLAMA, "model_type": "lama"})
-    with pytest.raises(DocumentError, match=r"model_type: found 'lama', expected one of bloom, .*did you mean llama\?"):
+    with pytest.raises(
+        DocumentError, match=r"model_type: found 'lama', expected one of bloom, .*did you mean llama\?"
+    ):
         read_decoder(path)
     assert read_decoder(path, like="llama").parameters == RECORDED["llama-3.1-8b"]
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import UsageError
+from gkestimator.core.graph import Tensor
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.llm.configs import read_decoder
 from gkestimator.llm.decoder import Decoder
 from gkestimator.llm.estimating import estimate_llm, pass_graph
@@ -18,8 +21,6 @@ from gkestimator.llm.profiles import ENGINES
 from gkestimator.llm.request import LlmRequest
 from gkestimator.llm.sharing import all_reduce_ms, shared_between
 from gkestimator.llm.weights import weight_bytes
-from gkestimator.core.dtypes import DType
-from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.tables.llm_requirement import LLM_TABLE, LlmRequirement
 
 FOLDER = Path(__file__).parents[1] / "data" / "decoders"
@@ -31,7 +32,13 @@ def _decoder(name: str) -> Decoder:
 
 
 def _rows(name: str = "llama-3.1-8b", **options: Any) -> list[LlmRequirement]:
-    options = {"gpus": ("H100-SXM",), "batch_sizes": (1,), "input_tokens": (512,), "output_tokens": (64,), **options}
+    options = {
+        "gpus": ("H100-SXM",),
+        "batch_sizes": (1,),
+        "input_tokens": (512,),
+        "output_tokens": (64,),
+        **options,
+    }
     return estimate_llm(LlmRequest(model=FOLDER / f"{name}.json", **options))
 
 
@@ -45,15 +52,16 @@ def test_the_weights_of_a_pass_are_those_of_the_closed_form(name: str, fused: bo
     times: dict[str, int] = {}
     for op in graph.operators:
         for value in op.inputs:
-            if value is not None and getattr(value, "is_weight", False) and value.name in graph.weights:
-                if value.value is None:
-                    once[value.name] = value.nbytes
-                    times[value.name] = op.repeat
+            if isinstance(value, Tensor) and value.is_weight and value.value is None:
+                once[value.name] = value.nbytes
+                times[value.name] = op.repeat
     total = sum(size * times[weight] for weight, size in once.items())
     if decoder.tied:
         total -= decoder.vocabulary * decoder.width * 2
     if decoder.experts is not None and decoder.experts.shared:
-        total += decoder.expert_layers * decoder.width * 2  # the shared expert's gate, which is no operator's here
+        total += (
+            decoder.expert_layers * decoder.width * 2
+        )  # the shared expert's gate, which is no operator's here
     assert total == weight_bytes(decoder, "fp16") == 2 * decoder.parameters
 
 
@@ -69,9 +77,16 @@ def test_every_kind_answers_under_every_engine(name: str, engine: str) -> None:
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "gemma-2-9b"])
-def test_the_largest_batch_and_the_longest_context_agree_with_memory_to_the_byte(name: str, engine: str) -> None:
+def test_the_largest_batch_and_the_longest_context_agree_with_memory_to_the_byte(
+    name: str, engine: str
+) -> None:
     law = MemoryLaw(
-        decoder=_decoder(name), engine=ENGINES[engine], weights=10**9, context=10**8, cache_bits=16, visible=24 * 2**30
+        decoder=_decoder(name),
+        engine=ENGINES[engine],
+        weights=10**9,
+        context=10**8,
+        cache_bits=16,
+        visible=24 * 2**30,
     )
     most = law.largest_batch(2048, 256)
     assert most and law.fits(most, 2048, 256) and not law.fits(most + 1, 2048, 256)
@@ -123,9 +138,7 @@ def test_experts_are_read_as_tokens_are_expected_to_take_them() -> None:
 
 def test_the_steps_mean_is_the_mean_over_all_steps() -> None:
     (row,) = _rows(output_tokens=(9,), input_tokens=(4096,))
-    each = [
-        _rows(output_tokens=(2,), input_tokens=(4096 + step,))[0].tpot_ms for step in range(8)
-    ]
+    each = [_rows(output_tokens=(2,), input_tokens=(4096 + step,))[0].tpot_ms for step in range(8)]
     assert row.tpot_ms == pytest.approx(sum(each) / len(each), rel=2e-3)
 
 

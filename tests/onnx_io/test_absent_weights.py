@@ -19,7 +19,9 @@ def _linear(declared: list[int | str]) -> Model:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])],
         value_info=[helper.make_tensor_value_info("w", TensorProto.FLOAT, declared)],
     )
-    return Model(convert_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])), name="m")
+    return Model(
+        convert_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])), name="m"
+    )
 
 
 def test_a_declared_tensor_that_nothing_defines_is_a_weight() -> None:

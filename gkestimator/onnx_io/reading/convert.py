@@ -402,10 +402,11 @@ def _absent_weights(graph: onnx.GraphProto) -> dict[str, TensorType]:
         if not name or name in defined:
             continue
         said = declared[name]
-        dims = said.shape
-        if said.dtype is None or dims is None or not all(isinstance(size, int) for size in dims):
+        if said.dtype is None or said.shape is None:
             continue
-        absent[name] = tensor_type(said.dtype, tuple(map(int, dims)), f"value {name!r}")
+        sizes = tuple([size for size in said.shape if isinstance(size, int)])
+        if len(sizes) == len(said.shape):
+            absent[name] = tensor_type(said.dtype, sizes, f"value {name!r}")
     return absent
 
 
