@@ -52,7 +52,7 @@ _LANE_RATES = (
     64e9 * 242 / 256 / 8,
 )
 _LANES = (1, 2, 4, 8, 16)
-# 18 links of 50 GB/s beside PCI Express 5.0 (B200) and beside NVLink-C2C (GB200) are the most and the least.
+# From 400 GB/s of both directions beside PCI Express 5.0 (H800) to 1.8 TB/s beside it (B200).
 _NVLINK_OVER_HOST = (1.5, 16.0)
 _NVLINK_C2C = 450e9
 """NVLink-C2C between Grace and Hopper, one direction (GH200 data sheet)."""
