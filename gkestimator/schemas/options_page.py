@@ -32,15 +32,20 @@ _RECORDS = (
 def page() -> str:
     """Return the whole page as Markdown."""
     lines = [_INTRO]
+    above: set[str] = set()
     for title, record in _RECORDS:
+        rows = {name: _row(name, option) for name, option in options_of(record).items()}
+        alike = [f"`{name}`" for name, row in rows.items() if row in above]
+        lines += [f"## {title}", ""]
+        if alike:
+            lines += [f"As above: {', '.join(alike)}.", ""]
         lines += [
-            f"## {title}",
-            "",
             "| command line | library | value | unit | default | meaning |",
             "|---|---|---|---|---|---|",
         ]
-        lines += [_row(name, option) for name, option in options_of(record).items()]
+        lines += [row for row in rows.values() if row not in above]
         lines.append("")
+        above.update(rows.values())
     return "\n".join(lines).rstrip() + "\n"
 
 

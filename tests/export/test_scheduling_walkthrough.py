@@ -1,4 +1,4 @@
-"""docs/how-to/scheduling.md, word by word: its commands are run as they stand and every file that they write is validated."""
+"""Pages on scheduling, word by word: their commands are run as they stand and every file that they write is validated."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ for library in ("matplotlib", "jsonschema", "kubernetes_validate"):
     pytest.importorskip(library)
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "how-to/scheduling.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+PAGES = ("how-to/scheduling", "how-to/scheduling/policies", "how-to/scheduling/exporting", "reference/plan")
+PAGE = "".join((DOCS / f"{name}.md").read_text(encoding="utf-8") for name in PAGES)
 EXAMPLES = ROOT / "examples" / "scheduling"
 MODELS = ("bert", "mobilenet_v2", "resnet50")
 SHARED = os.environ.get("GKEST_SHARED")
@@ -285,7 +287,7 @@ def test_the_page_names_every_target() -> None:
 def test_the_page_names_every_field_of_a_plan(walked: Path) -> None:
     plan = json.loads((walked / "plan.json").read_text())
     gpu = plan["gpus"][0]
-    page = PAGE[PAGE.index("### The plan") : PAGE.index("## Policies")]
+    page = (DOCS / "reference/plan.md").read_text(encoding="utf-8")
     for field in {*plan, *plan["totals"], *gpu, *gpu["replicas"][0], "rate_rps", "reason"} - {
         "schema_version"
     }:

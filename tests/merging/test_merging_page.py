@@ -44,7 +44,7 @@ def test_the_example_is_current(tmp_path: Path) -> None:
 
 
 def test_the_page_names_every_key_of_the_json() -> None:
-    text = (REFRESH.parent / "how-to" / "merging.md").read_text(encoding="utf-8")
+    text = (REFRESH.parent / "reference" / "merge-report.md").read_text(encoding="utf-8")
     for kind in (MergeReport, ReportedOperator, ReportedRegion, RefusedOperators, MergedModel, Price):
         for field in dataclasses.fields(kind):
             name = field.name.replace("latency_low_ms", "latency_ms").replace("latency_high_ms", "latency_ms")
