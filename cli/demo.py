@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from gkestimator.cli.estimating import estimate_options
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import say_written
 from gkestimator.cli.parameters import PATH
 
@@ -17,10 +17,14 @@ from gkestimator.cli.parameters import PATH
 _DEFAULTS = {"runtime": "onnxruntime"}
 
 
-@click.command(name="demo", context_settings={"default_map": _DEFAULTS})
+@gkest_command(
+    "demo",
+    "gkest demo",
+    "gkest demo --dir . --gpu L4 --batch-size 1,8",
+    context_settings={"default_map": _DEFAULTS},
+)
 @click.option("--dir", "folder", type=PATH, help="Keep the model in this folder.")
 @estimate_options
-@debug_option
 def command(folder: Path | None, **options: Any) -> int:
     """Write ResNet-50 as an ONNX file and estimate it under ONNX Runtime.
 

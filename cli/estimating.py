@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gkestimator.cli.group import OUTPUT, section
 from gkestimator.cli.outputs import deliver, say, write_beside
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
@@ -18,11 +19,13 @@ from gkestimator.estimation.api import ANSWER_FORMS
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.reporting.style import PICTURE_SUFFIXES, check_drawable
 from gkestimator.tables import FORMATS, format_of, render
+from gkestimator.tables.requirement import cpu_lines
 
 if TYPE_CHECKING:
     from gkestimator.estimation.api import EstimateResult
 
 # Documents of kernels and timelines, for other programs' eyes.
+_FOR_PEOPLE = ("table", "markdown")  # they say themselves which models run on the CPU alone
 TRACE_FORMATS = tuple(form for form in ANSWER_FORMS if form != "html")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,7 +41,9 @@ def estimate_options(function: F) -> F:
         ),
         click.option("--report", type=PATH, help="HTML page with pictures to write beside the table."),
         click.option("--kernels", is_flag=True, help="List every kernel."),
+        section(OUTPUT),
         options_from(EstimateRequest),
+        section("How it runs"),
     ):
         function = decorator(function)
     return function
@@ -127,6 +132,8 @@ def run_estimate(
         rows = result.rows
         messages = result.messages
         bad += result.failures
+        if form not in _FOR_PEOPLE:
+            say(cpu_lines(rows), "note")
         if rows:
             deliver(_document(result, form, kernels=kernels), output)
             drawn = write_beside("--plot", plot, lambda: _picture(result, plot or Path()))

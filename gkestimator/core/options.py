@@ -57,7 +57,8 @@ class Option(Generic[Given, Read]):
 
     ``default``: None makes the option nullable, REQUIRED makes callers of the library say it. ``flag``: the spelling
     on the command line; by default the field's name behind two dashes, and None where the library alone offers it.
-    ``unit``: as in the documentation, "" for none. ``repeat``: the flag may stand several times.
+    ``unit``: as in the documentation, "" for none. ``repeat``: the flag may stand several times. ``section``: title
+    that it stands under in the help of a command; "": that of the command's other options.
     """
 
     def __init__(
@@ -69,12 +70,14 @@ class Option(Generic[Given, Read]):
         flag: str | None = "",
         unit: str = "",
         repeat: bool = False,
+        section: str = "",
     ) -> None:
         self.default = default
         self.kind = kind
         self.help = help
         self.unit = unit
         self.repeat = repeat
+        self.section = section
         self.name = ""
         self._flag = flag
 

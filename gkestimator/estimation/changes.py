@@ -165,9 +165,14 @@ def _compared_models(request: EstimateRequest, progress: Progress | None) -> All
         answers = []
         for _ in request.models:
             path, outcome = next(outcomes)
+            engine.dims_met.check()  # a misspelt name says more than what it left open
             if isinstance(outcome, GkestimatorError):
                 raise _naming(path, outcome)
             answers.append(outcome)
+        if len({len(rows) for rows in answers}) > 1:
+            raise UsageError(
+                "found a dimension with several sizes that one of the models lacks, expected one size"
+            )
         # The engine forgets its kernels when it is asked for what follows the last model.
         pairs = zip(*answers, strict=True)
         return AllChanges(rows=tuple(_model_change(engine, old, new) for old, new in pairs))

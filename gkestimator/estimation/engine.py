@@ -9,11 +9,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, NoBatchError, UsageError
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Array, Kernel, KernelGraph, KernelTable
 from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
+from gkestimator.estimation.dimensions import DimensionsMet
 from gkestimator.estimation.intervals import host_range_us
 from gkestimator.estimation.joining import joined
 from gkestimator.estimation.recall import RECALL, ModelSource, RecalledLowering, recalled
@@ -105,6 +106,7 @@ class Engine:
         catalogue = gpu_catalogue(tuple(request.gpu_specs), bundles=tuple(request.bundles))
         self._targets = targets_of(request, catalogue, self.profile)
         self.estimator: KernelEstimator = load_bundles(tuple(request.bundles)).under(request.runtime)
+        self.dims_met = DimensionsMet(request.dim_combinations, len(request.models))
         self.forget()
 
     def forget(self) -> None:
@@ -186,19 +188,39 @@ class Engine:
             library_workspace_bytes=self.profile.library_workspace_bytes(gpu),
         )
 
-    def lower_model(self, source: ModelSource, batch_size: int | None) -> Lowerings:
-        """Bind a model at one batch size and lower it once per set of options, unless that is remembered."""
+    def lower_model(
+        self, source: ModelSource, batch_size: int | None, dims: Mapping[str, int] | None = None
+    ) -> Lowerings:
+        """Bind a model at one batch size and lower it once per set of options, unless that is remembered.
+
+        ``dims`` None: the first combination of those that are asked for.
+        """
+        if dims is None:
+            dims = self.request.dim_combinations[0]
         targets = {target.options: target for target in reversed(self.targets)}  # the first of equals stays
-        keys = {options: self._key(source, batch_size, options) for options in targets}
+        keys = {options: self._key(source, batch_size, dims, options) for options in targets}
         known = {options: None if key is None else RECALL.get(key) for options, key in keys.items()}
         # One option that is missing costs about as much as all: they share reading, binding and shapes.
         if None in known.values():
-            known = dict(self._lower(source, batch_size, targets))
+            known = dict(self._lower(source, batch_size, dims, targets))
             for options, key in keys.items():
                 entry = known[options]
                 if key is not None and entry is not None:
                     RECALL.put(key, entry)
         return self._placed(source.name, source.path, {o: e for o, e in known.items() if e is not None})
+
+    def lower_all(self, source: ModelSource) -> list[Lowerings]:
+        """Lower a model for every combination of its dimensions, at every batch size that is asked for; as it is where
+        it has no batch.
+        """
+        batches: Sequence[int | None] = self.request.batch_sizes or (None,)
+        lowered = []
+        for dims in self.dims_met.combinations(source):
+            try:
+                lowered += [self.lower_model(source, size, dims) for size in dict.fromkeys(batches)]
+            except NoBatchError:
+                lowered.append(self.lower_model(source, None, dims))
+        return lowered
 
     def lower_graphs(self, name: str, bound: Sequence[OperatorGraph]) -> Lowerings:
         """Lower bound graphs that no file holds, to run one after the other; they are not remembered.
@@ -224,18 +246,23 @@ class Engine:
             lowerings[options] = Lowering(model=name, path=path, lowered=entry, program=program, rows=rows)
         return lowerings
 
-    def _key(self, source: ModelSource, batch_size: int | None, options: LoweringOptions) -> Hashable:
+    def _key(
+        self,
+        source: ModelSource,
+        batch_size: int | None,
+        dims: Mapping[str, int],
+        options: LoweringOptions,
+    ) -> Hashable:
         """Return everything that a lowering depends on; None where it is not worth remembering."""
         request = self.request
         if source.identity is None or request.inputs:
             return None
-        dims = tuple(sorted(request.dims.items()))
         rules = version_of_operators()  # a plug-in adds to them
         return (
             source.identity,
             source.name,
             batch_size,
-            dims,
+            tuple(sorted(dims.items())),
             request.trip_count,
             request.batch_dim,
             request.allow_unknown,
@@ -245,12 +272,16 @@ class Engine:
         )
 
     def _lower(
-        self, source: ModelSource, batch_size: int | None, targets: Mapping[LoweringOptions, Target]
+        self,
+        source: ModelSource,
+        batch_size: int | None,
+        dims: Mapping[str, int],
+        targets: Mapping[LoweringOptions, Target],
     ) -> Iterator[tuple[LoweringOptions, RecalledLowering]]:
         request = self.request
         bound = source.model.bind(
             batch_size=batch_size,
-            dims=dict(request.dims),
+            dims=dims,
             trip_count=request.trip_count,
             batch_dim=request.batch_dim,
             inputs=request.inputs or {},
@@ -352,11 +383,12 @@ class Engine:
     def run(
         self, progress: Progress | None = None
     ) -> Iterator[tuple[Path, list[Estimated] | GkestimatorError]]:
-        """Estimate the request's models a handful at a time; a model that fails yields its error instead."""
+        """Estimate the request's models a handful at a time; a model that fails yields its error instead.
+
+        Raises UsageError at the end for a dimension that none of several models has.
+        """
         names = model_names(self.request.models)
         total = len(names)
-        sizes: Sequence[int | None] = self.request.batch_sizes or (None,)
-        batches = dict.fromkeys(sizes)
         for start in range(0, total, _CHUNK):
             good: list[tuple[GivenModel, list[Lowerings]]] = []
             outcome: dict[GivenModel, list[Estimated] | GkestimatorError] = {}
@@ -365,7 +397,7 @@ class Engine:
                     progress(name, at, total)
                 try:
                     source = ModelSource(model, name)
-                    good.append((model, [self.lower_model(source, n) for n in batches]))
+                    good.append((model, self.lower_all(source)))
                 except GkestimatorError as e:
                     outcome[model] = e
             # All models of the handful at once: distinct kernels are predicted once for all of them.
@@ -382,6 +414,7 @@ class Engine:
             for model, _ in names[start : start + _CHUNK]:
                 yield path_of(model), outcome[model]
             self.forget()
+        self.dims_met.check()
         if progress is not None:
             progress("", total, total)
 

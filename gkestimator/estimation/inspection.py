@@ -44,7 +44,7 @@ class Inspection:
     floating-point and quantised weights as the file stores them. ``nodes`` and ``operators``: how many of
     each type, the most frequent first. ``flops``: of one inference at the batch size in ``batch_size``; null
     while dimensions are open or operators unknown. ``unknown`` operators have no rule; ``on_host`` run on the
-    CPU whatever the runtime.
+    CPU whatever the runtime; ``runs_on_cpu_alone``: nothing else does, null while that is not known.
     """
 
     model: str
@@ -63,13 +63,7 @@ class Inspection:
     flops: int | None
     unknown: Names
     on_host: Names
-
-    @property
-    def runs_on_the_host_alone(self) -> bool | None:
-        """Return whether no operator reaches the GPU; None while that is not known."""
-        if self.flops is None:
-            return None
-        return bool(self.on_host) and self.flops == 0
+    runs_on_cpu_alone: bool | None
 
 
 def inspect_model(path: Path, *, dims: Mapping[str, int] | None = None) -> Inspection:
@@ -83,6 +77,7 @@ def inspect_model(path: Path, *, dims: Mapping[str, int] | None = None) -> Inspe
     size: int | None = None
     on_host: Names = ()
     unknown: Names = ()
+    on_cpu_alone: bool | None = None
     open_dims = [name for name in model.dims if name != model.batch_dim and name not in numbers]
     if not open_dims:
         try:
@@ -93,6 +88,7 @@ def inspect_model(path: Path, *, dims: Mapping[str, int] | None = None) -> Inspe
             on_host = _host_operators(graph)
             if not unknown:
                 flops = sum(kernel.flops * step.repeat for step in graph.steps for kernel in step.kernels)
+                on_cpu_alone = all(k.family is Family.HOST for step in graph.steps for k in step.kernels)
         except UnboundDimensionError:
             flops = None  # the length of a sequence is open too
         except UnsupportedOperatorError as e:
@@ -116,6 +112,7 @@ def inspect_model(path: Path, *, dims: Mapping[str, int] | None = None) -> Inspe
         flops=flops,
         unknown=unknown,
         on_host=on_host,
+        runs_on_cpu_alone=on_cpu_alone,
     )
 
 
@@ -186,12 +183,12 @@ def inspection_lines(inspection: Inspection) -> list[str]:
         facts.append(("unknown", f"{', '.join(inspection.unknown)}: --allow-unknown gives lower bounds"))
     if inspection.on_host:
         facts.append(("on the CPU", ", ".join(inspection.on_host)))
-    facts.append(("next", _next_words(inspection)))
-    lines = [f"{name:<12}{fact}" for name, fact in facts]
-    head = [inspection.model]
-    if inspection.runs_on_the_host_alone:
-        head.append("  runs on the CPU alone: no GPU would do any of its work")
-    return [*head, *(f"  {line}" for line in lines)]
+    head = inspection.model
+    if inspection.runs_on_cpu_alone:
+        head += " runs on the CPU alone: no GPU would do any of its work"
+    else:
+        facts.append(("next", _next_words(inspection)))
+    return [head, *(f"  {name:<12}{fact}" for name, fact in facts)]
 
 
 def _large_number(count: int) -> str:
@@ -209,7 +206,7 @@ def _batch_words(inspection: Inspection) -> str:
         return (
             f"fixed at {inspection.exported_batch} ({inspection.batch_reason}); --batch-size asks for another"
         )
-    return f"none ({inspection.batch_reason})"
+    return f"no batch dimension ({inspection.batch_reason}): estimated as it is"
 
 
 def _work_words(inspection: Inspection) -> str:

@@ -27,6 +27,9 @@ from gkestimator.onnx_io import Model, model_of, read_model
 MOST_STEPS = 200_000
 """Some tens of megabytes: names are shared, so that a step takes a few hundred bytes."""
 
+_MOST_DIMS = 10_000
+_DIMS: dict[Hashable, Names] = {}
+
 
 class ModelSource:
     """Hold a model file, or a model in memory (``path`` None): read when its model is first needed.
@@ -53,6 +56,15 @@ class ModelSource:
             else:
                 self._model = read_model(self._given, name=self.name)
         return self._model
+
+    @property
+    def dims(self) -> Names:
+        """Return the names of the model's dimensions, read once from a file that does not change. Raises ModelError."""
+        if self.identity not in _DIMS:
+            if len(_DIMS) >= _MOST_DIMS:
+                _DIMS.clear()
+            _DIMS[self.identity] = self.model.sizes
+        return _DIMS[self.identity]
 
 
 def _identity(path: Path) -> tuple[str, int, int, int, int] | None:

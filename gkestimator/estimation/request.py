@@ -6,12 +6,13 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.option_kinds import Anything, File, Flag, Many, Number, Pairs, Text, Word
-from gkestimator.core.options import REQUIRED, Option, Value, spelled
+from gkestimator.core.options import REQUIRED, Option, Value, spelled, variant
 from gkestimator.core.records import frozen
 from gkestimator.hardware.runtimes import RUNTIMES
 
@@ -33,6 +34,10 @@ OnePath: TypeAlias = Option[str | Path | None, Path | None]
 Wholes: TypeAlias = Option[int | Sequence[int] | None, tuple[int, ...] | None]
 Numbers: TypeAlias = Option[float | Sequence[float], tuple[float, ...]]
 Dims: TypeAlias = Option[Mapping[str, int] | Sequence[tuple[str, int]] | None, dict[str, int]]
+DimSweeps: TypeAlias = Option[Mapping[str, int | Sequence[int]] | None, dict[str, tuple[int, ...]]]
+_MODEL = "Model"
+ASK = "What to ask"
+SIZE = Number(low=1, high=2**31 - 1, whole=True)
 
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.+-]+")
@@ -91,15 +96,19 @@ class EstimateOptions:
     To add an option, add a field here and use it where the engine reads ``request.NAME``. Raises UsageError.
     """
 
-    dims: Dims = Option(
+    dims: DimSweeps = Option(
         (),
-        Pairs(number=Number(low=1, high=2**31 - 1, whole=True)),
-        "Number for a symbolic dimension.",
+        Pairs(item=Many(item=SIZE, least=1, commas=True)),
+        "Number for a symbolic dimension; several: rows for each.",
         flag="--dim",
         repeat=True,
+        section=_MODEL,
     )
     batch_dim: Value[str | None] = Option(
-        None, Text(metavar="NAME"), "Name of the batch dimension where it is not found."
+        None,
+        Text(metavar="NAME"),
+        "Name of the batch dimension where it is not found.",
+        section=_MODEL,
     )
     runtime: Value[str] = Option("torch", Word(tuple(sorted(RUNTIMES))), "Framework that runs the model.")
     dtype: Value[str] = Option(
@@ -132,7 +141,10 @@ class EstimateOptions:
         None, Number(low=1, high=128, whole=True), "CUDA streams; default: the runtime's."
     )
     trip_count: Value[int | None] = Option(
-        None, Number(low=0, high=1_000_000, whole=True), "Iterations of loops whose count is not known."
+        None,
+        Number(low=0, high=1_000_000, whole=True),
+        "Iterations of loops whose count is not known.",
+        section=_MODEL,
     )
     host_overhead_us: Value[float | None] = Option(
         None,
@@ -146,11 +158,37 @@ class EstimateOptions:
     host: OnePath = Option(None, File(), "This host's figures: a file that an evaluation wrote (TOML).")
     include_copy: Value[bool] = Option(False, Flag(), "Add moving inputs and outputs to the latency.")
     bundles: Paths = Option((), Many(item=File()), "Estimator bundle.", flag="--bundle", repeat=True)
-    gpu_specs: Paths = Option((), Many(item=File()), "GPU file (TOML).", flag="--gpu-spec", repeat=True)
-    plugins: Paths = Option(
-        (), Many(item=File()), "Python file with rules; it is run.", flag="--plugin", repeat=True
+    gpu_specs: Paths = Option(
+        (),
+        Many(item=File()),
+        "GPU file (TOML).",
+        flag="--gpu-spec",
+        repeat=True,
+        section=ASK,
     )
-    allow_unknown: Value[bool] = Option(False, Flag(), "Lower bounds in spite of unknown operators.")
+    plugins: Paths = Option(
+        (),
+        Many(item=File()),
+        "Python file with rules; it is run.",
+        flag="--plugin",
+        repeat=True,
+        section=_MODEL,
+    )
+    allow_unknown: Value[bool] = Option(
+        False,
+        Flag(),
+        "Lower bounds in spite of unknown operators.",
+        section=_MODEL,
+    )
+
+
+@dataclass(kw_only=True)
+class DimOptions:
+    """Hold the sizes of dimensions where each has one. Raises UsageError."""
+
+    dims: Dims = variant(
+        EstimateOptions, "dims", kind=Pairs(item=SIZE), help="Number for a symbolic dimension."
+    )
 
 
 @dataclass
@@ -169,12 +207,14 @@ class EstimateRequest(EstimateOptions):
         "GPU type, as gkest gpus lists them; all, or an architecture (ampere), for every one of it.",
         flag="--gpu",
         repeat=True,
+        section=ASK,
     )
     batch_sizes: Wholes = Option(
         None,
         Many(item=Number(low=1, high=MAX_BATCH_SIZE, whole=True), least=1, commas=True),
         "Batch sizes; default: as exported, 1 where that is symbolic.",
         flag="--batch-size",
+        section=ASK,
     )
     _: KW_ONLY
     sm_shares: Numbers = Option(
@@ -183,15 +223,20 @@ class EstimateRequest(EstimateOptions):
         "Percent of the SMs (as with MPS).",
         flag="--sm-share",
         unit="%",
+        section=ASK,
     )
     slo_ms: Value[float | None] = Option(
         None,
         Number(low=0, high=1e9, above=True),
         "Latency objective, for the closing line and the largest batch.",
         unit="ms",
+        section=ASK,
     )
     max_batch: Value[bool] = Option(
-        False, Flag(), "Find the largest batch within the latency objective and memory."
+        False,
+        Flag(),
+        "Find the largest batch within the latency objective and memory.",
+        section=ASK,
     )
     inputs: Value[Mapping[str, ValueType | np.ndarray] | None] = Option(
         None,
@@ -212,16 +257,30 @@ class EstimateRequest(EstimateOptions):
         if self.max_batch and self.slo_ms is None:
             raise UsageError(f"{spelled('max_batch')} needs a latency objective: add {spelled('slo_ms')}")
 
+    @property
+    def dim_combinations(self) -> tuple[dict[str, int], ...]:
+        """Return one number for each dimension, for every combination of those that are asked for."""
+        return tuple(dict(zip(self.dims, sizes, strict=True)) for sizes in product(*self.dims.values()))
+
 
 @dataclass(kw_only=True)
 class ChooseOptions:
     """Hold the load that a GPU is chosen for. Raises UsageError."""
 
     slo_ms: Value[float | None] = Option(
-        None, Number(low=0, high=1e9, above=True), "Latency objective of a request.", unit="ms"
+        None,
+        Number(low=0, high=1e9, above=True),
+        "Latency objective of a request.",
+        unit="ms",
+        section=ASK,
     )
     rate_rps: Value[float | None] = Option(
-        None, Number(low=0, high=1e9, above=True), "Requests a second.", flag="--rate", unit="requests/s"
+        None,
+        Number(low=0, high=1e9, above=True),
+        "Requests a second.",
+        flag="--rate",
+        unit="requests/s",
+        section=ASK,
     )
 
 

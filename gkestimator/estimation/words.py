@@ -28,10 +28,11 @@ def closing_words(
     host_range_us: tuple[float, float],
     searched: bool = False,
 ) -> Names:
-    """Return a few plain sentences about ``rows``; none where there are none.
+    """Return a few plain sentences about ``rows``; none of models that run on the CPU alone.
 
     ``searched``: their batches are the largest.
     """
+    rows = [r for r in rows if not r.runs_on_cpu_alone]
     if not rows:
         return ()
     gpus = {t.gpu.name: t.gpu for t in targets}

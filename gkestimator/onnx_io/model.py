@@ -18,6 +18,7 @@ from gkestimator.core.errors import (
     GkestimatorError,
     LimitError,
     ModelError,
+    NoBatchError,
     UnboundDimensionError,
     UnsupportedOperatorError,
     UsageError,
@@ -29,12 +30,14 @@ from gkestimator.onnx_io.binding.dims import (
     bind_dims,
     check_size,
     choose_batch,
+    lengths_of,
     name_dims,
     symbols_of,
 )
 from gkestimator.onnx_io.binding.facts import Fact, check_type
 from gkestimator.onnx_io.binding.inference import Inference, unknown_operators
 from gkestimator.onnx_io.binding.rebatch import Rebatcher, Reference
+from gkestimator.onnx_io.binding.unbatched import leading_batches
 from gkestimator.onnx_io.binding.walk import Binder, Statics
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.convert import convert_model
@@ -105,7 +108,8 @@ class Model:
         self._program = program
         self._inputs = name_dims(program.inputs)
         self.dims: tuple[str, ...] = tuple(symbols_of(self._inputs))
-        self._batch = choose_batch(self._inputs)
+        self._leads = leading_batches(program)
+        self._batch = choose_batch(self._inputs, leads=self._leads)
         self.batch_dim = self._batch.name
         self.batch_reason = self._batch.reason
         self._inference = Inference()
@@ -134,6 +138,11 @@ class Model:
     def inputs(self) -> tuple[InputSpec, ...]:
         """Return the inputs, every anonymous dimension named ``<input>.<axis>``."""
         return self._inputs
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Return the names that numbers may be given for: symbolic dimensions, and lengths of input sequences."""
+        return (*self.dims, *lengths_of(self._inputs))
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -226,7 +235,7 @@ class Model:
     ) -> OperatorGraph:
         batch = self._batch
         if batch_dim is not None:
-            batch = choose_batch(self._inputs, batch_dim)
+            batch = choose_batch(self._inputs, batch_dim, self._leads)
         _check_numbers(batch_size, trip_count)
         known = [spec.name for spec in self._inputs]
         for name in sorted(set(inputs).difference(known)):
@@ -236,9 +245,9 @@ class Model:
         size = batch.fixed
         if batch.names:
             size = bound[batch.names[0]]
-        elif batch_size is not None and batch_size != batch.fixed:
+        elif batch_size is not None and batch_size != (batch.fixed or 1):
             if not batch.fixed:
-                raise UsageError("no input has a batch dimension, so the batch size cannot be changed")
+                raise NoBatchError("no input has a batch dimension, so the batch size cannot be changed")
             reference = Reference(batch.fixed)
             self._walk(bound, trip_count, inputs, reference, None)
             rebatcher = Rebatcher(reference, batch_size)

@@ -21,6 +21,19 @@ what was found and what was expected. An option of the library has the name in t
 spelling on the command line is of the library alone. Where an option is repeatable, the library takes one value or a
 list. Every command has more options of its own, for its output; `gkest COMMAND --help` lists them.
 """
+_COMPLETION = """## Completion in the shell
+
+Commands, options, words, GPU types and files complete with the tab key once the shell has read one line:
+
+| shell | line | file |
+|---|---|---|
+| bash | `eval "$(_GKEST_COMPLETE=bash_source gkest)"` | `~/.bashrc` |
+| zsh | `eval "$(_GKEST_COMPLETE=zsh_source gkest)"` | `~/.zshrc` |
+| fish | `_GKEST_COMPLETE=fish_source gkest \\| source` | `~/.config/fish/completions/gkest.fish` |
+
+`gkest estimate model.onnx --gpu A1` and the tab key then offer the types of the A10 and the A100, and `--gpu T4,am`
+becomes `--gpu T4,ampere`.
+"""
 _RECORDS = (
     ("`gkest estimate`, `gkest demo` and `gkestimator.estimate`", LibraryRequest),
     ("`gkest evaluate` and `gkestimator.evaluate`", EvaluateRequest),
@@ -46,7 +59,7 @@ def page() -> str:
         lines += [row for row in rows.values() if row not in above]
         lines.append("")
         above.update(rows.values())
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([*lines, _COMPLETION])
 
 
 def _row(name: str, option: Option[object, object]) -> str:

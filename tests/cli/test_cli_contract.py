@@ -84,7 +84,7 @@ def test_result_on_stdout_words_on_stderr(engine: Asked, gkest: Callable[..., Ou
     assert err == "T4 is the smallest.\n"
     assert engine["gpus"] == ("V100", "T4", "H100")
     assert engine["batch_sizes"] == (1, 8)
-    assert engine["dims"] == {"seq": 128, "past": 1}
+    assert engine["dims"] == {"seq": (128,), "past": (1,)}
     assert engine["sm_shares"] == (20.0, 100.0)
     assert engine["include_copy"] is True
     assert engine["trip_count"] == 0

@@ -135,7 +135,7 @@ def test_dimensions_that_contradict_each_other_are_refused_by_every_command(
         ("profile", "plan", "-o", "plan.json"),
     ):
         status, said = gkest(*command, "--dim", "s=1", "--dim", "s=2")
-        assert status == 2 and "dims: found s=1 and s=2, expected one number for s" in said
+        assert status == 2 and "dims: found s=1 and s=2, expected s once" in said
 
 
 def test_samples_have_one_bound() -> None:
