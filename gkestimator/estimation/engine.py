@@ -217,9 +217,7 @@ class Engine:
         return self._placed(source.name, source.path, {o: e for o, e in known.items() if e is not None})
 
     def lower_all(self, source: ModelSource) -> list[Lowerings]:
-        """Lower a model for every combination of its dimensions, at every batch size that is asked for; as it is where
-        it has no batch.
-        """
+        """Lower a model at every combination of its dimensions and every batch size; as it is where it has none."""
         batches: Sequence[int | None] = self.request.batch_sizes or (None,)
         lowered = []
         for dims in self.dims_met.combinations(source):
@@ -390,10 +388,7 @@ class Engine:
     def run(
         self, progress: Progress | None = None
     ) -> Iterator[tuple[Path, list[Estimated] | GkestimatorError]]:
-        """Estimate the request's models a handful at a time; a model that fails yields its error instead.
-
-        Raises UsageError at the end for a dimension that none of several models has.
-        """
+        """Estimate a handful of models at a time; one that fails yields its error. Raises as DimensionsMet.check."""
         names = model_names(self.request.models)
         total = len(names)
         for start in range(0, total, _CHUNK):
@@ -403,8 +398,7 @@ class Engine:
                 if progress is not None:
                     progress(name, at, total)
                 try:
-                    source = ModelSource(model, name)
-                    good.append((model, self.lower_all(source)))
+                    good.append((model, self.lower_all(ModelSource(model, name))))
                 except GkestimatorError as e:
                     outcome[model] = e
             # All models of the handful at once: distinct kernels are predicted once for all of them.

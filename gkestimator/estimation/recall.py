@@ -61,6 +61,8 @@ class ModelSource:
     @property
     def dims(self) -> Names:
         """Return the names of the model's dimensions, read once from a file that does not change. Raises ModelError."""
+        if isinstance(self._given, ModelInMemory):
+            return self.model.sizes
         if self.identity not in _DIMS:
             if len(_DIMS) >= _MOST_DIMS:
                 _DIMS.clear()
