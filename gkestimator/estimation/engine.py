@@ -17,8 +17,15 @@ from gkestimator.core.records import frozen
 from gkestimator.estimation.dimensions import DimensionsMet
 from gkestimator.estimation.intervals import host_range_us
 from gkestimator.estimation.joining import joined
-from gkestimator.estimation.recall import RECALL, ModelSource, RecalledLowering, recalled
-from gkestimator.estimation.request import EstimateRequest, GivenModel, ModelInMemory, Progress
+from gkestimator.estimation.recall import (
+    RECALL,
+    ModelSource,
+    RecalledLowering,
+    model_names,
+    path_of,
+    recalled,
+)
+from gkestimator.estimation.request import EstimateRequest, GivenModel, Progress
 from gkestimator.estimation.requirement import Measures, measure
 from gkestimator.estimation.sources import load_bundles
 from gkestimator.estimation.targets import Target, targets_of
@@ -415,22 +422,6 @@ class Engine:
 
 # Models lowered before any is predicted: enough to share predictions, few enough to bound the memory.
 _CHUNK = 16
-
-
-def model_names(models: Sequence[GivenModel]) -> list[tuple[GivenModel, str]]:
-    """Return each model with the name its rows carry: the stem, or the shortest distinguishing tail of the
-    path.
-    """
-    from gkestimator.core.naming import distinct_names
-
-    return list(zip(models, distinct_names([path_of(model) for model in models]), strict=True))
-
-
-def path_of(model: GivenModel) -> Path:
-    """Return the model's path; that of a model in memory is one that tells it apart from files of its name."""
-    if isinstance(model, ModelInMemory):
-        return Path("memory", f"{model.name}.onnx")
-    return model
 
 
 def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:
