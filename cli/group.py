@@ -34,7 +34,7 @@ SECTIONS = {
         "export": "Write a plan or table for HAMi, KAI, Volcano, DRA, MIG, MPS, Ray Serve, Triton, KServe.",
     },
     "Begin, and look up": {
-        "demo": "Write ResNet-50 as an ONNX file and estimate it.",
+        "demo": "Write ResNet-50 as an ONNX file and estimate it; or a folder to try all with.",
         "init": "Write a commented workload, cluster, GPU file or comparison to begin with.",
         "schema": "JSON Schemas of every kind of document.",
         "gpus": "What is known of each GPU, and from where.",

@@ -100,9 +100,8 @@ class OperatorGraph:
 
     ``weights`` are the distinct weight storages that some operator reads, with their bytes. ``batch_size`` is the
     number bound to the batch dimension; ``dims`` the other symbolic dimensions with their numbers, sorted.
-    ``folded`` counts the nodes that were evaluated or cost nothing because only weights go in. ``modules``: paths of
-    the modules that operators come from, by name, where the file has them (``model/layers.3/mlp``). ``structure`` is
-    equal for two bindings of one file whose operator lists agree up to shapes (what pattern matching may be cached by);
+    ``folded`` counts the nodes that were evaluated or cost nothing because only weights go in. ``structure`` is equal
+    for two bindings of one file whose operator lists agree up to shapes (what pattern matching may be cached by);
     a weakly referable object, or None.
     """
 
@@ -115,6 +114,5 @@ class OperatorGraph:
     dims: tuple[tuple[str, int], ...] = ()
     producer: str = ""
     folded: int = 0
-    modules: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     warnings: tuple[str, ...] = ()
     structure: object = None

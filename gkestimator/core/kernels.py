@@ -170,7 +170,7 @@ class KernelGraph:
 
     Two graphs whose ``wiring`` is one object (not None) agree in everything but kernels and bytes: the same steps
     touch the same storages (what liveness may be cached by). ``groups``: the names of all operators that a step stands
-    for, by its own, where they are several (a fused group). ``modules`` as in :class:`OperatorGraph`.
+    for, by its own, where they are several (a fused group).
     """
 
     name: str
@@ -184,7 +184,6 @@ class KernelGraph:
     warnings: tuple[str, ...] = ()
     notes: Mapping[str, int] = field(default_factory=dict)  # pattern name -> how often it was recognised
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
-    modules: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     wiring: object = field(default=None, compare=False, repr=False)
 
 

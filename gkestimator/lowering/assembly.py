@@ -253,7 +253,6 @@ class _Lowering:
             unknown_operators=self._unknown,
             warnings=tuple(warnings),
             notes=calls.notes,
-            modules=graph.modules,
             groups={
                 head.operator.name: tuple([graph.operators[index].name for index in head.covered])
                 for head in heads

@@ -367,7 +367,6 @@ class Model:
             dims=tuple(sorted((k, v) for k, v in bound.items() if k not in batch.names)),
             producer=self._program.producer,
             folded=binder.folded,
-            modules=self._program.modules,
             warnings=tuple(warnings + binder.warnings),
             structure=structure,
         )

@@ -217,23 +217,6 @@ def test_a_second_batch_dimension_is_named(tmp_path: Path) -> None:
     assert "image_batch_size is a dimension of its own" in model.batch_reason
 
 
-# --- modules ------------------------------------------------------------------------------------------------------
-
-
-def test_the_page_shows_the_modules_that_torch_export_writes_beside_its_nodes(tmp_path: Path) -> None:
-    """Its nodes are called ``node_linear_7``: without the metadata the tree of layers would be flat."""
-    node = helper.make_node("Relu", ["x"], ["h"], name="node_relu")
-    scopes = "['', 'net', 'net.layers.3', 'net.layers.3.mlp', 'relu']"
-    node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scopes)
-    last = helper.make_node("Sigmoid", ["h"], ["y"], name="node_sigmoid")
-    last.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="not a list")
-    path = save(tmp_path / "a.onnx", [node, last], {"x": (FLOAT, ["batch", 8])}, ["y"])
-    assert read_model(path).bind().modules == {"node_relu": "net/layers.3/mlp"}
-    page = tmp_path / "a.html"
-    assert run(["estimate", str(path), "--gpu", "V100", "--batch-size", "1", "--report", str(page)]) == 0
-    assert '"modules":["net/layers.3/mlp",""]' in page.read_text().replace(" ", "")
-
-
 # --- quantised files ----------------------------------------------------------------------------------------------
 
 

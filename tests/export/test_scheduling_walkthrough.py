@@ -24,12 +24,13 @@ import numpy as np
 import onnx
 import pytest
 import yaml
-from golden_models import encoder, mobilenet
+from golden_models import encoder
 from serving import with_weights
 
 from gkestimator.documents import read_plan
 from gkestimator.exporting.registry import EXPORTERS, exporter_class
 from gkestimator.onnx_io.demo import write_resnet50
+from gkestimator.onnx_io.demo_models import write_mobilenet_v2
 from gkestimator.placement.registry import POLICIES, policy_class
 
 for library in ("matplotlib", "jsonschema", "kubernetes_validate"):
@@ -103,7 +104,7 @@ def run(command: str, folder: Path, env: dict[str, str]) -> subprocess.Completed
 def generated(folder: Path) -> None:
     """Real networks of the names that the page uses, from the repository alone: ResNet-50, MobileNetV2, four blocks of BERT."""
     write_resnet50(folder)
-    mobilenet(folder)
+    write_mobilenet_v2(folder)
     encoder(folder).rename(folder / "bert.onnx")
 
 

@@ -32,7 +32,7 @@ def test_the_example_is_current(tmp_path: Path) -> None:
     assert loading is not None and loading.loader is not None
     module = importlib.util.module_from_spec(loading)
     loading.loader.exec_module(module)
-    (block,) = module.BLOCK.finditer(module.MERGING.read_text(encoding="utf-8"))
+    (block,) = module.NAMED.finditer(module.MERGING.read_text(encoding="utf-8"))
     found = module.output_of(block["arguments"], module.merging_folder(tmp_path))
     difference = ROUNDING.search(found)
     assert difference is not None and float(difference[2]) <= 1e-5

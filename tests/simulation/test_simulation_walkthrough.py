@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_models import encoder, mobilenet
+from golden_models import encoder
 
 from gkestimator.documents.simulation import SimulationReport, read_simulation
 from gkestimator.onnx_io.demo import write_resnet50
+from gkestimator.onnx_io.demo_models import write_mobilenet_v2
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explanation/simulation.md").read_text(encoding="utf-8")
@@ -39,7 +40,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("walk")
     (folder / "models").mkdir()
     write_resnet50(folder / "models")
-    mobilenet(folder / "models")
+    write_mobilenet_v2(folder / "models")
     encoder(folder / "models").rename(folder / "models" / "bert.onnx")
     for name in ("workload.yaml", "cluster.yaml"):
         shutil.copy(EXAMPLES / "scheduling" / name, folder)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import onnx
@@ -26,8 +24,6 @@ from gkestimator.onnx_io.reading.tensors import (
 )
 from gkestimator.operators.registry import DeclaredType
 
-_QUOTED = re.compile("'([^']*)'")
-_LONGEST_SCOPES = 4_000  # characters of a node's scopes that are read: files come from strangers
 _NO_ATTRIBUTES: Mapping[str, onnx.AttributeProto] = {}
 
 
@@ -35,20 +31,6 @@ def _domain(name: str) -> str:
     if name == "ai.onnx":
         return ""
     return name
-
-
-def _module(proto: onnx.NodeProto) -> str:
-    """Return the path of the module that torch.export says a node comes from, such as ``model/layers.3/mlp``.
-
-    It lists the module's and its parents' full names, then the call itself:
-    ``['', 'model', 'model.layers.3', 'model.layers.3.mlp', 'linear_7']``.
-    """
-    for prop in proto.metadata_props:
-        if prop.key == "pkg.torch.onnx.name_scopes":
-            names = [name for name in _QUOTED.findall(prop.value[:_LONGEST_SCOPES])[:-1] if name]
-            parts = [name.removeprefix(f"{parent}.") for parent, name in pairwise(["", *names])]
-            return "/".join(parts)
-    return ""
 
 
 class _UnresolvedError(Exception):
@@ -99,7 +81,6 @@ class _Converter:
         self.constant_nodes = 0
         self.node_names: set[str] = set()
         self.signatures: dict[Hashable, int] = {}
-        self.modules: dict[str, str] = {}
         self.functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
         self.calls: list[tuple[str, str, str]] = []
         self.depth = 0
@@ -198,9 +179,6 @@ class _Converter:
             attributes, graphs, _ = convert_attributes(proto.attribute, f"node {label}", scope.given)
             if graphs:
                 blocks = {name: self.block(graph, scope, f"{label}/") for name, graph in graphs.items()}
-        module = _module(proto)
-        if module:
-            self.modules[label] = module
         outputs = self.written(proto, label, scope)
         while inputs and inputs[-1] == OMITTED:
             inputs.pop()
@@ -416,7 +394,6 @@ def convert_model(model: onnx.ModelProto) -> Program:
         main=block,
         nodes=converter.count,
         opset=opsets.get(""),
-        modules=converter.modules,
         constant_nodes=converter.constant_nodes,
         declared=_Declared(graph),
     )

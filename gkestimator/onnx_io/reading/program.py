@@ -73,8 +73,7 @@ class Block:
 class Program:
     """A whole model.
 
-    ``names[slot]`` is the value's name; ``declared`` what the file says of values by name; ``modules`` the path of the
-    module that a node comes from, by the node's name, where the file says it apart from that.
+    ``names[slot]`` is the value's name; ``declared`` what the file says of values by name.
     """
 
     producer: str
@@ -86,5 +85,4 @@ class Program:
     nodes: int
     constant_nodes: int
     opset: int | None = None
-    modules: Mapping[str, str] = field(default_factory=dict)
     declared: Mapping[str, DeclaredType] = field(default_factory=dict)
