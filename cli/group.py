@@ -21,6 +21,7 @@ SECTIONS = {
     "Ask about models": {
         "inspect": "What is in a model file, and what an estimate will ask for.",
         "estimate": "What models need on GPUs: time, compute and memory, per model and per kernel.",
+        "llm": "How fast a language model answers, how many requests it carries, and whether it fits.",
         "choose": "Which GPU carries a load within an objective for the least money.",
         "diff": "What changed between two models or tables; fails where a limit is passed.",
         "report": "Draw a saved table, plan, simulation or comparison as one HTML page.",
