@@ -67,6 +67,17 @@ def _document(result: EstimateResult, form: str, *, kernels: bool) -> bytes:
     return render(result.rows, form)
 
 
+def _form_of(form: str | None, output: Path | None, plot: Path | None) -> str:
+    """Return the table's form. Raises UsageError where table or picture could not be written in the end."""
+    form = form or ("table" if output is None else format_of(output))
+    if form == "parquet" and output is None:
+        raise UsageError("--format parquet needs a file to write to: expected -o FILE.parquet")
+    if plot is not None:
+        by_suffix("--plot", plot, PICTURE_SUFFIXES)
+        check_drawable()
+    return form
+
+
 def _picture(result: EstimateResult, plot: Path) -> bytes:
     """Return the picture of the table, in the form that ``plot`` is named for."""
     from gkestimator.reporting.requirements_picture import draw_requirements
@@ -104,16 +115,11 @@ def run_estimate(
             ],
             "note",
         )
-    form = form or ("table" if output is None else format_of(output))
-    if form == "parquet" and output is None:
-        raise UsageError("--format parquet needs a file to write to: expected -o FILE.parquet")
+    form = _form_of(form, output, plot)
     read = [*models, *(path for path, _ in failures), *options["gpu_specs"], *options["plugins"]]
     refuse_overwriting(
         {"-o": output, "--plot": plot, "--report": report}, [*read, *filter(None, [options["host"]])]
     )
-    if plot is not None:
-        by_suffix("--plot", plot, PICTURE_SUFFIXES)
-        check_drawable()
     rows: Sequence[Any] = ()
     messages: Sequence[str] = ()
     drawn = True

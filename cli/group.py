@@ -21,6 +21,7 @@ SECTIONS = {
     "Ask about models": {
         "inspect": "What is in a model file, and what an estimate will ask for.",
         "estimate": "What models need on GPUs: time, compute and memory, per model and per kernel.",
+        "llm": "How fast a language model answers, how many requests it carries, and whether it fits.",
         "choose": "Which GPU carries a load within an objective for the least money.",
         "diff": "What changed between two models or tables; fails where a limit is passed.",
         "report": "Draw a saved table, plan, simulation or comparison as one HTML page.",
@@ -166,11 +167,6 @@ class LazyGroup(DescribedCommand, click.Group):
         command: click.Command = module.command
         return command
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what it says names options as they are spelled here."""
-        with at_command_line():
-            return super().invoke(ctx)
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by section, without importing them, then the options."""
         for title, commands in self._sections.items():
@@ -185,6 +181,11 @@ class LazyGroup(DescribedCommand, click.Group):
         begun = [name for name in self._modules if name.startswith(incomplete)]
         commands = [CompletionItem(name, help=self._modules[name]) for name in begun]
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what it says names options as they are spelled here."""
+        with at_command_line():
+            return super().invoke(ctx)
 
 
 def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:

@@ -13,7 +13,7 @@ from gkestimator.cli.parameters import PATH, SEED, Names, Paths, form_option, gp
 from gkestimator.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from gkestimator.documents.workload import Workload
+    from gkestimator.core.records import NamedValues
 
 _CREQ = ("sm-util-mean", "occupancy-max", "occupancy-mean")
 
@@ -128,10 +128,10 @@ def command(
     return 0
 
 
-def _asked(workload: Path | None, quick: Names) -> Path | Workload:
+def _asked(workload: Path | None, quick: Names) -> Path | NamedValues:
     from gkestimator.core.errors import UsageError
     from gkestimator.documents.workload import quick_workload
 
     if (workload is None) == (not quick):
         raise UsageError("expected either --workload FILE or --quick MODEL:RATErps@SLOms")
-    return workload or quick_workload(quick)
+    return workload or quick_workload(quick).document()

@@ -71,8 +71,7 @@ _TRUST = """## When to trust a row
 
 - `coverage_pct` says which share of the time was predicted for sizes and GPUs inside the training range. Near 100 is the first kind of row
   above, near 0 the last.
-- The interval is the honest part: on a GPU that nobody measured it is two to four times as wide, because that is how far off such
-  estimates were when a GPU was left out.
+- The interval is the honest part: on a GPU that nobody measured it is as wide as such estimates were off when a GPU was left out.
 - Small batches wait for the host, not for the GPU. Give your host's figure (`--host-overhead-us`, or `gkest evaluate --write-host`).
 - What is known to be off is listed in [limits.md](reference/limits.md). Your own measurements count for more than this page: `gkest evaluate`
   prints the same table for them."""

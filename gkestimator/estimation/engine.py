@@ -17,8 +17,15 @@ from gkestimator.core.records import frozen
 from gkestimator.estimation.dimensions import DimensionsMet
 from gkestimator.estimation.intervals import host_range_us
 from gkestimator.estimation.joining import joined
-from gkestimator.estimation.recall import RECALL, ModelSource, RecalledLowering, recalled
-from gkestimator.estimation.request import EstimateRequest, GivenModel, ModelInMemory, Progress
+from gkestimator.estimation.recall import (
+    RECALL,
+    ModelSource,
+    RecalledLowering,
+    model_names,
+    path_of,
+    recalled,
+)
+from gkestimator.estimation.request import EstimateRequest, GivenModel, Progress
 from gkestimator.estimation.requirement import Measures, measure
 from gkestimator.estimation.sources import load_bundles
 from gkestimator.estimation.targets import Target, targets_of
@@ -210,9 +217,7 @@ class Engine:
         return self._placed(source.name, source.path, {o: e for o, e in known.items() if e is not None})
 
     def lower_all(self, source: ModelSource) -> list[Lowerings]:
-        """Lower a model for every combination of its dimensions, at every batch size that is asked for; as it is where
-        it has no batch.
-        """
+        """Lower a model at every combination of its dimensions and every batch size; as it is where it has none."""
         batches: Sequence[int | None] = self.request.batch_sizes or (None,)
         lowered = []
         for dims in self.dims_met.combinations(source):
@@ -383,10 +388,7 @@ class Engine:
     def run(
         self, progress: Progress | None = None
     ) -> Iterator[tuple[Path, list[Estimated] | GkestimatorError]]:
-        """Estimate the request's models a handful at a time; a model that fails yields its error instead.
-
-        Raises UsageError at the end for a dimension that none of several models has.
-        """
+        """Estimate a handful of models at a time; one that fails yields its error. Raises as DimensionsMet.check."""
         names = model_names(self.request.models)
         total = len(names)
         for start in range(0, total, _CHUNK):
@@ -396,8 +398,7 @@ class Engine:
                 if progress is not None:
                     progress(name, at, total)
                 try:
-                    source = ModelSource(model, name)
-                    good.append((model, self.lower_all(source)))
+                    good.append((model, self.lower_all(ModelSource(model, name))))
                 except GkestimatorError as e:
                     outcome[model] = e
             # All models of the handful at once: distinct kernels are predicted once for all of them.
@@ -421,22 +422,6 @@ class Engine:
 
 # Models lowered before any is predicted: enough to share predictions, few enough to bound the memory.
 _CHUNK = 16
-
-
-def model_names(models: Sequence[GivenModel]) -> list[tuple[GivenModel, str]]:
-    """Return each model with the name its rows carry: the stem, or the shortest distinguishing tail of the
-    path.
-    """
-    from gkestimator.core.naming import distinct_names
-
-    return list(zip(models, distinct_names([path_of(model) for model in models]), strict=True))
-
-
-def path_of(model: GivenModel) -> Path:
-    """Return the model's path; that of a model in memory is one that tells it apart from files of its name."""
-    if isinstance(model, ModelInMemory):
-        return Path("memory", f"{model.name}.onnx")
-    return model
 
 
 def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:

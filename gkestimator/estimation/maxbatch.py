@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, NoBatchError, UsageError
 from gkestimator.core.options import spelled
-from gkestimator.estimation.engine import Engine, model_names, path_of
-from gkestimator.estimation.recall import ModelSource
+from gkestimator.estimation.engine import Engine
+from gkestimator.estimation.recall import ModelSource, model_names, path_of
 from gkestimator.estimation.request import MAX_BATCH_SIZE, Progress
 from gkestimator.estimation.rows import answers_within, fits, requirement_row
 from gkestimator.estimation.targets import Target

@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Family, KernelGraph
+from gkestimator.core.naming import distinct_names
 from gkestimator.core.records import Names
 from gkestimator.estimation.remarks import remarks
 from gkestimator.estimation.request import GivenModel, ModelInMemory
@@ -60,11 +61,27 @@ class ModelSource:
     @property
     def dims(self) -> Names:
         """Return the names of the model's dimensions, read once from a file that does not change. Raises ModelError."""
+        if isinstance(self._given, ModelInMemory):
+            return self.model.sizes
         if self.identity not in _DIMS:
             if len(_DIMS) >= _MOST_DIMS:
                 _DIMS.clear()
             _DIMS[self.identity] = self.model.sizes
         return _DIMS[self.identity]
+
+
+def model_names(models: Sequence[GivenModel]) -> list[tuple[GivenModel, str]]:
+    """Return each model with the name its rows carry: the stem, or the shortest distinguishing tail of the
+    path.
+    """
+    return list(zip(models, distinct_names([path_of(model) for model in models]), strict=True))
+
+
+def path_of(model: GivenModel) -> Path:
+    """Return the model's path; that of a model in memory is one that tells it apart from files of its name."""
+    if isinstance(model, ModelInMemory):
+        return Path("memory", f"{model.name}.onnx")
+    return model
 
 
 def _identity(path: Path) -> tuple[str, int, int, int, int] | None:

@@ -37,7 +37,7 @@ Dims: TypeAlias = Option[Mapping[str, int] | Sequence[tuple[str, int]] | None, d
 DimSweeps: TypeAlias = Option[Mapping[str, int | Sequence[int]] | None, dict[str, tuple[int, ...]]]
 _MODEL = "Model"
 ASK = "What to ask"
-SIZE = Number(low=1, high=2**31 - 1, whole=True)
+SIZE = Number(low=0, high=2**31 - 1, whole=True)
 
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.+-]+")

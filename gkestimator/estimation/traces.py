@@ -91,13 +91,19 @@ class ChromeTrace:
         if answer.sm_share_pct < 100:
             name = f"{name}, {answer.sm_share_pct:g} % of the SMs"
         self._name("process_name", process, 0, name)
-        self._name("thread_name", process, _HOST_LANE, "host")
+        self._lane(process, _HOST_LANE, "host")
         timeline = answer.measures.timeline
         for stream in sorted(set(timeline.stream.tolist())):
-            self._name("thread_name", process, _FIRST_GPU_LANE + stream, f"GPU, stream {stream}")
+            self._lane(process, _FIRST_GPU_LANE + stream, f"GPU, stream {stream}")
         for span in host_spans(engine, answer):
             self._event(process, _HOST_LANE, span, {"type": span.op_type, "calls": span.times})
         self._gpu(process, engine, answer)
+
+    def _lane(self, process: int, lane: int, name: str) -> None:
+        """Name a lane. Viewers sort lanes by name unless told: the host stands above the GPU that waits for it."""
+        self._name("thread_name", process, lane, name)
+        sort = {"ph": "M", "name": "thread_sort_index", "pid": process, "tid": lane}
+        self._events.append({**sort, "args": {"sort_index": lane}})
 
     def _name(self, kind: str, process: int, lane: int, name: str) -> None:
         self._events.append({"ph": "M", "name": kind, "pid": process, "tid": lane, "args": {"name": name}})

@@ -64,6 +64,7 @@ BOARD_FIELDS: Mapping[str, _BoardField] = {
     ),
     "dram_gb_per_s": _BoardField("dram_bytes_per_s", "GB/s"),
     "dram_sustained_gb_per_s": _BoardField("dram_sustained_bytes_per_s", "GB/s"),
+    "nvlink_gb_per_s": _BoardField("nvlink_bytes_per_s", "GB/s"),
     "l2_mib": _BoardField("l2_bytes", "MiB"),
     "memory_gib": _BoardField("memory_bytes", "GiB", "{source} (sold in units of 2^30 bytes)"),
     "memory_visible_mib": _BoardField("memory_visible_bytes", "MiB"),

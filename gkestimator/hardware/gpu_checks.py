@@ -52,6 +52,8 @@ _LANE_RATES = (
     64e9 * 242 / 256 / 8,
 )
 _LANES = (1, 2, 4, 8, 16)
+# From 400 GB/s of both directions beside PCI Express 5.0 (H800) to 1.8 TB/s beside it (B200).
+_NVLINK_OVER_HOST = (1.5, 16.0)
 _NVLINK_C2C = 450e9
 """NVLink-C2C between Grace and Hopper, one direction (GH200 data sheet)."""
 
@@ -101,7 +103,7 @@ def contradiction(sheet: GpuSheet, *, bus_bits: float | None, pin_bits_per_s: fl
     board = _Board(spec=figures, capability=known, bus_bits=bus_bits, pin_bits_per_s=pin_bits_per_s)
     rules = [_rates, _fp32_rate, _bandwidth, _visible_memory, _installed_memory, _limit_ratios]
     if not figures.stands_in:
-        rules += [_generation, _clocks, _link]
+        rules += [_generation, _clocks, _link, _links_to_gpus]
     if known is not None:
         rules += [_limits, _vector_rates, _tensor_rates, _cache, _power]
     for rule in rules:
@@ -245,6 +247,18 @@ def _link(board: _Board) -> Iterator[Problem]:
             "pcie_bytes_per_s",
             f"is {rate / 1e9:.5g} GB/s, expected one direction of a PCI Express link (lanes x generation; the nearest "
             f"is {nearest / 1e9:.5g})",
+        )
+
+
+def _links_to_gpus(board: _Board) -> Iterator[Problem]:
+    """Hold the links to other GPUs to the host's link, beside which they stand on every board that has them."""
+    rate = board.spec.known("nvlink_bytes_per_s")
+    host = board.spec.pcie_bytes_per_s
+    low, high = _NVLINK_OVER_HOST
+    if rate is not None and not low * host <= rate <= high * host:
+        yield (
+            "nvlink_bytes_per_s",
+            f"is {rate / 1e9:.5g} GB/s, expected {low:g} to {high:g} times the host's link, {host / 1e9:.5g}",
         )
 
 

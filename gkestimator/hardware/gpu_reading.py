@@ -57,6 +57,7 @@ OPTIONAL: Mapping[str, Quantity] = {
     "memory_bus_bits": _count(32, 65536),
     "memory_pin_rate": _PIN,
     "dram_sustained_bytes_per_s": _RATE,
+    "nvlink_bytes_per_s": _RATE,
     "tensor_clock_mhz": _CLOCK,
 }
 """Figures that a file may leave out."""
@@ -124,7 +125,8 @@ def _values(reader: SpecReader, unknown: set[str]) -> dict[str, Any]:
         values["boost_clock_mhz"] = reader.figure("tensor_clock_mhz", OPTIONAL["tensor_clock_mhz"])[0]
     for name in ("peak_flops_per_s", "vector_flops_per_s"):
         values[name] = _rates(reader, name, unknown)
-    values["dram_sustained_bytes_per_s"] = _optional(reader, "dram_sustained_bytes_per_s")
+    for name in ("dram_sustained_bytes_per_s", "nvlink_bytes_per_s"):
+        values[name] = _optional(reader, name)
     return values
 
 

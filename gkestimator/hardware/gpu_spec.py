@@ -32,8 +32,9 @@ class GpuSpec:
     publishes none. ``memory_visible_bytes``, what a program sees, is None where nobody printed it: whether a model fits
     is then unknown. ``price_per_hour_usd`` and ``price_date`` are None where no cloud sells the type.
     ``pcie_bytes_per_s`` is one direction's. ``dram_sustained_bytes_per_s`` is a published measurement of what
-    streaming kernels reach (None: none is known). ``sources`` maps each field (``peak_flops_per_s.fp16`` for an entry
-    of a mapping) to where its figure is from.
+    streaming kernels reach (None: none is known). ``nvlink_bytes_per_s`` is one direction's of all links to other GPUs
+    of the host together (None: boards of this type are not linked as they are sold). ``sources`` maps each field
+    (``peak_flops_per_s.fp16`` for an entry of a mapping) to where its figure is from.
     """
 
     name: str
@@ -64,7 +65,13 @@ class GpuSpec:
     note: str = ""
     short_names: tuple[str, ...] = ()
     dram_sustained_bytes_per_s: float | None = None
+    nvlink_bytes_per_s: float | None = None
     unknown: frozenset[str] = frozenset()
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """Return the rate, one direction, at which this GPU exchanges data with others of its host."""
+        return self.nvlink_bytes_per_s or self.pcie_bytes_per_s
 
     @property
     def stands_in(self) -> bool:
@@ -164,6 +171,7 @@ _OPTIONAL = (
     "price_per_hour_usd",
     "price_date",
     "dram_sustained_bytes_per_s",
+    "nvlink_bytes_per_s",
 )
 _TEXTS = ("name", "aliases", "short_names", "architecture", "note", "unknown", "sources")
 FIGURES = tuple(member.name for member in fields(GpuSpec) if member.name not in _TEXTS)

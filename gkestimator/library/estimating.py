@@ -28,8 +28,7 @@ class LibraryRequest(EstimateRequest):
     errors: Value[str] = Option(
         "raise",
         Word(("raise", "collect")),
-        "What becomes of a model that cannot be estimated: its error is raised, or the others are estimated and the "
-        "error stands in the result's table of errors.",
+        "Of a model that cannot be estimated: raise its error, or collect it in `.errors`.",
         flag=None,
     )
 

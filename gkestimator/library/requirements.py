@@ -36,10 +36,6 @@ class Requirements(pandas.DataFrame):  # type: ignore[misc]  # pandas has no typ
     """Sentences on the whole estimate: where models fit, what is cheapest, how far to trust it."""
 
     @property
-    def _constructor(self) -> Any:
-        return pandas.DataFrame
-
-    @property
     def table(self) -> pandas.DataFrame:
         """Return the rows as a plain DataFrame."""
         return pandas.DataFrame(self)

@@ -25,6 +25,7 @@ from gkestimator.core.errors import (
 )
 from gkestimator.core.graph import Operator, OperatorGraph, Value
 from gkestimator.onnx_io.binding.control import CONTROL
+from gkestimator.onnx_io.binding.derived import derived_size
 from gkestimator.onnx_io.binding.dims import (
     BatchChoice,
     bind_dims,
@@ -143,6 +144,17 @@ class Model:
     def sizes(self) -> tuple[str, ...]:
         """Return the names that numbers may be given for: symbolic dimensions, and lengths of input sequences."""
         return (*self.dims, *lengths_of(self._inputs))
+
+    @property
+    def derived_dims(self) -> tuple[str, ...]:
+        """Return the symbolic dimensions that follow from others, as their names say."""
+        plain = dict.fromkeys(self.dims, 1)
+        return tuple(name for name in self.dims if derived_size(name, plain) is not None)
+
+    @property
+    def opset(self) -> int | None:
+        """Return the version of the standard operators that the file asks for; None where it says none."""
+        return self._program.opset
 
     @property
     def outputs(self) -> tuple[str, ...]:

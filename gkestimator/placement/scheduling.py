@@ -9,7 +9,6 @@ from typing import Any
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, read_cluster, read_workload
-from gkestimator.documents.workload import Workload
 from gkestimator.placement.building import build_problem, impossible
 from gkestimator.placement.problem import Names, Problem
 from gkestimator.placement.registry import make_policy
@@ -43,7 +42,7 @@ class Schedule:
 
 def schedule(
     tables: TableSource | Sequence[TableSource],
-    workload: Path | str | Mapping[str, Any] | Workload,
+    workload: Path | str | Mapping[str, Any],
     cluster: Path | str | Mapping[str, Any],
     *,
     policy: str = "gkest",
@@ -58,8 +57,8 @@ def schedule(
     allow_unserved: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Schedule:
-    """Place the models of the ``workload`` (or its file, YAML) on the ``cluster``'s GPUs (YAML files, or mappings of
-    their fields) by the rows of ``tables`` (requirement tables: CSV, JSON, Parquet, DataFrames).
+    """Place the models of the ``workload`` on the ``cluster``'s GPUs (YAML files, or mappings of their fields) by the
+    rows of ``tables`` (requirement tables: CSV, JSON, Parquet, DataFrames).
 
     ``creq`` None: the policy's own. ``objective`` None: cost for an elastic cluster, goodput for a fixed one.
     ``options`` go to the policy's constructor. ``runtime``, ``dtype`` and ``dims`` keep the rows that name
@@ -68,7 +67,7 @@ def schedule(
     DocumentError and TableError for what is wrong with a file, UsageError for the rest."""
     # The policy first: its name and options are wrong in no time, a large table is read in seconds.
     chosen = make_policy(policy, **(options or {}))
-    asked = workload if isinstance(workload, Workload) else read_workload(workload)
+    asked = read_workload(workload)
     there = read_cluster(cluster, gpu_specs=gpu_specs)
     sources = listed(tables)
     if not sources:
@@ -95,7 +94,7 @@ def schedule(
     )
     unservable = impossible(problem)
     if unservable and not allow_unserved:
-        label = str(workload) if isinstance(workload, Path | str) else "the workload"
+        label = "workload" if isinstance(workload, Mapping) else str(workload)
         raise UnservableError(label, unservable)
     tell(f"placing by {policy}", len(sources) + 1, steps)
     return Schedule(plan=place(chosen, problem), problem=problem, unservable=unservable)

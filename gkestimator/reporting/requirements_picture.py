@@ -24,11 +24,12 @@ _MOST_PANELS = 8
 _WIDTH = 8.6  # inches
 _CAPTION_LETTERS = 140
 _PARTS = (
-    ("arithmetic", "GPU: arithmetic", "#0072b2"),
+    ("arithmetic", "GPU: compute", "#0072b2"),
     ("memory", "GPU: memory traffic", "#56b4e9"),
     ("small", "GPU: small kernels", "#e69f00"),
     ("gpu", "GPU works", "#0072b2"),
     ("wait", "GPU waits for the host", "#b8bec4"),
+    ("whole", "latency", "#8a949c"),
 )
 """Parts of a bar: name, words, colour."""
 _SIDES = {"compute": "arithmetic", "memory": "memory", "latency": "small", "host": "small"}
@@ -109,10 +110,10 @@ def requirements_figure(rows: Sequence[Requirement], *, kernels: Sequence[Kernel
 
 
 def _subjects(rows: Sequence[Requirement]) -> list[_Subject]:
-    """Return the rows whose latency is known, by what they are of."""
+    """Return the rows whose latency is known, by what they are of; a model of which nothing runs on a GPU has none."""
     groups: dict[_Key, list[Requirement]] = defaultdict(list)
     for row in rows:
-        if row.latency_ms is not None:
+        if row.latency_ms is not None and row.kernels != 0:
             groups[tuple(getattr(row, name) for name in _SUBJECT)].append(row)
     return [_Subject(rows=tuple(group)) for group in groups.values()]
 
@@ -222,35 +223,37 @@ def _parts_of(row: Requirement, sides: Mapping[str, float]) -> dict[str, float]:
 def _draw_bars(panel: Any, subject: _Subject, sides: Mapping[_Key, Mapping[str, float]]) -> None:
     """Draw a bar for every GPU: its latency, divided, with the interval."""
     axes = panel.subplots()
-    named_rows = [(name, row) for name, line in subject.lines.items() for row in line][:_MOST_BARS]
-    names = [name for name, _ in named_rows]
-    rows = [row for _, row in named_rows]
-    whole = {"whole": ("latency", "#8a949c")}
-    looks = whole | {name: (words, colour) for name, words, colour in _PARTS}
-    in_legend = set()
-    reach = max(row.latency_high_ms or row.latency_ms or 0.0 for row in rows)
-    for place, row in enumerate(rows):
-        start = 0.0
-        parts = _parts_of(row, sides.get(_estimate_of(row), {})) or {"whole": row.latency_ms or 0.0}
-        for name, (words, colour) in looks.items():
-            length = parts.get(name, 0.0)
-            if length <= 0:
-                continue
-            label = "" if name in in_legend else words
-            in_legend.add(name)
-            axes.barh(place, length, left=start, height=0.62, color=colour, label=label, linewidth=0)
-            start += length
+    bars = [(name, row) for name, line in subject.lines.items() for row in line][:_MOST_BARS]
+    reach = max(row.latency_high_ms or row.latency_ms or 0.0 for _, row in bars)
+    in_legend: set[str] = set()
+    for place, (_, row) in enumerate(bars):
+        parts = _parts_of(row, sides.get(_estimate_of(row), {}))
+        end = _draw_bar(axes, place, parts or {"whole": row.latency_ms or 0.0}, in_legend)
         if row.latency_low_ms is not None and row.latency_high_ms is not None:
-            axes.plot([row.latency_low_ms, row.latency_high_ms], [place, place], color=INK, linewidth=1)
-            axes.plot([row.latency_low_ms, row.latency_high_ms], [place] * 2, "|", color=INK, markersize=5)
-        end = max(start, row.latency_high_ms or 0.0)
+            ends = [row.latency_low_ms, row.latency_high_ms]
+            axes.plot(ends, [place, place], color=INK, linewidth=1, marker="|", markersize=5)
+            end = max(end, row.latency_high_ms)
         axes.text(end + 0.01 * reach, place, _bar_text(row), va="center", fontsize=7)
-    axes.set_yticks(range(len(rows)), [picture_text(name, 34) for name in names])
+    axes.set_yticks(range(len(bars)), [picture_text(name, 34) for name, _ in bars])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.3 * reach)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("latency, ms")
     panel.legend(loc="outside right center", fontsize=7)
+
+
+def _draw_bar(axes: Any, place: int, parts: Mapping[str, float], in_legend: set[str]) -> float:
+    """Draw the parts of a bar one after another, and return where it ends. ``in_legend``: parts that are named."""
+    start = 0.0
+    for name, words, colour in _PARTS:
+        length = parts.get(name, 0.0)
+        if length <= 0:
+            continue
+        label = "" if name in in_legend else words
+        in_legend.add(name)
+        axes.barh(place, length, left=start, height=0.62, color=colour, label=label, linewidth=0)
+        start += length
+    return start
 
 
 def _bar_text(row: Requirement) -> str:

@@ -93,7 +93,7 @@ def text_table(columns: Sequence[TextColumn], *, limit: int = 100) -> list[str]:
     lines = _lines(kept, terminal)
     dropped = [column.heading for column in columns if column not in kept]
     if dropped:
-        said = f"too narrow for {', '.join(dropped)}: --format csv has every column"
+        said = f"too narrow for {', '.join(dropped)}: csv and json have every column"
         lines += textwrap.wrap(said, terminal, initial_indent="… ", subsequent_indent="  ")
     return lines
 

@@ -21,18 +21,20 @@ class Footnotes:
 
     @classmethod
     def of(cls, rows: Requirements) -> Footnotes:
-        """Return the notes on ``rows``, numbered in their order."""
+        """Return the notes on ``rows``: first those of all rows, where a mark would say nothing, then the others."""
         kinds: dict[str, dict[str, None]] = {}
         for row in rows:
             for warning in _warnings_of(row):
                 kinds.setdefault(_kind(warning), {})[warning] = None
-        numbers = {kind: number for number, kind in enumerate(kinds, start=1)}
         kinds_of_rows = [{_kind(warning) for warning in _warnings_of(row)} for row in rows]
-        # What holds for all rows stands once below the table; a mark in every row would say nothing.
         common = set.intersection(*kinds_of_rows) if kinds_of_rows else set()
+        others = [kind for kind in kinds if kind not in common]
+        numbers = {kind: number for number, kind in enumerate(others, start=1)}
         marks = [sorted(numbers[kind] for kind in own - common) for own in kinds_of_rows]
+        every = "all rows" if len(rows) > 1 else "note"
+        heads = {kind: every for kind in kinds if kind in common} | {k: str(numbers[k]) for k in others}
         return cls(
-            texts=tuple(f"{numbers[kind]}: {_merged(list(texts))}" for kind, texts in kinds.items()),
+            texts=tuple(f"{head}: {_merged(list(kinds[kind]))}" for kind, head in heads.items()),
             marks=tuple(",".join(map(str, own)) for own in marks),
         )
 

@@ -279,7 +279,7 @@ def test_a_quick_workload_stands_for_a_file(
         ["alexnet:400rps@200ms", "resnet50:100rps@200ms"],
     ):
         assert quick(*parts)[:2] == (0, by_file)
-    assert quick("alexnet:400rps@0.001ms")[2][0].startswith("gkest: error: the workload: alexnet: ")
+    assert quick("alexnet:400rps@0.001ms")[2][0].startswith("gkest: error: workload: alexnet: ")
     for wrong in ([], ["alexnet"], ["alexnet:1rps@1ms", "alexnet:1rps@1ms"]):
         status, out, err = quick(*wrong)
         assert (status, out, len(err)) == (2, "", 1)

@@ -112,7 +112,7 @@ def test_one_bound_for_the_library_and_every_command(
         ("batch_sizes", 1_000_001, "1000001"),
         ("batch_sizes", [], "none"),
         ("batch_sizes", [1, True], "True"),
-        ("dims", {"seq": 0}, "seq=0"),
+        ("dims", {"seq": -1}, "seq=-1"),
         ("dims", {"seq": 2**31}, "seq=2147483648"),
         ("dims", [("seq", 1)], r"\[\('seq', 1\)\]"),
         ("dims", (("seq", 1), ("seq", 2)), "seq=1 and seq=2"),

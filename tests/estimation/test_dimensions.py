@@ -43,7 +43,7 @@ def test_several_dimensions_are_a_product(folder: Path) -> None:
 def test_one_number_stands_for_a_list_of_one(folder: Path) -> None:
     assert dims_of(folder / "tokens.onnx", dims={"seq": 3, "past": [1]}) == ["past=1,seq=3"]
     assert EstimateRequest("m.onnx", "T4").dim_combinations == ({},)
-    with pytest.raises(UsageError, match="^dims: found seq=none, expected whole numbers from 1"):
+    with pytest.raises(UsageError, match="^dims: found seq=none, expected whole numbers from 0"):
         EstimateRequest("m.onnx", "T4", dims={"seq": []})
 
 

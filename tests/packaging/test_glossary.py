@@ -167,7 +167,7 @@ def test_words_of_a_report_are_explained() -> None:
     """Headings of one word, and abbreviations in its sentences."""
     files = [file for file in (ROOT / "gkestimator/reporting").rglob("*.js") if ".min." not in file.name]
     script = "\n".join(file.read_text(encoding="utf-8") for file in files)
-    headings = set(re.findall(r'(?:section\(\w+, |^\s*\[)"([A-Za-z-]+)",', script, re.MULTILINE))
+    headings = set(re.findall(r'(?:section\(\w+, |^\s*\[)"([A-Za-z-]+)"[,)]', script, re.MULTILINE))
     assert {"Slack", "Roofline", "policy"} <= headings
     sentences = " ".join(re.findall(r'"([A-Z][^"\n;={}]* [^"\n;={}]*)"', script))
     assert lacking(headings | capitals(sentences), KNOWN_WORDS | KNOWN_CAPITALS) == []

@@ -40,6 +40,7 @@ LAYERS = (
     {"bundles"},
     {"memory"},
     {"estimation"},
+    {"llm"},
     {"training"},
     {"evaluation"},
     {"interference"},

@@ -60,7 +60,7 @@ def test_bars_say_where_the_time_goes(result: EstimateResult) -> None:
     ends = {round(bar.get_y() + bar.get_height() / 2): bar.get_x() + bar.get_width() for bar in axes.patches}
     assert list(ends.values()) == pytest.approx([row.latency_ms for row in rows])
     said = words_of(rows, kernels=result.kernel_rows)
-    for words in ("GPU: arithmetic", "GPU: memory traffic", "GPU waits for the host", "latency, ms"):
+    for words in ("GPU: compute", "GPU: memory traffic", "GPU waits for the host", "latency, ms"):
         assert words in said
     # Without kernels the GPU's work is not divided.
     assert "GPU works" in words_of(rows)
@@ -74,6 +74,7 @@ def test_unknown_is_not_drawn_as_known(result: EstimateResult) -> None:
     assert f"at least {rows[0].latency_low_ms:.1f}" in words_of([open_end])
     untimed = [replace(row, latency_ms=None) for row in rows]
     assert "No latency is known" in words_of(untimed)
+    assert "No latency is known" in words_of([replace(row, kernels=0) for row in rows])
     too_large = [replace(row, mreq_pct=120.0) for row in result.rows]
     assert "does not fit" in words_of(too_large)
     assert "does not fit" in words_of(too_large[:1])

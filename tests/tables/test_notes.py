@@ -31,14 +31,17 @@ def rows(*warnings: str) -> list[Requirement]:
     [
         (
             ("does not fit: needs 1,122.3 GiB of 14.7 GiB", "does not fit: needs 27.1 GiB of 14.7 GiB"),
-            "1: does not fit: needs 27.1 to 1,122.3 GiB of 14.7 GiB",
+            "all rows: does not fit: needs 27.1 to 1,122.3 GiB of 14.7 GiB",
         ),
-        (("9 convolutions, 3 of them", "10 convolutions, 3 of them"), "1: 9 to 10 convolutions, 3 of them"),
+        (
+            ("9 convolutions, 3 of them", "10 convolutions, 3 of them"),
+            "all rows: 9 to 10 convolutions, 3 of them",
+        ),
         (
             ("calculated, not learned: copy", "calculated, not learned: batchnorm, copy"),
-            "1: calculated, not learned: batchnorm, copy (not all in every row)",
+            "all rows: calculated, not learned: batchnorm, copy (not all in every row)",
         ),
-        (("batch size not given: x.0 = 1",) * 2, "1: batch size not given: x.0 = 1"),
+        (("batch size not given: x.0 = 1",) * 2, "all rows: batch size not given: x.0 = 1"),
     ],
 )
 def test_one_note_a_kind(warnings: tuple[str, ...], text: str) -> None:

@@ -10,6 +10,7 @@ from gkestimator.core.errors import LimitError, UnboundDimensionError, UsageErro
 from gkestimator.core.naming import nearest_name
 from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
+from gkestimator.onnx_io.binding.derived import derived_size
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import InputSpec
 from gkestimator.operators.registry import DeclaredType
@@ -156,7 +157,7 @@ def _likely_batch(
     leading = [(spec, next(iter(spec.declared.shape or ()), None)) for spec in batched]
     first = list(dict.fromkeys(dim for _, dim in leading if isinstance(dim, str)))
     for name in filter(_is_batch_name, first):
-        return _named(name, f"the inputs' first dimension is called {name}")
+        return _named(name, _first_named(name, first))
     for name in filter(_is_batch_name, symbols):
         return _named(name, f"an input's dimension is called {name}")
     anonymous = tuple(f"{spec.name}.0" for spec, dim in leading if dim == f"{spec.name}.0")
@@ -188,6 +189,15 @@ def _is_image(spec: InputSpec) -> bool:
     return False
 
 
+def _first_named(name: str, first: Sequence[str]) -> str:
+    """Return why ``name`` is the batch, and which of the inputs' other ``first`` dimensions looks like one too."""
+    reason = f"the inputs' first dimension is called {name}"
+    others = [other for other in first if other != name and _is_batch_name(other)]
+    if others:
+        reason += f"; {', '.join(others)} is a dimension of its own"
+    return reason
+
+
 def _only_dimension(symbols: list[str], first: list[str]) -> BatchChoice:
     """Return the dimension that must be the batch where no input has a fixed first one."""
     if len(symbols) == 1 and not _is_other_name(symbols[0]):
@@ -210,6 +220,8 @@ def bind_dims(
 ) -> tuple[dict[str, int], list[str]]:
     """Return a number for every symbolic dimension, and warnings about numbers that nobody gave.
 
+    A dimension that the file names as an expression of others (``past + 1``) follows from them.
+
     ``given`` are the inputs whose whole type the caller gives. Raises UsageError on an unknown name or an
     impossible number, UnboundDimensionError on a dimension without one.
     """
@@ -225,6 +237,11 @@ def bind_dims(
         check_size(f"dimension {name}", size, allow_zero=True)
     bound = dict(dims)
     warnings = _bind_batch(batch, batch_size, bound)
+    for name in names:
+        derived = None if name in bound else derived_size(name, bound)
+        if derived is not None:
+            check_size(f"dimension {name}", derived, allow_zero=True)
+            bound[name] = derived
     unbound = [name for name in names if name not in bound]
     if unbound:
         raise UnboundDimensionError(

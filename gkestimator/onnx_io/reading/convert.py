@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import onnx
@@ -14,15 +15,16 @@ from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.attributes import attribute_key, convert_attributes
 from gkestimator.onnx_io.reading.names import distinct_label
 from gkestimator.onnx_io.reading.ordering import executable_order
-from gkestimator.onnx_io.reading.program import OMITTED, Block, InputSpec, Node, Program
+from gkestimator.onnx_io.reading.program import OMITTED, Block, Constant, InputSpec, Node, Program
 from gkestimator.onnx_io.reading.tensors import (
     constant,
     declared_type,
     plain_constant,
     sparse_constant,
+    tensor_type,
     value_kind,
 )
-from gkestimator.operators.registry import DeclaredType
+from gkestimator.operators.registry import DeclaredType, TensorType
 
 _NO_ATTRIBUTES: Mapping[str, onnx.AttributeProto] = {}
 
@@ -72,6 +74,9 @@ class _Scope:
 
 class _Converter:
     def __init__(self, model: onnx.ModelProto) -> None:
+        self.graph = model.graph
+        self.main: _Scope | None = None
+        self.missing: Mapping[str, TensorType] | None = None  # found when the first name is not defined
         self.names: list[str] = []
         self.used: set[str] = set()
         self.constants: dict[int, Any] = {}
@@ -108,6 +113,21 @@ class _Converter:
         for sparse in graph.sparse_initializer:
             what = f"sparse initializer {sparse.values.name!r}"
             self.constants[self.define(scope, sparse.values.name, what)] = sparse_constant(sparse, what)
+
+    def absent_weight(self, name: str, scope: _Scope) -> int | None:
+        """Return the slot of a weight that the file declares and does not hold; None where ``name`` is no such."""
+        while scope.outer is not None:
+            scope = scope.outer
+        if scope is not self.main:  # a function's body, where nothing is declared
+            return None
+        if self.missing is None:
+            self.missing = _absent_weights(self.graph)
+        kind = self.missing.get(name)
+        if kind is None:
+            return None
+        slot = self.define(scope, name, f"the declaration of {name!r}")
+        self.constants[slot] = Constant(kind, None)
+        return slot
 
     def nodes(self, protos: Sequence[onnx.NodeProto], scope: _Scope, out: list[Node]) -> None:
         """Convert ``protos``.
@@ -157,6 +177,8 @@ class _Converter:
                 slots.append(OMITTED)
                 continue
             slot = find(name)
+            if slot is None:
+                slot = self.absent_weight(name, scope)
             if slot is None:
                 raise _UnresolvedError(name, proto.name or proto.op_type)
             slots.append(slot)
@@ -366,8 +388,33 @@ class _Declared(dict[str, DeclaredType]):
         return declared
 
 
+def _absent_weights(graph: onnx.GraphProto) -> dict[str, TensorType]:
+    """Return the tensors that nodes read, nothing defines, and the file declares with numbers for all dimensions.
+
+    They are weights of a file whose weights were taken out together with their initializers.
+    """
+    defined = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    defined.update(chain.from_iterable(node.output for node in graph.node))
+    read = dict.fromkeys(chain.from_iterable(node.input for node in graph.node))
+    declared = _Declared(graph)
+    absent = {}
+    for name in read:
+        if not name or name in defined:
+            continue
+        said = declared[name]
+        if said.dtype is None or said.shape is None:
+            continue
+        sizes = tuple([size for size in said.shape if isinstance(size, int)])
+        if len(sizes) == len(said.shape):
+            absent[name] = tensor_type(said.dtype, sizes, f"value {name!r}")
+    return absent
+
+
 def convert_model(model: onnx.ModelProto) -> Program:
-    """Convert a whole model. Raises ModelError or LimitError; messages do not name the file."""
+    """Convert a whole model. Raises ModelError or LimitError; messages do not name the file.
+
+    A tensor that nothing defines is taken for a weight where the file declares its type and shape.
+    """
     graph = model.graph
     opsets = {_domain(o.domain): o.version for o in model.opset_import}
     for domain, version in opsets.items():
@@ -377,6 +424,7 @@ def convert_model(model: onnx.ModelProto) -> Program:
             )
     converter = _Converter(model)
     scope = _Scope(None, "", opsets or {"": 1})
+    converter.main = scope
     converter.initializers(graph, scope)
     inputs = _inputs(converter, graph, scope)
     nodes: list[Node] = []
@@ -393,6 +441,7 @@ def convert_model(model: onnx.ModelProto) -> Program:
         output_names=tuple(o.name for o in graph.output),
         main=block,
         nodes=converter.count,
+        opset=opsets.get(""),
         constant_nodes=converter.constant_nodes,
         declared=_Declared(graph),
     )

@@ -219,6 +219,10 @@ def group_query_attention(op: Operator, options: LoweringOptions) -> Lowered:
         for turned in present_inputs(op, 0, 1):
             kernels.append(elementwise_kernel("rotary", (turned,), (turned,), flops_per_element=3))
     new = present_inputs(op, 1, 2)
+    if not new:
+        # Keys and values come packed behind the queries, and are appended from there.
+        added = (batch, heads_of(op, "kv_num_heads"), length, size)
+        new = (scratch(query, "new_keys", added), scratch(query, "new_values", added))
     kernels += _appended(op, (3, 4), new)
     window = max(int_of(op, "local_window_size", -1), 0)
     operands = (query, *(presents or new))

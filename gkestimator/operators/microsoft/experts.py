@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.core.kernels import GemmShape, Kernel
 from gkestimator.operators.builders import (
@@ -26,14 +28,28 @@ _ACTIVATIONS = {
 }
 
 
+def touched_experts(count: int, chosen: int, tokens: int) -> int:
+    """Return how many of ``count`` experts are expected to be taken by at least one of ``tokens``, each of which takes
+    ``chosen`` of them, all as likely: a token misses one with probability 1 - chosen / count.
+    """
+    missed = (1 - min(chosen / max(1, count), 1.0)) ** tokens
+    return max(round(count * (1 - missed)), min(chosen, count))
+
+
+def _share_read(weight: Tensor, experts: int) -> Tensor:
+    """Return the part of ``weight`` that the first ``experts`` experts take."""
+    return replace(weight, shape=(min(experts, weight.shape[0]), *weight.shape[1:]), value=None)
+
+
 @lowering_rule("MoE", "QMoE", domain=MS, kind="mixture_of_experts")
 def experts(op: Operator, options: LoweringOptions) -> Lowered:
     """Return router softmax, each row through its ``k`` experts (two or, gated, three grouped products), weighted
     sum.
 
-    All experts' weights are read: which ones a batch needs is data. Widths follow from the number of weights, so
-    that packed and transposed layouts count alike; a first product that holds the gate as well (``swiglu_fusion``)
-    is as wide as its weights say. QMoE dequantises every weight once (2 FLOPs) on its way into the product.
+    Which experts a batch needs is data: read are as many as are expected (:func:`touched_experts`). Widths
+    follow from the number of weights, so that packed and transposed layouts count alike; a first product that holds the
+    gate as well (``swiglu_fusion``) is as wide as its weights say. QMoE dequantises every weight once (2 FLOPs) on its
+    way into the product.
     """
     quantised = op.op_type == "QMoE"
     if quantised:
@@ -60,6 +76,7 @@ def experts(op: Operator, options: LoweringOptions) -> Lowered:
     hidden = source.shape[-1]
     count = first.shape[0]
     rows = source.elements // max(1, hidden) * k
+    touched = touched_experts(count, k, rows // max(1, k))
 
     def width(weight: Tensor) -> int:
         return weight.elements * packed // max(1, count * hidden)
@@ -71,14 +88,14 @@ def experts(op: Operator, options: LoweringOptions) -> Lowered:
     def product(a: Tensor, place: int, weight: Tensor, out: Tensor, n: int, depth: int) -> tuple[Kernel, ...]:
         shape = GemmShape(batch=1, m=rows, n=n, k=depth)
         behind = (optional_input(op, place + 1 + i) for i in range(extras))
-        reads = (a, weight, *(t for t in behind if t is not None))
+        reads = (a, *(_share_read(t, touched) for t in (weight, *behind) if t is not None))
         if optional_input(op, place + extras) is not None:
             epilogue = rows * n
         else:
             epilogue = 0
         if not quantised:
             return matmul_kernels(shape, reads, out, options, variant="grouped", epilogue_flops=epilogue)
-        epilogue += DEQUANTIZE_FLOPS * weight.elements * packed
+        epilogue += DEQUANTIZE_FLOPS * reads[1].elements * packed
         kernel = gemm_kernel(
             shape, reads, (out,), options, variant="grouped", epilogue_flops=epilogue, operand_dtype=a.dtype
         )

@@ -1,0 +1,46 @@
+"""``gkest llm``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gkestimator.cli.group import gkest_command, section
+from gkestimator.cli.outputs import deliver, say
+from gkestimator.cli.parameters import PATH, form_option, options_from
+from gkestimator.llm.request import LlmRequest
+
+
+@gkest_command(
+    "llm",
+    "gkest llm models/config.json --gpu H100 --batch 1,8,64",
+    "gkest llm models/config.json --gpu L4,A100 --dtype fp16,int4 --input 512 --slo-tpot-ms 50",
+)
+@click.argument("model", type=PATH, metavar="CONFIG.json")
+@options_from(LlmRequest)
+@section("Output")
+@form_option("table", "markdown", "csv", "json", "parquet")
+@click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all.")
+def command(model: Path, form: str | None, output: Path | None, **options: Any) -> int:
+    """Say how fast a language model answers, how many requests it carries, and whether it fits.
+
+    CONFIG.json is a configuration as Hugging Face models have it; no network is used. A batch is that many equal
+    requests whose prompts arrive together. TTFT is the time to the first token, TPOT the time per token after it. Exit
+    status: 0 done, 1 where nothing fits, 2 the command or a file was wrong.
+    """
+    from gkestimator.core.outputs import refuse_overwriting
+    from gkestimator.hardware.gpus import DEFAULT_GPUS
+    from gkestimator.llm.estimating import estimate_llm
+    from gkestimator.llm.text import Objectives, fits, llm_words, render_llm
+    from gkestimator.tables import format_of
+
+    refuse_overwriting({"-o": output}, [model, *options["gpu_specs"]])
+    options["gpus"] = options["gpus"] or DEFAULT_GPUS
+    request = LlmRequest(model=model, **options)
+    rows = estimate_llm(request)
+    form = form or ("table" if output is None else format_of(output))
+    deliver(render_llm(rows, form), output)
+    say(llm_words(rows, Objectives(ttft_ms=request.slo_ttft_ms, tpot_ms=request.slo_tpot_ms)))
+    return 0 if any(map(fits, rows)) else 1

@@ -1,0 +1,1 @@
+"""Language models: from a configuration or a decoder's ONNX file to tokens a second, memory, and how many GPUs."""

@@ -1,0 +1,296 @@
+"""Write a decoder's operators for one forward pass: what comes before its layers, each kind of layer, what comes after.
+
+Layers that are alike are written once and run as often as there are of them, so that a decoder of 80 layers costs no
+more to estimate than one of 12. Two forms exist: ``composed``, the operators that eager PyTorch runs for the modules
+of transformers (``modeling_<kind>.py``), and ``fused``, the kernels that ONNX Runtime's exported decoders and engines
+with a paged cache share: one for a normalisation with its addition, one that turns queries and keys, one that appends
+to the cache, one for attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gkestimator.core.dtypes import DType
+from gkestimator.core.fragments import Fragment
+from gkestimator.core.records import frozen
+from gkestimator.llm.building import MS, PartBuilder
+from gkestimator.llm.decoder import Decoder
+
+_EPSILON = 1e-5
+
+
+@frozen
+class Pass:
+    """Hold one forward pass: ``batch`` sequences, ``tokens`` new ones of each, behind ``past`` tokens in the cache.
+
+    ``fused`` chooses the form. ``cache`` is the element type of keys and values.
+    """
+
+    batch: int
+    tokens: int
+    past: int
+    dtype: DType
+    cache: DType
+    fused: bool
+
+    @property
+    def is_step(self) -> bool:
+        """Return whether this is a decoding step."""
+        return self.past > 0
+
+
+@frozen
+class Part:
+    """Hold a part of the pass and how many times it runs."""
+
+    fragment: Fragment
+    times: int
+
+
+def decoder_parts(decoder: Decoder, run: Pass) -> Iterator[Part]:
+    """Yield the parts of a forward pass in the order in which they run; layers that are alike are one part."""
+    yield Part(fragment=_embedding(decoder, run), times=1)
+    sparse = decoder.expert_layers
+    for window, count in decoder.spans():
+        # Dense layers and layers with a window do not meet in any kind that is read here.
+        dense = min(decoder.layers - sparse, count)
+        for is_dense, times in ((True, dense), (False, count - dense)):
+            if times:
+                yield Part(fragment=_layer(decoder, run, window, dense=is_dense), times=times)
+    yield Part(fragment=_head(decoder, run), times=1)
+
+
+def _embedding(decoder: Decoder, run: Pass) -> Fragment:
+    part = PartBuilder("embedding.", run.dtype)
+    ids = part.activation("ids", (run.batch, run.tokens), DType.INT64)
+    x = part.node("Gather", (part.weight("tokens", decoder.vocabulary, decoder.width), ids))
+    if decoder.positions == "learned":
+        places = part.activation("places", (1, run.tokens), DType.INT64)
+        table = part.weight("positions", decoder.position_rows, decoder.width)
+        x = part.node("Add", (x, part.node("Gather", (table, places))))
+    if decoder.embedding_norm:
+        x = _normalised(part, decoder, x, "norm")
+    return part.fragment((x,), "embedding")
+
+
+def _head(decoder: Decoder, run: Pass) -> Fragment:
+    """Return the last normalisation and the scores of the next token: of each sequence's last token alone."""
+    part = PartBuilder("head.", run.dtype)
+    x = part.activation("x", (run.batch, run.tokens, decoder.width))
+    last = x
+    if run.tokens > 1:
+        bounds = (part.axes(run.tokens - 1), part.axes(run.tokens), part.axes(1))
+        last = part.node("Slice", (x, *bounds))
+    normal = _normalised(part, decoder, last, "norm")
+    scores = part.linear(normal, "output", (decoder.width, decoder.vocabulary), bias=decoder.output_bias)
+    return part.fragment((scores,), "head")
+
+
+def _layer(decoder: Decoder, run: Pass, window: int, *, dense: bool) -> Fragment:
+    kind = f"layer{window}{'d' if dense else 'e'}."
+    part = PartBuilder(kind, run.dtype)
+    x = part.activation("x", (run.batch, run.tokens, decoder.width))
+    normal = _normalised(part, decoder, x, "input_norm")
+    attended, kept = _attention(part, decoder, run, normal, window)
+    if decoder.norms == 4:
+        attended = _normalised(part, decoder, attended, "attention_norm")
+    if decoder.parallel:
+        second = normal if decoder.norms == 1 else _normalised(part, decoder, x, "second_norm")
+        fed = _feed_forward(part, decoder, run, second, dense=dense)
+        out = part.node("Add", (part.node("Add", (attended, fed)), x))
+        return part.fragment((out, *kept), "decoder_layer")
+    middle, second = _added(part, decoder, run, (x, attended), "second_norm")
+    fed = _feed_forward(part, decoder, run, second, dense=dense)
+    if decoder.norms == 4:
+        fed = _normalised(part, decoder, fed, "fed_norm")
+    out = part.node("Add", (middle, fed))
+    return part.fragment((out, *kept), "decoder_layer")
+
+
+def _normalised(part: PartBuilder, decoder: Decoder, x: str, name: str, size: int = 0) -> str:
+    """Return ``x`` normalised over its last ``size`` elements (0: a token's vector)."""
+    width = size or decoder.width
+    scale = part.weight(f"{name}.scale", width)
+    if decoder.norm == "rms":
+        return part.node("SimplifiedLayerNormalization", (x, scale), axis=-1, epsilon=_EPSILON)
+    inputs = [x, scale]
+    if decoder.norm_bias:
+        inputs.append(part.weight(f"{name}.bias", width))
+    return part.node("LayerNormalization", inputs, axis=-1, epsilon=_EPSILON)
+
+
+def _added(
+    part: PartBuilder, decoder: Decoder, run: Pass, terms: tuple[str, str], name: str
+) -> tuple[str, str]:
+    """Return the sum of two terms, and the sum normalised; one kernel where the form is fused."""
+    if not run.fused or decoder.norms == 4:
+        total = part.node("Add", terms)
+        return total, _normalised(part, decoder, total, name)
+    scale = part.weight(f"{name}.scale", decoder.width)
+    op_type = "SkipSimplifiedLayerNormalization" if decoder.norm == "rms" else "SkipLayerNormalization"
+    inputs = [*terms, scale]
+    if decoder.norm == "layer" and decoder.norm_bias:
+        inputs.append(part.weight(f"{name}.bias", decoder.width))
+    names = part.nodes(op_type, inputs, domain=MS, outputs=4, epsilon=_EPSILON)
+    return names[3], names[0]
+
+
+def _attention(
+    part: PartBuilder, decoder: Decoder, run: Pass, x: str, window: int
+) -> tuple[str, tuple[str, ...]]:
+    """Return the output of attention, and the keys and values that are kept."""
+    if run.fused:
+        return _fused_attention(part, decoder, run, x, window)
+    queries, keys, values = _projected(part, decoder, run, x)
+    if decoder.positions == "rotary":
+        queries = _turned(part, decoder, run, queries, "queries")
+        keys = _turned(part, decoder, run, keys, "keys")
+    keys = _behind(part, decoder, run, keys, "past_keys")
+    values = _behind(part, decoder, run, values, "past_values")
+    causal = 0 if run.is_step else 1
+    attended = part.node("Attention", (queries, keys, values), is_causal=causal)
+    rows = part.node("Transpose", (attended,), perm=(0, 2, 1, 3))
+    flat = part.node("Reshape", (rows, part.axes(run.batch, run.tokens, decoder.query_width)))
+    out = part.linear(flat, "out", (decoder.query_width, decoder.width), bias=decoder.out_bias)
+    return out, (keys, values)
+
+
+def _projected(part: PartBuilder, decoder: Decoder, run: Pass, x: str) -> tuple[str, str, str]:
+    """Return queries, keys and values, each (batch, heads, tokens, head size)."""
+    widths = (decoder.query_width, decoder.cache_width, decoder.cache_width)
+    names = ("queries", "keys", "values")
+    if decoder.packed:
+        packed = part.linear(x, "projected", (decoder.width, sum(widths)), bias=decoder.qkv_bias)
+        parts = part.nodes("Split", (packed, part.axes(*widths)), outputs=3, axis=-1)
+    else:
+        parts = tuple(
+            part.linear(x, name, (decoder.width, width), bias=decoder.qkv_bias)
+            for name, width in zip(names, widths, strict=True)
+        )
+    heads = (decoder.heads, decoder.kv_heads, decoder.kv_heads)
+    placed = []
+    for name, value, count in zip(names, parts, heads, strict=True):
+        split = part.node("Reshape", (value, part.axes(run.batch, run.tokens, count, decoder.head_size)))
+        if decoder.qk_norm and name != "values":
+            split = _normalised(part, decoder, split, f"{name}_norm", decoder.qk_norm)
+        placed.append(part.node("Transpose", (split,), perm=(0, 2, 1, 3)))
+    return placed[0], placed[1], placed[2]
+
+
+def _turned(part: PartBuilder, decoder: Decoder, run: Pass, x: str, name: str) -> str:
+    """Return ``x`` turned by its positions, as ``apply_rotary_pos_emb`` writes it: x cos + rotate_half(x) sin."""
+    half = decoder.head_size // 2
+    cosine = part.activation("cosine", (1, 1, run.tokens, decoder.head_size))
+    sine = part.activation("sine", (1, 1, run.tokens, decoder.head_size))
+    bounds = [part.axes(0), part.axes(half), part.axes(decoder.head_size), part.axes(3)]
+    first = part.node("Slice", (x, bounds[0], bounds[1], bounds[3]))
+    second = part.node("Slice", (x, bounds[1], bounds[2], bounds[3]))
+    rotated = part.node("Concat", (part.node("Neg", (second,)), first), axis=-1)
+    straight = part.node("Mul", (x, cosine))
+    return part.node("Add", (straight, part.node("Mul", (rotated, sine))))
+
+
+def _behind(part: PartBuilder, decoder: Decoder, run: Pass, x: str, name: str) -> str:
+    """Return ``x`` behind the tokens in the cache, in new memory, as transformers' DynamicCache does it."""
+    if not run.past:
+        return x
+    past = part.activation(name, (run.batch, decoder.kv_heads, run.past, decoder.head_size))
+    return part.node("Concat", (past, x), axis=2)
+
+
+def _fused_attention(
+    part: PartBuilder, decoder: Decoder, run: Pass, x: str, window: int
+) -> tuple[str, tuple[str, ...]]:
+    """Return attention by one product for queries, keys and values, and one call that turns, appends and attends."""
+    widths = (decoder.query_width, decoder.cache_width, decoder.cache_width)
+    packed = part.linear(x, "projected", (decoder.width, sum(widths)), bias=decoder.qkv_bias)
+    operands: tuple[str, ...] = (packed, "", "")
+    if decoder.qk_norm:
+        queries, keys, values = part.nodes("Split", (packed, part.axes(*widths)), outputs=3, axis=-1)
+        operands = (
+            _normalised_heads(part, decoder, run, queries, "queries"),
+            _normalised_heads(part, decoder, run, keys, "keys"),
+            values,
+        )
+    held = (run.batch, decoder.kv_heads, run.past + run.tokens, decoder.head_size)
+    past = [part.activation(f"past_{name}", held, run.cache) for name in ("keys", "values")]
+    lengths = part.activation("lengths", (run.batch,), DType.INT32)
+    total = part.constant("total", (run.past + run.tokens,), DType.INT32)
+    rotary = decoder.positions == "rotary"
+    inputs = [*operands, *past, lengths, total]
+    if rotary:
+        table = (run.past + run.tokens, decoder.head_size // 2)
+        inputs += [part.activation("cosines", table), part.activation("sines", table)]
+    attended, *kept = part.nodes(
+        "GroupQueryAttention",
+        inputs,
+        domain=MS,
+        outputs=3,
+        num_heads=decoder.heads,
+        kv_num_heads=decoder.kv_heads,
+        do_rotary=int(rotary),
+        local_window_size=window or -1,
+    )
+    out = part.linear(attended, "out", (decoder.query_width, decoder.width), bias=decoder.out_bias)
+    return out, tuple(kept)
+
+
+def _normalised_heads(part: PartBuilder, decoder: Decoder, run: Pass, x: str, name: str) -> str:
+    """Return the heads that lie side by side in ``x``, each normalised by itself, side by side again."""
+    split = part.node("Reshape", (x, part.axes(run.batch, run.tokens, -1, decoder.head_size)))
+    normal = _normalised(part, decoder, split, f"{name}_norm", decoder.qk_norm)
+    return part.node("Reshape", (normal, part.axes(run.batch, run.tokens, -1)))
+
+
+def _feed_forward(part: PartBuilder, decoder: Decoder, run: Pass, x: str, *, dense: bool) -> str:
+    mixed = decoder.experts
+    if dense or mixed is None:
+        return _product_of(part, decoder, run, x, "feed", decoder.inner)
+    routed = part.linear(x, "router", (decoder.width, mixed.count), bias=False)
+    firsts = (2 if decoder.gated else 1) * mixed.inner
+    flat = part.node("Reshape", (routed, part.axes(run.batch * run.tokens, mixed.count)))
+    out = part.node(
+        "MoE",
+        (
+            x,
+            flat,
+            part.weight("experts.first", mixed.count, decoder.width, firsts),
+            "",
+            part.weight("experts.second", mixed.count, mixed.inner, decoder.width),
+        ),
+        domain=MS,
+        k=mixed.chosen,
+        activation_type="swiglu" if decoder.gated else "gelu",
+        swiglu_fusion=int(decoder.gated),
+    )
+    if mixed.shared:
+        common = _product_of(part, decoder, run, x, "shared", mixed.shared)
+        out = part.node("Add", (out, common))
+    return out
+
+
+def _product_of(part: PartBuilder, decoder: Decoder, run: Pass, x: str, name: str, inner: int) -> str:
+    """Return one feed-forward layer of width ``inner``."""
+    sizes = (decoder.width, inner)
+    if decoder.gated and run.fused:
+        both = part.linear(x, f"{name}.first", (decoder.width, 2 * inner), bias=decoder.inner_bias)
+        gate, up = part.nodes("Split", (both, part.axes(inner, inner)), outputs=2, axis=-1)
+        active = part.node("Mul", (_activated(part, decoder, gate), up))
+    elif decoder.gated:
+        gate = part.linear(x, f"{name}.gate", sizes, bias=decoder.inner_bias)
+        up = part.linear(x, f"{name}.up", sizes, bias=decoder.inner_bias)
+        active = part.node("Mul", (_activated(part, decoder, gate), up))
+    else:
+        active = _activated(part, decoder, part.linear(x, f"{name}.first", sizes, bias=decoder.inner_bias))
+    return part.linear(active, f"{name}.second", (inner, decoder.width), bias=decoder.inner_bias)
+
+
+def _activated(part: PartBuilder, decoder: Decoder, x: str) -> str:
+    """Return the activation of ``x``."""
+    if decoder.activation == "relu":
+        return part.node("Relu", (x,))
+    if decoder.activation in ("silu", "swish"):
+        return part.node("Mul", (x, part.node("Sigmoid", (x,))))
+    tanh = decoder.activation != "gelu"
+    return part.node("Gelu", (x,), approximate="tanh" if tanh else "none")
