@@ -21,7 +21,8 @@ def draw_llm(rows: Sequence[LlmRequirement], form: str = "png") -> bytes:
     """Return the picture as ``png``, ``svg`` or ``pdf``.
 
     Left, tokens a second of all requests together against the time per token that each of them sees: a line for every
-    GPU, a point for every batch. Right, the time to the first token against the batch. Bands are 90 % intervals; hollow points do not fit. Raises UsageError without matplotlib.
+    GPU, a point for every batch. Right, the time to the first token against the batch. Bands are 90 % intervals; hollow
+    points do not fit. Raises UsageError without matplotlib.
     """
     with drawing():
         return saved(llm_figure(rows), form)
