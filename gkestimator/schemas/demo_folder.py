@@ -60,9 +60,9 @@ _TEXTS = {
 def write_demo_folder(folder: Path) -> tuple[Path, ...]:
     """Write the files into ``folder``, all or none, and return the paths of those that were not there.
 
-    ``models/`` holds resnet50, mobilenet_v2 and minilm, whose weights are zeros, and a language model's
-    configuration. A file that is there with the same content stays; another one is never replaced. Raises UsageError naming it, OutputError where nothing can be
-    written.
+    ``models/`` holds resnet50, mobilenet_v2 and minilm, whose weights are zeros, and a language model's configuration. A
+    file that is there with the same content stays; another one is never replaced. Raises UsageError naming it,
+    OutputError where nothing can be written.
     """
     with output_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
