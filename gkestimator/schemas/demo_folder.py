@@ -60,8 +60,8 @@ _TEXTS = {
 def write_demo_folder(folder: Path) -> tuple[Path, ...]:
     """Write the files into ``folder``, all or none, and return the paths of those that were not there.
 
-    ``models/`` holds resnet50, mobilenet_v2 and minilm, whose weights are zeros, and a language model's configuration. A
-    file that is there with the same content stays; another one is never replaced. Raises UsageError naming it,
+    ``models/`` holds resnet50, mobilenet_v2 and minilm, whose weights are zeros, and a language model's configuration.
+    A file that is there with the same content stays; another one is never replaced. Raises UsageError naming it,
     OutputError where nothing can be written.
     """
     with output_errors(folder):
