@@ -45,7 +45,7 @@ _STRICTER = [
 def steps_page(steps: Sequence[Step], unknown_weights: Sequence[Step]) -> list[str]:
     """Return the page below its title, Markdown lines; ``unknown_weights``: steps of a stricter split beside."""
     whole = [step for step in steps if step["whole"]]
-    out = [*_FOREWORD, "", "## By GPU", "", *_by(whole, ("gpu", "kind"))]
+    out = [*_FOREWORD, "", *_far(whole), "", "## By GPU", "", *_by(whole, ("gpu", "kind"))]
     stricter = [step for step in unknown_weights if step["whole"]]
     if stricter:
         out += ["", *_STRICTER, "", *_by(stricter, ("gpu", "kind"))]
@@ -53,6 +53,15 @@ def steps_page(steps: Sequence[Step], unknown_weights: Sequence[Step]) -> list[s
     out += ["", "## By batch and context", "", *_by(whole, ("kind", "batch", "context"))]
     out += ["", "## Where it comes from", "", *_kinds(whole)]
     return [*out, "", "## Every step and prompt", "", *_rows(steps)]
+
+
+def _far(steps: Sequence[Step]) -> Iterator[str]:
+    """Yield how many passes on each GPU are off by more than a tenth and a fifth."""
+    for (gpu,), mine in _groups(steps, ("gpu",)):
+        errors = errors_pct(mine)
+        tenth = int((errors > 10).sum())
+        fifth = int((errors > 20).sum())
+        yield f"- {gpu}: mean {errors.mean():.1f} %; of {len(mine)} passes {tenth} are off by more than 10 %, {fifth} by more than 20 %."
 
 
 def errors_pct(steps: Sequence[Step], what: str = "estimated_ms") -> np.ndarray:
