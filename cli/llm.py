@@ -14,7 +14,7 @@ from gkestimator.llm.request import LlmRequest
 
 
 @click.command(name="llm")
-@click.argument("model", type=PATH, metavar="CONFIG.json")
+@click.argument("model", type=PATH, metavar="MODEL")
 @options_from(LlmRequest)
 @form_option("table", "markdown", "csv", "json", "parquet")
 @click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all.")
@@ -22,7 +22,8 @@ from gkestimator.llm.request import LlmRequest
 def command(model: Path, form: str | None, output: Path | None, **options: Any) -> int:
     """Say how fast a language model answers, how many requests it carries, and whether it fits.
 
-    CONFIG.json is a configuration as Hugging Face models have it; no network is used. A batch is that many equal
+    MODEL is a configuration as Hugging Face models have it (config.json), or a decoder's ONNX file, with a cache of
+    keys and values or without one; no network is used. A batch is that many equal
     requests whose prompts arrive together. TTFT is the time to the first token, TPOT the time per token after it. Exit
     status: 0 done, 1 where nothing fits, 2 the command or a file was wrong.
     """

@@ -24,7 +24,9 @@ _EPSILON = 1e-5
 class Pass:
     """Hold one forward pass: ``batch`` sequences, ``tokens`` new ones of each, behind ``past`` tokens in the cache.
 
-    ``fused`` chooses the form. ``cache`` is the element type of keys and values.
+    ``fused`` chooses the form. ``cache`` is the element type of keys and values. ``in_place``: new ones are written
+    behind the past ones, whatever the operators of a file say. ``every_score``:
+    the last layer gives the scores of all tokens, not of the last one alone.
     """
 
     batch: int
@@ -33,6 +35,8 @@ class Pass:
     dtype: DType
     cache: DType
     fused: bool
+    in_place: bool = False
+    every_score: bool = False
 
     @property
     def is_step(self) -> bool:
@@ -79,7 +83,7 @@ def _head(decoder: Decoder, run: Pass) -> Fragment:
     part = PartBuilder("head.", run.dtype)
     x = part.activation("x", (run.batch, run.tokens, decoder.width))
     last = x
-    if run.tokens > 1:
+    if run.tokens > 1 and not run.every_score:
         bounds = (part.axes(run.tokens - 1), part.axes(run.tokens), part.axes(1))
         last = part.node("Slice", (x, *bounds))
     normal = _normalised(part, decoder, last, "norm")

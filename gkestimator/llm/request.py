@@ -29,7 +29,7 @@ def _many(item: Number) -> Many:
 class LlmRequest:
     """Hold a question about one decoder: lengths, batches, types of numbers, GPUs, engine. Raises UsageError."""
 
-    model: OnePath = Option(REQUIRED, File(), "Configuration (config.json).", flag=None)
+    model: OnePath = Option(REQUIRED, File(), "Configuration (config.json), or a decoder's ONNX file.", flag=None)
     gpus: Option[str | Sequence[str], tuple[str, ...]] = Option(
         REQUIRED,
         Many(item=Text(metavar="NAME"), least=1, commas=True),
@@ -73,6 +73,13 @@ class LlmRequest:
     )
     like: Value[str | None] = Option(
         None, Word(tuple(sorted(KINDS))), "Read the configuration as that of another kind of decoder."
+    )
+    dims: Option[str | Sequence[str], tuple[str, ...]] = Option(
+        (),
+        Many(item=Text("a dimension and what it stands for", metavar="NAME=ROLE")),
+        "What an ONNX file's dimension stands for where it is not told: batch, tokens, past, total, or a number.",
+        flag="--dim",
+        repeat=True,
     )
     slo_ttft_ms: Value[float | None] = Option(
         None, Number(low=0, high=1e9, above=True), "Objective for the time to the first token.", unit="ms"

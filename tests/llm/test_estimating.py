@@ -14,12 +14,13 @@ from gkestimator.core.graph import Tensor
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.llm.configs import read_decoder
 from gkestimator.llm.decoder import Decoder
-from gkestimator.llm.estimating import estimate_llm, pass_graph
+from gkestimator.llm.estimating import estimate_llm
 from gkestimator.llm.memory import MemoryLaw
 from gkestimator.llm.parts import Pass
 from gkestimator.llm.profiles import ENGINES
 from gkestimator.llm.request import LlmRequest
 from gkestimator.llm.sharing import all_reduce_ms, shared_between
+from gkestimator.llm.source import configured, pass_graph
 from gkestimator.llm.weights import weight_bytes
 from gkestimator.tables.llm_requirement import LLM_TABLE, LlmRequirement
 
@@ -29,6 +30,10 @@ ALL = sorted(path.stem for path in FOLDER.glob("*.json"))
 
 def _decoder(name: str) -> Decoder:
     return read_decoder(FOLDER / f"{name}.json")
+
+
+def _no_lowering(run: Pass) -> Any:
+    raise AssertionError(run)
 
 
 def _rows(name: str = "llama-3.1-8b", **options: Any) -> list[LlmRequirement]:
@@ -81,18 +86,19 @@ def test_the_largest_batch_and_the_longest_context_agree_with_memory_to_the_byte
     name: str, engine: str
 ) -> None:
     law = MemoryLaw(
-        decoder=_decoder(name),
+        source=configured(_decoder(name)),
         engine=ENGINES[engine],
         weights=10**9,
         context=10**8,
         cache_bits=16,
         visible=24 * 2**30,
+        lower=_no_lowering,
     )
     most = law.largest_batch(2048, 256)
     assert most and law.fits(most, 2048, 256) and not law.fits(most + 1, 2048, 256)
     longest = law.longest_context(most, 256)
     assert longest is not None and law.fits(most, longest - 256, 256)
-    if longest < law.decoder.most_tokens:
+    if longest < law.source.most_tokens:
         assert not law.fits(most, longest - 255, 256)
     exact = replace(law, visible=law.need(most, 2048, 256).total)
     assert exact.largest_batch(2048, 256) == most
