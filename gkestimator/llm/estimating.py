@@ -58,10 +58,14 @@ def _source(request: LlmRequest) -> DecoderSource:
     path = Path(request.model)  # type: ignore[arg-type]  # required
     if path.suffix.lower() == _ONNX:
         if request.like is not None:
-            raise UsageError(f"{path}: like: found {request.like} for an ONNX file, expected it with a config.json")
+            raise UsageError(
+                f"{path}: like: found {request.like} for an ONNX file, expected it with a config.json"
+            )
         return read_exported(path, request.dims)
     if request.dims:
-        raise UsageError(f"{path}: dims: found {request.dims[0]!r} for a configuration, expected an ONNX file")
+        raise UsageError(
+            f"{path}: dims: found {request.dims[0]!r} for a configuration, expected an ONNX file"
+        )
     return configured(read_decoder(path, like=request.like))
 
 
@@ -126,6 +130,7 @@ class _Question:
             dtype=self.activations,
             cache=self.cache,
             fused=self.engine.fused,
+            merged=self.engine.merged,
             in_place=self.engine.graph,
         )
 

@@ -29,7 +29,9 @@ def _many(item: Number) -> Many:
 class LlmRequest:
     """Hold a question about one decoder: lengths, batches, types of numbers, GPUs, engine. Raises UsageError."""
 
-    model: OnePath = Option(REQUIRED, File(), "Configuration (config.json), or a decoder's ONNX file.", flag=None)
+    model: OnePath = Option(
+        REQUIRED, File(), "Configuration (config.json), or a decoder's ONNX file.", flag=None
+    )
     gpus: Option[str | Sequence[str], tuple[str, ...]] = Option(
         REQUIRED,
         Many(item=Text(metavar="NAME"), least=1, commas=True),
