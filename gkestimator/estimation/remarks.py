@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gkestimator.core.graph import OperatorGraph, Tensor
 from gkestimator.core.kernels import Family, KernelGraph, Step
+from gkestimator.lowering.decoder_cache import cached_values
 
 _MOST_NAMED = 4
 # Quantised operators that onnxruntime's CUDA provider does not register (docs/OperatorKernels.md of its sources);
@@ -42,6 +43,7 @@ def remarks(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:
     yield from _bounded(bound)
     yield from _quantised(graph)
     yield from _prefill(bound)
+    yield from _decoder(bound)
     yield from _attention_form(bound, graph)
 
 
@@ -79,6 +81,19 @@ def _prefill(bound: OperatorGraph) -> Iterator[str]:
         ):
             yield f"language model: one forward pass over {value.shape[1]} tokens (prefill), no decoding"
             return
+
+
+def _decoder(bound: OperatorGraph) -> Iterator[str]:
+    """Yield a remark that a decoder whose file takes any number of tokens has a command of its own."""
+    lengths = [
+        value.shape[1]
+        for value in bound.inputs
+        if isinstance(value, Tensor) and value.name.endswith("input_ids") and len(value.shape) == 2
+    ]
+    if not lengths or lengths[0] not in dict(bound.dims).values():
+        return
+    if any(value.name.startswith("past_key") for value in bound.inputs) or cached_values(bound):
+        yield "a decoder: gkest llm tells tokens a second, memory with all keys and values, and the largest batch"
 
 
 def _attention_form(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:

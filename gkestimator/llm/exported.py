@@ -54,7 +54,7 @@ class ExportedDecoder:
         self._peaks: dict[tuple[int, int], tuple[Array, Array]] = {}
         self._cached = bool(roles.caches)
         trial = self._bound(Sizes(batch=1, tokens=_TRIAL_TOKENS, past=0))
-        if not self._cached and not cached_values(trial):
+        if not self._cached and not _is_causal(trial):
             raise UsageError(
                 f"{self.name}: found neither keys and values among its inputs nor a causal attention, expected a "
                 f"decoder: gkest estimate takes any file"
@@ -177,6 +177,11 @@ class ExportedDecoder:
             yield words.replace("; ", ", ")
         if self._scores_all:
             yield "the file calculates the scores of all tokens of a prompt, not of the last alone"
+
+
+def _is_causal(graph: OperatorGraph) -> bool:
+    """Return whether tokens see those before them alone: by their mask, or as an operator of ONNX Runtime's says."""
+    return bool(cached_values(graph)) or any(op.attributes.get("unidirectional") for op in graph.operators)
 
 
 def _pass(batch: int, tokens: int, past: int) -> Pass:

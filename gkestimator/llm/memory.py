@@ -10,10 +10,8 @@ from collections.abc import Callable
 
 from gkestimator.core.records import frozen
 from gkestimator.llm.profiles import ServingEngine
+from gkestimator.llm.request import MOST_BATCH, MOST_TOKENS
 from gkestimator.llm.source import DecoderSource, Lower
-
-MOST_TOKENS = 100_000_000
-MOST_BATCH = 1_000_000
 
 
 @frozen

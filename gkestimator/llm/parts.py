@@ -227,8 +227,8 @@ def _turned(part: PartBuilder, decoder: Decoder, run: Pass, x: str, name: str) -
 
 
 def _behind(part: PartBuilder, decoder: Decoder, run: Pass, x: str, name: str) -> str:
-    """Return ``x`` behind the tokens in the cache, in new memory, as transformers' DynamicLayer does it: prompts' tokens
-    too, behind none.
+    """Return ``x`` behind the tokens in the cache, in new memory, as transformers' DynamicLayer does it, behind no
+    tokens too.
     """
     past = part.activation(name, (run.batch, decoder.kv_heads, run.past, decoder.head_size))
     return part.node("Concat", (past, x), axis=2)

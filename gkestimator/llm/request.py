@@ -9,9 +9,10 @@ from gkestimator.core.option_kinds import File, Many, Number, Text, Word
 from gkestimator.core.options import REQUIRED, Option, Value
 from gkestimator.estimation.request import OnePath, Paths
 from gkestimator.llm.configs import KINDS
-from gkestimator.llm.memory import MOST_BATCH, MOST_TOKENS
 from gkestimator.llm.profiles import ENGINES
 
+MOST_TOKENS = 100_000_000
+MOST_BATCH = 1_000_000
 PARALLEL = (1, 2, 4, 8)
 """GPUs of one host that share a model."""
 DTYPES = {"fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "int8": "w8a16", "int4": "w4a16"}

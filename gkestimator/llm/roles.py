@@ -255,12 +255,14 @@ class _Telling:
                         f"{self.name}: dimension {dim} of input {spec.name} could not be told: give "
                         f"--dim {dim}=ROLE, ROLE being {', '.join(ROLES)} or a number"
                     )
-        dim = _shape(tokens)[1]
-        if self.known[str(dim)] != TOKENS:
-            raise UsageError(
-                f"{self.name}: dimension {dim} of {tokens.name}: found {self.known[str(dim)]}, expected tokens: the "
-                f"cache and the new tokens must have lengths of their own"
-            )
+        lengths = [(tokens, str(_shape(tokens)[1]), (TOKENS,))]
+        lengths += [(spec, str(_shape(spec)[_LENGTH_AXIS]), (PAST, TOTAL)) for spec in self.caches]
+        for spec, dim, expected in lengths:
+            if self.known[dim] not in expected:
+                raise UsageError(
+                    f"{self.name}: dimension {dim} of {spec.name}: found {self.known[dim]}, expected "
+                    f"{' or '.join(expected)}: new tokens and those in the cache have lengths of their own"
+                )
 
     def _lengths(self) -> Iterator[tuple[str, tuple[InputSpec, str]]]:
         """Yield the inputs of one whole number that is a length."""
