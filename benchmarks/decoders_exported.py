@@ -59,14 +59,14 @@ def flops_of(graph: KernelGraph) -> int:
 
 def held_besides(decoder: Decoder, path: Path) -> dict[str, int]:
     """Return the bytes that the file at ``path`` holds beside the parameters, by what they are."""
-    table = decoder.vocabulary * decoder.width
+    table = {decoder.vocabulary, decoder.width}
     tables = 0
     copies = -1 if decoder.tied else -2
     for dtype, shape, *_ in read_model(path).weights:
-        copies += math.prod(shape) == table
+        copies += len(shape) == 2 and set(shape) == table
         turned = len(shape) == 2 and shape[0] == decoder.most_tokens and 2 * shape[1] == decoder.head_size
         tables += dtype.nbytes(math.prod(shape)) if turned else 0
-    besides = {"tied table twice": copies * table * _HALF_BYTES, "tables of positions": tables}
+    besides = {"tied table twice": copies * math.prod(table) * _HALF_BYTES, "tables of positions": tables}
     return {name: size for name, size in besides.items() if size > 0}
 
 
