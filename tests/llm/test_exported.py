@@ -331,7 +331,7 @@ def test_gkest_estimate_says_that_a_decoder_has_a_command_of_its_own(tmp_path: P
 
     def warnings(path: Path) -> str:
         result = estimate(models=[path], gpus=["H100-SXM"], batch_sizes=[1], dims={"s": 300})
-        return str(result.rows[0].warnings)
+        return str(result["warnings"].iloc[0])
 
     assert "gkest llm" in warnings(_write(tmp_path))
     assert "gkest llm" not in warnings(_write(tmp_path, causal=False))
