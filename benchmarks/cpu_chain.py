@@ -27,14 +27,16 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "golden"))
 
 def networks(folder: Path) -> list[Path]:
     """Networks that run: their weights are zeros."""
-    from golden_models import convnext, mobilenet, resnext_stage
+    from golden_models import convnext, resnext_stage
 
     from gkestimator.onnx_io.demo import write_resnet50
+    from gkestimator.onnx_io.demo_models import write_mobilenet_v2
 
     without_weights = folder / "without_weights"
     without_weights.mkdir(parents=True)
-    graphs = [mobilenet(without_weights), convnext(without_weights), resnext_stage(without_weights)]
-    return [write_resnet50(folder), *(with_zero_weights(path, folder / path.name) for path in graphs)]
+    graphs = [convnext(without_weights), resnext_stage(without_weights)]
+    whole = [write_resnet50(folder), write_mobilenet_v2(folder)]
+    return [*whole, *(with_zero_weights(path, folder / path.name) for path in graphs)]
 
 
 def run_ms(path: Path, repeats: int = 15) -> float:

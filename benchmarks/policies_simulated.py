@@ -79,7 +79,7 @@ OWN = [
 ]
 OWN_GPUS = {"T4": 12, "L4": 6, "V100-SXM2-16GB": 4, "A100-SXM4-80GB": 2}
 OWN_RENTED = ("T4", "L4", "V100-SXM2-16GB", "A100-SXM4-80GB", "H100-SXM")
-NOTES = ROOT / "docs" / "appendix" / "policies-simulated" / "reading.md"
+INTRO = """Tables and pictures; what they say in words: [which policy serves best](../explanation/policies-compared.md). The setting:"""
 
 
 def specs(traces: Path, seconds: int) -> dict[str, dict[str, object]]:
@@ -174,9 +174,7 @@ TITLES = {
 
 def page(out: Path, names: Sequence[str], command: str, pictures: Path) -> str:
     """The report; copies the pictures."""
-    parts = ["# Placement policies served in simulation", f"`{command}`", _docstring()]
-    if NOTES.exists():
-        parts.append(NOTES.read_text().strip())
+    parts = ["# Placement policies served in simulation: tables", f"`{command}`", INTRO, _docstring()]
     for name in names:
         rows = rows_from(json.loads((out / name / "results.json").read_text()))
         parts.append(f"## {TITLES[name]}")
@@ -184,17 +182,19 @@ def page(out: Path, names: Sequence[str], command: str, pictures: Path) -> str:
         for picture in sorted((out / name).glob("*.svg")) if name != "interval" else ():
             shutil.copy(picture, pictures / f"{name}-{picture.name}")
             parts.append(f"![{picture.stem}]({pictures.name}/{name}-{picture.name})")
-        parts += [f"{_caption(p)}\n\n{chr(10).join(panel_table(p))}" for p in _panels(rows)]
+        # Whether late requests are served changes no plan: GPUs used are those of a1.
+        panels = _panels(rows, plans=name != "undropped")
+        parts += [f"{_caption(p)}\n\n{chr(10).join(panel_table(p))}" for p in panels]
         reasons = dict.fromkeys((r.policy, r.status, r.reason) for r in rows if r.status != "ok")
         parts += [f"`{policy}` {status}: {reason}" for policy, status, reason in reasons]
     return "\n\n".join(parts) + "\n"
 
 
-def _panels(rows: Sequence[Row]) -> list[Panel]:
-    """Requests on time for each kind of arrivals; what the plans alone decide."""
+def _panels(rows: Sequence[Row], *, plans: bool) -> list[Panel]:
+    """Return requests on time for each kind of arrivals, and with ``plans`` what the plans cost or use."""
     found: list[Panel] = []
     for cluster in dict.fromkeys(r.cluster for r in rows):
-        alone = ["cost_per_hour", "gpus_used"] if cluster == "rented" else ["gpus_used"]
+        alone = ["cost_per_hour" if cluster == "rented" else "gpus_used"] if plans else []
         found += panels_of([r for r in rows if r.cluster == cluster], ["on_time_pct", *alone])
     return found
 

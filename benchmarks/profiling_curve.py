@@ -33,6 +33,7 @@ from gkestimator.training.train import measured_rows
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "how-to" / "profiling"
+TABLES = ROOT / "docs" / "appendix" / "profiling-curve.md"
 DEVELOPMENT = ("P4", "V100-PCIE-32GB")
 """GPUs on which settings of the fit were chosen; the others are judged once."""
 GPUS = ("T4", "P100-PCIE-16GB", "A100-PCIE-40GB", *DEVELOPMENT)
@@ -238,43 +239,57 @@ HEAD = """# How much profiling a new GPU takes
 
 Written by `python benchmarks/profiling_curve.py`; do not edit.
 
+You have a GPU that nobody measured, and an hour. How many operators are worth timing on it? Error of kernel times in percent against the
+operators that were measured:
+
 ![Error against rows](curve.png)
+
+"""
+METHOD = """
+A row is one operator; minutes take {seconds:g} s an entry, which is an assumption: `gkest profile plan` says what a plan takes on your machine.
+`spread`: operators far from each other in their physical features, as a plan chooses them; `random`: any. Each kind of kernel by itself:
+[tables](../../appendix/profiling-curve.md).
+
+## How this was found
 
 A GPU is left out of the public measurements with every board of its chip. What answers for unknown GPUs is trained on the
 rest by the shipped recipe (only the regressors of scope `unseen`, which are all that such a GPU asks). Then rows of it are
 given back, as a profiling run would give them, and `gkest train`'s correction is fitted on those; the error is judged on
 sizes ({held:.0f} % by hash, at most {most:,} a family) that were never given back under any operator. Mean absolute percentage error of GPU
 time, NeuSight's `train` rows whose time the launch does not hide, FP32; bf16: aiconfigurator's products. Chips left out
-of the base keep their public rows out of everything but the tables below.
+of the base keep their public rows out of everything but these tables.
 
-Rows are dealt {shares}. `spread`: farthest point first in the physical
-features, as a plan does; `random`: any rows. Settings of the fit were chosen on {development}. One rule was changed
+Rows are dealt {shares}. Settings of the fit were chosen on {development}. One rule was changed
 after looking at T4 and A100 too: the base answers unless mean and median |log error| on shapes left out are both better, not
-by percentages. A row is one operator; minutes take {seconds:g} s an entry, which is an assumption: `gkest profile plan` says
-what a plan takes on your machine. One draw of rows each.
+by percentages. One draw of rows each.
+"""
+TABLES_HEAD = """# How much profiling a new GPU takes: tables
+
+Written by `python benchmarks/profiling_curve.py`; do not edit. Error in percent against measured rows, by kind of kernel
+([how it was found](../how-to/profiling/curve.md)).
 """
 
 
 def _write(points: Sequence[Point], seconds: float) -> None:
     dealt = ", ".join(f"{100 * share:.0f} % {family}" for family, share in SHARES.items())
-    page = [
-        HEAD.format(
-            held=100 * HELD_OUT,
-            most=MOST_TESTED,
-            shares=dealt,
-            development=" and ".join(DEVELOPMENT),
-            seconds=seconds,
-        )
-    ]
+    method = METHOD.format(
+        held=100 * HELD_OUT,
+        most=MOST_TESTED,
+        shares=dealt,
+        development=" and ".join(DEVELOPMENT),
+        seconds=seconds,
+    )
     full = [p for p in points if p.precision == "fp32"]
-    page += ["## Mean over families, FP32", "", *_table(full, seconds, by_family=False)]
+    mean = ["## Mean over kinds of kernels, FP32", "", *_table(full, seconds, by_family=False)]
+    page = [HEAD.rstrip("\n"), "", *mean, "## 200 rows", "", *_at_200(full)]
+    (PAGE / "curve.md").write_text("\n".join(page) + "\n" + method, encoding="utf-8")
+    tables = [TABLES_HEAD]
     for family in SHARES:
-        page += [f"## {family}", "", *_table([p for p in full if p.family == family], seconds)]
+        tables += [f"## {family}", "", *_table([p for p in full if p.family == family], seconds)]
     half = [p for p in points if p.precision == "bf16"]
     if half:
-        page += ["## linear, bf16 (all rows are linear)", "", *_table(half, seconds)]
-    page += ["## 200 rows", "", *_at_200(full)]
-    (PAGE / "curve.md").write_text("\n".join(page) + "\n", encoding="utf-8")
+        tables += ["## linear, bf16 (all rows are linear)", "", *_table(half, seconds)]
+    TABLES.write_text("\n".join(tables).rstrip("\n") + "\n", encoding="utf-8")
     _draw(full, seconds)
 
 

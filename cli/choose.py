@@ -7,25 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command, section
 from gkestimator.cli.outputs import deliver, say
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
-from gkestimator.estimation.request import ChooseOptions, EstimateRequest
+from gkestimator.estimation.request import ChooseOptions, DimOptions, EstimateRequest
 
 if TYPE_CHECKING:
     from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec
     from gkestimator.tables import Requirement
 
 
-@click.command(name="choose")
+@gkest_command(
+    "choose",
+    "gkest choose models/resnet50.onnx --slo-ms 20 --rate 500",
+    "gkest choose models/resnet50.onnx --slo-ms 20 --rate 500 --gpu T4,L4 --all",
+)
 @click.argument("model", type=PATH, metavar="MODEL.onnx")
 @options_from(ChooseOptions)
-@options_from(EstimateRequest, but=("slo_ms", "max_batch", "sm_shares"))
+@options_from(DimOptions)
+@section("How it runs")
+@options_from(EstimateRequest, but=("slo_ms", "max_batch", "sm_shares", "dims"))
+@section("Output")
 @click.option("--all", "everything", is_flag=True, help="List GPUs that cannot hold the load too.")
 @form_option("table", "csv", "json")
 @click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all.")
-@debug_option
 def command(
     model: Path,
     slo_ms: float | None,
@@ -46,6 +52,7 @@ def command(
     from gkestimator.hardware.gpus import ALL_GPUS, gpu_catalogue
     from gkestimator.placement.choosing import BATCH_SIZES, choose
     from gkestimator.placement.choosing_report import CHOICE_SUFFIXES, choice_words, render_choices
+    from gkestimator.tables.requirement import cpu_lines
 
     if slo_ms is None or rate_rps is None:
         raise UsageError("the load is not said: expected --slo-ms and --rate")
@@ -58,6 +65,14 @@ def command(
     rows, specs, reasons = _estimated(model, names, catalogue, options)
     choices = choose(rows, specs, rate_rps=rate_rps, slo_ms=slo_ms, reasons=reasons)
     holding = [choice for choice in choices if choice.gpus is not None]
+    alone = cpu_lines(rows)
+    if alone:
+        if form == "table":
+            deliver(f"{alone[0]}\n".encode(), output)
+        else:
+            deliver(render_choices(choices, form), output)
+            say(alone, "note")
+        return 0
     shown = choices if everything or form != "table" or not holding else holding
     deliver(render_choices(shown, form), output)
     say(choice_words(choices, rate_rps=rate_rps, slo_ms=slo_ms))

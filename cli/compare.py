@@ -6,12 +6,16 @@ from pathlib import Path
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import say
 from gkestimator.cli.parameters import PATH
 
 
-@click.command(name="compare")
+@gkest_command(
+    "compare",
+    "gkest compare comparison.yaml -o results",
+    "gkest compare comparison.yaml -o results --processes 1",
+)
 @click.argument("spec", type=PATH, metavar="SPEC.yaml")
 @click.option(
     "-o", "--output", required=True, type=PATH, help="Folder of the comparison; gone on with if there."
@@ -22,7 +26,6 @@ from gkestimator.cli.parameters import PATH
 @click.option(
     "--processes", type=click.IntRange(1, 1024), help="Processes of this machine; default: one for each core."
 )
-@debug_option
 def command(spec: Path, output: Path, engine: str, processes: int | None) -> int:
     """Compare placement policies over workloads, clusters, loads and objectives, each plan served in simulation.
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command, section
 from gkestimator.cli.outputs import deliver, say
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
@@ -20,14 +20,20 @@ OVER_A_LIMIT = 3
 _NOT_OFFERED = ("slo_ms", "max_batch", "sm_shares")
 
 
-@click.command(name="diff")
+@gkest_command(
+    "diff",
+    "gkest diff models/resnet50.onnx models/mobilenet_v2.onnx --gpu L4",
+    "gkest diff yesterday.csv table.csv --max-latency-pct 5 --format markdown",
+)
 @click.argument("before", type=PATH, metavar="OLD")
 @click.argument("after", type=PATH, metavar="NEW")
+@section("Limits")
 @options_from(ChangeLimits)
+@section("How it runs")
 @options_from(EstimateRequest, but=_NOT_OFFERED)
+@section("Output")
 @form_option("table", "json", "markdown")
 @click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all.")
-@debug_option
 def command(
     before: Path,
     after: Path,

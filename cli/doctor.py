@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command
 
 _HELP = """What this machine can do: GPU, driver, profilers, runtimes, bundles and where found, operators covered.
 
@@ -12,9 +12,13 @@ Reads only; what is absent is said, never an error.
 """
 
 
-@click.command(name="doctor", help=_HELP)
+@gkest_command(
+    "doctor",
+    "gkest doctor",
+    "gkest doctor --probe",
+    help=_HELP,
+)
 @click.option("--probe", is_flag=True, help="Also make a small capture with each profiler (some seconds).")
-@debug_option
 def command(probe: bool) -> None:
     """Print what this machine can do, section by section."""
     from functools import partial

@@ -7,14 +7,17 @@ from typing import Any
 import click
 
 from gkestimator.cli.estimating import estimate_options
-from gkestimator.cli.group import debug_option
-from gkestimator.cli.parameters import Names
+from gkestimator.cli.group import gkest_command
+from gkestimator.cli.parameters import MODELS, Names
 
 
-@click.command(name="estimate")
-@click.argument("models", nargs=-1, required=True, metavar="MODEL.onnx...")
+@gkest_command(
+    "estimate",
+    "gkest estimate models/minilm.onnx --gpu ampere --dim sequence=64,128,512",
+    "gkest estimate models --gpu T4,L4 --batch-size 1,8 --dim sequence=128 -o table.csv",
+)
+@click.argument("models", nargs=-1, required=True, type=MODELS, metavar="MODEL.onnx...")
 @estimate_options
-@debug_option
 def command(models: Names, **options: Any) -> int:
     """Say what models need on GPUs: time, compute and memory, per model and per kernel.
 

@@ -9,19 +9,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gkestimator.cli.outputs import deliver, say
+from gkestimator.cli.group import OUTPUT, section
+from gkestimator.cli.outputs import deliver, say, write_beside
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
 from gkestimator.core.errors import GkestimatorError, UsageError, one_line
-from gkestimator.core.outputs import refuse_overwriting
+from gkestimator.core.outputs import by_suffix, refuse_overwriting
 from gkestimator.estimation.api import ANSWER_FORMS
 from gkestimator.estimation.request import EstimateRequest
+from gkestimator.reporting.style import PICTURE_SUFFIXES, check_drawable
 from gkestimator.tables import FORMATS, format_of, render
+from gkestimator.tables.requirement import cpu_lines
 
 if TYPE_CHECKING:
     from gkestimator.estimation.api import EstimateResult
 
 # Documents of kernels and timelines, for other programs' eyes.
+_FOR_PEOPLE = ("table", "markdown")  # they say themselves which models run on the CPU alone
 TRACE_FORMATS = tuple(form for form in ANSWER_FORMS if form != "html")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,9 +36,14 @@ def estimate_options(function: F) -> F:
     for decorator in (
         click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all."),
         form_option(*FORMATS, *TRACE_FORMATS),
+        click.option(
+            "--plot", type=PATH, help="Picture of the table to write beside it: .png, .svg or .pdf."
+        ),
         click.option("--report", type=PATH, help="HTML page with pictures to write beside the table."),
         click.option("--kernels", is_flag=True, help="List every kernel."),
+        section(OUTPUT),
         options_from(EstimateRequest),
+        section("How it runs"),
     ):
         function = decorator(function)
     return function
@@ -58,6 +67,25 @@ def _document(result: EstimateResult, form: str, *, kernels: bool) -> bytes:
     return render(result.rows, form)
 
 
+def _form_of(form: str | None, output: Path | None, plot: Path | None) -> str:
+    """Return the table's form. Raises UsageError where table or picture could not be written in the end."""
+    form = form or ("table" if output is None else format_of(output))
+    if form == "parquet" and output is None:
+        raise UsageError("--format parquet needs a file to write to: expected -o FILE.parquet")
+    if plot is not None:
+        by_suffix("--plot", plot, PICTURE_SUFFIXES)
+        check_drawable()
+    return form
+
+
+def _picture(result: EstimateResult, plot: Path) -> bytes:
+    """Return the picture of the table, in the form that ``plot`` is named for."""
+    from gkestimator.reporting.requirements_picture import draw_requirements
+
+    form = by_suffix("--plot", plot, PICTURE_SUFFIXES)
+    return draw_requirements(result.rows, form, kernels=result.kernel_rows)
+
+
 def _naming_its_file(path: Path, error: GkestimatorError) -> GkestimatorError:
     """Return ``error``, with the model's path before it where it names no file itself."""
     if any(one_line(name) in str(error) for name in (path, path.name)):
@@ -71,6 +99,8 @@ def run_estimate(
     *,
     form: str | None,
     output: Path | None,
+    kernels: bool = False,
+    plot: Path | None = None,
     report: Path | None = None,
     **options: Any,
 ) -> int:
@@ -85,28 +115,38 @@ def run_estimate(
             ],
             "note",
         )
-    form = form or ("table" if output is None else format_of(output))
-    if form == "parquet" and output is None:
-        raise UsageError("--format parquet needs a file to write to: expected -o FILE.parquet")
+    form = _form_of(form, output, plot)
     read = [*models, *(path for path, _ in failures), *options["gpu_specs"], *options["plugins"]]
-    refuse_overwriting({"-o": output, "--report": report}, [*read, *filter(None, [options["host"]])])
+    refuse_overwriting(
+        {"-o": output, "--plot": plot, "--report": report}, [*read, *filter(None, [options["host"]])]
+    )
     rows: Sequence[Any] = ()
     messages: Sequence[str] = ()
+    drawn = True
     bad = list(failures)
     if models:
         from gkestimator.estimation import estimate_rows
 
         with Progress() as progress:
-            result = estimate_rows(models, progress=progress, forms=_forms(form, report), **options)
+            result = estimate_rows(
+                models,
+                progress=progress,
+                forms=_forms(form, report),
+                kernels=kernels or plot is not None,
+                **options,
+            )
         rows = result.rows
         messages = result.messages
         bad += result.failures
+        if form not in _FOR_PEOPLE:
+            say(cpu_lines(rows), "note")
         if rows:
-            deliver(_document(result, form, kernels=options["kernels"]), output)
+            deliver(_document(result, form, kernels=kernels), output)
+            drawn = write_beside("--plot", plot, lambda: _picture(result, plot or Path()))
         if report is not None and "html" in result.documents:
             deliver(result.documents["html"], report)
     say([_naming_its_file(path, error) for path, error in bad], "error")
     say(messages)
-    if not bad:
+    if drawn and not bad:
         return 0
     return 1 if rows else 2

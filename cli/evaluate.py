@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command, section
 from gkestimator.cli.outputs import say, say_written, to_stdout
 from gkestimator.cli.parameters import PATH, options_from
 from gkestimator.cli.progress import Progress
@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 _FORMATS = ("table", "csv", "json", "markdown")
 
 
-@click.command(name="evaluate")
+@gkest_command(
+    "evaluate",
+    "gkest evaluate --truth made-up-measurements.csv --models models",
+    "gkest evaluate --truth made-up-measurements.csv --models models --report accuracy",
+)
+@section("How it runs")
 @options_from(EvaluateRequest)
+@section("Output")
 @click.option("--report", type=PATH, help="Folder for report.md, rows.csv and plots.")
 @click.option("--write-host", type=PATH, help="Fit this host and write its figures to this file.")
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="table", show_default=True)
-@debug_option
 def command(truth: Path, report: Path | None, write_host: Path | None, form: str, **options: Any) -> int:
     """Compare your own measurements with estimates of the same rows.
 
@@ -74,5 +79,5 @@ def command(truth: Path, report: Path | None, write_host: Path | None, form: str
     if report is not None:
         files, notes = write_report(result, report, fits=fits)
         say(notes)
-        click.echo(f"gkest: wrote {', '.join(p.name for p in files)} to {report}", err=True)
+        say([f"gkest: wrote {', '.join(p.name for p in files)} to {report}"])
     return 1 if partly else 0

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import OUTPUT, gkest_command, section
 from gkestimator.cli.outputs import say, say_written, to_stdout
 from gkestimator.cli.parameters import PATH, Names, Paths, gpu_spec_option, names_option
 from gkestimator.core.errors import GkestimatorError, UsageError
-from gkestimator.export.registry import EXPORTERS, exporter_class, make_exporters
+from gkestimator.exporting.registry import EXPORTERS, exporter_class, make_exporters
 
 
 def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -22,11 +22,16 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-@click.command(name="export")
+@gkest_command(
+    "export",
+    "gkest export plan.json --to hami,kserve -o manifests",
+    "gkest export table.csv --to csv --only resnet50 --gpu L4 --batch-size 8 -o rows",
+)
 @click.argument("source", type=PATH, metavar="PLAN|TABLE")
+@section("What to ask")
 @names_option("--to", "names", f"Targets: {', '.join(EXPORTERS)}.", required=True)
-@click.option("-o", "--output", type=PATH, help="Folder; a target's files go to OUTPUT/<target>.")
 @click.option("--creq", help="Measure of compute: sm-util-mean, occupancy-max, occupancy-mean.")
+@section("Rows of a table")
 @names_option("--only", "only_models", "Rows of a table: models; default: all.")
 @click.option("--gpu", help="Rows of a table: GPU type.")
 @click.option("--batch-size", type=click.IntRange(1), help="Rows of a table: batch size.")
@@ -34,16 +39,24 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @click.option("--dtype", help="Rows of a table: dtype.")
 @click.option("--dims", metavar="NAME=N,...", help="Rows of a table: dimensions, as the column has them.")
 @click.option("--sm-share", type=float, help="Rows of a table: percent of the SMs.")
+@section("How it is written")
 @click.option(
-    "--models", multiple=True, metavar="PATH", help="ONNX files or folders, for triton; repeatable."
+    "--models",
+    multiple=True,
+    metavar="PATH",
+    help="ONNX files or folders, for triton and modelmesh; repeatable.",
 )
 @gpu_spec_option
-@click.option("--image", help="Container image of the replicas (hami, kai, volcano, device-plugin, mig).")
+@click.option(
+    "--image", help="Container image of the replicas (hami, kai, volcano, device-plugin, mig, dra...)."
+)
 @click.option("--queue", help="Queue (kai).")
 @click.option(
     "--gpus-per-server", type=click.IntRange(1, 1024), help="GPUs of a server (triton); default: 8."
 )
-@click.option("--storage-uri", help="Where the models lie (kserve); a model's name is put behind it.")
+@click.option(
+    "--storage-uri", help="Where the models lie (kserve, modelmesh); a model's name is put behind it."
+)
 @click.option(
     "--targets",
     is_flag=True,
@@ -52,7 +65,8 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     callback=_list_targets,
     help="List the targets, what each is told and which limits it enforces.",
 )
-@debug_option
+@section(OUTPUT)
+@click.option("-o", "--output", type=PATH, help="Folder; a target's files go to OUTPUT/<target>.")
 def command(
     source: Path,
     names: Names,
@@ -74,8 +88,8 @@ def command(
     its target enforces. Without -o a target of a single file is written to stdout. Exit status: 0 done, 1 some targets
     were refused, 2 all were or the command was wrong.
     """
-    from gkestimator.export.loading import TableFilter, load_deployment
-    from gkestimator.export.writing import write_files
+    from gkestimator.exporting.loading import TableFilter, load_deployment
+    from gkestimator.exporting.writing import write_files
 
     exporters = make_exporters(
         names, image=image, queue=queue, storage_uri=storage_uri, gpus_per_server=gpus_per_server

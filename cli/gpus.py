@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import say
 from gkestimator.cli.parameters import Paths, form_option, gpu_spec_option
 
@@ -13,11 +13,15 @@ _HELP = (
 )
 
 
-@click.command(name="gpus", help=_HELP)
+@gkest_command(
+    "gpus",
+    "gkest gpus",
+    "gkest gpus L4 --format json",
+    help=_HELP,
+)
 @click.argument("name", required=False)
 @gpu_spec_option
 @form_option("table", "csv", "json", help="Table for people (default), or all figures in base units.")
-@debug_option
 def command(name: str | None, gpu_specs: Paths, form: str | None) -> None:
     """Print the table of all GPUs, or every figure of one."""
     from gkestimator.hardware.gpu_listing import LISTING_FORMATS, listing

@@ -6,17 +6,20 @@ from typing import Any
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import say
-from gkestimator.cli.parameters import Names, form_option, options_from
-from gkestimator.estimation.request import EstimateRequest
+from gkestimator.cli.parameters import MODELS, Names, form_option, options_from
+from gkestimator.estimation.request import DimOptions
 
 
-@click.command(name="inspect")
-@click.argument("models", nargs=-1, required=True, metavar="MODEL.onnx...")
-@options_from(EstimateRequest, only=("dims",))
+@gkest_command(
+    "inspect",
+    "gkest inspect models/resnet50.onnx",
+    "gkest inspect models/minilm.onnx --dim sequence=128 --format json",
+)
+@click.argument("models", nargs=-1, required=True, type=MODELS, metavar="MODEL.onnx...")
+@options_from(DimOptions)
 @form_option("table", "json")
-@debug_option
 def command(models: Names, form: str | None, dims: Any) -> int:
     """Say what is in a model file: inputs, dimensions, parameters, operators, work, and what to ask for next.
 
@@ -25,17 +28,22 @@ def command(models: Names, form: str | None, dims: Any) -> int:
     """
     from gkestimator.core.errors import GkestimatorError
     from gkestimator.core.naming import find_models
+    from gkestimator.estimation.dimensions import DimensionsMet
     from gkestimator.estimation.inspection import inspect_model, inspection_json, inspection_lines
+    from gkestimator.estimation.recall import ModelSource
     from gkestimator.tables.layout import printable
 
     paths, failures = find_models(models)
     errors = [error for _, error in failures]
     inspections = []
+    met = DimensionsMet([dims], len(paths))
     for path in paths:
         try:
-            inspections.append(inspect_model(path, dims=dict(dims)))
+            (own,) = met.combinations(ModelSource(path, path.stem))
+            inspections.append(inspect_model(path, dims=own))
         except GkestimatorError as e:
             errors.append(e)
+    met.check()
     if form == "json":
         click.echo(inspection_json(inspections))
     else:
@@ -43,6 +51,7 @@ def command(models: Names, form: str | None, dims: Any) -> int:
             for line in inspection_lines(inspection):
                 click.echo(printable(line))
     say(errors, "error")
+    say(met.notes, "note")
     if not errors:
         return 0
     return 1 if inspections else 2

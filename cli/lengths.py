@@ -6,14 +6,19 @@ from pathlib import Path
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command, section
 from gkestimator.cli.outputs import deliver, say, write_beside
 from gkestimator.cli.parameters import PATH, SEED, Paths, form_option
 from gkestimator.cli.progress import Progress
 
 
-@click.command(name="lengths")
+@gkest_command(
+    "lengths",
+    "gkest lengths lengths.yaml --table lengths.csv",
+    "gkest lengths lengths.yaml --table lengths.csv --rate-scale 0.5 -o lengths.json",
+)
 @click.argument("spec", type=PATH, metavar="SPEC.yaml")
+@section("What to ask")
 @click.option(
     "--table",
     "tables",
@@ -24,10 +29,10 @@ from gkestimator.cli.progress import Progress
 )
 @click.option("--rate-scale", type=float, default=1.0, show_default=True, help="Factor on the rate.")
 @click.option("--seed", type=SEED, help="Default: the file's.")
+@section("Output")
 @form_option("table", "csv", "json")
 @click.option("--plot", type=PATH, help="Picture over time: .png, .svg or .pdf.")
 @click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all.")
-@debug_option
 def command(
     spec: Path,
     tables: Paths,
@@ -40,7 +45,7 @@ def command(
     """Serve requests of many lengths by runtimes of fixed lengths, simulated.
 
     SPEC.yaml names a model, GPUs, an SLO, the requests and the schemes to compare (docs/how-to/lengths.md). TABLE is a
-    requirement table with a row for each length (`gkest estimate --dim seq=64`, 128, ...), estimated or measured. The
+    requirement table with a row for each length (`gkest estimate --dim seq=64,128`), estimated or measured. The
     result goes to stdout, or with -o to the file alone. Exit status: 0 done, 1 only the picture could not be written, 2
     the command or a file was wrong.
     """

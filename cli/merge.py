@@ -13,9 +13,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command, section
 from gkestimator.cli.outputs import say, say_written, to_stdout
-from gkestimator.cli.parameters import PATH, Names, form_option, options_from
+from gkestimator.cli.parameters import MODELS, PATH, Names, form_option, options_from
 from gkestimator.cli.progress import Progress
 from gkestimator.core.errors import UsageError
 from gkestimator.core.options import option_of
@@ -24,20 +24,25 @@ from gkestimator.merging.options import MergeOptions, MergeRequest
 _OF_A_PLAN = ("gpu", "runtime", "dtype", "batch_sizes", "dims")
 
 
-@click.command(name="merge")
-@click.argument("models", nargs=-1, required=True, metavar="MODEL.onnx...")
+@gkest_command(
+    "merge",
+    "gkest merge models/minilm.onnx models/minilm.onnx --dim sequence=128",
+    "gkest merge models/resnet50.onnx models/mobilenet_v2.onnx -o merged.onnx",
+)
+@click.argument("models", nargs=-1, required=True, type=MODELS, metavar="MODEL.onnx...")
+@section("What to ask")
 @click.option("--plan", type=PATH, help="Placement (JSON of gkest schedule): merge what it puts on one GPU.")
-@options_from(MergeOptions, but=("bundles", "gpu_specs"))
+@section("How it runs")
+@options_from(MergeOptions)
+@section("Output")
 @click.option(
     "--report", "wanted", is_flag=True, help="Report to stdout: what was merged, and what it should save."
 )
 @options_from(MergeRequest, ("samples",))
 @form_option("table", "json", "markdown", help="Of the report. Default: table.")
-@options_from(MergeOptions, ("bundles", "gpu_specs"))
 @click.option(
     "-o", "--output", type=PATH, help="ONNX file to write; with --plan a folder. Without: the report alone."
 )
-@debug_option
 def command(
     models: Names,
     plan: Path | None,

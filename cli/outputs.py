@@ -8,19 +8,30 @@ from pathlib import Path
 
 import click
 
+from gkestimator.cli.group import CliSession
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.tables import write_bytes
 
 
+def _quiet() -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and context.ensure_object(CliSession).quiet
+
+
 def say(lines: Iterable[object], kind: str = "") -> None:
-    """Write each line to stderr, behind ``gkest: KIND:`` where a kind (error, note, warning) is named."""
+    """Write each line to stderr, behind ``gkest: KIND:`` where a kind (error, note, warning) is named.
+
+    Under ``--quiet`` errors alone are said.
+    """
+    if kind != "error" and _quiet():
+        return
     for line in lines:
         click.echo(f"gkest: {kind}: {line}" if kind else str(line), err=True)
 
 
 def say_written(*paths: object) -> None:
     """Say which files were written, in one line."""
-    click.echo(f"gkest: wrote {', '.join(map(str, paths))}", err=True)
+    say([f"gkest: wrote {', '.join(map(str, paths))}"])
 
 
 def to_stdout(data: bytes) -> None:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gkestimator.core.option_kinds import Flag, Many, Number, Text, UnfitError
+from gkestimator.core.option_kinds import File, Flag, Many, Number, Text, UnfitError, Word
 from gkestimator.core.options import REQUIRED, Option, options_of
 from gkestimator.estimation.request import EstimateRequest
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     ParamType = click.ParamType[Any]
 else:
     ParamType = click.ParamType  # generic since click 8.5 only
@@ -22,6 +24,7 @@ Decorator = Callable[[F], F]
 Names = tuple[str, ...]
 Paths = tuple[Path, ...]
 PATH = click.Path(path_type=Path)
+MODELS = click.Path()  # patterns as well as paths, hence texts; the shell completes them
 SEED = click.IntRange(0, 2**63 - 1)
 
 
@@ -35,6 +38,28 @@ class _Kind(ParamType):
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Return what help shows; asked there alone, for some words cost an import."""
         return self._option.kind.metavar
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the words that the option takes; GPU types and groups for ``--gpu``; files for a path."""
+        from click.shell_completion import CompletionItem
+
+        kind = self._option.kind
+        if isinstance(kind, Many):
+            kind = kind.item
+        if isinstance(kind, File):
+            return [CompletionItem(incomplete, type="file")]
+        if isinstance(kind, Word):
+            return [CompletionItem(word) for word in kind.words if word.startswith(incomplete)]
+        if self._option.flag != "--gpu":
+            return []
+        from gkestimator.hardware.gpus import ALL_GPUS, ARCHITECTURES, gpu_catalogue
+
+        before, comma, begun = incomplete.rpartition(",")
+        names = (*gpu_catalogue().complete_names(), ALL_GPUS, *ARCHITECTURES)
+        near = [name for name in names if name.casefold().startswith(begun.casefold())]
+        return [CompletionItem(f"{before}{comma}{name}") for name in near]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -55,7 +80,7 @@ def options_from(
 ) -> Callable[[F], F]:
     """Return a decorator that gives a command the options of ``record``: all, ``only`` these, or all ``but`` these."""
     chosen = [
-        _click_option(name, option)
+        _titled(option, _click_option(name, option))
         for name, option in options_of(record).items()
         if option.flag is not None and name not in but and (only is None or name in only)
     ]
@@ -104,8 +129,28 @@ def _click_option(name: str, option: Option[Any, Any], **more: Any) -> Decorator
     return click.option(flag, name, **(settings | more))
 
 
+def _titled(option: Option[Any, Any], decorator: Decorator[Any]) -> Decorator[Any]:
+    """Return ``decorator``, whose option stands under the title that its record gives it."""
+    if not option.section:
+        return decorator
+
+    def decorate(function: F) -> F:
+        function = decorator(function)
+        # The option that was just added, not those below it, which another title may be said for.
+        vars(vars(function)["__click_params__"][-1])["section"] = option.section
+        return function
+
+    return decorate
+
+
 gpu_spec_option = options_from(EstimateRequest, ("gpu_specs",))
 """``--gpu-spec``, for every command that asks for GPUs by name."""
+
+
+def quick_option(words: str) -> Decorator[Any]:
+    """Return ``--quick``: the models of a workload, their rates and objectives, without a file."""
+    help = f"Models, rates and objectives {words}. Repeatable."
+    return click.option("--quick", multiple=True, metavar="MODEL:RATErps@SLOms,...", help=help)
 
 
 def form_option(*forms: str, help: str = "Default: by suffix of -o, else table.") -> Decorator[Any]:

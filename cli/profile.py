@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gkestimator.cli.group import LazyGroup, debug_option
+from gkestimator.cli.group import LazyGroup
 
 SUBCOMMANDS = {
     "plan": "Choose the operators to measure, and say how long it will take.",
@@ -16,7 +16,15 @@ SUBCOMMANDS = {
 }
 
 
-@click.group(name="profile", cls=LazyGroup, modules=SUBCOMMANDS, prefix="profiling.")
-@debug_option
+@click.group(
+    name="profile",
+    cls=LazyGroup,
+    sections={"Commands": SUBCOMMANDS},
+    prefix="profiling.",
+    examples=(
+        "gkest profile plan --models models --dim sequence=128 --minutes 5 -o sweep.json",
+        "gkest profile run sweep.json --minutes 10 -o raw",
+    ),
+)
 def command() -> None:
     """Measure a GPU: plan, run, build; then gkest train."""

@@ -6,15 +6,18 @@ from pathlib import Path
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import deliver
 from gkestimator.cli.parameters import PATH
 
 
-@click.command(name="report")
+@gkest_command(
+    "report",
+    "gkest report table.csv",
+    "gkest report plan.json -o plan.html",
+)
 @click.argument("saved", type=PATH, metavar="FILE")
 @click.option("-o", "--output", type=PATH, help="HTML file to write; default: FILE with the suffix .html.")
-@debug_option
 def command(saved: Path, output: Path | None) -> int:
     """Draw a saved requirement table, plan, simulation or comparison as one HTML page.
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import DescribedCommand, gkest_command, section
 from gkestimator.cli.outputs import deliver, say, write_beside
-from gkestimator.cli.parameters import PATH, SEED, Paths, form_option, gpu_spec_option
+from gkestimator.cli.parameters import PATH, SEED, Names, Paths, form_option, gpu_spec_option, quick_option
 from gkestimator.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from gkestimator.core.records import NamedValues
 
 _CREQ = ("sm-util-mean", "occupancy-max", "occupancy-mean")
 
 
-class _WithPolicies(click.Command):
+class _WithPolicies(DescribedCommand):
     """Help that ends with the policies there are; none is imported for it."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -24,12 +27,21 @@ class _WithPolicies(click.Command):
 
         with formatter.section("Policies"):
             formatter.write_dl(list(policy_summaries().items()))
+        super().format_epilog(ctx, formatter)
 
 
-@click.command(name="schedule", cls=_WithPolicies)
+@gkest_command(
+    "schedule",
+    "gkest schedule table.csv --workload workload.yaml --cluster cluster.yaml -o plan.json",
+    'gkest schedule table.csv --quick "resnet50:50rps@100ms" --cluster cluster.yaml',
+    cls=_WithPolicies,
+)
 @click.argument("tables", nargs=-1, required=True, type=PATH, metavar="TABLE...")
-@click.option("--workload", required=True, type=PATH, help="Models, rates and objectives (YAML).")
+@section("What to ask")
+@click.option("--workload", type=PATH, help="Models, rates and objectives (YAML).")
+@quick_option("without a file")
 @click.option("--cluster", required=True, type=PATH, help="GPUs that are there or may be rented (YAML).")
+@section("Policy")
 @click.option("--policy", default="gkest", show_default=True, help="Who places; the policies stand below.")
 @click.option(
     "--objective",
@@ -50,19 +62,21 @@ class _WithPolicies(click.Command):
     metavar="NAME=VALUE",
     help="Any other option of the policy; repeatable.",
 )
+@section("What to ask")
 @click.option("--runtime", help="Keep the rows of this runtime.")
 @click.option("--dtype", help="Keep the rows of this dtype.")
 @click.option("--dims", help="Keep the rows of these dimensions, as the table writes them.")
 @gpu_spec_option
 @click.option("--allow-unserved", is_flag=True, help="Leave out models that no GPU here can serve.")
 @click.option("--seed", type=SEED, default=0, show_default=True)
+@section("Output")
 @form_option("table", "csv", "json")
 @click.option("--plot", type=PATH, help="Picture of the packing: .png, .svg or .pdf.")
 @click.option("-o", "--output", type=PATH, help="File to write the plan to, wholly or not at all.")
-@debug_option
 def command(
     tables: Paths,
-    workload: Path,
+    workload: Path | None,
+    quick: Names,
     cluster: Path,
     form: str | None,
     plot: Path | None,
@@ -82,7 +96,8 @@ def command(
     from gkestimator.placement.report import PLAN_SUFFIXES, plan_words, render_plan
     from gkestimator.placement.scheduling import UnservableError, schedule
 
-    read = (*tables, workload, cluster, *options["gpu_specs"], *filter(None, [options["coefficients"]]))
+    asked = _asked(workload, quick)
+    read = (*tables, cluster, *options["gpu_specs"], *filter(None, [workload, options["coefficients"]]))
     # Before minutes of placement, not after.
     refuse_overwriting({"-o": output, "--plot": plot}, read)
     form = form or ("table" if output is None else by_suffix("-o", output, PLAN_SUFFIXES))
@@ -94,7 +109,7 @@ def command(
     try:
         chosen = policy_options(options.pop("pairs"), given)
         with Progress() as progress:
-            result = schedule(tables, workload, cluster, options=chosen, progress=progress, **options)
+            result = schedule(tables, asked, cluster, options=chosen, progress=progress, **options)
     except UnservableError as e:
         say([f"{line} (--allow-unserved places the others)" for line in e.lines], "error")
         return e.exit_code
@@ -111,3 +126,12 @@ def command(
     if result.unservable or not drawn:
         return 1
     return 0
+
+
+def _asked(workload: Path | None, quick: Names) -> Path | NamedValues:
+    from gkestimator.core.errors import UsageError
+    from gkestimator.documents.workload import quick_workload
+
+    if (workload is None) == (not quick):
+        raise UsageError("expected either --workload FILE or --quick MODEL:RATErps@SLOms")
+    return workload or quick_workload(quick).document()

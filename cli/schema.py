@@ -6,15 +6,18 @@ from pathlib import Path
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import deliver
 from gkestimator.cli.parameters import PATH
 
 
-@click.command(name="schema")
+@gkest_command(
+    "schema",
+    "gkest schema",
+    "gkest schema workload",
+)
 @click.argument("name", required=False)
 @click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all.")
-@debug_option
 def command(name: str | None, output: Path | None) -> None:
     """Print the JSON Schema (draft 2020-12) of the kind of document NAME, or the kinds there are.
 

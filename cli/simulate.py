@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command, section
 from gkestimator.cli.outputs import deliver, say, write_beside
 from gkestimator.cli.parameters import PATH, Names, Paths, form_option, options_from
 from gkestimator.cli.progress import Progress
@@ -20,8 +20,13 @@ COMPILING = "gkest: note: compiling the simulator once, which may take a minute 
 _WORDS = ("poisson", "mmpp", "constant", "none")
 
 
-@click.command(name="simulate")
+@gkest_command(
+    "simulate",
+    "gkest simulate plan.json --table table.csv -o served.json",
+    "gkest simulate plan.json --table table.csv --arrivals mmpp --seed 1",
+)
 @click.argument("plan", type=PATH)
+@section("What to ask")
 @click.option(
     "--table",
     "tables",
@@ -30,7 +35,9 @@ _WORDS = ("poisson", "mmpp", "constant", "none")
     required=True,
     help="Requirement table by which replicas run; repeatable.",
 )
+@section("How it runs")
 @options_from(SimulateOptions)
+@section("Planning again")
 @click.option(
     "--replan",
     type=click.Choice(["none", "usher", "gpulet"]),
@@ -47,11 +54,11 @@ _WORDS = ("poisson", "mmpp", "constant", "none")
     metavar="NAME=VALUE",
     help="With --replan: headroom, threshold-rps, period-ms, load-ms, ...; repeatable.",
 )
+@section("Output")
 @click.option("--requests", type=PATH, help="Write every request: .csv or .parquet.")
 @form_option("table", "csv", "json")
 @click.option("--plot", type=PATH, help="Picture of latencies and time: .png, .svg or .pdf.")
 @click.option("-o", "--output", type=PATH, help="File to write the report to, wholly or not at all.")
-@debug_option
 def command(
     plan: Path,
     tables: Paths,

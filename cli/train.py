@@ -6,12 +6,16 @@ from pathlib import Path
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command, section
 from gkestimator.cli.outputs import deliver, say_written
 from gkestimator.cli.parameters import PATH, Paths
 
 
-@click.command(name="train")
+@gkest_command(
+    "train",
+    "gkest train kernels.parquet -o my-bundle",
+    "gkest train --interference pairs.csv -o coefficients.json",
+)
 @click.argument("datasets", nargs=-1, type=PATH, metavar="[DATASET]...")
 @click.option(
     "-o",
@@ -20,6 +24,7 @@ from gkestimator.cli.parameters import PATH, Paths
     type=PATH,
     help="Folder of the new bundle; without DATASET the file of interference coefficients.",
 )
+@section("What to ask")
 @click.option(
     "--interference",
     "pairs",
@@ -34,6 +39,7 @@ from gkestimator.cli.parameters import PATH, Paths
     multiple=True,
     help="With --interference: what these models ask of the GPU alone, where PAIRS does not say; repeatable.",
 )
+@section("How it runs")
 @click.option(
     "--base",
     default="default",
@@ -49,7 +55,6 @@ from gkestimator.cli.parameters import PATH, Paths
     help="GPU file (TOML); repeatable. Files beside a dataset (DATASET.<GPU>.toml) are found.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed.")
-@debug_option
 def command(
     datasets: Paths,
     output: Path,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gkestimator.evaluation.cases import KernelCases
@@ -12,6 +14,7 @@ from gkestimator.kernel_models.regressors import MEMBERS
 from . import plots, tables
 from .figures import lines
 from .kernels import chip_job, gpu_cases
+from .lines import Line
 from .sections import SECTION_NAMES, section, section_jobs
 from .whole import whole_cases
 from .workspace import Workspace
@@ -68,12 +71,11 @@ _TRUST = """## When to trust a row
 
 - `coverage_pct` says which share of the time was predicted for sizes and GPUs inside the training range. Near 100 is the first kind of row
   above, near 0 the last.
-- The interval is the honest part: on a GPU that nobody measured it is two to four times as wide, because that is how far off such
-  estimates were when a GPU was left out.
+- The interval is the honest part: on a GPU that nobody measured it is as wide as such estimates were off when a GPU was left out.
 - Small batches wait for the host, not for the GPU. Give your host's figure (`--host-overhead-us`, or `gkest evaluate --write-host`).
 - What is known to be off is listed in [limits.md](reference/limits.md). Your own measurements count for more than this page: `gkest evaluate`
   prints the same table for them."""
-_BARS = """Every line that was to be shown, with its bar. Lines that are not met stand here too."""
+_BARS = """Before a figure was measured, a *bar* was set that it should reach."""
 _PEERS = """## Published peers
 
 Other cases than ours, so no race: they show what is usual. NeuSight (Lee et al., ASPLOS 2025): 9.7 % whole-model error over 54 published
@@ -88,6 +90,8 @@ no answer. The two development and report groups, the shape hash and the splits 
 `gkestimator/evaluation/splits.py`."""
 
 
+MOST_ROWS = 50
+"""Rows of a table that stands in a page."""
 _NAMES = (
     "shapes", "larger", "h100-gemm", "whole", "whole-no-v100-conv", "usher-targets", "usher-tau",
     *(f"member-{name}" for name in MEMBERS),
@@ -125,12 +129,42 @@ def write_report(space: Workspace, out: Path) -> Path:
 
 def _write_page(path: Path, title: str, body: list[str]) -> None:
     head = [f"# {title}", "", "Written by `python -m benchmarks.accuracy`; do not edit.", ""]
-    path.write_text("\n".join([*head, *body]) + "\n", encoding="utf-8")
+    for old in path.parent.glob(f"{path.stem}-[0-9].csv"):
+        old.unlink()
+    text = "\n".join([*head, *body]) + "\n"
+    path.write_text(long_tables_apart(text, path), encoding="utf-8")
+
+
+def long_tables_apart(text: str, path: Path) -> str:
+    """Return the page ``text`` of ``path`` with a link in the place of each table that nobody reads through.
+
+    Tables of more than MOST_ROWS rows are written beside the page as CSV: STEM-1.csv, STEM-2.csv, ...
+    """
+    parts = re.split(r"((?:^\|.*\n)+)", text, flags=re.MULTILINE)
+    written = 0
+    for at, part in enumerate(parts):
+        rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in part.splitlines()]
+        if not part.startswith("|") or len(rows) - 2 <= MOST_ROWS:
+            continue
+        written += 1
+        file = path.with_name(f"{path.stem}-{written}.csv")
+        with file.open("w", encoding="utf-8", newline="") as stream:
+            csv.writer(stream, lineterminator="\n").writerows([rows[0], *rows[2:]])
+        parts[at] = f"All {len(rows) - 2} rows ({', '.join(rows[0])}): [{file.name}]({file.name})\n"
+    return "".join(parts)
+
+
+def _bars(found: Sequence[Line]) -> list[str]:
+    """Return the page of bars: those that are not met first."""
+    missed = [line for line in found if line.met is False]
+    met = sum(line.met is True for line in found)
+    said = f"{_BARS} {met} of {len(found)} are met. Not met:"
+    return [said, "", *tables.bars(missed), "", "## Every line", "", *tables.bars(found)]
 
 
 def _pages(space: Workspace, folder: Path) -> Iterator[tuple[str, str, list[str] | None]]:
     """Yield file name, title and text of every page; the text is None where nothing has been run."""
-    yield "bars", "Bars and figures", [_BARS, "", *tables.bars(lines(space))]
+    yield "bars", "Bars and figures", _bars(lines(space))
     yield "kernels-shapes", "Kernels: new shapes", _kernel_page(space, folder)
     yield "kernels-gpus", "Kernels: new GPUs", _gpu_page(space, folder)
     yield "whole-models", "Whole models", _whole(space, folder)

@@ -6,20 +6,23 @@ from pathlib import Path
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import say, say_written
 from gkestimator.cli.parameters import PATH, Paths, gpu_spec_option
 from gkestimator.cli.progress import Progress
 
 
-@click.command(name="build")
+@gkest_command(
+    "build",
+    "gkest profile build raw -o kernels.parquet",
+    "gkest profile build raw -o kernels.csv --report profile-report",
+)
 @click.argument("raws", nargs=-1, required=True, type=PATH, metavar="RAW...")
 @click.option(
     "-o", "--output", required=True, type=PATH, help="The dataset: a name ending in .parquet or .csv."
 )
 @click.option("--report", type=PATH, help="Folder for report.md and plots.")
 @gpu_spec_option
-@debug_option
 def command(raws: Paths, output: Path, report: Path | None, gpu_specs: Paths) -> int:
     """Make a kernel dataset of what gkest profile run measured.
 

@@ -6,17 +6,20 @@ from pathlib import Path
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import say, say_written
 from gkestimator.cli.parameters import PATH, Paths
 
 
-@click.command(name="merge")
+@gkest_command(
+    "merge",
+    "gkest profile merge kernels.parquet other.parquet -o both.parquet",
+    "gkest profile merge kernels.parquet -o kernels.csv",
+)
 @click.argument("datasets", nargs=-1, required=True, type=PATH, metavar="DATASET...")
 @click.option(
     "-o", "--output", required=True, type=PATH, help="The dataset: a name ending in .parquet or .csv."
 )
-@debug_option
 def command(datasets: Paths, output: Path) -> int:
     """Merge kernel datasets of several runs and machines; files of older versions become today's.
 

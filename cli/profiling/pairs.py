@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command, section
 from gkestimator.cli.outputs import say
 from gkestimator.cli.parameters import PATH, ParamType, Paths, gpu_spec_option
 from gkestimator.cli.progress import Progress
@@ -40,7 +40,11 @@ class _Shares(ParamType):
         return tuple(pairs)
 
 
-@click.command(name="pairs")
+@gkest_command(
+    "pairs",
+    "gkest profile pairs whole.json -o pairs.csv --minutes 2",
+    "gkest profile pairs whole.json -o pairs.csv --device cuda:0 --shares 50:50,20:80",
+)
 @click.argument("plan", type=PATH, metavar="PLAN.json")
 @click.option(
     "-o",
@@ -49,12 +53,14 @@ class _Shares(ParamType):
     type=PATH,
     help="The co-location table: a name ending in .parquet or .csv.",
 )
+@section("How it runs")
 @click.option(
     "--executor",
     type=click.Choice(sorted(RUNTIMES)),
     help="What runs the models; default: the plan's runtime.",
 )
 @click.option("--device", help="cpu or cuda:N; default: the first GPU, the CPU where there is none.")
+@section("What to ask")
 @click.option(
     "--shares",
     type=_Shares(),
@@ -91,7 +97,6 @@ class _Shares(ParamType):
     help="Seconds that preparing a model may take.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order and of the data.")
-@debug_option
 def command(plan: Path, output: Path, tables: Paths, gpu_specs: Paths, **options: Any) -> int:
     """Measure whole models side by side, two at a time; resumes what was cut off.
 

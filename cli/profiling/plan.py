@@ -9,16 +9,21 @@ from typing import Any
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command, section
 from gkestimator.cli.outputs import say, say_written
 from gkestimator.cli.parameters import PATH, gpu_spec_option, names_option, options_from
-from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.request import DimOptions, EstimateRequest
 
 _LARGE = 20_000_000
 """Bytes of a plan that are worth telling."""
 
 
-@click.command(name="plan")
+@gkest_command(
+    "plan",
+    "gkest profile plan --models models --dim sequence=128 --minutes 5 -o sweep.json",
+    "gkest profile plan --cpu --runtime onnxruntime --entries 4 -o small.json",
+)
+@section("What to ask")
 @click.option(
     "--models", "models", multiple=True, metavar="PATH", help="ONNX file, folder or pattern; repeatable."
 )
@@ -34,6 +39,7 @@ _LARGE = 20_000_000
 )
 @click.option("--minutes", type=float, help="What the run may take.  [default: 10, or none with --entries]")
 @click.option("--entries", type=int, help="At most this many entries.")
+@section("How it runs")
 @options_from(EstimateRequest, ("runtime",))
 @click.option("--gpu", help="GPU type to be measured, where it is known (gkest gpus lists the names).")
 @gpu_spec_option
@@ -45,15 +51,16 @@ _LARGE = 20_000_000
     "fp32,tf32,fp16,bf16; default: all that the GPU has, fp32,fp16 with --whole.",
     none=None,
 )
-@options_from(EstimateRequest, ("batch_sizes", "dims"))
+@options_from(EstimateRequest, ("batch_sizes",))
+@options_from(DimOptions)
 @click.option(
     "--counters", type=float, help="Share of entries to count under ncu.  [default: 0.15; none with --whole]"
 )
 @click.option("--repeats", type=int, help="What run will be given as --repeats; only says how long it takes.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sampled shapes.")
+@section("Output")
 @click.option("--split", type=click.IntRange(1, 1000), help="Write this many plans, FILE-1ofN.json, ...")
 @click.option("-o", "--output", required=True, type=PATH, help="File of the plan (JSON).")
-@debug_option
 def command(
     output: Path,
     split: int | None,

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import DescribedCommand, gkest_command, section
 from gkestimator.cli.outputs import say
 from gkestimator.cli.parameters import PATH, Names, names_option
 from gkestimator.cli.progress import Progress
 from gkestimator.hardware.runtimes import RUNTIMES
 
 
-class _WithCollectors(click.Command):
+class _WithCollectors(DescribedCommand):
     """Show help that ends with the collectors there are."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -23,11 +23,18 @@ class _WithCollectors(click.Command):
 
         with formatter.section("Collectors"):
             formatter.write_dl(list(collector_summaries().items()))
+        super().format_epilog(ctx, formatter)
 
 
-@click.command(name="run", cls=_WithCollectors)
+@gkest_command(
+    "run",
+    "gkest profile run small.json --device cpu --collector none -o raw-cpu",
+    "gkest profile run sweep.json --minutes 10 -o raw",
+    cls=_WithCollectors,
+)
 @click.argument("plan", type=PATH, metavar="PLAN.json")
 @click.option("-o", "--output", "raw", required=True, type=PATH, help="Folder for raw measurements.")
+@section("How it runs")
 @click.option(
     "--executor",
     type=click.Choice(sorted(RUNTIMES)),
@@ -77,7 +84,6 @@ class _WithCollectors(click.Command):
 )
 @click.option("--retry-failed", is_flag=True, help="Measure again what earlier runs recorded as failed.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the data.")
-@debug_option
 def command(plan: Path, raw: Path, devices: Names, entry_timeout: float, **options: object) -> int:
     """Work a plan off under a profiler; resumes what was cut off.
 

@@ -6,19 +6,22 @@ from pathlib import Path
 
 import click
 
-from gkestimator.cli.group import debug_option
+from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import say, say_written
 from gkestimator.cli.parameters import PATH, Paths, gpu_spec_option
 from gkestimator.cli.progress import Progress
 
 
-@click.command(name="table")
+@gkest_command(
+    "table",
+    "gkest profile table raw -o measured.csv",
+    "gkest profile table raw -o measured.json",
+)
 @click.argument("raws", nargs=-1, required=True, type=PATH, metavar="RAW...")
 @click.option(
     "-o", "--output", required=True, type=PATH, help="The table: a name ending in .csv, .json or .parquet."
 )
 @gpu_spec_option
-@debug_option
 def command(raws: Paths, output: Path, gpu_specs: Paths) -> int:
     """Make the requirement table of the whole models that gkest profile run measured.
 

@@ -28,6 +28,10 @@ class UsageError(GkestimatorError):
     """An argument or option is wrong: unknown GPU, absurd batch size, impossible combination."""
 
 
+class NoBatchError(UsageError):
+    """The batch size of a model without a batch dimension is to be changed."""
+
+
 class ModelError(GkestimatorError):
     """A model file cannot be read or is not a valid model."""
 
@@ -37,7 +41,7 @@ class ShapeError(ModelError):
 
 
 class UnboundDimensionError(ModelError):
-    """A symbolic dimension has no value; the message says how to give it one (``--dim name=value``)."""
+    """A symbolic dimension has no value; the message says how to give it one."""
 
 
 class LimitError(ModelError):

@@ -251,28 +251,52 @@ class Many(Kind):
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs(Kind):
-    """Take numbers by name, such as dimensions; in a text one pair ``name=number``; read as a dict."""
+    """Take numbers by name, such as dimensions; in a text one pair ``name=number``; read as a dict.
 
-    number: Number
+    ``item``: a number, or several of them separated by commas, which are read as a tuple.
+    """
 
-    metavar = "NAME=N"
-    python = "Mapping[str, int] | None"
+    item: Number | Many
+
+    @property
+    def metavar(self) -> str:  # type: ignore[override]
+        """Return the pair as help shows it."""
+        return "NAME=N,..." if self._commas else "NAME=N"
+
+    @property
+    def python(self) -> str:  # type: ignore[override]
+        """Return the type."""
+        return f"Mapping[str, {self.item.python}] | None"
 
     @property
     def expected(self) -> str:  # type: ignore[override]
         """Return the pairs in words."""
-        return f"{self.number.several} by name, such as seq=128"
+        number = self.item.item if isinstance(self.item, Many) else self.item
+        return f"{number.several} by name, {self._example}"
+
+    @property
+    def _example(self) -> str:
+        return "such as seq=128,512" if self._commas else "such as seq=128"
+
+    @property
+    def _commas(self) -> bool:
+        return isinstance(self.item, Many) and self.item.commas
 
     def parsed(self, text: str) -> object:
         """Return the pair as a tuple of one. Raises UnfitError for a text of another form."""
-        name, equals, number = (part.strip() for part in text.rpartition("="))
-        value = self.number.parsed(number)
-        if not equals or not name or isinstance(value, str):
-            raise UnfitError(repr(text), "name=number, such as seq=128")
+        name, equals, numbers = (part.strip() for part in text.rpartition("="))
+        form = UnfitError(repr(text), f"name=number, {self._example}")
+        try:
+            value = self.item.parsed(numbers)
+        except UnfitError as e:
+            raise form from e
+        several = value if isinstance(value, tuple) else (value,)
+        if not equals or not name or any(isinstance(number, str) for number in several):
+            raise form
         return ((name, value),)
 
-    def checked(self, value: object) -> dict[str, int | float]:
-        """Return the numbers by name; None has none. Raises UnfitError: no pairs, or one name with two numbers."""
+    def checked(self, value: object) -> dict[str, object]:
+        """Return the numbers by name; None has none. Raises UnfitError: no pairs, or one name said twice."""
         if value is None:
             return {}
         pairs = value
@@ -280,17 +304,23 @@ class Pairs(Kind):
             pairs = tuple(value.items())
         if not isinstance(pairs, tuple):
             raise self._refuse(value)
-        numbers: dict[str, int | float] = {}
+        numbers: dict[str, object] = {}
         for name, number in pairs:
             if not isinstance(name, str):
                 raise self._refuse(value)
             try:
-                checked = self.number.checked(number)
+                checked = self.item.checked(number)
             except UnfitError as e:
                 raise UnfitError(f"{name}={e.found}", self.expected) from e
             if numbers.setdefault(name, checked) != checked:
-                raise UnfitError(f"{name}={numbers[name]} and {name}={checked}", f"one number for {name}")
+                said = " and ".join(f"{name}={_listed(n)}" for n in (numbers[name], checked))
+                raise UnfitError(said, f"{name} once, {self._example}")
         return numbers
+
+
+def _listed(value: object) -> str:
+    """Return a number, or several, as a person writes them."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _digits(number: float) -> str:

@@ -3,16 +3,17 @@
 A record of options is a dataclass whose fields are :class:`Option`, which are descriptors: a value is checked and
 brought into one form where it is set, wherever it comes from, and is set once. The command line, the functions of
 the library and the page ``docs/reference/options.md`` are derived from such records; nothing else says what an
-option is.
+option is. Messages name an option by :func:`spelled`, as the one who reads them would write it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 from gkestimator.core.errors import UsageError, one_line
@@ -26,6 +27,29 @@ P = ParamSpec("P")
 REQUIRED: Any = object()
 """Stands for the default of an option that has none."""
 _FOUND_CHARACTERS = 60
+_INTERFACE = {"command line": False}
+
+
+@contextlib.contextmanager
+def at_command_line() -> Iterator[None]:
+    """Have messages made in the block name options as the command line spells them."""
+    before = _INTERFACE["command line"]
+    _INTERFACE["command line"] = True
+    try:
+        yield
+    finally:
+        _INTERFACE["command line"] = before
+
+
+def spelled(program: str, command: str = "") -> str:
+    """Return an option for a message: as a ``program`` passes it, or as the ``command`` line has it.
+
+    ``spelled("dims={'seq': 8}", "--dim seq=8")``; ``command`` is by default the same name behind two dashes. What is
+    kept longer than a message (a row's warning, a plan's note) names neither: both may read it.
+    """
+    if not _INTERFACE["command line"]:
+        return program
+    return command or "--" + program.replace("_", "-")
 
 
 class Option(Generic[Given, Read]):
@@ -33,7 +57,8 @@ class Option(Generic[Given, Read]):
 
     ``default``: None makes the option nullable, REQUIRED makes callers of the library say it. ``flag``: the spelling
     on the command line; by default the field's name behind two dashes, and None where the library alone offers it.
-    ``unit``: as in the documentation, "" for none. ``repeat``: the flag may stand several times.
+    ``unit``: as in the documentation, "" for none. ``repeat``: the flag may stand several times. ``section``: title
+    that it stands under in the help of a command; "": that of the command's other options.
     """
 
     def __init__(
@@ -45,12 +70,14 @@ class Option(Generic[Given, Read]):
         flag: str | None = "",
         unit: str = "",
         repeat: bool = False,
+        section: str = "",
     ) -> None:
         self.default = default
         self.kind = kind
         self.help = help
         self.unit = unit
         self.repeat = repeat
+        self.section = section
         self.name = ""
         self._flag = flag
 

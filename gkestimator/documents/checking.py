@@ -7,7 +7,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,19 @@ def _text(path: Path, limit: int = MAX_BYTES) -> str:
         return stream.read(limit + 1).decode("utf-8-sig")
 
 
-def load_yaml(path: Path, *, what: str) -> Fields:
-    """Return the mapping in the YAML file at ``path`` (JSON is YAML too).
+def load_yaml(path: Path | str | Mapping[str, Any], *, what: str) -> Fields:
+    """Return the mapping in the YAML file at ``path`` (JSON is YAML too), or one that is in memory already.
 
     Raises DocumentError: not UTF-8, larger than MAX_BYTES, nested deeper than MAX_DEPTH, an anchor, alias or
     tag, two documents, a repeated key, or no mapping.
     """
     import yaml
 
+    if isinstance(path, Mapping):
+        return Fields(path, where=what.removeprefix("a "), what=what)
+    if not isinstance(path, str | Path):
+        raise DocumentError(f"{what.removeprefix('a ')}: found {_short(path)}, expected a path or a mapping")
+    path = Path(path)
     text = _text(path)
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     depth = items = documents = 0
@@ -180,9 +185,8 @@ class Fields:
         self._known.append(name)
         if name not in self._left:
             if default is ...:
-                # Plainly alike only: fields not taken yet may be called much the same (latency_ms, latency_low_ms).
-                near = difflib.get_close_matches(name, self._left, n=1, cutoff=0.85)
-                meant = f"; found {near[0]}, did you mean {name}?" if near else ""
+                near = _misspelt(name, self._left)
+                meant = f"; found {near}, did you mean {name}?" if near else ""
                 raise DocumentError(f"{self.where}: {name} is missing from {self.what}{meant}")
             return default
         value = self._left.pop(name)
@@ -340,6 +344,15 @@ class Fields:
             known = f"(known: {', '.join(self._known)})"
             meant = nearest_name(name, self._known)
             raise DocumentError(f"{self.where}: {_short(name)} is not a field of {self.what}{meant} {known}")
+
+
+def _misspelt(name: str, left: Iterable[str]) -> str | None:
+    """Return the field that was plainly meant to be ``name``: nearly equal, letters swapped, or without its unit."""
+    # No more than that: fields not taken yet may be called much the same (latency_ms, latency_low_ms).
+    for found in left:
+        if sorted(found) == sorted(name) or name.startswith(f"{found}_"):
+            return found
+    return next(iter(difflib.get_close_matches(name, list(left), n=1, cutoff=0.85)), None)
 
 
 def _kind(value: object) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.core.records import Names, frozen
@@ -50,8 +51,9 @@ class Cluster:
         return tuple(g.spec for g in self.gpus) or tuple(g.spec for g in self.elastic)
 
 
-def read_cluster(path: Path, *, gpu_specs: Sequence[Path | str] = ()) -> Cluster:
-    """Return the cluster in the YAML file at ``path``; GPU names are looked up as everywhere.
+def read_cluster(path: Path | str | Mapping[str, Any], *, gpu_specs: Sequence[Path | str] = ()) -> Cluster:
+    """Return the cluster in the YAML file at ``path``, or in a mapping of the same fields; GPU names are looked up as
+    everywhere.
 
     Raises DocumentError naming the field.
     """

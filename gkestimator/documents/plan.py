@@ -7,12 +7,17 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gkestimator.core.errors import DocumentError
 from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.core.versions import record_version
 from gkestimator.documents.checking import Fields, load_json, of_version
 from gkestimator.documents.workload import Workload, workload_from
+from gkestimator.tables import records_dataframe, write_bytes
+
+if TYPE_CHECKING:
+    import pandas
 
 # A replica takes about 600 bytes: plans of some 300,000 replicas.
 MAX_PLAN_BYTES = 200 * 2**20
@@ -105,6 +110,20 @@ class PlacementPlan:
     totals: PlanTotals
     unserved: tuple[Unserved, ...] = ()
     notes: Names = ()
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """Return one row per replica: the GPU that it stands on, and its fields."""
+        placed = [(gpu, replica) for gpu in self.gpus for replica in gpu.replicas]
+        frame = records_dataframe([replica for _, replica in placed], Replica)
+        frame.insert(0, "gpu", [gpu.id for gpu, _ in placed])
+        frame.insert(1, "gpu_type", [gpu.type for gpu, _ in placed])
+        return frame
+
+    def save(self, path: Path | str) -> Path:
+        """Write the plan as JSON, wholly or not at all, and return the path. Raises OutputError."""
+        write_bytes(Path(path), plan_json(self).encode())
+        return Path(path)
 
 
 def plan_document(plan: PlacementPlan) -> NamedValues:

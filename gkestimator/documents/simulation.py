@@ -8,12 +8,16 @@ import dataclasses
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from gkestimator.core.errors import DocumentError
 from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.core.versions import record_version
 from gkestimator.documents.checking import Fields, load_json, of_version
+from gkestimator.tables import records_dataframe, write_bytes
+
+if TYPE_CHECKING:
+    import pandas
 
 MAX_SIMULATION_BYTES = 200 * 2**20
 # Percent of the requests at which ``latency_quantiles_ms`` stand.
@@ -191,6 +195,16 @@ class SimulationReport:
     gpus: tuple[SimulatedGpu, ...]
     timeline: tuple[TimelineModel, ...]
     notes: Names = ()
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """Return one row per model: rates, shares and latencies."""
+        return records_dataframe(self.models, SimulatedModel)
+
+    def save(self, path: Path | str) -> Path:
+        """Write the report as JSON, wholly or not at all, and return the path. Raises OutputError."""
+        write_bytes(Path(path), simulation_json(self).encode())
+        return Path(path)
 
 
 def simulation_document(report: SimulationReport) -> NamedValues:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gkestimator.core.errors import DocumentError
+from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.core.records import NamedNumbers, NamedValues, Names, frozen
 from gkestimator.documents.checking import Fields, load_yaml
 
@@ -14,6 +15,8 @@ from gkestimator.documents.checking import Fields, load_yaml
 _MAX_RATE_RPS = 1e12
 _MAX_SLO_MS = 1e9
 _MAX_FAN_OUT = 1e6
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_QUICK = re.compile(rf"(?P<name>[^\s:]+):(?P<rate>{_NUMBER}) ?rps@(?P<slo>{_NUMBER}) ?(?P<unit>ms|s)")
 
 
 @frozen
@@ -135,9 +138,31 @@ def _stage_document(stage: Stage) -> NamedValues:
     return document
 
 
-def read_workload(path: Path) -> Workload:
-    """Return the workload in the YAML file at ``path``. Raises DocumentError naming the field."""
+def read_workload(path: Path | str | Mapping[str, Any]) -> Workload:
+    """Return the workload in the YAML file at ``path``, or in a mapping of the same fields.
+
+    Raises DocumentError naming the field.
+    """
     return workload_from(load_yaml(path, what="a workload"))
+
+
+def quick_workload(texts: Sequence[str]) -> Workload:
+    """Return the workload of ``texts`` such as ``resnet50:900rps@100ms``; each may hold several, separated by commas.
+
+    Raises UsageError naming the part that is of another form, DocumentError for values that no workload may have.
+    """
+    loads = [_quick_load(part.strip()) for text in texts for part in text.split(",")]
+    return workload_from(Fields({"models": loads}, where=",".join(texts)[:100], what="a workload"))
+
+
+def _quick_load(part: str) -> NamedValues:
+    match = _QUICK.fullmatch(part)
+    if match is None:
+        raise UsageError(
+            f"found {part[:60]!r}, expected MODEL:RATErps@OBJECTIVEms, such as resnet50:900rps@100ms"
+        )
+    scale = 1e3 if match["unit"] == "s" else 1.0
+    return {"name": match["name"], "rate_rps": float(match["rate"]), "slo_ms": float(match["slo"]) * scale}
 
 
 def workload_from(fields: Fields) -> Workload:
@@ -147,9 +172,9 @@ def workload_from(fields: Fields) -> Workload:
     applications = tuple(
         _application(entry) for entry in fields.objects("applications", [], what="an application")
     )
+    fields.finish()
     if not models and not applications:
         raise DocumentError(f"{fields.where}: found no models and no applications, expected some")
-    fields.finish()
     _distinct(fields.where, "models", [m.name for m in models])
     _distinct(fields.where, "applications", [a.name for a in applications])
     return Workload(models=models, applications=applications)

@@ -1,14 +1,14 @@
-"""Offer the library's front door: from ONNX files to requirement rows."""
+"""Turn models and GPUs into rows of the requirement table."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gkestimator.estimation.api import EstimateResult, estimate, estimate_rows
+    from gkestimator.estimation.api import EstimateResult, estimate_rows
     from gkestimator.estimation.one_process import reserved_in_one_process
 
-__all__ = ["EstimateResult", "estimate", "estimate_rows", "reserved_in_one_process"]
+__all__ = ["EstimateResult", "estimate_rows", "reserved_in_one_process"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Answer callers: ``estimate_rows`` (rows, failures, closing words) and ``estimate`` (a pandas DataFrame)."""
+"""Answer callers: rows, failures, closing words, and what else is gathered of every answer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gkestimator.core.errors import GkestimatorError
-from gkestimator.core.options import taking
 from gkestimator.core.records import Names, frozen
 from gkestimator.estimation.request import EstimateRequest, Progress
 from gkestimator.tables import KernelRow, Requirement
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from gkestimator.estimation.engine import Engine, Estimated
 
 
 ANSWER_FORMS = {
@@ -26,10 +25,30 @@ ANSWER_FORMS = {
 """Documents of whole answers, kernels and timelines included: where each is made."""
 
 
+class Gatherer(Protocol):
+    """Take answers in, one by one, while the engine that made them still holds their kernels."""
+
+    def add(self, engine: Engine, answer: Estimated) -> None:
+        """Take in one answer."""
+
+
 def _answer_form(form: str) -> Any:
-    """Return what gathers answers for a document: it has ``add(engine, answer)`` and ``page(messages)``."""
+    """Return the gatherer that makes a document: it has ``page(messages)``."""
     module, name = ANSWER_FORMS[form]
     return getattr(import_module(module), name)()
+
+
+class KernelListing:
+    """Gather the rows of the kernel listing."""
+
+    def __init__(self) -> None:
+        self.rows: list[KernelRow] = []
+
+    def add(self, engine: Engine, answer: Estimated) -> None:
+        """Take in the kernels of one answer."""
+        from gkestimator.estimation.rows import kernel_rows
+
+        self.rows += kernel_rows(engine, answer)
 
 
 @frozen
@@ -60,25 +79,35 @@ def estimate_rows(
     kernel; ``forms``: documents of all answers to make besides,
     of :data:`ANSWER_FORMS`. ``progress(name, done, total)`` is called per model.
     """
-    return _answered(EstimateRequest(tuple(dict.fromkeys(models)), **options), kernels, progress, forms)
+    request = EstimateRequest(tuple(dict.fromkeys(models)), **options)
+    documents = {form: _answer_form(form) for form in forms}
+    listing = KernelListing()
+    gatherers = [*documents.values(), *([listing] if kernels else [])]
+    result = answered(request, gatherers, progress=progress)
+    pages: dict[str, bytes] = {}
+    if result.rows:
+        pages = {form: document.page(result.messages) for form, document in documents.items()}
+    return replace(result, kernel_rows=tuple(listing.rows), documents=pages)
 
 
-def _answered(
-    request: EstimateRequest, kernels: bool, progress: Progress | None, forms: Sequence[str] = ()
+def answered(
+    request: EstimateRequest, gatherers: Sequence[Gatherer] = (), *, progress: Progress | None = None
 ) -> EstimateResult:
+    """Return the rows of ``request``; every answer is handed to the ``gatherers``, but for those of ``max_batch``.
+
+    Raises what :func:`estimate_rows` raises.
+    """
     from gkestimator.estimation.collection import rare_collection
     from gkestimator.estimation.engine import Engine
     from gkestimator.estimation.maxbatch import largest_batches
-    from gkestimator.estimation.rows import kernel_rows, requirement_row
+    from gkestimator.estimation.rows import requirement_row
     from gkestimator.estimation.words import closing_words
     from gkestimator.lowering import load_plugin
 
     for plugin in request.plugins:
         load_plugin(str(plugin))
     rows: list[Requirement] = []
-    launches: list[KernelRow] = []
     failures: list[tuple[Path, GkestimatorError]] = []
-    documents = {form: _answer_form(form) for form in forms}
     with rare_collection():
         engine = Engine(request)
         if request.max_batch:
@@ -90,10 +119,8 @@ def _answered(
                     continue
                 for answer in outcome:
                     rows.append(requirement_row(engine, answer))
-                    if kernels:
-                        launches.extend(kernel_rows(engine, answer))
-                    for document in documents.values():
-                        document.add(engine, answer)
+                    for gatherer in gatherers:
+                        gatherer.add(engine, answer)
     words = closing_words(
         rows,
         engine.targets,
@@ -102,35 +129,7 @@ def _answered(
         host_range_us=engine.host_range_us,
         searched=request.max_batch and request.batch_sizes is None,
     )
-    notes = [note for note in (engine.left_out_note, engine.host_note) if note]
-    messages = (*notes, *words)
-    pages: dict[str, bytes] = {}
-    if rows:
-        pages = {form: document.page(messages) for form, document in documents.items()}
+    notes = [note for note in (engine.left_out_note, engine.host_note, *engine.dims_met.notes) if note]
     return EstimateResult(
-        rows=tuple(rows),
-        kernel_rows=tuple(launches),
-        failures=tuple(failures),
-        messages=messages,
-        documents=pages,
+        rows=tuple(rows), kernel_rows=(), failures=tuple(failures), messages=(*notes, *words)
     )
-
-
-@taking(EstimateRequest)
-def estimate(request: EstimateRequest) -> pd.DataFrame:
-    """Return the requirement table of one or several ONNX files as a pandas DataFrame, one row per
-    combination.
-
-    One value may stand for a list of one, and NumPy's numbers for Python's. Unknown values are missing (NA),
-    never 0. Raises the first model's GkestimatorError instead of leaving a model out.
-
-        >>> table = gkestimator.estimate("resnet50.onnx", ["V100", "H100"], [1, 8, 64], runtime="onnxruntime")
-        >>> table[["gpu", "batch_size", "latency_ms", "mreq_bytes", "warnings"]]
-    """
-    from gkestimator.tables import to_dataframe
-
-    distinct = replace(request, models=tuple(dict.fromkeys(request.models)))
-    result = _answered(distinct, kernels=False, progress=None)
-    if result.failures:
-        raise result.failures[0][1]
-    return to_dataframe(result.rows)

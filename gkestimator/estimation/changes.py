@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
 from gkestimator.estimation.change_intervals import (
     BothKernels,
@@ -164,9 +165,14 @@ def _compared_models(request: EstimateRequest, progress: Progress | None) -> All
         answers = []
         for _ in request.models:
             path, outcome = next(outcomes)
+            engine.dims_met.check()  # a misspelt name says more than what it left open
             if isinstance(outcome, GkestimatorError):
                 raise _naming(path, outcome)
             answers.append(outcome)
+        if len({len(rows) for rows in answers}) > 1:
+            raise UsageError(
+                "found a dimension with several sizes that one of the models lacks, expected one size"
+            )
         # The engine forgets its kernels when it is asked for what follows the last model.
         pairs = zip(*answers, strict=True)
         return AllChanges(rows=tuple(_model_change(engine, old, new) for old, new in pairs))
@@ -182,7 +188,10 @@ def _naming(path: Path, error: GkestimatorError) -> GkestimatorError:
 def _model_change(engine: Engine, before: Estimated, after: Estimated) -> RowChange:
     sizes = (before.lowering.lowered.batch_size, after.lowering.lowered.batch_size)
     if None not in sizes and sizes[0] != sizes[1]:
-        raise UsageError(f"found batch size {sizes[0]} in OLD and {sizes[1]} in NEW: expected --batch-size")
+        raise UsageError(
+            f"found batch size {sizes[0]} in OLD and {sizes[1]} in NEW: expected "
+            + spelled("batch_sizes", "--batch-size")
+        )
     old = _launched(before)
     new = _launched(after)
     change = _row_change(_row(engine, before), _row(engine, after))

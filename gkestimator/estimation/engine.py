@@ -9,14 +9,23 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, NoBatchError, UsageError
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Array, Kernel, KernelGraph, KernelTable
+from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
+from gkestimator.estimation.dimensions import DimensionsMet
 from gkestimator.estimation.intervals import host_range_us
 from gkestimator.estimation.joining import joined
-from gkestimator.estimation.recall import RECALL, ModelSource, RecalledLowering, recalled
-from gkestimator.estimation.request import EstimateRequest, Progress
+from gkestimator.estimation.recall import (
+    RECALL,
+    ModelSource,
+    RecalledLowering,
+    model_names,
+    path_of,
+    recalled,
+)
+from gkestimator.estimation.request import EstimateRequest, GivenModel, Progress
 from gkestimator.estimation.requirement import Measures, measure
 from gkestimator.estimation.sources import load_bundles
 from gkestimator.estimation.targets import Target, targets_of
@@ -104,6 +113,7 @@ class Engine:
         catalogue = gpu_catalogue(tuple(request.gpu_specs), bundles=tuple(request.bundles))
         self._targets = targets_of(request, catalogue, self.profile)
         self.estimator: KernelEstimator = load_bundles(tuple(request.bundles)).under(request.runtime)
+        self.dims_met = DimensionsMet(request.dim_combinations, len(request.models))
         self.forget()
 
     def forget(self) -> None:
@@ -166,7 +176,8 @@ class Engine:
         host = self.host
         if host is None or self.request.host is not None:
             return None
-        return f"host profile {host.path} is used ({host.name}); --host or --host-overhead-us choose another"
+        others = f"{spelled('host')} or {spelled('host_overhead_us')}"
+        return f"host profile {host.path} is used ({host.name}); {others} choose another"
 
     @property
     def streams(self) -> int:
@@ -184,19 +195,37 @@ class Engine:
             library_workspace_bytes=self.profile.library_workspace_bytes(gpu),
         )
 
-    def lower_model(self, source: ModelSource, batch_size: int | None) -> Lowerings:
-        """Bind a model at one batch size and lower it once per set of options, unless that is remembered."""
+    def lower_model(
+        self, source: ModelSource, batch_size: int | None, dims: Mapping[str, int] | None = None
+    ) -> Lowerings:
+        """Bind a model at one batch size and lower it once per set of options, unless that is remembered.
+
+        ``dims`` None: the first combination of those that are asked for.
+        """
+        if dims is None:
+            dims = self.request.dim_combinations[0]
         targets = {target.options: target for target in reversed(self.targets)}  # the first of equals stays
-        keys = {options: self._key(source, batch_size, options) for options in targets}
+        keys = {options: self._key(source, batch_size, dims, options) for options in targets}
         known = {options: None if key is None else RECALL.get(key) for options, key in keys.items()}
         # One option that is missing costs about as much as all: they share reading, binding and shapes.
         if None in known.values():
-            known = dict(self._lower(source, batch_size, targets))
+            known = dict(self._lower(source, batch_size, dims, targets))
             for options, key in keys.items():
                 entry = known[options]
                 if key is not None and entry is not None:
                     RECALL.put(key, entry)
         return self._placed(source.name, source.path, {o: e for o, e in known.items() if e is not None})
+
+    def lower_all(self, source: ModelSource) -> list[Lowerings]:
+        """Lower a model at every combination of its dimensions and every batch size; as it is where it has none."""
+        batches: Sequence[int | None] = self.request.batch_sizes or (None,)
+        lowered = []
+        for dims in self.dims_met.combinations(source):
+            try:
+                lowered += [self.lower_model(source, size, dims) for size in dict.fromkeys(batches)]
+            except NoBatchError:
+                lowered.append(self.lower_model(source, None, dims))
+        return lowered
 
     def lower_graphs(self, name: str, bound: Sequence[OperatorGraph]) -> Lowerings:
         """Lower bound graphs that no file holds, to run one after the other; they are not remembered.
@@ -222,18 +251,23 @@ class Engine:
             lowerings[options] = Lowering(model=name, path=path, lowered=entry, program=program, rows=rows)
         return lowerings
 
-    def _key(self, source: ModelSource, batch_size: int | None, options: LoweringOptions) -> Hashable:
+    def _key(
+        self,
+        source: ModelSource,
+        batch_size: int | None,
+        dims: Mapping[str, int],
+        options: LoweringOptions,
+    ) -> Hashable:
         """Return everything that a lowering depends on; None where it is not worth remembering."""
         request = self.request
         if source.identity is None or request.inputs:
             return None
-        dims = tuple(sorted(request.dims.items()))
         rules = version_of_operators()  # a plug-in adds to them
         return (
             source.identity,
             source.name,
             batch_size,
-            dims,
+            tuple(sorted(dims.items())),
             request.trip_count,
             request.batch_dim,
             request.allow_unknown,
@@ -243,12 +277,16 @@ class Engine:
         )
 
     def _lower(
-        self, source: ModelSource, batch_size: int | None, targets: Mapping[LoweringOptions, Target]
+        self,
+        source: ModelSource,
+        batch_size: int | None,
+        dims: Mapping[str, int],
+        targets: Mapping[LoweringOptions, Target],
     ) -> Iterator[tuple[LoweringOptions, RecalledLowering]]:
         request = self.request
         bound = source.model.bind(
             batch_size=batch_size,
-            dims=dict(request.dims),
+            dims=dims,
             trip_count=request.trip_count,
             batch_dim=request.batch_dim,
             inputs=request.inputs or {},
@@ -350,51 +388,40 @@ class Engine:
     def run(
         self, progress: Progress | None = None
     ) -> Iterator[tuple[Path, list[Estimated] | GkestimatorError]]:
-        """Estimate the request's models a handful at a time; a model that fails yields its error instead."""
-        names = model_names([Path(p) for p in self.request.models])
+        """Estimate a handful of models at a time; one that fails yields its error. Raises as DimensionsMet.check."""
+        names = model_names(self.request.models)
         total = len(names)
-        sizes: Sequence[int | None] = self.request.batch_sizes or (None,)
-        batches = dict.fromkeys(sizes)
         for start in range(0, total, _CHUNK):
-            good: list[tuple[Path, list[Lowerings]]] = []
-            outcome: dict[Path, list[Estimated] | GkestimatorError] = {}
-            for at, (path, name) in enumerate(names[start : start + _CHUNK], start=start):
+            good: list[tuple[GivenModel, list[Lowerings]]] = []
+            outcome: dict[GivenModel, list[Estimated] | GkestimatorError] = {}
+            for at, (model, name) in enumerate(names[start : start + _CHUNK], start=start):
                 if progress is not None:
                     progress(name, at, total)
                 try:
-                    source = ModelSource(path, name)
-                    good.append((path, [self.lower_model(source, n) for n in batches]))
+                    good.append((model, self.lower_all(ModelSource(model, name))))
                 except GkestimatorError as e:
-                    outcome[path] = e
+                    outcome[model] = e
             # All models of the handful at once: distinct kernels are predicted once for all of them.
             flat = [lowering for _, lowerings in good for lowering in lowerings]
             answers: Iterator[Estimated] = iter(())
             if flat:
                 answers = self.estimate(flat)
-            for path, lowerings in good:
+            for model, lowerings in good:
                 first = next(answers)
                 # Counted after the first answer: until then GPUs of a group may be left out.
                 per_lowering = len(self.targets) * len(self.request.sm_shares)
                 others = len(lowerings) * per_lowering - 1
-                outcome[path] = [first, *(next(answers) for _ in range(others))]
-            for path, _ in names[start : start + _CHUNK]:
-                yield path, outcome[path]
+                outcome[model] = [first, *(next(answers) for _ in range(others))]
+            for model, _ in names[start : start + _CHUNK]:
+                yield path_of(model), outcome[model]
             self.forget()
+        self.dims_met.check()
         if progress is not None:
             progress("", total, total)
 
 
 # Models lowered before any is predicted: enough to share predictions, few enough to bound the memory.
 _CHUNK = 16
-
-
-def model_names(paths: Sequence[Path]) -> list[tuple[Path, str]]:
-    """Return each path with the name its rows carry: the stem, or the shortest distinguishing tail of the
-    path.
-    """
-    from gkestimator.core.naming import distinct_names
-
-    return list(zip(paths, distinct_names(paths), strict=True))
 
 
 def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 
 from gkestimator.core.dtypes import Precision
@@ -18,20 +20,23 @@ from gkestimator.lowering import LoweringOptions, lower
 from gkestimator.onnx_io import read_model
 from gkestimator.onnx_io.model import Model
 from gkestimator.onnx_io.reading.program import InputSpec, Node
+from gkestimator.operators.builders import tensors_of
 from gkestimator.tables.units import bytes_text, flops_text, number_text
 
 _OPTIONS = LoweringOptions(
     runtime="onnxruntime", dtype="fp32", matmul_precision=Precision.FP32, conv_precision=Precision.FP32
 )
 _MOST_OPERATORS = 8
+_MOST_ALIKE = 3  # inputs of one type and shape, or outputs, that are listed one by one
 
 
 @frozen
 class Dimension:
-    """Hold a symbolic dimension: its name, and the inputs that it ties together."""
+    """Hold a symbolic dimension: its name, the inputs that it ties together, and whether it follows from others."""
 
     name: str
     inputs: Names
+    derived: bool
 
 
 @frozen
@@ -43,12 +48,14 @@ class Inspection:
     why. ``dimensions``: the others, which an estimate must be told. ``parameters`` and ``parameter_bytes``:
     floating-point and quantised weights as the file stores them. ``nodes`` and ``operators``: how many of
     each type, the most frequent first. ``flops``: of one inference at the batch size in ``batch_size``; null
-    while dimensions are open or operators unknown. ``unknown`` operators have no rule; ``on_host`` run on the
-    CPU whatever the runtime.
+    while dimensions are open or operators unknown; ``at_most``: sizes that depend on data were taken at their
+    largest. ``unknown`` operators have no rule; ``on_host`` run on the
+    CPU whatever the runtime; ``runs_on_cpu_alone``: nothing else does, null while that is not known.
     """
 
     model: str
     producer: str
+    opset: int | None
     inputs: tuple[tuple[str, str, str], ...]
     outputs: Names
     batch_dim: str | None
@@ -61,15 +68,10 @@ class Inspection:
     operators: tuple[tuple[str, int], ...]
     batch_size: int | None
     flops: int | None
+    at_most: bool
     unknown: Names
     on_host: Names
-
-    @property
-    def runs_on_the_host_alone(self) -> bool | None:
-        """Return whether no operator reaches the GPU; None while that is not known."""
-        if self.flops is None:
-            return None
-        return bool(self.on_host) and self.flops == 0
+    runs_on_cpu_alone: bool | None
 
 
 def inspect_model(path: Path, *, dims: Mapping[str, int] | None = None) -> Inspection:
@@ -83,16 +85,20 @@ def inspect_model(path: Path, *, dims: Mapping[str, int] | None = None) -> Inspe
     size: int | None = None
     on_host: Names = ()
     unknown: Names = ()
-    open_dims = [name for name in model.dims if name != model.batch_dim and name not in numbers]
-    if not open_dims:
+    on_cpu_alone: bool | None = None
+    at_most = False
+    told = {model.batch_dim, *numbers, *model.derived_dims}
+    if told.issuperset(model.dims):
         try:
             bound = model.bind(dims=numbers)
             graph = lower(bound, _OPTIONS, allow_unknown=True)
             size = bound.batch_size
+            at_most = any(tensor.bounded for op in bound.operators for tensor in tensors_of(op.outputs))
             unknown = graph.unknown_operators
             on_host = _host_operators(graph)
             if not unknown:
                 flops = sum(kernel.flops * step.repeat for step in graph.steps for kernel in step.kernels)
+                on_cpu_alone = all(k.family is Family.HOST for step in graph.steps for k in step.kernels)
         except UnboundDimensionError:
             flops = None  # the length of a sequence is open too
         except UnsupportedOperatorError as e:
@@ -102,6 +108,7 @@ def inspect_model(path: Path, *, dims: Mapping[str, int] | None = None) -> Inspe
     return Inspection(
         model=path.name,
         producer=model.producer,
+        opset=model.opset,
         inputs=tuple(_input_words(spec) for spec in model.inputs),
         outputs=model.outputs,
         batch_dim=model.batch_dim,
@@ -114,8 +121,10 @@ def inspect_model(path: Path, *, dims: Mapping[str, int] | None = None) -> Inspe
         operators=tuple(counts.most_common()),
         batch_size=size,
         flops=flops,
+        at_most=at_most,
         unknown=unknown,
         on_host=on_host,
+        runs_on_cpu_alone=on_cpu_alone,
     )
 
 
@@ -139,7 +148,7 @@ def _input_words(spec: InputSpec) -> tuple[str, str, str]:
 
 def _parameters(model: Model) -> tuple[int, int]:
     """Return how many weights the file holds, and their bytes; whole numbers of 4 and 8 bytes are sizes and indices."""
-    count = 0
+    count = sum(_packed_away(node) for node in model.nodes)
     nbytes = 0
     for dtype, shape, *_ in model.weights:
         narrow = dtype.is_integer and dtype.bits <= 16
@@ -149,6 +158,18 @@ def _parameters(model: Model) -> tuple[int, int]:
         count += elements
         nbytes += dtype.nbytes(elements)
     return count, nbytes
+
+
+def _packed_away(node: Node) -> int:
+    """Return how many more weights a product by weights of few bits has than the bytes that its file counts."""
+    if node.op_type != "MatMulNBits":
+        return 0
+    sizes = [node.attributes.get(name) for name in ("N", "K", "block_size", "bits")]
+    rows, columns, block, bits = (size if isinstance(size, int) and size > 0 else 0 for size in sizes)
+    if not block:
+        return 0
+    stored = rows * math.ceil(columns / block) * (block * bits // 8)
+    return rows * columns - stored
 
 
 def _host_operators(graph: KernelGraph) -> Names:
@@ -162,18 +183,27 @@ def _dimensions(model: Model) -> tuple[Dimension, ...]:
     for name in model.dims:
         if name != model.batch_dim:
             tied = tuple(spec.name for spec in model.inputs if name in (spec.declared.shape or ()))
-            dimensions.append(Dimension(name=name, inputs=tied))
+            derived = name in model.derived_dims
+            dimensions.append(Dimension(name=name, inputs=tied, derived=derived))
     return tuple(dimensions)
 
 
 def inspection_lines(inspection: Inspection) -> list[str]:
     """Return the inspection for people, a line a fact."""
-    facts: list[tuple[str, str]] = [("made by", inspection.producer or "an exporter that does not say")]
-    facts += [("input", f"{name}: {dtype} {shape}") for name, dtype, shape in inspection.inputs]
-    facts += [("output", name) for name in inspection.outputs]
+    maker = inspection.producer or "an exporter that does not say"
+    if inspection.opset is not None:
+        maker += f", opset {inspection.opset}"
+    facts: list[tuple[str, str]] = [("made by", maker)]
+    for (dtype, shape), alike in groupby(inspection.inputs, key=lambda spec: spec[1:]):
+        names = [name for name, *_ in alike]
+        if len(names) > _MOST_ALIKE:
+            names = [f"{names[0]} to {names[-1]} ({len(names)} inputs)"]
+        facts += [("input", f"{name}: {dtype} {shape}") for name in names]
+    facts.append(("output", _listed(inspection.outputs)))
     facts.append(("batch", _batch_words(inspection)))
     for dimension in inspection.dimensions:
-        facts.append(("dimension", f"{dimension.name}, of {', '.join(dimension.inputs)}"))
+        words = f"{dimension.name}, of {_listed(dimension.inputs)}"
+        facts.append(("dimension", words + " (follows from the others)" * dimension.derived))
     count = _large_number(inspection.parameters)
     facts.append(("parameters", f"{count}, {bytes_text(inspection.parameter_bytes)} in the file"))
     shown = [f"{name} {count}" for name, count in inspection.operators[:_MOST_OPERATORS]]
@@ -186,12 +216,19 @@ def inspection_lines(inspection: Inspection) -> list[str]:
         facts.append(("unknown", f"{', '.join(inspection.unknown)}: --allow-unknown gives lower bounds"))
     if inspection.on_host:
         facts.append(("on the CPU", ", ".join(inspection.on_host)))
-    facts.append(("next", _next_words(inspection)))
-    lines = [f"{name:<12}{fact}" for name, fact in facts]
-    head = [inspection.model]
-    if inspection.runs_on_the_host_alone:
-        head.append("  runs on the CPU alone: no GPU would do any of its work")
-    return [*head, *(f"  {line}" for line in lines)]
+    head = inspection.model
+    if inspection.runs_on_cpu_alone:
+        head += " runs on the CPU alone: no GPU would do any of its work"
+    else:
+        facts.append(("next", _next_words(inspection)))
+    return [head, *(f"  {name:<12}{fact}" for name, fact in facts)]
+
+
+def _listed(names: Names) -> str:
+    """Return names in a row; of many the first and the last."""
+    if len(names) > _MOST_ALIKE:
+        return f"{names[0]}, {names[1]} and {len(names) - 2} more up to {names[-1]}"
+    return ", ".join(names)
 
 
 def _large_number(count: int) -> str:
@@ -209,25 +246,29 @@ def _batch_words(inspection: Inspection) -> str:
         return (
             f"fixed at {inspection.exported_batch} ({inspection.batch_reason}); --batch-size asks for another"
         )
-    return f"none ({inspection.batch_reason})"
+    return f"no batch dimension ({inspection.batch_reason}): estimated as it is"
 
 
 def _work_words(inspection: Inspection) -> str:
     if inspection.flops is not None:
-        if inspection.batch_size is None:
-            return f"{flops_text(inspection.flops)} an inference"
-        return f"{flops_text(inspection.flops)} an inference of batch {inspection.batch_size}"
+        words = f"{'at most ' * inspection.at_most}{flops_text(inspection.flops)} an inference"
+        if inspection.batch_size is not None:
+            words += f" of batch {inspection.batch_size}"
+        if inspection.at_most:
+            words += ": sizes that depend on data are taken at their largest"
+        return words
     if inspection.unknown:
         return "not known: operators are unknown"
     return f"not known yet: give {_missing(inspection)}"
 
 
 def _missing(inspection: Inspection) -> str:
-    return " ".join(f"--dim {dimension.name}=..." for dimension in inspection.dimensions)
+    missing = [f"{dimension.name}=..." for dimension in inspection.dimensions if not dimension.derived]
+    return " ".join(f"--dim {shlex.quote(words)}" for words in missing)
 
 
 def _next_words(inspection: Inspection) -> str:
-    words = ["gkest estimate", inspection.model, "--gpu NAME"]
+    words = ["gkest estimate", shlex.quote(inspection.model), "--gpu NAME"]
     if inspection.batch_dim is not None:
         words.append("--batch-size 1,8,32")
     if inspection.dimensions:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gkestimator.core.errors import GkestimatorError, UsageError
-from gkestimator.estimation.engine import Engine, model_names
-from gkestimator.estimation.recall import ModelSource
+from gkestimator.core.errors import GkestimatorError, NoBatchError, UsageError
+from gkestimator.core.options import spelled
+from gkestimator.estimation.engine import Engine
+from gkestimator.estimation.recall import ModelSource, model_names, path_of
 from gkestimator.estimation.request import MAX_BATCH_SIZE, Progress
 from gkestimator.estimation.rows import answers_within, fits, requirement_row
 from gkestimator.estimation.targets import Target
@@ -29,39 +31,46 @@ def largest_batches(
         ceiling = max(request.batch_sizes)
     rows: list[Requirement] = []
     failures: list[tuple[Path, GkestimatorError]] = []
-    names = model_names([Path(p) for p in request.models])
-    for at, (path, name) in enumerate(names):
+    names = model_names(request.models)
+    for at, (model, name) in enumerate(names):
+        path = path_of(model)
         if progress is not None:
             progress(name, at, len(names))
-        search = _Search(engine, ModelSource(path, name), ceiling)
+        source = ModelSource(model, name)
         try:
-            search.begin()
-            for target in engine.targets:
-                for share in request.sm_shares:
-                    best = search.largest(target, share)
+            for dims in engine.dims_met.combinations(source):
+                search = _Search(engine, source, dims, ceiling)
+                for best in search.all_largest():
                     if isinstance(best, Requirement):
                         rows.append(best)
                     else:
                         failures.append((path, best))
         except GkestimatorError as e:  # the model itself: no GPU will do better
             failures.append((path, e))
+    engine.dims_met.check()
     return rows, failures
 
 
 class _Search:
-    """Hold one model: every batch size is lowered and estimated once, for all GPUs and shares."""
+    """Hold one model at sizes of its dimensions: every batch size is lowered and estimated once, for all GPUs and
+    shares.
+    """
 
-    def __init__(self, engine: Engine, source: ModelSource, ceiling: int) -> None:
+    def __init__(self, engine: Engine, source: ModelSource, dims: Mapping[str, int], ceiling: int) -> None:
         assert engine.request.slo_ms is not None
         self._engine = engine
         self._source = source
+        self._dims = dims
         self._ceiling = ceiling
         self._slo_ms: float = engine.request.slo_ms
         self._rows: dict[int, dict[tuple[str, float], Requirement]] = {}
 
-    def begin(self) -> None:
-        """Estimate one sample on all GPUs: one of a group that lacks a figure for it is left out."""
-        self._rows_of(1)
+    def all_largest(self) -> Iterator[Requirement | UsageError]:
+        """Yield :meth:`largest` for every GPU and SM share; one of a group that lacks a figure is left out."""
+        self._rows_of(1)  # before the GPUs are gone through: it leaves some out
+        for target in self._engine.targets:
+            for share in self._engine.request.sm_shares:
+                yield self.largest(target, share)
 
     def _row(self, batch: int, target: Target, share: float) -> Requirement:
         return self._rows_of(batch)[target.gpu.name, share]
@@ -69,7 +78,7 @@ class _Search:
     def _rows_of(self, batch: int) -> dict[tuple[str, float], Requirement]:
         if batch not in self._rows:
             engine = self._engine
-            answers = engine.estimate([engine.lower_model(self._source, batch)])
+            answers = engine.estimate([engine.lower_model(self._source, batch, self._dims)])
             self._rows[batch] = {
                 (a.target.gpu.name, a.sm_share_pct): requirement_row(engine, a) for a in answers
             }
@@ -87,9 +96,11 @@ class _Search:
         if target.gpu.memory_visible_bytes is None:
             return UsageError(
                 f"{target.gpu.name}: no source states the memory that programs see on it, so no batch is known to fit; "
-                "give batch sizes, or a file that states memory_visible_mib (--gpu-spec)"
+                f"give batch sizes, or a file that states memory_visible_mib ({spelled('gpu_specs', '--gpu-spec')})"
             )
         best = self._row(1, target, share)
+        if best.runs_on_cpu_alone:
+            return best
         if not self._good(best):
             return UsageError(
                 f"{self._source.name} on {target.gpu.name}: batch 1 takes {_text(best.latency_ms, 'ms')} and "
@@ -103,7 +114,10 @@ class _Search:
                 candidate = min(low * 2, self._ceiling)
             else:
                 candidate = (low + high) // 2
-            row = self._row(candidate, target, share)
+            try:
+                row = self._row(candidate, target, share)
+            except NoBatchError:
+                return best
             if self._good(row):
                 low = candidate
                 best = row

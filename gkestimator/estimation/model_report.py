@@ -6,18 +6,21 @@ launches stays small.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gkestimator.core.kernels import Array, Kernel
 from gkestimator.core.records import NamedValues
-from gkestimator.estimation.engine import Engine, Estimated
+from gkestimator.estimation.engine import Engine, Estimated, Lowering
 from gkestimator.estimation.rows import bound_by, requirement_row
 from gkestimator.hardware.gpus import GpuSpec
-from gkestimator.memory.trace import live_bytes
+from gkestimator.lowering.wiring import UNFOLDED_NORM, UNFOLDED_RESULT
+from gkestimator.memory.trace import LiveBytes, live_bytes
+from gkestimator.onnx_io.reading.modules import module_paths
 from gkestimator.reporting.html import html_page
 from gkestimator.tables import REQUIREMENTS, Requirement
 
@@ -33,13 +36,18 @@ class ModelsPage:
     def __init__(self) -> None:
         self._rows: list[NamedValues] = []
         self._details: NamedValues = {}
-        self._kernels: NamedValues = {}
+        self._programs: NamedValues = {}
+        # Equal ids mean one program only as long as the program lives.
+        self._seen: dict[int, Lowering] = {}
+        self._paths: dict[Path, Mapping[str, str]] = {}
+        self._copy_counts = False
         self._launches = 0
         self._models: list[str] = []
 
     def add(self, engine: Engine, answer: Estimated) -> None:
         """Take in one answer, with its launches as long as the page has room for them."""
         row = requirement_row(engine, answer)
+        self._copy_counts = engine.request.include_copy
         number = str(len(self._rows))
         self._rows.append(_shown_row(row, answer, number))
         if row.model not in self._models:
@@ -48,10 +56,20 @@ class ModelsPage:
         if launches == 0 or self._launches + launches > _MOST_LAUNCHES:
             return
         self._launches += launches
-        name = f"{id(answer.lowering.graph)}"
-        if name not in self._kernels:
-            self._kernels[name] = _kernel_columns(engine, answer)
-        self._details[number] = {"kernels": name, **_details(engine, answer)}
+        lowering = answer.lowering
+        name = f"{id(lowering)}"
+        if name not in self._programs:
+            self._seen[id(lowering)] = lowering
+            self._programs[name] = _program(engine, lowering, self._modules(lowering.path))
+        self._details[number] = {"program": name, **_details(engine, answer)}
+
+    def _modules(self, path: Path | None) -> Mapping[str, str]:
+        """Return the modules of a file's nodes by name; each file is asked once."""
+        if path is None:
+            return {}
+        if path not in self._paths:
+            self._paths[path] = module_paths(path)
+        return self._paths[path]
 
     def page(self, messages: Sequence[str]) -> bytes:
         """Return the HTML page of all answers; ``messages`` close it."""
@@ -64,10 +82,11 @@ class ModelsPage:
             "kind": "models",
             "title": f"{title}: what it needs on {len(gpus)} GPU{'s' * (len(gpus) > 1)}",
             "subtitle": f"Estimated by gkestimator {version('gkestimator')} for {', '.join(runtimes)}, not run.",
-            "closing": " · ".join(messages),
+            "closing": list(messages),
             "rows": self._rows,
             "details": self._details,
-            "kernels": self._kernels,
+            "programs": self._programs,
+            "copy_counts": self._copy_counts,
         }
         return html_page(document)
 
@@ -79,6 +98,7 @@ def _shown_row(row: Requirement, answer: Estimated, number: str) -> NamedValues:
         **REQUIREMENTS.record(row),
         "id": number,
         "usd_per_million": gpu.usd_per_million(row.throughput_rps),
+        "price_date": gpu.price_date,
         "dram_bytes_per_s": gpu.dram_bytes_per_s,
         "roofs": _roofs(gpu, answer),
     }
@@ -95,19 +115,51 @@ def _roofs(gpu: GpuSpec, answer: Estimated) -> list[NamedValues]:
     return sorted(roofs, key=lambda roof: -float(roof["flops_per_s"]))
 
 
-def _kernel_columns(engine: Engine, answer: Estimated) -> NamedValues:
-    """Return the distinct kernels of a lowering as columns."""
-    kernels = [engine.pool.kernels[int(row)] for row in answer.lowering.rows]
+def _program(engine: Engine, lowering: Lowering, modules: Mapping[str, str]) -> NamedValues:
+    """Return what all answers of one lowering share, as columns: kernels, launches, operators, and live memory."""
+    kernels = [engine.pool.kernels[int(row)] for row in lowering.rows]
+    program = lowering.program
+    steps = program.steps
+    memory = live_bytes(lowering.graph)
+    paths = [modules.get(step.name.removesuffix(UNFOLDED_NORM), "") for step in steps]
     return {
-        "id": list(range(len(kernels))),
-        "name": [kernel.name for kernel in kernels],
-        "family": [kernel.family.value for kernel in kernels],
-        "shape": [kernel_shape(kernel) for kernel in kernels],
-        "flops": [kernel.flops for kernel in kernels],
-        "bytes": [kernel.read_bytes + kernel.write_bytes for kernel in kernels],
-        "weights": [kernel.weight_bytes for kernel in kernels],
-        "written": [kernel.write_bytes for kernel in kernels],
+        "kernels": {
+            "id": list(range(len(kernels))),
+            "name": [kernel.name for kernel in kernels],
+            "family": [kernel.family.value for kernel in kernels],
+            "shape": [kernel_shape(kernel) for kernel in kernels],
+            "flops": [kernel.flops for kernel in kernels],
+            "bytes": [kernel.read_bytes + kernel.write_bytes for kernel in kernels],
+            "weights": [kernel.weight_bytes for kernel in kernels],
+        },
+        "kernel": program.kernel.tolist(),
+        "step": program.step.tolist(),
+        "repeat": [int(count) for count in program.repeat],
+        "operators": [step.name for step in steps],
+        "paths": paths if any(paths) else [],
+        "types": [step.op_type for step in steps],
+        "calls": _numbers(program.calls),
+        "live": list(memory.live),
+        "peak": _peak(memory, steps[memory.peak].name if steps else ""),
     }
+
+
+def _peak(memory: LiveBytes, step: str) -> NamedValues:
+    """Return what is alive at the peak, during ``step``: the largest storages, and how many others there are."""
+    others = memory.alive[_ALIVE_SHOWN:]
+    return {
+        "step": step,
+        "alive": [[_tensor(name), nbytes] for name, nbytes in memory.alive[:_ALIVE_SHOWN]],
+        "others": len(others),
+        "others_bytes": sum(nbytes for _, nbytes in others),
+    }
+
+
+def _tensor(storage: str) -> str:
+    """Return a storage's name, in words where it stands for what a convolution hands to its normalisation."""
+    if storage.endswith(UNFOLDED_RESULT):
+        return f"{storage.removesuffix(UNFOLDED_RESULT)} (before its normalisation)"
+    return storage
 
 
 def kernel_shape(kernel: Kernel) -> str:
@@ -132,36 +184,21 @@ def kernel_shape(kernel: Kernel) -> str:
 
 
 def _details(engine: Engine, answer: Estimated) -> NamedValues:
-    """Return launches, calls and memory of one answer as columns."""
-    program = answer.lowering.program
+    """Return what one answer alone says of its lowering's kernels and launches, as columns."""
     predictions = answer.predictions
     timeline = answer.measures.timeline
-    steps = program.steps
-    memory = live_bytes(answer.lowering.graph)
-    peak: NamedValues = {"step": "", "alive": []}
-    if steps:
-        peak = {
-            "step": steps[memory.peak].name,
-            "alive": [list(item) for item in memory.alive[:_ALIVE_SHOWN]],
-        }
-    bounds = [bound_by(engine, answer, launch) for launch in range(len(program.kernel))]
+    streams: list[int] = []
+    if engine.streams > 1:
+        streams = timeline.stream.tolist()
     return {
         "us": _numbers(predictions.duration_us),
         "low": _numbers(predictions.low_us),
         "high": _numbers(predictions.high_us),
-        "roof": _numbers(predictions.roofline_us),
         "trust": _trust(predictions.trained, predictions.in_range),
-        "kernel": program.kernel.tolist(),
-        "step": program.step.tolist(),
-        "repeat": [int(count) for count in program.repeat],
         "start": _numbers(timeline.start_us),
-        "bound": bounds,
-        "operators": [step.name for step in steps],
-        "types": [step.op_type for step in steps],
-        "calls": _numbers(program.calls),
+        "stream": streams,
+        "bound": [bound_by(engine, answer, launch) for launch in range(len(timeline.start_us))],
         "host_us": engine.host_overhead_us,
-        "live": list(memory.live),
-        "peak": peak,
     }
 
 

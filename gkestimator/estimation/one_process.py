@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gkestimator.core.errors import UsageError
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.recall import ModelSource
 from gkestimator.estimation.request import EstimateRequest
@@ -28,6 +29,8 @@ def reserved_in_one_process(
     :class:`~gkestimator.estimation.request.EstimateRequest`; the context is not counted.
     """
     request = EstimateRequest(model, [gpu], tuple(batch_sizes), **options)
+    if len(request.dim_combinations) > 1:
+        raise UsageError("dims: found several sizes, expected one for each dimension")
     engine = Engine(request)
     target = engine.targets[0]
     source = ModelSource(Path(model), Path(model).stem)

@@ -12,39 +12,76 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Family, KernelGraph
+from gkestimator.core.naming import distinct_names
 from gkestimator.core.records import Names
 from gkestimator.estimation.remarks import remarks
+from gkestimator.estimation.request import GivenModel, ModelInMemory
 from gkestimator.memory import MemoryProfile
-from gkestimator.onnx_io import Model, read_model
+from gkestimator.onnx_io import Model, model_of, read_model
 
 MOST_STEPS = 200_000
 """Some tens of megabytes: names are shared, so that a step takes a few hundred bytes."""
 
+_MOST_DIMS = 10_000
+_DIMS: dict[Hashable, Names] = {}
+
 
 class ModelSource:
-    """Hold a model file: read when its model is first needed.
+    """Hold a model file, or a model in memory (``path`` None): read when its model is first needed.
 
     ``identity`` is None where the file cannot be looked at.
     """
 
-    def __init__(self, path: Path, name: str) -> None:
-        self.path = path
+    def __init__(self, given: GivenModel, name: str) -> None:
         self.name = name
-        self.identity = _identity(path)
+        self.path: Path | None = None
+        self.identity: Hashable = given
+        if not isinstance(given, ModelInMemory):
+            self.path = given
+            self.identity = _identity(given)
+        self._given = given
         self._model: Model | None = None
 
     @property
     def model(self) -> Model:
         """Return the model. Raises ModelError where the file holds none."""
         if self._model is None:
-            self._model = read_model(self.path, name=self.name)
+            if isinstance(self._given, ModelInMemory):
+                self._model = model_of(self._given.content, name=self.name)
+            else:
+                self._model = read_model(self._given, name=self.name)
         return self._model
+
+    @property
+    def dims(self) -> Names:
+        """Return the names of the model's dimensions, read once from a file that does not change. Raises ModelError."""
+        if isinstance(self._given, ModelInMemory):
+            return self.model.sizes
+        if self.identity not in _DIMS:
+            if len(_DIMS) >= _MOST_DIMS:
+                _DIMS.clear()
+            _DIMS[self.identity] = self.model.sizes
+        return _DIMS[self.identity]
+
+
+def model_names(models: Sequence[GivenModel]) -> list[tuple[GivenModel, str]]:
+    """Return each model with the name its rows carry: the stem, or the shortest distinguishing tail of the
+    path.
+    """
+    return list(zip(models, distinct_names([path_of(model) for model in models]), strict=True))
+
+
+def path_of(model: GivenModel) -> Path:
+    """Return the model's path; that of a model in memory is one that tells it apart from files of its name."""
+    if isinstance(model, ModelInMemory):
+        return Path("memory", f"{model.name}.onnx")
+    return model
 
 
 def _identity(path: Path) -> tuple[str, int, int, int, int] | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gkestimator.core.graph import OperatorGraph, Tensor
+from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Family, KernelGraph, Step
 from gkestimator.lowering.decoder_cache import cached_values
+from gkestimator.operators.builders import tensors_of
 
 _MOST_NAMED = 4
 # Quantised operators that onnxruntime's CUDA provider does not register (docs/OperatorKernels.md of its sources);
@@ -27,6 +28,7 @@ _NO_GPU_KERNEL = frozenset(
         "QLinearAveragePool",
         "QLinearGlobalAveragePool",
         "QLinearReduceMean",
+        "DynamicQuantizeLinear",
         "DynamicQuantizeMatMul",
         "MatMulIntegerToFloat",
     }
@@ -42,7 +44,7 @@ def remarks(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:
     """Yield sentences about the bound model and its kernels, in a fixed order, without repetition."""
     yield from _bounded(bound)
     yield from _quantised(graph)
-    yield from _prefill(bound)
+    yield from _language_pass(bound)
     yield from _decoder(bound)
     yield from _attention_form(bound, graph)
 
@@ -56,7 +58,11 @@ def _bounded(bound: OperatorGraph) -> Iterator[str]:
 
 
 def _quantised(graph: KernelGraph) -> Iterator[str]:
-    lacking = sorted({step.op_type for step in graph.steps} & _NO_GPU_KERNEL)
+    used = {step.op_type for step in graph.steps}
+    if "QuantizeLinear" in used:
+        pairs = "quantised in pairs (QuantizeLinear, DequantizeLinear)"
+        yield f"{pairs}: {graph.runtime} calculates between them in floats"
+    lacking = sorted(used & _NO_GPU_KERNEL)
     if lacking:
         yield (
             f"{graph.runtime} has no GPU kernel for {_named(lacking)}: estimated as if it had int8 kernels"
@@ -71,28 +77,28 @@ def _named(op_types: list[str]) -> str:
     return named
 
 
-def _prefill(bound: OperatorGraph) -> Iterator[str]:
-    """Yield a remark that a language model's row is one forward pass."""
-    for value in bound.inputs:
-        if (
-            isinstance(value, Tensor)
-            and value.name in ("input_ids", "decoder_input_ids")
-            and len(value.shape) == 2
-        ):
-            yield f"language model: one forward pass over {value.shape[1]} tokens (prefill), no decoding"
-            return
+def _language_pass(bound: OperatorGraph) -> Iterator[str]:
+    """Yield a remark on which pass of a language model the row is: over a whole text, or on from a past."""
+    tensors = tensors_of(bound.inputs)
+    tokens = [t.shape[1] for t in tensors if t.name.endswith("input_ids") and len(t.shape) == 2]
+    if not tokens:
+        return
+    words = f"{tokens[0]} token{'s' * (tokens[0] != 1)}"
+    # Keys lie as (batch, heads, tokens, size): the names are optimum's, which other exporters took over.
+    past = [t.shape[-2] for t in tensors if t.name.startswith("past_key") and len(t.shape) == 4]
+    if past and past[0]:
+        yield f"language model: one pass over {words} after a past of {past[0]} (decoding step)"
+    else:
+        yield f"language model: one forward pass over {words} (prefill), no decoding"
 
 
 def _decoder(bound: OperatorGraph) -> Iterator[str]:
     """Yield a remark that a decoder whose file takes any number of tokens has a command of its own."""
-    lengths = [
-        value.shape[1]
-        for value in bound.inputs
-        if isinstance(value, Tensor) and value.name.endswith("input_ids") and len(value.shape) == 2
-    ]
+    tensors = tensors_of(bound.inputs)
+    lengths = [t.shape[1] for t in tensors if t.name.endswith("input_ids") and len(t.shape) == 2]
     if not lengths or lengths[0] not in dict(bound.dims).values():
         return
-    if any(value.name.startswith("past_key") for value in bound.inputs) or cached_values(bound):
+    if any(t.name.startswith("past_key") for t in tensors) or cached_values(bound):
         yield "a decoder: gkest llm tells tokens a second, memory with all keys and values, and the largest batch"
 
 
@@ -110,8 +116,8 @@ def _attention_form(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:
     apart = _unfused_attentions(graph)
     if apart:
         yield (
-            f"file as exported: attention is not fused ({apart} of them run operator by operator); "
-            f"onnxruntime.transformers.optimizer would fuse it"
+            f"file as exported: attention is not fused (runs operator by operator, {apart} times), which "
+            f"onnxruntime.transformers.optimizer would do"
         )
 
 

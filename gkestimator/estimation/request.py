@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.option_kinds import Anything, File, Flag, Many, Number, Pairs, Text, Word
-from gkestimator.core.options import REQUIRED, Option, Value
+from gkestimator.core.options import REQUIRED, Option, Value, spelled, variant
+from gkestimator.core.records import frozen
 from gkestimator.hardware.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from gkestimator.onnx_io import ModelProto
     from gkestimator.operators.registry import ValueType
 
 
@@ -29,6 +34,53 @@ OnePath: TypeAlias = Option[str | Path | None, Path | None]
 Wholes: TypeAlias = Option[int | Sequence[int] | None, tuple[int, ...] | None]
 Numbers: TypeAlias = Option[float | Sequence[float], tuple[float, ...]]
 Dims: TypeAlias = Option[Mapping[str, int] | Sequence[tuple[str, int]] | None, dict[str, int]]
+DimSweeps: TypeAlias = Option[Mapping[str, int | Sequence[int]] | None, dict[str, tuple[int, ...]]]
+_MODEL = "Model"
+ASK = "What to ask"
+SIZE = Number(low=0, high=2**31 - 1, whole=True)
+
+
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.+-]+")
+
+
+@frozen
+class ModelInMemory:
+    """Hold a model that no file holds: a name made of its graph's, and its bytes without large weight values."""
+
+    name: str
+    content: bytes
+
+    @classmethod
+    def of(cls, model: ModelProto) -> ModelInMemory:
+        """Return ``model`` as it is now. Raises ModelError for one beyond 2 GB."""
+        from gkestimator.onnx_io import serialised
+
+        name = _NO_NAME.sub("_", model.graph.name).strip("_.+-")
+        return cls(name=name or "model", content=serialised(model))
+
+
+class ModelKind(File):
+    """Take a path, or a model in memory."""
+
+    python = "str | Path | onnx.ModelProto"
+    expected = "a path or an onnx.ModelProto"
+    several = "paths or models of onnx"
+
+    def checked(self, value: object) -> Path | ModelInMemory:  # type: ignore[override]  # or a path
+        """Return the path, or the model as it is now. Raises UnfitError for anything else."""
+        if isinstance(value, ModelInMemory):
+            return value
+        onnx = sys.modules.get("onnx")  # who has a model has imported it
+        if onnx is not None and isinstance(value, onnx.ModelProto):
+            return ModelInMemory.of(value)
+        return super().checked(value)
+
+
+GivenModel: TypeAlias = Path | ModelInMemory
+"""What is estimated: a file, or a model in memory."""
+Models: TypeAlias = Option[
+    "GivenModel | str | ModelProto | Sequence[GivenModel | str | ModelProto]", tuple[GivenModel, ...]
+]
 
 
 def _dtypes() -> tuple[str, ...]:
@@ -44,15 +96,19 @@ class EstimateOptions:
     To add an option, add a field here and use it where the engine reads ``request.NAME``. Raises UsageError.
     """
 
-    dims: Dims = Option(
+    dims: DimSweeps = Option(
         (),
-        Pairs(number=Number(low=1, high=2**31 - 1, whole=True)),
-        "Number for a symbolic dimension.",
+        Pairs(item=Many(item=SIZE, least=1, commas=True)),
+        "Number for a symbolic dimension; several: rows for each.",
         flag="--dim",
         repeat=True,
+        section=_MODEL,
     )
     batch_dim: Value[str | None] = Option(
-        None, Text(metavar="NAME"), "Name of the batch dimension where it is not found."
+        None,
+        Text(metavar="NAME"),
+        "Name of the batch dimension where it is not found.",
+        section=_MODEL,
     )
     runtime: Value[str] = Option("torch", Word(tuple(sorted(RUNTIMES))), "Framework that runs the model.")
     dtype: Value[str] = Option(
@@ -85,7 +141,10 @@ class EstimateOptions:
         None, Number(low=1, high=128, whole=True), "CUDA streams; default: the runtime's."
     )
     trip_count: Value[int | None] = Option(
-        None, Number(low=0, high=1_000_000, whole=True), "Iterations of loops whose count is not known."
+        None,
+        Number(low=0, high=1_000_000, whole=True),
+        "Iterations of loops whose count is not known.",
+        section=_MODEL,
     )
     host_overhead_us: Value[float | None] = Option(
         None,
@@ -96,14 +155,40 @@ class EstimateOptions:
     context_mib: Value[float | None] = Option(
         None, Number(low=0, high=2**20), "Memory of the CUDA context and library handles.", unit="MiB"
     )
-    host: OnePath = Option(None, File(), "This host's figures (TOML of evaluate --write-host).")
+    host: OnePath = Option(None, File(), "This host's figures: a file that an evaluation wrote (TOML).")
     include_copy: Value[bool] = Option(False, Flag(), "Add moving inputs and outputs to the latency.")
     bundles: Paths = Option((), Many(item=File()), "Estimator bundle.", flag="--bundle", repeat=True)
-    gpu_specs: Paths = Option((), Many(item=File()), "GPU file (TOML).", flag="--gpu-spec", repeat=True)
-    plugins: Paths = Option(
-        (), Many(item=File()), "Python file with rules; it is run.", flag="--plugin", repeat=True
+    gpu_specs: Paths = Option(
+        (),
+        Many(item=File()),
+        "GPU file (TOML).",
+        flag="--gpu-spec",
+        repeat=True,
+        section=ASK,
     )
-    allow_unknown: Value[bool] = Option(False, Flag(), "Lower bounds in spite of unknown operators.")
+    plugins: Paths = Option(
+        (),
+        Many(item=File()),
+        "Python file with rules; it is run.",
+        flag="--plugin",
+        repeat=True,
+        section=_MODEL,
+    )
+    allow_unknown: Value[bool] = Option(
+        False,
+        Flag(),
+        "Lower bounds in spite of unknown operators.",
+        section=_MODEL,
+    )
+
+
+@dataclass(kw_only=True)
+class DimOptions:
+    """Hold the sizes of dimensions where each has one. Raises UsageError."""
+
+    dims: Dims = variant(
+        EstimateOptions, "dims", kind=Pairs(item=SIZE), help="Number for a symbolic dimension."
+    )
 
 
 @dataclass
@@ -113,19 +198,23 @@ class EstimateRequest(EstimateOptions):
     Everything is checked when the request is made, before any file is read. Raises UsageError.
     """
 
-    models: Paths = Option(REQUIRED, Many(item=File(), least=1), "ONNX files.", flag=None)
+    models: Models = Option(
+        REQUIRED, Many(item=ModelKind(), least=1), "ONNX files, or models in memory.", flag=None
+    )
     gpus: Option[str | Sequence[str], tuple[str, ...]] = Option(
         REQUIRED,
         Many(item=Text(metavar="NAME"), least=1, commas=True),
         "GPU type, as gkest gpus lists them; all, or an architecture (ampere), for every one of it.",
         flag="--gpu",
         repeat=True,
+        section=ASK,
     )
     batch_sizes: Wholes = Option(
         None,
         Many(item=Number(low=1, high=MAX_BATCH_SIZE, whole=True), least=1, commas=True),
         "Batch sizes; default: as exported, 1 where that is symbolic.",
         flag="--batch-size",
+        section=ASK,
     )
     _: KW_ONLY
     sm_shares: Numbers = Option(
@@ -134,14 +223,21 @@ class EstimateRequest(EstimateOptions):
         "Percent of the SMs (as with MPS).",
         flag="--sm-share",
         unit="%",
+        section=ASK,
     )
     slo_ms: Value[float | None] = Option(
         None,
         Number(low=0, high=1e9, above=True),
-        "Latency objective, for the closing line and --max-batch.",
+        "Latency objective, for the closing line and the largest batch.",
         unit="ms",
+        section=ASK,
     )
-    max_batch: Value[bool] = Option(False, Flag(), "Find the largest batch within --slo-ms and memory.")
+    max_batch: Value[bool] = Option(
+        False,
+        Flag(),
+        "Find the largest batch within the latency objective and memory.",
+        section=ASK,
+    )
     inputs: Value[Mapping[str, ValueType | np.ndarray] | None] = Option(
         None,
         Anything("types or values by name", "Mapping[str, ValueType | np.ndarray]"),
@@ -159,7 +255,12 @@ class EstimateRequest(EstimateOptions):
     def __post_init__(self) -> None:
         """Raise UsageError for options that do not go together."""
         if self.max_batch and self.slo_ms is None:
-            raise UsageError("--max-batch needs a latency objective: add --slo-ms")
+            raise UsageError(f"{spelled('max_batch')} needs a latency objective: add {spelled('slo_ms')}")
+
+    @property
+    def dim_combinations(self) -> tuple[dict[str, int], ...]:
+        """Return one number for each dimension, for every combination of those that are asked for."""
+        return tuple(dict(zip(self.dims, sizes, strict=True)) for sizes in product(*self.dims.values()))
 
 
 @dataclass(kw_only=True)
@@ -167,10 +268,19 @@ class ChooseOptions:
     """Hold the load that a GPU is chosen for. Raises UsageError."""
 
     slo_ms: Value[float | None] = Option(
-        None, Number(low=0, high=1e9, above=True), "Latency objective of a request.", unit="ms"
+        None,
+        Number(low=0, high=1e9, above=True),
+        "Latency objective of a request.",
+        unit="ms",
+        section=ASK,
     )
     rate_rps: Value[float | None] = Option(
-        None, Number(low=0, high=1e9, above=True), "Requests a second.", flag="--rate", unit="requests/s"
+        None,
+        Number(low=0, high=1e9, above=True),
+        "Requests a second.",
+        flag="--rate",
+        unit="requests/s",
+        section=ASK,
     )
 
 

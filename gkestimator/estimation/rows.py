@@ -21,8 +21,12 @@ MEASURED = "measured"
 
 
 def fits(row: Requirement) -> bool:
-    """Return whether the row's memory is known to fit: neither null nor the lower bound of unknown operators."""
-    return row.mreq_pct is not None and row.mreq_pct <= 100 and not row.unknown_kernels
+    """Return whether the row's memory is known to fit: neither null nor the lower bound of unknown operators.
+
+    Of a model that runs on the CPU alone it is not said.
+    """
+    known = row.mreq_pct is not None and row.mreq_pct <= 100
+    return known and not row.unknown_kernels and not row.runs_on_cpu_alone
 
 
 def answers_within(row: Requirement, slo_ms: float) -> bool:

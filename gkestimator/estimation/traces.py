@@ -7,11 +7,11 @@ Explorer's: ``GraphNodeData`` of its ``node_data_builder``, values by node name.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gkestimator.core.errors import UsageError
-from gkestimator.core.records import NamedValues
+from gkestimator.core.records import NamedValues, frozen
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.lowering.wiring import UNFOLDED_NORM
 
@@ -21,6 +21,57 @@ _COLOURS = (
     {"stop": 0.3, "bgColor": "#f2c879"},
     {"stop": 1.0, "bgColor": "#c8553d"},
 )
+
+
+@frozen
+class LaneSpan:
+    """Hold what one lane is busy with for a while: the host with an operator's calls, a stream of the GPU (from 0) with
+    the launches of a kernel; ``times``: how many. Microseconds from the host's first call."""
+
+    stream: int | None
+    name: str
+    operator: str
+    op_type: str
+    times: float
+    start_us: float
+    duration_us: float
+
+
+def host_spans(engine: Engine, answer: Estimated) -> Iterator[LaneSpan]:
+    """Yield what the host issues: each operator's calls, one after another."""
+    program = answer.lowering.program
+    begin = 0.0
+    for step, calls in zip(program.steps, program.calls.tolist(), strict=True):
+        duration = calls * engine.host_overhead_us
+        if duration > 0:
+            yield LaneSpan(
+                stream=None,
+                name=step.name,
+                operator=step.name,
+                op_type=step.op_type,
+                times=calls,
+                start_us=begin,
+                duration_us=duration,
+            )
+        begin += duration
+
+
+def gpu_spans(engine: Engine, answer: Estimated) -> Iterator[LaneSpan]:
+    """Yield the kernels of the timeline, in the order of their launches; the trips of a loop are one span."""
+    program = answer.lowering.program
+    timeline = answer.measures.timeline
+    for launch, row in enumerate(program.kernel.tolist()):
+        step = program.steps[program.step[launch]]
+        times = float(program.repeat[launch])
+        yield LaneSpan(
+            stream=int(timeline.stream[launch]),
+            name=engine.pool.kernels[int(answer.lowering.rows[row])].name,
+            operator=step.name,
+            op_type=step.op_type,
+            times=times,
+            start_us=float(timeline.start_us[launch]),
+            duration_us=float(answer.predictions.duration_us[row]) * times,
+        )
 
 
 class ChromeTrace:
@@ -40,53 +91,42 @@ class ChromeTrace:
         if answer.sm_share_pct < 100:
             name = f"{name}, {answer.sm_share_pct:g} % of the SMs"
         self._name("process_name", process, 0, name)
-        self._name("thread_name", process, _HOST_LANE, "host")
+        self._lane(process, _HOST_LANE, "host")
         timeline = answer.measures.timeline
         for stream in sorted(set(timeline.stream.tolist())):
-            self._name("thread_name", process, _FIRST_GPU_LANE + stream, f"GPU, stream {stream}")
-        self._host(process, engine, answer)
+            self._lane(process, _FIRST_GPU_LANE + stream, f"GPU, stream {stream}")
+        for span in host_spans(engine, answer):
+            self._event(process, _HOST_LANE, span, {"type": span.op_type, "calls": span.times})
         self._gpu(process, engine, answer)
+
+    def _lane(self, process: int, lane: int, name: str) -> None:
+        """Name a lane. Viewers sort lanes by name unless told: the host stands above the GPU that waits for it."""
+        self._name("thread_name", process, lane, name)
+        sort = {"ph": "M", "name": "thread_sort_index", "pid": process, "tid": lane}
+        self._events.append({**sort, "args": {"sort_index": lane}})
 
     def _name(self, kind: str, process: int, lane: int, name: str) -> None:
         self._events.append({"ph": "M", "name": kind, "pid": process, "tid": lane, "args": {"name": name}})
 
-    def _host(self, process: int, engine: Engine, answer: Estimated) -> None:
-        """Add what the host issues: each operator's calls, one after another."""
-        program = answer.lowering.program
-        begin = 0.0
-        for step, calls in zip(program.steps, program.calls.tolist(), strict=True):
-            duration = calls * engine.host_overhead_us
-            if duration > 0:
-                self._event(
-                    process, _HOST_LANE, step.name, begin, duration, {"type": step.op_type, "calls": calls}
-                )
-            begin += duration
-
     def _gpu(self, process: int, engine: Engine, answer: Estimated) -> None:
-        program = answer.lowering.program
         predictions = answer.predictions
-        timeline = answer.measures.timeline
-        for launch, row in enumerate(program.kernel.tolist()):
+        rows = answer.lowering.program.kernel.tolist()
+        for span, row in zip(gpu_spans(engine, answer), rows, strict=True):
             kernel = engine.pool.kernels[int(answer.lowering.rows[row])]
-            repeat = float(program.repeat[launch])
             told: NamedValues = {
-                "operator": program.steps[program.step[launch]].name,
-                "low_us": float(predictions.low_us[row]) * repeat,
-                "high_us": float(predictions.high_us[row]) * repeat,
-                "roofline_us": float(predictions.roofline_us[row]) * repeat,
+                "operator": span.operator,
+                "low_us": float(predictions.low_us[row]) * span.times,
+                "high_us": float(predictions.high_us[row]) * span.times,
+                "roofline_us": float(predictions.roofline_us[row]) * span.times,
                 "in_trained_range": bool(predictions.in_range[row] and predictions.trained[row]),
                 "flops": kernel.flops,
                 "bytes": kernel.read_bytes + kernel.write_bytes,
             }
-            lane = _FIRST_GPU_LANE + int(timeline.stream[launch])
-            duration = float(predictions.duration_us[row]) * repeat
-            self._event(process, lane, kernel.name, float(timeline.start_us[launch]), duration, told)
+            self._event(process, _FIRST_GPU_LANE + (span.stream or 0), span, told)
 
-    def _event(
-        self, process: int, lane: int, name: str, begin_us: float, duration_us: float, told: NamedValues
-    ) -> None:
-        event = {"ph": "X", "name": name, "pid": process, "tid": lane, "ts": begin_us, "dur": duration_us}
-        self._events.append({**event, "args": told})
+    def _event(self, process: int, lane: int, span: LaneSpan, told: NamedValues) -> None:
+        event = {"ph": "X", "name": span.name, "pid": process, "tid": lane}
+        self._events.append({**event, "ts": span.start_us, "dur": span.duration_us, "args": told})
 
     def page(self, messages: Sequence[str]) -> bytes:
         """Return the trace as JSON; ``messages`` stand among its metadata."""
@@ -114,7 +154,7 @@ class NodeData:
         """Take in the answer. Raises UsageError for a second one."""
         if self._document is not None:
             raise UsageError(
-                "--format model-explorer shows one model on one GPU at one batch size; found more, expected one of each"
+                "model-explorer shows one model on one GPU at one batch size; found more, expected one of each"
             )
         lowering = answer.lowering
         program = lowering.program

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gkestimator.core.options import spelled
 from gkestimator.core.records import Names
 from gkestimator.estimation.rows import answers_within, fits
 from gkestimator.estimation.targets import Target
@@ -27,10 +28,11 @@ def closing_words(
     host_range_us: tuple[float, float],
     searched: bool = False,
 ) -> Names:
-    """Return a few plain sentences about ``rows``; none where there are none.
+    """Return a few plain sentences about ``rows``; none of models that run on the CPU alone.
 
     ``searched``: their batches are the largest.
     """
+    rows = [r for r in rows if not r.runs_on_cpu_alone]
     if not rows:
         return ()
     gpus = {t.gpu.name: t.gpu for t in targets}
@@ -51,8 +53,8 @@ def closing_words(
             spread = "take it as exact"
         lines.append(
             f"Host-bound rows ({len(bound)} of {len(rows)}) are as good as the {bound[0].host_overhead_us:g} us "
-            f"assumed per framework call ({host_overhead_source}); their intervals {spread}; --host-overhead-us sets "
-            "yours."
+            f"assumed per framework call ({host_overhead_source}); their intervals {spread}; "
+            f"{spelled('host_overhead_us')} sets yours."
         )
     return tuple(lines)
 

@@ -22,7 +22,7 @@ from gkestimator.evaluation.truth import Truth, read_truth, truth_of
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.hardware.host_profile import HostProfile, load_host_file, write_host_file
 from gkestimator.lowering import load_plugin
-from gkestimator.tables import to_dataframe
+from gkestimator.tables import frame_records, to_dataframe
 
 if TYPE_CHECKING:
     import pandas
@@ -181,19 +181,7 @@ def _truth(table: Any) -> Truth:
         return read_truth(table)
     if not hasattr(table, "to_dict") or not hasattr(table, "columns"):
         raise UsageError(f"truth is a {type(table).__name__}: expected a path or a pandas DataFrame")
-    records = []
-    for record in table.astype(object).where(table.notna(), None).to_dict("records"):
-        records.append({str(name): _plain(value) for name, value in record.items()})
-    return truth_of(Path("truth"), records)
-
-
-def _plain(value: Any) -> Any:
-    """Return NumPy's scalars as Python's, and NaN as None."""
-    if value != value:
-        return None
-    if type(value).__module__ == "numpy" and hasattr(value, "item"):
-        return value.item()
-    return value
+    return truth_of(Path("truth"), list(frame_records(table)))
 
 
 def _check_files(request: EvaluateRequest) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, UsageError, one_line
 from gkestimator.core.naming import distinct_names
+from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
 from gkestimator.evaluation.truth import Measurement, Truth
 from gkestimator.hardware.gpus import GpuCatalogue
@@ -59,7 +60,8 @@ def match_rows(
         asked = m.gpu or gpu
         if asked is None:
             raise UsageError(
-                f"{truth.path}: row {m.row}: names no GPU: expected a column gpu, or --gpu NAME for every row"
+                f"{truth.path}: row {m.row}: names no GPU: expected a column gpu, or "
+                f"{spelled('gpu')} for every row"
             )
         try:
             name, path = files.find(m.model)
@@ -137,7 +139,7 @@ class _ModelFiles:
             raise UsageError(f"model {shown} is one of {', '.join(names)}: expected one of these names")
         if not self._by_name:
             raise UsageError(
-                f"model {shown}: found no such file; name the folder of the models with --models DIR"
+                f"model {shown}: found no such file; name the folder of the models with {spelled('models')}"
             )
         close = difflib.get_close_matches(text, [*self._by_name, *self._by_stem], n=1, cutoff=0.6)
         hint = f"; did you mean {close[0]}?" if close else ""

@@ -7,9 +7,10 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gkestimator.core.option_kinds import Anything, File, Flag, Many, Text
+from gkestimator.core.errors import UsageError
+from gkestimator.core.option_kinds import Anything, File, Flag, Many, Pairs, Text
 from gkestimator.core.options import REQUIRED, Option, Value, variant
-from gkestimator.estimation.request import Dims, EstimateOptions, OnePath, Paths
+from gkestimator.estimation.request import ASK, SIZE, DimSweeps, EstimateOptions, OnePath, Paths
 
 if TYPE_CHECKING:
     import pandas
@@ -23,14 +24,22 @@ class EvaluateRequest(EstimateOptions):
         REQUIRED,
         Anything("a path or a pandas DataFrame", "str | Path | pandas.DataFrame", metavar="PATH"),
         "Table of measurements (CSV, JSON, Parquet).",
+        section=ASK,
     )
     _: KW_ONLY
-    models: Paths = Option((), Many(item=File()), "Model files or folders.", repeat=True)
-    gpu: Value[str | None] = Option(None, Text(), "GPU of rows that name none.")
+    models: Paths = Option((), Many(item=File()), "Model files or folders.", repeat=True, section=ASK)
+    gpu: Value[str | None] = Option(None, Text(), "GPU of rows that name none.", section=ASK)
     runtime: Value[str] = variant(EstimateOptions, "runtime", help="Runtime of rows that name none.")
     dtype: Value[str] = variant(EstimateOptions, "dtype", help="Dtype of rows that name none.")
-    dims: Dims = variant(EstimateOptions, "dims", help="Dimension of rows that name none.")
-    host: OnePath = variant(EstimateOptions, "host", help="This host's figures (TOML of --write-host).")
+    dims: DimSweeps = variant(
+        EstimateOptions,
+        "dims",
+        kind=Pairs(item=Many(item=SIZE, least=1)),
+        help="Dimension of rows that name none.",
+    )
+    host: OnePath = variant(
+        EstimateOptions, "host", help="This host's figures: a file that an evaluation wrote (TOML)."
+    )
     include_copy: Value[bool] = variant(
         EstimateOptions, "include_copy", help="The measurements include moving inputs and outputs."
     )
@@ -38,3 +47,9 @@ class EvaluateRequest(EstimateOptions):
         False, Flag(), "Memory: a model's rows ran one after another in one process."
     )
     progress: Callable[[str, int, int], None] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for several sizes of a dimension: a measurement was made with one."""
+        for name, sizes in self.dims.items():
+            if len(sizes) > 1:
+                raise UsageError(f"dims: found {len(sizes)} sizes of {name}, expected one")

@@ -24,7 +24,7 @@ def listing(sheets: Sequence[GpuSheet], form: str) -> str:
     precision or no source states the rate. ``can_be_estimated`` is false where a figure is unknown that every estimate
     needs.
     """
-    records = [_record(sheet) for sheet in sheets]
+    records = [sheet_record(sheet) for sheet in sheets]
     if form == "json":
         return json.dumps(records, indent=1, allow_nan=False) + "\n"
     stream = io.StringIO()
@@ -34,7 +34,8 @@ def listing(sheets: Sequence[GpuSheet], form: str) -> str:
     return stream.getvalue()
 
 
-def _record(sheet: GpuSheet) -> NamedValues:
+def sheet_record(sheet: GpuSheet) -> NamedValues:
+    """Return one GPU's row of the listing."""
     record: NamedValues = {"gpu": sheet.name, "architecture": sheet.architecture}
     for name in FIGURES:
         value = sheet.values[name]

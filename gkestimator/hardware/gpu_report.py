@@ -37,6 +37,7 @@ _SHOWN = (
     _Shown(ending="bytes_per_block_max", unit="KiB/block", size=2**10),
 )
 _WORDS = ("GPU", "as of")
+_DROP = {"as of": 1, "int8": 2, "tf32": 3, "SMs": 4}
 _NONE = "–"
 """What the hardware lacks, and a price that is not known."""
 _UNKNOWN = "unknown"
@@ -50,15 +51,17 @@ def overview(sheets: Sequence[GpuSheet]) -> str:
     columns = []
     for heading in rows[0] if rows else ():
         cells = [row[heading] for row in rows]
-        columns.append(TextColumn(heading=heading, cells=cells, right=heading not in _WORDS))
+        drop = _DROP.get(heading, 0)
+        columns.append(TextColumn(heading=heading, cells=cells, right=heading not in _WORDS, drop=drop))
     lines = text_table(columns)
     parts = lines[:2]
     group = ""
-    for sheet, line in zip(ordered, lines[2:], strict=True):
+    for sheet, line in zip(ordered, lines[2:], strict=False):
         if _group(sheet) != group:
             group = _group(sheet)
             parts += ["", group]
         parts.append(line)
+    parts += lines[2 + len(ordered) :]  # which columns a narrow terminal does without
     notes = (
         "GiB: memory visible to programs. Peaks: dense TFLOP/s (int8 TOP/s). unknown: no source states it. –: the GPU\n"
         "lacks it, or no price with its month is known. Sources: gkest gpus NAME."

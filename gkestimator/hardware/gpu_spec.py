@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import UsageError
+from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
 
 STAND_IN = "CPU"
@@ -114,7 +115,7 @@ class GpuSpec:
         if self.memory_visible_bytes is None:
             raise UsageError(
                 f"{self.name}: the memory that programs see on this GPU is unknown (no source states it), which this "
-                "needs; --gpu-spec takes a file that states memory_visible_mib"
+                f"needs; {spelled('gpu_specs', '--gpu-spec')} takes a file that states memory_visible_mib"
             )
         return self.memory_visible_bytes
 
@@ -144,7 +145,7 @@ class GpuSheet:
         """Return why nothing is estimated for this type, of which a figure is :meth:`missing`."""
         return (
             f"{self.name}: nothing can be estimated, because no source states its {', '.join(self.missing())} "
-            f"(`gkest gpus {self.name}`; --gpu-spec takes a file that states them)"
+            f"(`gkest gpus {self.name}`; {spelled('gpu_specs', '--gpu-spec')} takes a file that states them)"
         )
 
     def spec(self) -> GpuSpec:

@@ -57,7 +57,7 @@ def known(law: Interference, row: Requirement, column: str) -> float:
     if number is None:
         raise UsageError(
             f"interference {law.name} needs {column}, which is null for {row.model} on {row.gpu} at batch "
-            f"{row.batch_size}; expected a number, or --interference none"
+            f"{row.batch_size}; expected a number, or interference none"
         )
     return float(number)
 

@@ -190,7 +190,7 @@ def load_of(
             where = ""
         raise UsageError(
             f"{asker} needs l2_util_mean_pct, which is null for {model} on {candidate.gpu}, or "
-            f"--coefficients FILE{where}"
+            f"a file of coefficients{where}"
         )
     cache_slowdown = l2
     if own is not _NOTHING_FITTED:

@@ -158,7 +158,7 @@ class _Rows:
         )
         if not self.tables:
             raise TableError(
-                f"{side.where}, column {_NEEDED}: found nothing, expected a number or --table TABLE"
+                f"{side.where}, column {_NEEDED}: found nothing, expected a number or a table of its models"
             )
         key = (run.model, gpu, run.runtime, run.dtype, run.batch_size, run.sm_share_pct)
         rows = [row for row in self._rows[key] if run.dims in (None, row.dims)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gkestimator.core.option_kinds import File, Many, Number, Text, Word
 from gkestimator.core.options import REQUIRED, Option, Value
-from gkestimator.estimation.request import OnePath, Paths
+from gkestimator.estimation.request import ASK, OnePath, Paths
 from gkestimator.llm.configs import KINDS
 from gkestimator.llm.profiles import ENGINES
 
@@ -26,7 +26,7 @@ def _many(item: Number) -> Many:
     return Many(item=item, least=1, commas=True)
 
 
-@dataclass(kw_only=True)
+@dataclass
 class LlmRequest:
     """Hold a question about one decoder: lengths, batches, types of numbers, GPUs, engine. Raises UsageError."""
 
@@ -39,12 +39,13 @@ class LlmRequest:
         "GPU type, as gkest gpus lists them; all, or an architecture (ampere), for every one of it.",
         flag="--gpu",
         repeat=True,
+        section=ASK,
     )
     input_tokens: Option[int | Sequence[int], tuple[int, ...]] = Option(
-        (2048,), _many(_TOKENS), "Tokens of each prompt.", flag="--input", unit="tokens"
+        (2048,), _many(_TOKENS), "Tokens of each prompt.", flag="--input", unit="tokens", section=ASK
     )
     output_tokens: Option[int | Sequence[int], tuple[int, ...]] = Option(
-        (256,), _many(_TOKENS), "Tokens of each answer.", flag="--output-tokens", unit="tokens"
+        (256,), _many(_TOKENS), "Tokens of each answer.", flag="--output-tokens", unit="tokens", section=ASK
     )
     batch_sizes: Option[int | Sequence[int], tuple[int, ...]] = Option(
         (1, 8, 64),
@@ -52,15 +53,20 @@ class LlmRequest:
         "Requests answered together.",
         flag="--batch",
         unit="requests",
+        section=ASK,
     )
     dtypes: Option[str | Sequence[str], tuple[str, ...]] = Option(
         ("fp16",),
         Many(item=Word(tuple(DTYPES)), least=1, commas=True),
         "What is calculated in; int8 and int4 are weights alone.",
         flag="--dtype",
+        section=ASK,
     )
     kv_dtype: Value[str] = Option(
-        "auto", Word(CACHE_DTYPES), "Element type of cached keys and values; auto: that of the activations."
+        "auto",
+        Word(CACHE_DTYPES),
+        "Element type of cached keys and values; auto: that of the activations.",
+        section=ASK,
     )
     engine: Value[str] = Option(
         "paged",
@@ -73,9 +79,13 @@ class LlmRequest:
         _many(Number(low=1, high=max(PARALLEL), whole=True)),
         "GPUs of one host that hold one copy together: 1, 2, 4 or 8.",
         unit="GPUs",
+        section=ASK,
     )
     like: Value[str | None] = Option(
-        None, Word(tuple(sorted(KINDS))), "Read the configuration as that of another kind of decoder."
+        None,
+        Word(tuple(sorted(KINDS))),
+        "Read the configuration as that of another kind of decoder.",
+        section=ASK,
     )
     dims: Option[str | Sequence[str], tuple[str, ...]] = Option(
         (),
@@ -83,12 +93,21 @@ class LlmRequest:
         "What an ONNX file's dimension stands for where it is not told: batch, tokens, past, total, or a number.",
         flag="--dim",
         repeat=True,
+        section=ASK,
     )
     slo_ttft_ms: Value[float | None] = Option(
-        None, Number(low=0, high=1e9, above=True), "Objective for the time to the first token.", unit="ms"
+        None,
+        Number(low=0, high=1e9, above=True),
+        "Objective for the time to the first token.",
+        unit="ms",
+        section=ASK,
     )
     slo_tpot_ms: Value[float | None] = Option(
-        None, Number(low=0, high=1e9, above=True), "Objective for the time per output token.", unit="ms"
+        None,
+        Number(low=0, high=1e9, above=True),
+        "Objective for the time per output token.",
+        unit="ms",
+        section=ASK,
     )
     step_host_ms: Value[float | None] = Option(
         None, Number(low=0, high=1e6), "Host time that a step adds; default: the engine's.", unit="ms"
@@ -97,4 +116,6 @@ class LlmRequest:
         None, Number(low=0, high=1e6), "Host time per framework call; default: the runtime's.", unit="us"
     )
     bundles: Paths = Option((), Many(item=File()), "Estimator bundle.", flag="--bundle", repeat=True)
-    gpu_specs: Paths = Option((), Many(item=File()), "GPU file (TOML).", flag="--gpu-spec", repeat=True)
+    gpu_specs: Paths = Option(
+        (), Many(item=File()), "GPU file (TOML).", flag="--gpu-spec", repeat=True, section=ASK
+    )

@@ -7,7 +7,6 @@ open third axis and a fixed last one; tokens as whole numbers of rank 2, (batch,
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from gkestimator.core.errors import UsageError
 from gkestimator.core.graph import Tensor
 from gkestimator.core.records import Names, frozen
 from gkestimator.onnx_io import Model
+from gkestimator.onnx_io.binding.derived import derived_size
 from gkestimator.onnx_io.reading.program import InputSpec
 
 BATCH = "batch"
@@ -33,7 +33,6 @@ _SIZE = "size"  # of a head: what attention makes of the weights' shapes
 # Inputs of one element that carry a length, by what their name holds.
 _LENGTHS = (("total", TOTAL), ("past", PAST))
 _CACHED = ("GroupQueryAttention",)
-_TERM = re.compile(r"\s*\+\s*")
 
 
 @frozen
@@ -57,7 +56,8 @@ class Sizes:
 class Roles:
     """Hold what was told of a file: ``dims``, the role (or the number) of each symbolic dimension; ``batch``, the one
     that is the batch (None: it is fixed in the file); ``tokens``, the input of token numbers; ``caches``, the inputs of
-    keys and values; ``lengths``, the inputs of one number, each with its role; ``flags``, inputs that must be true.
+    keys and values; ``sums``, the dimensions that are sums of others by their names; ``lengths``, the inputs of one
+    number, each with its role; ``flags``, inputs that must be true.
 
     ``buffers``: past and present keys and values are one buffer, as long as all tokens need.
     """
@@ -66,16 +66,19 @@ class Roles:
     batch: str | None
     tokens: str
     caches: tuple[InputSpec, ...]
+    sums: Names
     lengths: Mapping[str, tuple[InputSpec, str]]
     flags: Names
     buffers: bool
 
     def numbers(self, sizes: Sizes) -> dict[str, int]:
         """Return a number for each symbolic dimension."""
-        return {name: sizes.of(self._held(role)) for name, role in self.dims.items()}
-
-    def _held(self, role: str | int) -> str | int:
-        return TOTAL if role == PAST and self.buffers else role
+        said = {name: sizes.of(role) for name, role in self.dims.items()}
+        # Sums count the tokens in the cache, whatever room a buffer has beside.
+        sums = {name: derived_size(name, said) for name in self.sums}
+        if self.buffers:
+            said |= {name: sizes.of(TOTAL) for name, role in self.dims.items() if role == PAST}
+        return said | {name: size for name, size in sums.items() if size is not None}
 
     @property
     def cache_elements(self) -> int:
@@ -147,6 +150,7 @@ class _Telling:
         self.name = model.name
         self.inputs = model.inputs
         self.known = asked
+        self.sums = model.derived_dims
         attended = {slot for node in model.nodes if node.op_type in _CACHED for slot in node.inputs}
         self.caches = tuple(spec for spec in model.inputs if _is_cache(spec))
         self.buffers = any(spec.slot in attended for spec in self.caches)
@@ -171,6 +175,7 @@ class _Telling:
             batch=first if isinstance(first, str) else None,
             tokens=tokens.name,
             caches=self.caches,
+            sums=tuple(dim for dim in self.sums if dim not in self.known),
             lengths=dict(self._lengths()),
             flags=tuple(spec.name for spec in self.inputs if _single(spec) is DType.BOOL),
             buffers=self.buffers,
@@ -220,18 +225,11 @@ class _Telling:
         """Note the roles in a mask, positions, or the like."""
         shape = _shape(spec)
         for axis, dim in enumerate(shape):
-            if not isinstance(dim, str) or dim in self.known:
+            if not isinstance(dim, str) or dim in self.known or dim in self.sums:
                 continue
-            role = self._summed(dim) or self._named(spec, dim, axis)
+            role = self._named(spec, dim, axis)
             if role is not None:
                 self.known[dim] = role
-
-    def _summed(self, dim: str) -> str | None:
-        """Return the role of a dimension that is called a sum of past and tokens."""
-        terms = _TERM.split(dim)
-        if len(terms) == 2 and {self.known.get(term) for term in terms} == {PAST, TOKENS}:
-            return TOTAL
-        return None
 
     def _named(self, spec: InputSpec, dim: str, axis: int) -> str | None:
         """Return the role by place and name: first axes are the batch, last ones of masks are all tokens."""
@@ -250,7 +248,7 @@ class _Telling:
         """Raise UsageError where a dimension has no role, or the tokens have another one's."""
         for spec in self.inputs:
             for dim in _shape(spec):
-                if isinstance(dim, str) and dim not in self.known:
+                if isinstance(dim, str) and dim not in self.known and dim not in self.sums:
                     raise UsageError(
                         f"{self.name}: dimension {dim} of input {spec.name} could not be told: give "
                         f"--dim {dim}=ROLE, ROLE being {', '.join(ROLES)} or a number"

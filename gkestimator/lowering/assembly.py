@@ -239,8 +239,8 @@ class _Lowering:
         unfolded = calls.notes.get("batchnorm_unfolded", 0)
         if unfolded:
             warnings.append(
-                f"{unfolded} convolutions carry a BatchNorm that the exporter folded in "
-                f"(their names say so): torch runs it as a kernel of its own, so it is counted apart"
+                f"BatchNorms that the exporter folded into {unfolded} of the convolutions (their names say so) are "
+                f"kernels of their own in torch: counted apart"
             )
         return KernelGraph(
             name=graph.name,

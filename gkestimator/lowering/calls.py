@@ -15,7 +15,7 @@ from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.storage import copies_after_casts
-from gkestimator.lowering.torch_layouts import Layouts, Values, folded_batchnorm, folded_bias
+from gkestimator.lowering.torch_layouts import Layouts, Values, folded_batchnorm, folded_bias, with_bias
 from gkestimator.operators.builders import batchnorm_kernel, elementwise_kernel, tensors_of
 from gkestimator.operators.convolution import conv_kernels, conv_shape, in_channels_last
 from gkestimator.operators.indexing import gather_kernel
@@ -194,7 +194,7 @@ class _Lister:
             if record is None or record.lowering_rule is None:
                 self._calls.add(op, op.inputs, op.outputs, (), 1, (), UNKNOWN)
             elif self._unfolds and op.op_type == "Conv" and folded_batchnorm(op):
-                self._add_unfolded(op)
+                self._add_unfolded(with_bias(op))
             else:
                 self._add(op, op, record.traits, op.inputs, op.outputs, self._lowered(op))
         return self._calls

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -30,6 +31,9 @@ Layout: TypeAlias = "st.Strides | None"
 Values: TypeAlias = "Sequence[Value | None]"
 
 # What torch.onnx.export(dynamo=True) calls a Conv that its optimiser made and the result of a normalisation.
+_RENAMED = re.compile(
+    r"onnx::Conv_\d+(#\d+)?"
+)  # a quantised one has words behind it, and torch runs no such network
 _REWRITTEN = re.compile(r"node_Conv_[0-9]+")
 _NORMALISED = re.compile(r"getitem(_[0-9]+)?|_native_batch_norm\w*")
 
@@ -56,26 +60,39 @@ def folded_batchnorm(op: Operator) -> bool:
     The TorchScript exporter renames weight and bias to ``onnx::Conv_<n>``. The newer one names the bias it invents
     ``<weight>_bias`` and keeps the name of the normalisation's result (``getitem``, the first of its three), which
     no convolution's result has: that of a module's own call is ``conv2d``. A merged graph has the model's name and
-    a slash before each of them.
+    a slash before each of them. Where all shifts are zero, as before any training, the newer one leaves no bias.
     """
-    if op.op_type != "Conv" or op.domain or len(op.inputs) < 3:
+    if op.op_type != "Conv" or op.domain:
         return False
     weight = op.inputs[1]
-    bias = op.inputs[2]
-    if not isinstance(weight, Tensor) or not isinstance(bias, Tensor):
+    if not isinstance(weight, Tensor) or not weight.is_weight:
         return False
-    if not weight.is_weight or not bias.is_weight:
+    bias = op.inputs[2] if len(op.inputs) > 2 else None
+    if bias is None:
+        return _rewritten(op)
+    if not isinstance(bias, Tensor) or not bias.is_weight:
         return False
-    renamed = weight.name.rpartition("/")[2].startswith("onnx::Conv_")
-    if renamed or bias.name == f"{weight.name}_bias":
+    # Both are new where a BatchNorm went in; a weight alone is new where another sum was folded (weight_norm's).
+    renamed = [_RENAMED.fullmatch(tensor.name.rpartition("/")[2]) for tensor in (weight, bias)]
+    if all(renamed) or bias.name == f"{weight.name}_bias":
         return True
     return _rewritten(op)
 
 
 def folded_bias(op: Operator) -> bool:
     """Return True if the convolution of :func:`folded_batchnorm` had a bias of its own, as far as names tell."""
-    bias = op.inputs[2]
+    bias = op.inputs[2] if len(op.inputs) > 2 else None
     return bias is not None and _rewritten(op) and bias.name.endswith(".bias")
+
+
+def with_bias(op: Operator) -> Operator:
+    """Return the convolution of :func:`folded_batchnorm` with the bias that the normalisation has in any case."""
+    weight = op.inputs[1]
+    if len(op.inputs) > 2 or not isinstance(weight, Tensor):
+        return op
+    name = f"{weight.storage}_bias"
+    bias = Tensor(name=name, dtype=weight.dtype, shape=weight.shape[:1], storage=name, is_weight=True)
+    return replace(op, inputs=(*op.inputs, bias))
 
 
 def _rewritten(op: Operator) -> bool:

@@ -35,6 +35,8 @@ Names: TypeAlias = "tuple[str, ...]"
 _FOREVER = 1 << 62
 UNFOLDED_NORM = "/batch_norm"
 """Ends the name of a normalisation that the exporter folded into its convolution, and that the runtime runs."""
+UNFOLDED_RESULT = "#conv"
+"""Ends the name of what such a convolution hands to its normalisation."""
 
 
 def norm_parameters(calls: Calls, at: int) -> list[str]:
@@ -207,7 +209,7 @@ class _Wirer:
         """Return conv, then BatchNorm: the runtime's own order before the exporter folded them."""
         source, weight, bias = tensors_of(self._calls.inputs[at][:3])
         (result,) = tensors_of(self._calls.outputs[at][:1])
-        inner = f"{result.storage}#conv"
+        inner = f"{result.storage}{UNFOLDED_RESULT}"
         reads = [source, weight]
         if self._calls.tokens[at] & OWN_BIAS:
             reads.append(bias)

@@ -182,8 +182,8 @@ def _handed_on(kernels: tuple[Kernel, ...]) -> int:
 class LiveBytes:
     """Hold bytes of live inputs, intermediates and outputs during each step of a graph, in order.
 
-    ``scratch``: what kernels need beside, for one step alone. ``peak``: the step that needs most (the first of several);
-    ``alive``: the storages alive there with their bytes, the largest first.
+    ``scratch``: what kernels need beside, for one step alone. ``peak``: the step that needs most (the first of
+    several); ``alive``: the storages alive there with their bytes, the largest first.
     """
 
     live: tuple[int, ...]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, OutputError, UnboundDimensionError, UsageError
-from gkestimator.core.options import taking
+from gkestimator.core.options import spelled, taking
 from gkestimator.core.outputs import by_suffix, refuse_overwriting
 from gkestimator.core.records import frozen
 from gkestimator.estimation.collection import rare_collection
@@ -62,7 +62,7 @@ def merge(request: MergeRequest) -> MergeResult:
     common stand side by side. Raises UsageError (options, too few models, SciPy missing), ModelError (a file
     that is no model, lacks its weights, ...), OutputError.
 
-    >>> result = gkestimator.merge(["a.onnx", "b.onnx"], "merged.onnx", gpu="V100", omega=0.4)
+        >>> result = gkestimator.merge(["a.onnx", "b.onnx"], "merged.onnx", gpu="V100", omega=0.4)
         >>> result.report.saved_bytes, result.report.after.latency_ms
     """
     sources = sources_of(request.models, request)
@@ -87,7 +87,7 @@ def merge_sources(
     sources.
     """
     if output is not None:
-        by_suffix("-o", output, {".onnx": "onnx"})
+        by_suffix(spelled("output", "-o"), output, {".onnx": "onnx"})
     step = _steps(progress)
     with rare_collection():
         step("reading")
@@ -124,7 +124,7 @@ def merge_sources(
         files: tuple[Path, ...] = ()
         if output is not None:
             files = write_editable(merged, output, keep=models)
-        check: OutputCheck | str = "not asked for (--samples)"
+        check: OutputCheck | str = "not asked for (option samples)"
         if samples:
             step("checking outputs")
             check = _check(merged, output, sources, samples)

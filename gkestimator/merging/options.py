@@ -8,7 +8,16 @@ from dataclasses import KW_ONLY, dataclass
 
 from gkestimator.core.option_kinds import File, Flag, Many, Number, Text, Word
 from gkestimator.core.options import REQUIRED, Option, Value, variant
-from gkestimator.estimation.request import MAX_BATCH_SIZE, Dims, EstimateRequest, OnePath, Paths, Wholes
+from gkestimator.estimation.request import (
+    ASK,
+    MAX_BATCH_SIZE,
+    DimOptions,
+    Dims,
+    EstimateRequest,
+    OnePath,
+    Paths,
+    Wholes,
+)
 
 PRICES = ("latency", "gpu")
 MOST_MODELS = 64
@@ -27,24 +36,22 @@ class MergeOptions:
     """
 
     gpu: Value[str] = Option(
-        "V100", Text(), "GPU type that times are estimated for; with --plan, the plan's."
+        "V100", Text(), "GPU type that times are estimated for; for a plan, the plan's.", section=ASK
     )
     runtime: Value[str] = variant(
         EstimateRequest,
         "runtime",
         default="onnxruntime",
-        help="Framework that runs the file; with --plan, the plan's.",
+        help="Framework that runs the file; for a plan, the plan's.",
     )
-    dtype: Value[str] = variant(EstimateRequest, "dtype", help="As in an estimate; with --plan, the plan's.")
+    dtype: Value[str] = variant(EstimateRequest, "dtype", help="As in an estimate; for a plan, the plan's.")
     batch_sizes: Wholes = variant(
         EstimateRequest,
         "batch_sizes",
         kind=_EACH,
         help="Batch size that times are estimated for: one, or one for each model; default: as exported.",
     )
-    dims: Dims = variant(
-        EstimateRequest, "dims", help="Number for a symbolic dimension, in the merged file too."
-    )
+    dims: Dims = variant(DimOptions, "dims", help="Number for a symbolic dimension, in the merged file too.")
     omega: Value[float] = Option(
         0.4,
         Number(low=0, high=1, above=True),

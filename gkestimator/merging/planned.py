@@ -15,7 +15,7 @@ from gkestimator.core.naming import distinct_names
 from gkestimator.core.outputs import refuse_overwriting
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, Replica, read_plan
-from gkestimator.export.names import dns_labels
+from gkestimator.exporting.names import dns_labels
 from gkestimator.hardware.gpus import GpuCatalogue, gpu_catalogue
 from gkestimator.merging.editing import Names
 from gkestimator.merging.merge import MergeResult, merge_sources

@@ -11,6 +11,7 @@ from typing import Any
 
 from gkestimator.core.errors import one_line
 from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
 from gkestimator.merging.checking import OutputCheck
 from gkestimator.merging.editing import EditableModel, Names
@@ -28,10 +29,10 @@ _CONFIDENCE = {
     "open": "that it pays cannot be told for sure from the 90 % intervals{of}",
 }
 _REASONS = {
-    "start": "start at other times (--tau-ms inf merges them too)",
+    "start": "start at other times (option tau_ms inf merges them too)",
     "cycle": "would make the merged graph go in a circle",
     "emission": "cannot be written as one operator",
-    "price": "would not pay (--always merges them too)",
+    "price": "would not pay (option always merges them too)",
 }
 
 
@@ -205,7 +206,7 @@ class MergeReport:
     def _trust(self) -> str:
         which = self.settings.price
         if self.after.measure(which) >= self.before.measure(which):
-            return "it does not pay, and was merged because --always says so"
+            return f"it does not pay, and was merged because {spelled('always')} says so"
         if self.confidence is None:
             return "how far to trust this is not known"
         if self.before.latency_high_ms is None:
@@ -359,20 +360,23 @@ def _nothing(steps: MergeSteps) -> str:
     if decision.supers:
         number = len(decision.supers)
         if not any(region.pays for region in decision.regions):
-            return f"of {number:,} products with weights in common none pays (--always merges them)"
+            return (
+                f"of {number:,} products with weights in common none pays ({spelled('always')} merges them)"
+            )
         return (
-            f"{number:,} products with weights in common do not make the whole cheaper (--always merges them)"
+            f"{number:,} products with weights in common do not make the whole cheaper "
+            f"({spelled('always')} merges them)"
         )
     if all(len(group) == 1 for group in steps.grouping.groups):
         # What is compared is an upper bound, so it says nothing of how far apart they are at least.
         enough = math.ceil(1000 * min(d.changed for d in steps.grouping.distances.values())) / 1000
         return (
-            f"the models are of different architectures (--group-distance {options.group_distance:g}; "
+            f"the models are of different architectures ({spelled('group_distance')} {options.group_distance:g}; "
             f"from {enough:g} on two of them are alike)"
         )
     if steps.matching.refused:
         return "no operators with weights in common can be merged"
-    return f"no two operators have weights that are similar enough (--omega {options.omega:g})"
+    return f"no two operators have weights that are similar enough ({spelled('omega')} {options.omega:g})"
 
 
 def _notes(steps: MergeSteps) -> Names:

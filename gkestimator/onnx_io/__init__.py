@@ -5,6 +5,8 @@ A file becomes an operator graph with a concrete shape for every tensor. The onl
 
 from __future__ import annotations
 
-from gkestimator.onnx_io.model import Model, read_model
+from onnx import ModelProto
 
-__all__ = ["Model", "read_model"]
+from gkestimator.onnx_io.model import Model, model_of, read_model, serialised
+
+__all__ = ["Model", "ModelProto", "model_of", "read_model", "serialised"]

@@ -4,40 +4,47 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 
 from gkestimator.core.dtypes import NUMPY_NAMES
 from gkestimator.core.errors import (
     GkestimatorError,
     LimitError,
     ModelError,
+    NoBatchError,
     UnboundDimensionError,
     UnsupportedOperatorError,
     UsageError,
 )
 from gkestimator.core.graph import Operator, OperatorGraph, Value
 from gkestimator.onnx_io.binding.control import CONTROL
+from gkestimator.onnx_io.binding.derived import derived_size
 from gkestimator.onnx_io.binding.dims import (
     BatchChoice,
     bind_dims,
     check_size,
     choose_batch,
+    lengths_of,
     name_dims,
     symbols_of,
 )
 from gkestimator.onnx_io.binding.facts import Fact, check_type
 from gkestimator.onnx_io.binding.inference import Inference, unknown_operators
 from gkestimator.onnx_io.binding.rebatch import Rebatcher, Reference
+from gkestimator.onnx_io.binding.unbatched import leading_batches
 from gkestimator.onnx_io.binding.walk import Binder, Statics
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.convert import convert_model
-from gkestimator.onnx_io.reading.file import read_proto
+from gkestimator.onnx_io.reading.file import parse_model, read_proto
 from gkestimator.onnx_io.reading.program import Block, InputSpec, Node, Program
+from gkestimator.onnx_io.reading.wire import strip_values
 from gkestimator.operators.registry import DeclaredType, SequenceType, TensorType, ValueType
 
 _CACHE_LIMIT = 400_000
@@ -52,15 +59,33 @@ def read_model(path: str | os.PathLike[str], *, name: str | None = None) -> Mode
     on untrusted input is exceeded) in one line that names the file.
     """
     where = Path(path)
+    return _model(lambda: read_proto(where), name if name is not None else where.stem, where.name)
+
+
+def model_of(content: bytes, *, name: str) -> Model:
+    """Return the model that ``content`` is the serialised form of. Raises ModelError in one line that begins with
+    ``name``."""
+    return _model(lambda: parse_model(content), name, name)
+
+
+def serialised(model: onnx.ModelProto) -> bytes:
+    """Return ``model`` as bytes, without its large weight values. Raises ModelError for one beyond 2 GB."""
     try:
-        return Model(convert_model(read_proto(where)), name=name if name is not None else where.stem)
+        return strip_values(model.SerializeToString())
+    except (EncodeError, ValueError) as e:
+        raise ModelError(f"cannot be serialised ({e}): save it with external data, and name the file") from e
+
+
+def _model(read: Callable[[], onnx.ModelProto], name: str, where: str) -> Model:
+    try:
+        return Model(convert_model(read()), name=name)
     except GkestimatorError as e:
-        raise _named(e, where.name) from e
+        raise _named(e, where) from e
     except RecursionError as e:
-        raise LimitError(f"{where.name}: nested too deeply") from e
+        raise LimitError(f"{where}: nested too deeply") from e
     except (TypeError, AttributeError, UnicodeError) as e:
         # protobuf hands out a name that is no valid UTF-8 as bytes, which nothing here takes
-        raise ModelError(f"{where.name}: malformed (a name is not UTF-8 text)") from e
+        raise ModelError(f"{where}: malformed (a name is not UTF-8 text)") from e
 
 
 def _named(error: GkestimatorError, name: str) -> GkestimatorError:
@@ -84,7 +109,8 @@ class Model:
         self._program = program
         self._inputs = name_dims(program.inputs)
         self.dims: tuple[str, ...] = tuple(symbols_of(self._inputs))
-        self._batch = choose_batch(self._inputs)
+        self._leads = leading_batches(program)
+        self._batch = choose_batch(self._inputs, leads=self._leads)
         self.batch_dim = self._batch.name
         self.batch_reason = self._batch.reason
         self._inference = Inference()
@@ -113,6 +139,22 @@ class Model:
     def inputs(self) -> tuple[InputSpec, ...]:
         """Return the inputs, every anonymous dimension named ``<input>.<axis>``."""
         return self._inputs
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Return the names that numbers may be given for: symbolic dimensions, and lengths of input sequences."""
+        return (*self.dims, *lengths_of(self._inputs))
+
+    @property
+    def derived_dims(self) -> tuple[str, ...]:
+        """Return the symbolic dimensions that follow from others, as their names say."""
+        plain = dict.fromkeys(self.dims, 1)
+        return tuple(name for name in self.dims if derived_size(name, plain) is not None)
+
+    @property
+    def opset(self) -> int | None:
+        """Return the version of the standard operators that the file asks for; None where it says none."""
+        return self._program.opset
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -205,7 +247,7 @@ class Model:
     ) -> OperatorGraph:
         batch = self._batch
         if batch_dim is not None:
-            batch = choose_batch(self._inputs, batch_dim)
+            batch = choose_batch(self._inputs, batch_dim, self._leads)
         _check_numbers(batch_size, trip_count)
         known = [spec.name for spec in self._inputs]
         for name in sorted(set(inputs).difference(known)):
@@ -215,9 +257,9 @@ class Model:
         size = batch.fixed
         if batch.names:
             size = bound[batch.names[0]]
-        elif batch_size is not None and batch_size != batch.fixed:
+        elif batch_size is not None and batch_size != (batch.fixed or 1):
             if not batch.fixed:
-                raise UsageError("no input has a batch dimension, so the batch size cannot be changed")
+                raise NoBatchError("no input has a batch dimension, so the batch size cannot be changed")
             reference = Reference(batch.fixed)
             self._walk(bound, trip_count, inputs, reference, None)
             rebatcher = Rebatcher(reference, batch_size)

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gkestimator.core.errors import TableError, UsageError
+from gkestimator.core.options import spelled
 from gkestimator.documents import Cluster, Workload
 from gkestimator.documents.checking import valid_name
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
@@ -185,9 +186,8 @@ def _check_complete(
             continue
         if name in without_time:
             raise TableError(f"{table}: {name} has no row with a latency on {gpus}")
-        raise TableError(
-            f"{table}: {name} has rows, but none on {gpus} (or none under --runtime, --dtype, --dims)"
-        )
+        chosen = ", ".join(spelled(option) for option in ("runtime", "dtype", "dims"))
+        raise TableError(f"{table}: {name} has rows, but none on {gpus} (or none under {chosen})")
 
 
 def _candidate(row: Requirement, spec: GpuSpec, column: str) -> Candidate | None:

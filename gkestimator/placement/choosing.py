@@ -92,6 +92,8 @@ def choose(
 
 
 def _choice(rows: Sequence[Requirement], gpu: GpuSpec, load: ModelLoad) -> GpuChoice:
+    if any(row.runs_on_cpu_alone for row in rows):
+        return _never(gpu.name, gpu.price_per_hour_usd, gpu.price_date, "the model runs on the CPU alone")
     plan, reason = _planned([_taking(row, row.latency_ms) for row in rows], gpu, load)
     careful, doubt = _planned([_taking(row, row.latency_high_ms) for row in rows], gpu, load)
     if plan is None:

@@ -30,11 +30,13 @@ def _text(choices: Choices) -> str:
         TextColumn(
             heading="to be sure", cells=[number_text(choice.careful_cost_per_hour) for choice in choices]
         ),
-        TextColumn(heading="price of", cells=[choice.price_date or UNKNOWN for choice in choices]),
+        TextColumn(heading="price of", cells=[choice.price_date or UNKNOWN for choice in choices], drop=2),
         TextColumn(heading="batch", cells=[_count(choice.batch_size) for choice in choices]),
-        TextColumn(heading="slowest ms", cells=[number_text(choice.slowest_ms) for choice in choices]),
+        TextColumn(
+            heading="slowest ms", cells=[number_text(choice.slowest_ms) for choice in choices], drop=3
+        ),
         TextColumn(heading="margin %", cells=[number_text(choice.margin_pct) for choice in choices]),
-        TextColumn(heading="known %", cells=[number_text(choice.coverage_pct) for choice in choices]),
+        TextColumn(heading="known %", cells=[number_text(choice.coverage_pct) for choice in choices], drop=1),
     ]
     return text_of(text_table(columns))
 

@@ -207,7 +207,9 @@ def solver_of(model: highspy.HighsLp, **options: object) -> Any:
     not take an option, or the model."""
     import highspy
 
-    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+    # Nobody here listens to callbacks, and from HiGHS 1.16 on enabling them prints a banner before it can be silenced.
+    silent: Any = type("SilentHighs", (highspy.Highs,), {"enableCallbacks": lambda solver: None})
+    solver = silent()
     for option, value in {"output_flag": False, "threads": 1, **options}.items():
         if solver.setOptionValue(option, value) == highspy.HighsStatus.kError:
             raise SolverError(f"HiGHS: does not take {option}={value!r}")

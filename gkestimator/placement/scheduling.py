@@ -13,7 +13,7 @@ from gkestimator.placement.building import build_problem, impossible
 from gkestimator.placement.problem import Names, Problem
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
-from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+from gkestimator.tables import REQUIREMENTS, Requirement, TableSource, listed, rows_in, table_label
 
 
 class UnservableError(UsageError):
@@ -41,9 +41,9 @@ class Schedule:
 
 
 def schedule(
-    tables: Sequence[Path | str],
-    workload: Path | str,
-    cluster: Path | str,
+    tables: TableSource | Sequence[TableSource],
+    workload: Path | str | Mapping[str, Any],
+    cluster: Path | str | Mapping[str, Any],
     *,
     policy: str = "gkest",
     objective: str | None = None,
@@ -57,8 +57,8 @@ def schedule(
     allow_unserved: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Schedule:
-    """Place the models of the ``workload`` file (YAML) on the ``cluster`` file's GPUs (YAML) by the rows of
-    ``tables`` (requirement tables: CSV, JSON, Parquet).
+    """Place the models of the ``workload`` on the ``cluster``'s GPUs (YAML files, or mappings of their fields) by the
+    rows of ``tables`` (requirement tables: CSV, JSON, Parquet, DataFrames).
 
     ``creq`` None: the policy's own. ``objective`` None: cost for an elastic cluster, goodput for a fixed one.
     ``options`` go to the policy's constructor. ``runtime``, ``dtype`` and ``dims`` keep the rows that name
@@ -67,18 +67,19 @@ def schedule(
     DocumentError and TableError for what is wrong with a file, UsageError for the rest."""
     # The policy first: its name and options are wrong in no time, a large table is read in seconds.
     chosen = make_policy(policy, **(options or {}))
-    asked = read_workload(Path(workload))
-    there = read_cluster(Path(cluster), gpu_specs=gpu_specs)
-    if not tables:
+    asked = read_workload(workload)
+    there = read_cluster(cluster, gpu_specs=gpu_specs)
+    sources = listed(tables)
+    if not sources:
         raise UsageError("no requirement table is named: expected at least one")
     names = frozenset(asked.names())
     rows: list[Requirement] = []
-    steps = len(tables) + 2
+    steps = len(sources) + 2
     tell = progress or (lambda stage, done, total: None)
-    for number, table in enumerate(tables):
-        tell(f"reading {Path(table).name}", number, steps)
-        rows += read_table(Path(table), REQUIREMENTS, where={"model": names})
-    tell("matching rows and models", len(tables), steps)
+    for number, table in enumerate(sources):
+        tell(f"reading {Path(table_label(table)).name}", number, steps)
+        rows += rows_in(table, REQUIREMENTS, where={"model": names})
+    tell("matching rows and models", len(sources), steps)
     problem = build_problem(
         rows,
         asked,
@@ -89,10 +90,11 @@ def schedule(
         runtime=runtime,
         dtype=dtype,
         dims=dims,
-        table=", ".join(str(t) for t in tables),
+        table=", ".join(map(table_label, sources)),
     )
     unservable = impossible(problem)
     if unservable and not allow_unserved:
-        raise UnservableError(str(workload), unservable)
-    tell(f"placing by {policy}", len(tables) + 1, steps)
+        label = "workload" if isinstance(workload, Mapping) else str(workload)
+        raise UnservableError(label, unservable)
+    tell(f"placing by {policy}", len(sources) + 1, steps)
     return Schedule(plan=place(chosen, problem), problem=problem, unservable=unservable)

@@ -1,7 +1,7 @@
 """Write a report as one HTML file that needs no network: styles, charts' library, the page's code and its data inside.
 
-The page draws itself from a document: ``kind`` (which view), ``title``, ``subtitle``, ``closing``, and what the view
-reads.
+The page draws itself from a document: ``kind`` (which view), ``title``, ``subtitle``, ``closing`` (lines), and what the
+view reads.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _FOLDER = "page"
+_CODE = ("base.js", "models.js", "saved.js", "start.js")
 _SKELETON = """<!doctype html>
 <html lang="en">
 <head>
@@ -32,7 +33,7 @@ _SKELETON = """<!doctype html>
 <button id="theme" type="button">Light or dark</button>
 </header>
 <main></main>
-<footer><p id="closing" class="note"></p></footer>
+<footer><ul id="closing" class="note"></ul></footer>
 <script type="application/json" id="data">{data}</script>
 <script>
 {charts}
@@ -54,7 +55,7 @@ def html_page(document: Mapping[str, Any]) -> bytes:
         style=_asset("report.css"),
         data=text,
         charts=_asset("echarts.min.js").replace("</script", "<\\/script"),
-        code=_asset("report.js"),
+        code="\n".join(map(_asset, _CODE)),
     )
     return page.encode()
 

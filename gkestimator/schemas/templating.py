@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from importlib.resources import files
 
-from gkestimator.core.errors import UsageError
 from gkestimator.core.records import NamedValues, Names
-from gkestimator.documents.workload import ModelLoad, Workload, workload_from
+from gkestimator.documents.workload import quick_workload
 
 TEMPLATES = {
     "workload": "workload.yaml",
@@ -20,7 +20,6 @@ TEMPLATES = {
 # Prose begins with a capital letter, a commented field with its own name.
 _COMMENTED = re.compile(r"^# ( *(?:- )?[a-z_0-9]+(?::| =)(?: .*)?)$", re.MULTILINE)
 _FIELD = re.compile(r"( *)(- )?([a-z_0-9]+)(?::| =)(?: (?! #).*?)?(?:  # (.*))?")
-_QUICK = re.compile(r"(?P<name>[^\s:]+):(?P<rate>[0-9.]+) ?rps@(?P<slo>[0-9.]+) ?(?P<unit>ms|s)")
 
 
 def template_text(kind: str) -> str:
@@ -60,24 +59,14 @@ def field_words(kind: str) -> dict[Names, str]:
     return words
 
 
-def quick_workload(text: str) -> str:
-    """Return the workload file of ``resnet50:900rps@100ms``, several of which are separated by commas.
-
-    Raises UsageError naming the part that is of another form, DocumentError for values that no workload may have.
-    """
-    from gkestimator.documents.checking import Fields
-
-    loads = []
-    for part in text.split(","):
-        loads.append(_quick_load(part.strip()))
-    workload = Workload(models=tuple(loads))
-    workload_from(Fields(workload.document(), where=text[:100], what="a workload"))
+def quick_text(texts: Sequence[str]) -> str:
+    """Return the workload file of ``texts`` such as ``resnet50:900rps@100ms``. Raises what quick_workload does."""
     words = field_words("workload")
     lines = [
         "# Read by `gkest schedule --workload FILE`; `gkest init workload` explains every field.",
         "models:",
     ]
-    for load in loads:
+    for load in quick_workload(texts).models:
         begin = "- "
         for name, value in (
             ("name", load.name),
@@ -87,18 +76,3 @@ def quick_workload(text: str) -> str:
             lines.append(f"{begin}{name}: {value}  # {words['models', name]}")
             begin = "  "
     return "\n".join(lines) + "\n"
-
-
-def _quick_load(part: str) -> ModelLoad:
-    match = _QUICK.fullmatch(part)
-    expected = "expected MODEL:RATErps@OBJECTIVEms, such as resnet50:900rps@100ms"
-    if match is None:
-        raise UsageError(f"--quick: found {part[:60]!r}, {expected}")
-    try:
-        rate = float(match["rate"])
-        slo = float(match["slo"])
-    except ValueError as e:
-        raise UsageError(f"--quick: found {part[:60]!r}, {expected}") from e
-    if match["unit"] == "s":
-        slo *= 1e3
-    return ModelLoad(name=match["name"], rate_rps=rate, slo_ms=slo)

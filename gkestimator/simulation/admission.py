@@ -91,7 +91,7 @@ def _expected(
         if admitted_rps is None:
             raise UsageError(
                 f"admission expected: the table has no sm_util_mean_pct for {name} or a neighbour, which it needs; "
-                "expected a number, or --admission plan"
+                "expected a number, or admission plan"
             )
         admitted[name] = admitted_rps
     return admitted

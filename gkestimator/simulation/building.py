@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from gkestimator.core.errors import DocumentError, TableError, UsageError
+from gkestimator.core.options import spelled
 from gkestimator.documents import Application, ModelLoad, PlacedGpu, PlacementPlan, Replica
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.interference.base import TERMS, Interference
@@ -118,7 +119,8 @@ def _gpu(gpu: PlacedGpu, spec: GpuSpec | None, law: Interference | None) -> SimG
     if law is not None:
         if spec is None:
             raise UsageError(
-                f"nothing is known of GPU {gpu.type}, which interference needs: give its --gpu-spec"
+                f"nothing is known of GPU {gpu.type}, which interference needs: give its file by "
+                + spelled("gpu_specs", "--gpu-spec")
             )
         terms = law.terms(spec)
     return SimGpu(id=gpu.id, type=gpu.type, price_per_hour=price, terms=terms)
@@ -141,10 +143,10 @@ def _replica(
     """Return ``replica`` as it runs by its curve; arguments as in :func:`build_system`."""
     copies = request = response = features = None
     if copy != "none":
-        copies = _column(points, "copy_ms", f"--copy {copy}", table)
+        copies = _column(points, "copy_ms", f"copy {copy}", table)
     if network is not None:
-        inputs = _column(points, "input_bytes", "--network", table)
-        outputs = _column(points, "output_bytes", "--network", table)
+        inputs = _column(points, "input_bytes", "network", table)
+        outputs = _column(points, "output_bytes", "network", table)
         request = tuple(map(network.delay_ms, inputs))
         response = tuple(map(network.delay_ms, outputs))
     wait_ms = _wait_ms(replica, max_wait_ms)
@@ -229,7 +231,7 @@ def _wait_ms(replica: Replica, asked: NumberOrNone) -> float:
         return asked
     if replica.max_wait_ms is None:
         raise DocumentError(
-            f"replica {replica.id} of the plan has no max_wait_ms: give one for all with --max-wait-ms"
+            f"replica {replica.id} of the plan has no max_wait_ms: give one for all with {spelled('max_wait_ms')}"
         )
     return replica.max_wait_ms
 

@@ -15,7 +15,7 @@ from gkestimator.simulation.building import build_system
 from gkestimator.simulation.network import read_network
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.system import System
-from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+from gkestimator.tables import REQUIREMENTS, Requirement, TableSource, rows_in, table_label
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """What is told how far a run is: what is done, how much of it, and of how much."""
@@ -81,7 +81,7 @@ def check_streams(arrivals: Arrivals, expected: int, name: str, of_what: str) ->
 
 
 def rows_of_models(
-    tables: Sequence[Path | str], models: Iterable[str], progress: Progress | None = None
+    tables: Sequence[TableSource], models: Iterable[str], progress: Progress | None = None
 ) -> list[Requirement]:
     """Return the rows of ``models`` in requirement tables. Raises UsageError without a table, TableError."""
     if not tables:
@@ -90,6 +90,6 @@ def rows_of_models(
     rows: list[Requirement] = []
     for number, table in enumerate(tables):
         if progress is not None:
-            progress(f"reading {Path(table).name}", number, len(tables))
-        rows += read_table(Path(table), REQUIREMENTS, where={"model": names})
+            progress(f"reading {Path(table_label(table)).name}", number, len(tables))
+        rows += rows_in(table, REQUIREMENTS, where={"model": names})
     return rows

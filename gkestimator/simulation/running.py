@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from gkestimator.core.compiled import COMPILED
 from gkestimator.core.errors import UsageError, one_line
+from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, read_cluster, read_plan
 from gkestimator.documents.simulation import SimulationReport, SimulationSettings
@@ -34,7 +35,7 @@ from gkestimator.simulation.result import Result
 from gkestimator.simulation.run_options import SimulateOptions
 from gkestimator.simulation.summary import summarise
 from gkestimator.simulation.system import System
-from gkestimator.tables import Requirement
+from gkestimator.tables import Requirement, TableSource, table_label
 from gkestimator.tables.units import number_text
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ class FileRun(SimulateOptions):
         options = self._options(_SECONDS if seconds is None else seconds)
         return PreparedRun(arrivals=arrivals, options=options, arrivals_name=name, notes=notes)
 
-    def conditions(self, tables: Files) -> Conditions:
+    def conditions(self, tables: Sequence[TableSource]) -> Conditions:
         """Return under which conditions plans are served by the rows of ``tables``."""
         return {
             "coefficients": self.coefficients,
@@ -216,7 +217,7 @@ class FileRun(SimulateOptions):
             "max_wait_ms": self.max_wait_ms,
             "admission": self.admission,
             "gpu_specs": self.gpu_specs,
-            "table": ", ".join(str(table) for table in tables),
+            "table": ", ".join(map(table_label, tables)),
         }
 
     def _options(self, duration_s: float) -> Options:
@@ -267,19 +268,27 @@ def _recorded_note(arrivals: ReplayedArrivals) -> str:
     return f"trace {arrivals.path}: {first_of(sources, _SOURCES_SAID, '; ', '; and')}"
 
 
+def _plan_in(plan: Path | str | PlacementPlan) -> PlacementPlan:
+    if isinstance(plan, PlacementPlan):
+        return plan
+    if not isinstance(plan, str | Path):
+        raise UsageError(f"plan: found {type(plan).__name__}, expected a plan or the path of one")
+    return read_plan(Path(plan))
+
+
 def simulate_files(
-    plan: Path | str,
-    tables: Files,
+    plan: Path | str | PlacementPlan,
+    tables: Sequence[TableSource],
     run: FileRun,
     *,
     progress: Progress | None = None,
 ) -> Simulated:
-    """Serve the plan in the JSON file ``plan`` by the requirement ``tables`` (CSV, JSON, Parquet).
+    """Serve ``plan`` (a JSON file, or in memory) by the requirement ``tables`` (CSV, JSON, Parquet, DataFrames).
 
     ``progress`` is told what is done, how much of it, and of how much. Raises DocumentError and TableError
     for what is wrong with a file, UsageError for the rest.
     """
-    placed = read_plan(Path(plan))
+    placed = _plan_in(plan)
     prepared = run.prepared(placed)
     names = {r.model for gpu in placed.gpus for r in gpu.replicas}
     return simulate_plan(
@@ -315,7 +324,7 @@ def replan_files(
 
     if run.keep_requests:
         raise UsageError(
-            "--requests: requests are not kept where the policy runs again, expected --replan none"
+            f"{spelled('keep_requests', '--requests')}: requests are not kept where the policy runs again"
         )
     placed = read_plan(Path(plan))
     gpus = read_cluster(Path(cluster), gpu_specs=run.gpu_specs)

@@ -1,7 +1,8 @@
-"""Make an HTML page of a document that was saved: a requirement table, a plan, a simulation, or a comparison's results.
+"""Make an HTML page of a document that was saved: a requirement table, a plan, a simulation, a comparison's results,
+or what changed between two models.
 
 Each kind is recognised by what only it holds, read by its own reader (files come from strangers), and shown by the
-view of its name in ``gkestimator/reporting/page/report.js``.
+view of its name in ``gkestimator/reporting/page``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from gkestimator.core.errors import DocumentError
 from gkestimator.core.records import NamedValues
@@ -23,9 +25,11 @@ from gkestimator.documents.simulation import (
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.reporting.html import html_page
 from gkestimator.simulation.comparing.results import rows_from
-from gkestimator.tables import REQUIREMENTS, Requirement, read_table
+from gkestimator.tables import REQUIREMENTS, read_table
 
-_EXPECTED = "expected a requirement table, a plan, a simulation's report or a comparison's results.json"
+_EXPECTED = (
+    "expected a requirement table, a plan, a simulation's report, a comparison's results.json or changes"
+)
 
 
 def saved_page(path: Path) -> bytes:
@@ -51,8 +55,10 @@ def _keys(path: Path) -> frozenset[str]:
     return keys
 
 
-def _page(kind: str, title: str, subtitle: str, closing: str, **content: object) -> NamedValues:
-    return {"kind": kind, "title": title, "subtitle": subtitle, "closing": closing, **content}
+def _page(
+    kind: str, title: str, subtitle: str, closing: Sequence[str] = (), **content: object
+) -> NamedValues:
+    return {"kind": kind, "title": title, "subtitle": subtitle, "closing": list(closing), **content}
 
 
 def _table(path: Path) -> NamedValues:
@@ -60,33 +66,28 @@ def _table(path: Path) -> NamedValues:
     models = list(dict.fromkeys(row.model for row in rows))
     gpus = list(dict.fromkeys(row.gpu for row in rows))
     title = f"{_counted(len(models), 'model')} on {_counted(len(gpus), 'GPU')}"
-    costs = _costs(rows, gpus)
-    shown = []
-    for number, (row, cost) in enumerate(zip(rows, costs, strict=True)):
-        shown.append({**REQUIREMENTS.record(row), "id": str(number), "usd_per_million": cost})
-    subtitle = f"Requirement table {path.name}"
-    closing = "A table holds no kernels: gkest estimate --report shows where the time goes."
-    return _page("models", title, subtitle, closing, rows=shown, details={}, kernels={})
-
-
-def _costs(rows: Sequence[Requirement], gpus: Sequence[str]) -> list[float | None]:
-    """Return what a million samples of each row cost; None where the GPU, its price or the throughput is unknown."""
     catalogue = gpu_catalogue()
     known = set(catalogue.complete_names())
     specs = {gpu: catalogue.spec(gpu) for gpu in gpus if gpu in known}
-    costs: list[float | None] = []
-    for row in rows:
+    shown = []
+    for number, row in enumerate(rows):
         spec = specs.get(row.gpu)
-        costs.append(None if spec is None else spec.usd_per_million(row.throughput_rps))
-    return costs
+        # Unknown where the GPU, its price or the throughput is.
+        prices: NamedValues = {"usd_per_million": None, "price_date": None}
+        if spec is not None:
+            prices["usd_per_million"] = spec.usd_per_million(row.throughput_rps)
+            prices["price_date"] = spec.price_date
+        shown.append({**REQUIREMENTS.record(row), "id": str(number), **prices})
+    subtitle = f"Requirement table {path.name}"
+    closing = ("A table holds no kernels: gkest estimate --report shows where the time goes.",)
+    return _page("models", title, subtitle, closing, rows=shown, details={}, programs={}, copy_counts=None)
 
 
 def _plan(path: Path) -> NamedValues:
     plan = plan_document(read_plan(path))
     totals = plan["totals"]
     title = f"A plan: {_counted(len(plan['workload']['models']), 'model')} on {_counted(totals['gpus_used'], 'GPU')}"
-    closing = " · ".join(plan["notes"])
-    return _page("plan", title, f"{path.name}, by policy {plan['policy']}", closing, plan=plan)
+    return _page("plan", title, f"{path.name}, by policy {plan['policy']}", plan["notes"], plan=plan)
 
 
 def _simulation(path: Path) -> NamedValues:
@@ -96,8 +97,7 @@ def _simulation(path: Path) -> NamedValues:
         f"A simulation: {_counted(len(report['models']), 'model')} on {_counted(len(report['gpus']), 'GPU')}"
     )
     subtitle = f"{path.name}: {settings['duration_s']:g} s of {settings['arrivals']} arrivals"
-    closing = " · ".join(report["notes"])
-    return _page("simulation", title, subtitle, closing, report=report, quantiles=list(QUANTILES_PCT))
+    return _page("simulation", title, subtitle, report["notes"], report=report, quantiles=list(QUANTILES_PCT))
 
 
 def _comparison(path: Path) -> NamedValues:
@@ -108,7 +108,36 @@ def _comparison(path: Path) -> NamedValues:
         raise DocumentError(f"{path}: rows are not those of a comparison ({e})") from e
     policies = list(dict.fromkeys(row["policy"] for row in rows))
     title = f"A comparison of {_counted(len(policies), 'policy', 'policies')}"
-    return _page("comparison", title, f"{path.name}: {_counted(len(rows), 'cell')}", "", rows=rows)
+    return _page("comparison", title, f"{path.name}: {_counted(len(rows), 'cell')}", rows=rows)
+
+
+def _changes(path: Path) -> NamedValues:
+    """Return the page of what ``gkest diff`` wrote as JSON."""
+    fields = load_json(path, what="what changed", limit=MAX_SIMULATION_BYTES)
+    rows = fields.take("rows")
+    for number, row in enumerate(rows):
+        if not _is_change(row):
+            raise DocumentError(f"{path}: rows[{number}] is not what gkest diff --format json writes")
+    title = f"What changed: {_counted(len(rows), 'estimate')}"
+    subtitle = f"{path.name}, of two {'models' if fields.take('compared') == 'models' else 'tables'}"
+    only = {name: _rows_of(fields.take(name)) for name in ("only_before", "only_after")}
+    return _page("changes", title, subtitle, rows=rows, **only)
+
+
+def _is_change(row: Any) -> bool:
+    """Return whether ``row`` has the fields of a change that its page reads."""
+    if not isinstance(row, dict) or not isinstance(row.get("over"), list):
+        return False
+    parts = [row.get(name) for name in ("before", "after", "latency_ms", "memory_bytes", "flops")]
+    kernels = row.get("kernels") or []
+    return isinstance(kernels, list) and all(isinstance(part, dict) for part in (*parts, *kernels))
+
+
+def _rows_of(rows: Any) -> list[Any]:
+    """Return the mappings among ``rows``."""
+    if not isinstance(rows, list):
+        return []
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def _counted(count: int, word: str, several: str = "") -> str:
@@ -122,6 +151,7 @@ _VIEWS: tuple[tuple[frozenset[str], View], ...] = (
     (frozenset({"workload", "gpus", "totals"}), _plan),
     (frozenset({"settings", "timeline"}), _simulation),
     (frozenset({"rows.policy", "rows.status"}), _comparison),
+    (frozenset({"compared", "rows.before", "rows.after"}), _changes),
     (frozenset({"rows.gpu", "rows.runtime"}), _table),
 )
 """What each kind alone holds, and what shows it."""

@@ -13,10 +13,18 @@ from gkestimator.tables.kernel_dataset import (
     KernelMeasurement,
 )
 from gkestimator.tables.kernel_rows import KERNEL_ROWS, KernelRow
-from gkestimator.tables.reading import read_table
+from gkestimator.tables.reading import TableSource, frame_records, listed, read_table, rows_in, table_label
 from gkestimator.tables.requirement import REQUIREMENTS, Requirement
 from gkestimator.tables.schema import Column, TableSchema
-from gkestimator.tables.writing import FORMATS, format_of, render, to_dataframe, write_bytes, write_table
+from gkestimator.tables.writing import (
+    FORMATS,
+    format_of,
+    records_dataframe,
+    render,
+    to_dataframe,
+    write_bytes,
+    write_table,
+)
 
 __all__ = [
     "COLOCATION",
@@ -32,9 +40,15 @@ __all__ = [
     "KernelRow",
     "Requirement",
     "TableSchema",
+    "TableSource",
     "format_of",
+    "frame_records",
+    "listed",
     "read_table",
+    "records_dataframe",
     "render",
+    "rows_in",
+    "table_label",
     "to_dataframe",
     "write_bytes",
     "write_table",

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from gkestimator.core.records import frozen
+
+TERMINAL_COLUMNS: ContextVar[int | None] = ContextVar("TERMINAL_COLUMNS", default=None)
+"""Width of the terminal that tables are written to; None: to a file or a pipe, where they are always the same."""
 
 
 @frozen
 class TextColumn:
     """Hold a heading and its cells. ``shrink``: width that the column may be cut to when the table is too wide.
 
-    A cell that is cut loses its middle: both ends tell names apart.
+    A cell that is cut loses its middle: both ends tell names apart. ``drop``: on a narrow terminal columns are left out
+    before names are cut, that of the lowest number first; 0: never.
     """
 
     heading: str
     cells: Sequence[str]
     right: bool = True
     shrink: int | None = None
+    drop: int = 0
 
 
 def number_columns(
-    rows: Sequence[object], shown: Iterable[tuple[str, str, Callable[[Any], str]]]
+    rows: Sequence[object],
+    shown: Iterable[tuple[str, str, Callable[[Any], str]]],
+    drop: Mapping[str, int] = MappingProxyType({}),
 ) -> list[TextColumn]:
-    """Return a right-aligned column for each (heading, field of the rows, text of its values)."""
+    """Return a right-aligned column for each (heading, field of the rows, text of its values).
+
+    ``drop``: by heading, as in :class:`TextColumn`.
+    """
     columns = []
     for heading, field, text in shown:
         cells = [text(getattr(row, field)) for row in rows]
-        columns.append(TextColumn(heading=heading, cells=cells))
+        columns.append(TextColumn(heading=heading, cells=cells, drop=drop.get(heading, 0)))
     return columns
 
 
@@ -67,12 +80,35 @@ def clipped(text: str, limit: int) -> str:
 def text_table(columns: Sequence[TextColumn], *, limit: int = 100) -> list[str]:
     """Return the lines of a table: heading, rule, rows. Two spaces between columns, no trailing space.
 
-    Columns that may shrink do so, the widest first, until a line has at most ``limit`` columns.
+    Columns that may shrink do so, the widest first, until a line has at most ``limit`` columns. On a terminal its width
+    is the limit: columns are dropped first, which a last line says.
     """
+    terminal = TERMINAL_COLUMNS.get()
+    if terminal is None:
+        return _lines(columns, limit)
+    kept = list(columns)
+    droppable = sorted((column for column in columns if column.drop), key=lambda column: -column.drop)
+    while droppable and _whole_width(kept) > terminal:
+        kept.remove(droppable.pop())
+    lines = _lines(kept, terminal)
+    dropped = [column.heading for column in columns if column not in kept]
+    if dropped:
+        said = f"too narrow for {', '.join(dropped)}: csv and json have every column"
+        lines += textwrap.wrap(said, terminal, initial_indent="… ", subsequent_indent="  ")
+    return lines
+
+
+def _width_of(column: TextColumn) -> int:
+    return max(width(printable(text)) for text in (column.heading, *column.cells))
+
+
+def _whole_width(columns: Sequence[TextColumn]) -> int:
+    return sum(map(_width_of, columns)) + 2 * (len(columns) - 1)
+
+
+def _lines(columns: Sequence[TextColumn], limit: int) -> list[str]:
     cells = [[printable(c) for c in column.cells] for column in columns]
-    widths = []
-    for column, body in zip(columns, cells, strict=True):
-        widths.append(max(width(text) for text in (column.heading, *body)))
+    widths = list(map(_width_of, columns))
     while sum(widths) + 2 * (len(widths) - 1) > limit:
         able = [i for i, c in enumerate(columns) if c.shrink is not None and widths[i] > c.shrink]
         if not able:

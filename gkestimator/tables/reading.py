@@ -1,4 +1,4 @@
-"""Read tables from CSV, JSON and Parquet, strictly: a file says what it means or is refused in one line."""
+"""Read tables from CSV, JSON, Parquet and memory, strictly: a table says what it means or is refused in one line."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import difflib
 import itertools
 import json
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from gkestimator.core.errors import GkestimatorWarning, TableError
+from gkestimator.core.errors import GkestimatorWarning, TableError, UsageError
 from gkestimator.core.files import FileWords, check_file
 from gkestimator.core.records import NamedValues, Names
 from gkestimator.tables.schema import VERSION_COLUMN, Cell, Column, TableSchema, cell_error, refuse_repeated
 from gkestimator.tables.writing import format_of, pyarrow_modules
+
+if TYPE_CHECKING:
+    import pandas
 
 # Far more than profiling a GPU makes.
 MAX_FILE_BYTES = 512 * 2**20
@@ -32,6 +35,8 @@ Where: TypeAlias = Mapping[str, Collection[str]]
 """Words of columns of text: only rows with one of them are read."""
 CellRows: TypeAlias = Iterator[dict[str, Cell] | None]
 """The cells of each row; None for a row that is left out."""
+TableSource: TypeAlias = "Path | str | pandas.DataFrame"
+"""A file, or a table in memory."""
 
 
 def read_table(
@@ -57,10 +62,41 @@ def read_table(
     if form not in readers:
         raise TableError(f"{path}: found a {form} file, expected csv, json or parquet")
     check_file(path, _WORDS, MAX_FILE_BYTES)
+    return _checked_rows(path, schema, readers[form](path, schema, where or {}))
+
+
+def rows_in(table: TableSource, schema: TableSchema[Row], *, where: Where | None = None) -> tuple[Row, ...]:
+    """Return the rows of a file or of a DataFrame, which is read as a Parquet file with these columns would be.
+
+    Raises what :func:`read_table` raises; messages call a DataFrame :func:`table_label`.
+    """
+    if isinstance(table, str | Path):
+        return read_table(Path(table), schema, where=where)
+    if not _is_frame(table):
+        raise UsageError(f"table: found {type(table).__name__}, expected a path or a pandas DataFrame")
+    label = table_label(table)
+    return _checked_rows(label, schema, _frame_rows(label, table, schema, where or {}))
+
+
+def listed(tables: TableSource | Sequence[TableSource]) -> tuple[TableSource, ...]:
+    """Return several tables as a tuple, and one as a tuple of one."""
+    if isinstance(tables, str | Path) or not isinstance(tables, Sequence):
+        return (tables,)
+    return tuple(tables)
+
+
+def table_label(table: TableSource) -> str:
+    """Return what messages call a table: its path, or ``table``."""
+    if isinstance(table, str | Path):
+        return str(table)
+    return "table"
+
+
+def _checked_rows(path: Path | str, schema: TableSchema[Row], cells_of_rows: CellRows) -> tuple[Row, ...]:
     rows: list[Row] = []
     numbers: list[int] = []
     unknown: dict[str, None] = {}
-    for number, cells in enumerate(readers[form](path, schema, where or {}), start=1):
+    for number, cells in enumerate(cells_of_rows, start=1):
         if number > MAX_ROWS:
             raise TableError(f"{path}: found more than {MAX_ROWS:,} rows, expected fewer")
         if cells is not None:
@@ -69,14 +105,14 @@ def read_table(
             unknown |= dict.fromkeys(_later_columns(schema, cells))
     if unknown:
         text = f"{path}: written when the {schema.name} had no {', '.join(unknown)}: taken as not known"
-        warnings.warn(text, GkestimatorWarning, stacklevel=2)
+        warnings.warn(text, GkestimatorWarning, stacklevel=3)
     # Only now: a key may stand in rows far apart.
     if schema.key:
         schema.check_unique(rows, where=str(path), numbers=numbers)
     return tuple(rows)
 
 
-def _row(path: Path, schema: TableSchema[Row], number: int, cells: Cells) -> Row:
+def _row(path: Path | str, schema: TableSchema[Row], number: int, cells: Cells) -> Row:
     if VERSION_COLUMN in cells:
         version = cells[VERSION_COLUMN]
         if not schema.reads(version, tuple(cells)):
@@ -91,7 +127,7 @@ def _row(path: Path, schema: TableSchema[Row], number: int, cells: Cells) -> Row
     return schema.build(cells)
 
 
-def _check_header(path: Path, schema: TableSchema[Row], names: list[str], version: object) -> None:
+def _check_header(path: Path | str, schema: TableSchema[Row], names: list[str], version: object) -> None:
     """Refuse a heading that the table does not have; ``version`` is the one that the file says, None: none."""
     for name in names:
         if name not in schema.by_name:
@@ -276,6 +312,35 @@ def _parquet(path: Path, check: Callable[[Any], None]) -> Iterator[NamedValues]:
                     yield dict(zip(names, cells, strict=True))
     except (OSError, arrow.ArrowException) as e:
         raise TableError(f"{path}: cannot be read as Parquet: {e}") from e
+
+
+def _is_frame(table: Any) -> bool:
+    return hasattr(table, "to_dict") and hasattr(table, "columns") and hasattr(table, "notna")
+
+
+def _frame_rows(label: str, frame: Any, schema: TableSchema[Row], where: Where) -> CellRows:
+    records = frame_records(frame)
+    first = next(records, {})
+    _check_header(label, schema, [str(name) for name in frame.columns], first.get(VERSION_COLUMN))
+    for row in itertools.chain([first] if first else [], records):
+        if _left_out(row, where):
+            yield None
+            continue
+        yield {name: schema.by_name[name].whole(value) for name, value in row.items()}
+
+
+def frame_records(frame: Any) -> Iterator[NamedValues]:
+    """Yield the rows of a DataFrame with Python's values: NumPy's numbers as Python's, what is missing as None."""
+    for record in frame.astype(object).where(frame.notna(), None).to_dict("records"):
+        yield {str(name): _plain(value) for name, value in record.items()}
+
+
+def _plain(value: Any) -> Any:
+    if _is_nan(value):
+        return None
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        return value.item()
+    return value
 
 
 def _is_nan(value: object) -> bool:

@@ -187,8 +187,21 @@ class Requirement:
     )
     warnings: str = column("", "What to know before using the row, joined by `; `.", _TRUST, default="")
 
+    @property
+    def runs_on_cpu_alone(self) -> bool:
+        """Return whether nothing is launched on a GPU, so that no figure is a reason to choose one."""
+        return self.kernels == 0 and not self.unknown_kernels
+
 
 Requirements: TypeAlias = Sequence[Requirement]
+
+
+def cpu_lines(rows: Requirements) -> list[str]:
+    """Return a line on each model that runs on the CPU alone."""
+    models = dict.fromkeys(row.model for row in rows if row.runs_on_cpu_alone)
+    return [f"{model} runs on the CPU alone: no GPU would do any of its work" for model in models]
+
+
 REQUIREMENTS: TableSchema[Requirement] = TableSchema(
     "requirement table",
     Requirement,

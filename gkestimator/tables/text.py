@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeAlias
 
 from gkestimator.tables.kernel_rows import KernelRow
 from gkestimator.tables.layout import (
+    TERMINAL_COLUMNS,
     TextColumn,
     markdown_table,
     number_columns,
@@ -15,7 +17,8 @@ from gkestimator.tables.layout import (
     text_table,
     word_column,
 )
-from gkestimator.tables.requirement import Requirement, Requirements
+from gkestimator.tables.notes import Footnotes
+from gkestimator.tables.requirement import Requirement, Requirements, cpu_lines
 from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text, percent_text, whole_text
 
 _Shown: TypeAlias = tuple[str, str, Callable[[Any], str]]
@@ -29,6 +32,9 @@ _NUMBERS = (
 )
 _POWER: tuple[_Shown, ...] = (("W", "power_w", number_text),)
 _WIDTH = 110
+_DROP = {"known %": 1, "W": 2, "host ms": 3, "GPU ms": 4, "binds": 5, "SM %": 6}
+"""Which columns a narrow terminal does without, the first first."""
+_DROP_OF_KERNELS = {"SM %": 1, "DRAM": 2, "work": 3, "bound": 4, "share %": 5}
 _BOUND = {True: "host", False: "GPU", None: UNKNOWN}
 
 
@@ -36,20 +42,34 @@ def requirements_text(rows: Requirements) -> str:
     """Return the table as plain text: what all rows share stands above it, what they warn of below it."""
     if not rows:
         return "no rows\n"
+    alone, rows = _without_cpu_models(rows)
+    if not rows:
+        return alone
     shared, columns = _requirement_columns(rows)
     lines = [*shared, "", *text_table(columns, limit=_WIDTH), *_footnotes(rows)]
-    return "\n".join(lines) + "\n"
+    return alone + "\n".join(lines) + "\n"
+
+
+def _without_cpu_models(rows: Requirements) -> tuple[str, Requirements]:
+    """Return a line on each model that runs on the CPU alone, and the rows of the others: figures of a GPU would
+    mislead.
+    """
+    lines = [f"{printable(line)}\n" for line in cpu_lines(rows)]
+    return "".join(lines), [row for row in rows if not row.runs_on_cpu_alone]
 
 
 def requirements_markdown(rows: Requirements) -> str:
     """Return the table as Markdown."""
     if not rows:
         return "no rows\n"
+    alone, rows = _without_cpu_models(rows)
+    if not rows:
+        return alone
     shared, columns = _requirement_columns(rows)
     lines = ["  \n".join(shared), "", *markdown_table(columns)]
     for line in _footnotes(rows):
         lines.append(f"- {line.strip()}" if line else "")
-    return "\n".join(lines) + "\n"
+    return f"{alone}\n" * bool(alone) + "\n".join(lines) + "\n"
 
 
 def _requirement_columns(rows: Requirements) -> tuple[list[str], list[TextColumn]]:
@@ -71,10 +91,10 @@ def _requirement_columns(rows: Requirements) -> tuple[list[str], list[TextColumn
     columns.append(TextColumn(heading="latency ms (90 %)", cells=[_latency(r) for r in rows]))
     bound = [_BOUND[r.host_bound] for r in rows]
     columns += _known_columns(rows, _TIMES)
-    columns.append(TextColumn(heading="binds", cells=bound, right=False))
+    columns.append(TextColumn(heading="binds", cells=bound, right=False, drop=_DROP["binds"]))
     columns += _known_columns(rows, _POWER)
-    columns += number_columns(rows, _NUMBERS)
-    marks = _warning_marks(rows)
+    columns += number_columns(rows, _NUMBERS, _DROP)
+    marks = Footnotes.of(rows).marks
     if any(marks):
         columns.append(TextColumn(heading="note", cells=marks, right=False))
     shared += _provenance(rows)
@@ -84,7 +104,7 @@ def _requirement_columns(rows: Requirements) -> tuple[list[str], list[TextColumn
 def _known_columns(rows: Requirements, shown: Iterable[_Shown]) -> list[TextColumn]:
     """Return those of the columns in which some row has a value: older tables and most GPUs lack some wholly."""
     known = [column for column in shown if any(getattr(r, column[1]) is not None for r in rows)]
-    return number_columns(rows, known)
+    return number_columns(rows, known, _DROP)
 
 
 def _provenance(rows: Requirements) -> Iterator[str]:
@@ -107,7 +127,8 @@ def _latency(row: Requirement) -> str:
     return f"{number_text(row.latency_ms)} ({ends})"
 
 
-def _wrapped(facts: Iterable[str], *, limit: int = 100) -> list[str]:
+def _wrapped(facts: Iterable[str]) -> list[str]:
+    limit = TERMINAL_COLUMNS.get() or 100
     lines: list[str] = []
     for fact in facts:
         if lines and len(lines[-1]) + 3 + len(fact) <= limit:
@@ -117,28 +138,12 @@ def _wrapped(facts: Iterable[str], *, limit: int = 100) -> list[str]:
     return lines
 
 
-def _notes(rows: Requirements) -> dict[str, int]:
-    numbers: dict[str, int] = {}
-    for row in rows:
-        for warning in _warnings_of(row):
-            numbers.setdefault(warning, len(numbers) + 1)
-    return numbers
-
-
-def _warnings_of(row: Requirement) -> list[str]:
-    return [w for w in row.warnings.split("; ") if w]
-
-
-def _warning_marks(rows: Requirements) -> list[str]:
-    """Return the numbers of the notes that hold for some rows only; what holds for all needs no mark."""
-    numbers = _notes(rows)
-    # What holds for all rows stands once below the table; a mark in every row would say nothing.
-    common = set.intersection(*(set(_warnings_of(r)) for r in rows))
-    return [",".join(str(numbers[w]) for w in _warnings_of(r) if w not in common) for r in rows]
-
-
 def _footnotes(rows: Requirements) -> list[str]:
-    notes = [printable(f"{number}: {text}") for text, number in _notes(rows).items()]
+    notes = []
+    columns = TERMINAL_COLUMNS.get()
+    for text in Footnotes.of(rows).texts:
+        note = printable(text)
+        notes += textwrap.wrap(note, columns, subsequent_indent="   ") if columns else [note]
     if notes:
         return ["", *notes]
     return []
@@ -151,12 +156,14 @@ def _kernel_columns(rows: Sequence[KernelRow]) -> list[TextColumn]:
     if any(r.launches != 1 for r in rows):
         columns += number_columns(rows, [("runs", "launches", str)])
     columns += number_columns(
-        rows, [("us", "duration_us", number_text), ("share %", "share_pct", percent_text)]
+        rows,
+        [("us", "duration_us", number_text), ("share %", "share_pct", percent_text)],
+        _DROP_OF_KERNELS,
     )
     bound = [r.bound_by or UNKNOWN for r in rows]
-    columns.append(TextColumn(heading="bound", cells=bound, right=False))
+    columns.append(TextColumn(heading="bound", cells=bound, right=False, drop=_DROP_OF_KERNELS["bound"]))
     work = [("work", "flops", flops_text), ("DRAM", "dram_bytes", bytes_text)]
-    return columns + number_columns(rows, [*work, ("SM %", "sm_util_pct", percent_text)])
+    return columns + number_columns(rows, [*work, ("SM %", "sm_util_pct", percent_text)], _DROP_OF_KERNELS)
 
 
 def _grouped(

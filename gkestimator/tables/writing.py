@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import typing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -32,9 +33,7 @@ def format_of(path: Path) -> str:
     """Return the format that the suffix of ``path`` stands for. Raises UsageError for any other suffix."""
     form = _SUFFIXES.get(path.suffix.lower())
     if form is None:
-        raise UsageError(
-            f"{path}: found the suffix {path.suffix!r}, expected {', '.join(_SUFFIXES)}, or --format"
-        )
+        raise UsageError(f"{path}: found the suffix {path.suffix!r}, expected {', '.join(_SUFFIXES)}")
     return form
 
 
@@ -156,14 +155,31 @@ def write_bytes(path: Path, data: bytes) -> None:
     write_atomically(path, write)
 
 
+# Types of pandas that hold what is missing.
+_PANDAS_TYPES = {str: "string", int: "Int64", float: "Float64", bool: "boolean"}
+
+
 def to_dataframe(rows: Sequence[Any], schema: TableSchema[Any] = REQUIREMENTS) -> pandas.DataFrame:
     """Return ``rows`` as a DataFrame in column order; whole numbers and truth values use pandas' nullable
     types.
     """
+    return _dataframe(rows, {c.name: c.type for c in schema.columns})
+
+
+def records_dataframe(records: Sequence[Any], kind: type) -> pandas.DataFrame:
+    """Return records of ``kind`` (a dataclass) as a DataFrame of their texts, numbers and truth values."""
+    types = {}
+    for name, hint in typing.get_type_hints(kind).items():
+        members = [member for member in typing.get_args(hint) or (hint,) if member is not type(None)]
+        if len(members) == 1 and members[0] in _PANDAS_TYPES:
+            types[name] = members[0]
+    return _dataframe(records, types)
+
+
+def _dataframe(rows: Sequence[Any], types: Mapping[str, type]) -> pandas.DataFrame:
     import pandas
 
-    types = {str: "string", int: "Int64", float: "Float64", bool: "boolean"}
     columns = {}
-    for c in schema.columns:
-        columns[c.name] = pandas.array([getattr(r, c.name) for r in rows], dtype=types[c.type])
+    for name, kind in types.items():
+        columns[name] = pandas.array([getattr(row, name) for row in rows], dtype=_PANDAS_TYPES[kind])
     return pandas.DataFrame(columns)

@@ -15,6 +15,7 @@ import numpy as np
 from gkestimator.core.errors import GkestimatorError, TableError, UsageError
 from gkestimator.core.fragments import Fragment
 from gkestimator.core.kernels import Array, Family, Kernel
+from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec
@@ -117,7 +118,9 @@ def _spec_of(gpu: str, catalogue: GpuCatalogue, file: Path) -> GpuSpec:
     try:
         return catalogue.resolve(gpu)[0]
     except UsageError as e:
-        raise UsageError(f"{file}: {e}; --gpu-spec FILE.toml gives a specification") from e
+        raise UsageError(
+            f"{file}: {e}; {spelled('gpu_specs', '--gpu-spec')} takes a file that specifies it"
+        ) from e
 
 
 def _call(gpu: GpuSpec, numbered: Sequence[tuple[int, KernelMeasurement]], file: Path) -> MeasuredCall:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import yaml
 
 from gkestimator.cli import run
-from gkestimator.export.registry import EXPORTERS, exporter_class
+from gkestimator.exporting.registry import EXPORTERS, exporter_class
 from gkestimator.tables import REQUIREMENTS, read_table
 
 A1 = str(Path(str(files("gkestimator.datasets"))) / "published" / "ethz_v100.csv")
@@ -57,7 +58,8 @@ def test_help_and_list_name_every_target_and_option(gkest: Gkest) -> None:
     status, out, err = gkest("--help")
     assert (status, err) == (0, "")
     listed = out.partition("Targets:")[2].partition(".")[0]
-    assert [n.strip() for n in listed.replace("\n", " ").split(",")] == list(EXPORTERS)
+    joined = re.sub(r"(?<=-)\s+", "", listed)  # lines break behind hyphens
+    assert [n.strip() for n in joined.split(",")] == list(EXPORTERS)
     for name in EXPORTERS:
         assert all(f"--{option.replace('_', '-')} " in out for option in exporter_class(name).options)
     status, out, err = gkest("--targets")

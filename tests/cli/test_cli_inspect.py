@@ -57,7 +57,60 @@ def test_a_model_of_strings_says_that_it_runs_on_the_cpu(
     onnx.save(model, path)
     assert run(["inspect", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == "  runs on the CPU alone: no GPU would do any of its work"
+    assert lines[0] == "strings.onnx runs on the CPU alone: no GPU would do any of its work"
+    assert not any(line.startswith("  next") for line in lines)
+
+
+@pytest.mark.parametrize("operator", ["StringNormalizer", "Reshape"])
+def test_a_model_without_a_gpu_kernel_gets_no_verdict(
+    operator: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Operators of the CPU, and views: first line, status 0, and neither a GPU nor a fit is spoken of."""
+    kind = TensorProto.STRING if operator == "StringNormalizer" else TensorProto.FLOAT
+    names = ["x"] if operator == "StringNormalizer" else ["x", "shape"]
+    shape = helper.make_tensor("shape", TensorProto.INT64, [2], [-1, 1])
+    ends = [helper.make_tensor_value_info(n, kind, s) for n, s in (("x", [4]), ("y", None))]
+    graph = helper.make_graph(
+        [helper.make_node(operator, names, ["y"])], "g", ends[:1], ends[1:], [shape][: len(names) - 1]
+    )
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    line = "net runs on the CPU alone: no GPU would do any of its work"
+    for more in ([], ["--max-batch", "--slo-ms", "9"], ["--format", "markdown"]):
+        assert run(["estimate", str(path), "--gpu", "T4,L4", *more]) == 0
+        said = capsys.readouterr()
+        assert (said.out, said.err) == (f"{line}\n", "")
+    assert run(["estimate", str(path), "--gpu", "T4", "--format", "json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["rows"][0]["kernels"] == 0
+    assert said.err == f"gkest: note: {line}\n"
+    assert run(["choose", str(path), "--slo-ms", "9", "--rate", "1"]) == 0
+    assert capsys.readouterr().out == f"{line}\n"
+    assert run(["choose", str(path), "--slo-ms", "9", "--rate", "1", "--format", "json"]) == 0
+    assert "runs on the CPU alone" in capsys.readouterr().out
+
+
+def test_beside_a_model_for_gpus_it_has_a_line_before_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    models = [str(ENCODER.with_name(name)) for name in ("scan.onnx", "sklearn_opset9.onnx")]
+    assert run(["estimate", *models, "--gpu", "T4"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("sklearn_opset9 runs on the CPU alone")
+    assert "sklearn" not in said.out.partition("\n")[2] and "sklearn" not in said.err
+    assert "scan: fits on T4" in said.err
+
+
+def test_a_dimension_that_some_models_of_a_folder_lack_is_a_note(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    models = [str(ENCODER), str(ENCODER.with_name("scan.onnx"))]
+    assert run(["inspect", *models, "--dim", "tokens=8"]) == 0
+    said = capsys.readouterr()
+    assert "not known yet" not in said.out
+    assert said.err == "gkest: note: dimension tokens: not in scan, estimated without it\n"
+    assert run(["inspect", *models, "--dim", "token=8"]) == 2
+    assert "is in none of the 2 models" in capsys.readouterr().err
+    assert run(["inspect", models[1], "--dim", "tokens=8"]) == 2
+    assert "dimension 'tokens' is not in the model" in capsys.readouterr().err
 
 
 def test_a_bad_file_among_good_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -260,3 +260,28 @@ def test_a_large_table_is_read_for_the_models_that_are_asked_for(folder: Path) -
         read_table(folder / "t.csv", REQUIREMENTS)
     kept = read_table(folder / "t.csv", REQUIREMENTS, where={"model": {"alexnet"}})
     assert kept == tuple(r for r in read_table(A1, REQUIREMENTS) if r.model == "alexnet")
+
+
+def test_a_quick_workload_stands_for_a_file(
+    schedule: Schedule, folder: Path, first_fit: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    _, by_file, _ = schedule("--format", "json")
+
+    def quick(*parts: str) -> Outcome:
+        spelt = [word for part in parts for word in ("--quick", part)]
+        fixed = ["--cluster", str(folder / "c.yaml"), "--policy", "first-fit", "--format", "json"]
+        status = run(["schedule", str(A1), *fixed, *spelt])
+        out, err = capsysbinary.readouterr()
+        return status, out.decode(), err.decode().splitlines()
+
+    for parts in (
+        ["alexnet:400rps@200ms,resnet50:100rps@0.2s"],
+        ["alexnet:400rps@200ms", "resnet50:100rps@200ms"],
+    ):
+        assert quick(*parts)[:2] == (0, by_file)
+    assert quick("alexnet:400rps@0.001ms")[2][0].startswith("gkest: error: workload: alexnet: ")
+    for wrong in ([], ["alexnet"], ["alexnet:1rps@1ms", "alexnet:1rps@1ms"]):
+        status, out, err = quick(*wrong)
+        assert (status, out, len(err)) == (2, "", 1)
+    status, _, err = schedule("--quick", "alexnet:1rps@1ms")
+    assert status == 2 and "expected either --workload FILE or --quick" in err[0]

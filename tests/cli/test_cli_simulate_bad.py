@@ -123,7 +123,7 @@ TABLES = {
     "without utilisation": (
         [*rows("b"), row("a", 4, 25.0, sm_util_mean_pct=None)],
         "contention needs sm_util_mean_pct, which is null for a on V100-SXM2-16GB at batch 4; expected a number, or "
-        "--interference none",
+        "interference none",
     ),
 }
 

@@ -1,106 +1,88 @@
-"""The README's commands, run one after the other in a copy of the checkout as on a fresh machine.
-
-The environment that ``python3 -m venv`` would make and ``pip`` fill is tests/data/fresh_machine: it holds the gkest of this
-checkout, which can import only what the commands so far have installed, and cannot reach a network.
-"""
+"""The commands of the README and of its how-to page, run one after the other in a copy of the checkout as on a fresh machine."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from walking import BLOCK, is_current, refresh_module, run_page
 
 pytest.importorskip("packaging")
 pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
-FRESH = ROOT / "tests" / "data" / "fresh_machine"
+README = ROOT / "README.md"
+FIRST_HOUR = ROOT / "docs" / "how-to" / "first-hour.md"
 
 
-def clone(folder: Path) -> Path:
-    """Return a copy of the checkout in ``folder`` without what Git ignores."""
-    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
-    patterns = [".git", *(line.strip("/") for line in ignored)]
-    return Path(shutil.copytree(ROOT, folder / "clone", ignore=shutil.ignore_patterns(*patterns)))
+@dataclass
+class Followed:
+    """Hold what following a page left: the folder ``try``, what was printed, the page as it should be."""
+
+    made: Path
+    said: str
+    current: str
 
 
-def run_page(page: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the shell blocks of ``page`` in one shell, as a reader does; the first command that fails ends it and is named."""
-    machine = Path(shutil.copytree(FRESH, folder / "machine"))
-    script = ["set -eE", """trap 'echo "failed: $BASH_COMMAND" >&2' ERR"""]
-    for number, block in enumerate(BLOCK.findall(page), start=1):
-        script += [f"echo '=== block {number}'", block]
-    environment = {
-        "PATH": f"{machine}:/usr/bin:/bin",
-        "HOME": str(folder / "home"),
-        "GKEST_HOME": str(folder / "home" / "gkest"),
-        "FRESH_MACHINE": str(machine),
-        "TEST_PYTHON": sys.executable,
-        "OMP_NUM_THREADS": "1",
-        "LANG": os.environ.get("LANG", "C.UTF-8"),
-    }
-    return subprocess.run(
-        ["bash", "-c", "\n".join(script)],
-        cwd=clone(folder),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+def follow(page: Path, folder: Path) -> Followed:
+    current, walk = refresh_module().walked(page, folder)
+    return Followed(walk.clone / "try", "".join(walk.printed), current)
 
 
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder in which the README was followed: ``clone``, ``machine`` and what was printed (``said``)."""
-    folder = tmp_path_factory.mktemp("fresh")
-    done = run_page(README, folder)
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
-    (folder / "said").write_text(done.stdout + done.stderr, encoding="utf-8")
-    return folder
+def readme(tmp_path_factory: pytest.TempPathFactory) -> Followed:
+    return follow(README, tmp_path_factory.mktemp("readme"))
+
+
+@pytest.fixture(scope="module")
+def first_hour(tmp_path_factory: pytest.TempPathFactory) -> Followed:
+    return follow(FIRST_HOUR, tmp_path_factory.mktemp("first_hour"))
 
 
 @pytest.mark.slow
-def test_the_commands_write_what_the_readme_says(fresh: Path) -> None:
-    made = fresh / "clone" / "try"
-    table = pd.read_csv(made / "all.csv")
-    assert set(table["gpu"]) == {"T4", "L4"} and set(table["batch_size"]) == {1, 8}
+def test_the_commands_write_what_the_readme_says(readme: Followed) -> None:
+    table = pd.read_csv(readme.made / "table.csv")
+    assert set(table["gpu"]) == {"T4", "L4"} and set(table["model"]) == {"resnet50", "mobilenet_v2", "minilm"}
+    assert {path.name for path in (readme.made / "deploy").iterdir()} == {"hami", "triton"}
+    assert b"Where the time goes" in (readme.made / "resnet50.html").read_bytes()
+    assert (readme.made.parents[1] / "machine" / "pytest").read_text() == "-q -n 2 tests\n"
+
+
+@pytest.mark.slow
+def test_the_outputs_of_the_readme_are_current(readme: Followed) -> None:
+    is_current(README.read_text(encoding="utf-8"), readme.current)
+    assert readme.said.count("Each of 3 models keeps its SLO") == 1
+    assert readme.said.count("Less than 99 % on time: mobilenet_v2 ") == 1
+
+
+def test_every_step_of_the_readme_shows_its_output() -> None:
+    """But for the two commands of the set-up and the one that activates the environment."""
+    blocks = list(BLOCK.finditer(README.read_text(encoding="utf-8")))
+    assert [block["output"] is None for block in blocks[:3]] == [True] * 3
+    assert all(block["output"] for block in blocks[3:])
+    steps = "".join(block["commands"] for block in blocks[3:])
+    for command in ("estimate", "evaluate", "schedule", "export", "simulate", "--report"):
+        assert command in steps
+
+
+@pytest.mark.slow
+def test_the_first_hour_writes_and_prints_what_it_says(first_hour: Followed) -> None:
+    made = first_hour.made
     assert (made / "report" / "report.md").exists() and (made / "host.toml").exists()
-    assert {path.name for path in (made / "deploy").iterdir()} == {"hami", "ray-serve", "triton"}
+    assert {path.name for path in (made / "apart").iterdir()} == {"hami", "ray-serve"}
     assert any((made / "bundle" / "gpus").glob("*.toml"))
-    assert b"Where the time goes" in (made / "resnet50.html").read_bytes()
+    is_current(FIRST_HOUR.read_text(encoding="utf-8"), first_hour.current)
 
 
-@pytest.mark.slow
-def test_the_plan_is_kept_but_for_bursts(fresh: Path) -> None:
-    said = (fresh / "said").read_text(encoding="utf-8")
-    assert said.count("Each of 2 models keeps its SLO") == 1
-    in_bursts = re.search(r"Less than 99 % on time: resnet50 ([\d.]+) %", said)
-    assert in_bursts is not None
-    assert 65 <= float(in_bursts[1]) <= 85, "the README says that a quarter is late"
-
-
-@pytest.mark.slow
-def test_every_installation_names_extras_that_exist(fresh: Path) -> None:
-    assert (fresh / "machine" / "pytest").read_text() == "-q -n 2 tests\n"
-    asked = (fresh / "machine" / "installed").read_text()
+@pytest.mark.parametrize("page", [README, FIRST_HOUR], ids=["README", "first-hour"])
+def test_every_installation_names_extras_that_exist(page: Path) -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    for extras in re.findall(r"\[([\w,-]+)\]", asked):
-        for extra in extras.split(","):
-            assert re.search(rf"^{extra} = \[", project, re.MULTILINE), extra
-
-
-def test_the_workload_of_the_page_is_that_of_the_example() -> None:
-    shown = re.search(r"^```yaml\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
-    example = ROOT / "examples" / "first-steps" / "workload.yaml"
-    assert shown is not None and shown[1] == example.read_text(encoding="utf-8")
+    blocks = [block["commands"] for block in BLOCK.finditer(page.read_text(encoding="utf-8"))]
+    installing = " ".join(line for line in "".join(blocks).splitlines() if "pip install" in line)
+    extras = ",".join(re.findall(r"\[([\w,-]+)\]", installing)).split(",")
+    assert all(re.search(rf"^{extra} = \[", project, re.MULTILINE) for extra in extras)
 
 
 @pytest.mark.slow
@@ -110,6 +92,5 @@ def test_a_command_that_needs_what_nobody_installed_fails(tmp_path: Path) -> Non
         "```sh\ngkest profile plan --cpu --runtime onnxruntime --entries 2 -o plan.json\n```\n"
     )
     done = run_page(page, tmp_path)
-    assert (
-        done.returncode == 2 and "needs scipy" in done.stderr and "failed: gkest profile plan" in done.stderr
-    )
+    assert done.status == 2 and "needs scipy" in done.printed[-1]
+    assert "failed: gkest profile plan" in done.printed[-1]

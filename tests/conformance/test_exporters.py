@@ -17,24 +17,25 @@ import pytest
 import yaml
 
 from gkestimator.core.errors import GkestimatorError, UsageError
-from gkestimator.export.deployment import Deployment, Exporter
-from gkestimator.export.loading import load_deployment
-from gkestimator.export.registry import EXPORTERS, exporter_class, make_exporters
-from gkestimator.export.writing import write_files
+from gkestimator.exporting.deployment import Deployment, Exporter
+from gkestimator.exporting.loading import load_deployment
+from gkestimator.exporting.registry import EXPORTERS, exporter_class, make_exporters
+from gkestimator.exporting.writing import write_files
 from gkestimator.tables import REQUIREMENTS, Requirement, write_table
 
 H100 = "H100-SXM"
-PODS = ("hami", "kai", "volcano", "device-plugin", "mig")
+DRA = ("dra", "dra-mig", "dra-capacity")
+PODS = ("hami", "kai", "volcano", "device-plugin", "mig", *DRA)
 # Targets that give out parts of a GPU by compute or memory, and so cannot do without them.
-NEED_CREQ = ("hami", "volcano", "device-plugin", "mig", "mps", "triton", "ray-serve")
-NEED_MREQ = (*NEED_CREQ, "kai")
+NEED_CREQ = ("hami", "volcano", "device-plugin", "mig", "mps", "triton", "ray-serve", *DRA)
+NEED_MREQ = (*NEED_CREQ, "kai", "modelmesh")
 TAKE_TURNS_APART = (
     "csv",
     "json",
     "kserve",
     "triton",
 )  # these keep turns, need none, or run one thing at a time
-KUBERNETES_GROUPS = ("v1", "apps/v1", "batch/v1")
+KUBERNETES_GROUPS = ("v1", "apps/v1", "batch/v1", "resource.k8s.io/v1")
 NO_SHARES = ("triton",)  # cannot confine a replica to a part of the SMs
 Replica = dict[str, Any]
 
@@ -154,7 +155,7 @@ def test_kubernetes_objects_hold_no_key_that_kubernetes_does_not_know(name: str,
             continue
         for thing in yaml.safe_load_all(text):
             if isinstance(thing, dict) and thing.get("apiVersion") in KUBERNETES_GROUPS:
-                kubernetes_validate.validate(thing, desired_version="1.31", strict=True)
+                kubernetes_validate.validate(thing, desired_version="1.34", strict=True)
 
 
 @pytest.mark.parametrize("name", EXPORTERS)
@@ -203,7 +204,7 @@ def test_a_share_of_the_sms_is_kept_or_refused(name: str, tmp_path: Path) -> Non
     if name in NO_SHARES:
         with pytest.raises(UsageError, match="37"):
             texts(name, made)
-    elif name not in ("device-plugin", "mig"):  # these round it up to a share of their own
+    elif name not in ("device-plugin", "mig", "dra-mig"):  # these round it up to a share of their own
         assert "37" in "".join(texts(name, made).values())
 
 

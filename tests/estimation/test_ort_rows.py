@@ -26,7 +26,7 @@ def row(form: str, **options: Any) -> Any:
 
 def test_a_row_says_that_the_file_is_as_exported() -> None:
     warnings = row("exported").warnings
-    assert "file as exported: attention is not fused (2 of them run operator by operator)" in warnings
+    assert "file as exported: attention is not fused (runs operator by operator, 2 times)" in warnings
     assert "optimised file" not in warnings
 
 

@@ -31,6 +31,8 @@ def test_a_chrome_trace_holds_host_and_gpu_side_by_side(model: Path) -> None:
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert len(names) == 2
     for process, row in zip(sorted(names), result.rows, strict=True):
+        lanes = [e["args"] for e in events if e["pid"] == process and e["name"] == "thread_sort_index"]
+        assert [lane["sort_index"] for lane in lanes] == [0, 1]  # the host above the GPU
         spans = [e for e in events if e["ph"] == "X" and e["pid"] == process]
         # What the format asks of a complete event.
         assert all({"name", "ph", "pid", "tid", "ts", "dur"} <= set(e) and e["dur"] >= 0 for e in spans)
@@ -51,6 +53,20 @@ def test_node_data_names_the_files_nodes(model: Path) -> None:
     total_us = sum(row.duration_us * row.launches for row in result.kernel_rows)
     assert sum(entry["value"] for entry in data["results"].values()) == pytest.approx(total_us, rel=1e-3)
     assert [stop["stop"] for stop in data["gradient"]] == [0.0, 0.3, 1.0]
+
+
+@pytest.mark.slow
+def test_model_explorers_own_adapter_knows_every_node(model: Path) -> None:
+    """Its graph of the same file has a node for each of ours, so that the overlay colours all of them."""
+    adapter = pytest.importorskip("model_explorer_onnx.main", reason="pip install model-explorer-onnx")
+    builder = pytest.importorskip("model_explorer.node_data_builder")
+    _, data = estimated(model, "model-explorer")
+    (graph,) = adapter.ONNXAdapter().convert(str(model), {})["graphs"]
+    assert set(data["results"]) <= {node.id for node in graph.nodes}
+    results = {name: builder.NodeDataResult(**entry) for name, entry in data["results"].items()}
+    stops = [builder.GradientItem(**stop) for stop in data["gradient"]]
+    read = builder.GraphNodeData(results=results, name=data["name"], gradient=stops)
+    assert json.loads(read.to_json_string())["results"] == data["results"]
 
 
 def test_node_data_of_two_gpus_is_refused_in_one_line(

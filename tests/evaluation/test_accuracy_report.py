@@ -112,7 +112,7 @@ def test_the_page_has_every_part_and_says_what_is_missing(space: Any, tmp_path: 
     folder = tmp_path / "out" / "accuracy"
     expected = {
         "accuracy": ("earlier state of the recipe:** h100-gemm, ", "## Published peers", "[Whole models](accuracy/whole-models.md)"),
-        "bars": ("| shapes held out, GPUs seen: linear | 8 % | 5.0 % | yes |",),
+        "bars": ("are met. Not met:", "[bars-1.csv](bars-1.csv)"),
         "kernels-shapes": ("| linear | neusight/train | 160 | 5.0 |", "| xgboost |"),
         "kernels-gpus": ("| linear | 2 | 20.0 |",),
         "whole-models": ("| **all report** | report | 3 |",),
@@ -123,6 +123,8 @@ def test_the_page_has_every_part_and_says_what_is_missing(space: Any, tmp_path: 
     for name, several in expected.items():
         for words in several:
             assert words in pages[name]
+    rows = (folder / "bars-1.csv").read_text(encoding="utf-8").splitlines()
+    assert rows[0] == "what,bar,figure,met" and '"shapes held out, GPUs seen: linear",8 %,5.0 %,yes' in rows
     # What a buyer reads: what, where, how many cases, how far off, beside the roofline, how often inside.
     row = "| whole models, FP32, PyTorch: 3 models | V100 (kernels trained on) | 3 | 6.0 % | 16.0 % | 50.0 % | 100 % |"
     assert row in page
@@ -131,6 +133,16 @@ def test_the_page_has_every_part_and_says_what_is_missing(space: Any, tmp_path: 
     assert len(pictures) == 5
     assert all(0 < p.stat().st_size < 100_000 for p in pictures)
     assert all(any(f"({p.name})" in text for text in pages.values()) for p in pictures)
+
+
+def test_a_table_that_nobody_reads_through_is_a_file(tmp_path: Path) -> None:
+    from benchmarks.accuracy.report import MOST_ROWS, long_tables_apart
+
+    short = "| a | b |\n|---|---|\n" + "| 1 | 2 |\n" * MOST_ROWS
+    text = f"# T\n\n{short}\nBetween.\n\n{short}| **all** | 2,000 |\n\nEnd.\n"
+    left = f"# T\n\n{short}\nBetween.\n\nAll {MOST_ROWS + 1} rows (a, b): [t-1.csv](t-1.csv)\n\nEnd.\n"
+    assert long_tables_apart(text, tmp_path / "t.md") == left
+    assert (tmp_path / "t-1.csv").read_text().splitlines()[-2:] == ["1,2", 'all,"2,000"']
 
 
 def _no_rows() -> Any:

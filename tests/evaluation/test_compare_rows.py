@@ -178,7 +178,7 @@ def test_lower_bounds_are_compared_with_nothing(tmp_path: Path) -> None:
 
 def test_what_cannot_be_answered_at_all(models: list[Path], tmp_path: Path) -> None:
     truth = table(tmp_path / "t.csv", "model,batch_size,latency_ms", "resnet50,1,5")
-    with pytest.raises(UsageError, match="row 1: names no GPU: expected a column gpu, or --gpu"):
+    with pytest.raises(UsageError, match="row 1: names no GPU: expected a column gpu, or gpu for every row"):
         evaluate(truth, models=models)
     with pytest.raises(UsageError, match="V199"):
         evaluate(truth, models=models, gpu="V199")

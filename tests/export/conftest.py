@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gkestimator.export.deployment import Deployment
-from gkestimator.export.loading import load_deployment
+from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.loading import load_deployment
 
 Make = Callable[..., Deployment]
 

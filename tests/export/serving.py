@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from gkestimator.export.deployment import Deployment, Instance
+from gkestimator.exporting.deployment import Deployment, Instance
 from gkestimator.hardware.gpus import gpu_catalogue
 
 V100 = "V100-SXM2-16GB"

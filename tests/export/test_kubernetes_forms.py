@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 import yaml
 
-from gkestimator.export.deployment import Deployment
-from gkestimator.export.registry import make_exporters
+from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.registry import make_exporters
 
 jsonschema = pytest.importorskip("jsonschema")
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
 Make = Callable[..., Deployment]
-PODS = ("hami", "kai", "volcano", "device-plugin", "mig")
+DRA = ("dra", "dra-mig", "dra-capacity")
+PODS = ("hami", "kai", "volcano", "device-plugin", "mig", *DRA)
 
 
 def texts(target: str, deployment: Deployment) -> dict[str, str]:
@@ -56,6 +57,38 @@ KSERVE = _form(
                 resources=_form(limits={"type": "object"}, requests={"type": "object"}),
             ),
         )
+    ),
+)
+MODELMESH = _form(
+    apiVersion={"const": "serving.kserve.io/v1beta1"},
+    kind={"const": "InferenceService"},
+    metadata=_form(
+        name=KSERVE["properties"]["metadata"]["properties"]["name"],
+        annotations=_TEXTS
+        | {
+            "required": ["serving.kserve.io/deploymentMode"],
+            "properties": {"serving.kserve.io/deploymentMode": {"const": "ModelMesh"}},
+        },
+    ),
+    spec=_form(
+        predictor=_form(
+            model=_form(
+                modelFormat=_form(name={"const": "onnx"}),
+                storageUri={"type": "string", "pattern": "^[a-z][a-z0-9+.-]*://[^ ]+$"},
+            )
+        )
+    ),
+)
+# Kubernetes takes any parameters of a driver; these are those of resource.nvidia.com/v1beta1 that we write.
+GPU_CONFIG = _form(
+    apiVersion={"const": "resource.nvidia.com/v1beta1"},
+    kind={"const": "GpuConfig"},
+    sharing=_form(
+        strategy={"const": "MPS"},
+        mpsConfig=_form(
+            defaultActiveThreadPercentage={"type": "integer", "minimum": 1, "maximum": 100},
+            defaultPinnedDeviceMemoryLimit={"type": "string", "pattern": "^[1-9][0-9]*Mi$"},
+        ),
     ),
 )
 MIG_PARTED = {
@@ -113,8 +146,34 @@ RESOURCES = {
 }
 
 
+def check_claim(thing: Any, target: str) -> None:
+    """Raises where the API server or the driver would refuse a claim, or a template of one."""
+    kubernetes_validate.validate(thing, desired_version="1.34", strict=True)
+    if thing["kind"] == "ResourceClaimTemplate":
+        spec = thing["spec"]["spec"]
+    else:
+        spec = thing["spec"]
+    (request,) = spec["devices"]["requests"]
+    classes = {
+        "dra": "gpu.nvidia.com",
+        "dra-mig": "mig.nvidia.com",
+        "dra-capacity": "hami-core-gpu.project-hami.io",
+    }
+    assert request["exactly"]["deviceClassName"] == classes[target]
+    assert len(request["exactly"].get("selectors", [])) == {"dra": 1, "dra-mig": 2, "dra-capacity": 0}[target]
+    if target == "dra-capacity":
+        assert set(request["exactly"]["capacity"]["requests"]) == {"cores", "memory"}
+    for config in spec["devices"]["config"] if target == "dra" else ():
+        assert config["requests"] == [request["name"]]
+        assert config["opaque"]["driver"] == "gpu.nvidia.com"
+        jsonschema.validate(config["opaque"]["parameters"], GPU_CONFIG)
+
+
 def check_kubernetes(thing: Any, target: str) -> None:
     """Raises where the API server, or the target's own webhook, would refuse ``thing``."""
+    if target == "modelmesh":
+        jsonschema.validate(thing, MODELMESH)
+        return
     if thing["kind"] == "InferenceService":
         jsonschema.validate(thing, KSERVE)
         predictor = thing["spec"]["predictor"]
@@ -122,16 +181,21 @@ def check_kubernetes(thing: Any, target: str) -> None:
         pod = {"affinity": predictor["affinity"], "containers": [container]}
         kubernetes_validate.validate(
             {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod},
-            desired_version="1.31",
+            desired_version="1.34",
             strict=True,
         )
         found = predictor["model"]["resources"]
     else:
-        kubernetes_validate.validate(thing, desired_version="1.31", strict=True)
+        kubernetes_validate.validate(thing, desired_version="1.34", strict=True)
         template = thing["spec"]["template"]
         assert thing["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
         assert template["spec"]["containers"][0]["image"]
-        found = template["spec"]["containers"][0].get("resources", {})
+        found = dict(template["spec"]["containers"][0].get("resources", {}))
+        if target in DRA:
+            (claim,), (named,) = template["spec"]["resourceClaims"], found.pop("claims")
+            # Exactly one of the two, which the schema does not say.
+            assert len({"resourceClaimName", "resourceClaimTemplateName"} & set(claim)) == 1
+            assert claim["name"] == named["name"]
         if target == "kai":
             assert template["spec"]["schedulerName"] == "kai-scheduler"
             assert int(template["metadata"]["annotations"]["gpu-memory"]) >= 1
@@ -148,6 +212,8 @@ def check(target: str, path: str, thing: Any) -> None:
         jsonschema.validate(thing, DEVICE_PLUGIN)
     elif path.startswith("mig-parted-"):
         jsonschema.validate(thing, MIG_PARTED)
+    elif path == "claims.yaml":
+        check_claim(thing, target)
     else:
         check_kubernetes(thing, target)
 
@@ -168,10 +234,12 @@ def plan(make: Make) -> Deployment:
     return make(gpus={"H100-0": ("H100", [a | usual, b | usual]), "H100-1": ("H100", [a | usual])})
 
 
-@pytest.mark.parametrize("target", [*PODS, "kserve"])
+@pytest.mark.parametrize("target", [*PODS, "kserve", "modelmesh"])
 def test_kubernetes_takes_what_is_written(target: str, plan: Deployment) -> None:
     found = documents(target, plan)
-    assert len([1 for path, _ in found if not path.startswith(("config-", "mig-parted-"))]) == 2
+    beside = ("config-", "mig-parted-", "claims.yaml")
+    # Pods that share a claim and those that have one each are of two kinds.
+    assert len([1 for path, _ in found if not path.startswith(beside)]) == (3 if target == "dra" else 2)
     for path, document in found:
         check(target, path, document)
 
@@ -213,7 +281,7 @@ def _at(root: Any, path: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [*PODS, "kserve"])
+@pytest.mark.parametrize("target", [*PODS, "kserve", "modelmesh"])
 def test_a_typo_in_any_key_is_found(target: str, plan: Deployment) -> None:
     """So that the checks above can fail."""
     seen = set()
@@ -223,7 +291,7 @@ def test_a_typo_in_any_key_is_found(target: str, plan: Deployment) -> None:
             continue
         seen.add(kind)
         edits = list(typos(document))
-        assert len(edits) >= (6 if kind.startswith(("config-", "mig-parted-")) else 25)
+        assert len(edits) >= (25 if kind == "Deployment" or target == "kserve" else 6)
         for where, edit in edits:
             broken = copy.deepcopy(document)
             edit(broken)
@@ -245,6 +313,14 @@ def test_a_typo_in_any_key_is_found(target: str, plan: Deployment) -> None:
         ("kserve", lambda d: d["spec"]["predictor"]["batcher"].update({"maxBatchSize": "8"})),
         ("kserve", lambda d: d["metadata"].update({"name": "Net_A"})),
         ("mig", lambda d: _limits(d).update({"nvidia.com/mig-9g.90gb": 1})),
+        ("modelmesh", lambda d: d["metadata"]["annotations"].pop("serving.kserve.io/deploymentMode")),
+        ("dra", lambda d: _mps(d).update(defaultActiveThreadPercentage="31")),
+        ("dra", lambda d: _mps(d).update(defaultPinnedDeviceMemoryLimit="4.5Gi")),
+        (
+            "dra-mig",
+            lambda d: d["spec"]["template"]["spec"]["resourceClaims"][0].update(resourceClaimName="x"),
+        ),
+        ("dra-capacity", lambda d: d["spec"]["spec"]["devices"]["requests"][0]["exactly"].pop("capacity")),
     ],
 )
 def test_a_wrong_value_is_found(target: str, edit: Callable[[Any], None], plan: Deployment) -> None:
@@ -259,3 +335,8 @@ def test_a_wrong_value_is_found(target: str, edit: Callable[[Any], None], plan: 
 
 def _limits(document: Any) -> Any:
     return document["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+
+
+def _mps(document: Any) -> Any:
+    (config,) = document["spec"]["devices"]["config"]
+    return config["opaque"]["parameters"]["sharing"]["mpsConfig"]

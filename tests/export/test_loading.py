@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gkestimator.core.errors import GkestimatorError, TableError, UsageError
-from gkestimator.export.deployment import Deployment
-from gkestimator.export.loading import TableFilter, load_deployment
+from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.loading import TableFilter, load_deployment
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table, write_table
 
 Make = Callable[..., Deployment]
@@ -73,20 +73,20 @@ def test_several_rows_for_one_model_name_the_options_that_choose(tmp_path: Path)
     with pytest.raises(TableError) as caught:
         load_deployment(A1)
     assert (
-        "alexnet has 6 rows, expected one per model: choose with --batch-size (4, 8, 16, 32, 64, 128)"
+        "alexnet has 6 rows, expected one per model: choose with batch_size (4, 8, 16, 32, 64, 128)"
         in str(caught.value)
     )
     path = table(tmp_path, row(), row(gpu="T4", dtype="fp16"), row(sm_share_pct=20.0, dims="seq=8"))
     with pytest.raises(TableError) as caught:
         load_deployment(path)
     for words in (
-        "--gpu (V100-SXM2-16GB, T4)",
-        "--dtype (fp32, fp16)",
-        "--sm-share (100.0, 20.0)",
-        "--dims (none, seq=8)",
+        "gpu (V100-SXM2-16GB, T4)",
+        "dtype (fp32, fp16)",
+        "sm_share_pct (100.0, 20.0)",
+        "dims (none, seq=8)",
     ):
         assert words in str(caught.value)
-    assert "--runtime" not in str(caught.value)
+    assert "runtime (" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -155,12 +155,12 @@ def test_a_hostile_name_in_a_plan_is_refused(make: Make, name: str, field: str) 
     [
         (
             {"creq": "occupancy"},
-            "--creq 'occupancy': expected one of sm-util-mean, occupancy-max, occupancy-mean",
+            "creq 'occupancy': expected one of sm-util-mean, occupancy-max, occupancy-mean",
         ),
-        ({"only": TableFilter(batch_size=9)}, "no row is left under --batch-size 9"),
+        ({"only": TableFilter(batch_size=9)}, "no row is left under batch_size 9"),
         ({"only": TableFilter(gpu="V9000")}, "unknown GPU 'V9000'"),
         ({"models": ["/nowhere/*.onnx"]}, "/nowhere/*.onnx: no file matches"),
-        ({"names": ["mm"]}, "no row for model 'mm', which --only asks for"),
+        ({"names": ["mm"]}, "no row for model 'mm', which only asks for"),
     ],
 )
 def test_wrong_options_for_a_table(tmp_path: Path, options: dict[str, object], words: str) -> None:
@@ -171,9 +171,9 @@ def test_wrong_options_for_a_table(tmp_path: Path, options: dict[str, object], w
 def test_wrong_options_for_a_plan(make: Make) -> None:
     with pytest.raises(UsageError, match="the plan was packed by sm-util-mean"):
         make({"model": "a"}, creq="occupancy-max")
-    with pytest.raises(UsageError, match="found a plan; --batch-size choose rows of a table"):
+    with pytest.raises(UsageError, match="found a plan; batch_size choose rows of a table"):
         make({"model": "a"}, only=TableFilter(batch_size=8))
-    with pytest.raises(UsageError, match="found a plan; --only choose"):
+    with pytest.raises(UsageError, match="found a plan; only choose"):
         make({"model": "a"}, names=["a"])
     with pytest.raises(UsageError, match="unknown GPU 'V9000'"):
         make({"model": "a"}, gpu="V9000")

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from gkestimator.core.errors import UsageError
-from gkestimator.export.deployment import Deployment
-from gkestimator.export.mig_profiles import MIG_GPUS, fits_together, mig_profiles, smallest_profile
-from gkestimator.export.registry import make_exporters
+from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.mig_profiles import MIG_GPUS, fits_together, mig_profiles, smallest_profile
+from gkestimator.exporting.registry import make_exporters
 from gkestimator.hardware.gpus import gpu_catalogue
 
 Make = Callable[..., Deployment]

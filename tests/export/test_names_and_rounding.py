@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gkestimator.core.errors import UsageError
-from gkestimator.export.deployment import Deployment
-from gkestimator.export.names import MAX_LABEL, dns_label, dns_labels
-from gkestimator.export.rounding import (
+from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.names import MAX_LABEL, dns_label, dns_labels
+from gkestimator.exporting.rounding import (
     MIB,
     compute_pct,
     cores_and_memory,
@@ -150,7 +150,7 @@ def test_turns_are_refused_and_a_partition_of_one_is_none(make: Make) -> None:
         UsageError, match=r"a-0 and b-0 take turns on V100-SXM2-16GB-0 \(partition p0\): hami has no turns"
     ):
         no_turns(make({"model": "a"} | shared, {"model": "b"} | shared).instances, "hami")
-    with pytest.raises(UsageError, match="gkest schedule makes it under --option turns=false"):
+    with pytest.raises(UsageError, match="policy gkest makes it under options="):
         no_turns(make({"model": "a"} | shared, {"model": "b"} | shared).instances, "hami")
     no_turns(make({"model": "a"} | shared, {"model": "b"}).instances, "hami")
     apart = {f"T4-{i}": ("T4", [{"model": "ab"[i]} | shared]) for i in range(2)}

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from serving import deployment, instance
 
 from gkestimator.core.errors import GkestimatorError
-from gkestimator.export.deployment import Deployment
-from gkestimator.export.ray_serve import ACCELERATORS, RayServeExporter, _gpus_needed, gpu_fraction
-from gkestimator.export.registry import make_exporters
+from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.ray_serve import ACCELERATORS, RayServeExporter, _gpus_needed, gpu_fraction
+from gkestimator.exporting.registry import make_exporters
 
 
 def exported(found: Deployment) -> tuple[str, dict[str, Any]]:

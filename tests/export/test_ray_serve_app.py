@@ -21,8 +21,8 @@ import pytest
 import serving
 from serving import deployment, instance
 
-from gkestimator.export.ray_serve import RayServeExporter
-from gkestimator.export.writing import write_files
+from gkestimator.exporting.ray_serve import RayServeExporter
+from gkestimator.exporting.writing import write_files
 
 pytest.importorskip("ray.serve", reason="needs ray[serve] (extra ray)")
 onnxruntime = pytest.importorskip("onnxruntime")

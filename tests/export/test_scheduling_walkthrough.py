@@ -1,4 +1,4 @@
-"""docs/how-to/scheduling.md, word by word: its commands are run as they stand and every file that they write is validated."""
+"""Pages on scheduling, word by word: their commands are run as they stand and every file that they write is validated."""
 
 from __future__ import annotations
 
@@ -24,19 +24,22 @@ import numpy as np
 import onnx
 import pytest
 import yaml
-from golden_models import encoder, mobilenet
+from golden_models import encoder
 from serving import with_weights
 
 from gkestimator.documents import read_plan
-from gkestimator.export.registry import EXPORTERS, exporter_class
+from gkestimator.exporting.registry import EXPORTERS, exporter_class
 from gkestimator.onnx_io.demo import write_resnet50
+from gkestimator.onnx_io.demo_models import write_mobilenet_v2
 from gkestimator.placement.registry import POLICIES, policy_class
 
 for library in ("matplotlib", "jsonschema", "kubernetes_validate"):
     pytest.importorskip(library)
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "how-to/scheduling.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+PAGES = ("how-to/scheduling", "how-to/scheduling/policies", "how-to/scheduling/exporting", "reference/plan")
+PAGE = "".join((DOCS / f"{name}.md").read_text(encoding="utf-8") for name in PAGES)
 EXAMPLES = ROOT / "examples" / "scheduling"
 MODELS = ("bert", "mobilenet_v2", "resnet50")
 SHARED = os.environ.get("GKEST_SHARED")
@@ -101,7 +104,7 @@ def run(command: str, folder: Path, env: dict[str, str]) -> subprocess.Completed
 def generated(folder: Path) -> None:
     """Real networks of the names that the page uses, from the repository alone: ResNet-50, MobileNetV2, four blocks of BERT."""
     write_resnet50(folder)
-    mobilenet(folder)
+    write_mobilenet_v2(folder)
     encoder(folder).rename(folder / "bert.onnx")
 
 
@@ -285,7 +288,7 @@ def test_the_page_names_every_target() -> None:
 def test_the_page_names_every_field_of_a_plan(walked: Path) -> None:
     plan = json.loads((walked / "plan.json").read_text())
     gpu = plan["gpus"][0]
-    page = PAGE[PAGE.index("### The plan") : PAGE.index("## Policies")]
+    page = (DOCS / "reference/plan.md").read_text(encoding="utf-8")
     for field in {*plan, *plan["totals"], *gpu, *gpu["replicas"][0], "rate_rps", "reason"} - {
         "schema_version"
     }:

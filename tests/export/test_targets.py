@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from gkestimator.core.errors import UsageError
-from gkestimator.export.deployment import Deployment
-from gkestimator.export.kubernetes import product_labels
-from gkestimator.export.loading import load_deployment
-from gkestimator.export.registry import exporter_class, make_exporters
+from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.kubernetes import product_labels
+from gkestimator.exporting.loading import load_deployment
+from gkestimator.exporting.registry import exporter_class, make_exporters
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.tables import REQUIREMENTS, Requirement, read_table, write_table
 
@@ -122,7 +122,7 @@ def test_an_image_is_named_or_asked_for(make: Make) -> None:
     (found,) = objects("hami", made, image="registry.local/serve:1")
     assert found["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.local/serve:1"
     (exporter,) = make_exporters(("hami",))
-    assert any("--image" in line for line in exporter.messages(made))
+    assert any("by image" in line for line in exporter.messages(made))
     (exporter,) = make_exporters(("hami",), image="x")
     assert not exporter.messages(made)
 

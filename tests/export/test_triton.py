@@ -10,9 +10,9 @@ import serving
 from serving import deployment, instance
 
 from gkestimator.core.errors import GkestimatorError
-from gkestimator.export.deployment import Deployment
-from gkestimator.export.triton import TritonExporter
-from gkestimator.export.triton_config import ENUMS, MESSAGES, config_text, new_config
+from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.triton import TritonExporter
+from gkestimator.exporting.triton_config import ENUMS, MESSAGES, config_text, new_config
 
 pb = pytest.importorskip("tritonclient.grpc.model_config_pb2", reason="needs tritonclient[grpc] (extra test)")
 text_format = pytest.importorskip("google.protobuf.text_format")

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from serving import deployment, instance
 
 from gkestimator.core.errors import GkestimatorError
-from gkestimator.export.triton import TritonExporter
+from gkestimator.exporting.triton import TritonExporter
 
 pb = pytest.importorskip("tritonclient.grpc.model_config_pb2", reason="needs tritonclient[grpc] (extra test)")
 text_format = pytest.importorskip("google.protobuf.text_format")

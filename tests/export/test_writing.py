@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from gkestimator.core.errors import OutputError, UsageError
-from gkestimator.export.deployment import ExportFile
-from gkestimator.export.writing import write_files
+from gkestimator.exporting.deployment import ExportFile
+from gkestimator.exporting.writing import write_files
 
 
 def file(path: str, text: str = "new\n") -> ExportFile:

@@ -15,6 +15,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from gkestimator.onnx_io.demo import write_resnet50
+from gkestimator.onnx_io.demo_models import write_mobilenet_v2
 
 _LIGHT = (
     "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet",
@@ -149,36 +150,6 @@ def decoder(folder: Path) -> Path:
     return g.write(folder, {"ids": (TensorProto.INT64, ("N", seq))}, x)
 
 
-def mobilenet(folder: Path) -> Path:
-    """MobileNetV2 (Sandler et al. 2018, table 2): 1x1, depthwise 3x3, 1x1, with batch norm and ReLU6."""
-    g = Graph("mobilenet_v2")
-
-    def block(x: str, inside: int, outside: int, stride: int, widen: int) -> str:
-        inner = inside * widen
-        y = relu6(g.batch_norm(g.conv(x, inside, inner, 1), inner)) if widen > 1 else x
-        y = relu6(g.batch_norm(g.conv(y, inner, inner, 3, stride=stride, group=inner), inner))
-        y = g.batch_norm(g.conv(y, inner, outside, 1), outside)
-        return g("Add", x, y) if stride == 1 and inside == outside else y
-
-    low, high = g.constant(0.0), g.constant(6.0)
-
-    def relu6(x: str) -> str:
-        return g("Clip", x, low, high)
-
-    x = relu6(g.batch_norm(g.conv("image", 3, 32, 3, stride=2), 32))
-    inside = 32
-    for widen, outside, blocks, stride in (
-        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
-    ):  # fmt: skip
-        for at in range(blocks):
-            x = block(x, inside, outside, stride if at == 0 else 1, widen)
-            inside = outside
-    x = relu6(g.batch_norm(g.conv(x, 320, 1280, 1), 1280))
-    x = g("Flatten", g("GlobalAveragePool", x), axis=1)
-    x = g("Gemm", x, g.weight((1000, 1280)), g.weight((1000,)), transB=1)
-    return g.write(folder, {"image": (TensorProto.FLOAT, ("N", 3, 224, 224))}, x)
-
-
 def convnext(folder: Path) -> Path:
     """ConvNeXt-Tiny's third stage (Liu et al. 2022: nine blocks of width 384 at 14x14): depthwise 7x7, LayerNorm
     over channels, GELU, layer scale."""
@@ -232,7 +203,7 @@ def resnext_stage(folder: Path) -> Path:
 
 
 _GENERATED: tuple[Callable[[Path], Path], ...] = (
-    write_resnet50, encoder, decoder, mobilenet, convnext, segmenter, resnext_stage,
+    write_resnet50, encoder, decoder, write_mobilenet_v2, convnext, segmenter, resnext_stage,
 )  # fmt: skip
 
 

@@ -98,8 +98,8 @@ def test_a_policy_is_one_file_and_one_entry(house: HouseCopy) -> None:
 
 
 def test_an_exporter_is_one_file_and_one_entry(house: HouseCopy) -> None:
-    add_worked_example(house, "gkestimator/export/newcomer.py")
-    add_entry(house, "gkestimator/export/registry.py")
+    add_worked_example(house, "gkestimator/exporting/newcomer.py")
+    add_entry(house, "gkestimator/exporting/registry.py")
     assert "newcomer" in house.run("export", "--targets")
     table = house.package / "datasets" / "published" / "ethz_v100.csv"
     house.run("export", table, "--only", "resnet50", "--batch-size", "8", "--to", "newcomer", "-o", "out")

@@ -82,5 +82,5 @@ def test_a_policy_over_capacity_is_caught(house: HouseCopy) -> None:
 def test_an_exporter_with_a_misspelt_key_is_caught(house: HouseCopy) -> None:
     suite = ("tests/conformance/test_exporters.py", "tests/export", "-k", "hami")
     house.suite(*suite, status=0)
-    house.edit("export/hami.py", "nvidia.com/gpumem", "nvidia.com/gpumen")
+    house.edit("exporting/hami.py", "nvidia.com/gpumem", "nvidia.com/gpumen")
     assert "gpume" in house.suite(*suite, status=1)

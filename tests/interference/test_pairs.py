@@ -130,7 +130,7 @@ BAD: dict[str, tuple[Callable[[], list[CoRun]], str]] = {
     "no rows": (list, "found no measured slowdown"),
     "demand unknown": (
         lambda: [A, replace(B, sm_util_mean_pct=None)],
-        "row 2, column sm_util_mean_pct: found nothing, expected a number or --table TABLE",
+        "row 2, column sm_util_mean_pct: found nothing, expected a number or a table",
     ),
     "by turns": (
         lambda: [A, replace(B, sharing="time")],

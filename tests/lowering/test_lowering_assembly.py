@@ -172,7 +172,7 @@ def test_folded_batchnorm_is_a_kernel_of_its_own_in_torch() -> None:
     lowered = folded()
     assert names(lowered) == ["conv", "batchnorm.batch_norm"]
     assert lowered.notes["batchnorm_unfolded"] == 1
-    assert any("carry a BatchNorm" in w for w in lowered.warnings)
+    assert any("BatchNorms that the exporter folded into 1" in w for w in lowered.warnings)
     conv, norm = lowered.steps
     assert conv.kernels[0].flops == 2 * 2 * 32 * 64 * 16 * 9
     assert (

@@ -32,7 +32,7 @@ def test_the_example_is_current(tmp_path: Path) -> None:
     assert loading is not None and loading.loader is not None
     module = importlib.util.module_from_spec(loading)
     loading.loader.exec_module(module)
-    (block,) = module.BLOCK.finditer(module.MERGING.read_text(encoding="utf-8"))
+    (block,) = module.NAMED.finditer(module.MERGING.read_text(encoding="utf-8"))
     found = module.output_of(block["arguments"], module.merging_folder(tmp_path))
     difference = ROUNDING.search(found)
     assert difference is not None and float(difference[2]) <= 1e-5
@@ -44,7 +44,7 @@ def test_the_example_is_current(tmp_path: Path) -> None:
 
 
 def test_the_page_names_every_key_of_the_json() -> None:
-    text = (REFRESH.parent / "how-to" / "merging.md").read_text(encoding="utf-8")
+    text = (REFRESH.parent / "reference" / "merge-report.md").read_text(encoding="utf-8")
     for kind in (MergeReport, ReportedOperator, ReportedRegion, RefusedOperators, MergedModel, Price):
         for field in dataclasses.fields(kind):
             name = field.name.replace("latency_low_ms", "latency_ms").replace("latency_high_ms", "latency_ms")

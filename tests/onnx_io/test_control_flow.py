@@ -75,7 +75,7 @@ def test_loop_with_unknown_trip_count_runs_once_or_as_often_as_told(load):
     )
     once = model.bind(batch_size=3)
     assert [r for _, _, r in listed(once)] == [1, 1, 1]
-    assert any("--trip-count" in w for w in once.warnings)
+    assert any("option trip_count" in w for w in once.warnings)
     told = model.bind(batch_size=3, trip_count=7)
     assert listed(told) == [("Add", (3, 4), 7), ("Relu", (3, 4), 7), ("Concat", (7, 3, 4), 1)]
     assert not told.warnings

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -83,3 +85,15 @@ def test_an_option_that_highs_does_not_have_is_an_error() -> None:
 
     with pytest.raises(SolverError, match="no_such_option=1"):
         solver_of(highspy.HighsLp(), no_such_option=1)
+
+
+def test_the_solver_prints_nothing() -> None:
+    """HiGHS writes past Python, and once a process; from 1.16 on it did so as it was made."""
+    code = (
+        "from gkestimator.placement.integer import IntegerProgram\n"
+        "program = IntegerProgram()\n"
+        "column = program.column(upper=3, integer=True)\n"
+        "assert program.solve({column: 1}, maximise=True).objective == 3\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""

@@ -6,11 +6,10 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from walking import run_page  # tests/cli is on the path
 
 for library in ("onnxruntime", "pyarrow", "sklearn", "xgboost", "lightgbm"):
     pytest.importorskip(library)
@@ -19,13 +18,19 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to/profiling.md"
 
 
-def commands() -> list[str]:
+SET_UP = """```sh
+python3 -m venv .venv && .venv/bin/pip install -q -e '.[train-cpu,plot]' onnxruntime
+. .venv/bin/activate
+"""
+
+
+def walk_through() -> str:
     text = PAGE.read_text(encoding="utf-8")
     found = re.search(
-        r"<!-- walk-through: begin -->\n```sh\n(.*?)```\n<!-- walk-through: end -->", text, re.DOTALL
+        r"<!-- walk-through: begin -->\n```sh\n(.*?```\n)<!-- walk-through: end -->", text, re.DOTALL
     )
     assert found is not None
-    return found[1].strip().splitlines()
+    return SET_UP + found[1]
 
 
 def nsight() -> list[Path]:
@@ -35,39 +40,12 @@ def nsight() -> list[Path]:
     return [p for p in listed if (p / "nsys").exists()] or ([Path(on_path).parent] if on_path else [])
 
 
-def walk(folder: Path, path_first: Path | None) -> dict[str, subprocess.CompletedProcess[str]]:
-    shims = folder / "bin"
-    shims.mkdir()
-    gkest = shims / "gkest"
-    gkest.write_text(
-        f"#!/bin/sh\nexec {sys.executable} -P -c 'from gkestimator.cli import main; main()' \"$@\"\n"
-    )
-    gkest.chmod(0o755)
-    path = os.pathsep.join([str(shims), *([str(path_first)] if path_first else []), os.environ["PATH"]])
-    env = {**os.environ, "PATH": path, "GKEST_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
-    work = folder / "work"
-    work.mkdir()
-    done = {}
-    for command in commands():
-        result = subprocess.run(
-            ["bash", "-c", command],
-            cwd=work,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=400,
-            check=False,
-        )
-        assert result.returncode == 0, f"{command}: {result.stdout}{result.stderr}"
-        done[" ".join(command.split()[:3])] = result
-    return done
-
-
 @pytest.mark.slow
 def test_the_walk_through_runs_as_it_stands(tmp_path: Path) -> None:
     folders = nsight()
-    done = walk(tmp_path, folders[0] if folders else None)
-    work = tmp_path / "work"
+    walk = run_page(walk_through(), tmp_path, tools=folders[:1])
+    assert walk.status == 0, walk.printed[-1]
+    work = walk.clone
     plan = json.loads((work / "plan.json").read_text())
     records = [
         json.loads(line)
@@ -82,9 +60,8 @@ def test_the_walk_through_runs_as_it_stands(tmp_path: Path) -> None:
     # Without one named here, gkest may still find an nsys of its own in the user's cache or NVIDIA's folders.
     assert collectors == {"nsys"} if folders else collectors in ({"nsys"}, {"none"})
     assert (work / "report" / "report.md").stat().st_size > 500
-    estimate = done["gkest estimate demo/resnet50.onnx"].stdout
-    assert "a CPU stands in for a GPU" in estimate
-    assert re.search(r"resnet50 +CPU-", estimate)
+    assert "a CPU stands in for a GPU" in walk.printed[-1]
+    assert re.search(r"resnet50 +CPU-", walk.printed[-1])
 
 
 def test_the_page_names_every_command() -> None:

@@ -29,7 +29,6 @@ EXAMPLES = ROOT / "examples"
 FILES = {
     "workload": [
         OLD / "workload.yaml",
-        EXAMPLES / "first-steps" / "workload.yaml",
         EXAMPLES / "scheduling" / "workload.yaml",
         *(
             EXAMPLES / "applications" / f"{n}.yaml"

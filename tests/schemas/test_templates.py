@@ -76,6 +76,25 @@ def test_quick_is_of_workloads_alone(capsys: pytest.CaptureFixture[str]) -> None
     assert "--quick writes a workload alone" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "modles:\n- {name: a, rate_rps: 1, slo_ms: 1}\n",
+            r"'modles' is not a field .* did you mean models\?",
+        ),
+        ("models:\n- {name: a, rate_rps: 1, slo: 1}\n", r"found slo, did you mean slo_ms\?"),
+        ("models:\n- {nmae: a, rate_rps: 1, slo_ms: 1}\n", r"found nmae, did you mean name\?"),
+    ],
+)
+def test_the_only_field_misspelt_is_found(text: str, said: str, tmp_path: Path) -> None:
+    """Though the field that is missing for it is noticed first."""
+    path = tmp_path / "w.yaml"
+    path.write_text(text)
+    with pytest.raises(DocumentError, match=said):
+        read_workload(path)
+
+
 def test_a_misspelt_field_is_answered_with_the_nearest(tmp_path: Path) -> None:
     path = tmp_path / "w.yaml"
     path.write_text("models:\n- {name: a, rate_rsp: 1, slo_ms: 1}\n")

@@ -2,7 +2,7 @@
 
 One heap of events, one object for each request, batch, replica, server and GPU, no shortcuts: every turn of a partition is an
 event, every load is summed anew when it is asked for. It shares nothing with the engine but the description of a system and the
-form of the result, and its rules are numbered as those of docs/explanation/simulation.md (semantics). It serves some ten thousand requests
+form of the result, and its rules are numbered as those of docs/explanation/simulation/rules.md. It serves some ten thousand requests
 a second.
 """
 

@@ -71,7 +71,7 @@ def test_time_outs() -> None:
     placed = plan([replica(max_wait_ms=None, batch=4), replica(number=1, max_wait_ms=3.0, batch=2)])
     assert [r.max_wait_ms for r in built(placed, max_wait_ms=7.0).replicas] == [7.0, 7.0]
     with pytest.raises(
-        GkestimatorError, match=r"a-0 of the plan has no max_wait_ms: give one .*--max-wait-ms"
+        GkestimatorError, match=r"a-0 of the plan has no max_wait_ms: give one for all with max_wait_ms"
     ):
         built(placed)
     assert built(plan([replica(max_wait_ms=None, batch=1)])).replicas[0].max_wait_ms == 0.0
@@ -159,9 +159,9 @@ def test_copies_and_network_are_at_the_batches_of_the_curve() -> None:
 @pytest.mark.parametrize(
     ("column", "more", "option"),
     [
-        ("copy_ms", {"copy": "overlap"}, "--copy overlap"),
-        ("input_bytes", {"network": Network(source="t", base_ms=1.0)}, "--network"),
-        ("output_bytes", {"network": Network(source="t", base_ms=1.0)}, "--network"),
+        ("copy_ms", {"copy": "overlap"}, "copy overlap"),
+        ("input_bytes", {"network": Network(source="t", base_ms=1.0)}, "network"),
+        ("output_bytes", {"network": Network(source="t", base_ms=1.0)}, "network"),
     ],
 )
 def test_a_null_column_is_named(column: str, more: dict[str, Any], option: str) -> None:

@@ -61,8 +61,8 @@ def test_what_differs_gets_a_column_and_warnings_footnotes() -> None:
     rows = [replace(ROW, warnings="outside; batch 1 assumed"), replace(ROW, dtype="fp16", warnings="outside")]
     lines = render(rows, "table").decode().splitlines()
     assert any("dtype" in line and "model" in line for line in lines)
-    assert lines[-2:] == ["1: outside", "2: batch 1 assumed"]
-    assert [line.split()[-1] for line in lines if line.startswith("resnet50")] == ["2", "–"], (
+    assert lines[-2:] == ["all rows: outside", "1: batch 1 assumed"]
+    assert [line.split()[-1] for line in lines if line.startswith("resnet50")] == ["1", "–"], (
         "only what differs is marked"
     )
 

@@ -45,8 +45,8 @@ ONNXRUNTIME = RuntimeTraits(
     sweep_prepare_s=0.06,  # a session is built for each entry
     sweep_chunk_s=7.0,
     lacking_dtypes={
-        "amp": "onnxruntime has no autocast; use --dtype fp16 or a model converted to half precision",
+        "amp": "onnxruntime has no autocast; use dtype fp16 or a model converted to half precision",
         "fp8": "onnxruntime runs FP8 products where the file holds them (GemmFloat8), and makes none; "
-        "use --runtime torch",
+        "use runtime torch",
     },
 )

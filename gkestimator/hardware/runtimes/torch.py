@@ -35,6 +35,6 @@ TORCH = RuntimeTraits(
     sweep_chunk_s=9.0,  # importing torch takes 2.2 s of it
     layouts=("nchw", "nhwc"),
     lacking_dtypes={
-        "int8": "torch has no int8 kernels for a GPU in eager mode; use --runtime onnxruntime",
+        "int8": "torch has no int8 kernels for a GPU in eager mode; use runtime onnxruntime",
     },
 )

@@ -30,7 +30,9 @@ def conv_reason(op: SuperOperator, shapes: Shapes) -> str | None:
         if len(dims) != 2 + len(kernel):
             return f"{name} has an input of {len(dims)} axes for a kernel of {len(kernel)}"
         if None in dims[2:]:
-            return f"the height or width of {name}'s input is not static (--dim fixes it)"
+            return (
+                f"the height or width of {name}'s input is not static (a number for its dimension fixes it)"
+            )
     return None
 
 

@@ -30,7 +30,7 @@ def _trip_count(binder: Binder, node: Node, body: Block) -> int:
         trips = limit
     elif binder.trip_count is None:
         binder.warn(
-            f"{node.name}: the trip count depends on data; one trip is counted (--trip-count says how many)"
+            f"{node.name}: the trip count depends on data, one trip is counted (option trip_count says how many)"
         )
         return 1
     elif limit is None:

@@ -441,6 +441,7 @@ def convert_model(model: onnx.ModelProto) -> Program:
         output_names=tuple(o.name for o in graph.output),
         main=block,
         nodes=converter.count,
+        opset=opsets.get(""),
         constant_nodes=converter.constant_nodes,
         declared=_Declared(graph),
     )

@@ -84,4 +84,5 @@ class Program:
     main: Block
     nodes: int
     constant_nodes: int
+    opset: int | None = None
     declared: Mapping[str, DeclaredType] = field(default_factory=dict)

@@ -48,7 +48,8 @@ def experts(op: Operator, options: LoweringOptions) -> Lowered:
 
     Which experts a batch needs is data: read are as many as are expected (:func:`touched_experts`). Widths
     follow from the number of weights, so that packed and transposed layouts count alike; a first product that holds the
-    gate as well (``swiglu_fusion``) is as wide as its weights say. QMoE dequantises every weight once (2 FLOPs) on its way into the product.
+    gate as well (``swiglu_fusion``) is as wide as its weights say. QMoE dequantises every weight once (2 FLOPs) on its
+    way into the product.
     """
     quantised = op.op_type == "QMoE"
     if quantised:

@@ -51,9 +51,9 @@ def simulate(system: System, arrivals: Arrivals, options: Options) -> Result:
 class Simulator:
     """Hold one run that goes on chunk by chunk; replicas may be added and retired between chunks.
 
-    What happens is said in docs/explanation/simulation.md. State is arrays alone (:mod:`.columns`), which the event
-    loop (:mod:`.loop`; compiled where numba is installed, with the same results) works on until the chunk's end or
-    until it needs room: pools are made larger here, between its calls.
+    What happens is said in docs/explanation/simulation/rules.md. State is arrays alone (:mod:`.columns`), which the
+    event loop (:mod:`.loop`; compiled where numba is installed, with the same results) works on until the chunk's end
+    or until it needs room: pools are made larger here, between its calls.
     """
 
     def __init__(self, system: System, options: Options) -> None:

@@ -1,10 +1,11 @@
-"""Run gkest with the packages that the pip of this folder was asked for, and without a network."""
+"""Run gkest, or a Python file (``--python FILE``), with the packages that the pip of this folder was asked for, and without a network."""
 
 from __future__ import annotations
 
 import importlib.machinery
 import importlib.metadata
 import os
+import runpy
 import shlex
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ def asked() -> list[Requirement]:
     """Return what every ``pip install`` so far named; ``.`` is gkestimator itself."""
     lines = Path(os.environ["FRESH_MACHINE"], "installed").read_text().splitlines()
     words = [word for line in lines for word in shlex.split(line)]
-    names = [word for word in words if word != "install" and not word.startswith("-")]
+    names = [word for word in words if word != "install" and not word.startswith("-") and "/" not in word]
     return [Requirement(name.replace(".", "gkestimator", 1)) for name in names]
 
 
@@ -44,6 +45,11 @@ def closure(wanted: list[Requirement]) -> set[str]:
     return brought
 
 
+MACHINE = Path(os.environ["FRESH_MACHINE"])
+OWN = (
+    [str(MACHINE / "site"), *(MACHINE / "own").read_text().splitlines()] if (MACHINE / "own").exists() else []
+)
+sys.path = [folder for folder in sys.path if folder not in OWN]  # a child process is told its parent's
 BROUGHT = closure(asked())
 HIDDEN = {
     module
@@ -74,6 +80,14 @@ for module in [name for name in sys.modules if name.partition(".")[0] in HIDDEN]
 sys.meta_path = [Finder if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
 sys.addaudithook(no_network)
 
-from gkestimator.cli import main  # noqa: E402
+sys.path += OWN  # what the page itself wrote and installed
 
-main()
+# A child process of gkest imports this file again, to be held to the same packages.
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--python"]:
+        sys.argv = sys.argv[2:]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        from gkestimator.cli import main
+
+        main()

@@ -201,7 +201,8 @@ def test_coefficients_change_the_answer() -> None:
 def test_a_null_column_is_named_where_models_could_share() -> None:
     rows = at_shares("a", 10.0, l2_util_mean_pct=None)
     with pytest.raises(
-        UsageError, match="policy igniter needs l2_util_mean_pct, which is null for a .*--coefficients"
+        UsageError,
+        match="policy igniter needs l2_util_mean_pct, which is null for a .*a file of coefficients",
     ):
         place(IgniterPolicy(), problem(rows, {"a": (20, 100)}, {V100: 1}))
     # On whole GPUs nobody has neighbours: table A.1 needs no coefficients.

@@ -215,7 +215,7 @@ def test_what_neither_knows_is_named() -> None:
     ):
         load_of("a", a, terms, given, beside=True)
     with pytest.raises(
-        UsageError, match=f"needs l2_util_mean_pct, which is null for a on {V100}, or --coefficients"
+        UsageError, match=f"needs l2_util_mean_pct, which is null for a on {V100}, or a file of coefficients"
     ):
         load_of("a", a, terms, None, beside=True)
     assert load_of("a", a, terms, None, beside=False).l2_util is None

@@ -103,7 +103,7 @@ def _not_counted(profiles: Iterable[_Profile], coefficients: IgniterCoefficients
         terms.append("moving inputs and outputs (input_bytes or output_bytes is null)")
     if loads and coefficients is None:
         terms.append(
-            "the scheduling delay of neighbours and the clock under the power limit (no --coefficients)"
+            "the scheduling delay of neighbours and the clock under the power limit (no file of coefficients)"
         )
     elif any(load.power_w is None for load in loads):
         terms.append("the clock under the power limit (power_w is null and the coefficients have none)")
