@@ -136,9 +136,14 @@ def built(config: Config, *, eager: bool) -> nn.Module:
         settings._attn_implementation = "eager"
     torch.set_default_dtype(torch.float16)
     try:
-        return AutoModelForCausalLM.from_config(settings).eval().half()
+        net = AutoModelForCausalLM.from_config(settings).eval().half()
     finally:
         torch.set_default_dtype(torch.float32)
+    for parameter in net.parameters():
+        if parameter.dim() == 1:
+            # Normalisations begin with ones: exporters would merge those that read the same tokens.
+            torch.nn.init.normal_(parameter)
+    return net
 
 
 def export_torch(config: Config, exporter: str, path: Path) -> None:

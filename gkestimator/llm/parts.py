@@ -214,16 +214,27 @@ def _projected(part: PartBuilder, decoder: Decoder, run: Pass, x: str) -> tuple[
 
 
 def _turned(part: PartBuilder, decoder: Decoder, run: Pass, x: str, name: str) -> str:
-    """Return ``x`` turned by its positions, as ``apply_rotary_pos_emb`` writes it: x cos + rotate_half(x) sin."""
-    half = decoder.head_size // 2
-    cosine = part.activation("cosine", (1, 1, run.tokens, decoder.head_size))
-    sine = part.activation("sine", (1, 1, run.tokens, decoder.head_size))
-    bounds = [part.axes(0), part.axes(half), part.axes(decoder.head_size), part.axes(3)]
+    """Return ``x`` turned by its positions, as ``apply_rotary_pos_emb`` writes it: x cos + rotate_half(x) sin. Where a
+    part of each head is turned, the rest is put behind it again.
+    """
+    size = 2 * int(decoder.head_size * decoder.rotary_share / 2)
+    if not size:
+        return x
+    rest = None
+    if size < decoder.head_size:
+        ends = [part.axes(0), part.axes(size), part.axes(decoder.head_size), part.axes(3)]
+        rest = part.node("Slice", (x, ends[1], ends[2], ends[3]))
+        x = part.node("Slice", (x, ends[0], ends[1], ends[3]))
+    half = size // 2
+    cosine = part.activation("cosine", (1, 1, run.tokens, size))
+    sine = part.activation("sine", (1, 1, run.tokens, size))
+    bounds = [part.axes(0), part.axes(half), part.axes(size), part.axes(3)]
     first = part.node("Slice", (x, bounds[0], bounds[1], bounds[3]))
     second = part.node("Slice", (x, bounds[1], bounds[2], bounds[3]))
     rotated = part.node("Concat", (part.node("Neg", (second,)), first), axis=-1)
     straight = part.node("Mul", (x, cosine))
-    return part.node("Add", (straight, part.node("Mul", (rotated, sine))))
+    turned = part.node("Add", (straight, part.node("Mul", (rotated, sine))))
+    return turned if rest is None else part.node("Concat", (turned, rest), axis=-1)
 
 
 def _behind(part: PartBuilder, decoder: Decoder, run: Pass, x: str, name: str) -> str:
