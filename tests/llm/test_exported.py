@@ -144,6 +144,13 @@ def test_bytes_between_weights_and_caches_are_those_of_the_replay(
     assert source._alive(lowered, 7, tokens, past) == pytest.approx(int(alone), rel=1e-3)
 
 
+def test_layers_follow_each_other_in_time() -> None:
+    """A small kernel's launch is hidden behind the large kernel of the layer before it, as in the file, layer by layer."""
+    options: dict[str, Any] = {"engine": "onnxruntime", "batch_sizes": (1,), "host_overhead_us": 8.0}
+    ours, theirs = (_rows(FOLDER / f"llama-3.2-1b.{end}", **options)[0] for end in ("json", "genai.onnx"))
+    assert theirs.tpot_ms == pytest.approx(ours.tpot_ms, rel=0.03)
+
+
 def test_paged_engines_append_to_a_files_caches_in_place() -> None:
     source = read_exported(_path("dynamo"))
     apart, in_place = (_kernels(source, _run(2, 1, 4096, in_place=word)) for word in (False, True))
