@@ -253,7 +253,7 @@ class _Telling:
                         f"{self.name}: dimension {dim} of input {spec.name} could not be told: give "
                         f"--dim {dim}=ROLE, ROLE being {', '.join(ROLES)} or a number"
                     )
-        lengths = [(tokens, str(_shape(tokens)[1]), (TOKENS,))]
+        lengths: list[tuple[InputSpec, str, Names]] = [(tokens, str(_shape(tokens)[1]), (TOKENS,))]
         lengths += [(spec, str(_shape(spec)[_LENGTH_AXIS]), (PAST, TOTAL)) for spec in self.caches]
         for spec, dim, expected in lengths:
             if self.known[dim] not in expected:
