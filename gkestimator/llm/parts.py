@@ -53,23 +53,29 @@ class Pass:
 
 @frozen
 class Part:
-    """Hold a part of the pass and how many times it runs."""
+    """Hold a part of the pass and how many times it runs. ``handed_on``: how many of its first outputs the next part
+    takes; the others are the model's own.
+    """
 
     fragment: Fragment
     times: int
+    handed_on: int
 
 
 def decoder_parts(decoder: Decoder, run: Pass) -> Iterator[Part]:
     """Yield the parts of a forward pass in the order in which they run; layers that are alike are one part."""
-    yield Part(fragment=_embedding(decoder, run), times=1)
+    yield Part(fragment=_embedding(decoder, run), times=1, handed_on=1)
     sparse = decoder.expert_layers
+    handed_on = 2 if _adds_first(decoder, run) else 1
     for window, count in decoder.spans():
         # Dense layers and layers with a window do not meet in any kind that is read here.
         dense = min(decoder.layers - sparse, count)
         for is_dense, times in ((True, dense), (False, count - dense)):
             if times:
-                yield Part(fragment=_layer(decoder, run, window, dense=is_dense), times=times)
-    yield Part(fragment=_head(decoder, run), times=1)
+                yield Part(
+                    fragment=_layer(decoder, run, window, dense=is_dense), times=times, handed_on=handed_on
+                )
+    yield Part(fragment=_head(decoder, run), times=1, handed_on=0)
 
 
 def _embedding(decoder: Decoder, run: Pass) -> Fragment:
@@ -98,12 +104,17 @@ def _head(decoder: Decoder, run: Pass) -> Fragment:
     return part.fragment((scores,), "head")
 
 
+def _adds_first(decoder: Decoder, run: Pass) -> bool:
+    """Return whether layers begin with the addition that ends the layer before."""
+    return run.fused and not decoder.parallel and decoder.norms != _NORMS_AROUND
+
+
 def _layer(decoder: Decoder, run: Pass, window: int, *, dense: bool) -> Fragment:
     kind = f"layer{window}{'d' if dense else 'e'}."
     part = PartBuilder(kind, run.dtype)
     x = part.activation("x", (run.batch, run.tokens, decoder.width))
-    skips = run.fused and not decoder.parallel and decoder.norms != _NORMS_AROUND
-    if skips:
+    adds_first = _adds_first(decoder, run)
+    if adds_first:
         # The sum that ends the layer before is one kernel with this normalisation. The first layer has no sum before
         # it and the head has one, so that as many are counted as run.
         fed = part.activation("fed", (run.batch, run.tokens, decoder.width))
@@ -120,7 +131,7 @@ def _layer(decoder: Decoder, run: Pass, window: int, *, dense: bool) -> Fragment
         return part.fragment((out, *kept), "decoder_layer")
     middle, second = _added(part, decoder, run, (x, attended), "second_norm")
     fed = _feed_forward(part, decoder, run, second, dense=dense)
-    if skips:
+    if adds_first:
         return part.fragment((middle, fed, *kept), "decoder_layer")
     if decoder.norms == _NORMS_AROUND:
         fed = _normalised(part, decoder, run, fed, "fed_norm")

@@ -190,7 +190,12 @@ def pass_graph(decoder: Decoder, run: Pass) -> OperatorGraph:
         name=decoder.name,
         operators=tuple(operators),
         inputs=tuple(chain.from_iterable(graph.inputs for graph in graphs)),
-        outputs=tuple(chain.from_iterable(graph.outputs for graph in graphs)),
+        # What one part hands to the next is no output: the weights behind it may be narrowed.
+        outputs=tuple(
+            chain.from_iterable(
+                graph.outputs[part.handed_on :] for part, graph in zip(parts, graphs, strict=True)
+            )
+        ),
         weights=weights,
         batch_size=run.batch,
         structure=None,

@@ -22,6 +22,8 @@ from gkestimator.llm.request import LlmRequest
 from gkestimator.llm.sharing import all_reduce_ms, shared_between
 from gkestimator.llm.source import configured, pass_graph
 from gkestimator.llm.weights import weight_bytes
+from gkestimator.lowering.narrowing import narrowed
+from gkestimator.operators.narrow import NARROW_FORMATS
 from gkestimator.tables.llm_requirement import LLM_TABLE, LlmRequirement
 
 FOLDER = Path(__file__).parents[1] / "data" / "decoders"
@@ -68,6 +70,25 @@ def test_the_weights_of_a_pass_are_those_of_the_closed_form(name: str, fused: bo
             decoder.expert_layers * decoder.width * 2
         )  # the shared expert's gate, which is no operator's here
     assert total == weight_bytes(decoder, "fp16") == 2 * decoder.parameters
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt-neox-20b", "gemma-2-9b"])
+@pytest.mark.parametrize("word", sorted(NARROW_FORMATS))
+@pytest.mark.parametrize("fused", [True, False])
+def test_every_linear_layer_of_a_pass_is_narrowed(name: str, word: str, fused: bool) -> None:
+    decoder = _decoder(name)
+    run = Pass(batch=2, tokens=16, past=0, dtype=DType.FLOAT16, cache=DType.FLOAT16, fused=fused)
+    graph = narrowed(pass_graph(decoder, run), word)
+    times = {
+        value.storage: op.repeat
+        for op in graph.operators
+        for value in op.inputs
+        if isinstance(value, Tensor) and value.storage in graph.weights and value.value is None
+    }
+    total = sum(graph.weights[storage] * count for storage, count in times.items())
+    if decoder.tied:
+        total -= decoder.vocabulary * decoder.width * 2
+    assert total == weight_bytes(decoder, word)
 
 
 @pytest.mark.parametrize("name", ALL)
