@@ -342,3 +342,96 @@ def test_gkest_estimate_says_that_a_decoder_has_a_command_of_its_own(tmp_path: P
 
     assert "gkest llm" in warnings(_write(tmp_path))
     assert "gkest llm" not in warnings(_write(tmp_path, causal=False))
+
+
+def _tensor(name: str, dtype: int, shape: Any) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def _embedded(*weights: tuple[str, int, int]) -> list[onnx.TensorProto]:
+    table = ("table", 64, _WIDTH)
+    return [
+        helper.make_tensor(name, TensorProto.FLOAT16, [rows, columns], np.ones(rows * columns))
+        for name, rows, columns in (table, *weights)
+    ]
+
+
+def test_lengths_that_are_inputs_get_their_numbers(tmp_path: Path) -> None:
+    """Models of ONNX Runtime with one buffer for past and present, whose lengths are inputs of their own."""
+    half, whole = TensorProto.FLOAT16, TensorProto.INT32
+    buffer = ["b", 2, "buffer", "size"]
+    caches = [_tensor(f"past.{name}", half, buffer) for name in ("key", "value")]
+    lengths = [_tensor("seqlens_k", whole, ["b"]), _tensor("total_sequence_length", whole, [])]
+    attention = ["x1", "", "", "past.key", "past.value", "seqlens_k", "total_sequence_length"]
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["x0"]),
+        helper.make_node("MatMul", ["x0", "packed"], ["x1"]),
+        helper.make_node(
+            "GroupQueryAttention",
+            attention,
+            ["y", "key", "value"],
+            domain="com.microsoft",
+            num_heads=4,
+            kv_num_heads=2,
+        ),
+        helper.make_node("MatMul", ["y", "head"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [_tensor("input_ids", TensorProto.INT64, ["b", "s"]), *caches, *lengths],
+        [_tensor(name, half, None) for name in ("logits", "key", "value")],
+        initializer=_embedded(("packed", _WIDTH, 2 * _WIDTH), ("head", _WIDTH, 64)),
+    )
+    path = tmp_path / "buffers.onnx"
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets), path)
+    bound = read_exported(path).pass_graph(_run(3, 5, 11))
+    shapes = {value.name: value.shape for value in (*bound.inputs, *bound.outputs)}
+    assert shapes["past.key"] == shapes["key"] == (3, 2, 16, _WIDTH // 4)
+    assert shapes["seqlens_k"] == (3,)
+    (row,) = _rows(path)
+    assert row.kv_bytes == 4 * 576 * 2 * 2 * (_WIDTH // 4) * 2
+    assert "own operators" not in row.warnings
+
+
+def test_merged_files_take_the_branch_with_the_cache(tmp_path: Path) -> None:
+    """optimum joins both of a decoder's files by an If on ``use_cache_branch``."""
+    half = TensorProto.FLOAT16
+
+    def branch(name: str, node: onnx.NodeProto) -> onnx.GraphProto:
+        return helper.make_graph([node], name, [], [_tensor(f"{name}_keys", half, None)])
+
+    with_cache = branch("with", helper.make_node("Concat", ["past_key", "keys"], ["with_keys"], axis=2))
+    without = branch("without", helper.make_node("Identity", ["keys"], ["without_keys"]))
+    sizes = helper.make_tensor("sizes", TensorProto.INT64, [4], [0, 0, 1, _WIDTH])
+    flat = helper.make_tensor("flat", TensorProto.INT64, [3], [0, 0, _WIDTH])
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["x0"]),
+        helper.make_node("Reshape", ["x0", "sizes"], ["x1"]),
+        helper.make_node("Transpose", ["x1"], ["keys"], perm=[0, 2, 1, 3]),
+        helper.make_node(
+            "If", ["use_cache_branch"], ["all_keys"], then_branch=with_cache, else_branch=without
+        ),
+        helper.make_node("Attention", ["keys", "all_keys", "all_keys"], ["y0"]),
+        helper.make_node("Transpose", ["y0"], ["y1"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["y1", "flat"], ["y2"]),
+        helper.make_node("MatMul", ["y2", "head"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            _tensor("input_ids", TensorProto.INT64, ["b", "s"]),
+            _tensor("past_key", half, ["b", 1, "p", _WIDTH]),
+            _tensor("use_cache_branch", TensorProto.BOOL, [1]),
+        ],
+        [_tensor(name, half, None) for name in ("logits", "all_keys")],
+        initializer=[*_embedded(("head", _WIDTH, 64)), sizes, flat],
+    )
+    path = tmp_path / "merged.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)]), path)
+    for past in (0, 11):
+        bound = read_exported(path).pass_graph(_run(3, 5, past))
+        assert bound.outputs[1].shape == (3, 1, past + 5, _WIDTH)
+    assert _rows(path)[0].kv_bytes == 4 * 576 * _WIDTH * 2
