@@ -15,6 +15,7 @@ import numpy as np
 from gkestimator.core.dtypes import NUMPY_NAMES, DType
 from gkestimator.core.errors import UsageError
 from gkestimator.core.graph import Tensor
+from gkestimator.core.options import spelled
 from gkestimator.core.records import Names, frozen
 from gkestimator.onnx_io import Model
 from gkestimator.onnx_io.binding.derived import derived_size
@@ -249,9 +250,10 @@ class _Telling:
         for spec in self.inputs:
             for dim in _shape(spec):
                 if isinstance(dim, str) and dim not in self.known and dim not in self.sums:
+                    asked = spelled(f"dims={[f'{dim}=ROLE']}", f"--dim {dim}=ROLE")
                     raise UsageError(
-                        f"{self.name}: dimension {dim} of input {spec.name} could not be told: give "
-                        f"--dim {dim}=ROLE, ROLE being {', '.join(ROLES)} or a number"
+                        f"{self.name}: dimension {dim} of input {spec.name} could not be told: give {asked}, ROLE being "
+                        f"{', '.join(ROLES)} or a number"
                     )
         lengths: list[tuple[InputSpec, str, Names]] = [(tokens, str(_shape(tokens)[1]), (TOKENS,))]
         lengths += [(spec, str(_shape(spec)[_LENGTH_AXIS]), (PAST, TOTAL)) for spec in self.caches]

@@ -270,10 +270,14 @@ def test_sums_by_name_are_all_tokens(tmp_path: Path) -> None:
     ] == (3, 16)
 
 
-def test_what_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
+def test_what_cannot_be_told_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _write(tmp_path, cached=["b", 2, "p", 16], mask=["b", "q"])
-    with pytest.raises(UsageError, match="dimension q of input other could not be told: give --dim q=ROLE"):
+    with pytest.raises(
+        UsageError, match=r"dimension q of input other could not be told: give dims=\['q=ROLE'\]"
+    ):
         _rows(path)
+    assert run(["llm", str(path), "--gpu", "H100-SXM"]) == 2
+    assert "give --dim q=ROLE, ROLE being batch, tokens, past, total or a number" in capsys.readouterr().err
     for word, size in (("total", 16), ("tokens", 5), ("9", 9)):
         graph = read_exported(path, (f"q={word}",)).pass_graph(_run(3, 5, 11))
         assert {value.shape for value in graph.inputs} >= {(3, size)}
