@@ -252,8 +252,8 @@ class _Telling:
                 if isinstance(dim, str) and dim not in self.known and dim not in self.sums:
                     asked = spelled(f"dims={[f'{dim}=ROLE']}", f"--dim {dim}=ROLE")
                     raise UsageError(
-                        f"{self.name}: dimension {dim} of input {spec.name} could not be told: give {asked}, ROLE being "
-                        f"{', '.join(ROLES)} or a number"
+                        f"{self.name}: dimension {dim} of input {spec.name} could not be told: give {asked}, ROLE "
+                        f"being {', '.join(ROLES)} or a number"
                     )
         lengths: list[tuple[InputSpec, str, Names]] = [(tokens, str(_shape(tokens)[1]), (TOKENS,))]
         lengths += [(spec, str(_shape(spec)[_LENGTH_AXIS]), (PAST, TOTAL)) for spec in self.caches]
