@@ -24,8 +24,8 @@ from gkestimator.tables.requirement import cpu_lines
 if TYPE_CHECKING:
     from gkestimator.estimation.api import EstimateResult
 
-# Documents of kernels and timelines, for other programs' eyes.
 _FOR_PEOPLE = ("table", "markdown")  # they say themselves which models run on the CPU alone
+# Documents of kernels and timelines, for other programs' eyes.
 TRACE_FORMATS = tuple(form for form in ANSWER_FORMS if form != "html")
 F = TypeVar("F", bound=Callable[..., Any])
 
