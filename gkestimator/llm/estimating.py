@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -40,19 +40,27 @@ Key: TypeAlias = tuple[int, int, int]
 """Batch, new tokens and past tokens of a pass."""
 
 
-def estimate_llm(request: LlmRequest) -> list[LlmRequirement]:
+def estimate_llm(
+    request: LlmRequest, note: Callable[[str], object] = lambda line: None
+) -> list[LlmRequirement]:
     """Return a row for every type of numbers, number of GPUs, lengths, batch and GPU type, in that order.
 
+    ``note`` is called with a line on each thing that the rows do not say: GPUs left out, a host profile used.
     Raises DocumentError, UsageError, SpecError or BundleError.
     """
     path = Path(request.model)  # type: ignore[arg-type]  # required
     decoder = read_decoder(path, like=request.like)
     rows: list[LlmRequirement] = []
+    lines: dict[str, None] = {}
     for word in request.dtypes:
         for count in request.tensor_parallel:
             if count not in PARALLEL:
                 raise UsageError(f"tensor_parallel: found {count}, expected 1, 2, 4 or 8")
-            rows += _Question(request, decoder, word, count).rows()
+            question = _Question(request, decoder, word, count)
+            rows += question.rows()
+            lines |= dict.fromkeys(question.notes)
+    for line in lines:
+        note(line)
     return rows
 
 
@@ -97,13 +105,20 @@ class _Question:
                 if key not in passes:
                     passes[key] = self._lowered(run)
         answers: dict[tuple[Key, str], Estimated] = {}
-        estimated = iter(self.estimates.estimate(list(passes.values())))
+        # All of them first: until then GPUs of a group may be left out.
+        estimated = iter(list(self.estimates.estimate(list(passes.values()))))
         for key in passes:
             for target in self.estimates.targets:
                 answers[key, target.gpu.name] = next(estimated)
         for lengths in asked:
             for target in self.estimates.targets:
                 yield self._answer(lengths, target, answers).row()
+
+    @property
+    def notes(self) -> list[str]:
+        """Return lines on GPUs that were left out, and on the host's figures."""
+        notes = (self.estimates.left_out_note, self.estimates.host_note)
+        return [line for line in notes if line is not None]
 
     def _passes(self, lengths: Lengths) -> Iterator[Pass]:
         yield self._pass(lengths.batch, lengths.input_tokens, 0)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeAlias
 
 from gkestimator.tables.kernel_rows import KernelRow
 from gkestimator.tables.layout import (
-    TERMINAL_COLUMNS,
     TextColumn,
     markdown_table,
+    note_lines,
     number_columns,
     printable,
     text_table,
     word_column,
+    wrapped,
 )
 from gkestimator.tables.notes import Footnotes
 from gkestimator.tables.requirement import Requirement, Requirements, cpu_lines
@@ -94,11 +94,11 @@ def _requirement_columns(rows: Requirements) -> tuple[list[str], list[TextColumn
     columns.append(TextColumn(heading="binds", cells=bound, right=False, drop=_DROP["binds"]))
     columns += _known_columns(rows, _POWER)
     columns += number_columns(rows, _NUMBERS, _DROP)
-    marks = Footnotes.of(rows).marks
+    marks = Footnotes.of([row.warnings for row in rows]).marks
     if any(marks):
         columns.append(TextColumn(heading="note", cells=marks, right=False))
     shared += _provenance(rows)
-    return [printable(line) for line in _wrapped(shared)], columns
+    return wrapped(shared), columns
 
 
 def _known_columns(rows: Requirements, shown: Iterable[_Shown]) -> list[TextColumn]:
@@ -127,26 +127,8 @@ def _latency(row: Requirement) -> str:
     return f"{number_text(row.latency_ms)} ({ends})"
 
 
-def _wrapped(facts: Iterable[str]) -> list[str]:
-    limit = TERMINAL_COLUMNS.get() or 100
-    lines: list[str] = []
-    for fact in facts:
-        if lines and len(lines[-1]) + 3 + len(fact) <= limit:
-            lines[-1] += " · " + fact
-        else:
-            lines.append(fact)
-    return lines
-
-
 def _footnotes(rows: Requirements) -> list[str]:
-    notes = []
-    columns = TERMINAL_COLUMNS.get()
-    for text in Footnotes.of(rows).texts:
-        note = printable(text)
-        notes += textwrap.wrap(note, columns, subsequent_indent="   ") if columns else [note]
-    if notes:
-        return ["", *notes]
-    return []
+    return note_lines(Footnotes.of([row.warnings for row in rows]).texts)
 
 
 def _kernel_columns(rows: Sequence[KernelRow]) -> list[TextColumn]:
