@@ -349,9 +349,9 @@ class Fields:
 def _misspelt(name: str, left: Iterable[str]) -> str | None:
     """Return the field that was plainly meant to be ``name``: nearly equal, letters swapped, or without its unit."""
     # No more than that: fields not taken yet may be called much the same (latency_ms, latency_low_ms).
-    for found in left:
-        if sorted(found) == sorted(name) or name.startswith(f"{found}_"):
-            return found
+    for other in left:
+        if sorted(other) == sorted(name) or name.startswith(f"{other}_"):
+            return other
     return next(iter(difflib.get_close_matches(name, list(left), n=1, cutoff=0.85)), None)
 
 

@@ -69,7 +69,7 @@ def _merged(texts: Sequence[str]) -> str:
         return f"{listed[0][0]}: {', '.join(names)} (not all in every row)"
     columns = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
     ranges = [sorted(set(column), key=_value) for column in columns]
-    figures = iter(f"{found[0]} to {found[-1]}" if len(found) > 1 else found[0] for found in ranges)
+    figures = iter(f"{values[0]} to {values[-1]}" if len(values) > 1 else values[0] for values in ranges)
     return _NUMBER.sub(lambda _: next(figures), first)
 
 
