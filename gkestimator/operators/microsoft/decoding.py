@@ -219,14 +219,16 @@ def group_query_attention(op: Operator, options: LoweringOptions) -> Lowered:
         for turned in present_inputs(op, 0, 1):
             kernels.append(elementwise_kernel("rotary", (turned,), (turned,), flops_per_element=3))
     new = present_inputs(op, 1, 2)
+    queries = query
     if not new:
-        # Keys and values come packed behind the queries, and are appended from there.
+        # Keys and values come packed behind the queries, and are appended from there: attention reads the queries alone.
         added = (batch, heads_of(op, "kv_num_heads"), length, size)
         new = (scratch(query, "new_keys", added), scratch(query, "new_values", added))
+        queries = scratch(query, "queries", (batch, length, heads * size))
     kernels += _appended(op, (3, 4), new)
     window = max(int_of(op, "local_window_size", -1), 0)
-    operands = (query, *(presents or new))
-    kernels += attention_kernels(shape, operands, result, options, masked=True, window=window)
+    operands = (queries, *(presents or new))
+    kernels += attention_kernels(shape, operands, result, options, masked=True, causal=True, window=window)
     return launched(*kernels)
 
 
