@@ -134,6 +134,8 @@ def _windowed(
     """Return ``sizes`` with the window that the file names, else ``window``: of the layers that it lists as sliding,
     else of ``layers`` of them.
     """
+    if "sliding_window" in fields.names():
+        window = None  # one that is null is none
     window = _size(fields, "sliding_window", window, high=_MOST_TOKENS)
     types = fields.take("layer_types", None)
     if isinstance(types, list):
