@@ -191,8 +191,8 @@ class Fields:
                 raise DocumentError(f"{self.where}: {name} is missing from {self.what}{meant}")
             return default
         value = self._left.pop(name)
-        if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):
-            value = value.item()  # type: ignore[attr-defined]  # NumPy's, of a mapping in memory
+        if type(value).__module__ == "numpy" and isinstance(value, numbers.Real):
+            value = value.item()  # of a mapping in memory
         if value is None and not null and default is ...:
             raise self.fail(name, "found nothing, expected a value")
         if value is None and default is not ...:

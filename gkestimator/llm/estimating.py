@@ -20,7 +20,7 @@ from gkestimator.llm.memory import MemoryLaw
 from gkestimator.llm.parts import Pass
 from gkestimator.llm.profiles import ENGINES, ServingEngine
 from gkestimator.llm.request import DTYPES, PARALLEL, LlmRequest
-from gkestimator.llm.rows import Answer, Lengths, Span
+from gkestimator.llm.rows import LlmAnswer, RequestLengths, TimeSpan
 from gkestimator.llm.source import DecoderSource, configured
 from gkestimator.tables.llm_requirement import LlmRequirement
 
@@ -106,7 +106,7 @@ class _Question:
     def rows(self) -> Iterator[LlmRequirement]:
         """Yield a row for every lengths, batch and GPU."""
         asked = [
-            Lengths(batch=batch, input_tokens=first, output_tokens=then)
+            RequestLengths(batch=batch, input_tokens=first, output_tokens=then)
             for first in self.request.input_tokens
             for then in self.request.output_tokens
             for batch in self.request.batch_sizes
@@ -133,7 +133,7 @@ class _Question:
         notes = (self.estimates.left_out_note, self.estimates.host_note)
         return [line for line in notes if line is not None]
 
-    def _passes(self, lengths: Lengths) -> Iterator[Pass]:
+    def _passes(self, lengths: RequestLengths) -> Iterator[Pass]:
         yield self._pass(lengths.batch, lengths.input_tokens, 0)
         for past, _ in lengths.contexts():
             yield self._pass(lengths.batch, 1, past)
@@ -164,12 +164,12 @@ class _Question:
         return self._lowered(run)[target.options].graph
 
     def _answer(
-        self, lengths: Lengths, target: Target, answers: Mapping[tuple[Key, str], Estimated]
-    ) -> Answer:
+        self, lengths: RequestLengths, target: Target, answers: Mapping[tuple[Key, str], Estimated]
+    ) -> LlmAnswer:
         """Return all that is known of ``lengths`` on one GPU type."""
         name = target.gpu.name
         steps = [(answers[(lengths.batch, 1, past), name], weight) for past, weight in lengths.contexts()]
-        return Answer(
+        return LlmAnswer(
             source=self.whole,
             engine=self.engine,
             dtype=self.dtype,
@@ -184,13 +184,13 @@ class _Question:
         )
 
     @property
-    def _step_host(self) -> Span:
+    def _step_host(self) -> TimeSpan:
         """Return the host's time beside the kernels of a step."""
         asked = self.request.step_host_ms
         if asked is not None:
-            return Span(value=asked, low=asked, high=asked)
+            return TimeSpan(value=asked, low=asked, high=asked)
         low, high = self.engine.step_host_range_ms
-        return Span(value=self.engine.step_host_ms, low=low, high=high)
+        return TimeSpan(value=self.engine.step_host_ms, low=low, high=high)
 
     def _memory_law(self, target: Target, count: int) -> MemoryLaw | None:
         """Return the law of memory where ``count`` GPUs share the model; None where they cannot."""

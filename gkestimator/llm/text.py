@@ -10,6 +10,7 @@ from gkestimator.tables.files import json_bytes
 from gkestimator.tables.layout import (
     TextColumn,
     markdown_table,
+    note_column,
     note_lines,
     number_columns,
     text_table,
@@ -110,12 +111,9 @@ def _columns(rows: Rows) -> tuple[list[str], list[TextColumn]]:
     binds = [row.binds or UNKNOWN for row in rows]
     columns.append(TextColumn(heading="binds", cells=binds, right=False, drop=_DROP["binds"]))
     columns += number_columns(rows, _NUMBERS, _DROP)
-    marks = ["" if fits(row) else _needs(row) for row in rows]
-    if any(marks):
-        columns.append(TextColumn(heading="fits", cells=[mark or "yes" for mark in marks], right=False))
-    noted = _notes(rows).marks
-    if any(noted):
-        columns.append(TextColumn(heading="note", cells=noted, right=False))
+    if not all(map(fits, rows)):
+        columns.append(TextColumn(heading="fits", cells=list(map(_fits_words, rows)), right=False))
+    columns += note_column(_notes(rows).marks)
     return wrapped(shared), columns
 
 
@@ -126,7 +124,9 @@ def _range(row: LlmRequirement, field: str) -> str:
     return f"{number_text(value)} ({number_text(low)}–{number_text(high)})"
 
 
-def _needs(row: LlmRequirement) -> str:
+def _fits_words(row: LlmRequirement) -> str:
+    if fits(row):
+        return "yes"
     if row.mreq_pct is None:
         return "unknown"
     if row.gpus_needed is None:

@@ -155,6 +155,13 @@ def wrapped(facts: Iterable[str]) -> list[str]:
     return lines
 
 
+def note_column(marks: Sequence[str]) -> list[TextColumn]:
+    """Return the column of the notes' marks by row; none where no row has one."""
+    if any(marks):
+        return [TextColumn(heading="note", cells=marks, right=False)]
+    return []
+
+
 def note_lines(texts: Iterable[str]) -> list[str]:
     """Return notes as lines below a table, an empty one before them; none where there are none."""
     notes = []

@@ -24,7 +24,7 @@ class Footnotes:
 
         First come those of all rows, where a mark would say nothing, then the others.
         """
-        rows = [[warning for warning in text.split("; ") if warning] for text in warnings]
+        rows = [list(filter(None, text.split("; "))) for text in warnings]
         kinds: dict[str, dict[str, None]] = {}
         for row in rows:
             for warning in row:

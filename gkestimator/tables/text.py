@@ -10,6 +10,7 @@ from gkestimator.tables.kernel_rows import KernelRow
 from gkestimator.tables.layout import (
     TextColumn,
     markdown_table,
+    note_column,
     note_lines,
     number_columns,
     printable,
@@ -94,9 +95,7 @@ def _requirement_columns(rows: RequirementRows) -> tuple[list[str], list[TextCol
     columns.append(TextColumn(heading="binds", cells=bound, right=False, drop=_DROP["binds"]))
     columns += _known_columns(rows, _POWER)
     columns += number_columns(rows, _NUMBERS, _DROP)
-    marks = Footnotes.of([row.warnings for row in rows]).marks
-    if any(marks):
-        columns.append(TextColumn(heading="note", cells=marks, right=False))
+    columns += note_column(Footnotes.of([row.warnings for row in rows]).marks)
     shared += _provenance(rows)
     return wrapped(shared), columns
 

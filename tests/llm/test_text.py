@@ -69,7 +69,9 @@ def test_whether_it_fits_where_the_memory_is_unknown_is_not_known() -> None:
     alone = rows(gpus=(UNKNOWN_MEMORY,))
     (first, _) = llm_words(alone, Objectives(ttft_ms=None, tpot_ms=None))
     assert first.startswith("Whether anything fits is not known")
-    assert "unknown" in text(alone)
+    assert "unknown" in text(alone) and "does not fit" not in text(alone)
+    assert all("does not fit" not in row.warnings and "is not known" in row.warnings for row in alone)
+    assert all(row.gpus_needed is None and row.largest_batch is None for row in alone)
 
 
 def test_what_cannot_be_written_is_refused_before_anything_is_estimated(
