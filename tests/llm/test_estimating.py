@@ -192,7 +192,7 @@ def test_shares_hold_everything_once() -> None:
         ({"batch_sizes": (0,)}, "batch_sizes"),
         ({"input_tokens": (10**12,)}, "input_tokens"),
         ({"tensor_parallel": (3,)}, "expected 1, 2, 4 or 8"),
-        ({"dtypes": ("fp7",)}, "dtypes"),
+        ({"dtypes": ("fp7",)}, "dtypes: found 'fp7', expected any of fp16, bf16, fp8, int8, int4"),
         ({"engine": "vllm"}, "engine"),
         ({"gpus": ("H1000",)}, "H1000"),
         ({"gpus": ("T4",), "dtypes": ("bf16",)}, "bf16"),
