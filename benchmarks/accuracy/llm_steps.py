@@ -87,6 +87,7 @@ class Case:
             dtype=DType.BFLOAT16,
             cache=DType.BFLOAT16,
             fused=self.fused,
+            merged=self.fused,
         )
 
 
