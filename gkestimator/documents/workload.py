@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +15,26 @@ from gkestimator.documents.checking import Fields, load_yaml
 # Bounds that no product of them leaves the range of a float.
 _MAX_RATE_RPS = 1e12
 _MAX_SLO_MS = 1e9
+_MAX_TOKENS = 100_000_000
 _MAX_FAN_OUT = 1e6
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _QUICK = re.compile(rf"(?P<name>[^\s:]+):(?P<rate>{_NUMBER}) ?rps@(?P<slo>{_NUMBER}) ?(?P<unit>ms|s)")
+
+
+@frozen
+class LanguageLoad:
+    """Hold what requests to a language model are: lengths in tokens, and objectives.
+
+    Either each is a prompt of ``input_tokens`` and an answer of ``output_tokens``, or ``lengths`` names a file of such
+    pairs (the other two are None). ``slo_ttft_ms`` is the objective of the time to the first token, ``slo_tpot_ms`` of
+    the mean time per token after it.
+    """
+
+    input_tokens: int | None
+    output_tokens: int | None
+    lengths: str | None
+    slo_ttft_ms: float
+    slo_tpot_ms: float
 
 
 @frozen
@@ -24,12 +42,14 @@ class ModelLoad:
     """Hold one model asked for by itself: ``rate_rps`` requests a second, each to be answered within ``slo_ms``.
 
     ``weight`` says how much a request of this model counts where policies weigh models (fairness); 1 by default.
+    ``language``: it is a language model, held to two objectives; ``slo_ms`` is then that of the first token.
     """
 
     name: str
     rate_rps: float
     slo_ms: float
     weight: float = 1.0
+    language: LanguageLoad | None = None
 
 
 @frozen
@@ -89,6 +109,11 @@ class Workload:
     models: tuple[ModelLoad, ...] = ()
     applications: tuple[Application, ...] = ()
 
+    @property
+    def languages(self) -> dict[str, LanguageLoad]:
+        """Return the language models by name."""
+        return {m.name: m.language for m in self.models if m.language is not None}
+
     def names(self) -> Names:
         """Return every model asked for, once, in the order of the file."""
         names = [m.name for m in self.models]
@@ -123,7 +148,12 @@ class Workload:
 
 
 def _load_document(load: ModelLoad | Application) -> NamedValues:
-    document: NamedValues = {"name": load.name, "rate_rps": load.rate_rps, "slo_ms": load.slo_ms}
+    document: NamedValues = {"name": load.name, "rate_rps": load.rate_rps}
+    if isinstance(load, ModelLoad) and load.language is not None:
+        known = dataclasses.asdict(load.language)
+        document |= {name: value for name, value in known.items() if value is not None}
+    else:
+        document["slo_ms"] = load.slo_ms
     if load.weight != 1:
         document["weight"] = load.weight
     return document
@@ -188,23 +218,53 @@ def _distinct(where: str, what: str, names: list[str]) -> None:
         seen.add(name)
 
 
-def _load(fields: Fields) -> Mapping[str, Any]:
+def _load(fields: Fields, slo_ms: float) -> Mapping[str, Any]:
     return {
         "name": fields.name("name"),
         "rate_rps": fields.number("rate_rps", above=True, high=_MAX_RATE_RPS),
-        "slo_ms": fields.number("slo_ms", above=True, high=_MAX_SLO_MS),
+        "slo_ms": slo_ms,
         "weight": fields.number("weight", 1.0, above=True, high=1e6),
     }
 
 
 def _model(fields: Fields) -> ModelLoad:
-    load = ModelLoad(**_load(fields))
+    language = _language(fields)
+    if language is None:
+        slo_ms = _slo(fields, "slo_ms")
+    else:
+        slo_ms = language.slo_ttft_ms
+    load = ModelLoad(**_load(fields, slo_ms), language=language)
     fields.finish()
     return load
 
 
+def _slo(fields: Fields, name: str, default: Any = ...) -> Any:
+    return fields.number(name, default, above=True, high=_MAX_SLO_MS)
+
+
+def _language(fields: Fields) -> LanguageLoad | None:
+    """Return what the fields of a language model say; None where there is none of them."""
+    prompt = fields.whole("input_tokens", None, low=1, high=_MAX_TOKENS)
+    answer = fields.whole("output_tokens", None, low=1, high=_MAX_TOKENS)
+    lengths = fields.text("lengths", None)
+    ttft_ms = _slo(fields, "slo_ttft_ms", None)
+    tpot_ms = _slo(fields, "slo_tpot_ms", None)
+    if all(value is None for value in (prompt, answer, lengths, ttft_ms, tpot_ms)):
+        return None
+    pair = prompt is not None and answer is not None
+    none = prompt is None and answer is None
+    if not (pair and lengths is None) and not (none and lengths is not None):
+        raise fields.fail("input_tokens", "found no such lengths, expected input_tokens and output_tokens, or lengths")
+    for name, value in (("slo_ttft_ms", ttft_ms), ("slo_tpot_ms", tpot_ms)):
+        if value is None:
+            raise fields.fail(name, "missing, expected the objective of a language model")
+    return LanguageLoad(
+        input_tokens=prompt, output_tokens=answer, lengths=lengths, slo_ttft_ms=ttft_ms, slo_tpot_ms=tpot_ms
+    )
+
+
 def _application(fields: Fields) -> Application:
-    load = _load(fields)
+    load = _load(fields, _slo(fields, "slo_ms"))
     stages = tuple(
         _stage(entry) for entry in fields.objects("models", what="a stage of an application", limit=1000)
     )

@@ -40,7 +40,6 @@ def iterated(s: c.EngineState, r: int, now: float) -> None:
 def count_busy(s: c.EngineState, r: int, w: int, now: float) -> None:
     """Count the iteration of replica ``r`` that ends now."""
     s.m[s.r[r, c.R_MODEL], c.M_ITERATIONS] += 1
-    s.r[r, c.R_BATCHES] += 1
     s.rf[r, c.RF_LAST] = now
     within = min(now, s.f[c.F_UNTIL]) - max(s.wf[w, c.WF_SINCE], s.f[c.F_FROM])
     if within > 0.0:
