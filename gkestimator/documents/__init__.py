@@ -12,7 +12,14 @@ from gkestimator.documents.plan import (
     plan_json,
     read_plan,
 )
-from gkestimator.documents.workload import Application, LanguageLoad, ModelLoad, Stage, Workload, read_workload
+from gkestimator.documents.workload import (
+    Application,
+    LanguageLoad,
+    ModelLoad,
+    Stage,
+    Workload,
+    read_workload,
+)
 
 __all__ = [
     "Application",

@@ -215,7 +215,9 @@ def _check_languages(where: str, plan: PlacementPlan) -> None:
     empty = [gpu.id for gpu in plan.gpus if not gpu.replicas]
     beside = [gpu for language in plan.languages for gpu in language.beside]
     if len(set(beside)) < len(beside) or not set(beside) <= set(empty):
-        raise DocumentError(f"{where}: languages: beside: expected GPUs of the plan without replicas, each once")
+        raise DocumentError(
+            f"{where}: languages: beside: expected GPUs of the plan without replicas, each once"
+        )
     if any(len(gpu.replicas) > 1 and any(r.model in models for r in gpu.replicas) for gpu in plan.gpus):
         raise DocumentError(f"{where}: gpus: expected the replica of a language model alone on its GPU")
 

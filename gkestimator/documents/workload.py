@@ -254,7 +254,9 @@ def _language(fields: Fields) -> LanguageLoad | None:
     pair = prompt is not None and answer is not None
     none = prompt is None and answer is None
     if not (pair and lengths is None) and not (none and lengths is not None):
-        raise fields.fail("input_tokens", "found no such lengths, expected input_tokens and output_tokens, or lengths")
+        raise fields.fail(
+            "input_tokens", "found no such lengths, expected input_tokens and output_tokens, or lengths"
+        )
     for name, value in (("slo_ttft_ms", ttft_ms), ("slo_tpot_ms", tpot_ms)):
         if value is None:
             raise fields.fail(name, "missing, expected the objective of a language model")

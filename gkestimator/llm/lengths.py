@@ -70,5 +70,7 @@ def _pair(path: Path, header: object) -> tuple[str, str]:
 
 def _tokens(path: Path, number: int, name: str, text: str | None) -> int:
     if text is None or not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) > _MOST_TOKENS:
-        raise DocumentError(f"{path}: line {number}: {name}: found {text!r:.40}, expected 0 to {_MOST_TOKENS:,} tokens")
+        raise DocumentError(
+            f"{path}: line {number}: {name}: found {text!r:.40}, expected 0 to {_MOST_TOKENS:,} tokens"
+        )
     return int(text)

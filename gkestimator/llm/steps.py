@@ -169,7 +169,9 @@ def _pages(rows: Rows, page: int, where: str) -> int:
     # A percentage is a rounded quotient: half a byte makes up for it.
     pages = int((visible + 0.5 - fixed) / (page * token_bytes))
     if pages < 1:
-        raise TableError(f"{where}: does not fit: {fixed:,} of {visible:,.0f} bytes are taken before any token")
+        raise TableError(
+            f"{where}: does not fit: {fixed:,} of {visible:,.0f} bytes are taken before any token"
+        )
     return pages
 
 

@@ -3,11 +3,15 @@
 For one copy at L requests a second, with S(n, c) the time of a step of n sequences with c cached tokens, P(i) that of a
 prompt of i tokens, and answers of O tokens in the mean:
 
-- a sequence takes a step for each token after the first, and the prompts that come meanwhile take the GPU from it: its
-  answers take T = (O - 1) S(n, c) / (1 - r), where r = L E[P] is the part of the time that prompts take;
-- Little's law: n = L T sequences are under way, the least n that solves both. Their number is taken as Poisson's, for
-  each stands for itself, so that 95 in 100 find at most n + 1.645 sqrt(n) + 1; at that many a token takes TPOT;
-- a prompt waits for those before it (M/G/1, first come first served: mean W = L E[P^2] / (2 (1 - r)), tail r exp(-t r /
+- sequences share the GPU: with n of them under way a token takes S(n, c) / (1 - r'), r' = L E[P'] being the part of the
+  time that prompts take from them (P' = P; in chunks beside decoding less by one reading of the weights, the least
+  step). Such sharing at a speed of the state is insensitive to how answers are distributed (F. P. Kelly, Reversibility
+  and Stochastic Networks, 1979, chapter 3): n has weights L^n T(1) ... T(n) / n!, T(n) = (O - 1) S(n, c) / (1 - r');
+- a burst brings sequences and prompts at once, which slow those under way: n moves 1 / (1 - r') times as far from its mean
+  (linear noise);
+- at m, which n does not exceed in 95 of 100, an answer of o tokens takes S(m, c) a token, and the prompts that come in its
+  time: in the mean r' / (1 - r') S(m, c) a token, Poisson's in number. TPOT is what 95 in 100 answers do not exceed;
+- a prompt waits for those before it (M/G/1 at r = L E[P], first come first served: mean W = L E[P^2] / (2 (1 - r)), tail r exp(-t r /
   W), as in heavy traffic) and for the step that runs. TTFT is the 95 % point of that wait, a step, and the prompt that is
   longer than 95 in 100;
 - the cache must hold that many sequences with mean prompts and whole mean answers, so that few are preempted.
@@ -44,21 +48,27 @@ from gkestimator.tables import TableSource, rows_in, table_label
 from gkestimator.tables.llm_requirement import LLM_TABLE, LlmRequirement
 
 _SHARE = 0.95
-_DEVIATIONS = 1.645  # of a normal law, above 95 in 100
 _HALVINGS = 40
-_ROUNDS = 200
+_POINTS = 32
 
 
 @frozen
 class Demand:
-    """Hold what the lengths of a model's requests come to, by one law."""
+    """Hold what the lengths of a model's requests come to, by one law.
+
+    Means: ``answer`` (tokens), ``context`` (cached tokens, over the steps), a prompt's time, its square, and what it
+    takes from sequences that decode (``taken_ms``), ``pages`` at the end. ``prompt_high_ms``: longer than 95 in 100.
+    ``answers``: equally likely answers of more than one token, in steps.
+    """
 
     answer: float
     context: float
     prompt_ms: float
     prompt_square: float
     prompt_high_ms: float
+    taken_ms: float
     pages: float
+    answers: tuple[float, ...]
 
 
 @frozen
@@ -85,8 +95,8 @@ class Choice:
         return self.serving.row.gpus
 
 
-def demand_of(lengths: Lengths, serving: Serving) -> Demand:
-    """Return what ``lengths`` come to. Raises TableError where they are longer than the table's prompts."""
+def demand_of(lengths: Lengths, serving: Serving, chunked: bool) -> Demand:
+    """Return what ``lengths`` come to, prompts served in chunks or whole. Raises TableError where they are longer than the table's prompts."""
     law = serving.law
     tokens = np.array(lengths, float)
     longest = int(tokens.sum(axis=1).max())
@@ -101,13 +111,19 @@ def demand_of(lengths: Lengths, serving: Serving) -> Demand:
     steps = np.maximum(tokens[:, 1] - 1, 0.0)
     # Contexts count by the steps that are made at them.
     contexts = float((steps * (tokens[:, 0] + tokens[:, 1] / 2)).sum() / max(1.0, float(steps.sum())))
+    answers: tuple[float, ...] = ()
+    if steps.max() > 0:
+        points = (np.arange(_POINTS) + 0.5) / _POINTS
+        answers = tuple(np.quantile(steps[steps > 0], points, method="inverted_cdf").tolist())
     return Demand(
         answer=float(tokens[:, 1].mean()),
         context=contexts,
         prompt_ms=float(prompts.mean()),
         prompt_square=float((prompts**2).mean()),
         prompt_high_ms=float(np.quantile(prompts, _SHARE)),
+        taken_ms=float(np.maximum(prompts - law.step_ms[0][0] * chunked, 0.0).mean()),
         pages=float(held.mean()),
+        answers=answers,
     )
 
 
@@ -117,30 +133,51 @@ def load_of(serving: Serving, demand: Demand, rate_rps: float) -> Load | None:
     prompts = rate * demand.prompt_ms
     if prompts >= 1:
         return None
-    room = min(serving.most_sequences, serving.pages / demand.pages)
-    n = 0.0
-    for _ in range(_ROUNDS):
-        step = serving.law.step(max(n, 1.0), demand.context)
-        more = rate * (demand.answer - 1) * step / (1 - prompts)
-        if more > room:
-            return None
-        if more - n < 1e-6 * more:
-            break
-        n = more
-    high = n + _DEVIATIONS * math.sqrt(n) + 1
-    if high > room + 1:
+    left = 1 - rate * demand.taken_ms
+    room = int(min(serving.most_sequences, serving.pages / demand.pages))
+    states = np.arange(1, room + 1)
+    column = [serving.law.step(batch, demand.context) for batch in serving.law.batches]
+    steps = np.interp(states, serving.law.batches, column)
+    chances = np.ones(1)
+    if demand.answer > 1 and room:
+        weights = np.concatenate(
+            ([0.0], np.cumsum(np.log(rate * (demand.answer - 1) * steps / left / states)))
+        )
+        chances = np.exp(weights - weights.max())
+        chances /= chances.sum()
+    mean = float((chances * np.arange(len(chances))).sum())
+    most = int(np.searchsorted(np.cumsum(chances), _SHARE))
+    high = math.ceil(mean + max(0.0, most - mean) / left) + 1
+    if high > room:
         return None
-    step = serving.law.step(min(high, serving.most_sequences), demand.context)
+    step = float(steps[high - 1])
     wait = rate * demand.prompt_square / (2 * (1 - prompts))
     late = 0.0
     if prompts > 1 - _SHARE:
         late = math.log(prompts / (1 - _SHARE)) * wait / prompts
     return Load(
         rate_rps=rate_rps,
-        sequences=n,
+        sequences=mean,
         ttft_ms=late + step + demand.prompt_high_ms,
-        tpot_ms=step / (1 - prompts),
+        tpot_ms=_tpot_ms(demand, step / left, rate),
     )
+
+
+def _tpot_ms(demand: Demand, token_ms: float, rate: float) -> float:
+    """Return the time per token that 95 in 100 answers do not exceed, a token taking ``token_ms`` in the mean.
+
+    The prompts that come in an answer's time are taken as normal, with the variance of Poisson's.
+    """
+    if not demand.answers:
+        return token_ms
+    deviations = [math.sqrt(rate * token_ms * demand.prompt_square / answer) for answer in demand.answers]
+    low, high = token_ms, token_ms + 6 * max(deviations)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        kept = sum(math.erf((middle - token_ms) / (deviation * math.sqrt(2))) for deviation in deviations)
+        enough = (1 + kept / len(deviations)) / 2 >= _SHARE
+        low, high = (low, middle) if enough else (middle, high)
+    return high
 
 
 def most_rps(serving: Serving, demand: Demand, asked: LanguageLoad) -> float:
@@ -155,7 +192,9 @@ def most_rps(serving: Serving, demand: Demand, asked: LanguageLoad) -> float:
     return low if low > 1e-9 * 1e3 / demand.prompt_ms else 0.0
 
 
-def choices_of(rows: Sequence[LlmRequirement], load: ModelLoad, asked: LanguageLoad, table: str) -> list[Choice]:
+def choices_of(
+    rows: Sequence[LlmRequirement], load: ModelLoad, asked: LanguageLoad, table: str, *, chunked: bool
+) -> list[Choice]:
     """Return every way that ``rows`` offer for ``load``; those that do not fit or keep the objectives have rate 0."""
     lengths = lengths_of(asked)
     choices = []
@@ -166,7 +205,7 @@ def choices_of(rows: Sequence[LlmRequirement], load: ModelLoad, asked: LanguageL
         serving = serving_of(of_setting, table)
         if serving.pages < 1:
             continue
-        demand = demand_of(lengths, serving)
+        demand = demand_of(lengths, serving, chunked)
         choices.append(Choice(serving=serving, demand=demand, rate_rps=most_rps(serving, demand, asked)))
     return choices
 
@@ -228,14 +267,18 @@ def plan_languages(
     promised = 0.0
     for load in workload.models:
         assert load.language is not None
-        choices = choices_of(rows, load, load.language, table)
+        choices = choices_of(rows, load, load.language, table, chunked=chunked)
         if not choices:
-            raise TableError(f"{table}: no row for {load.name} that fits, expected rows of gkest llm on the cluster's GPUs")
+            raise TableError(
+                f"{table}: no row for {load.name} that fits, expected rows of gkest llm on the cluster's GPUs"
+            )
         served = _place(load, choices, yard, replicas, chunked)
         promised += served
         if served < load.rate_rps * (1 - 1e-9):
             reason = _reason(load, choices, yard, served)
-            unserved.append(Unserved(model=load.name, rate_rps=load.rate_rps - served, reason=one_line(reason)))
+            unserved.append(
+                Unserved(model=load.name, rate_rps=load.rate_rps - served, reason=one_line(reason))
+            )
     prices = [yard.prices.get(gpu.type) for gpu in yard.placed]
     known = [price for price in prices if price is not None]
     return PlacementPlan(
@@ -252,7 +295,10 @@ def plan_languages(
             cost_per_hour=sum(known) if len(known) == len(prices) else None,
         ),
         unserved=tuple(unserved),
-        notes=(*cluster.notes, "TTFT and TPOT are those of 95 in 100 requests, by queueing theory; gkest simulate serves them"),
+        notes=(
+            *cluster.notes,
+            "TTFT and TPOT are those of 95 in 100 requests, by queueing theory; gkest simulate serves them",
+        ),
         languages=tuple(replicas),
     )
 
@@ -279,7 +325,7 @@ def _place(
 
 def _best(choices: Sequence[Choice], yard: _Yard, left: float) -> Choice | None:
     """Return the choice that serves what is ``left`` at the least price; where none serves all, the most for its price."""
-    ranked = []
+    ranked: list[tuple[bool, float, float, int, Choice]] = []
     for choice in choices:
         gpu = yard.type_of(choice.serving.row.gpu)
         if gpu is None or choice.rate_rps <= 0 or yard.left[gpu] < choice.gpus:
@@ -388,4 +434,3 @@ def language_rows(tables: Sequence[TableSource], models: Iterable[str]) -> list[
     for table in tables:
         rows += rows_in(table, LLM_TABLE, where={"model": frozenset(models)})
     return rows
-

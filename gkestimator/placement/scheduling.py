@@ -77,7 +77,14 @@ def schedule(
         if (policy, creq, dims) != ("gkest", None, None):
             raise UsageError("policy, creq and dims have no use for language models: expected none of them")
         plan = schedule_languages(
-            sources, asked, there, objective=objective, seed=seed, runtime=runtime, dtype=dtype, **(options or {})
+            sources,
+            asked,
+            there,
+            objective=objective,
+            seed=seed,
+            runtime=runtime,
+            dtype=dtype,
+            **(options or {}),
         )
         problem = Problem(models=(), specs={}, prices={}, workload=asked)
         return Schedule(plan=plan, problem=problem, unservable={})

@@ -16,7 +16,16 @@ from gkestimator.simulation.histogram import quantile_ms
 from gkestimator.simulation.options import PREFILLS, check_known
 from gkestimator.simulation.result import Result, TokenCounts
 from gkestimator.simulation.summary import mean_of
-from gkestimator.simulation.system import Pace, SimGpu, SimIterating, SimModel, SimReplica, SimSource, SimStage, System
+from gkestimator.simulation.system import (
+    Pace,
+    SimGpu,
+    SimIterating,
+    SimModel,
+    SimReplica,
+    SimSource,
+    SimStage,
+    System,
+)
 from gkestimator.tables.llm_requirement import LlmRequirement
 
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
@@ -99,7 +108,14 @@ def _rows_of(
 ) -> list[LlmRequirement]:
     """Return the rows that ``replica`` runs by. Raises TableError without any."""
     catalogue = gpu_catalogue()
-    asked = (replica.model, gpu.type, 1 + len(language.beside), replica.runtime, replica.dtype, language.kv_dtype)
+    asked = (
+        replica.model,
+        gpu.type,
+        1 + len(language.beside),
+        replica.runtime,
+        replica.dtype,
+        language.kv_dtype,
+    )
     matching = [
         row
         for row in rows
@@ -209,7 +225,7 @@ def _summary(system: System, result: Result, counts: TokenCounts, m: int, pace: 
         slo_ttft_ms=pace.ttft_ms,
         slo_tpot_ms=pace.tpot_ms,
         **values,
-        tokens_per_s=mean_of(1e3 * float(counts.tokens[m]), result.end_ms) if result.end_ms else None,
+        tokens_per_s=1e3 * int(counts.tokens[m]) / result.end_ms if result.end_ms else None,
         sequences_mean=sequences,
         cache_pct=100 * held / pages if pages else 0.0,
         iterations=int(counts.iterations[m]),

@@ -159,7 +159,7 @@ def _stage_columns(models: Sequence[SimulatedModel]) -> list[TextColumn]:
 
 
 def _language_columns(languages: Sequence[SimulatedLanguage]) -> list[TextColumn]:
-    times = []
+    times: list[TextColumn] = []
     for heading, kind in (("TTFT", "ttft"), ("TPOT", "tpot")):
         cells = []
         for language in languages:

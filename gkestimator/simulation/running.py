@@ -359,7 +359,9 @@ def replan_files(
         )
     placed = read_plan(Path(plan))
     if placed.workload.languages:
-        raise UsageError(f"{plan}: found language models, for which no policy runs again, expected other models alone")
+        raise UsageError(
+            f"{plan}: found language models, for which no policy runs again, expected other models alone"
+        )
     gpus = read_cluster(Path(cluster), gpu_specs=run.gpu_specs)
     prepared = run.prepared(placed)
     creq = None

@@ -14,7 +14,16 @@ from gkestimator.simulation.arrivals.base import Chunk
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.result import Result
-from gkestimator.simulation.system import Pace, SimGpu, SimIterating, SimModel, SimReplica, SimSource, SimStage, System
+from gkestimator.simulation.system import (
+    Pace,
+    SimGpu,
+    SimIterating,
+    SimModel,
+    SimReplica,
+    SimSource,
+    SimStage,
+    System,
+)
 
 # Times that floats hold exactly, so that equal means equal: halves, and axes of powers of two.
 LAW = StepLaw(
@@ -94,7 +103,9 @@ def test_every_request_as_plain_objects_serve_it(seed: int) -> None:
         budget_tokens=int(rng.choice([16, 33, 128, 2048])),
     )
     count = 300
-    lengths = [(int(p), int(a)) for p, a in zip(rng.integers(1, 240, count), rng.integers(1, 60, count), strict=True)]
+    lengths = [
+        (int(p), int(a)) for p, a in zip(rng.integers(1, 240, count), rng.integers(1, 60, count), strict=True)
+    ]
     gaps = rng.exponential(rng.choice([20.0, 100.0, 400.0]), count)
     times = np.cumsum(np.round(gaps) if seed % 5 == 0 else gaps)
     reference = Replica(what)
@@ -122,7 +133,8 @@ def test_every_request_as_plain_objects_serve_it(seed: int) -> None:
     assert int(tokens.iterations[0]) == reference.iterations
     assert int(tokens.tokens[0]) == sum(s.answer for s in done)
     kept = [
-        s.first - s.arrived <= 500 * (1 + 1e-9) and s.ended - s.first <= (s.answer - 1) * 20 * (1 + 1e-9) for s in done
+        s.first - s.arrived <= 500 * (1 + 1e-9) and s.ended - s.first <= (s.answer - 1) * 20 * (1 + 1e-9)
+        for s in done
     ]
     assert int(result.on_time[0]) == sum(kept)
 
@@ -130,7 +142,9 @@ def test_every_request_as_plain_objects_serve_it(seed: int) -> None:
 def test_the_seeds_reach_every_rule() -> None:
     """Preemption, refusal and full batches occur among the cases above, or they would show little."""
     rng = np.random.default_rng(0)
-    lengths = [(int(p), int(a)) for p, a in zip(rng.integers(1, 240, 300), rng.integers(1, 60, 300), strict=True)]
+    lengths = [
+        (int(p), int(a)) for p, a in zip(rng.integers(1, 240, 300), rng.integers(1, 60, 300), strict=True)
+    ]
     for chunked in (False, True):
         reference = Replica(iterating(pages=24, chunked=chunked))
         served = reference.serve([(20.0 * k, p, a) for k, (p, a) in enumerate(lengths)])
@@ -185,7 +199,9 @@ def test_steady_load_keeps_littles_law() -> None:
 
 def test_replicas_share_requests_and_gpus_are_busy() -> None:
     rng = np.random.default_rng(3)
-    lengths = [(int(p), int(a)) for p, a in zip(rng.integers(1, 200, 50), rng.integers(1, 60, 50), strict=True)]
+    lengths = [
+        (int(p), int(a)) for p, a in zip(rng.integers(1, 200, 50), rng.integers(1, 60, 50), strict=True)
+    ]
     times = np.cumsum(rng.exponential(80.0, 400))
     for routing in ("round-robin", "least-load"):
         result = run(system(iterating(pages=200), lengths, replicas=3), times, routing=routing)

@@ -122,10 +122,14 @@ def _check_iterating(replica: SimReplica, iterates: SimIterating) -> None:
     """Raise UsageError where iterations would not end, or would be of nothing."""
     alone = replica.batch_size == 1 and replica.max_wait_ms == 0 and replica.partition is None
     if not alone or replica.duty_cycle_ms is not None:
-        raise UsageError(f"replica {replica.id!r}: iterates, expected single requests, no partition and no turns")
+        raise UsageError(
+            f"replica {replica.id!r}: iterates, expected single requests, no partition and no turns"
+        )
     sizes = (iterates.page_tokens, iterates.pages, iterates.most_sequences)
     if min(sizes) < 1 or max(sizes) > _MOST_TOKENS or iterates.most_sequences > _MOST_BATCH:
-        raise UsageError(f"replica {replica.id!r}: found pages or sequences {sizes}, expected 1 or more of each")
+        raise UsageError(
+            f"replica {replica.id!r}: found pages or sequences {sizes}, expected 1 or more of each"
+        )
     if not iterates.most_sequences <= iterates.budget_tokens <= _MOST_TOKENS:
         raise UsageError(
             f"replica {replica.id!r}: found {iterates.budget_tokens:,} tokens of an iteration, expected at least one "
