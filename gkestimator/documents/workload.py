@@ -25,8 +25,8 @@ _QUICK = re.compile(rf"(?P<name>[^\s:]+):(?P<rate>{_NUMBER}) ?rps@(?P<slo>{_NUMB
 class LanguageLoad:
     """Hold what requests to a language model are: lengths in tokens, and objectives.
 
-    Either each is a prompt of ``input_tokens`` and an answer of ``output_tokens``, or ``lengths`` names a file of such
-    pairs (the other two are None). ``slo_ttft_ms`` is the objective of the time to the first token, ``slo_tpot_ms`` of
+    ``lengths`` names a file of pairs; without it each request is a prompt of ``input_tokens`` and an answer of
+    ``output_tokens``. ``slo_ttft_ms`` is the objective of the time to the first token, ``slo_tpot_ms`` of
     the mean time per token after it.
     """
 
@@ -42,7 +42,8 @@ class ModelLoad:
     """Hold one model asked for by itself: ``rate_rps`` requests a second, each to be answered within ``slo_ms``.
 
     ``weight`` says how much a request of this model counts where policies weigh models (fairness); 1 by default.
-    ``language``: it is a language model, held to two objectives; ``slo_ms`` is then that of the first token.
+    ``language``: it is a language model, held to two objectives; ``slo_ms`` is then that of the
+    first token.
     """
 
     name: str
@@ -136,8 +137,10 @@ class Workload:
     def document(self) -> NamedValues:
         """Return the workload as it stands in a plan and in a YAML file; what is as usual is left out."""
         document: NamedValues = {}
-        if self.models:
-            document["models"] = [_load_document(model) for model in self.models]
+        for name, languages in (("models", False), ("language_models", True)):
+            loads = [load for load in self.models if (load.language is not None) == languages]
+            if loads:
+                document[name] = [_load_document(load) for load in loads]
         if self.applications:
             applications = []
             for application in self.applications:
@@ -199,15 +202,20 @@ def workload_from(fields: Fields) -> Workload:
     """Return the workload in ``fields``. Raises DocumentError naming the field."""
     fields.whole("schema_version", 1, low=1, high=1)
     models = tuple(_model(entry) for entry in fields.objects("models", [], what="a model of the workload"))
+    languages = tuple(
+        _language_model(entry)
+        for entry in fields.objects("language_models", [], what="a language model of the workload")
+    )
     applications = tuple(
         _application(entry) for entry in fields.objects("applications", [], what="an application")
     )
     fields.finish()
-    if not models and not applications:
+    if not models and not applications and not languages:
         raise DocumentError(f"{fields.where}: found no models and no applications, expected some")
     _distinct(fields.where, "models", [m.name for m in models])
+    _distinct(fields.where, "language_models", [m.name for m in languages])
     _distinct(fields.where, "applications", [a.name for a in applications])
-    return Workload(models=models, applications=applications)
+    return Workload(models=(*models, *languages), applications=applications)
 
 
 def _distinct(where: str, what: str, names: list[str]) -> None:
@@ -218,55 +226,50 @@ def _distinct(where: str, what: str, names: list[str]) -> None:
         seen.add(name)
 
 
-def _load(fields: Fields, slo_ms: float) -> Mapping[str, Any]:
+def _load(fields: Fields) -> Mapping[str, Any]:
     return {
         "name": fields.name("name"),
         "rate_rps": fields.number("rate_rps", above=True, high=_MAX_RATE_RPS),
-        "slo_ms": slo_ms,
-        "weight": fields.number("weight", 1.0, above=True, high=1e6),
+        "slo_ms": _slo(fields, "slo_ms"),
+        "weight": _weight(fields),
     }
 
 
+def _slo(fields: Fields, name: str) -> Any:
+    return fields.number(name, above=True, high=_MAX_SLO_MS)
+
+
+def _weight(fields: Fields) -> Any:
+    return fields.number("weight", 1.0, above=True, high=1e6)
+
+
 def _model(fields: Fields) -> ModelLoad:
-    language = _language(fields)
-    if language is None:
-        slo_ms = _slo(fields, "slo_ms")
-    else:
-        slo_ms = language.slo_ttft_ms
-    load = ModelLoad(**_load(fields, slo_ms), language=language)
+    load = ModelLoad(**_load(fields))
     fields.finish()
     return load
 
 
-def _slo(fields: Fields, name: str, default: Any = ...) -> Any:
-    return fields.number(name, default, above=True, high=_MAX_SLO_MS)
-
-
-def _language(fields: Fields) -> LanguageLoad | None:
-    """Return what the fields of a language model say; None where there is none of them."""
-    prompt = fields.whole("input_tokens", None, low=1, high=_MAX_TOKENS)
-    answer = fields.whole("output_tokens", None, low=1, high=_MAX_TOKENS)
-    lengths = fields.text("lengths", None)
-    ttft_ms = _slo(fields, "slo_ttft_ms", None)
-    tpot_ms = _slo(fields, "slo_tpot_ms", None)
-    if all(value is None for value in (prompt, answer, lengths, ttft_ms, tpot_ms)):
-        return None
-    pair = prompt is not None and answer is not None
-    none = prompt is None and answer is None
-    if not (pair and lengths is None) and not (none and lengths is not None):
-        raise fields.fail(
-            "input_tokens", "found no such lengths, expected input_tokens and output_tokens, or lengths"
-        )
-    for name, value in (("slo_ttft_ms", ttft_ms), ("slo_tpot_ms", tpot_ms)):
-        if value is None:
-            raise fields.fail(name, "missing, expected the objective of a language model")
-    return LanguageLoad(
-        input_tokens=prompt, output_tokens=answer, lengths=lengths, slo_ttft_ms=ttft_ms, slo_tpot_ms=tpot_ms
+def _language_model(fields: Fields) -> ModelLoad:
+    name = fields.name("name")
+    rate_rps = fields.number("rate_rps", above=True, high=_MAX_RATE_RPS)
+    language = LanguageLoad(
+        input_tokens=fields.whole("input_tokens", None, low=1, high=_MAX_TOKENS),
+        output_tokens=fields.whole("output_tokens", None, low=1, high=_MAX_TOKENS),
+        lengths=fields.text("lengths", None),
+        slo_ttft_ms=_slo(fields, "slo_ttft_ms"),
+        slo_tpot_ms=_slo(fields, "slo_tpot_ms"),
+    )
+    weight = _weight(fields)
+    fields.finish()
+    if language.lengths is None and None in (language.input_tokens, language.output_tokens):
+        raise fields.fail("input_tokens", "missing, or output_tokens: expected both, or lengths")
+    return ModelLoad(
+        name=name, rate_rps=rate_rps, slo_ms=language.slo_ttft_ms, weight=weight, language=language
     )
 
 
 def _application(fields: Fields) -> Application:
-    load = _load(fields, _slo(fields, "slo_ms"))
+    load = _load(fields)
     stages = tuple(
         _stage(entry) for entry in fields.objects("models", what="a stage of an application", limit=1000)
     )
