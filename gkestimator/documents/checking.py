@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import json
 import math
-import numbers
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -191,8 +190,8 @@ class Fields:
                 raise DocumentError(f"{self.where}: {name} is missing from {self.what}{meant}")
             return default
         value = self._left.pop(name)
-        if type(value).__module__ == "numpy" and isinstance(value, numbers.Real):
-            value = value.item()  # of a mapping in memory
+        if type(value).__module__ == "numpy" and hasattr(value, "item") and not value.shape:
+            value = value.item()  # a number of a mapping in memory
         if value is None and not null and default is ...:
             raise self.fail(name, "found nothing, expected a value")
         if value is None and default is not ...:

@@ -224,7 +224,7 @@ def group_query_attention(op: Operator, options: LoweringOptions) -> Lowered:
     new = present_inputs(op, 1, 2)
     queries = query
     if not new:
-        # Keys and values come packed behind the queries, and are appended from there; attention reads queries alone.
+        # Keys and values come packed behind the queries and are appended from there: attention reads the queries.
         added = (batch, heads_of(op, "kv_num_heads"), length, size)
         new = (scratch(query, "new_keys", added), scratch(query, "new_values", added))
         queries = scratch(query, "queries", (batch, length, heads * size))
