@@ -11,7 +11,7 @@ import click
 
 from gkestimator.cli.group import OUTPUT, section
 from gkestimator.cli.outputs import deliver, forms_of, say, write_beside
-from gkestimator.cli.parameters import PATH, form_option, options_from
+from gkestimator.cli.parameters import PATH, Names, form_option, options_from
 from gkestimator.cli.progress import Progress
 from gkestimator.core.errors import GkestimatorError, one_line
 from gkestimator.core.outputs import refuse_overwriting
@@ -80,6 +80,15 @@ def _naming_its_file(path: Path, error: GkestimatorError) -> GkestimatorError:
     return GkestimatorError(f"{path}: {error}")
 
 
+def default_gpus() -> Names:
+    """Return the GPUs that are taken where none is named, and say so."""
+    from gkestimator.hardware.gpus import DEFAULT_GPUS
+
+    named = ", ".join(DEFAULT_GPUS)
+    say([f"no GPU is named: estimating for {named}; --gpu names others (or all, ampere)"], "note")
+    return DEFAULT_GPUS
+
+
 def run_estimate(
     models: Sequence[Path],
     failures: Sequence[tuple[Path, GkestimatorError]],
@@ -92,16 +101,7 @@ def run_estimate(
     **options: Any,
 ) -> int:
     """Estimate ``models``, write the table, say on stderr what failed, and return the exit status."""
-    if not options["gpus"]:
-        from gkestimator.hardware.gpus import DEFAULT_GPUS
-
-        options["gpus"] = DEFAULT_GPUS
-        say(
-            [
-                f"no GPU is named: estimating for {', '.join(DEFAULT_GPUS)}; --gpu names others (or all, ampere)"
-            ],
-            "note",
-        )
+    options["gpus"] = options["gpus"] or default_gpus()
     form, shape = forms_of(form, output, plot)
     read = [*models, *(path for path, _ in failures), *options["gpu_specs"], *options["plugins"]]
     refuse_overwriting(

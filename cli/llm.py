@@ -32,8 +32,8 @@ def command(model: Path, form: str | None, output: Path | None, plot: Path | Non
     together. TTFT is the time to the first token, TPOT the time per token after it. Exit status: 0 done, 1 where
     nothing fits, 2 the command or a file was wrong.
     """
+    from gkestimator.cli.estimating import default_gpus
     from gkestimator.core.outputs import refuse_overwriting
-    from gkestimator.hardware.gpus import DEFAULT_GPUS
     from gkestimator.llm.estimating import estimate_llm
     from gkestimator.llm.text import Objectives, fits, llm_words, render_llm
     from gkestimator.reporting.llm_picture import draw_llm
@@ -41,7 +41,7 @@ def command(model: Path, form: str | None, output: Path | None, plot: Path | Non
     # Before the estimate, not after.
     form, shape = forms_of(form, output, plot)
     refuse_overwriting({"-o": output, "--plot": plot}, [model, *options["gpu_specs"]])
-    options["gpus"] = options["gpus"] or DEFAULT_GPUS
+    options["gpus"] = options["gpus"] or default_gpus()
     request = LlmRequest(model=model, **options)
     rows = estimate_llm(request, note=lambda line: say([line]))
     deliver(render_llm(rows, form), output)

@@ -190,7 +190,7 @@ class Fields:
                 raise DocumentError(f"{self.where}: {name} is missing from {self.what}{meant}")
             return default
         value = self._left.pop(name)
-        if type(value).__module__ == "numpy" and hasattr(value, "item") and not getattr(value, "shape", ()):
+        if type(value).__module__ == "numpy" and hasattr(value, "item") and not value.shape:
             value = value.item()  # a number of a mapping in memory
         if value is None and not null and default is ...:
             raise self.fail(name, "found nothing, expected a value")

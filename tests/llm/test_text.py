@@ -87,6 +87,11 @@ def test_what_cannot_be_written_is_refused_before_anything_is_estimated(
         assert said in capsys.readouterr().err
 
 
+def test_gpus_that_nobody_named_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["llm", str(LLAMA), "--batch", "1"]) == 0
+    assert "gkest: note: no GPU is named: estimating for T4, L4" in capsys.readouterr().err
+
+
 def test_gpus_of_a_group_that_are_left_out_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["llm", str(LLAMA), "--gpu", "turing,ada", "--dtype", "fp8", "--batch", "1"]) == 0
     said = capsys.readouterr().err.splitlines()
