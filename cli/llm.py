@@ -35,7 +35,8 @@ def command(model: Path, form: str | None, output: Path | None, plot: Path | Non
     from gkestimator.cli.estimating import default_gpus
     from gkestimator.core.outputs import refuse_overwriting
     from gkestimator.llm.estimating import estimate_llm
-    from gkestimator.llm.text import Objectives, fits, llm_words, render_llm
+    from gkestimator.llm.objectives import fits
+    from gkestimator.llm.text import llm_words, render_llm
     from gkestimator.reporting.llm_picture import draw_llm
 
     # Before the estimate, not after.
@@ -46,5 +47,5 @@ def command(model: Path, form: str | None, output: Path | None, plot: Path | Non
     rows = estimate_llm(request, note=lambda line: say([line]))
     deliver(render_llm(rows, form), output)
     drawn = write_beside("--plot", plot, lambda: draw_llm(rows, shape))
-    say(llm_words(rows, Objectives(ttft_ms=request.slo_ttft_ms, tpot_ms=request.slo_tpot_ms)))
+    say(llm_words(rows, request.objectives))
     return 0 if drawn and any(map(fits, rows)) else 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,6 +18,7 @@ from gkestimator.estimation.targets import Target
 from gkestimator.llm.configs import read_decoder
 from gkestimator.llm.exported import read_exported
 from gkestimator.llm.memory import MemoryLaw
+from gkestimator.llm.objectives import best_rows
 from gkestimator.llm.parts import Pass
 from gkestimator.llm.profiles import ENGINES, ServingEngine
 from gkestimator.llm.request import DTYPES, PARALLEL, LlmRequest
@@ -33,6 +35,7 @@ _CACHE_TYPES = {
 }
 
 
+_BATCHES = (1, 8, 64)
 _ONNX = ".onnx"
 
 Key: TypeAlias = tuple[int, int, int]
@@ -104,13 +107,28 @@ class _Question:
         )
 
     def rows(self) -> Iterator[LlmRequirement]:
-        """Yield a row for every lengths, batch and GPU."""
-        asked = [
-            RequestLengths(batch=batch, input_tokens=first, output_tokens=then)
-            for first in self.request.input_tokens
-            for then in self.request.output_tokens
-            for batch in self.request.batch_sizes
-        ]
+        """Yield a row for every lengths, batch and GPU; of the best batch alone where only objectives are named."""
+        objectives = self.request.objectives
+        lengths = list(product(self.request.input_tokens, self.request.output_tokens))
+        if self.request.batch_sizes is None and objectives.named:
+            for first, then in lengths:
+                yield from best_rows(partial(self._rows_at, first, then), objectives)
+            return
+        batches = self.request.batch_sizes or _BATCHES
+        yield from self._rows(
+            [
+                RequestLengths(batch=batch, input_tokens=first, output_tokens=then)
+                for first, then in lengths
+                for batch in batches
+            ]
+        )
+
+    def _rows_at(self, first: int, then: int, batch: int) -> dict[str, LlmRequirement]:
+        """Return the rows of one batch by GPU type."""
+        asked = RequestLengths(batch=batch, input_tokens=first, output_tokens=then)
+        return {row.gpu: row for row in self._rows([asked])}
+
+    def _rows(self, asked: Sequence[RequestLengths]) -> Iterator[LlmRequirement]:
         passes: dict[Key, Lowerings] = {}
         for lengths in asked:
             for run in self._passes(lengths):

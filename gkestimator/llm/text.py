@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gkestimator.core.errors import UsageError
-from gkestimator.core.records import frozen
+from gkestimator.llm.objectives import Objectives, fits
 from gkestimator.tables.files import json_bytes
 from gkestimator.tables.layout import (
     TextColumn,
@@ -44,33 +44,6 @@ _DROP = {
 """Which columns a narrow terminal does without, the first first."""
 _SHARED = ("model", "engine", "dtype", "kv_dtype", "gpus", "input_tokens", "output_tokens")
 _WORDS = {"engine": "runtime", "kv_dtype": "cache", "input_tokens": "prompt", "output_tokens": "answer"}
-
-
-@frozen
-class Objectives:
-    """Hold the objectives that a row must keep (ms; None: none)."""
-
-    ttft_ms: float | None
-    tpot_ms: float | None
-
-    @property
-    def named(self) -> bool:
-        """Return whether there is one."""
-        return self.ttft_ms is not None or self.tpot_ms is not None
-
-    def kept(self, row: LlmRequirement) -> bool:
-        """Return whether ``row`` fits and keeps them by its estimates; an unknown time keeps nothing."""
-        if not fits(row):
-            return False
-        for objective, value in ((self.ttft_ms, row.ttft_ms), (self.tpot_ms, row.tpot_ms)):
-            if objective is not None and (value is None or value > objective):
-                return False
-        return True
-
-
-def fits(row: LlmRequirement) -> bool:
-    """Return whether the row's memory is known to fit."""
-    return row.mreq_pct is not None and row.mreq_pct <= 100
 
 
 def render_llm(rows: Rows, form: str) -> bytes:
@@ -175,7 +148,7 @@ def _best_words(rows: Rows, kept: Rows) -> Iterator[str]:
     for gpu in dict.fromkeys(row.gpu for row in rows):
         mine = [row for row in kept if row.gpu == gpu]
         if not mine:
-            yield f"{gpu}: none of the batches asked for keeps the objectives."
+            yield f"{gpu}: no batch that was asked for keeps the objectives."
             continue
         best = max(mine, key=lambda row: row.tokens_per_s or 0.0)
         yield f"{gpu}: best is {_named(best)}, {number_text(best.tokens_per_s)} tokens a second."

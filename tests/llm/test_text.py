@@ -14,8 +14,9 @@ from gkestimator.cli import run
 from gkestimator.core.errors import GkestimatorWarning, UsageError
 from gkestimator.estimation.engine import Engine
 from gkestimator.llm.estimating import estimate_llm
+from gkestimator.llm.objectives import Objectives
 from gkestimator.llm.request import LlmRequest
-from gkestimator.llm.text import Objectives, llm_words, render_llm
+from gkestimator.llm.text import llm_words, render_llm
 from gkestimator.tables.layout import TERMINAL_COLUMNS, width
 from gkestimator.tables.llm_requirement import LlmRequirement
 
