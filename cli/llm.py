@@ -23,7 +23,7 @@ from gkestimator.llm.request import LlmRequest
 @section("Output")
 @click.option("--plot", type=PATH, help="Picture of the table to write beside it: .png, .svg or .pdf.")
 @form_option("table", "markdown", "csv", "json", "parquet")
-@click.option("-o", "--output", type=PATH, help="File to write to, wholly or not at all.")
+@click.option("-o", "output", type=PATH, help="File to write to, wholly or not at all.")
 def command(model: Path, form: str | None, output: Path | None, plot: Path | None, **options: Any) -> int:
     """Say how fast a language model answers, how many requests it carries, and whether it fits.
 

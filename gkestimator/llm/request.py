@@ -45,7 +45,7 @@ class LlmRequest:
         (2048,), _many(_TOKENS), "Tokens of each prompt.", flag="--input", unit="tokens", section=ASK
     )
     output_tokens: Option[int | Sequence[int], tuple[int, ...]] = Option(
-        (256,), _many(_TOKENS), "Tokens of each answer.", flag="--output-tokens", unit="tokens", section=ASK
+        (256,), _many(_TOKENS), "Tokens of each answer.", flag="--output", unit="tokens", section=ASK
     )
     batch_sizes: Option[int | Sequence[int] | None, tuple[int, ...] | None] = Option(
         None,
