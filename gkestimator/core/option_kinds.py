@@ -92,6 +92,11 @@ class Word(Kind):
         """Return the words as a sentence has them."""
         return f"one of {', '.join(self.words)}"
 
+    @property
+    def several(self) -> str:  # type: ignore[override]
+        """Return the words as a sentence has them that asks for several."""
+        return f"any of {', '.join(self.words)}"
+
     def checked(self, value: object) -> str:
         """Return the word. Raises UnfitError for another."""
         if not isinstance(value, str) or value not in self.words:
