@@ -37,8 +37,8 @@ def command(everything: Path | None, folder: Path | None, **options: Any) -> int
     --dir the file is removed again; without --gpu and --batch-size a V100 and an H100 are asked for six batch
     sizes. --runtime torch asks about eager PyTorch.
 
-    --all DIR estimates nothing. It writes three models (ResNet-50, MobileNetV2, MiniLM), a workload, a cluster
-    and made-up measurements; a file that is there with another content is never replaced.
+    --all DIR estimates nothing. It writes three models (ResNet-50, MobileNetV2, MiniLM), a language model's sizes,
+    a workload, a cluster and made-up measurements; a file that is there with another content is never replaced.
     """
     if everything is not None:
         return _write_everything(everything)

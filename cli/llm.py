@@ -15,8 +15,8 @@ from gkestimator.llm.request import LlmRequest
 
 @gkest_command(
     "llm",
-    "gkest llm models/config.json --gpu H100 --batch 1,8,64",
-    "gkest llm models/config.json --gpu L4,A100 --dtype fp16,int4 --input 512 --slo-tpot-ms 50",
+    "gkest llm models/llama-8b.json --gpu H100 --batch 1,8,64",
+    "gkest llm models/llama-8b.json --gpu L4,A100 --dtype fp16,int4 --input 512 --slo-tpot-ms 50",
 )
 @click.argument("model", type=PATH, metavar="CONFIG.json")
 @section("How it runs")

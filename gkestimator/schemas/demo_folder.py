@@ -1,4 +1,6 @@
-"""Write a folder to try everything with: real models, a workload for them, a cluster, made-up measurements."""
+"""Write a folder to try everything with: real models, a language model's configuration, a workload, a cluster, made-up
+measurements.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,22 @@ resnet50,T4,onnxruntime,8,,21.9
 mobilenet_v2,T4,onnxruntime,8,,7.1
 minilm,T4,onnxruntime,8,sequence=128,12.5
 """
+# The sizes of Llama 3.1 8B, as its authors published them.
+_DECODER = """\
+{
+ "model_type": "llama",
+ "hidden_size": 4096,
+ "num_hidden_layers": 32,
+ "num_attention_heads": 32,
+ "num_key_value_heads": 8,
+ "intermediate_size": 14336,
+ "vocab_size": 128256,
+ "max_position_embeddings": 131072,
+ "tie_word_embeddings": false
+}
+"""
 _TEXTS = {
+    "models/llama-8b.json": _DECODER,
     "workload.yaml": _WORKLOAD,
     "cluster.yaml": _CLUSTER,
     "made-up-measurements.csv": _MEASURED,
@@ -43,9 +60,9 @@ _TEXTS = {
 def write_demo_folder(folder: Path) -> tuple[Path, ...]:
     """Write the files into ``folder``, all or none, and return the paths of those that were not there.
 
-    ``models/`` holds resnet50, mobilenet_v2 and minilm, whose weights are zeros. A file that is there with the same
-    content stays; another one is never replaced. Raises UsageError naming it, OutputError where nothing can be
-    written.
+    ``models/`` holds resnet50, mobilenet_v2 and minilm, whose weights are zeros, and a language model's configuration.
+    A file that is there with the same content stays; another one is never replaced. Raises UsageError naming it,
+    OutputError where nothing can be written.
     """
     with output_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -63,6 +63,7 @@ def test_the_files_name_exactly_the_models(tmp_path: Path, capsys: pytest.Captur
     assert names(folder) == {
         "cluster.yaml",
         "made-up-measurements.csv",
+        "models/llama-8b.json",
         "workload.yaml",
         *(f"models/{model}.onnx{suffix}" for model in MODELS for suffix in ("", ".data")),
     }

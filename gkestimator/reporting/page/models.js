@@ -280,16 +280,27 @@ views.models = function () {
     table(part, "Alive at the peak", [["tensor", p => make("code", { textContent: p[0] }), false], ["size", p => bytes(p[1]), true], ["of the peak", p => percent(100 * p[1] / (program.live[top] || 1)), true]], [...peak.alive, ...more]);
   }
 
+  // The modules of a path, one a word: "layer1/layer1.0/conv1" repeats what it is inside of, "layer1.0/conv1" does not.
+  function modulesIn(path) {
+    const words = [];
+    let around = "";
+    for (const step of path.split("/").filter(part => part)) {
+      const own = around && step.startsWith(`${around}.`) ? step.slice(around.length + 1) : step;
+      words.push(...own.split(".").filter(part => part));
+      around = step;
+    }
+    return words;
+  }
   // Launches by module: scopes where the exporter noted them, else the paths in the names, else types of operators.
   function treeOf(launches, program) {
     const slashes = program.operators.some(name => name.includes("/"));
     const root = { name: "", us: 0, weights: 0, alive: 0, children: new Map(), ofModules: slashes || program.paths.length > 0 };
     const add = (node, l) => { node.us += l.all; node.weights += l.weights; node.alive = Math.max(node.alive, program.live[l.step]); };
     for (const l of launches) {
-      const path = program.paths.length ? [...(program.paths[l.step] || "").split("/"), l.operator] : slashes ? l.operator.split("/") : [l.type, l.operator];
+      const path = program.paths.length ? [...modulesIn(program.paths[l.step] || ""), l.operator] : slashes ? modulesIn(l.operator) : [l.type, l.operator];
       let node = root;
       add(root, l);
-      for (const word of path.filter(w => w)) {
+      for (const word of path) {
         if (!node.children.has(word)) node.children.set(word, { name: word, us: 0, weights: 0, alive: 0, children: new Map() });
         node = node.children.get(word);
         add(node, l);
