@@ -120,7 +120,7 @@ def test_hostile_and_wrong_operators(load, body: str, error: type[Exception], sa
     )
     with pytest.raises(error, match=says) as e:
         load(text).bind(batch_size=2)
-    assert str(e.value).startswith(f"{tmp_path}")
+    assert str(e.value).startswith(("model: ", "/"))  # the name of what was read, or the path of what was not
     assert time.monotonic() - started < 5
 
 

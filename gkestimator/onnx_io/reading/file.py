@@ -62,7 +62,9 @@ def _content(path: Path) -> bytes:
         # not closed by hand: an error's frames may still hold views into it
         mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         if mapped[:4] == _ZIP:
-            raise ModelError("not an ONNX file: a zip archive, as torch.save writes; torch.onnx.export makes an ONNX file")
+            raise ModelError(
+                "not an ONNX file: a zip archive, as torch.save writes; torch.onnx.export makes an ONNX file"
+            )
     except OSError as e:
         raise ModelError(f"cannot be read: {reason(e)}") from e
     finally:
