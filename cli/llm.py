@@ -18,7 +18,7 @@ from gkestimator.llm.request import LlmRequest
     "gkest llm models/llama-8b.json --gpu H100 --batch 1,8,64",
     "gkest llm models/llama-8b.json --gpu L4,A100 --dtype fp16,int4 --input 512 --slo-tpot-ms 50",
 )
-@click.argument("model", type=PATH, metavar="CONFIG.json")
+@click.argument("model", type=PATH, metavar="MODEL")
 @section("How it runs")
 @options_from(LlmRequest)
 @section("Output")
@@ -28,9 +28,10 @@ from gkestimator.llm.request import LlmRequest
 def command(model: Path, form: str | None, output: Path | None, plot: Path | None, **options: Any) -> int:
     """Say how fast a language model answers, how many requests it carries, and whether it fits.
 
-    CONFIG.json is a configuration as Hugging Face models have it; no network is used. A batch is that many equal
-    requests whose prompts arrive together. TTFT is the time to the first token, TPOT the time per token after it. Exit
-    status: 0 done, 1 where nothing fits, 2 the command or a file was wrong.
+    MODEL is a configuration as Hugging Face models have it (config.json), or a decoder's ONNX file, with a cache of
+    keys and values or without one; no network is used. A batch is that many equal requests whose prompts arrive
+    together. TTFT is the time to the first token, TPOT the time per token after it. Exit status: 0 done, 1 where
+    nothing fits, 2 the command or a file was wrong.
     """
     from gkestimator.core.outputs import by_suffix, refuse_overwriting
     from gkestimator.hardware.gpus import DEFAULT_GPUS

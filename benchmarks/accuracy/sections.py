@@ -18,6 +18,7 @@ SECTION_NAMES: tuple[str, ...] = (
     "decode",
     "eighth",
     "hosts",
+    "llm_steps",
     "machines",
     "ort_memory",
     "ort_models",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Family, KernelGraph, Step
+from gkestimator.lowering.decoder_cache import cached_values
 from gkestimator.operators.builders import tensors_of
 
 _MOST_NAMED = 4
@@ -44,6 +45,7 @@ def remarks(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:
     yield from _bounded(bound)
     yield from _quantised(graph)
     yield from _language_pass(bound)
+    yield from _decoder(bound)
     yield from _attention_form(bound, graph)
 
 
@@ -88,6 +90,16 @@ def _language_pass(bound: OperatorGraph) -> Iterator[str]:
         yield f"language model: one pass over {words} after a past of {past[0]} (decoding step)"
     else:
         yield f"language model: one forward pass over {words} (prefill), no decoding"
+
+
+def _decoder(bound: OperatorGraph) -> Iterator[str]:
+    """Yield a remark that a decoder whose file takes any number of tokens has a command of its own."""
+    tensors = tensors_of(bound.inputs)
+    lengths = [t.shape[1] for t in tensors if t.name.endswith("input_ids") and len(t.shape) == 2]
+    if not lengths or lengths[0] not in dict(bound.dims).values():
+        return
+    if any(t.name.startswith("past_key") for t in tensors) or cached_values(bound):
+        yield "a decoder: gkest llm tells tokens a second, memory with all keys and values, and the largest batch"
 
 
 def _attention_form(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:

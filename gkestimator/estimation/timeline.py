@@ -8,6 +8,8 @@ trips.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,6 +18,8 @@ from gkestimator.core.records import NamedNumbers, frozen
 from gkestimator.estimation.request import TAU_MS
 
 __all__ = ["TAU_MS", "LaunchProgram", "Timeline", "concurrent_maxima", "schedule"]
+
+_MOST_UNROLLED = 200_000  # steps
 
 
 @frozen
@@ -49,6 +53,31 @@ class LaunchProgram:
             step=place[self.step[launches]],
             repeat=self.repeat[launches],
             calls=self.calls[kept],
+        )
+
+    def unrolled(self) -> LaunchProgram:
+        """Return the same launches trip by trip: neighbouring steps that run equally often are the body of a loop, as a
+        decoder's layers are, whose trips follow each other. A program that would grow too long stays as it is.
+        """
+        repeats = np.array([step.repeat for step in self.steps], dtype=np.intp)
+        if not repeats.size or repeats.sum() > _MOST_UNROLLED:
+            return self
+        bounds = [0, *(np.flatnonzero(np.diff(repeats)) + 1), repeats.size]
+        bodies = [np.tile(np.arange(a, b), repeats[a]) for a, b in pairwise(bounds)]
+        order = np.concatenate(bodies)
+        first, last = (
+            np.searchsorted(self.step, np.arange(repeats.size), side=side) for side in ("left", "right")
+        )
+        counts = (last - first)[order]
+        before = np.cumsum(counts) - counts
+        launches = np.repeat(first[order] - before, counts) + np.arange(counts.sum())
+        once = [replace(step, repeat=1) for step in self.steps]
+        return LaunchProgram(
+            steps=tuple([once[at] for at in order.tolist()]),
+            kernel=self.kernel[launches],
+            step=np.repeat(np.arange(order.size), counts),
+            repeat=np.ones(launches.size),
+            calls=(self.calls / repeats)[order],
         )
 
     def producers(self) -> tuple[tuple[int, ...], ...]:

@@ -231,6 +231,7 @@ def _phi(fields: Fields) -> dict[str, Any]:
     return {
         **_plain(fields, parallel=True, norms=1, output_bias=True, positions="rotary"),
         **_usual(fields),
+        "rotary_share": fields.number("partial_rotary_factor", 0.5, low=0, high=1),
         "inner": _size(fields, "intermediate_size"),
         "activation": fields.text("hidden_act", "gelu_new"),
         "tied": fields.flag("tie_word_embeddings", False),
@@ -272,6 +273,7 @@ def _gpt_neox(fields: Fields) -> dict[str, Any]:
     return {
         **_plain(fields, packed=True, positions="rotary"),
         **_usual(fields),
+        "rotary_share": fields.number("rotary_pct", 0.25, low=0, high=1),
         "parallel": fields.flag("use_parallel_residual", True),
         "qkv_bias": biased,
         "out_bias": biased,

@@ -37,6 +37,7 @@ class Decoder:
     :data:`NORMS`, ``positions`` one of :data:`POSITIONS`; ``position_rows`` are the rows of a learned table.
     ``parallel``: attention and feed-forward layer read the same input and are added together; ``norms`` counts the
     normalisations of a layer. ``qk_norm`` is the size that queries and keys are normalised over (0: they are not).
+    ``rotary_share`` is the part of each head that rotary positions turn.
     ``packed``: one product for queries, keys and values. ``embedding_norm``: a normalisation behind the embedding.
     ``experts`` take the place of the feed-forward layer in all but the first ``dense_layers`` layers.
     ``window`` is how many of the last tokens the layers of ``window_layers`` see (0 and 0: all see all).
@@ -66,6 +67,7 @@ class Decoder:
     output_bias: bool = False
     norm_bias: bool = False
     qk_norm: int = 0
+    rotary_share: float = 1.0
     position_rows: int = 0
     embedding_norm: bool = False
     experts: Experts | None = None

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import UsageError
-from gkestimator.core.graph import Operator, OperatorGraph
+from gkestimator.core.kernels import KernelGraph
 from gkestimator.estimation.engine import Engine, Estimated, Lowerings
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.targets import Target
 from gkestimator.llm.configs import read_decoder
-from gkestimator.llm.decoder import Decoder
+from gkestimator.llm.exported import read_exported
 from gkestimator.llm.memory import MemoryLaw
-from gkestimator.llm.parts import Pass, decoder_parts
+from gkestimator.llm.parts import Pass
 from gkestimator.llm.profiles import ENGINES, ServingEngine
 from gkestimator.llm.request import DTYPES, PARALLEL, LlmRequest
 from gkestimator.llm.rows import Answer, Lengths, Span
-from gkestimator.llm.sharing import shared_between
-from gkestimator.llm.weights import weight_bytes
-from gkestimator.onnx_io.fragment_models import fragment_graph
+from gkestimator.llm.source import DecoderSource, configured
 from gkestimator.tables.llm_requirement import LlmRequirement
 
 _ACTIVATIONS = {"bf16": DType.BFLOAT16, "fp8": DType.BFLOAT16}
-_MOST_OPERATORS = 1_000_000  # of a part
 _CACHE_TYPES = {
     "fp16": DType.FLOAT16,
     "bf16": DType.BFLOAT16,
@@ -36,6 +33,8 @@ _CACHE_TYPES = {
 }
 
 
+_ONNX = ".onnx"
+
 Key: TypeAlias = tuple[int, int, int]
 """Batch, new tokens and past tokens of a pass."""
 
@@ -43,36 +42,50 @@ Key: TypeAlias = tuple[int, int, int]
 def estimate_llm(request: LlmRequest) -> list[LlmRequirement]:
     """Return a row for every type of numbers, number of GPUs, lengths, batch and GPU type, in that order.
 
-    Raises DocumentError, UsageError, SpecError or BundleError.
+    Raises DocumentError, ModelError, UsageError, SpecError or BundleError.
     """
-    path = Path(request.model)  # type: ignore[arg-type]  # required
-    decoder = read_decoder(path, like=request.like)
+    source = _source(request)
     rows: list[LlmRequirement] = []
     for word in request.dtypes:
         for count in request.tensor_parallel:
             if count not in PARALLEL:
                 raise UsageError(f"tensor_parallel: found {count}, expected 1, 2, 4 or 8")
-            rows += _Question(request, decoder, word, count).rows()
+            rows += _Question(request, source, word, count).rows()
     return rows
+
+
+def _source(request: LlmRequest) -> DecoderSource:
+    """Return what the request's file describes: an ONNX file by its suffix, else a configuration."""
+    path = Path(request.model)  # type: ignore[arg-type]  # required
+    if path.suffix.lower() == _ONNX:
+        if request.like is not None:
+            raise UsageError(
+                f"{path}: like: found {request.like} for an ONNX file, expected it with a config.json"
+            )
+        return read_exported(path, request.dims)
+    if request.dims:
+        raise UsageError(
+            f"{path}: dims: found {request.dims[0]!r} for a configuration, expected an ONNX file"
+        )
+    return configured(read_decoder(path, like=request.like))
 
 
 class _Question:
     """Answer for one type of numbers and one number of GPUs."""
 
-    def __init__(self, request: LlmRequest, decoder: Decoder, word: str, count: int) -> None:
+    def __init__(self, request: LlmRequest, source: DecoderSource, word: str, count: int) -> None:
         self.request = request
-        self.whole = decoder
-        self.decoder = shared_between(decoder, count)
+        self.whole = source
+        self.source = source.shared(count)
         self.count = count
         self.engine: ServingEngine = ENGINES[request.engine]
         self.dtype = DTYPES[word]
         self.activations = _ACTIVATIONS.get(word, DType.FLOAT16)
-        self.cache = self.activations
-        if request.kv_dtype != "auto":
-            self.cache = _CACHE_TYPES[request.kv_dtype]
+        self.cache = source.cache_type(self.activations, _CACHE_TYPES.get(request.kv_dtype))
+        self._lowerings: dict[Pass, Lowerings] = {}
         self.estimates = Engine(
             EstimateRequest(
-                (Path(decoder.name),),
+                (Path(source.name),),
                 request.gpus,
                 runtime=self.engine.runtime,
                 dtype=self.dtype,
@@ -118,10 +131,22 @@ class _Question:
             dtype=self.activations,
             cache=self.cache,
             fused=self.engine.fused,
+            merged=self.engine.merged,
+            in_place=self.engine.graph,
         )
 
     def _lowered(self, run: Pass) -> Lowerings:
-        return self.estimates.lower_graphs(self.decoder.name, [pass_graph(self.decoder, run)])
+        if run not in self._lowerings:
+            graph = self.source.pass_graph(run)
+            lowered = self.estimates.lower_graphs(self.source.name, [graph])
+            # Layers follow each other: the host's time for small kernels is hidden behind the large ones before them.
+            self._lowerings[run] = {
+                options: replace(one, program=one.program.unrolled()) for options, one in lowered.items()
+            }
+        return self._lowerings[run]
+
+    def _lower(self, target: Target, run: Pass) -> KernelGraph:
+        return self._lowered(run)[target.options].graph
 
     def _answer(
         self, lengths: Lengths, target: Target, answers: Mapping[tuple[Key, str], Estimated]
@@ -130,7 +155,7 @@ class _Question:
         name = target.gpu.name
         steps = [(answers[(lengths.batch, 1, past), name], weight) for past, weight in lengths.contexts()]
         return Answer(
-            decoder=self.whole,
+            source=self.whole,
             engine=self.engine,
             dtype=self.dtype,
             cache=self.cache,
@@ -155,40 +180,17 @@ class _Question:
     def _memory_law(self, target: Target, count: int) -> MemoryLaw | None:
         """Return the law of memory where ``count`` GPUs share the model; None where they cannot."""
         try:
-            decoder = shared_between(self.whole, count)
+            source = self.whole.shared(count)
         except UsageError:
             return None
         context = self.estimates.context_bytes(target.gpu)
+        lower = partial(self._lower, target)
         return MemoryLaw(
-            decoder=decoder,
+            source=source,
             engine=self.engine,
-            weights=weight_bytes(decoder, self.dtype),
+            weights=source.weight_bytes(self.dtype, lower),
             context=0 if context is None else context,
             cache_bits=self.cache.bits,
             visible=None if context is None else target.gpu.memory_visible_bytes,
+            lower=lower,
         )
-
-
-def pass_graph(decoder: Decoder, run: Pass) -> OperatorGraph:
-    """Return the graph of a forward pass, whose operators run as often as there are layers like theirs."""
-    parts = list(decoder_parts(decoder, run))
-    graphs = [fragment_graph(part.fragment) for part in parts]
-    operators: list[Operator] = []
-    weights: dict[str, int] = {}
-    for at, (part, graph) in enumerate(zip(parts, graphs, strict=True)):
-        # Signatures tell operators of one graph apart: those of two parts must not meet.
-        first = at * _MOST_OPERATORS
-        for op in graph.operators:
-            signature = None if op.signature is None else first + op.signature
-            operators.append(replace(op, repeat=part.times, signature=signature))
-        weights |= graph.weights
-    return replace(
-        graphs[0],
-        name=decoder.name,
-        operators=tuple(operators),
-        inputs=tuple(chain.from_iterable(graph.inputs for graph in graphs)),
-        outputs=tuple(chain.from_iterable(graph.outputs for graph in graphs)),
-        weights=weights,
-        batch_size=run.batch,
-        structure=None,
-    )

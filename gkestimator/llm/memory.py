@@ -9,13 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gkestimator.core.records import frozen
-from gkestimator.llm.decoder import Decoder
 from gkestimator.llm.profiles import ServingEngine
-
-MOST_TOKENS = 100_000_000
-MOST_BATCH = 1_000_000
-_SCORE_BYTES = 4  # scores of the next token are made wide before one is drawn
-_HALF_BYTES = 2
+from gkestimator.llm.request import MOST_BATCH, MOST_TOKENS
+from gkestimator.llm.source import DecoderSource, Lower
 
 
 @frozen
@@ -38,15 +34,16 @@ class MemoryLaw:
     """Say what a decoder needs on one GPU for any batch and length.
 
     ``weights`` and ``context`` are bytes; ``cache_bits`` the bits of one cached element. ``visible`` is what programs
-    see of the GPU's memory, None where unknown.
+    see of the GPU's memory, None where unknown. ``lower`` lowers the passes that a source counts by.
     """
 
-    decoder: Decoder
+    source: DecoderSource
     engine: ServingEngine
     weights: int
     context: int
     cache_bits: int
     visible: int | None
+    lower: Lower
 
     def need(self, batch: int, input_tokens: int, output_tokens: int) -> MemoryNeed:
         """Return the need of ``batch`` requests at the end of their answers."""
@@ -54,7 +51,9 @@ class MemoryLaw:
         return MemoryNeed(
             weights=self.weights,
             cache=self.cache_bytes(batch, tokens),
-            activations=self.activation_bytes(batch, input_tokens),
+            activations=self.source.activation_bytes(
+                self.engine, self.lower, batch, input_tokens, output_tokens
+            ),
             context=self.context,
         )
 
@@ -65,36 +64,10 @@ class MemoryLaw:
         """
         page = self.engine.page_tokens
         held = -(-tokens // page) * page
-        one = self.decoder.cache_bytes(held, self.cache_bits / 8)
-        copied = 0.0 if self.engine.paged else one / self.decoder.layers
+        element_bytes = self.cache_bits / 8
+        one = self.source.cache_bytes(held, element_bytes)
+        copied = self.source.copied_bytes(self.engine, held, element_bytes)
         return int(batch * (one + copied))
-
-    def activation_bytes(self, batch: int, input_tokens: int) -> int:
-        """Return the bytes of intermediate results at the widest place of a prompt's pass, or of the last layer.
-
-        Counted in tokens' vectors that live at once (elements of 2 bytes): x and its normal form, then queries, keys
-        and values, then the feed-forward layer's; engines that fuse keep its two first products in one.
-        """
-        tokens = batch * input_tokens
-        if self.engine.chunk_tokens:
-            tokens = max(batch, min(tokens, self.engine.chunk_tokens))
-        d = self.decoder
-        projected = d.query_width + 2 * d.cache_width
-        attending = 2 * d.width + projected + d.query_width
-        feeding = 2 * d.width + self._fed_elements()
-        widest = tokens * max(attending, feeding) * _HALF_BYTES
-        last = batch * (2 * d.width * _HALF_BYTES + d.vocabulary * (_HALF_BYTES + _SCORE_BYTES))
-        return max(widest, last + tokens * d.width * _HALF_BYTES)
-
-    def _fed_elements(self) -> int:
-        """Return the elements of a token that the feed-forward layer holds at once."""
-        d = self.decoder
-        alive = 1 + d.gated  # first products
-        alive += 1 if self.engine.fused else 1 + d.gated  # what the activation makes of them
-        if d.experts is None:
-            return alive * d.inner
-        mixed = d.experts
-        return mixed.chosen * (alive * mixed.inner + d.width) + alive * mixed.shared
 
     def fits(self, batch: int, input_tokens: int, output_tokens: int) -> bool:
         """Return whether the need is at most what programs see of the memory; False where that is unknown."""
@@ -110,11 +83,11 @@ class MemoryLaw:
 
     def longest_context(self, batch: int, output_tokens: int) -> int | None:
         """Return the most tokens of prompt and answer that fit, at least one of the prompt; 0 where none does. No more
-        than the model was made for.
+        than the model was made for; None where that is not known of every length.
         """
-        if self.visible is None:
+        if self.visible is None or not self.source.any_length:
             return None
-        longest = (self.decoder.most_tokens or MOST_TOKENS) - output_tokens
+        longest = (self.source.most_tokens or MOST_TOKENS) - output_tokens
         most = _most(lambda prompt: self.fits(batch, prompt, output_tokens), longest)
         return most + output_tokens if most else 0
 

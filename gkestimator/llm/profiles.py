@@ -16,8 +16,9 @@ class ServingEngine:
     """Hold what is said of an engine beside its kernels.
 
     ``runtime`` is the runtime whose rules lower its operators. ``fused`` says that its operators are those that engines
-    fuse (:mod:`.parts`), else a module's own. ``graph`` says that a decoding step is launched as one CUDA graph, so
-    that the host does not wait between kernels but adds ``step_host_ms`` to a step, within ``step_host_range_ms``.
+    fuse (:mod:`.parts`), else a module's own; ``merged`` that they make one product of a gated layer's first two.
+    ``graph`` says that a decoding step is launched as one CUDA graph, so that the host does not wait between kernels
+    but adds ``step_host_ms`` to a step, within ``step_host_range_ms``.
     ``paged`` says that keys and values lie in pages that are filled in place; otherwise every step writes all of them
     anew, behind each other in memory. ``chunk_tokens`` is the most tokens that one pass of a prompt takes (0: all).
     """
@@ -25,6 +26,7 @@ class ServingEngine:
     name: str
     runtime: str
     fused: bool
+    merged: bool
     graph: bool
     paged: bool
     chunk_tokens: int
@@ -42,6 +44,7 @@ ENGINES: Mapping[str, ServingEngine] = MappingProxyType(
                 name="paged",
                 runtime="torch",
                 fused=True,
+                merged=True,
                 graph=True,
                 paged=True,
                 chunk_tokens=8192,
@@ -57,6 +60,7 @@ ENGINES: Mapping[str, ServingEngine] = MappingProxyType(
                 name="torch",
                 runtime="torch",
                 fused=False,
+                merged=False,
                 graph=False,
                 paged=False,
                 chunk_tokens=0,
@@ -69,6 +73,7 @@ ENGINES: Mapping[str, ServingEngine] = MappingProxyType(
                 name="onnxruntime",
                 runtime="onnxruntime",
                 fused=True,
+                merged=False,
                 graph=False,
                 paged=True,
                 chunk_tokens=0,

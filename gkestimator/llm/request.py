@@ -9,9 +9,10 @@ from gkestimator.core.option_kinds import File, Many, Number, Text, Word
 from gkestimator.core.options import REQUIRED, Option, Value
 from gkestimator.estimation.request import ASK, OnePath, Paths
 from gkestimator.llm.configs import KINDS
-from gkestimator.llm.memory import MOST_BATCH, MOST_TOKENS
 from gkestimator.llm.profiles import ENGINES
 
+MOST_TOKENS = 100_000_000
+MOST_BATCH = 1_000_000
 PARALLEL = (1, 2, 4, 8)
 """GPUs of one host that share a model."""
 DTYPES = {"fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "int8": "w8a16", "int4": "w4a16"}
@@ -29,7 +30,9 @@ def _many(item: Number) -> Many:
 class LlmRequest:
     """Hold a question about one decoder: lengths, batches, types of numbers, GPUs, engine. Raises UsageError."""
 
-    model: OnePath = Option(REQUIRED, File(), "Configuration (config.json).", flag=None)
+    model: OnePath = Option(
+        REQUIRED, File(), "Configuration (config.json), or a decoder's ONNX file.", flag=None
+    )
     gpus: Option[str | Sequence[str], tuple[str, ...]] = Option(
         REQUIRED,
         Many(item=Text(metavar="NAME"), least=1, commas=True),
@@ -82,6 +85,14 @@ class LlmRequest:
         None,
         Word(tuple(sorted(KINDS))),
         "Read the configuration as that of another kind of decoder.",
+        section=ASK,
+    )
+    dims: Option[str | Sequence[str], tuple[str, ...]] = Option(
+        (),
+        Many(item=Text("a dimension and what it stands for", metavar="NAME=ROLE")),
+        "What an ONNX file's dimension stands for where it is not told: batch, tokens, past, total, or a number.",
+        flag="--dim",
+        repeat=True,
         section=ASK,
     )
     slo_ttft_ms: Value[float | None] = Option(

@@ -9,10 +9,9 @@ from gkestimator.core.records import NamedValues, frozen
 from gkestimator.estimation.engine import Estimated
 from gkestimator.estimation.power import model_power
 from gkestimator.hardware.gpu_spec import GpuSpec
-from gkestimator.llm.decoder import Decoder
 from gkestimator.llm.memory import MemoryLaw
 from gkestimator.llm.profiles import ServingEngine
-from gkestimator.llm.sharing import all_reduce_ms
+from gkestimator.llm.source import DecoderSource
 from gkestimator.tables.llm_requirement import LlmRequirement
 
 
@@ -66,7 +65,7 @@ class Answer:
     laws of memory by the number of GPUs that share the model (None where they cannot).
     """
 
-    decoder: Decoder
+    source: DecoderSource
     engine: ServingEngine
     dtype: str
     cache: DType
@@ -84,7 +83,7 @@ class Answer:
         ttft = self._with_link(self._time(self.prompt), lengths.batch * lengths.input_tokens)
         tpot = self._with_link(self._step_time(), lengths.batch) if self.steps else None
         return LlmRequirement(
-            model=self.decoder.name,
+            model=self.source.name,
             gpu=self.gpu.name,
             gpus=self.gpus,
             engine=self.engine.name,
@@ -119,7 +118,7 @@ class Answer:
         return total
 
     def _link_ms(self, tokens: int) -> float:
-        return all_reduce_ms(self.decoder, self.gpus, self.gpu, tokens)
+        return self.source.exchange_ms(self.gpus, self.gpu, tokens)
 
     def _with_link(self, span: Span, tokens: int) -> Span:
         """Return ``span`` and the time that GPUs exchange sums for ``tokens``."""
@@ -223,14 +222,15 @@ class Answer:
         law = self.laws[self.gpus]
         needed = self._gpus_needed()
         if law is not None and not law.fits(lengths.batch, lengths.input_tokens, lengths.output_tokens):
-            if needed is None:
+            if len([law for law in self.laws.values() if law is not None]) == 1:
+                yield "does not fit on one GPU of this type"
+            elif needed is None:
                 yield "does not fit, nor on 8 GPUs of this type together"
             else:
                 yield f"does not fit on {self.gpus}: needs {needed} GPUs of this type together"
-        most = self.decoder.most_tokens
+        most = self.source.most_tokens
         if most is not None and lengths.input_tokens + lengths.output_tokens > most:
             yield f"longer than the {most:,} tokens that the model was made for"
         if self.gpus > 1:
             yield "what GPUs exchange is calculated, not learned"
-        if self.decoder.experts is not None:
-            yield "each expert is taken as equally likely"
+        yield from self.source.notes(self.engine)

@@ -182,11 +182,12 @@ def _handed_on(kernels: tuple[Kernel, ...]) -> int:
 class LiveBytes:
     """Hold bytes of live inputs, intermediates and outputs during each step of a graph, in order.
 
-    ``peak``: the step that needs most (the first of several); ``alive``: the storages alive there with their bytes,
-    the largest first.
+    ``scratch``: what kernels need beside, for one step alone. ``peak``: the step that needs most (the first of
+    several); ``alive``: the storages alive there with their bytes, the largest first.
     """
 
     live: tuple[int, ...]
+    scratch: tuple[int, ...]
     peak: int
     alive: tuple[tuple[str, int], ...]
 
@@ -212,4 +213,5 @@ def live_bytes(graph: KernelGraph) -> LiveBytes:
         for storage in dying:
             total -= sizes.pop(storage, 0)
     largest_first = sorted(alive.items(), key=lambda item: (-item[1], item[0]))
-    return LiveBytes(live=tuple(live), peak=peak, alive=tuple(largest_first))
+    scratch = tuple(_counted(step.kernels)[0] for step in graph.steps)
+    return LiveBytes(live=tuple(live), scratch=scratch, peak=peak, alive=tuple(largest_first))

@@ -129,3 +129,26 @@ def test_an_overwriting_step_waits_for_the_readers_of_what_it_overwrites() -> No
 
     steps = [step("a", (), "s"), step("b", ("s",), "t"), step("c", ("s",), "u"), step("d", ("t",), "s")]
     assert LaunchProgram.of(steps, {}).producers() == ((), (0,), (0,), (0, 1, 2))
+
+
+@pytest.mark.parametrize(("overhead", "durations"), [(50.0, (100.0, 1.0, 5.0)), (1.0, (3.0, 4.0, 5.0))])
+def test_unrolled_loops_take_as_long_as_the_same_steps_written_out(
+    overhead: float, durations: tuple[float, float, float]
+) -> None:
+    first, second, last = durations
+    loop = program([(1, 1, 3), (2, 1, 3), (1, 2, 1)]).unrolled()
+    written_out = program([(1, 1, 1), (2, 1, 1)] * 3 + [(1, 2, 1)])
+    of_launches = np.array([first, second, second] * 3 + [last])
+    assert loop.launches == written_out.launches == 10
+    assert loop.kernel.tolist() == [0, 1, 2] * 3 + [3]
+    taken = schedule(loop, of_launches, host_overhead_us=overhead)
+    expected = schedule(written_out, of_launches, host_overhead_us=overhead)
+    assert taken.total_us == pytest.approx(expected.total_us)
+    assert taken.host_us == pytest.approx(expected.host_us)
+
+
+def test_a_program_without_loops_is_unrolled_to_itself() -> None:
+    p = program([(1, 1, 1), (0, 1, 1), (2, 1, 1)])
+    unrolled = p.unrolled()
+    assert unrolled.step.tolist() == p.step.tolist() and unrolled.calls.tolist() == p.calls.tolist()
+    assert program([]).unrolled().launches == 0

@@ -14,13 +14,16 @@ from gkestimator.core.graph import Tensor
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.llm.configs import read_decoder
 from gkestimator.llm.decoder import Decoder
-from gkestimator.llm.estimating import estimate_llm, pass_graph
+from gkestimator.llm.estimating import estimate_llm
 from gkestimator.llm.memory import MemoryLaw
 from gkestimator.llm.parts import Pass
 from gkestimator.llm.profiles import ENGINES
 from gkestimator.llm.request import LlmRequest
 from gkestimator.llm.sharing import all_reduce_ms, shared_between
+from gkestimator.llm.source import configured, pass_graph
 from gkestimator.llm.weights import weight_bytes
+from gkestimator.lowering.narrowing import narrowed
+from gkestimator.operators.narrow import NARROW_FORMATS
 from gkestimator.tables.llm_requirement import LLM_TABLE, LlmRequirement
 
 FOLDER = Path(__file__).parents[1] / "data" / "decoders"
@@ -29,6 +32,10 @@ ALL = sorted(path.stem for path in FOLDER.glob("*.json"))
 
 def _decoder(name: str) -> Decoder:
     return read_decoder(FOLDER / f"{name}.json")
+
+
+def _no_lowering(run: Pass) -> Any:
+    raise AssertionError(run)
 
 
 def _rows(name: str = "llama-3.1-8b", **options: Any) -> list[LlmRequirement]:
@@ -65,6 +72,25 @@ def test_the_weights_of_a_pass_are_those_of_the_closed_form(name: str, fused: bo
     assert total == weight_bytes(decoder, "fp16") == 2 * decoder.parameters
 
 
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt-neox-20b", "gemma-2-9b"])
+@pytest.mark.parametrize("word", sorted(NARROW_FORMATS))
+@pytest.mark.parametrize("fused", [True, False])
+def test_every_linear_layer_of_a_pass_is_narrowed(name: str, word: str, fused: bool) -> None:
+    decoder = _decoder(name)
+    run = Pass(batch=2, tokens=16, past=0, dtype=DType.FLOAT16, cache=DType.FLOAT16, fused=fused)
+    graph = narrowed(pass_graph(decoder, run), word)
+    times = {
+        value.storage: op.repeat
+        for op in graph.operators
+        for value in op.inputs
+        if isinstance(value, Tensor) and value.storage in graph.weights and value.value is None
+    }
+    total = sum(graph.weights[storage] * count for storage, count in times.items())
+    if decoder.tied:
+        total -= decoder.vocabulary * decoder.width * 2
+    assert total == weight_bytes(decoder, word)
+
+
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("engine", sorted(ENGINES))
 def test_every_kind_answers_under_every_engine(name: str, engine: str) -> None:
@@ -81,18 +107,19 @@ def test_the_largest_batch_and_the_longest_context_agree_with_memory_to_the_byte
     name: str, engine: str
 ) -> None:
     law = MemoryLaw(
-        decoder=_decoder(name),
+        source=configured(_decoder(name)),
         engine=ENGINES[engine],
         weights=10**9,
         context=10**8,
         cache_bits=16,
         visible=24 * 2**30,
+        lower=_no_lowering,
     )
     most = law.largest_batch(2048, 256)
     assert most and law.fits(most, 2048, 256) and not law.fits(most + 1, 2048, 256)
     longest = law.longest_context(most, 256)
     assert longest is not None and law.fits(most, longest - 256, 256)
-    if longest < law.decoder.most_tokens:
+    if longest < law.source.most_tokens:
         assert not law.fits(most, longest - 255, 256)
     exact = replace(law, visible=law.need(most, 2048, 256).total)
     assert exact.largest_batch(2048, 256) == most

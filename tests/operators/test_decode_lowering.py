@@ -73,6 +73,19 @@ def test_a_prompt_keeps_the_kernel_of_prompts() -> None:
     assert kernel.family == Family.ATTENTION
 
 
+def test_a_prompt_reads_its_keys_once_and_sees_no_later_ones() -> None:
+    packed = tensor("qkv", 2, 512, 3072)
+    held = [tensor(name, 2, 8, 512, 64) for name in ("pk", "pv", "k2", "v2")]
+    inputs = (packed, None, None, *held[:2])
+    sizes = {"num_heads": 32, "kv_num_heads": 8}
+    *_, kernel = lower(
+        "GroupQueryAttention", inputs, tensor("y", 2, 512, 2048), *held[2:], options=TORCH, **sizes
+    )
+    assert kernel.family == Family.ATTENTION
+    assert kernel.read_bytes == 2 * 512 * 2048 * 2 + 2 * 2 * 8 * 512 * 64 * 2
+    assert kernel.flops == 2 * 32 * (512 * 513 // 2) * (2 * 128 + 7)
+
+
 def test_a_window_is_all_that_is_read() -> None:
     kernel = grouped(8192, past=8191, local_window_size=1024)[-1]
     assert kernel.variant == "decode.window"

@@ -8,6 +8,7 @@ from gkestimator.core.kernels import Family, Kernel
 from gkestimator.operators.attention import attention_kernels, head_size
 from gkestimator.operators.attention_parts import AttentionShape
 from gkestimator.operators.builders import (
+    RMSNORM_FLOPS,
     copy_kernel,
     elementwise_kernel,
     input_at,
@@ -215,18 +216,22 @@ def group_query_attention(op: Operator, options: LoweringOptions) -> Lowered:
         v_dim=size,
     )
     kernels: list[Kernel] = []
-    if op.attributes.get("do_rotary", 0):
+    # The kernel that turns queries and keys normalises them first where the file gives scales (inputs 14, 15).
+    turning = 3 * bool(op.attributes.get("do_rotary", 0)) + RMSNORM_FLOPS * bool(present_inputs(op, 14, 15))
+    if turning:
         for turned in present_inputs(op, 0, 1):
-            kernels.append(elementwise_kernel("rotary", (turned,), (turned,), flops_per_element=3))
+            kernels.append(elementwise_kernel("rotary", (turned,), (turned,), flops_per_element=turning))
     new = present_inputs(op, 1, 2)
+    queries = query
     if not new:
-        # Keys and values come packed behind the queries, and are appended from there.
+        # Keys and values come packed behind the queries and are appended from there: attention reads the queries.
         added = (batch, heads_of(op, "kv_num_heads"), length, size)
         new = (scratch(query, "new_keys", added), scratch(query, "new_values", added))
+        queries = scratch(query, "queries", (batch, length, heads * size))
     kernels += _appended(op, (3, 4), new)
     window = max(int_of(op, "local_window_size", -1), 0)
-    operands = (query, *(presents or new))
-    kernels += attention_kernels(shape, operands, result, options, masked=True, window=window)
+    operands = (queries, *(presents or new))
+    kernels += attention_kernels(shape, operands, result, options, masked=True, causal=True, window=window)
     return launched(*kernels)
 
 
