@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gkestimator.cli.group import OUTPUT, section
-from gkestimator.cli.outputs import deliver, say, write_beside
-from gkestimator.cli.parameters import PATH, form_option, options_from
+from gkestimator.cli.outputs import deliver, forms_of, say, write_beside
+from gkestimator.cli.parameters import PATH, Names, form_option, options_from
 from gkestimator.cli.progress import Progress
-from gkestimator.core.errors import GkestimatorError, UsageError, one_line
-from gkestimator.core.outputs import by_suffix, refuse_overwriting
+from gkestimator.core.errors import GkestimatorError, one_line
+from gkestimator.core.outputs import refuse_overwriting
 from gkestimator.estimation.api import ANSWER_FORMS
 from gkestimator.estimation.request import EstimateRequest
-from gkestimator.reporting.style import PICTURE_SUFFIXES, check_drawable
-from gkestimator.tables import FORMATS, format_of, render
+from gkestimator.tables import FORMATS, render
 from gkestimator.tables.requirement import cpu_lines
 
 if TYPE_CHECKING:
     from gkestimator.estimation.api import EstimateResult
 
-# Documents of kernels and timelines, for other programs' eyes.
 _FOR_PEOPLE = ("table", "markdown")  # they say themselves which models run on the CPU alone
+# Documents of kernels and timelines, for other programs' eyes.
 TRACE_FORMATS = tuple(form for form in ANSWER_FORMS if form != "html")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,22 +66,10 @@ def _document(result: EstimateResult, form: str, *, kernels: bool) -> bytes:
     return render(result.rows, form)
 
 
-def _form_of(form: str | None, output: Path | None, plot: Path | None) -> str:
-    """Return the table's form. Raises UsageError where table or picture could not be written in the end."""
-    form = form or ("table" if output is None else format_of(output))
-    if form == "parquet" and output is None:
-        raise UsageError("--format parquet needs a file to write to: expected -o FILE.parquet")
-    if plot is not None:
-        by_suffix("--plot", plot, PICTURE_SUFFIXES)
-        check_drawable()
-    return form
-
-
-def _picture(result: EstimateResult, plot: Path) -> bytes:
-    """Return the picture of the table, in the form that ``plot`` is named for."""
+def _picture(result: EstimateResult, form: str) -> bytes:
+    """Return the picture of the table."""
     from gkestimator.reporting.requirements_picture import draw_requirements
 
-    form = by_suffix("--plot", plot, PICTURE_SUFFIXES)
     return draw_requirements(result.rows, form, kernels=result.kernel_rows)
 
 
@@ -92,6 +79,15 @@ def _naming_its_file(path: Path, error: GkestimatorError) -> GkestimatorError:
         return error
     # what is found after reading is behind the model's name, which the path repeats
     return GkestimatorError(f"{path}: {str(error).removeprefix(f'{path.stem}: ')}")
+
+
+def default_gpus() -> Names:
+    """Return the GPUs that are taken where none is named, and say so."""
+    from gkestimator.hardware.gpus import DEFAULT_GPUS
+
+    named = ", ".join(DEFAULT_GPUS)
+    say([f"no GPU is named: estimating for {named}; --gpu names others (or all, ampere)"], "note")
+    return DEFAULT_GPUS
 
 
 def run_estimate(
@@ -106,17 +102,8 @@ def run_estimate(
     **options: Any,
 ) -> int:
     """Estimate ``models``, write the table, say on stderr what failed, and return the exit status."""
-    if not options["gpus"]:
-        from gkestimator.hardware.gpus import DEFAULT_GPUS
-
-        options["gpus"] = DEFAULT_GPUS
-        say(
-            [
-                f"no GPU is named: estimating for {', '.join(DEFAULT_GPUS)}; --gpu names others (or all, ampere)"
-            ],
-            "note",
-        )
-    form = _form_of(form, output, plot)
+    options["gpus"] = options["gpus"] or default_gpus()
+    form, shape = forms_of(form, output, plot)
     read = [*models, *(path for path, _ in failures), *options["gpu_specs"], *options["plugins"]]
     refuse_overwriting(
         {"-o": output, "--plot": plot, "--report": report}, [*read, *filter(None, [options["host"]])]
@@ -143,7 +130,7 @@ def run_estimate(
             say(cpu_lines(rows), "note")
         if rows:
             deliver(_document(result, form, kernels=kernels), output)
-            drawn = write_beside("--plot", plot, lambda: _picture(result, plot or Path()))
+            drawn = write_beside("--plot", plot, lambda: _picture(result, shape))
         if report is not None and "html" in result.documents:
             deliver(result.documents["html"], report)
     say([_naming_its_file(path, error) for path, error in bad], "error")

@@ -4,15 +4,12 @@ help."""
 from __future__ import annotations
 
 import importlib
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-
-from gkestimator.core.options import at_command_line
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -122,6 +119,9 @@ class DescribedCommand(click.Command):
         """Run the command; a table for the terminal is as wide as it, one for a file or a pipe always the same."""
         if not sys.stdout.isatty():
             return super().invoke(ctx)
+        # Here, for help is shown without them.
+        import shutil
+
         from gkestimator.tables.layout import TERMINAL_COLUMNS
 
         to_file = ctx.params.get("output") is not None
@@ -194,6 +194,8 @@ class LazyGroup(DescribedCommand, click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; what it says names options as they are spelled here."""
+        from gkestimator.core.options import at_command_line
+
         with at_command_line():
             return super().invoke(ctx)
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gkestimator.cli.group import gkest_command, section
-from gkestimator.cli.outputs import deliver, say, write_beside
+from gkestimator.cli.outputs import deliver, forms_of, say, write_beside
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.llm.request import LlmRequest
 
@@ -33,23 +33,20 @@ def command(model: Path, form: str | None, output: Path | None, plot: Path | Non
     together. TTFT is the time to the first token, TPOT the time per token after it. Exit status: 0 done, 1 where
     nothing fits, 2 the command or a file was wrong.
     """
-    from gkestimator.core.outputs import by_suffix, refuse_overwriting
-    from gkestimator.hardware.gpus import DEFAULT_GPUS
+    from gkestimator.cli.estimating import default_gpus
+    from gkestimator.core.outputs import refuse_overwriting
     from gkestimator.llm.estimating import estimate_llm
-    from gkestimator.llm.text import Objectives, fits, llm_words, render_llm
+    from gkestimator.llm.objectives import fits
+    from gkestimator.llm.text import llm_words, render_llm
     from gkestimator.reporting.llm_picture import draw_llm
-    from gkestimator.reporting.style import PICTURE_SUFFIXES, check_drawable
-    from gkestimator.tables import format_of
 
+    # Before the estimate, not after.
+    form, shape = forms_of(form, output, plot)
     refuse_overwriting({"-o": output, "--plot": plot}, [model, *options["gpu_specs"]])
-    if plot is not None:
-        picture_form = by_suffix("--plot", plot, PICTURE_SUFFIXES)
-        check_drawable()
-    options["gpus"] = options["gpus"] or DEFAULT_GPUS
+    options["gpus"] = options["gpus"] or default_gpus()
     request = LlmRequest(model=model, **options)
-    rows = estimate_llm(request)
-    form = form or ("table" if output is None else format_of(output))
+    rows = estimate_llm(request, note=lambda line: say([line]))
     deliver(render_llm(rows, form), output)
-    drawn = write_beside("--plot", plot, lambda: draw_llm(rows, picture_form))
-    say(llm_words(rows, Objectives(ttft_ms=request.slo_ttft_ms, tpot_ms=request.slo_tpot_ms)))
+    drawn = write_beside("--plot", plot, lambda: draw_llm(rows, shape))
+    say(llm_words(rows, request.objectives))
     return 0 if drawn and any(map(fits, rows)) else 1

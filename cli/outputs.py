@@ -9,8 +9,10 @@ from pathlib import Path
 import click
 
 from gkestimator.cli.group import CliSession
-from gkestimator.core.errors import GkestimatorError
-from gkestimator.tables import write_bytes
+from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.outputs import by_suffix
+from gkestimator.reporting.style import PICTURE_SUFFIXES, check_drawable
+from gkestimator.tables import format_of, write_bytes
 
 
 def _quiet() -> bool:
@@ -40,6 +42,21 @@ def to_stdout(data: bytes) -> None:
     stream = sys.stdout.buffer
     stream.write(data)
     stream.flush()
+
+
+def forms_of(form: str | None, output: Path | None, plot: Path | None) -> tuple[str, str]:
+    """Return the forms of a table and of its picture, before either is made.
+
+    Raises UsageError where one of them could not be written in the end.
+    """
+    form = form or ("table" if output is None else format_of(output))
+    if form == "parquet" and output is None:
+        raise UsageError("--format parquet needs a file to write to: expected -o FILE.parquet")
+    if plot is None:
+        return form, "png"
+    shape = by_suffix("--plot", plot, PICTURE_SUFFIXES)
+    check_drawable()
+    return form, shape
 
 
 def deliver(data: bytes, output: Path | None) -> None:

@@ -42,22 +42,28 @@ class _Kind(ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the words that the option takes; GPU types and groups for ``--gpu``; files for a path."""
+        """Return the words that the option takes; GPU types and groups for ``--gpu``; files for a path.
+
+        Of several separated by commas the last is completed.
+        """
         from click.shell_completion import CompletionItem
 
         kind = self._option.kind
+        before = comma = ""
+        begun = incomplete
         if isinstance(kind, Many):
+            if kind.commas:
+                before, comma, begun = incomplete.rpartition(",")
             kind = kind.item
         if isinstance(kind, File):
             return [CompletionItem(incomplete, type="file")]
+        names: tuple[str, ...] = ()
         if isinstance(kind, Word):
-            return [CompletionItem(word) for word in kind.words if word.startswith(incomplete)]
-        if self._option.flag != "--gpu":
-            return []
-        from gkestimator.hardware.gpus import ALL_GPUS, ARCHITECTURES, gpu_catalogue
+            names = kind.words
+        elif self._option.flag == "--gpu":
+            from gkestimator.hardware.gpus import ALL_GPUS, ARCHITECTURES, gpu_catalogue
 
-        before, comma, begun = incomplete.rpartition(",")
-        names = (*gpu_catalogue().complete_names(), ALL_GPUS, *ARCHITECTURES)
+            names = (*gpu_catalogue().complete_names(), ALL_GPUS, *ARCHITECTURES)
         near = [name for name in names if name.casefold().startswith(begun.casefold())]
         return [CompletionItem(f"{before}{comma}{name}") for name in near]
 

@@ -26,9 +26,9 @@ from gkestimator.kernel_models.prediction import KernelPredictions
 from gkestimator.kernel_models.steady import sustained
 from gkestimator.llm.configs import read_decoder
 from gkestimator.llm.decoder import Decoder
-from gkestimator.llm.estimating import pass_graph
 from gkestimator.llm.parts import Pass
 from gkestimator.llm.sharing import shared_between
+from gkestimator.llm.source import pass_graph
 from gkestimator.training.plan import PLANS, ModelPlan
 
 from .lines import Expected, Line, expected_of_models, line
@@ -87,6 +87,7 @@ class Case:
             dtype=DType.BFLOAT16,
             cache=DType.BFLOAT16,
             fused=self.fused,
+            merged=self.fused,
         )
 
 

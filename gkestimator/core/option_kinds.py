@@ -94,7 +94,7 @@ class Word(Kind):
 
     @property
     def several(self) -> str:  # type: ignore[override]
-        """Return the words as a sentence has them that asks for several."""
+        """Return several words as a sentence has them."""
         return f"any of {', '.join(self.words)}"
 
     def checked(self, value: object) -> str:

@@ -2,6 +2,7 @@
 
 from gkestimator.documents.cluster import Cluster, ElasticGpu, GpuCount, read_cluster
 from gkestimator.documents.plan import (
+    LanguageReplica,
     PlacedGpu,
     PlacementPlan,
     PlanTotals,
@@ -11,13 +12,22 @@ from gkestimator.documents.plan import (
     plan_json,
     read_plan,
 )
-from gkestimator.documents.workload import Application, ModelLoad, Stage, Workload, read_workload
+from gkestimator.documents.workload import (
+    Application,
+    LanguageLoad,
+    ModelLoad,
+    Stage,
+    Workload,
+    read_workload,
+)
 
 __all__ = [
     "Application",
     "Cluster",
     "ElasticGpu",
     "GpuCount",
+    "LanguageLoad",
+    "LanguageReplica",
     "ModelLoad",
     "PlacedGpu",
     "PlacementPlan",

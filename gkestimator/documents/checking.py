@@ -190,6 +190,8 @@ class Fields:
                 raise DocumentError(f"{self.where}: {name} is missing from {self.what}{meant}")
             return default
         value = self._left.pop(name)
+        if type(value).__module__ == "numpy" and hasattr(value, "item") and not value.shape:
+            value = value.item()  # a number of a mapping in memory
         if value is None and not null and default is ...:
             raise self.fail(name, "found nothing, expected a value")
         if value is None and default is not ...:
@@ -349,9 +351,9 @@ class Fields:
 def _misspelt(name: str, left: Iterable[str]) -> str | None:
     """Return the field that was plainly meant to be ``name``: nearly equal, letters swapped, or without its unit."""
     # No more than that: fields not taken yet may be called much the same (latency_ms, latency_low_ms).
-    for found in left:
-        if sorted(found) == sorted(name) or name.startswith(f"{found}_"):
-            return found
+    for other in left:
+        if sorted(other) == sorted(name) or name.startswith(f"{other}_"):
+            return other
     return next(iter(difflib.get_close_matches(name, list(left), n=1, cutoff=0.85)), None)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # A replica takes about 600 bytes: plans of some 300,000 replicas.
 MAX_PLAN_BYTES = 200 * 2**20
+_MOST_TOKENS = 1_000_000_000
 
 
 @frozen
@@ -97,9 +98,30 @@ class Unserved:
 
 
 @frozen
+class LanguageReplica:
+    """Say how the replica with the id ``replica``, of a language model, serves by iterations.
+
+    ``beside``: ids of the other GPUs that hold it together with its own (tensor parallel). The cache of keys and values
+    has ``pages`` of ``page_tokens``, of elements ``kv_dtype``; the replica's ``batch_size`` is the most sequences at
+    once. An iteration takes at most ``budget_tokens`` new tokens, prompts in parts beside decoding (``chunked``) or
+    whole prompts first. ``ttft_ms`` and ``tpot_ms`` are what is expected at the rate it is to serve, of 95 in 100.
+    """
+
+    replica: str
+    beside: Names
+    kv_dtype: str
+    pages: int
+    page_tokens: int
+    budget_tokens: int
+    chunked: bool
+    ttft_ms: float
+    tpot_ms: float
+
+
+@frozen
 class PlacementPlan:
     """Hold what a policy answers. ``creq`` names the measure of compute it packed by; ``notes`` say what a reader
-    must know."""
+    must know; ``languages`` how replicas of language models serve."""
 
     policy: str
     creq: str
@@ -110,6 +132,7 @@ class PlacementPlan:
     totals: PlanTotals
     unserved: tuple[Unserved, ...] = ()
     notes: Names = ()
+    languages: tuple[LanguageReplica, ...] = ()
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -132,6 +155,8 @@ def plan_document(plan: PlacementPlan) -> NamedValues:
     without_workload = dataclasses.replace(plan, workload=Workload())
     document = {"schema_version": record_version(PlacementPlan), **dataclasses.asdict(without_workload)}
     document["workload"] = plan.workload.document()
+    if not plan.languages:
+        del document["languages"]
     return document
 
 
@@ -160,6 +185,9 @@ def plan_from(fields: Fields) -> PlacementPlan:
         totals=_totals(fields.object("totals", what="totals of a plan")),
         unserved=tuple(_unserved(e) for e in fields.objects("unserved", [], what="an unserved model")),
         notes=fields.lines("notes", []),
+        languages=tuple(
+            _language(e) for e in fields.objects("languages", [], what="a replica of a language model")
+        ),
     )
     fields.finish()
     # Exports make objects of these names; the second would replace the first.
@@ -172,7 +200,42 @@ def plan_from(fields: Fields) -> PlacementPlan:
     for gpu, replica in replicas:
         if replica.model not in asked:
             raise DocumentError(f"{fields.where}: {gpu.id}: {replica.model} is not in the plan's workload")
+    _check_languages(fields.where, plan)
     return plan
+
+
+def _check_languages(where: str, plan: PlacementPlan) -> None:
+    """Raise DocumentError where ``languages`` and the replicas of language models are not the same, or a GPU of one is
+    not the plan's or not its alone.
+    """
+    models = plan.workload.languages
+    expected = sorted(r.id for gpu in plan.gpus for r in gpu.replicas if r.model in models)
+    if sorted(language.replica for language in plan.languages) != expected:
+        raise DocumentError(f"{where}: languages: expected one entry for each replica of a language model")
+    empty = [gpu.id for gpu in plan.gpus if not gpu.replicas]
+    beside = [gpu for language in plan.languages for gpu in language.beside]
+    if len(set(beside)) < len(beside) or not set(beside) <= set(empty):
+        raise DocumentError(
+            f"{where}: languages: beside: expected GPUs of the plan without replicas, each once"
+        )
+    if any(len(gpu.replicas) > 1 and any(r.model in models for r in gpu.replicas) for gpu in plan.gpus):
+        raise DocumentError(f"{where}: gpus: expected the replica of a language model alone on its GPU")
+
+
+def _language(fields: Fields) -> LanguageReplica:
+    language = LanguageReplica(
+        replica=fields.name("replica"),
+        beside=tuple(fields.words("beside", "ids of GPUs")),
+        kv_dtype=fields.text("kv_dtype", limit=100),
+        pages=fields.whole("pages", high=_MOST_TOKENS),
+        page_tokens=fields.whole("page_tokens", high=_MOST_TOKENS),
+        budget_tokens=fields.whole("budget_tokens", high=_MOST_TOKENS),
+        chunked=fields.flag("chunked"),
+        ttft_ms=fields.number("ttft_ms"),
+        tpot_ms=fields.number("tpot_ms"),
+    )
+    fields.finish()
+    return language
 
 
 def _gpu(fields: Fields) -> PlacedGpu:

@@ -156,6 +156,34 @@ class SimulatedApplication:
 
 
 @frozen
+class SimulatedLanguage:
+    """Hold one language model: time to the first token (TTFT) and mean time per token after it (TPOT), their
+    objectives; ``tokens_per_s`` of answers, warm-up and what came after the arrivals' end included, over the whole run.
+
+    ``sequences_mean`` and ``cache_pct``: sequences and part of the pages held, means over its replicas and the counted
+    time. ``preempted``: sequences whose pages were taken, over the whole run; ``iterations`` too. Null: nothing was
+    answered, or by one token each.
+    """
+
+    model: str
+    slo_ttft_ms: float
+    slo_tpot_ms: float
+    ttft_mean_ms: float | None
+    ttft_p50_ms: float | None
+    ttft_p90_ms: float | None
+    ttft_p99_ms: float | None
+    tpot_mean_ms: float | None
+    tpot_p50_ms: float | None
+    tpot_p90_ms: float | None
+    tpot_p99_ms: float | None
+    tokens_per_s: float | None
+    sequences_mean: float
+    cache_pct: float
+    iterations: int
+    preempted: int
+
+
+@frozen
 class SimulatedGpu:
     """Hold one GPU.
 
@@ -195,6 +223,7 @@ class SimulationReport:
     gpus: tuple[SimulatedGpu, ...]
     timeline: tuple[TimelineModel, ...]
     notes: Names = ()
+    languages: tuple[SimulatedLanguage, ...] = ()
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -209,7 +238,10 @@ class SimulationReport:
 
 def simulation_document(report: SimulationReport) -> NamedValues:
     """Return ``report`` as the mapping that its JSON file holds."""
-    return {"schema_version": record_version(SimulationReport), **dataclasses.asdict(report)}
+    document = {"schema_version": record_version(SimulationReport), **dataclasses.asdict(report)}
+    if not report.languages:
+        del document["languages"]
+    return document
 
 
 def simulation_json(report: SimulationReport) -> str:
@@ -234,6 +266,7 @@ def simulation_from(fields: Fields) -> SimulationReport:
         gpus=_all(SimulatedGpu, fields, "gpus", "a GPU of a simulation"),
         timeline=_all(TimelineModel, fields, "timeline", "a model over time"),
         notes=fields.lines("notes", []),
+        languages=_all(SimulatedLanguage, fields, "languages", "a language model of a simulation", []),
     )
     fields.finish()
     # Readers take the two lists side by side.
@@ -247,8 +280,8 @@ def simulation_from(fields: Fields) -> SimulationReport:
     return report
 
 
-def _all(kind: type[T], fields: Fields, name: str, what: str) -> tuple[T, ...]:
-    return tuple(_read(kind, entry) for entry in fields.objects(name, what=what))
+def _all(kind: type[T], fields: Fields, name: str, what: str, default: Any = ...) -> tuple[T, ...]:
+    return tuple(_read(kind, entry) for entry in fields.objects(name, default, what=what))
 
 
 def _read(kind: type[T], fields: Fields) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +15,26 @@ from gkestimator.documents.checking import Fields, load_yaml
 # Bounds that no product of them leaves the range of a float.
 _MAX_RATE_RPS = 1e12
 _MAX_SLO_MS = 1e9
+_MAX_TOKENS = 100_000_000
 _MAX_FAN_OUT = 1e6
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _QUICK = re.compile(rf"(?P<name>[^\s:]+):(?P<rate>{_NUMBER}) ?rps@(?P<slo>{_NUMBER}) ?(?P<unit>ms|s)")
+
+
+@frozen
+class LanguageLoad:
+    """Hold what requests to a language model are: lengths in tokens, and objectives.
+
+    ``lengths`` names a file of pairs; without it each request is a prompt of ``input_tokens`` and an answer of
+    ``output_tokens``. ``slo_ttft_ms`` is the objective of the time to the first token, ``slo_tpot_ms`` of
+    the mean time per token after it.
+    """
+
+    input_tokens: int | None
+    output_tokens: int | None
+    lengths: str | None
+    slo_ttft_ms: float
+    slo_tpot_ms: float
 
 
 @frozen
@@ -24,12 +42,15 @@ class ModelLoad:
     """Hold one model asked for by itself: ``rate_rps`` requests a second, each to be answered within ``slo_ms``.
 
     ``weight`` says how much a request of this model counts where policies weigh models (fairness); 1 by default.
+    ``language``: it is a language model, held to two objectives; ``slo_ms`` is then that of the
+    first token.
     """
 
     name: str
     rate_rps: float
     slo_ms: float
     weight: float = 1.0
+    language: LanguageLoad | None = None
 
 
 @frozen
@@ -89,6 +110,11 @@ class Workload:
     models: tuple[ModelLoad, ...] = ()
     applications: tuple[Application, ...] = ()
 
+    @property
+    def languages(self) -> dict[str, LanguageLoad]:
+        """Return the language models by name."""
+        return {m.name: m.language for m in self.models if m.language is not None}
+
     def names(self) -> Names:
         """Return every model asked for, once, in the order of the file."""
         names = [m.name for m in self.models]
@@ -111,8 +137,10 @@ class Workload:
     def document(self) -> NamedValues:
         """Return the workload as it stands in a plan and in a YAML file; what is as usual is left out."""
         document: NamedValues = {}
-        if self.models:
-            document["models"] = [_load_document(model) for model in self.models]
+        for name, languages in (("models", False), ("language_models", True)):
+            loads = [load for load in self.models if (load.language is not None) == languages]
+            if loads:
+                document[name] = [_load_document(load) for load in loads]
         if self.applications:
             applications = []
             for application in self.applications:
@@ -123,7 +151,12 @@ class Workload:
 
 
 def _load_document(load: ModelLoad | Application) -> NamedValues:
-    document: NamedValues = {"name": load.name, "rate_rps": load.rate_rps, "slo_ms": load.slo_ms}
+    document: NamedValues = {"name": load.name, "rate_rps": load.rate_rps}
+    if isinstance(load, ModelLoad) and load.language is not None:
+        known = dataclasses.asdict(load.language)
+        document |= {name: value for name, value in known.items() if value is not None}
+    else:
+        document["slo_ms"] = load.slo_ms
     if load.weight != 1:
         document["weight"] = load.weight
     return document
@@ -169,15 +202,20 @@ def workload_from(fields: Fields) -> Workload:
     """Return the workload in ``fields``. Raises DocumentError naming the field."""
     fields.whole("schema_version", 1, low=1, high=1)
     models = tuple(_model(entry) for entry in fields.objects("models", [], what="a model of the workload"))
+    languages = tuple(
+        _language_model(entry)
+        for entry in fields.objects("language_models", [], what="a language model of the workload")
+    )
     applications = tuple(
         _application(entry) for entry in fields.objects("applications", [], what="an application")
     )
     fields.finish()
-    if not models and not applications:
+    if not models and not applications and not languages:
         raise DocumentError(f"{fields.where}: found no models and no applications, expected some")
     _distinct(fields.where, "models", [m.name for m in models])
+    _distinct(fields.where, "language_models", [m.name for m in languages])
     _distinct(fields.where, "applications", [a.name for a in applications])
-    return Workload(models=models, applications=applications)
+    return Workload(models=(*models, *languages), applications=applications)
 
 
 def _distinct(where: str, what: str, names: list[str]) -> None:
@@ -192,15 +230,42 @@ def _load(fields: Fields) -> Mapping[str, Any]:
     return {
         "name": fields.name("name"),
         "rate_rps": fields.number("rate_rps", above=True, high=_MAX_RATE_RPS),
-        "slo_ms": fields.number("slo_ms", above=True, high=_MAX_SLO_MS),
-        "weight": fields.number("weight", 1.0, above=True, high=1e6),
+        "slo_ms": _slo(fields, "slo_ms"),
+        "weight": _weight(fields),
     }
+
+
+def _slo(fields: Fields, name: str) -> Any:
+    return fields.number(name, above=True, high=_MAX_SLO_MS)
+
+
+def _weight(fields: Fields) -> Any:
+    return fields.number("weight", 1.0, above=True, high=1e6)
 
 
 def _model(fields: Fields) -> ModelLoad:
     load = ModelLoad(**_load(fields))
     fields.finish()
     return load
+
+
+def _language_model(fields: Fields) -> ModelLoad:
+    name = fields.name("name")
+    rate_rps = fields.number("rate_rps", above=True, high=_MAX_RATE_RPS)
+    language = LanguageLoad(
+        input_tokens=fields.whole("input_tokens", None, low=1, high=_MAX_TOKENS),
+        output_tokens=fields.whole("output_tokens", None, low=1, high=_MAX_TOKENS),
+        lengths=fields.text("lengths", None),
+        slo_ttft_ms=_slo(fields, "slo_ttft_ms"),
+        slo_tpot_ms=_slo(fields, "slo_tpot_ms"),
+    )
+    weight = _weight(fields)
+    fields.finish()
+    if language.lengths is None and None in (language.input_tokens, language.output_tokens):
+        raise fields.fail("input_tokens", "missing, or output_tokens: expected both, or lengths")
+    return ModelLoad(
+        name=name, rate_rps=rate_rps, slo_ms=language.slo_ttft_ms, weight=weight, language=language
+    )
 
 
 def _application(fields: Fields) -> Application:

@@ -12,7 +12,7 @@ from gkestimator.estimation.rows import answers_within, fits
 from gkestimator.estimation.targets import Target
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.tables import Requirement
-from gkestimator.tables.requirement import Requirements
+from gkestimator.tables.requirement import RequirementRows
 from gkestimator.tables.units import number_text
 
 # More sentences would bury the table above them.
@@ -21,7 +21,7 @@ _GPUS_SPELLED_OUT = 12
 
 
 def closing_words(
-    rows: Requirements,
+    rows: RequirementRows,
     targets: Sequence[Target],
     *,
     slo_ms: float | None,
@@ -60,7 +60,7 @@ def closing_words(
     return tuple(lines)
 
 
-def _fit(rows: Requirements, gpus: dict[str, GpuSpec], slo_ms: float | None, searched: bool) -> str:
+def _fit(rows: RequirementRows, gpus: dict[str, GpuSpec], slo_ms: float | None, searched: bool) -> str:
     """Return on which GPUs one model fits up to which batch, the smallest of them and the cheapest."""
     model = rows[0].model
     good = [r for r in rows if fits(r)]
@@ -88,7 +88,7 @@ def _fit(rows: Requirements, gpus: dict[str, GpuSpec], slo_ms: float | None, sea
     return text + _cheapest(good, gpus)
 
 
-def _cheapest(rows: Requirements, gpus: dict[str, GpuSpec]) -> str:
+def _cheapest(rows: RequirementRows, gpus: dict[str, GpuSpec]) -> str:
     """Return the GPU and batch of the least price per sample; nothing where no price is known."""
     best: tuple[float, Requirement] | None = None
     for r in rows:
@@ -101,7 +101,7 @@ def _cheapest(rows: Requirements, gpus: dict[str, GpuSpec]) -> str:
     return f" Cheapest: {row.gpu}, ${number_text(per_million)} per million samples at batch {row.batch_size}."
 
 
-def _trust(rows: Requirements) -> str:
+def _trust(rows: RequirementRows) -> str:
     parts = []
     covered = [r.coverage_pct for r in rows if r.coverage_pct is not None]
     if covered:

@@ -21,7 +21,7 @@ from gkestimator.exporting.deployment import Deployment, Instance
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec, gpu_catalogue
 from gkestimator.tables import REQUIREMENTS, Requirement, TableSource, rows_in, table_label
 from gkestimator.tables.candidate import CREQ_COLUMNS, without_context
-from gkestimator.tables.requirement import Requirements
+from gkestimator.tables.requirement import RequirementRows
 
 _DEFAULT_CREQ = "sm-util-mean"
 _SUFFIXES = (".csv", ".json", ".parquet")
@@ -177,7 +177,7 @@ def _memory(size: int | None, percent: float | None, spec: GpuSpec) -> tuple[int
 
 def _from_table(
     path: Path,
-    rows: Requirements,
+    rows: RequirementRows,
     creq: str,
     only: TableFilter,
     chosen: Sequence[str],
@@ -208,7 +208,7 @@ def _from_table(
 
 def _filtered(
     path: Path,
-    rows: Requirements,
+    rows: RequirementRows,
     only: TableFilter,
     chosen: Sequence[str],
     catalogue: GpuCatalogue,
@@ -236,7 +236,7 @@ def _filtered(
     return left
 
 
-def _one_per_model(path: Path, rows: Requirements) -> tuple[Requirement, ...]:
+def _one_per_model(path: Path, rows: RequirementRows) -> tuple[Requirement, ...]:
     """Return ``rows``. Raises TableError where a model has several."""
     by_model: dict[str, list[Requirement]] = {}
     for row in rows:
@@ -247,7 +247,7 @@ def _one_per_model(path: Path, rows: Requirements) -> tuple[Requirement, ...]:
     return tuple(rows)
 
 
-def _check_texts(path: Path, rows: Requirements) -> None:
+def _check_texts(path: Path, rows: RequirementRows) -> None:
     """A table's cells are any text; what is exported becomes names of files, objects and shell words."""
     for number, row in enumerate(rows, start=1):
         if not valid_name(row.model):
@@ -271,7 +271,7 @@ def _option(column: str) -> str:
     return spelled(column)
 
 
-def _several(path: Path, model: str, rows: Requirements) -> str:
+def _several(path: Path, model: str, rows: RequirementRows) -> str:
     choices = []
     for column in (f.name for f in fields(TableFilter)):
         values = list(dict.fromkeys(getattr(row, column) for row in rows))

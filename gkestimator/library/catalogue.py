@@ -14,13 +14,15 @@ from gkestimator.hardware.runtimes import RUNTIMES
 from gkestimator.hardware.runtimes.profiles import DTYPE_WORDS, load_runtime
 
 
-def gpus(name: str | None = None, *, gpu_specs: Sequence[Path | str] = ()) -> pandas.DataFrame:
+def gpus(name: str | None = None, *, gpu_specs: str | Path | Sequence[str | Path] = ()) -> pandas.DataFrame:
     """Return the GPUs that are known, one row each: every figure in base units, which its name ends in.
 
     ``name``: that GPU alone, by any of its names. ``gpu_specs``: GPU files of your own (TOML) beside those that come
     with the package. Missing (NA): the hardware lacks it, or no source states it. ``can_be_estimated`` is False where a
     figure is unknown that every estimate needs. Raises UsageError for a GPU that is not known, SpecError for a file.
     """
+    if isinstance(gpu_specs, str | Path):
+        gpu_specs = (gpu_specs,)
     catalogue = gpu_catalogue(tuple(gpu_specs))
     names = catalogue.names() if name is None else [name]
     return _frame([sheet_record(catalogue.sheet(one)[0]) for one in names])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
+from gkestimator.core.errors import GkestimatorWarning
 from gkestimator.core.options import taking
 from gkestimator.llm.request import LlmRequest
 
@@ -16,7 +18,8 @@ def estimate_llm(request: LlmRequest) -> pandas.DataFrame:
     """Return the table of language models: a row per type of numbers, number of GPUs, lengths, batch and GPU type.
 
     ``model`` is a configuration as Hugging Face models have it (``config.json``). One value may stand for a list of
-    one. Unknown values are missing (NA), never 0.
+    one. Unknown values are missing (NA), never 0. What the rows do not say, such as GPUs of a group that were left out,
+    is a warning (GkestimatorWarning).
 
         >>> rows = gkestimator.estimate_llm("config.json", ["H100", "L4"], batch_sizes=[1, 8, 64], input_tokens=2048)
         >>> rows[["gpu", "batch_size", "ttft_ms", "tpot_ms", "tokens_per_s", "mreq_bytes", "gpus_needed"]]
@@ -25,4 +28,7 @@ def estimate_llm(request: LlmRequest) -> pandas.DataFrame:
     from gkestimator.tables.llm_requirement import LLM_TABLE
     from gkestimator.tables.writing import to_dataframe
 
-    return to_dataframe(estimated(request), LLM_TABLE)
+    def warn(line: str) -> None:
+        warnings.warn(line, GkestimatorWarning, stacklevel=4)
+
+    return to_dataframe(estimated(request, note=warn), LLM_TABLE)

@@ -32,7 +32,7 @@ def schedule(
     runtime: str | None = None,
     dtype: str | None = None,
     dims: str | None = None,
-    gpu_specs: Sequence[Path | str] = (),
+    gpu_specs: str | Path | Sequence[str | Path] = (),
     allow_unserved: bool = False,
     progress: _Progress | None = None,
 ) -> PlacementPlan:
@@ -41,9 +41,9 @@ def schedule(
     ``tables``: estimates, DataFrames with their columns, or files; one or several. ``workload`` and ``cluster``: YAML
     files, or mappings with the same fields. ``policy`` places, with ``options`` of its own; ``objective``: ``goodput``
     or ``cost`` (None: cost where GPUs are rented); ``creq``: the measure of compute to pack by (None: the policy's).
-    ``runtime``, ``dtype`` and ``dims`` keep the rows that name them. A model that no GPU here could serve in time is an
-    error, or with ``allow_unserved`` part of the plan's ``unserved``. ``progress`` is called with what comes next,
-    steps done, and steps. Raises TableError, DocumentError or UsageError.
+    ``runtime``, ``dtype`` and ``dims`` keep the rows that name them; ``gpu_specs`` are GPU files (TOML). A model that
+    no GPU here could serve in time is an error, or with ``allow_unserved`` part of the plan's ``unserved``.
+    ``progress`` is called with what comes next, steps done, and steps. Raises TableError, DocumentError or UsageError.
 
         >>> plan = gkestimator.schedule(needs, "workload.yaml", {"gpus": [{"type": "V100", "count": 4}]})
         >>> plan.totals.goodput_rps, plan.table[["gpu", "model", "batch_size"]]
@@ -62,7 +62,7 @@ def schedule(
         runtime=runtime,
         dtype=dtype,
         dims=dims,
-        gpu_specs=gpu_specs,
+        gpu_specs=_several(gpu_specs),
         allow_unserved=allow_unserved,
         progress=progress,
     ).plan
@@ -130,7 +130,7 @@ def export(
     dtype: str | None = None,
     dims: str | None = None,
     sm_share_pct: float | None = None,
-    gpu_specs: Sequence[Path | str] = (),
+    gpu_specs: str | Path | Sequence[str | Path] = (),
     image: str | None = None,
     queue: str | None = None,
     storage_uri: str | None = None,
@@ -150,6 +150,7 @@ def export(
     from gkestimator.exporting.registry import make_exporters
     from gkestimator.exporting.writing import write_files
 
+    gpu_specs = _several(gpu_specs)
     settings = {
         "image": image,
         "queue": queue,
@@ -184,6 +185,7 @@ def export(
 
 
 def _several(values: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    """Return several texts or paths as they are, and one as a tuple of one."""
     if isinstance(values, str | Path):
         return (values,)
     return values

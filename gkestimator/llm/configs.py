@@ -134,6 +134,8 @@ def _windowed(
     """Return ``sizes`` with the window that the file names, else ``window``: of the layers that it lists as sliding,
     else of ``layers`` of them.
     """
+    if "sliding_window" in fields.names():
+        window = None  # one that is null is none
     window = _size(fields, "sliding_window", window, high=_MOST_TOKENS)
     types = fields.take("layer_types", None)
     if isinstance(types, list):
@@ -148,13 +150,15 @@ def _mistral(fields: Fields) -> dict[str, Any]:
     return _windowed(fields, sizes, layers=sizes["layers"])
 
 
+def _chosen(fields: Fields, count: int, default: Any = ...) -> int:
+    """Return how many of ``count`` experts each token takes."""
+    return int(_size(fields, "num_experts_per_tok", default, high=count))
+
+
 def _mixtral(fields: Fields) -> dict[str, Any]:
     sizes = _mistral(fields)
-    experts = Experts(
-        count=_size(fields, "num_local_experts", 8),
-        chosen=_size(fields, "num_experts_per_tok", 2),
-        inner=sizes["inner"],
-    )
+    count = _size(fields, "num_local_experts", 8)
+    experts = Experts(count=count, chosen=_chosen(fields, count, 2), inner=sizes["inner"])
     return {**sizes, "experts": experts}
 
 
@@ -171,9 +175,10 @@ def _qwen_experts(fields: Fields, sizes: dict[str, Any], *, shared: int) -> dict
     """Return ``sizes`` with Qwen's experts; those that a step leaves dense are refused, for none was published."""
     if _size(fields, "decoder_sparse_step", 1) != 1:
         raise fields.fail("decoder_sparse_step", "expected 1: every layer has experts")
+    count = _size(fields, "num_experts")
     experts = Experts(
-        count=_size(fields, "num_experts"),
-        chosen=_size(fields, "num_experts_per_tok"),
+        count=count,
+        chosen=_chosen(fields, count),
         inner=_size(fields, "moe_intermediate_size"),
         shared=_size(fields, "shared_expert_intermediate_size", shared, low=0),
     )

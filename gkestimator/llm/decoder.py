@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
 
+# Far above what anyone serves, and far below what overflows.
+MOST_TOKENS = 100_000_000
+MOST_BATCH = 1_000_000
 NORMS = ("rms", "layer")
 POSITIONS = ("rotary", "learned", "alibi")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,10 +18,11 @@ from gkestimator.estimation.targets import Target
 from gkestimator.llm.configs import read_decoder
 from gkestimator.llm.exported import read_exported
 from gkestimator.llm.memory import MemoryLaw
+from gkestimator.llm.objectives import best_rows
 from gkestimator.llm.parts import Pass
 from gkestimator.llm.profiles import ENGINES, ServingEngine
 from gkestimator.llm.request import DTYPES, PARALLEL, LlmRequest
-from gkestimator.llm.rows import Answer, Lengths, Span
+from gkestimator.llm.rows import LlmAnswer, RequestLengths, TimeSpan
 from gkestimator.llm.source import DecoderSource, configured
 from gkestimator.tables.llm_requirement import LlmRequirement
 
@@ -33,24 +35,33 @@ _CACHE_TYPES = {
 }
 
 
+_BATCHES = (1, 8, 64)
 _ONNX = ".onnx"
 
 Key: TypeAlias = tuple[int, int, int]
 """Batch, new tokens and past tokens of a pass."""
 
 
-def estimate_llm(request: LlmRequest) -> list[LlmRequirement]:
+def estimate_llm(
+    request: LlmRequest, note: Callable[[str], object] = lambda line: None
+) -> list[LlmRequirement]:
     """Return a row for every type of numbers, number of GPUs, lengths, batch and GPU type, in that order.
 
+    ``note`` is called with a line on each thing that the rows do not say: GPUs left out, a host profile used.
     Raises DocumentError, ModelError, UsageError, SpecError or BundleError.
     """
     source = _source(request)
     rows: list[LlmRequirement] = []
+    lines: dict[str, None] = {}
     for word in request.dtypes:
         for count in request.tensor_parallel:
             if count not in PARALLEL:
                 raise UsageError(f"tensor_parallel: found {count}, expected 1, 2, 4 or 8")
-            rows += _Question(request, source, word, count).rows()
+            question = _Question(request, source, word, count)
+            rows += question.rows()
+            lines |= dict.fromkeys(question.notes)
+    for line in lines:
+        note(line)
     return rows
 
 
@@ -96,13 +107,28 @@ class _Question:
         )
 
     def rows(self) -> Iterator[LlmRequirement]:
-        """Yield a row for every lengths, batch and GPU."""
-        asked = [
-            Lengths(batch=batch, input_tokens=first, output_tokens=then)
-            for first in self.request.input_tokens
-            for then in self.request.output_tokens
-            for batch in self.request.batch_sizes
-        ]
+        """Yield a row for every lengths, batch and GPU; of the best batch alone where only objectives are named."""
+        objectives = self.request.objectives
+        lengths = list(product(self.request.input_tokens, self.request.output_tokens))
+        if self.request.batch_sizes is None and objectives.named:
+            for first, then in lengths:
+                yield from best_rows(partial(self._rows_at, first, then), objectives)
+            return
+        batches = self.request.batch_sizes or _BATCHES
+        yield from self._rows(
+            [
+                RequestLengths(batch=batch, input_tokens=first, output_tokens=then)
+                for first, then in lengths
+                for batch in batches
+            ]
+        )
+
+    def _rows_at(self, first: int, then: int, batch: int) -> dict[str, LlmRequirement]:
+        """Return the rows of one batch by GPU type."""
+        asked = RequestLengths(batch=batch, input_tokens=first, output_tokens=then)
+        return {row.gpu: row for row in self._rows([asked])}
+
+    def _rows(self, asked: Sequence[RequestLengths]) -> Iterator[LlmRequirement]:
         passes: dict[Key, Lowerings] = {}
         for lengths in asked:
             for run in self._passes(lengths):
@@ -110,7 +136,8 @@ class _Question:
                 if key not in passes:
                     passes[key] = self._lowered(run)
         answers: dict[tuple[Key, str], Estimated] = {}
-        estimated = iter(self.estimates.estimate(list(passes.values())))
+        # All of them first: until then GPUs of a group may be left out.
+        estimated = iter(list(self.estimates.estimate(list(passes.values()))))
         for key in passes:
             for target in self.estimates.targets:
                 answers[key, target.gpu.name] = next(estimated)
@@ -118,7 +145,13 @@ class _Question:
             for target in self.estimates.targets:
                 yield self._answer(lengths, target, answers).row()
 
-    def _passes(self, lengths: Lengths) -> Iterator[Pass]:
+    @property
+    def notes(self) -> list[str]:
+        """Return lines on GPUs that were left out, and on the host's figures."""
+        notes = (self.estimates.left_out_note, self.estimates.host_note)
+        return [line for line in notes if line is not None]
+
+    def _passes(self, lengths: RequestLengths) -> Iterator[Pass]:
         yield self._pass(lengths.batch, lengths.input_tokens, 0)
         for past, _ in lengths.contexts():
             yield self._pass(lengths.batch, 1, past)
@@ -149,12 +182,12 @@ class _Question:
         return self._lowered(run)[target.options].graph
 
     def _answer(
-        self, lengths: Lengths, target: Target, answers: Mapping[tuple[Key, str], Estimated]
-    ) -> Answer:
+        self, lengths: RequestLengths, target: Target, answers: Mapping[tuple[Key, str], Estimated]
+    ) -> LlmAnswer:
         """Return all that is known of ``lengths`` on one GPU type."""
         name = target.gpu.name
         steps = [(answers[(lengths.batch, 1, past), name], weight) for past, weight in lengths.contexts()]
-        return Answer(
+        return LlmAnswer(
             source=self.whole,
             engine=self.engine,
             dtype=self.dtype,
@@ -169,13 +202,13 @@ class _Question:
         )
 
     @property
-    def _step_host(self) -> Span:
+    def _step_host(self) -> TimeSpan:
         """Return the host's time beside the kernels of a step."""
         asked = self.request.step_host_ms
         if asked is not None:
-            return Span(value=asked, low=asked, high=asked)
+            return TimeSpan(value=asked, low=asked, high=asked)
         low, high = self.engine.step_host_range_ms
-        return Span(value=self.engine.step_host_ms, low=low, high=high)
+        return TimeSpan(value=self.engine.step_host_ms, low=low, high=high)
 
     def _memory_law(self, target: Target, count: int) -> MemoryLaw | None:
         """Return the law of memory where ``count`` GPUs share the model; None where they cannot."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gkestimator.core.records import frozen
+from gkestimator.llm.decoder import MOST_BATCH, MOST_TOKENS
 from gkestimator.llm.profiles import ServingEngine
-from gkestimator.llm.request import MOST_BATCH, MOST_TOKENS
 from gkestimator.llm.source import DecoderSource, Lower
 
 

@@ -9,10 +9,10 @@ from gkestimator.core.option_kinds import File, Many, Number, Text, Word
 from gkestimator.core.options import REQUIRED, Option, Value
 from gkestimator.estimation.request import ASK, OnePath, Paths
 from gkestimator.llm.configs import KINDS
+from gkestimator.llm.decoder import MOST_BATCH, MOST_TOKENS
+from gkestimator.llm.objectives import Objectives
 from gkestimator.llm.profiles import ENGINES
 
-MOST_TOKENS = 100_000_000
-MOST_BATCH = 1_000_000
 PARALLEL = (1, 2, 4, 8)
 """GPUs of one host that share a model."""
 DTYPES = {"fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "int8": "w8a16", "int4": "w4a16"}
@@ -47,10 +47,10 @@ class LlmRequest:
     output_tokens: Option[int | Sequence[int], tuple[int, ...]] = Option(
         (256,), _many(_TOKENS), "Tokens of each answer.", flag="--output-tokens", unit="tokens", section=ASK
     )
-    batch_sizes: Option[int | Sequence[int], tuple[int, ...]] = Option(
-        (1, 8, 64),
+    batch_sizes: Option[int | Sequence[int] | None, tuple[int, ...] | None] = Option(
+        None,
         _many(Number(low=1, high=MOST_BATCH, whole=True)),
-        "Requests answered together.",
+        "Requests answered together; default: 1, 8 and 64, with objectives the largest that keeps them.",
         flag="--batch",
         unit="requests",
         section=ASK,
@@ -119,3 +119,8 @@ class LlmRequest:
     gpu_specs: Paths = Option(
         (), Many(item=File()), "GPU file (TOML).", flag="--gpu-spec", repeat=True, section=ASK
     )
+
+    @property
+    def objectives(self) -> Objectives:
+        """Return what rows must keep."""
+        return Objectives(ttft_ms=self.slo_ttft_ms, tpot_ms=self.slo_tpot_ms)

@@ -16,7 +16,7 @@ from gkestimator.tables.llm_requirement import LlmRequirement
 
 
 @frozen
-class Lengths:
+class RequestLengths:
     """Hold how long prompts and answers are, and how many are answered together."""
 
     batch: int
@@ -40,27 +40,27 @@ class Lengths:
 
 
 @frozen
-class Span:
+class TimeSpan:
     """Hold a time and the ends of its 90 % interval (ms)."""
 
     value: float
     low: float
     high: float
 
-    def scaled(self, factor: float) -> Span:
+    def scaled(self, factor: float) -> TimeSpan:
         """Return the span times ``factor``."""
-        return Span(value=self.value * factor, low=self.low * factor, high=self.high * factor)
+        return TimeSpan(value=self.value * factor, low=self.low * factor, high=self.high * factor)
 
-    def plus(self, other: Span) -> Span:
+    def plus(self, other: TimeSpan) -> TimeSpan:
         """Return the sum of two spans that err together."""
-        return Span(value=self.value + other.value, low=self.low + other.low, high=self.high + other.high)
+        return TimeSpan(value=self.value + other.value, low=self.low + other.low, high=self.high + other.high)
 
 
-_NOTHING = Span(value=0.0, low=0.0, high=0.0)
+_NOTHING = TimeSpan(value=0.0, low=0.0, high=0.0)
 
 
 @frozen
-class Answer:
+class LlmAnswer:
     """Hold the estimates of a prompt's pass and of steps along the answer (each with its weight in the mean), and the
     laws of memory by the number of GPUs that share the model (None where they cannot).
     """
@@ -71,10 +71,10 @@ class Answer:
     cache: DType
     gpu: GpuSpec
     gpus: int
-    lengths: Lengths
+    lengths: RequestLengths
     prompt: Estimated
     steps: tuple[tuple[Estimated, float], ...]
-    step_host: Span
+    step_host: TimeSpan
     laws: Mapping[int, MemoryLaw | None]
 
     def row(self) -> LlmRequirement:
@@ -100,18 +100,18 @@ class Answer:
             warnings="; ".join(self._warnings()),
         )
 
-    def _time(self, pass_: Estimated) -> Span:
+    def _time(self, pass_: Estimated) -> TimeSpan:
         """Return the time of a pass without what GPUs exchange: of the kernels alone where a CUDA graph launches them,
         and the host's time beside them.
         """
         m = pass_.measures
         if self.engine.graph:
-            kernels = Span(value=m.gpu_ms, low=m.gpu_low_ms, high=m.gpu_high_ms)
+            kernels = TimeSpan(value=m.gpu_ms, low=m.gpu_low_ms, high=m.gpu_high_ms)
         else:
-            kernels = Span(value=m.latency_ms, low=m.latency_low_ms, high=m.latency_high_ms)
+            kernels = TimeSpan(value=m.latency_ms, low=m.latency_low_ms, high=m.latency_high_ms)
         return kernels.plus(self.step_host)
 
-    def _step_time(self) -> Span:
+    def _step_time(self) -> TimeSpan:
         total = _NOTHING
         for step, weight in self.steps:
             total = total.plus(self._time(step).scaled(weight))
@@ -120,12 +120,12 @@ class Answer:
     def _link_ms(self, tokens: int) -> float:
         return self.source.exchange_ms(self.gpus, self.gpu, tokens)
 
-    def _with_link(self, span: Span, tokens: int) -> Span:
+    def _with_link(self, span: TimeSpan, tokens: int) -> TimeSpan:
         """Return ``span`` and the time that GPUs exchange sums for ``tokens``."""
         link = self._link_ms(tokens)
-        return span.plus(Span(value=link, low=link, high=link))
+        return span.plus(TimeSpan(value=link, low=link, high=link))
 
-    def _times(self, ttft: Span, tpot: Span | None) -> NamedValues:
+    def _times(self, ttft: TimeSpan, tpot: TimeSpan | None) -> NamedValues:
         """Return the columns of times and rates."""
         more = self.lengths.output_tokens - 1
         columns: NamedValues = {}
@@ -221,7 +221,9 @@ class Answer:
         lengths = self.lengths
         law = self.laws[self.gpus]
         needed = self._gpus_needed()
-        if law is not None and not law.fits(lengths.batch, lengths.input_tokens, lengths.output_tokens):
+        if law is not None and law.visible is None:
+            yield "whether it fits is not known: no source states the memory that programs see on this GPU"
+        elif law is not None and not law.fits(lengths.batch, lengths.input_tokens, lengths.output_tokens):
             if len([law for law in self.laws.values() if law is not None]) == 1:
                 yield "does not fit on one GPU of this type"
             elif needed is None:

@@ -22,13 +22,15 @@ NVLink divided by their number of messages."""
 def shared_between(decoder: Decoder, count: int) -> Decoder:
     """Return the part of ``decoder`` that each of ``count`` GPUs holds. Raises UsageError where it does not divide.
 
-    Heads of keys and values that are fewer than GPUs are held by several.
+    Heads of keys and values that are fewer than GPUs are held by several, each by as many.
     """
     if count == 1:
         return decoder
     for what, size in (("query heads", decoder.heads), ("feed-forward elements", decoder.inner)):
         if size % count:
             raise UsageError(f"{decoder.name}: {size} {what} cannot be shared by {count} GPUs")
+    if decoder.kv_heads % count and count % decoder.kv_heads:
+        raise UsageError(f"{decoder.name}: {decoder.kv_heads} key heads cannot be shared by {count} GPUs")
     experts = decoder.experts
     if experts is not None:
         experts = replace(experts, inner=-(-experts.inner // count), shared=-(-experts.shared // count))

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gkestimator.core.errors import UsageError
-from gkestimator.core.records import frozen
+from gkestimator.llm.objectives import Objectives, fits
 from gkestimator.tables.files import json_bytes
-from gkestimator.tables.layout import TextColumn, markdown_table, number_columns, text_table, word_column
+from gkestimator.tables.layout import (
+    TextColumn,
+    markdown_table,
+    note_column,
+    note_lines,
+    number_columns,
+    text_table,
+    word_column,
+    wrapped,
+)
 from gkestimator.tables.llm_requirement import LLM_TABLE, LlmRequirement
+from gkestimator.tables.notes import Footnotes
 from gkestimator.tables.units import UNKNOWN, bytes_text, number_text, percent_text, whole_text
 from gkestimator.tables.writing import encode_csv, encode_parquet
 
@@ -22,35 +32,18 @@ _NUMBERS = (
     ("most at once", "largest_batch", whole_text),
     ("known %", "coverage_pct", percent_text),
 )
+_DROP = {
+    "known %": 1,
+    "USD/M tok": 2,
+    "tok/s each": 3,
+    "binds": 4,
+    "most at once": 5,
+    "memory": 6,
+    "tok/s all": 7,
+}
+"""Which columns a narrow terminal does without, the first first."""
 _SHARED = ("model", "engine", "dtype", "kv_dtype", "gpus", "input_tokens", "output_tokens")
 _WORDS = {"engine": "runtime", "kv_dtype": "cache", "input_tokens": "prompt", "output_tokens": "answer"}
-
-
-@frozen
-class Objectives:
-    """Hold the objectives that a row must keep (ms; None: none)."""
-
-    ttft_ms: float | None
-    tpot_ms: float | None
-
-    @property
-    def named(self) -> bool:
-        """Return whether there is one."""
-        return self.ttft_ms is not None or self.tpot_ms is not None
-
-    def kept(self, row: LlmRequirement) -> bool:
-        """Return whether ``row`` fits and keeps them by its estimates; an unknown time keeps nothing."""
-        if not fits(row):
-            return False
-        for objective, value in ((self.ttft_ms, row.ttft_ms), (self.tpot_ms, row.tpot_ms)):
-            if objective is not None and (value is None or value > objective):
-                return False
-        return True
-
-
-def fits(row: LlmRequirement) -> bool:
-    """Return whether the row's memory is known to fit."""
-    return row.mreq_pct is not None and row.mreq_pct <= 100
 
 
 def render_llm(rows: Rows, form: str) -> bytes:
@@ -63,15 +56,17 @@ def render_llm(rows: Rows, form: str) -> bytes:
     if form == "parquet":
         return encode_parquet(LLM_TABLE, rows)
     shared, columns = _columns(rows)
+    notes = note_lines(_notes(rows).texts)
     if form == "markdown":
-        return ("\n".join([shared, "", *markdown_table(columns)]) + "\n").encode()
+        listed = [f"- {note}" if note else note for note in notes]
+        return ("\n".join(["  \n".join(shared), "", *markdown_table(columns), *listed]) + "\n").encode()
     if form == "table":
-        return ("\n".join([shared, "", *text_table(columns, limit=_WIDTH), *_notes(rows)]) + "\n").encode()
+        return ("\n".join([*shared, "", *text_table(columns, limit=_WIDTH), *notes]) + "\n").encode()
     raise UsageError(f"format {form!r}: expected table, markdown, csv, json or parquet")
 
 
-def _columns(rows: Rows) -> tuple[str, list[TextColumn]]:
-    """Return what all rows share, in words, and the columns that differ or matter."""
+def _columns(rows: Rows) -> tuple[list[str], list[TextColumn]]:
+    """Return what all rows share, in lines of words, and the columns that differ or matter."""
     shared = []
     columns = [word_column("GPU", rows, "gpu", shrink=10)]
     for name in _SHARED:
@@ -86,12 +81,13 @@ def _columns(rows: Rows) -> tuple[str, list[TextColumn]]:
     columns += number_columns(rows, [("batch", "batch_size", whole_text)])
     for heading, field in (("TTFT ms (90 %)", "ttft"), ("TPOT ms (90 %)", "tpot")):
         columns.append(TextColumn(heading=heading, cells=[_range(row, field) for row in rows]))
-    columns.append(word_column("binds", rows, "binds"))
-    columns += number_columns(rows, _NUMBERS)
-    marks = ["" if fits(row) else _needs(row) for row in rows]
-    if any(marks):
-        columns.append(TextColumn(heading="fits", cells=[mark or "yes" for mark in marks], right=False))
-    return " · ".join(shared), columns
+    binds = [row.binds or UNKNOWN for row in rows]
+    columns.append(TextColumn(heading="binds", cells=binds, right=False, drop=_DROP["binds"]))
+    columns += number_columns(rows, _NUMBERS, _DROP)
+    if not all(map(fits, rows)):
+        columns.append(TextColumn(heading="fits", cells=list(map(_fits_words, rows)), right=False))
+    columns += note_column(_notes(rows).marks)
+    return wrapped(shared), columns
 
 
 def _range(row: LlmRequirement, field: str) -> str:
@@ -101,7 +97,9 @@ def _range(row: LlmRequirement, field: str) -> str:
     return f"{number_text(value)} ({number_text(low)}–{number_text(high)})"
 
 
-def _needs(row: LlmRequirement) -> str:
+def _fits_words(row: LlmRequirement) -> str:
+    if fits(row):
+        return "yes"
     if row.mreq_pct is None:
         return "unknown"
     if row.gpus_needed is None:
@@ -109,20 +107,21 @@ def _needs(row: LlmRequirement) -> str:
     return f"needs {row.gpus_needed}"
 
 
-def _notes(rows: Rows) -> Iterator[str]:
-    """Yield what rows warn of, each warning once."""
-    warnings = dict.fromkeys(part for row in rows for part in row.warnings.split("; ") if part)
-    seen = [warning for warning in warnings if not warning.startswith("does not fit")]
-    if seen:
-        yield ""
-        yield from (f"- {warning}" for warning in seen)
+def _notes(rows: Rows) -> Footnotes:
+    """Return what rows warn of, but for what the column ``fits`` says."""
+    warnings = []
+    for row in rows:
+        parts = row.warnings.split("; ")
+        warnings.append("; ".join(part for part in parts if not part.startswith("does not fit")))
+    return Footnotes.of(warnings)
 
 
 def llm_words(rows: Rows, objectives: Objectives) -> list[str]:
     """Return closing lines: what fits, the best batch within the objectives, the cheapest, and how far to trust it."""
     lines = []
-    unfit = [row.gpu for row in rows if not fits(row)]
-    if len(unfit) == len(rows):
+    if all(row.mreq_pct is None for row in rows):
+        lines.append("Whether anything fits is not known: no source states the memory that programs see.")
+    elif not any(map(fits, rows)):
         lines.append("Nothing fits: fewer requests at once, a shorter context, or more GPUs together.")
     kept = [row for row in rows if objectives.kept(row)]
     if objectives.named:
@@ -136,10 +135,10 @@ def llm_words(rows: Rows, objectives: Objectives) -> list[str]:
         )
     known = [row.coverage_pct for row in rows if row.coverage_pct is not None]
     if known:
+        ends = dict.fromkeys((percent_text(min(known)), percent_text(max(known))))
         lines.append(
-            f"Trust: {percent_text(min(known))} to {percent_text(max(known))} % of the GPU's time lies inside the "
-            "trained range; memory and what GPUs exchange are calculated. TTFT is that of a batch whose prompts arrive "
-            "together."
+            f"Trust: {' to '.join(ends)} % of the GPU's time lies inside the trained range; memory and what GPUs "
+            "exchange are calculated. TTFT is that of a batch whose prompts arrive together."
         )
     return lines
 
@@ -149,7 +148,7 @@ def _best_words(rows: Rows, kept: Rows) -> Iterator[str]:
     for gpu in dict.fromkeys(row.gpu for row in rows):
         mine = [row for row in kept if row.gpu == gpu]
         if not mine:
-            yield f"{gpu}: none of the batches asked for keeps the objectives."
+            yield f"{gpu}: no batch that was asked for keeps the objectives."
             continue
         best = max(mine, key=lambda row: row.tokens_per_s or 0.0)
         yield f"{gpu}: best is {_named(best)}, {number_text(best.tokens_per_s)} tokens a second."

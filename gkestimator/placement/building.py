@@ -43,6 +43,11 @@ def build_problem(
     TableError: unknown objective or creq, a model without rows on any GPU type of the cluster, two rows for
     one question (model, GPU, batch size, SM share), a name that is not allowed.
     """
+    if workload.languages:
+        raise UsageError(
+            f"{next(iter(workload.languages))}: found a language model, expected models that are served in batches "
+            "(gkest schedule places language models by a table of gkest llm)"
+        )
     if objective is None:
         objective = "cost" if cluster.elastic else "goodput"
     if objective not in OBJECTIVES:

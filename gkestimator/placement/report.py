@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from gkestimator.core.errors import UsageError, one_line
 from gkestimator.core.records import frozen
-from gkestimator.documents import PlacedGpu, PlacementPlan, Replica, plan_json
+from gkestimator.documents import LanguageReplica, PlacedGpu, PlacementPlan, Replica, plan_json
 from gkestimator.placement.problem import Problem
 from gkestimator.reporting.text import (
     counts,
@@ -232,6 +232,8 @@ def _totals(plan: PlacementPlan) -> str:
 def plan_words(plan: PlacementPlan, problem: Problem) -> list[str]:
     """Return what closes a run, on stderr: what is served, on how many GPUs and at which cost; what is not
     and why; how far to trust it."""
+    if plan.workload.languages:
+        return _language_words(plan)
     replicas = [r for gpu in plan.gpus for r in gpu.replicas]
     served = {r.model for r in replicas}
     lines = [_served_words(plan, problem, len(served), len(replicas))]
@@ -243,6 +245,26 @@ def plan_words(plan: PlacementPlan, problem: Problem) -> list[str]:
         lines.append(f"Not served: {'; '.join(some)}.")
     if replicas:
         lines.append(_trust(replicas, problem, served))
+    return [one_line(line, limit=2000) for line in lines]
+
+
+def _language_words(plan: PlacementPlan) -> list[str]:
+    """Return what closes a run over language models: one line for each model's copies, and what is not served."""
+    replicas = {r.id: (gpu, r) for gpu in plan.gpus for r in gpu.replicas}
+    copies: dict[str, list[LanguageReplica]] = defaultdict(list)
+    for language in plan.languages:
+        copies[replicas[language.replica][1].model].append(language)
+    lines = []
+    for name, of_model in copies.items():
+        gpu, replica = replicas[of_model[0].replica]
+        rate = sum(replicas[language.replica][1].goodput_rps for language in of_model)
+        lines.append(
+            f"{name}: {number_text(rate, digits=4)} req/s on {plural(len(of_model), 'replica')}, the first on "
+            f"{1 + len(of_model[0].beside)} x {gpu.type} ({replica.dtype}): 95 in 100 get the first token within "
+            f"{number_text(max(r.ttft_ms for r in of_model))} ms and one more every "
+            f"{number_text(max(r.tpot_ms for r in of_model))} ms, up to {replica.batch_size:,} at once."
+        )
+    lines += [f"Not served: {u.model} {number_text(u.rate_rps)} req/s ({u.reason})." for u in plan.unserved]
     return [one_line(line, limit=2000) for line in lines]
 
 

@@ -10,6 +10,7 @@ from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, read_cluster, read_workload
 from gkestimator.placement.building import build_problem, impossible
+from gkestimator.placement.languages import schedule_languages
 from gkestimator.placement.problem import Names, Problem
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
@@ -65,13 +66,28 @@ def schedule(
     them. A model that could never be served here raises UnservableError, or with ``allow_unserved`` stands in
     the plan's ``unserved``. ``progress`` is called with (what comes next, steps done, steps). Raises
     DocumentError and TableError for what is wrong with a file, UsageError for the rest."""
-    # The policy first: its name and options are wrong in no time, a large table is read in seconds.
-    chosen = make_policy(policy, **(options or {}))
+    # The policy before the table: its name and options are wrong in no time, a large table is read in seconds.
     asked = read_workload(workload)
+    chosen = make_policy(policy, **({} if asked.languages else options or {}))
     there = read_cluster(cluster, gpu_specs=gpu_specs)
     sources = listed(tables)
     if not sources:
         raise UsageError("no requirement table is named: expected at least one")
+    if asked.languages:
+        if (policy, creq, dims) != ("gkest", None, None):
+            raise UsageError("policy, creq and dims have no use for language models: expected none of them")
+        plan = schedule_languages(
+            sources,
+            asked,
+            there,
+            objective=objective,
+            seed=seed,
+            runtime=runtime,
+            dtype=dtype,
+            **(options or {}),
+        )
+        problem = Problem(models=(), specs={}, prices={}, workload=asked)
+        return Schedule(plan=plan, problem=problem, unservable={})
     names = frozenset(asked.names())
     rows: list[Requirement] = []
     steps = len(sources) + 2

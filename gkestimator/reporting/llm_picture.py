@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from gkestimator.reporting.requirements_picture import HUES
@@ -22,7 +23,7 @@ def draw_llm(rows: Sequence[LlmRequirement], form: str = "png") -> bytes:
 
     Left, tokens a second of all requests together against the time per token that each of them sees: a line for every
     GPU, a point for every batch. Right, the time to the first token against the batch. Bands are 90 % intervals; hollow
-    points do not fit. Raises UsageError without matplotlib.
+    points do not fit, or nobody knows whether they do. Raises UsageError without matplotlib.
     """
     with drawing():
         return saved(llm_figure(rows), form)
@@ -34,7 +35,8 @@ def llm_figure(rows: Sequence[LlmRequirement]) -> Any:
         figure = new_figure(8.6, 3.6)
         figure.suptitle(picture_text(_title(rows), 110), x=0.01, ha="left", fontsize=9.5, weight="bold")
         answering, beginning = figure.subplots(1, 2)
-        for at, (name, mine) in enumerate(list(_lines(rows).items())[:_MOST_LINES]):
+        lines = _lines(rows)
+        for at, (name, mine) in enumerate(islice(lines.items(), _MOST_LINES)):
             style = {"color": HUES[at % len(HUES)], "linestyle": "-" if at < len(HUES) else "--"}
             _draw_answering(answering, name, mine, style)
             _draw_beginning(beginning, mine, style)
@@ -53,8 +55,10 @@ def llm_figure(rows: Sequence[LlmRequirement]) -> Any:
         figure.legend(loc="outside center right", fontsize=7.5)
         caption = (
             "Estimated, not measured. A point is a number of requests at once; bands are 90 % intervals; hollow points "
-            "do not fit into the memory."
+            "are not known to fit into the memory."
         )
+        if len(lines) > _MOST_LINES:
+            caption += f" The first {_MOST_LINES} of {len(lines)} lines are drawn."
         figure.supxlabel("\n".join(textwrap.wrap(caption, _CAPTION_LETTERS)), x=0.01, ha="left", fontsize=7)
         return figure
 
@@ -123,6 +127,6 @@ def _draw_beginning(axes: Any, rows: Sequence[LlmRequirement], style: dict[str, 
 def _mark(
     axes: Any, x: Sequence[Any], y: Sequence[Any], rows: Sequence[LlmRequirement], style: dict[str, Any]
 ) -> None:
-    """Draw the points; hollow where the row does not fit."""
-    faces = ["white" if (row.mreq_pct or 0) > 100 else style["color"] for row in rows]
+    """Draw the points; hollow where the row does not fit, or nobody knows."""
+    faces = [style["color"] if row.mreq_pct is not None and row.mreq_pct <= 100 else "white" for row in rows]
     axes.scatter(x, y, s=16, c=faces, edgecolors=style["color"], linewidths=1.0, zorder=3)

@@ -50,6 +50,10 @@ def build_system(
     Raises DocumentError (the plan lacks something), TableError (no row for a replica, two rows, a null
     column), UsageError.
     """
+    if plan.workload.languages:
+        raise UsageError(
+            f"{next(iter(plan.workload.languages))}: found a language model, which serves by iterations"
+        )
     if max_wait_ms is not None and not 0 <= max_wait_ms < math.inf:
         raise UsageError(f"wait of {max_wait_ms:g} ms, expected a finite number of at least 0")
     curves = Curves(rows, plan, gpu_catalogue(gpu_specs), table)

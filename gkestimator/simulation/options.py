@@ -19,6 +19,7 @@ ADMISSIONS = ("plan", "expected", "none")
 ASSIGNMENTS = ("auto", "names", "streams", "requests")
 RATES = ("plan", "trace")
 SCALINGS = ("copies", "time")
+PREFILLS = ("plan", "first", "chunked")
 OPTION_WORDS: Mapping[str, Sequence[str]] = {
     "routing": ROUTINGS,
     "service": SERVICES,

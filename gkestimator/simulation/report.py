@@ -11,6 +11,7 @@ from typing import Any
 from gkestimator.core.errors import one_line
 from gkestimator.documents.simulation import (
     SimulatedApplication,
+    SimulatedLanguage,
     SimulatedModel,
     SimulationReport,
     StageTimes,
@@ -57,6 +58,11 @@ _BATCHES = (
     *written_as(number_text, batch_mean="batch"),
     *written_as(percent_text, batches_full_pct="full %", batches_timed_out_pct="timed out %"),
 )
+_LANGUAGES = [
+    *written_as(number_text, tokens_per_s="tokens/s", sequences_mean="at once"),
+    *written_as(percent_text, cache_pct="cache %"),
+    *written_as(count_text, preempted="preempted"),
+]
 _GPUS = written_as(percent_text, busy_pct="busy %", cuti_pct="Cuti %", muti_pct="Muti %")
 
 
@@ -99,6 +105,10 @@ def simulation_text(report: SimulationReport) -> str:
         figures = [*_SLO, *_ASKED, *_REFUSED, *_SERVED]
         columns = figure_columns(report.applications, figures)
         lines += ["", *text_table([words("application", names, shrink=10), *columns])]
+    if report.languages:
+        names = words("model", [language.model for language in report.languages], shrink=10)
+        lines += ["", "tokens, TTFT and TPOT as mean / 99th percentile in ms:"]
+        lines += text_table([names, *_language_columns(report.languages)])
     lines += ["", *_gpu_lines(report), "", *_totals(report)]
     return text_of([*lines, *note_lines(report.notes)])
 
@@ -146,6 +156,18 @@ def _stage_columns(models: Sequence[SimulatedModel]) -> list[TextColumn]:
         stages.remove("network")
     columns += figure_columns(models, [(name, name, _stage_text) for name in stages])
     return columns + figure_columns(models, _BATCHES)
+
+
+def _language_columns(languages: Sequence[SimulatedLanguage]) -> list[TextColumn]:
+    times: list[TextColumn] = []
+    for heading, kind in (("TTFT", "ttft"), ("TPOT", "tpot")):
+        cells = []
+        for language in languages:
+            mean, p99 = (getattr(language, f"{kind}_{end}_ms") for end in ("mean", "p99"))
+            cells.append(f"{number_text(mean)} / {number_text(p99)}")
+        objectives = [number_text(getattr(language, f"slo_{kind}_ms")) for language in languages]
+        times += [TextColumn(heading=heading, cells=cells), TextColumn(heading="SLO", cells=objectives)]
+    return times + figure_columns(languages, _LANGUAGES)
 
 
 def _stage_text(times: StageTimes) -> str:

@@ -31,6 +31,30 @@ class CountedRequests:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenCounts:
+    """Hold counts of language models, by model.
+
+    Over all: ``tokens`` of answers, ``preempted`` (sequences whose pages were taken), ``iterations``. Of counted
+    requests: ``spread`` (those of more than one token), sums of the time to the first token and of the mean time of
+    those after it, ``histograms`` (M, these two, BINS). By replica that serves by iterations (``replicas``: their
+    indices), between the run's ``from_ms`` and ``until_ms``: time integrals of sequences and of pages held.
+    ``first_ms``, where requests are kept and in their order: from the arrival to the first token (0 for other models).
+    """
+
+    tokens: Ints
+    preempted: Ints
+    iterations: Ints
+    spread: Ints
+    ttft_sums_ms: Floats
+    tpot_sums_ms: Floats
+    histograms: Ints
+    replicas: Ints
+    sequences_ms: Floats
+    held_ms: Floats
+    first_ms: Floats | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """Hold counts of the requests that came between ``from_ms`` and ``until_ms`` (the end of arrivals).
 
@@ -56,6 +80,7 @@ class Result:
     ``replica_requests``, ``last_done_ms`` (0 where it ran nothing). By GPU, between ``from_ms`` and
     ``until_ms``: ``gpu_busy_ms`` (at least one replica runs), ``gpu_creq_ms`` (integral of the running
     replicas' Creq, percent times ms; nan where one's Creq is unknown). ``end_ms``: when the last was done.
+    ``tokens`` None: there is no language model.
     """
 
     from_ms: float
@@ -92,3 +117,4 @@ class Result:
     gpu_busy_ms: Floats
     gpu_creq_ms: Floats
     requests: CountedRequests | None = None
+    tokens: TokenCounts | None = None

@@ -15,6 +15,7 @@ from gkestimator.simulation.options import (
     ASSIGNMENTS,
     COPIES,
     DROPS,
+    PREFILLS,
     RATES,
     ROUTINGS,
     SCALINGS,
@@ -78,6 +79,11 @@ class SimulateOptions:
         "plan",
         Word(ADMISSIONS),
         "What is let in: what the plan serves, what it expects to serve on time, or all.",
+    )
+    prefill: Value[str] = Option(
+        "plan",
+        Word(PREFILLS),
+        "Language models: whole prompts first, or in chunks beside decoding; default: as the plan says.",
     )
     window_s: Value[float | None] = Option(
         None, _ABOVE_0, "Of the timeline; default: a 60th, at least 1.", unit="s"

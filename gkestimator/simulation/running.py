@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from gkestimator.core.compiled import COMPILED
 from gkestimator.core.errors import UsageError, one_line
@@ -15,6 +15,7 @@ from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, read_cluster, read_plan
 from gkestimator.documents.simulation import SimulationReport, SimulationSettings
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
+from gkestimator.placement.languages import language_rows
 from gkestimator.reporting.simulated import first_of
 from gkestimator.simulation.arrays import Files, Names, Texts, ValuesByName
 from gkestimator.simulation.arrivals.base import Arrivals
@@ -30,12 +31,14 @@ from gkestimator.simulation.conditions import (
     system_builder,
 )
 from gkestimator.simulation.engine.simulator import Simulator
+from gkestimator.simulation.languages import check_language_options, language_system, summarise_languages
 from gkestimator.simulation.options import OPTION_WORDS, Options
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.run_options import SimulateOptions
 from gkestimator.simulation.summary import summarise
 from gkestimator.simulation.system import System
 from gkestimator.tables import Requirement, TableSource, table_label
+from gkestimator.tables.llm_requirement import LlmRequirement
 from gkestimator.tables.units import number_text
 
 if TYPE_CHECKING:
@@ -58,25 +61,25 @@ class Simulated:
 
 def simulate_plan(
     plan: PlacementPlan,
-    rows: Iterable[Requirement],
+    rows: Iterable[Requirement] | Iterable[LlmRequirement],
     arrivals: Arrivals,
     options: Options,
     *,
     arrivals_name: str = "arrivals",
     rate_scale: float = 1.0,
     notes: Texts = (),
+    prefill: str = "plan",
     progress: Progress | None = None,
     **conditions: Unpack[Conditions],
 ) -> Simulated:
-    """Serve ``plan`` by ``rows`` under ``arrivals``.
+    """Serve ``plan`` by ``rows`` under ``arrivals``; by rows of ``gkest llm`` where its models are language models.
 
     The arrivals' streams are in the order of the plan's workload (models, then applications), already at the
     scaled rate. ``options.interference`` names the interference model, ``coefficients`` its file.
     ``arrivals_name`` and ``rate_scale`` are written into the report's settings alone. For the rest see
     :func:`gkestimator.simulation.building.build_system`. Raises its errors.
     """
-    specs = _known_types(plan, conditions.get("gpu_specs", ()))
-    system = system_builder(rows, options, specs, **conditions)(plan)
+    system = _system(plan, rows, options, prefill, conditions)
     check_streams(arrivals, len(system.sources), arrivals_name, "the plan's workload")
     result = _served(system, arrivals, options, progress)
     settings = SimulationSettings(
@@ -95,7 +98,29 @@ def simulate_plan(
     )
     lines = [one_line(note, limit=2000) for note in (*system.notes, *notes)]
     report = summarise(plan, system, result, settings, lines)
+    if result.tokens is not None:
+        report = replace(report, languages=summarise_languages(system, result))
     return Simulated(report=report, system=system, result=result)
+
+
+def _system(
+    plan: PlacementPlan, rows: Iterable[Any], options: Options, prefill: str, conditions: Conditions
+) -> System:
+    """Return the system of ``plan`` by rows of its kind."""
+    if plan.workload.languages:
+        words = {name: getattr(options, name) for name in OPTION_WORDS}
+        check_language_options(plan, {**words, **conditions})
+        return language_system(
+            plan,
+            list(rows),
+            admission=conditions.get("admission", "plan"),
+            prefill=prefill,
+            table=conditions.get("table", "table"),
+        )
+    if prefill != "plan":
+        raise UsageError(f"prefill {prefill}: has no use where no model is a language model")
+    specs = _known_types(plan, conditions.get("gpu_specs", ()))
+    return system_builder(rows, options, specs, **conditions)(plan)
 
 
 def _line_or_none(value: Path | str | None) -> str | None:
@@ -291,14 +316,20 @@ def simulate_files(
     placed = _plan_in(plan)
     prepared = run.prepared(placed)
     names = {r.model for gpu in placed.gpus for r in gpu.replicas}
+    rows: list[Requirement] | list[LlmRequirement]
+    if placed.workload.languages:
+        rows = language_rows(tables, names)
+    else:
+        rows = rows_of_models(tables, names, progress)
     return simulate_plan(
         placed,
-        rows_of_models(tables, names, progress),
+        rows,
         prepared.arrivals,
         prepared.options,
         arrivals_name=prepared.arrivals_name,
         rate_scale=run.rate_scale,
         notes=prepared.notes,
+        prefill=run.prefill,
         progress=progress,
         **run.conditions(tables),
     )
@@ -327,6 +358,10 @@ def replan_files(
             f"{spelled('keep_requests', '--requests')}: requests are not kept where the policy runs again"
         )
     placed = read_plan(Path(plan))
+    if placed.workload.languages:
+        raise UsageError(
+            f"{plan}: found language models, for which no policy runs again, expected other models alone"
+        )
     gpus = read_cluster(Path(cluster), gpu_specs=run.gpu_specs)
     prepared = run.prepared(placed)
     creq = None

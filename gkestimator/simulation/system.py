@@ -4,15 +4,47 @@ from __future__ import annotations
 
 from gkestimator.core.records import frozen
 from gkestimator.interference.base import TERMS
+from gkestimator.llm.steps import StepLaw
 from gkestimator.simulation.arrays import Names, NumberOrNone, Numbers, Wholes
 
 
 @frozen
+class Pace:
+    """Hold what answers of a language model are held to: the time to the first token, and per token after it."""
+
+    ttft_ms: float
+    tpot_ms: float
+
+
+@frozen
 class SimModel:
-    """Hold a model. ``slo_ms``: what a request to the model (alone, or as a stage of an application) is held to."""
+    """Hold a model. ``slo_ms``: what a request to the model (alone, or as a stage of an application) is held to.
+
+    ``paced``: it is a language model, and its requests are held to this instead.
+    """
 
     name: str
     slo_ms: float
+    paced: Pace | None = None
+
+
+@frozen
+class SimIterating:
+    """Hold how a replica of a language model serves by iterations.
+
+    An iteration is one pass over new tokens of some sequences; ``law`` says how long it takes. The cache of keys and
+    values has ``pages`` of ``page_tokens``. At most ``most_sequences`` hold pages at once. An iteration takes at most
+    ``budget_tokens`` new tokens: prompts in parts beside sequences that decode (``chunked``), or whole prompts first.
+    ``beside``: further GPUs (indices) that hold the replica together with its own.
+    """
+
+    law: StepLaw
+    page_tokens: int
+    pages: int
+    most_sequences: int
+    budget_tokens: int
+    chunked: bool
+    beside: Wholes = ()
 
 
 @frozen
@@ -35,7 +67,8 @@ class SimSource:
     application.
 
     ``rate_rps`` is what the workload says; ``admit``: chance (0 to 1) that a request is let in at the door,
-    the others are turned away at once.
+    the others are turned away at once. ``lengths``, of a language model's requests: tokens of prompt and answer, which
+    the requests let in take in turn, from the first again after the last.
     """
 
     name: str
@@ -44,6 +77,7 @@ class SimSource:
     slo_ms: float
     stages: tuple[SimStage, ...]
     admit: float = 1.0
+    lengths: tuple[Wholes, ...] | None = None
 
 
 @frozen
@@ -74,7 +108,8 @@ class SimReplica:
     ``request_ms`` and ``response_ms``, the network's delays (None: none); ``features``, by batch size, what
     the interference model asks. ``sigma_below`` and ``sigma_above``: deviations of the logarithm of true over
     estimated latency (:func:`gkestimator.placement.queueing.interval_sigmas`). ``creq_pct`` and
-    ``memory_pct`` as packed.
+    ``memory_pct`` as packed. ``iterates``: the replica of a language model serves by iterations, is dealt single
+    requests, and has its GPUs to itself; its one latency is that of a request, by which loads are compared.
     """
 
     id: str
@@ -98,6 +133,7 @@ class SimReplica:
     sigma_above: float = 0.0
     creq_pct: NumberOrNone = None
     memory_pct: NumberOrNone = None
+    iterates: SimIterating | None = None
 
 
 @frozen

@@ -141,3 +141,34 @@ def markdown_table(columns: Sequence[TextColumn]) -> list[str]:
 def _markdown_line(cells: Sequence[str]) -> str:
     escaped = [printable(cell).replace("\\", "\\\\").replace("|", "\\|") for cell in cells]
     return f"| {' | '.join(escaped)} |"
+
+
+def wrapped(facts: Iterable[str]) -> list[str]:
+    """Return facts in lines of at most the terminal's width, or 100 letters; a fact is never broken."""
+    limit = TERMINAL_COLUMNS.get() or 100
+    lines: list[str] = []
+    for fact in map(printable, facts):
+        if lines and len(lines[-1]) + 3 + len(fact) <= limit:
+            lines[-1] += " · " + fact
+        else:
+            lines.append(fact)
+    return lines
+
+
+def note_column(marks: Sequence[str]) -> list[TextColumn]:
+    """Return the column of the notes' marks by row; none where no row has one."""
+    if any(marks):
+        return [TextColumn(heading="note", cells=marks, right=False)]
+    return []
+
+
+def note_lines(texts: Iterable[str]) -> list[str]:
+    """Return notes as lines below a table, an empty one before them; none where there are none."""
+    notes = []
+    columns = TERMINAL_COLUMNS.get()
+    for text in texts:
+        note = printable(text)
+        notes += textwrap.wrap(note, columns, subsequent_indent="   ") if columns else [note]
+    if notes:
+        return ["", *notes]
+    return []

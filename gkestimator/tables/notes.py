@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 
 from gkestimator.core.records import Names, frozen
-from gkestimator.tables.requirement import Requirement, Requirements
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?![\w.]*\w)")
 _LIST = re.compile(r"[\w.]+(?:, [\w.]+)*")
@@ -20,13 +19,17 @@ class Footnotes:
     marks: Names
 
     @classmethod
-    def of(cls, rows: Requirements) -> Footnotes:
-        """Return the notes on ``rows``: first those of all rows, where a mark would say nothing, then the others."""
+    def of(cls, warnings: Sequence[str]) -> Footnotes:
+        """Return the notes of rows with these ``warnings`` (of each row, joined by ``; ``).
+
+        First come those of all rows, where a mark would say nothing, then the others.
+        """
+        rows = [list(filter(None, text.split("; "))) for text in warnings]
         kinds: dict[str, dict[str, None]] = {}
         for row in rows:
-            for warning in _warnings_of(row):
+            for warning in row:
                 kinds.setdefault(_kind(warning), {})[warning] = None
-        kinds_of_rows = [{_kind(warning) for warning in _warnings_of(row)} for row in rows]
+        kinds_of_rows = [set(map(_kind, row)) for row in rows]
         common = set.intersection(*kinds_of_rows) if kinds_of_rows else set()
         others = [kind for kind in kinds if kind not in common]
         numbers = {kind: number for number, kind in enumerate(others, start=1)}
@@ -37,10 +40,6 @@ class Footnotes:
             texts=tuple(f"{head}: {_merged(list(kinds[kind]))}" for kind, head in heads.items()),
             marks=tuple(",".join(map(str, own)) for own in marks),
         )
-
-
-def _warnings_of(row: Requirement) -> list[str]:
-    return [warning for warning in row.warnings.split("; ") if warning]
 
 
 def _listed(warning: str) -> tuple[str, str] | None:
@@ -70,7 +69,7 @@ def _merged(texts: Sequence[str]) -> str:
         return f"{listed[0][0]}: {', '.join(names)} (not all in every row)"
     columns = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
     ranges = [sorted(set(column), key=_value) for column in columns]
-    figures = iter(f"{found[0]} to {found[-1]}" if len(found) > 1 else found[0] for found in ranges)
+    figures = iter(f"{values[0]} to {values[-1]}" if len(values) > 1 else values[0] for values in ranges)
     return _NUMBER.sub(lambda _: next(figures), first)
 
 

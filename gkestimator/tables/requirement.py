@@ -193,10 +193,10 @@ class Requirement:
         return self.kernels == 0 and not self.unknown_kernels
 
 
-Requirements: TypeAlias = Sequence[Requirement]
+RequirementRows: TypeAlias = Sequence[Requirement]
 
 
-def cpu_lines(rows: Requirements) -> list[str]:
+def cpu_lines(rows: RequirementRows) -> list[str]:
     """Return a line on each model that runs on the CPU alone."""
     models = dict.fromkeys(row.model for row in rows if row.runs_on_cpu_alone)
     return [f"{model} runs on the CPU alone: no GPU would do any of its work" for model in models]

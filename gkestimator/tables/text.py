@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeAlias
 
 from gkestimator.tables.kernel_rows import KernelRow
 from gkestimator.tables.layout import (
-    TERMINAL_COLUMNS,
     TextColumn,
     markdown_table,
+    note_column,
+    note_lines,
     number_columns,
     printable,
     text_table,
     word_column,
+    wrapped,
 )
 from gkestimator.tables.notes import Footnotes
-from gkestimator.tables.requirement import Requirement, Requirements, cpu_lines
+from gkestimator.tables.requirement import Requirement, RequirementRows, cpu_lines
 from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text, percent_text, whole_text
 
 _Shown: TypeAlias = tuple[str, str, Callable[[Any], str]]
@@ -38,7 +39,7 @@ _DROP_OF_KERNELS = {"SM %": 1, "DRAM": 2, "work": 3, "bound": 4, "share %": 5}
 _BOUND = {True: "host", False: "GPU", None: UNKNOWN}
 
 
-def requirements_text(rows: Requirements) -> str:
+def requirements_text(rows: RequirementRows) -> str:
     """Return the table as plain text: what all rows share stands above it, what they warn of below it."""
     if not rows:
         return "no rows\n"
@@ -50,7 +51,7 @@ def requirements_text(rows: Requirements) -> str:
     return alone + "\n".join(lines) + "\n"
 
 
-def _without_cpu_models(rows: Requirements) -> tuple[str, Requirements]:
+def _without_cpu_models(rows: RequirementRows) -> tuple[str, RequirementRows]:
     """Return a line on each model that runs on the CPU alone, and the rows of the others: figures of a GPU would
     mislead.
     """
@@ -58,7 +59,7 @@ def _without_cpu_models(rows: Requirements) -> tuple[str, Requirements]:
     return "".join(lines), [row for row in rows if not row.runs_on_cpu_alone]
 
 
-def requirements_markdown(rows: Requirements) -> str:
+def requirements_markdown(rows: RequirementRows) -> str:
     """Return the table as Markdown."""
     if not rows:
         return "no rows\n"
@@ -72,7 +73,7 @@ def requirements_markdown(rows: Requirements) -> str:
     return f"{alone}\n" * bool(alone) + "\n".join(lines) + "\n"
 
 
-def _requirement_columns(rows: Requirements) -> tuple[list[str], list[TextColumn]]:
+def _requirement_columns(rows: RequirementRows) -> tuple[list[str], list[TextColumn]]:
     """Return what all rows share, in words, and the columns that differ or matter."""
     columns = [word_column("model", rows, "model", shrink=7), word_column("GPU", rows, "gpu", shrink=7)]
     shared = []
@@ -94,20 +95,18 @@ def _requirement_columns(rows: Requirements) -> tuple[list[str], list[TextColumn
     columns.append(TextColumn(heading="binds", cells=bound, right=False, drop=_DROP["binds"]))
     columns += _known_columns(rows, _POWER)
     columns += number_columns(rows, _NUMBERS, _DROP)
-    marks = Footnotes.of(rows).marks
-    if any(marks):
-        columns.append(TextColumn(heading="note", cells=marks, right=False))
+    columns += note_column(Footnotes.of([row.warnings for row in rows]).marks)
     shared += _provenance(rows)
-    return [printable(line) for line in _wrapped(shared)], columns
+    return wrapped(shared), columns
 
 
-def _known_columns(rows: Requirements, shown: Iterable[_Shown]) -> list[TextColumn]:
+def _known_columns(rows: RequirementRows, shown: Iterable[_Shown]) -> list[TextColumn]:
     """Return those of the columns in which some row has a value: older tables and most GPUs lack some wholly."""
     known = [column for column in shown if any(getattr(r, column[1]) is not None for r in rows)]
     return number_columns(rows, known, _DROP)
 
 
-def _provenance(rows: Requirements) -> Iterator[str]:
+def _provenance(rows: RequirementRows) -> Iterator[str]:
     """Yield where the figures are from: the host's overhead where all rows took the same, and the sources."""
     overheads = {r.host_overhead_us for r in rows}
     if len(overheads) == 1 and None not in overheads:
@@ -127,26 +126,8 @@ def _latency(row: Requirement) -> str:
     return f"{number_text(row.latency_ms)} ({ends})"
 
 
-def _wrapped(facts: Iterable[str]) -> list[str]:
-    limit = TERMINAL_COLUMNS.get() or 100
-    lines: list[str] = []
-    for fact in facts:
-        if lines and len(lines[-1]) + 3 + len(fact) <= limit:
-            lines[-1] += " · " + fact
-        else:
-            lines.append(fact)
-    return lines
-
-
-def _footnotes(rows: Requirements) -> list[str]:
-    notes = []
-    columns = TERMINAL_COLUMNS.get()
-    for text in Footnotes.of(rows).texts:
-        note = printable(text)
-        notes += textwrap.wrap(note, columns, subsequent_indent="   ") if columns else [note]
-    if notes:
-        return ["", *notes]
-    return []
+def _footnotes(rows: RequirementRows) -> list[str]:
+    return note_lines(Footnotes.of([row.warnings for row in rows]).texts)
 
 
 def _kernel_columns(rows: Sequence[KernelRow]) -> list[TextColumn]:

@@ -16,7 +16,7 @@ from gkestimator.core.errors import UsageError
 from gkestimator.core.records import NamedValues
 from gkestimator.tables.files import json_bytes, write_atomically
 from gkestimator.tables.kernel_rows import KERNEL_ROWS, KernelRow
-from gkestimator.tables.requirement import REQUIREMENTS, Requirements
+from gkestimator.tables.requirement import REQUIREMENTS, RequirementRows
 from gkestimator.tables.schema import Cell, TableSchema
 from gkestimator.tables.text import kernels_markdown, kernels_text, requirements_markdown, requirements_text
 
@@ -38,7 +38,7 @@ def format_of(path: Path) -> str:
     return form
 
 
-def render(rows: Requirements, form: str, *, kernels: Sequence[KernelRow] | None = None) -> bytes:
+def render(rows: RequirementRows, form: str, *, kernels: Sequence[KernelRow] | None = None) -> bytes:
     """Return the requirement table as ``form`` (one of FORMATS), UTF-8 where it is text.
 
     ``kernels`` (None: not asked for) adds the kernel listing: below the table in the formats for people,

@@ -123,6 +123,7 @@ def completed(words: str, at: int) -> list[str]:
         ("gkest estimate --runtime onnx", 3, ["plain,onnxruntime"]),
         ("gkest estimate --gpu h10", 3, ["plain,H100-PCIE", "plain,H100-SXM"]),
         ("gkest estimate --gpu T4,amp", 3, ["plain,T4,ampere"]),
+        ("gkest llm --dtype fp16,in", 3, ["plain,fp16,int4", "plain,fp16,int8"]),
         ("gkest estimate mod", 2, ["file,mod"]),
         ("gkest estimate --bundle b", 3, ["file,b"]),
         ("gkest init w", 2, ["plain,workload"]),
@@ -166,6 +167,7 @@ def test_quiet_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 LENGTHS = Path(__file__).parents[2] / "examples" / "lengths"
+DECODER = Path(__file__).parents[1] / "data" / "decoders" / "llama-3.1-8b.json"
 COMPARISON = """tables: [table.csv]
 workloads: [workload.yaml]
 clusters: [cluster.yaml]
@@ -186,6 +188,7 @@ def prepared(folder: Path) -> None:
     for name in ("yaml", "csv"):
         (folder / f"lengths.{name}").write_bytes((LENGTHS / f"bert-base.{name}").read_bytes())
     (folder / "comparison.yaml").write_text(COMPARISON)
+    (folder / "models" / "config.json").write_bytes(DECODER.read_bytes())
 
 
 @pytest.mark.slow

@@ -190,6 +190,7 @@ def test_ray_serve_holds_every_replica(walked: Path) -> None:
     assert found == replicas(walked)
 
 
+@pytest.mark.slow
 def test_triton_holds_every_replica(walked: Path) -> None:
     pb = pytest.importorskip(
         "tritonclient.grpc.model_config_pb2", reason="needs tritonclient[grpc] (extra test)"

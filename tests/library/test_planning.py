@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -168,6 +169,21 @@ def test_what_is_wrong_is_said_in_one_line(
     call, kind, words = WRONG[case]
     with pytest.raises(kind, match=words):
         call(needs, plan)
+
+
+def test_numbers_of_numpy_and_one_file_stand_for_python_s_and_a_list(needs: gkestimator.Requirements) -> None:
+    model = needs["model"].iloc[0]
+    workload = {"models": [{"name": model, "rate_rps": np.float32(4), "slo_ms": np.int64(200)}]}
+    cluster = {"gpus": [{"type": needs["gpu"].iloc[0], "count": np.int64(1)}]}
+    plan = gkestimator.schedule(needs, workload, cluster)
+    assert plan.workload.models[0].slo_ms == 200
+    for call in (
+        lambda: gkestimator.schedule(needs, workload, cluster, gpu_specs="none.toml"),
+        lambda: gkestimator.export(plan, "csv", gpu_specs="none.toml"),
+        lambda: gkestimator.gpus(gpu_specs="none.toml"),
+    ):
+        with pytest.raises(gkestimator.errors.SpecError, match="none.toml"):
+            call()
 
 
 def test_gpus_and_runtimes_are_tables() -> None:

@@ -58,6 +58,12 @@ def test_layers_with_a_window_keep_the_window_alone() -> None:
     assert decoder.cache_bytes(4096, 2) == 2 * (4 * 4096 + 22 * 512) * 256 * 2
 
 
+def test_a_window_that_is_null_is_none(tmp_path: Path) -> None:
+    document = json.loads((FOLDER / "gemma-2-9b.json").read_text(encoding="utf-8"))
+    assert read_decoder(_written(tmp_path, document)).window_layers == 21
+    assert read_decoder(_written(tmp_path, {**document, "sliding_window": None})).window_layers == 0
+
+
 def _written(folder: Path, document: Any) -> Path:
     path = folder / "config.json"
     path.write_text(json.dumps(document), encoding="utf-8")

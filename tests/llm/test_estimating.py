@@ -192,7 +192,7 @@ def test_shares_hold_everything_once() -> None:
         ({"batch_sizes": (0,)}, "batch_sizes"),
         ({"input_tokens": (10**12,)}, "input_tokens"),
         ({"tensor_parallel": (3,)}, "expected 1, 2, 4 or 8"),
-        ({"dtypes": ("fp7",)}, "dtypes"),
+        ({"dtypes": ("fp7",)}, "dtypes: found 'fp7', expected any of fp16, bf16, fp8, int8, int4"),
         ({"engine": "vllm"}, "engine"),
         ({"gpus": ("H1000",)}, "H1000"),
         ({"gpus": ("T4",), "dtypes": ("bf16",)}, "bf16"),
@@ -202,3 +202,16 @@ def test_wrong_questions_are_refused_in_one_line(options: dict[str, Any], said: 
     with pytest.raises(UsageError) as caught:
         _rows(**options)
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_objectives_alone_are_answered_with_the_largest_batch_that_keeps_them() -> None:
+    asked = {"batch_sizes": None, "input_tokens": (2048,), "output_tokens": (256,), "slo_ttft_ms": 2000.0}
+    fast, slow = _rows(gpus=("H100-SXM", "L4"), **asked)
+    assert fast.ttft_ms <= 2000 and slow.ttft_ms <= 2000
+    above = [row.batch_size + 1 for row in (fast, slow)]
+    (beyond,) = _rows(gpus=("H100-SXM",), **{**asked, "batch_sizes": (above[0],)})
+    assert beyond.ttft_ms > 2000
+    (beyond,) = _rows(gpus=("L4",), **{**asked, "batch_sizes": (above[1],)})
+    assert beyond.ttft_ms > 2000
+    (none,) = _rows(gpus=("L4",), **{**asked, "slo_ttft_ms": 1.0})
+    assert none.batch_size == 1 and none.ttft_ms > 1

@@ -35,6 +35,19 @@ def test_lines_points_and_bands() -> None:
     assert draw_llm(rows, "svg") == draw_llm(rows, "svg")
 
 
+def test_what_is_not_drawn_is_said_and_unknown_memory_is_hollow() -> None:
+    from gkestimator.reporting.llm_picture import llm_figure
+
+    rows = estimate_llm(LlmRequest(model=CONFIG, gpus=("ampere",), batch_sizes=(1,)))
+    figure = llm_figure(rows)
+    answering = figure.axes[0]
+    gpus = {row.gpu for row in rows}
+    assert len(answering.lines) == 14 < len(gpus)
+    assert f"The first 14 of {len(gpus)} lines are drawn." in figure.get_supxlabel().replace("\n", " ")
+    (unknown,) = llm_figure([row for row in rows if row.gpu == "RTX-3080"]).axes[0].collections[1:]
+    assert (unknown.get_facecolors()[0][:3] == 1).all()
+
+
 def test_the_command_writes_it_beside_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "a.png"
     assert run(["llm", str(CONFIG), "--gpu", "H100", "--batch", "1,8", "--plot", str(picture)]) == 0

@@ -45,22 +45,22 @@ def rows(*warnings: str) -> list[Requirement]:
     ],
 )
 def test_one_note_a_kind(warnings: tuple[str, ...], text: str) -> None:
-    notes = Footnotes.of(rows(*warnings))
+    notes = Footnotes.of(warnings)
     assert notes.texts == (text,)
     assert notes.marks == ("", "")  # it holds for every row
-    assert Footnotes.of(rows(*warnings, "")).marks == ("1", "1", "")
+    assert Footnotes.of((*warnings, "")).marks == ("1", "1", "")
 
 
 def test_other_names_are_another_kind() -> None:
     notes = Footnotes.of(
-        rows("batch size not given: N = 1", "batch size not given: x.0 = 1; N 3; runs on v2.4.1")
+        ("batch size not given: N = 1", "batch size not given: x.0 = 1; N 3; runs on v2.4.1")
     )
     assert len(notes.texts) == 4
     assert notes.marks == ("1", "2,3,4")
 
 
 def test_a_table_without_warnings_has_none() -> None:
-    assert Footnotes.of(rows("", "")) == Footnotes(texts=(), marks=("", ""))
+    assert Footnotes.of(("", "")) == Footnotes(texts=(), marks=("", ""))
     assert Footnotes.of([]) == Footnotes(texts=(), marks=())
 
 

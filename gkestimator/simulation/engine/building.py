@@ -10,12 +10,13 @@ import numpy as np
 
 from gkestimator.interference.base import FEATURES, TERMS
 from gkestimator.interference.registry import law_code
+from gkestimator.llm.steps import StepLaw
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.columns import EngineState, Floats, Ints
 from gkestimator.simulation.histogram import BINS, bin_edges_ms
 from gkestimator.simulation.options import COPIES, Options
 from gkestimator.simulation.result import STAGES
-from gkestimator.simulation.system import SimReplica, SimSource, System
+from gkestimator.simulation.system import SimIterating, SimReplica, SimSource, System
 
 Curve = tuple[float, ...] | None
 
@@ -86,7 +87,7 @@ def rows_of(
     ints[c.R_REQUEST_DELAY] = int(replica.request_ms is not None)
     ints[c.R_RESPONSE_DELAY] = int(replica.response_ms is not None)
     ints[c.R_COPIES] = int(replica.copies_ms is not None)
-    ints[c.R_HEAD] = ints[c.R_TAIL] = ints[c.R_NEXT_DUE] = -1
+    ints[c.R_HEAD] = ints[c.R_TAIL] = ints[c.R_NEXT_DUE] = ints[c.R_ITERATES] = -1
     floats = [0.0] * c.RF_END
     floats[c.RF_WAIT] = replica.max_wait_ms
     floats[c.RF_WEIGHT] = replica.weight
@@ -104,6 +105,33 @@ def rows_of(
     floats[c.RF_TAKEN] = -math.inf
     floats[c.RF_CREQ] = math.nan if replica.creq_pct is None else replica.creq_pct
     return ints, floats
+
+
+def iterating_rows(iterates: SimIterating, law: int) -> tuple[list[int], list[float]]:
+    """Return the integers and floats of a replica that serves by iterations, before anything came.
+
+    ``law`` is where its law begins in the array of laws.
+    """
+    ints = [0] * c.W_END
+    ints[c.W_PAGES] = ints[c.W_FREE] = iterates.pages
+    ints[c.W_PAGE] = iterates.page_tokens
+    ints[c.W_MOST] = iterates.most_sequences
+    ints[c.W_BUDGET] = iterates.budget_tokens
+    ints[c.W_CHUNKED] = int(iterates.chunked)
+    ints[c.W_HEAD] = ints[c.W_TAIL] = -1
+    ints[c.W_LAW] = law
+    ints[c.W_BATCHES] = len(iterates.law.batches)
+    ints[c.W_PROMPTS] = len(iterates.law.prompts)
+    ints[c.W_CONTEXTS] = len(iterates.law.contexts)
+    floats = [0.0] * c.WF_END
+    floats[c.WF_LEAST] = iterates.law.step_ms[0][0]
+    return ints, floats
+
+
+def law_numbers(law: StepLaw) -> Floats:
+    """Return the numbers of ``law`` in the order that the event loop reads."""
+    parts = [law.batches, law.prompts, law.contexts, *law.prompt_ms, *law.step_ms]
+    return np.concatenate([np.array(part, float) for part in parts])
 
 
 def with_rows(array: np.ndarray, rows: Sequence[Sequence[float]] | np.ndarray) -> np.ndarray:
@@ -159,14 +187,24 @@ def first_state(system: System, options: Options) -> EngineState:
     mf = _real(models, c.MF_END)
     m[:, [c.M_OPEN, c.M_BATCH, c.M_HEAD, c.M_TAIL]] = -1
     mf[:, c.MF_SLO] = [model.slo_ms for model in system.models]
+    for k, model in enumerate(system.models):
+        if model.paced is not None:
+            m[k, c.M_SEQUENCES] = 1
+            mf[k, c.MF_SLO_TTFT], mf[k, c.MF_SLO_TPOT] = model.paced.ttft_ms, model.paced.tpot_ms
+    z[c.Z_SEQUENCES] = m[:, c.M_SEQUENCES].any()
     x = _whole(sources, c.X_END)
     xf = _real(sources, c.XF_END)
     t: list[list[int]] = []
     tf: list[float] = []
     afters: list[int] = []
+    lengths = [_whole(0, c.L_END)]
     for k, (source, sole) in enumerate(zip(system.sources, _sole(system), strict=True)):
         kind = c.JOB
-        if sole:
+        if source.lengths is not None:
+            kind = c.PLAIN
+            x[k, c.X_LENGTH], x[k, c.X_LENGTHS] = sum(map(len, lengths)), len(source.lengths)
+            lengths.append(np.array(source.lengths, np.int64))
+        elif sole:
             kind = c.STREAM
         elif _is_plain(source):
             kind = c.PLAIN
@@ -175,7 +213,7 @@ def first_state(system: System, options: Options) -> EngineState:
         x[k, c.X_SOLE] = sole
         x[k, c.X_STAGE], x[k, c.X_STAGES] = len(t), len(source.stages)
         xf[k, c.XF_SLO] = source.slo_ms
-        if sole:
+        if kind == c.STREAM:
             m[x[k, c.X_MODEL], c.M_STREAMED] = 1
             m[x[k, c.X_MODEL], c.M_SOURCE] = k
         for stage in source.stages:
@@ -223,4 +261,11 @@ def first_state(system: System, options: Options) -> EngineState:
         window_waits=_real(models, windows),
         kept=_whole(0, c.K_END),
         kept_floats=_real(0, c.KF_END),
+        w=_whole(0, c.W_END),
+        wf=_real(0, c.WF_END),
+        laws=_real(0),
+        q=_whole(0, c.Q_END),
+        qf=_real(0, c.QF_END),
+        lengths=np.concatenate(lengths),
+        token_histograms=_whole(models, 2, BINS),
     )

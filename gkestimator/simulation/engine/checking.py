@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from gkestimator.core.errors import UsageError
 from gkestimator.interference.base import FEATURES, TERMS
 from gkestimator.simulation.arrivals.base import Chunk
-from gkestimator.simulation.system import SimGpu, SimReplica, SimSource
+from gkestimator.simulation.system import SimGpu, SimIterating, SimModel, SimReplica, SimSource
 
 # Bounds far from anything real, within which memory, whole numbers and times in floats suffice.
 _MOST_BATCH = 100_000
@@ -19,14 +20,16 @@ _MOST_CURVE_ROWS = 5_000_000
 _MOST_MS = 1e9
 _LEAST_CYCLE_MS = 1e-6
 _MOST_FEATURE = 1e12
+_MOST_TOKENS = 1_000_000_000
 
 
 def _finite(values: tuple[float, ...], count: int) -> bool:
     return len(values) == count and all(abs(value) <= _MOST_FEATURE for value in values)
 
 
-def check_source(source: SimSource, models: int) -> None:
+def check_source(source: SimSource, system_models: Sequence[SimModel]) -> None:
     """Raise UsageError naming the source and the stage that cannot be."""
+    models = len(system_models)
     for k, stage in enumerate(source.stages):
         if not 0 <= stage.model < models:
             problem = f"model {stage.model}"
@@ -40,6 +43,17 @@ def check_source(source: SimSource, models: int) -> None:
         else:
             continue
         raise UsageError(f"source {source.name!r}, stage {k}: found {problem}, expected {expected}")
+    paced = any(system_models[stage.model].paced is not None for stage in source.stages)
+    if paced != (source.lengths is not None) or (paced and (source.application or len(source.stages) != 1)):
+        raise UsageError(
+            f"source {source.name!r}: expected lengths where it asks a language model, of which it asks one by itself"
+        )
+    for prompt, answer in source.lengths or ():
+        if not (1 <= prompt <= _MOST_TOKENS and 1 <= answer <= _MOST_TOKENS):
+            raise UsageError(
+                f"source {source.name!r}: found a prompt of {prompt} and an answer of {answer} tokens, expected 1 to "
+                f"{_MOST_TOKENS:,}"
+            )
 
 
 def check_gpu(gpu: SimGpu) -> None:
@@ -64,8 +78,9 @@ def check_room(largest: int, most_asked: int, curve_rows: int) -> None:
         )
 
 
-def check_replica(replica: SimReplica, models: int, gpus: int) -> None:
+def check_replica(replica: SimReplica, system_models: Sequence[SimModel], gpus: int) -> None:
     """Raise UsageError naming the replica and the field that is not as it must be."""
+    models = len(system_models)
 
     def need(field: str, right: bool, expected: str) -> None:
         if not right:
@@ -75,6 +90,10 @@ def check_replica(replica: SimReplica, models: int, gpus: int) -> None:
 
     need("model", 0 <= replica.model < models, f"one of {models} models")
     need("gpu", 0 <= replica.gpu < gpus, f"one of {gpus} GPUs")
+    paced = system_models[replica.model].paced is not None
+    need("iterates", paced == (replica.iterates is not None), "given where the model is a language model")
+    if replica.iterates is not None:
+        _check_iterating(replica, replica.iterates)
     need("batch_size", 1 <= replica.batch_size <= _MOST_BATCH, f"1 to {_MOST_BATCH:,}")
     need("max_wait_ms", 0 <= replica.max_wait_ms <= _MOST_MS, f"0 to {_MOST_MS:g} ms")
     need("weight", 0 < replica.weight < math.inf, "more than 0")
@@ -97,6 +116,25 @@ def check_replica(replica: SimReplica, models: int, gpus: int) -> None:
     if replica.features is not None:
         right = len(replica.features) == len(batches) and all(_finite(f, FEATURES) for f in replica.features)
         need("features", right, f"{len(batches)} times {FEATURES} finite numbers")
+
+
+def _check_iterating(replica: SimReplica, iterates: SimIterating) -> None:
+    """Raise UsageError where iterations would not end, or would be of nothing."""
+    alone = replica.batch_size == 1 and replica.max_wait_ms == 0 and replica.partition is None
+    if not alone or replica.duty_cycle_ms is not None:
+        raise UsageError(
+            f"replica {replica.id!r}: iterates, expected single requests, no partition and no turns"
+        )
+    sizes = (iterates.page_tokens, iterates.pages, iterates.most_sequences)
+    if min(sizes) < 1 or max(sizes) > _MOST_TOKENS or iterates.most_sequences > _MOST_BATCH:
+        raise UsageError(
+            f"replica {replica.id!r}: found pages or sequences {sizes}, expected 1 or more of each"
+        )
+    if not iterates.most_sequences <= iterates.budget_tokens <= _MOST_TOKENS:
+        raise UsageError(
+            f"replica {replica.id!r}: found {iterates.budget_tokens:,} tokens of an iteration, expected at least one "
+            f"for each of {iterates.most_sequences:,} sequences"
+        )
 
 
 def check_chunk(chunk: Chunk, sources: int, now_ms: float) -> None:

@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 # Order of events at one time; the key of an event is kind x 2**KIND_SHIFT + order.
-RESUME, END, REACH, TURN, TIMEOUT, ARRIVAL = range(6)
+RESUME, END, ITERATED, REACH, TURN, TIMEOUT, ARRIVAL = range(7)
 KIND_SHIFT = 56
 # What a REACH event is about.
 AT_REPLICA, COPIED, AVAILABLE, ANSWER = range(4)
@@ -52,8 +52,9 @@ DONE, ROOM, DRAWS, UNIFORMS, FLUSH = range(5)
     Z_ASKED,  # the first request that is to be routed before the next event
     Z_ASKED_LAST,
     Z_BATCH_MOST,  # requests of the largest batch
+    Z_SEQUENCES,  # 1: some replica serves by iterations
     Z_END,
-) = range(28)
+) = range(29)
 # Scalars, real.
 F_NOW, F_FROM, F_UNTIL, F_WINDOW, F_LAST, F_END = range(6)
 # A total is on time up to this much of the SLO: sums of floats.
@@ -83,9 +84,16 @@ BATCHES_NEED = 2
     M_BATCHES,
     M_FULL,
     M_TIMED_OUT,
+    M_SEQUENCES,  # 1: its requests are prompts and answers, held to two objectives
+    M_TOKENS,  # of answers, made for counted requests and others
+    M_PREEMPTED,
+    M_ITERATIONS,
+    M_SPREAD,  # counted requests of more than one token: those that have a time per token
     M_END,
-) = range(19)
-MF_SLO, MF_OPENED, MF_RESUMED, MF_WAIT, MF_ROUTER, MF_NETWORK, MF_QUEUE, MF_GPU, MF_TOTAL, MF_END = range(10)
+) = range(24)
+MF_SLO, MF_OPENED, MF_RESUMED, MF_WAIT, MF_ROUTER, MF_NETWORK, MF_QUEUE, MF_GPU, MF_TOTAL = range(9)
+# Objectives and sums of the time to the first token (TTFT) and per token after it (TPOT).
+MF_SLO_TTFT, MF_SLO_TPOT, MF_TTFT, MF_TPOT, MF_END = range(9, 14)
 
 # Replica.
 (
@@ -109,8 +117,9 @@ MF_SLO, MF_OPENED, MF_RESUMED, MF_WAIT, MF_ROUTER, MF_NETWORK, MF_QUEUE, MF_GPU,
     R_GIVEN,  # requests given to it whose service has not ended
     R_BATCHES,
     R_REQUESTS,
+    R_ITERATES,  # its row of those that serve by iterations, -1: it serves batches
     R_END,
-) = range(21)
+) = range(22)
 (
     RF_WAIT,
     RF_WEIGHT,
@@ -167,9 +176,9 @@ IF_ARRIVED, IF_ORIGIN, IF_LEFT, IF_REACHED, IF_END = range(5)
 # Source. X_SOLE: alone feeds its model, request for request (its counts are the model's).
 # STREAM: straight to a streamed model, PLAIN: to another, JOB: has stages.
 STREAM, PLAIN, JOB = range(3)
-X_KIND, X_MODEL, X_AT, X_STOP, X_STAGE, X_STAGES, X_SOLE, X_DONE, X_BY_END, X_ON_TIME, X_DROPPED, X_END = (
-    range(12)
-)
+X_KIND, X_MODEL, X_AT, X_STOP, X_STAGE, X_STAGES, X_SOLE, X_DONE, X_BY_END, X_ON_TIME, X_DROPPED = range(11)
+# Its rows of lengths, lengths[X_LENGTH : X_LENGTH + X_LENGTHS], taken in turn; X_CAME requests took theirs.
+X_LENGTH, X_LENGTHS, X_CAME, X_END = range(11, 15)
 XF_SLO, XF_SUM, XF_END = range(3)
 
 # Stage.
@@ -181,7 +190,35 @@ J_SOURCE, J_OPEN, J_ASKED, J_DROPPED, J_STAGES = range(5)
 
 # Kept requests.
 K_SOURCE, K_MODEL, K_REPLICA, K_BATCH, K_END = range(5)
-KF_ARRIVED, KF_ROUTER, KF_NETWORK, KF_QUEUE, KF_GPU, KF_END = range(6)
+KF_ARRIVED, KF_ROUTER, KF_NETWORK, KF_QUEUE, KF_GPU, KF_FIRST, KF_END = range(7)
+
+# Replica that serves by iterations. Pages hold the cache of keys and values, W_PAGE tokens each.
+(
+    W_BUSY,  # 1: an iteration runs
+    W_PAGES,
+    W_FREE,
+    W_PAGE,
+    W_MOST,  # sequences at once
+    W_BUDGET,  # tokens of an iteration
+    W_CHUNKED,  # 0: prompts go first and whole
+    W_HEAD,  # sequences that hold pages, by admission
+    W_TAIL,
+    W_COUNT,
+    W_LAW,  # where its law begins in `laws`: batches, prompts, contexts, then both grids row by row
+    W_BATCHES,
+    W_PROMPTS,
+    W_CONTEXTS,
+    W_END,
+) = range(15)
+# WF_LEAST: the least step of its law; WF_SINCE: when the iteration began; sums over time of sequences and pages held.
+WF_LEAST, WF_SINCE, WF_SEQUENCES, WF_HELD, WF_END = range(5)
+
+# Sequence: a request in tokens, in the row of its item. Q_CACHED: in the cache; Q_NEW: put there by the iteration that
+# runs; Q_HELD: pages; Q_BEFORE: the one admitted before it.
+Q_PROMPT, Q_ANSWER, Q_CACHED, Q_MADE, Q_NEW, Q_HELD, Q_BEFORE, Q_END = range(8)
+QF_BEGAN, QF_FIRST, QF_END = range(3)
+L_PROMPT, L_ANSWER, L_END = range(3)
+TTFT, TPOT = range(2)
 
 
 class EngineState(NamedTuple):
@@ -226,3 +263,10 @@ class EngineState(NamedTuple):
     window_waits: Floats
     kept: Ints
     kept_floats: Floats
+    w: Ints
+    wf: Floats
+    laws: Floats
+    q: Ints
+    qf: Floats
+    lengths: Ints
+    token_histograms: Ints  # by model: TTFT, TPOT

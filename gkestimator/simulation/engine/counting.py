@@ -40,6 +40,32 @@ def window_of(s: c.EngineState, time: float) -> int:
 
 
 @part
+def keeps_pace(s: c.EngineState, i: int, now: float) -> int:
+    """Return 1 where sequence ``i``, which ends now, kept the objectives of its first token and of those after it."""
+    m = s.i[i, c.I_MODEL]
+    first = s.qf[i, c.QF_FIRST]
+    after = (s.q[i, c.Q_ANSWER] - 1) * s.mf[m, c.MF_SLO_TPOT]
+    late = first - s.if_[i, c.IF_ARRIVED] > s.mf[m, c.MF_SLO_TTFT] * c.SLACK
+    return 0 if late or now - first > after * c.SLACK else 1
+
+
+@part
+def count_pace(s: c.EngineState, i: int, now: float) -> None:
+    """Count the time to the first token of sequence ``i``, which ends now, and the mean time of those after it."""
+    m = s.i[i, c.I_MODEL]
+    first = s.qf[i, c.QF_FIRST]
+    ttft = first - s.if_[i, c.IF_ARRIVED]
+    s.mf[m, c.MF_TTFT] += ttft
+    s.token_histograms[m, c.TTFT, bin_of(ttft, s.edges)] += 1
+    answer = s.q[i, c.Q_ANSWER]
+    if answer > 1:
+        tpot = (now - first) / (answer - 1)
+        s.m[m, c.M_SPREAD] += 1
+        s.mf[m, c.MF_TPOT] += tpot
+        s.token_histograms[m, c.TPOT, bin_of(tpot, s.edges)] += 1
+
+
+@part
 def count_answered(s: c.EngineState, b: int, now: float) -> None:
     """Count every request of batch ``b``, whose answer reaches the clients at ``now``."""
     s.f[c.F_LAST] = max(s.f[c.F_LAST], now)
@@ -58,18 +84,23 @@ def count_answered(s: c.EngineState, b: int, now: float) -> None:
     edges = s.edges
     histograms = s.histograms
     counted = 0
+    paced = s.m[m, c.M_SEQUENCES] == 1
     i = s.b[b, c.B_HEAD]
     while i >= 0:
         arrived = s.if_[i, c.IF_ARRIVED]
         wait = start - arrived
         total = now - arrived
         on_time = 1 if total <= latest else 0
+        if paced:
+            on_time = keeps_pace(s, i, now)
         window = window_of(s, arrived)
         s.windows[m, 1, window] += on_time
         s.windows[m, 2, window] += 1
         s.window_waits[m, window] += wait
         if s.if_[i, c.IF_ORIGIN] >= from_ms:
             counted += 1
+            if paced:
+                count_pace(s, i, now)
             if turns:
                 left = s.if_[i, c.IF_LEFT]
                 reached = s.if_[i, c.IF_REACHED]
@@ -98,6 +129,8 @@ def count_answered(s: c.EngineState, b: int, now: float) -> None:
                 s.kept_floats[k, c.KF_NETWORK] = (reached - left) + back
                 s.kept_floats[k, c.KF_QUEUE] = start - reached
                 s.kept_floats[k, c.KF_GPU] = gpu
+                if paced:
+                    s.kept_floats[k, c.KF_FIRST] = s.qf[i, c.QF_FIRST] - arrived
         i = s.i[i, c.I_NEXT]
     if from_ms <= now <= s.f[c.F_UNTIL]:
         s.m[m, c.M_BY_END] += size

@@ -8,6 +8,7 @@ import numpy as np
 
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.heaps import pop_event, push_event, sink_source
+from gkestimator.simulation.engine.iterating import iterated
 from gkestimator.simulation.engine.part import entry, inlined, part
 from gkestimator.simulation.engine.routing import (
     ask,
@@ -18,6 +19,7 @@ from gkestimator.simulation.engine.routing import (
     take_item,
     time_out,
 )
+from gkestimator.simulation.engine.sequences import take_lengths
 from gkestimator.simulation.engine.serving import copied, ended, reach, serve, turn
 from gkestimator.simulation.engine.stages import answer, begin_job
 
@@ -50,7 +52,10 @@ def come(s: c.EngineState, x: int, now: float) -> None:
     if s.x[x, c.X_KIND] == c.JOB:
         begin_job(s, x, now)
     else:
-        ask(s, take_item(s, s.x[x, c.X_MODEL], arrived, arrived, x))
+        i = take_item(s, s.x[x, c.X_MODEL], arrived, arrived, x)
+        if s.x[x, c.X_LENGTHS] > 0:
+            take_lengths(s, x, i)
+        ask(s, i)
 
 
 @part
@@ -120,6 +125,8 @@ def handle(s: c.EngineState, kind: int, what: int, order: int, now: float) -> tu
             server = available(s, number)
     elif kind == c.TURN:
         server = turn(s, what)
+    elif kind == c.ITERATED:
+        iterated(s, what, now)
     else:
         batch = time_out(s, what, order, now)
     return batch, server, answered

@@ -45,7 +45,7 @@ def with_needs(s: EngineState, most_asked: int) -> EngineState:
     one by one, each after a look at the room); with interference a start puts the ends of all that run on its
     GPU anew.
     """
-    largest = int(s.r[:, c.R_SIZE].max(initial=1))
+    largest = int(max(s.r[:, c.R_SIZE].max(initial=1), s.w[:, c.W_MOST].max(initial=1)))
     beside = 1
     if s.z[c.Z_LAW] and len(s.r):
         servers = np.unique(s.r[:, [c.R_GPU, c.R_SERVER]], axis=0)
@@ -79,6 +79,8 @@ def fit_pools(s: EngineState) -> EngineState:
         items = _more_free(s.i, more, c.I_NEXT, int(z[c.Z_ITEM]))
         z[c.Z_ITEM], z[c.Z_ITEMS] = len(s.i), z[c.Z_ITEMS] + more
         s = s._replace(i=items, if_=_more(s.if_, more))
+        if z[c.Z_SEQUENCES]:
+            s = s._replace(q=_more(s.q, more), qf=_more(s.qf, more))
     if z[c.Z_BATCHES] < c.BATCHES_NEED:
         more = max(len(s.b), 256)
         batches = _more_free(s.b, more, c.B_NEXT, int(z[c.Z_BATCH]))

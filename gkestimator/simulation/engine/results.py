@@ -8,7 +8,7 @@ from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.columns import EngineState
 from gkestimator.simulation.options import Options
-from gkestimator.simulation.result import CountedRequests, Result
+from gkestimator.simulation.result import CountedRequests, Result, TokenCounts
 from gkestimator.simulation.system import System
 
 
@@ -38,6 +38,10 @@ def result_of(
         sums[source] = mf[c.MF_TOTAL, model]
         histograms[source] = s.histograms[model, -1]
     windows = s.windows.copy()
+    for replica in system.replicas:
+        # GPUs that hold one replica together are busy together.
+        for gpu in replica.iterates.beside if replica.iterates else ():
+            gf[[c.GF_BUSY, c.GF_CREQ], gpu] = gf[[c.GF_BUSY, c.GF_CREQ], replica.gpu]
     requests = None
     if options.keep_requests:
         requests = _requests(kept)
@@ -76,6 +80,28 @@ def result_of(
         gpu_busy_ms=gf[c.GF_BUSY],
         gpu_creq_ms=gf[c.GF_CREQ],
         requests=requests,
+        tokens=_tokens(s, options, kept) if s.z[c.Z_SEQUENCES] else None,
+    )
+
+
+def _tokens(s: EngineState, options: Options, kept: list[tuple[Ints, Floats]]) -> TokenCounts:
+    first = None
+    if options.keep_requests:
+        first = np.concatenate([np.zeros(0), *(part[:, c.KF_FIRST] for _, part in kept)])
+    replicas = np.flatnonzero(s.r[:, c.R_ITERATES] >= 0)
+    sums = s.wf[s.r[replicas, c.R_ITERATES]]
+    return TokenCounts(
+        tokens=s.m[:, c.M_TOKENS].copy(),
+        preempted=s.m[:, c.M_PREEMPTED].copy(),
+        iterations=s.m[:, c.M_ITERATIONS].copy(),
+        spread=s.m[:, c.M_SPREAD].copy(),
+        ttft_sums_ms=s.mf[:, c.MF_TTFT].copy(),
+        tpot_sums_ms=s.mf[:, c.MF_TPOT].copy(),
+        histograms=s.token_histograms.copy(),
+        replicas=replicas,
+        sequences_ms=sums[:, c.WF_SEQUENCES],
+        held_ms=sums[:, c.WF_HELD],
+        first_ms=first,
     )
 
 
@@ -84,7 +110,7 @@ def _requests(kept: list[tuple[Ints, Floats]]) -> CountedRequests:
     whole = np.concatenate([np.zeros((0, c.K_END), np.int64), *(part for part, _ in kept)])
     real = np.concatenate([np.zeros((0, c.KF_END)), *(part for _, part in kept)])
     source, model, replica, batch = np.ascontiguousarray(whole.T)
-    arrived, router, network, queue, gpu = np.ascontiguousarray(real.T)
+    arrived, router, network, queue, gpu = np.ascontiguousarray(real.T[: c.KF_FIRST])
     return CountedRequests(
         source=source,
         model=model,

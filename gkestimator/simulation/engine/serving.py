@@ -8,6 +8,7 @@ from gkestimator.simulation.engine import columns as c
 from gkestimator.simulation.engine.dropping import drop_late, drop_waiting
 from gkestimator.simulation.engine.heaps import push_event
 from gkestimator.simulation.engine.part import part
+from gkestimator.simulation.engine.sequences import join_sequences
 from gkestimator.simulation.engine.sharing import change_speeds
 
 
@@ -56,6 +57,12 @@ def reach(s: c.EngineState, b: int, now: float) -> int:
         s.r[r, c.R_WAITING] += 1
         if s.r[r, c.R_DUE] == 0:
             expect_turn(s, r, now)
+    elif s.r[r, c.R_ITERATES] >= 0:
+        i = s.b[b, c.B_HEAD]
+        s.if_[i, c.IF_LEFT] = s.bf[b, c.BF_LEFT]
+        s.if_[i, c.IF_REACHED] = now
+        free_batch(s, b)
+        join_sequences(s, r, i, now)
     elif s.z[c.Z_COPY] == 2 and s.r[r, c.R_COPIES] == 1:
         g = s.r[r, c.R_GPU]
         if s.g[g, c.G_COPY_HEAD] < 0:

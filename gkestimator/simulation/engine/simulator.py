@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gkestimator.core.errors import UsageError
+from gkestimator.llm.steps import StepLaw
 from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.engine import columns as c
@@ -15,6 +16,8 @@ from gkestimator.simulation.engine.building import (
     curve_key,
     curves_of,
     first_state,
+    iterating_rows,
+    law_numbers,
     most_asked,
     rows_of,
     with_rows,
@@ -37,7 +40,7 @@ from gkestimator.simulation.engine.pools import Draws, count_windows, fit_pools,
 from gkestimator.simulation.engine.results import result_of
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.result import Result
-from gkestimator.simulation.system import SimGpu, SimReplica, System
+from gkestimator.simulation.system import SimGpu, SimIterating, SimReplica, System
 
 
 def simulate(system: System, arrivals: Arrivals, options: Options) -> Result:
@@ -72,8 +75,9 @@ class Simulator:
         self._kept: list[tuple[Ints, Floats]] = []
         self._partitions: dict[int, tuple[int, int]] = {}  # server, GPU
         self._curve_rows: dict[tuple[object, ...], int] = {}
+        self._law_starts: dict[StepLaw, int] = {}
         for source in system.sources:
-            check_source(source, len(system.models))
+            check_source(source, system.models)
         self._most_asked = max((most_asked(source) for source in system.sources), default=0)
         self._s = first_state(system, options)
         self.add(system.replicas, [0.0] * len(system.replicas), gpus=system.gpus)
@@ -110,7 +114,7 @@ class Simulator:
         at = len(s.curves)
         servers = len(s.v)
         for replica, available in zip(replicas, available_ms, strict=True):
-            check_replica(replica, len(s.m), len(s.g))
+            check_replica(replica, self._system.models, len(s.g))
             if not 0 <= available < math.inf:
                 raise UsageError(f"replica {replica.id!r}: available from {available} ms, expected 0 or more")
             server = servers
@@ -128,9 +132,12 @@ class Simulator:
                 curves.append(curves_of(replica))
             ints, floats = rows_of(replica, server=server, curve=curve, available_ms=available)
             floats[c.RF_FACTOR] = self._factor(replica)
+            if replica.iterates is not None:
+                ints[c.R_ITERATES] = self._iterating(replica.iterates)
             whole.append(ints)
             real.append(floats)
         open_now = [k for k, available in enumerate(available_ms, first) if available <= self.now_ms]
+        s = self._s
         self._s = s._replace(
             r=with_rows(s.r, whole),
             rf=with_rows(s.rf, real),
@@ -178,6 +185,16 @@ class Simulator:
         """Serve all that came; return what was counted."""
         self._run(math.inf)
         return self.progress()
+
+    def _iterating(self, iterates: SimIterating) -> int:
+        """Return the row of a new replica that serves by iterations; equal laws are kept once."""
+        s = self._s
+        at = self._law_starts.setdefault(iterates.law, len(s.laws))
+        if at == len(s.laws):
+            s = s._replace(laws=np.concatenate((s.laws, law_numbers(iterates.law))))
+        ints, floats = iterating_rows(iterates, at)
+        self._s = s._replace(w=with_rows(s.w, [ints]), wf=with_rows(s.wf, [floats]))
+        return len(self._s.w) - 1
 
     def _factor(self, replica: SimReplica) -> float:
         """Return by how much the replica's latencies are taken to be wrong in this run."""
