@@ -77,7 +77,8 @@ def _naming_its_file(path: Path, error: GkestimatorError) -> GkestimatorError:
     """Return ``error``, with the model's path before it where it names no file itself."""
     if any(one_line(name) in str(error) for name in (path, path.name)):
         return error
-    return GkestimatorError(f"{path}: {error}")
+    # what is found after reading is behind the model's name, which the path repeats
+    return GkestimatorError(f"{path}: {str(error).removeprefix(f'{path.stem}: ')}")
 
 
 def default_gpus() -> Names:

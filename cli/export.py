@@ -122,7 +122,8 @@ def command(
         else:
             shown = [str(path) for path in written[:3]]
             if len(written) > 3:
-                shown[2] += f" and {len(written) - 3} more files"
+                more = len(written) - 3
+                shown[2] += f" and {more} more file{'s' * (more > 1)}"
             say_written(*shown)
         say(_named(exporter.name, line) for line in (exporter.limits, *exporter.messages(deployment)))
     if not failed:

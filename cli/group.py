@@ -167,6 +167,16 @@ class LazyGroup(DescribedCommand, click.Group):
         command: click.Command = module.command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is asked for; refuse a misspelt one with the nearest name."""
+        if args[0] not in self._modules and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from gkestimator.core.naming import nearest_name
+
+            ctx.fail(f"No such command {args[0]!r}{nearest_name(args[0], self._modules)}")
+        return super().resolve_command(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by section, without importing them, then the options."""
         for title, commands in self._sections.items():

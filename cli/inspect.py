@@ -40,15 +40,15 @@ def command(models: Names, form: str | None, dims: Any) -> int:
     for path in paths:
         try:
             (own,) = met.combinations(ModelSource(path, path.stem))
-            inspections.append(inspect_model(path, dims=own))
+            inspections.append((inspect_model(path, dims=own), path, own))
         except GkestimatorError as e:
             errors.append(e)
     met.check()
     if form == "json":
-        click.echo(inspection_json(inspections))
+        click.echo(inspection_json([inspection for inspection, *_ in inspections]))
     else:
         for inspection in inspections:
-            for line in inspection_lines(inspection):
+            for line in inspection_lines(*inspection):
                 click.echo(printable(line))
     say(errors, "error")
     say(met.notes, "note")

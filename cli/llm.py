@@ -19,6 +19,7 @@ from gkestimator.llm.request import LlmRequest
     "gkest llm models/llama-8b.json --gpu L4,A100 --dtype fp16,int4 --input 512 --slo-tpot-ms 50",
 )
 @click.argument("model", type=PATH, metavar="MODEL")
+@section("How it runs")
 @options_from(LlmRequest)
 @section("Output")
 @click.option("--plot", type=PATH, help="Picture of the table to write beside it: .png, .svg or .pdf.")

@@ -13,7 +13,8 @@ def by_suffix(option: str, path: Path, suffixes: Mapping[str, str]) -> str:
     """Return the form that ``path`` of ``option`` names. Raises UsageError."""
     form = suffixes.get(path.suffix.lower())
     if form is None:
-        raise UsageError(f"{option} {path}: found the suffix {path.suffix!r}, expected {', '.join(suffixes)}")
+        found = "a folder" if path.is_dir() else f"the suffix {path.suffix!r}"
+        raise UsageError(f"{option} {path}: found {found}, expected {', '.join(suffixes)}")
     return form
 
 

@@ -162,7 +162,8 @@ class Engine:
             return "given"
         if self.host is not None and self.profile.name in self.host.host_overhead_us:
             return self.host.source("host_overhead_us", self.profile.name)
-        return self.profile.sources["host_overhead_us"]
+        # how it was found out stands behind the colon: too long for a closing line, and in the profile's file
+        return self.profile.sources["host_overhead_us"].partition(": ")[0]
 
     @property
     def copy_bytes_per_s(self) -> float:

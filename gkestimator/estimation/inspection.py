@@ -188,8 +188,8 @@ def _dimensions(model: Model) -> tuple[Dimension, ...]:
     return tuple(dimensions)
 
 
-def inspection_lines(inspection: Inspection) -> list[str]:
-    """Return the inspection for people, a line a fact."""
+def inspection_lines(inspection: Inspection, path: Path, dims: Mapping[str, int]) -> list[str]:
+    """Return the inspection for people, a line a fact; ``path`` and ``dims`` as asked, for the command to type next."""
     maker = inspection.producer or "an exporter that does not say"
     if inspection.opset is not None:
         maker += f", opset {inspection.opset}"
@@ -209,7 +209,7 @@ def inspection_lines(inspection: Inspection) -> list[str]:
     shown = [f"{name} {count}" for name, count in inspection.operators[:_MOST_OPERATORS]]
     more = len(inspection.operators) - _MOST_OPERATORS
     if more > 0:
-        shown.append(f"and {more} other kinds")
+        shown.append(f"and {more} other kind{'s' * (more > 1)}")
     facts.append(("operators", f"{inspection.nodes:,}: {', '.join(shown)}"))
     facts.append(("work", _work_words(inspection)))
     if inspection.unknown:
@@ -220,7 +220,7 @@ def inspection_lines(inspection: Inspection) -> list[str]:
     if inspection.runs_on_cpu_alone:
         head += " runs on the CPU alone: no GPU would do any of its work"
     else:
-        facts.append(("next", _next_words(inspection)))
+        facts.append(("next", _next_words(inspection, path, dims)))
     return [head, *(f"  {name:<12}{fact}" for name, fact in facts)]
 
 
@@ -259,20 +259,22 @@ def _work_words(inspection: Inspection) -> str:
         return words
     if inspection.unknown:
         return "not known: operators are unknown"
-    return f"not known yet: give {_missing(inspection)}"
+    return f"not known yet: give {_missing(inspection, {})}"
 
 
-def _missing(inspection: Inspection) -> str:
-    missing = [f"{dimension.name}=..." for dimension in inspection.dimensions if not dimension.derived]
-    return " ".join(f"--dim {shlex.quote(words)}" for words in missing)
+def _missing(inspection: Inspection, dims: Mapping[str, int]) -> str:
+    """Return the options that number the open dimensions, with the numbers of ``dims`` where it has them."""
+    names = [dimension.name for dimension in inspection.dimensions if not dimension.derived]
+    numbered = [f"{name}={dims.get(name, '...')}" for name in names]
+    return " ".join(f"--dim {shlex.quote(words)}" for words in numbered)
 
 
-def _next_words(inspection: Inspection) -> str:
-    words = ["gkest estimate", shlex.quote(inspection.model), "--gpu NAME"]
+def _next_words(inspection: Inspection, path: Path, dims: Mapping[str, int]) -> str:
+    words = ["gkest estimate", shlex.quote(str(path)), "--gpu NAME"]
     if inspection.batch_dim is not None:
         words.append("--batch-size 1,8,32")
     if inspection.dimensions:
-        words.append(_missing(inspection))
+        words.append(_missing(inspection, dims))
     return " ".join(words)
 
 

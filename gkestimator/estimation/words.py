@@ -13,6 +13,7 @@ from gkestimator.estimation.targets import Target
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.tables import Requirement
 from gkestimator.tables.requirement import RequirementRows
+from gkestimator.tables.units import number_text
 
 # More sentences would bury the table above them.
 _MODELS_SPELLED_OUT = 4
@@ -97,7 +98,7 @@ def _cheapest(rows: RequirementRows, gpus: dict[str, GpuSpec]) -> str:
     if best is None:
         return ""
     per_million, row = best
-    return f" Cheapest: {row.gpu}, ${per_million:.2g} per million samples at batch {row.batch_size}."
+    return f" Cheapest: {row.gpu}, ${number_text(per_million)} per million samples at batch {row.batch_size}."
 
 
 def _trust(rows: RequirementRows) -> str:

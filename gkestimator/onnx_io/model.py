@@ -59,7 +59,7 @@ def read_model(path: str | os.PathLike[str], *, name: str | None = None) -> Mode
     on untrusted input is exceeded) in one line that names the file.
     """
     where = Path(path)
-    return _model(lambda: read_proto(where), name if name is not None else where.stem, where.name)
+    return _model(lambda: read_proto(where), name if name is not None else where.stem, str(where))
 
 
 def model_of(content: bytes, *, name: str) -> Model:

@@ -75,6 +75,7 @@ def choice_words(choices: Choices, *, rate_rps: float, slo_ms: float) -> list[st
         cost = number_text(likely.cost_per_hour)
         lines.append(f"By the estimates themselves: {likely.gpus} x {likely.gpu}, {cost} USD an hour.")
     lines.append(
-        "to be sure: every batch at the slow end of its 90 % interval · margin: what is left of the objective"
+        "to be sure: every batch at the slow end of its 90 % interval · slowest: a batch's longest wait and its run · "
+        "margin: what that leaves of the objective"
     )
     return lines

@@ -4,7 +4,6 @@ parties by entry point (group ``gkestimator.policies``), loaded only when named.
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import math
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import GkestimatorError, UsageError, one_line
+from gkestimator.core.naming import nearest_name
 from gkestimator.placement.policy import Policy
 from gkestimator.placement.problem import Names, Words
 
@@ -94,12 +94,8 @@ def _loaded(name: str) -> Any:
     """Return what the third party's entry point ``name`` loads. Raises UsageError."""
     point = next((point for point in _third_parties() if point.name == name), None)
     if point is None:
-        close = difflib.get_close_matches(name, policy_names(), n=1)
-        if close:
-            hint = f"; did you mean {close[0]}?"
-        else:
-            hint = f" ({', '.join(policy_names())})"
-        raise UsageError(f"unknown policy {name!r}{hint}")
+        known = policy_names()
+        raise UsageError(f"unknown policy {name!r}{nearest_name(name, known)} (known: {', '.join(known)})")
     try:
         return point.load()
     except Exception as e:

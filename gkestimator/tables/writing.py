@@ -33,7 +33,8 @@ def format_of(path: Path) -> str:
     """Return the format that the suffix of ``path`` stands for. Raises UsageError for any other suffix."""
     form = _SUFFIXES.get(path.suffix.lower())
     if form is None:
-        raise UsageError(f"{path}: found the suffix {path.suffix!r}, expected {', '.join(_SUFFIXES)}")
+        found = "a folder" if path.is_dir() else f"the suffix {path.suffix!r}"
+        raise UsageError(f"{path}: found {found}, expected {', '.join(_SUFFIXES)}")
     return form
 
 

@@ -128,6 +128,8 @@ def test_a_folder_without_models(engine: Asked, gkest: Callable[..., Outcome], t
         (["estimate", "m.onnx", "--gpu", "T4", "-o", "/nonexistent/x.csv"], "cannot be written"),
         (["estimate", "m.onnx", "--gpu", "T4", "--batch-dim", "broken"], "RuntimeError: two lines"),
         (["nosuch"], "No such command"),
+        (["simulat"], "No such command 'simulat'; did you mean simulate?"),
+        (["estimate", "m.onnx", "--gpu", "T4", "-o", "."], ".: found a folder, expected .csv"),
         (["train"], "Missing option"),
         (["train", "-o", "b"], "neither a DATASET nor --interference PAIRS"),
         (["train", "d", "--table", "t.csv", "-o", "b"], "without --interference PAIRS"),

@@ -35,10 +35,9 @@ def test_an_open_dimension_is_asked_for_and_then_counted(capsys: pytest.CaptureF
     text = capsys.readouterr().out
     assert "dimension   tokens, of x" in text
     assert "not known yet: give --dim tokens=..." in text
-    assert (
-        "gkest estimate onnxruntime_dynamic_encoder.onnx --gpu NAME --batch-size 1,8,32 --dim tokens=..."
-        in text
-    )
+    assert f"gkest estimate {ENCODER} --gpu NAME --batch-size 1,8,32 --dim tokens=...\n" in text
+    assert run(["inspect", str(ENCODER), "--dim", "tokens=64"]) == 0
+    assert "--gpu NAME --batch-size 1,8,32 --dim tokens=64\n" in capsys.readouterr().out
     assert run(["inspect", str(ENCODER), "--dim", "tokens=64", "--format", "json"]) == 0
     (said,) = json.loads(capsys.readouterr().out)
     assert said["flops"] > 0
@@ -122,3 +121,13 @@ def test_a_bad_file_among_good_ones(tmp_path: Path, capsys: pytest.CaptureFixtur
     said = capsys.readouterr()
     assert said.out.startswith("onnxruntime_dynamic_encoder.onnx\n")
     assert "bad.onnx" in said.err
+
+
+def test_an_error_names_the_file_once_and_as_it_was_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "models" / "none.onnx"
+    assert run(["estimate", str(missing), "--gpu", "T4"]) == 2
+    assert capsys.readouterr().err.startswith(f"gkest: error: {missing}: cannot be opened")
+    assert run(["estimate", str(ENCODER), "--gpu", "T4"]) == 2
+    assert capsys.readouterr().err.startswith(f"gkest: error: {ENCODER}: dimension tokens has no size")

@@ -206,7 +206,7 @@ def test_options_reach_the_policy_and_those_it_lacks_are_refused(schedule: Sched
         (("--option", "limit=nan"), "expected a finite number"),
         (("--option", "limit"), "expected NAME=VALUE"),
         (("--option", "limit=1", "--option", "limit=2"), "stands twice"),
-        (("--policy", "gkset"), "unknown policy 'gkset'; did you mean gkest?"),
+        (("--policy", "gkset"), "unknown policy 'gkset'; did you mean gkest? (known: gkest, "),
     ):
         status, out, err = schedule(*arguments)
         assert (status, out) == (2, "") and len(err) == 1 and words in err[0]

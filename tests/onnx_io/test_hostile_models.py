@@ -42,7 +42,7 @@ def test_files_that_are_no_models(tmp_path: Path, content: bytes, says: str):
     path.write_bytes(content)
     with pytest.raises(ModelError, match=says) as e:
         read_model(path)
-    assert str(e.value).startswith("bad.onnx: ")
+    assert str(e.value).startswith(f"{path}: ")
     assert "\n" not in str(e.value)
 
 
@@ -120,7 +120,7 @@ def test_hostile_and_wrong_operators(load, body: str, error: type[Exception], sa
     )
     with pytest.raises(error, match=says) as e:
         load(text).bind(batch_size=2)
-    assert str(e.value).startswith("model")
+    assert str(e.value).startswith(("model: ", "/"))  # the name of what was read, or the path of what was not
     assert time.monotonic() - started < 5
 
 

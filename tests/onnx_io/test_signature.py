@@ -78,9 +78,11 @@ def test_what_is_no_tensor_is_refused(tmp_path: Path, text: str, said: str) -> N
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty.onnx").write_bytes(b"")
+    (tmp_path / "checkpoint.pt").write_bytes(b"PK\x03\x04" + bytes(100))
     for name, said in (
         ("empty.onnx", "empty file"),
         ("none.onnx", "cannot be opened"),
+        ("checkpoint.pt", "as torch.save writes"),
         (".", "not a regular"),
     ):
         with pytest.raises(ModelError, match=said):

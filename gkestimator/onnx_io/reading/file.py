@@ -19,6 +19,7 @@ from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.wire import strip_values
 
 _PARSE_WHOLE_BELOW = 1 << 20
+_ZIP = b"PK\x03\x04"
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
@@ -60,6 +61,10 @@ def _content(path: Path) -> bytes:
             raise LimitError(f"{size} bytes; at most {limits.MAX_FILE_BYTES} are read")
         # not closed by hand: an error's frames may still hold views into it
         mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        if mapped[:4] == _ZIP:
+            raise ModelError(
+                "not an ONNX file: a zip archive, as torch.save writes; torch.onnx.export makes an ONNX file"
+            )
     except OSError as e:
         raise ModelError(f"cannot be read: {reason(e)}") from e
     finally:

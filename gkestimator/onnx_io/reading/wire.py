@@ -122,7 +122,7 @@ class _Stripper:
             return at + 8
         if wire == 5:
             return at + 4
-        raise ModelError(f"not an ONNX file: protobuf wire type {wire}")
+        raise ModelError(f"not an ONNX file (found protobuf wire type {wire})")
 
     def _keep(self, size: int) -> bool:
         if size <= _KEEP_ALWAYS or (size <= self.keep_below and self.kept + size <= _KEEP_TOTAL):

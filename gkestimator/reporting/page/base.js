@@ -132,7 +132,7 @@ function zoomByKeys(drawn) {
 const ZOOM = "Zoom: drag the bar below the picture; or choose the picture with Tab, then + and − zoom, arrows move, Home shows all.";
 const below = name => ({ type: "value", name, nameLocation: "middle", nameGap: 30 });
 // Names beside bars, cut where they are long: the tooltip has them in full.
-const named = (data, width = 130) => ({ type: "category", inverse: true, data, axisTick: { show: false }, axisLabel: { width, overflow: "truncate", interval: 0, hideOverlap: false, formatter: text => text.includes("/") && text.length > width / 6.5 ? "…" + text.slice(-Math.floor(width / 6.5)) : text } });
+const named = (data, width = 130) => ({ type: "category", inverse: true, data, axisTick: { show: false }, axisLabel: { width, overflow: "truncate", interval: 0, hideOverlap: false, formatter: text => text.includes("/") && text.length > width / 7.5 ? "…" + text.slice(-Math.floor(width / 7.5 - 1)) : text } });
 const narrow = () => main.clientWidth < 500;
 
 function clear(node) {
