@@ -31,7 +31,7 @@ _FOREWORD = [
     "",
     "aiconfigurator repeats decode attention on one cache, which stays in L2 where it fits, and frameworks differ by up to two times.",
     "`mean` and all columns but one compare with the estimate of what was measured: a warm cache, and where one framework alone has",
-    "the shape, its kernel. `gkest llm, mean` is the error of what the command says, where nobody says whose kernel will run, and the",
+    "the shape, its kernel. `as said, mean` is the error of what the command says, where nobody says whose kernel will run, and the",
     "weights of a step push the cache out of L2: there the measurement is no model's, but the reader may want to know how far off it is.",
     "",
     "Means are over passes of which every product and the attention of the layers were measured; others are listed, not counted.",
@@ -95,7 +95,7 @@ def _by(steps: Sequence[Step], names: Sequence[str]) -> Iterator[str]:
         "median",
         "largest",
         "bias",
-        "gkest llm, mean",
+        "as said, mean",
         "roofline",
         "inside",
         "share",
@@ -132,7 +132,7 @@ def _kinds(steps: Sequence[Step]) -> Iterator[str]:
 def _rows(steps: Sequence[Step]) -> Iterator[str]:
     head = (
         "GPU", "configuration", "pass", "form", "batch", "context", "share", "counted", "tables", "measured ms",
-        "estimated ms", "error", "interval ms", "inside", "roofline ms", "gkest llm ms", "products' error",
+        "estimated ms", "error", "interval ms", "inside", "roofline ms", "as said ms", "products' error",
         "attention's error",
     )  # fmt: skip
     yield f"| {' | '.join(head)} |"
