@@ -160,9 +160,9 @@ class SimulatedLanguage:
     """Hold one language model: time to the first token (TTFT) and mean time per token after it (TPOT), their
     objectives; ``tokens_per_s`` of answers, warm-up and what came after the arrivals' end included, over the whole run.
 
-    ``sequences_mean`` and ``cache_pct``: sequences and part of the pages held, means over its replicas and the counted
-    time. ``preempted``: sequences whose pages were taken, over the whole run; ``iterations`` too. Null: nothing was
-    answered, or by one token each.
+    ``sequences_mean`` and ``cache_pct``: sequences and part of the pages held by all its replicas, means over the
+    counted time. ``preempted``: sequences whose pages were taken, over the whole run; ``iterations`` too. Null:
+    nothing was answered, or by one token each.
     """
 
     model: str

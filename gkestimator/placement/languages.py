@@ -7,17 +7,18 @@ prompt of i tokens, and answers of O tokens in the mean:
   time that prompts take from them (P' = P; in chunks beside decoding less by one reading of the weights, the least
   step). Such sharing at a speed of the state is insensitive to how answers are distributed (F. P. Kelly, Reversibility
   and Stochastic Networks, 1979, chapter 3): n has weights L^n T(1) ... T(n) / n!, T(n) = (O - 1) S(n, c) / (1 - r');
-- a burst brings sequences and prompts at once, which slow those under way: n moves 1 / (1 - r') times as far from its mean
-  (linear noise);
-- at m, which n does not exceed in 95 of 100, an answer of o tokens takes S(m, c) a token, and the prompts that come in its
-  time: in the mean r' / (1 - r') S(m, c) a token, Poisson's in number. TPOT is what 95 in 100 answers do not exceed;
-- a prompt waits for those before it (M/G/1 at r = L E[P], first come first served: mean W = L E[P^2] / (2 (1 - r)), tail r exp(-t r /
-  W), as in heavy traffic) and for the step that runs. TTFT is the 95 % point of that wait, a step, and the prompt that is
-  longer than 95 in 100;
+- a burst brings sequences and prompts at once, which slow those under way: n moves 1 / (1 - r') times as far from its
+  mean (linear noise);
+- at m, which n does not exceed in 95 of 100, an answer of o tokens takes S(m, c) a token, and the prompts that come
+  in its time: in the mean r' / (1 - r') S(m, c) a token, Poisson's in number. TPOT is what 95 in 100 answers do not
+  exceed;
+- a prompt waits for those before it (M/G/1 at r = L E[P], first come first served: mean W = L E[P^2] / (2 (1 - r)),
+  tail r exp(-t r / W), as in heavy traffic) and for the step that runs. TTFT is the 95 % point of that wait, a step,
+  and the prompt that is longer than 95 in 100;
 - the cache must hold that many sequences with mean prompts and whole mean answers, so that few are preempted.
 
-The largest L that keeps all is looked for by halving. gkestimator's own combination of textbook laws (L. Kleinrock, Queueing
-Systems, volume 1, 1975, for W); held to the simulator in tests/placement/test_languages.py.
+The largest L that keeps all is looked for by halving. gkestimator's own combination of textbook laws (L. Kleinrock,
+Queueing Systems, volume 1, 1975, for W); held to the simulator in tests/placement/test_languages.py.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ class Choice:
 
 
 def demand_of(lengths: Lengths, serving: Serving, chunked: bool) -> Demand:
-    """Return what ``lengths`` come to, prompts served in chunks or whole. Raises TableError where they are longer than the table's prompts."""
+    """Return what ``lengths`` come to, prompts served in chunks or whole. Raises TableError where they are longer
+    than the table's prompts."""
     law = serving.law
     tokens = np.array(lengths, float)
     longest = int(tokens.sum(axis=1).max())
@@ -128,7 +130,8 @@ def demand_of(lengths: Lengths, serving: Serving, chunked: bool) -> Demand:
 
 
 def load_of(serving: Serving, demand: Demand, rate_rps: float) -> Load | None:
-    """Return how one copy fares at ``rate_rps``; None where it cannot keep up, or its cache or its rows do not reach."""
+    """Return how one copy fares at ``rate_rps``; None where it cannot keep up, or its cache or its rows do not
+    reach."""
     rate = rate_rps / 1e3
     prompts = rate * demand.prompt_ms
     if prompts >= 1:
@@ -254,8 +257,8 @@ def plan_languages(
     seed: int = 0,
     table: str = "table",
 ) -> PlacementPlan:
-    """Return the plan that serves the language models of ``workload``, in the order of the file, each at the least price
-    (the fewest GPUs where a price is unknown) that keeps its objectives.
+    """Return the plan that serves the language models of ``workload``, in the order of the file, each at the least
+    price (the fewest GPUs where a price is unknown) that keeps its objectives.
 
     Raises UsageError for a workload with other models or applications, TableError for rows that lack something.
     """
@@ -324,7 +327,8 @@ def _place(
 
 
 def _best(choices: Sequence[Choice], yard: _Yard, left: float) -> Choice | None:
-    """Return the choice that serves what is ``left`` at the least price; where none serves all, the most for its price."""
+    """Return the choice that serves what is ``left`` at the least price; where none serves all, the most for its
+    price."""
     ranked: list[tuple[bool, float, float, int, Choice]] = []
     for choice in choices:
         gpu = yard.type_of(choice.serving.row.gpu)
@@ -413,8 +417,8 @@ def schedule_languages(
     dtype: str | None = None,
     prefill: str = "chunked",
 ) -> PlacementPlan:
-    """Return :func:`plan_languages` by the rows of ``tables`` (of ``gkest llm``); ``runtime`` and ``dtype`` keep those of
-    one engine or type of numbers. Raises its errors.
+    """Return :func:`plan_languages` by the rows of ``tables`` (of ``gkest llm``); ``runtime`` and ``dtype`` keep
+    those of one engine or type of numbers. Raises its errors.
     """
     if prefill not in ("chunked", "first"):
         raise UsageError(f"prefill {prefill!r}: expected chunked or first")
