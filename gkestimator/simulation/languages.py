@@ -140,7 +140,7 @@ def _check_reach(serving: Serving, replica: Replica, lengths: Lengths, table: st
     if replica.batch_size > serving.most_sequences:
         raise TableError(
             f"{table}: {replica.model}: {replica.id} of the plan serves up to {replica.batch_size} sequences at once, "
-            f"its batches go to {serving.most_sequences}: estimate larger ones (gkest llm --batch ...,{replica.batch_size})"
+            f"its batches go to {serving.most_sequences}: estimate more (gkest llm --batch ...,{replica.batch_size})"
         )
 
 
