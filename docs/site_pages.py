@@ -10,7 +10,7 @@ import inspect
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return LINK.sub(lambda link: posixpath.relpath(site_path(repository_path(uri, link[1])), here), markdown)
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Return the page without the roles that docstrings write before names."""
+    return re.sub(r":(?:class|func|meth|data):(?=<code>)", "", html)
+
+
 def repository_path(uri: str, target: str) -> str:
     """Return the path in the repository that the page at `uri` of the site means by the link `target`."""
     page = uri.removeprefix(f"{OUTSIDE}/") if uri.startswith(f"{OUTSIDE}/") else f"docs/{uri}"
@@ -112,28 +117,36 @@ def site_path(path: str) -> str:
 class MarkdownHelp(click.HelpFormatter):
     """Write the help of a command as Markdown: a list of options is a table, a heading a heading."""
 
+    def write(self, string: str) -> None:
+        """Write lines that are to be typed, as a block."""
+        self.buffer.append(f"```sh\n{string.strip()}\n```\n")
+
+    def getvalue(self) -> str:
+        """Return the page; blocks behind each other are one."""
+        return super().getvalue().replace("\n```\n```sh\n", "\n")
+
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         """Write the usage as a block."""
-        self.write(f"# {prog}\n\n```text\n{prog} {args}\n```\n")
+        self.buffer.append(f"# {prog}\n\n```text\n{prog} {args}\n```\n")
 
     def write_heading(self, heading: str) -> None:
         """Write the heading of a section."""
-        self.write(f"## {heading}\n\n")
+        self.buffer.append(f"## {heading}\n\n")
 
     def write_paragraph(self) -> None:
         """Write the end of a paragraph."""
-        self.write("\n")
+        self.buffer.append("\n")
 
     def write_text(self, text: str) -> None:
         """Write paragraphs; one that click must not wrap keeps its lines."""
         for paragraph in inspect.cleandoc(text).split("\n\n"):
             kept = paragraph.removeprefix("\b\n")
-            self.write(f"```text\n{kept}\n```\n\n" if kept != paragraph else f"{in_prose(kept)}\n\n")
+            self.buffer.append(f"```text\n{kept}\n```\n\n" if kept != paragraph else f"{in_prose(kept)}\n\n")
 
     def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
         """Write names and their meanings as a table."""
         lines = [f"| `{name}` | {in_prose(meaning).translate(CELL)} |\n" for name, meaning in rows]
-        self.write("| name | meaning |\n|---|---|\n" + "".join(lines) + "\n")
+        self.buffer.append("| name | meaning |\n|---|---|\n" + "".join(lines) + "\n")
 
 
 def in_prose(text: str) -> str:
@@ -163,7 +176,10 @@ def output_text(output: dict[str, Any]) -> str:
         encoded = "".join(data["image/png"]).strip()
         return f'<img alt="What the cell draws" src="data:image/png;base64,{encoded}">'
     if "text/html" in data:
-        return re.sub(r"<style.*?</style>|\n\s*", "", "".join(data["text/html"]), flags=re.DOTALL)
+        html = re.sub(r"<style.*?</style>|\n\s*", "", "".join(data["text/html"]), flags=re.DOTALL)
+        return re.sub(
+            r"<(table|tr)[^>]*>", r"<\1>", html
+        )  # without pandas' own borders the theme's are taken
     return f"```text\n{''.join(data['text/plain']).rstrip()}\n```"
 
 
@@ -187,12 +203,31 @@ def library_page() -> str:
     """Return the page of the names that users of the library may rely on, from their docstrings; errors come last."""
     lines = [f"# The library\n\n{gkestimator.__doc__}"]
     names = [name for name in gkestimator.__all__ if name != "errors" and not name.startswith("_")]
-    lines += [f"::: gkestimator.{name}" for name in names]
+    for name in names:
+        public = getattr(gkestimator, name)
+        lines.append(f"::: gkestimator.{name}" if isinstance(public, type) else function_text(name, public))
     classes = [name for name, value in vars(gkestimator.errors).items() if isinstance(value, type)]
     public = [name for name in classes if name.startswith("Gkestimator") or name.endswith("Error")]
     options = f"heading: gkestimator.errors\n      members: [{', '.join(public)}]"
     lines.append(f"::: gkestimator.core.errors\n    options:\n      {options}")
     return "\n\n".join(lines) + "\n"
+
+
+def function_text(name: str, function: Callable[..., object]) -> str:
+    """Return the section of a function: its signature as it is called, an option a line, and its docstring."""
+    parameters = inspect.signature(function).parameters.values()
+    lines = []
+    for parameter in parameters:
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        lines.append(f"{parameter.name}: {parameter.annotation}{default}")
+    kinds = [parameter.kind for parameter in parameters]
+    if inspect.Parameter.KEYWORD_ONLY in kinds:
+        lines.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    called = "".join(f"    {line},\n" for line in lines)
+    return (
+        f"## gkestimator.{name} {{ #gkestimator.{name} }}\n\n```python\n{name}(\n{called})\n```\n\n"
+        f"::: gkestimator.{name}\n    options: {{show_root_heading: false, show_root_toc_entry: false}}"
+    )
 
 
 def format_pages() -> dict[str, str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gkestimator.evaluation.api import Evaluation, evaluate
     from gkestimator.library.catalogue import gpus, runtimes
     from gkestimator.library.estimating import estimate
+    from gkestimator.library.language_models import estimate_llm
     from gkestimator.library.planning import Exported, export, schedule, simulate
     from gkestimator.library.requirements import Requirements
     from gkestimator.merging.merge import MergeResult, merge
@@ -40,6 +41,7 @@ __all__ = [
     "__version__",
     "errors",
     "estimate",
+    "estimate_llm",
     "evaluate",
     "export",
     "gpus",
@@ -56,6 +58,7 @@ _HOMES = {
     "evaluation.api": ("Evaluation", "evaluate"),
     "library.catalogue": ("gpus", "runtimes"),
     "library.estimating": ("estimate",),
+    "library.language_models": ("estimate_llm",),
     "library.planning": ("Exported", "export", "schedule", "simulate"),
     "library.requirements": ("Requirements",),
     "merging.merge": ("MergeResult", "merge"),

@@ -13,6 +13,7 @@ from typing import Any
 
 from gkestimator.core.errors import DocumentError
 from gkestimator.core.naming import nearest_name
+from gkestimator.core.options import spelled
 from gkestimator.documents.checking import Fields, load_json
 from gkestimator.llm.decoder import Decoder, Experts
 
@@ -57,10 +58,11 @@ def _decoder(fields: Fields, name: str, like: str | None) -> Decoder:
 
 def _unknown(fields: Fields, kind: object) -> DocumentError:
     meant = nearest_name(kind, KINDS) if isinstance(kind, str) else ""
+    option = spelled("like='llama'", "--like llama")
     return fields.fail(
         "model_type",
         f"found {kind!r}, expected one of {', '.join(sorted(KINDS))}; another decoder can be read as if it were one of "
-        f"these (--like llama needs {', '.join(_NEEDED)}){meant}",
+        f"these ({option} needs {', '.join(_NEEDED)}){meant}",
     )
 
 

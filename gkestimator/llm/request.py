@@ -25,7 +25,7 @@ def _many(item: Number) -> Many:
     return Many(item=item, least=1, commas=True)
 
 
-@dataclass(kw_only=True)
+@dataclass
 class LlmRequest:
     """Hold a question about one decoder: lengths, batches, types of numbers, GPUs, engine. Raises UsageError."""
 

@@ -62,7 +62,7 @@ def merge(request: MergeRequest) -> MergeResult:
     common stand side by side. Raises UsageError (options, too few models, SciPy missing), ModelError (a file
     that is no model, lacks its weights, ...), OutputError.
 
-    >>> result = gkestimator.merge(["a.onnx", "b.onnx"], "merged.onnx", gpu="V100", omega=0.4)
+        >>> result = gkestimator.merge(["a.onnx", "b.onnx"], "merged.onnx", gpu="V100", omega=0.4)
         >>> result.report.saved_bytes, result.report.after.latency_ms
     """
     sources = sources_of(request.models, request)

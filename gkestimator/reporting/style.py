@@ -3,6 +3,7 @@ to run."""
 
 from __future__ import annotations
 
+import functools
 import io
 from contextlib import AbstractContextManager
 from typing import Any
@@ -56,10 +57,15 @@ def drawing() -> AbstractContextManager[None]:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Return an empty figure of ``width`` by ``height`` inches whose axes make room for their texts."""
+    """Return an empty figure of ``width`` by ``height`` inches whose axes make room for their texts.
+
+    A notebook shows it: IPython asks for ``_repr_png_``, and knows figures by itself only once pyplot is imported.
+    """
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure._repr_png_ = functools.partial(saved, figure, "png", dpi=80)  # type: ignore[attr-defined]
+    return figure
 
 
 def saved(figure: Any, form: str, *, dpi: int = 150) -> bytes:

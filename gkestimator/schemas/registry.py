@@ -181,6 +181,9 @@ KINDS: Mapping[str, DocumentKind] = {
     "requirement": DocumentKind(
         summary="row of a requirement table", derive=functools.partial(_table_row, "REQUIREMENTS")
     ),
+    "llm": DocumentKind(
+        summary="row of a language model table", derive=functools.partial(_table_row, "LLM_TABLE")
+    ),
     "kernel": DocumentKind(
         summary="row of a kernel dataset", derive=functools.partial(_table_row, "KERNEL_DATASET")
     ),

@@ -1,8 +1,9 @@
 """Own the tables: the one place of columns, units, null rules and versions.
 
 ``Requirement`` / ``REQUIREMENTS`` (one row per model, GPU, runtime, dtype, batch size, dims and SM share),
-``KernelRow`` / ``KERNEL_ROWS`` (``--kernels``), ``KernelMeasurement`` / ``KERNEL_DATASET`` (what training
-reads) and ``CoRun`` / ``COLOCATION`` (models measured side by side).
+``KernelRow`` / ``KERNEL_ROWS`` (``--kernels``), ``LlmRequirement`` / ``LLM_TABLE`` (``gkest llm``),
+``KernelMeasurement`` / ``KERNEL_DATASET`` (what training reads) and ``CoRun`` / ``COLOCATION`` (models measured side by
+side).
 """
 
 from gkestimator.tables.colocation import COLOCATION, CoRun
@@ -13,6 +14,7 @@ from gkestimator.tables.kernel_dataset import (
     KernelMeasurement,
 )
 from gkestimator.tables.kernel_rows import KERNEL_ROWS, KernelRow
+from gkestimator.tables.llm_requirement import LLM_TABLE, LlmRequirement
 from gkestimator.tables.reading import TableSource, frame_records, listed, read_table, rows_in, table_label
 from gkestimator.tables.requirement import REQUIREMENTS, Requirement
 from gkestimator.tables.schema import Column, TableSchema
@@ -32,12 +34,14 @@ __all__ = [
     "KERNEL_DATASET",
     "KERNEL_ROWS",
     "KINDS",
+    "LLM_TABLE",
     "QUALITIES",
     "REQUIREMENTS",
     "CoRun",
     "Column",
     "KernelMeasurement",
     "KernelRow",
+    "LlmRequirement",
     "Requirement",
     "TableSchema",
     "TableSource",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gkestimator.tables import COLOCATION, KERNEL_DATASET, KERNEL_ROWS, REQUIREMENTS, TableSchema
+from gkestimator.tables import COLOCATION, KERNEL_DATASET, KERNEL_ROWS, LLM_TABLE, REQUIREMENTS, TableSchema
 from gkestimator.tables.schema import Column
 
 _INTRO = f"""# The tables
@@ -63,6 +63,11 @@ def page() -> str:
         "`gkest estimate --kernels`: one row per kernel of an operator. CSV and Parquet then hold this table alone; JSON "
         "has it under `kernels` beside `rows`.",
         KERNEL_ROWS,  # type: ignore[arg-type]
+    )
+    lines += _section(
+        "Language model table",
+        "What `gkest llm` writes: one row per model, GPU, GPUs together, runtime, dtype, lengths and batch of equal requests.",
+        LLM_TABLE,  # type: ignore[arg-type]
     )
     lines += _section(
         "Kernel dataset",

@@ -119,7 +119,7 @@ def test_a_folder_without_models(engine: Asked, gkest: Callable[..., Outcome], t
         (["estimate", "m.onnx", "--gpu", "T4", "--batch-size", "1,,2"], "separated by commas"),
         (["estimate", "m.onnx", "--gpu", "T4", "--batch-size", "9" * 19], "expected whole numbers"),
         (["estimate", "m.onnx", "--gpu", "T4", "--dim", "seq"], "expected name=number"),
-        (["estimate", "m.onnx", "--gpu", "T4", "--dim", "s=0"], "found s=0, expected whole numbers from 1"),
+        (["estimate", "m.onnx", "--gpu", "T4", "--dim", "s=-1"], "found s=-1, expected whole numbers from 0"),
         (["estimate", "m.onnx", "--gpu", "T4", "--dim", "s=1", "--dim", "s=2"], "found s=1 and s=2"),
         (["estimate", "m.onnx", "--gpu", "T4", "--sm-share", "nan"], "expected numbers"),
         (["estimate", "m.onnx", "--gpu", "T4", "--format", "xml"], "xml"),

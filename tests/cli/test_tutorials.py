@@ -30,10 +30,8 @@ def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_is_short_and_begins_with_the_set_up(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert len(text.split()) < 1_500
-    first = next(BLOCK.finditer(text))["commands"]
+def test_a_page_begins_with_the_set_up(page: Path) -> None:
+    first = next(BLOCK.finditer(page.read_text(encoding="utf-8")))["commands"]
     assert first.startswith("python3 -m venv .venv") and "gkest demo --all try" in first
 
 

@@ -215,3 +215,45 @@ def test_a_second_batch_dimension_is_named(tmp_path: Path) -> None:
     model = read_model(save(tmp_path / "a.onnx", nodes, inputs, ["texts_out", "images_out"]))
     assert model.batch_dim == "text_batch_size"
     assert "image_batch_size is a dimension of its own" in model.batch_reason
+
+
+# --- quantised files ----------------------------------------------------------------------------------------------
+
+
+def pairs(path: Path) -> Path:
+    """Write a convolution as quantize_static leaves one that a BatchNorm had been folded into."""
+    weight = "onnx::Conv_538_quantized"
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),
+        helper.make_node("DequantizeLinear", [weight, "s", "z"], ["onnx::Conv_538_DequantizeLinear_Output"]),
+        helper.make_node("Conv", ["xd", "onnx::Conv_538_DequantizeLinear_Output", "onnx::Conv_539"], ["y"]),
+    ]
+    weights = {
+        "s": np.float32(0.1),
+        "z": np.int8(0),
+        weight: np.ones((8, 3, 3, 3), np.int8),
+        "onnx::Conv_539": np.ones(8, np.float32),
+    }
+    arrays = {name: np.asarray(value) for name, value in weights.items()}
+    return save(path, nodes, {"x": (FLOAT, ["batch", 3, 16, 16])}, ["y"], **arrays)
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
+def test_pairs_are_said_to_calculate_in_floats(tmp_path: Path, runtime: str) -> None:
+    """The row's dtype is fp32, which nobody who quantised a file expects."""
+    row = gkestimator.estimate([pairs(tmp_path / "a.onnx")], gpus=["V100"], runtime=runtime).iloc[0]
+    assert row["dtype"] == "fp32"
+    assert f"quantised in pairs (QuantizeLinear, DequantizeLinear): {runtime} calculates" in row.warnings
+    assert "BatchNorm" not in row.warnings
+
+
+def test_what_quantises_as_it_runs_has_no_gpu_kernel_in_onnxruntime(tmp_path: Path) -> None:
+    """Checked in libonnxruntime_providers_cuda.so of onnxruntime-gpu 1.31.1: the name is not in it."""
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    path = save(tmp_path / "a.onnx", nodes, {"x": (FLOAT, ["batch", 64])}, ["y"])
+    row = gkestimator.estimate([path], gpus=["V100"], runtime="onnxruntime").iloc[0]
+    assert "onnxruntime has no GPU kernel for DynamicQuantizeLinear" in row.warnings
