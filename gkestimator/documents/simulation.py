@@ -238,10 +238,7 @@ class SimulationReport:
 
 def simulation_document(report: SimulationReport) -> NamedValues:
     """Return ``report`` as the mapping that its JSON file holds."""
-    document = {"schema_version": record_version(SimulationReport), **dataclasses.asdict(report)}
-    if not report.languages:
-        del document["languages"]
-    return document
+    return {"schema_version": record_version(SimulationReport), **dataclasses.asdict(report)}
 
 
 def simulation_json(report: SimulationReport) -> str:

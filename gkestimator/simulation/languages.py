@@ -17,7 +17,6 @@ from gkestimator.simulation.options import PREFILLS, check_known
 from gkestimator.simulation.result import Result, TokenCounts
 from gkestimator.simulation.summary import mean_of
 from gkestimator.simulation.system import (
-    Pace,
     SimGpu,
     SimIterating,
     SimModel,
@@ -25,6 +24,7 @@ from gkestimator.simulation.system import (
     SimSource,
     SimStage,
     System,
+    TokenPace,
 )
 from gkestimator.tables.llm_requirement import LlmRequirement
 
@@ -176,7 +176,7 @@ def _model(load: ModelLoad) -> SimModel:
     language = load.language
     if language is None:
         raise DocumentError(f"{load.name}: found no lengths, expected a language model")
-    paced = Pace(ttft_ms=language.slo_ttft_ms, tpot_ms=language.slo_tpot_ms)
+    paced = TokenPace(ttft_ms=language.slo_ttft_ms, tpot_ms=language.slo_tpot_ms)
     return SimModel(name=load.name, slo_ms=load.slo_ms, paced=paced)
 
 
@@ -204,7 +204,9 @@ def summarise_languages(system: System, result: Result) -> tuple[SimulatedLangua
     return tuple(languages)
 
 
-def _summary(system: System, result: Result, counts: TokenCounts, m: int, pace: Pace) -> SimulatedLanguage:
+def _summary(
+    system: System, result: Result, counts: TokenCounts, m: int, pace: TokenPace
+) -> SimulatedLanguage:
     values: ValuesByName = {
         "ttft_mean_ms": mean_of(float(counts.ttft_sums_ms[m]), int(result.done[m])),
         "tpot_mean_ms": mean_of(float(counts.tpot_sums_ms[m]), int(counts.spread[m])),
