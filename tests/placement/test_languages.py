@@ -203,6 +203,8 @@ def test_files_from_the_table_to_the_report(
     assert run([*command, "-o", "served.json", "--prefill", "first"]) == 0
     (language,) = json.loads(Path("served.json").read_text())["languages"]
     assert 0 < language["ttft_mean_ms"] < 600
+    assert run(["export", "plan.json", "--to", "csv", "-o", "out"]) == 2
+    assert not Path("out").exists()
     for option in (["--copy", "serial"], ["--service", "exponential"], ["--drop", "late"]):
         assert run([*command, *option]) == 2
 
