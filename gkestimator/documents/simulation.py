@@ -160,9 +160,9 @@ class SimulatedLanguage:
     """Hold one language model: time to the first token (TTFT) and mean time per token after it (TPOT), their
     objectives; ``tokens_per_s`` of answers, warm-up and what came after the arrivals' end included, over the whole run.
 
-    ``sequences_mean`` and ``cache_pct``: sequences and part of the pages held, means over its replicas and the counted
-    time. ``preempted``: sequences whose pages were taken, over the whole run; ``iterations`` too. Null: nothing was
-    answered, or by one token each.
+    ``sequences_mean`` and ``cache_pct``: sequences and part of the pages held by all its replicas, means over the
+    counted time. ``preempted``: sequences whose pages were taken, over the whole run; ``iterations`` too. Null:
+    nothing was answered, or by one token each.
     """
 
     model: str
@@ -238,10 +238,7 @@ class SimulationReport:
 
 def simulation_document(report: SimulationReport) -> NamedValues:
     """Return ``report`` as the mapping that its JSON file holds."""
-    document = {"schema_version": record_version(SimulationReport), **dataclasses.asdict(report)}
-    if not report.languages:
-        del document["languages"]
-    return document
+    return {"schema_version": record_version(SimulationReport), **dataclasses.asdict(report)}
 
 
 def simulation_json(report: SimulationReport) -> str:

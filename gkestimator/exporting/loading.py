@@ -119,6 +119,10 @@ def _model_files(arguments: Sequence[str]) -> dict[str, str]:
 def _from_plan(
     path: Path, plan: PlacementPlan, creq: str | None, catalogue: GpuCatalogue, files: dict[str, str]
 ) -> Deployment:
+    if plan.languages:
+        raise UsageError(
+            f"{path}: found language models, which no target is written for, expected other models alone"
+        )
     if creq is not None and creq != plan.creq:
         raise UsageError(
             f"{path}: the plan was packed by {plan.creq}; expected {spelled('creq')} {plan.creq}, found {creq}"

@@ -1,4 +1,4 @@
-"""Read how long requests to a language model are: tokens of prompt and answer, from a trace in the order of its rows."""
+"""Read the tokens of prompts and answers that a language model is asked for, from a trace in the order of its rows."""
 
 from __future__ import annotations
 

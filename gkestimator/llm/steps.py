@@ -1,4 +1,4 @@
-"""Say how long an iteration of a serving engine takes, and how many tokens its cache holds, by rows of ``gkest llm``."""
+"""Say how long an iteration of a serving engine takes, and how many tokens its cache holds, by ``gkest llm``."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class StepLaw:
     """Say how long iterations take (ms).
 
     ``prompt_ms[i][k]``: a pass over ``batches[i]`` prompts of ``prompts[k]`` tokens. ``step_ms[i][k]``: a step of
-    ``batches[i]`` sequences with ``contexts[k]`` cached tokens each. All three ascend. Between points times are straight
-    lines; below the smallest they are that one's, which is no less; nothing above the largest may be asked.
+    ``batches[i]`` sequences with ``contexts[k]`` cached tokens each. All three ascend. Between points times are
+    straight lines; below the smallest they are that one's, which is no less; nothing above the largest may be asked.
     """
 
     batches: tuple[int, ...]

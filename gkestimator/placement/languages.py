@@ -7,17 +7,18 @@ prompt of i tokens, and answers of O tokens in the mean:
   time that prompts take from them (P' = P; in chunks beside decoding less by one reading of the weights, the least
   step). Such sharing at a speed of the state is insensitive to how answers are distributed (F. P. Kelly, Reversibility
   and Stochastic Networks, 1979, chapter 3): n has weights L^n T(1) ... T(n) / n!, T(n) = (O - 1) S(n, c) / (1 - r');
-- a burst brings sequences and prompts at once, which slow those under way: n moves 1 / (1 - r') times as far from its mean
-  (linear noise);
-- at m, which n does not exceed in 95 of 100, an answer of o tokens takes S(m, c) a token, and the prompts that come in its
-  time: in the mean r' / (1 - r') S(m, c) a token, Poisson's in number. TPOT is what 95 in 100 answers do not exceed;
-- a prompt waits for those before it (M/G/1 at r = L E[P], first come first served: mean W = L E[P^2] / (2 (1 - r)), tail r exp(-t r /
-  W), as in heavy traffic) and for the step that runs. TTFT is the 95 % point of that wait, a step, and the prompt that is
-  longer than 95 in 100;
+- a burst brings sequences and prompts at once, which slow those under way: n moves 1 / (1 - r') times as far from its
+  mean (linear noise);
+- at m, which n does not exceed in 95 of 100, an answer of o tokens takes S(m, c) a token, and the prompts that come
+  in its time: in the mean r' / (1 - r') S(m, c) a token, Poisson's in number. TPOT is what 95 in 100 answers do not
+  exceed;
+- a prompt waits for those before it (M/G/1 at r = L E[P], first come first served: mean W = L E[P^2] / (2 (1 - r)),
+  tail r exp(-t r / W), as in heavy traffic) and for the step that runs. TTFT is the 95 % point of that wait, a step,
+  and the prompt that is longer than 95 in 100;
 - the cache must hold that many sequences with mean prompts and whole mean answers, so that few are preempted.
 
-The largest L that keeps all is looked for by halving. gkestimator's own combination of textbook laws (L. Kleinrock, Queueing
-Systems, volume 1, 1975, for W); held to the simulator in tests/placement/test_languages.py.
+The largest L that keeps all is looked for by halving. gkestimator's own combination of textbook laws (L. Kleinrock,
+Queueing Systems, volume 1, 1975, for W); held to the simulator in tests/placement/test_languages.py.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _POINTS = 32
 
 
 @frozen
-class Demand:
+class TokenDemand:
     """Hold what the lengths of a model's requests come to, by one law.
 
     Means: ``answer`` (tokens), ``context`` (cached tokens, over the steps), a prompt's time, its square, and what it
@@ -82,11 +83,11 @@ class Load:
 
 
 @frozen
-class Choice:
+class LanguageChoice:
     """Hold one way to serve a model: what its rows say, the largest rate a copy keeps (0: none), GPUs of a copy."""
 
     serving: Serving
-    demand: Demand
+    demand: TokenDemand
     rate_rps: float
 
     @property
@@ -95,8 +96,9 @@ class Choice:
         return self.serving.row.gpus
 
 
-def demand_of(lengths: Lengths, serving: Serving, chunked: bool) -> Demand:
-    """Return what ``lengths`` come to, prompts served in chunks or whole. Raises TableError where they are longer than the table's prompts."""
+def demand_of(lengths: Lengths, serving: Serving, chunked: bool) -> TokenDemand:
+    """Return what ``lengths`` come to, prompts served in chunks or whole. Raises TableError where they are longer
+    than the table's prompts."""
     law = serving.law
     tokens = np.array(lengths, float)
     longest = int(tokens.sum(axis=1).max())
@@ -115,7 +117,7 @@ def demand_of(lengths: Lengths, serving: Serving, chunked: bool) -> Demand:
     if steps.max() > 0:
         points = (np.arange(_POINTS) + 0.5) / _POINTS
         answers = tuple(np.quantile(steps[steps > 0], points, method="inverted_cdf").tolist())
-    return Demand(
+    return TokenDemand(
         answer=float(tokens[:, 1].mean()),
         context=contexts,
         prompt_ms=float(prompts.mean()),
@@ -127,8 +129,9 @@ def demand_of(lengths: Lengths, serving: Serving, chunked: bool) -> Demand:
     )
 
 
-def load_of(serving: Serving, demand: Demand, rate_rps: float) -> Load | None:
-    """Return how one copy fares at ``rate_rps``; None where it cannot keep up, or its cache or its rows do not reach."""
+def load_of(serving: Serving, demand: TokenDemand, rate_rps: float) -> Load | None:
+    """Return how one copy fares at ``rate_rps``; None where it cannot keep up, or its cache or its rows do not
+    reach."""
     rate = rate_rps / 1e3
     prompts = rate * demand.prompt_ms
     if prompts >= 1:
@@ -163,7 +166,7 @@ def load_of(serving: Serving, demand: Demand, rate_rps: float) -> Load | None:
     )
 
 
-def _tpot_ms(demand: Demand, token_ms: float, rate: float) -> float:
+def _tpot_ms(demand: TokenDemand, token_ms: float, rate: float) -> float:
     """Return the time per token that 95 in 100 answers do not exceed, a token taking ``token_ms`` in the mean.
 
     The prompts that come in an answer's time are taken as normal, with the variance of Poisson's.
@@ -180,7 +183,7 @@ def _tpot_ms(demand: Demand, token_ms: float, rate: float) -> float:
     return high
 
 
-def most_rps(serving: Serving, demand: Demand, asked: LanguageLoad) -> float:
+def most_rps(serving: Serving, demand: TokenDemand, asked: LanguageLoad) -> float:
     """Return the largest rate at which one copy keeps both objectives; 0 where it keeps them at none."""
     low, high = 0.0, 1e3 / demand.prompt_ms
     for _ in range(_HALVINGS):
@@ -194,7 +197,7 @@ def most_rps(serving: Serving, demand: Demand, asked: LanguageLoad) -> float:
 
 def choices_of(
     rows: Sequence[LlmRequirement], load: ModelLoad, asked: LanguageLoad, table: str, *, chunked: bool
-) -> list[Choice]:
+) -> list[LanguageChoice]:
     """Return every way that ``rows`` offer for ``load``; those that do not fit or keep the objectives have rate 0."""
     lengths = lengths_of(asked)
     choices = []
@@ -206,7 +209,9 @@ def choices_of(
         if serving.pages < 1:
             continue
         demand = demand_of(lengths, serving, chunked)
-        choices.append(Choice(serving=serving, demand=demand, rate_rps=most_rps(serving, demand, asked)))
+        choices.append(
+            LanguageChoice(serving=serving, demand=demand, rate_rps=most_rps(serving, demand, asked))
+        )
     return choices
 
 
@@ -229,7 +234,7 @@ class _Yard:
         name = self._names.get(gpu) or self._canonical(gpu)
         return name if name in self.left else None
 
-    def price(self, choice: Choice) -> float:
+    def price(self, choice: LanguageChoice) -> float:
         """Return the price of one copy by the hour, for comparing; its GPUs where a price is unknown."""
         price = self.prices.get(self.type_of(choice.serving.row.gpu) or "")
         if price is None or None in self.prices.values():
@@ -254,8 +259,8 @@ def plan_languages(
     seed: int = 0,
     table: str = "table",
 ) -> PlacementPlan:
-    """Return the plan that serves the language models of ``workload``, in the order of the file, each at the least price
-    (the fewest GPUs where a price is unknown) that keeps its objectives.
+    """Return the plan that serves the language models of ``workload``, in the order of the file, each at the least
+    price (the fewest GPUs where a price is unknown) that keeps its objectives.
 
     Raises UsageError for a workload with other models or applications, TableError for rows that lack something.
     """
@@ -304,7 +309,11 @@ def plan_languages(
 
 
 def _place(
-    load: ModelLoad, choices: Sequence[Choice], yard: _Yard, replicas: list[LanguageReplica], chunked: bool
+    load: ModelLoad,
+    choices: Sequence[LanguageChoice],
+    yard: _Yard,
+    replicas: list[LanguageReplica],
+    chunked: bool,
 ) -> float:
     """Place copies until the rate of ``load`` is served or no GPUs are left; return what is served (requests/s)."""
     left = load.rate_rps
@@ -323,9 +332,10 @@ def _place(
     return load.rate_rps - max(left, 0.0)
 
 
-def _best(choices: Sequence[Choice], yard: _Yard, left: float) -> Choice | None:
-    """Return the choice that serves what is ``left`` at the least price; where none serves all, the most for its price."""
-    ranked: list[tuple[bool, float, float, int, Choice]] = []
+def _best(choices: Sequence[LanguageChoice], yard: _Yard, left: float) -> LanguageChoice | None:
+    """Return the choice that serves what is ``left`` at the least price; where none serves all, the most for its
+    price."""
+    ranked: list[tuple[bool, float, float, int, LanguageChoice]] = []
     for choice in choices:
         gpu = yard.type_of(choice.serving.row.gpu)
         if gpu is None or choice.rate_rps <= 0 or yard.left[gpu] < choice.gpus:
@@ -340,7 +350,7 @@ def _best(choices: Sequence[Choice], yard: _Yard, left: float) -> Choice | None:
 
 def _add(
     load: ModelLoad,
-    choice: Choice,
+    choice: LanguageChoice,
     rate: float,
     name: str,
     gpu: str,
@@ -389,7 +399,7 @@ def _add(
     )
 
 
-def _reason(load: ModelLoad, choices: Sequence[Choice], yard: _Yard, served: float) -> str:
+def _reason(load: ModelLoad, choices: Sequence[LanguageChoice], yard: _Yard, served: float) -> str:
     here = [choice for choice in choices if yard.type_of(choice.serving.row.gpu) is not None]
     if not here:
         return "the table has no row of it on a GPU type of the cluster"
@@ -413,8 +423,8 @@ def schedule_languages(
     dtype: str | None = None,
     prefill: str = "chunked",
 ) -> PlacementPlan:
-    """Return :func:`plan_languages` by the rows of ``tables`` (of ``gkest llm``); ``runtime`` and ``dtype`` keep those of
-    one engine or type of numbers. Raises its errors.
+    """Return :func:`plan_languages` by the rows of ``tables`` (of ``gkest llm``); ``runtime`` and ``dtype`` keep
+    those of one engine or type of numbers. Raises its errors.
     """
     if prefill not in ("chunked", "first"):
         raise UsageError(f"prefill {prefill!r}: expected chunked or first")

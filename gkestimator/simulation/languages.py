@@ -17,7 +17,6 @@ from gkestimator.simulation.options import PREFILLS, check_known
 from gkestimator.simulation.result import Result, TokenCounts
 from gkestimator.simulation.summary import mean_of
 from gkestimator.simulation.system import (
-    Pace,
     SimGpu,
     SimIterating,
     SimModel,
@@ -25,6 +24,7 @@ from gkestimator.simulation.system import (
     SimSource,
     SimStage,
     System,
+    TokenPace,
 )
 from gkestimator.tables.llm_requirement import LlmRequirement
 
@@ -32,8 +32,8 @@ _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 def check_language_options(plan: PlacementPlan, options: ValuesByName) -> None:
-    """Raise UsageError for the first of ``options`` that says how batches are served, which language models are not, and
-    for a plan that has other models too.
+    """Raise UsageError for the first of ``options`` that says how batches are served, which language models are not,
+    and for a plan that has other models too.
     """
     if plan.workload.applications or len(plan.workload.languages) < len(plan.workload.models):
         raise UsageError("language models are simulated by themselves: expected a plan without other models")
@@ -55,8 +55,8 @@ def language_system(
 ) -> System:
     """Return the system that ``plan`` describes, its replicas as fast as ``rows`` of ``gkest llm`` say.
 
-    ``prefill``: how prompts are served, ``first``, ``chunked`` or as the plan says. Raises TableError where the rows lack
-    a replica's, or do not reach as far as its requests may.
+    ``prefill``: how prompts are served, ``first``, ``chunked`` or as the plan says. Raises TableError where the rows
+    lack a replica's, or do not reach as far as its requests may.
     """
     check_known("prefill", prefill, PREFILLS)
     lengths = {m.name: lengths_of(m.language) for m in plan.workload.models if m.language is not None}
@@ -123,8 +123,8 @@ def _rows_of(
     ]
     if not matching:
         raise TableError(
-            f"{table}: no row for {replica.model} on {asked[2]} x {gpu.type} ({replica.runtime}, {replica.dtype}, cache "
-            f"{language.kv_dtype}), by which {replica.id} of the plan runs"
+            f"{table}: no row for {replica.model} on {asked[2]} x {gpu.type} ({replica.runtime}, {replica.dtype}, "
+            f"cache {language.kv_dtype}), by which {replica.id} of the plan runs"
         )
     return matching
 
@@ -139,8 +139,8 @@ def _check_reach(serving: Serving, replica: Replica, lengths: Lengths, table: st
         )
     if replica.batch_size > serving.most_sequences:
         raise TableError(
-            f"{table}: {replica.model}: {replica.id} of the plan serves up to {replica.batch_size} sequences at once, its "
-            f"batches go to {serving.most_sequences}: estimate larger ones (gkest llm --batch ...,{replica.batch_size})"
+            f"{table}: {replica.model}: {replica.id} of the plan serves up to {replica.batch_size} sequences at once, "
+            f"its batches go to {serving.most_sequences}: estimate more (gkest llm --batch ...,{replica.batch_size})"
         )
 
 
@@ -151,8 +151,8 @@ def _below(serving: Serving, model: str, lengths: Lengths) -> list[str]:
     if not shorter:
         return []
     return [
-        f"{model}: {100 * shorter / len(lengths):.3g} % of the prompts are shorter than the table's shortest, {least:,} "
-        "tokens: they take as long as that"
+        f"{model}: {100 * shorter / len(lengths):.3g} % of the prompts are shorter than the table's shortest, "
+        f"{least:,} tokens: they take as long as that"
     ]
 
 
@@ -176,7 +176,7 @@ def _model(load: ModelLoad) -> SimModel:
     language = load.language
     if language is None:
         raise DocumentError(f"{load.name}: found no lengths, expected a language model")
-    paced = Pace(ttft_ms=language.slo_ttft_ms, tpot_ms=language.slo_tpot_ms)
+    paced = TokenPace(ttft_ms=language.slo_ttft_ms, tpot_ms=language.slo_tpot_ms)
     return SimModel(name=load.name, slo_ms=load.slo_ms, paced=paced)
 
 
@@ -204,7 +204,9 @@ def summarise_languages(system: System, result: Result) -> tuple[SimulatedLangua
     return tuple(languages)
 
 
-def _summary(system: System, result: Result, counts: TokenCounts, m: int, pace: Pace) -> SimulatedLanguage:
+def _summary(
+    system: System, result: Result, counts: TokenCounts, m: int, pace: TokenPace
+) -> SimulatedLanguage:
     values: ValuesByName = {
         "ttft_mean_ms": mean_of(float(counts.ttft_sums_ms[m]), int(result.done[m])),
         "tpot_mean_ms": mean_of(float(counts.tpot_sums_ms[m]), int(counts.spread[m])),

@@ -106,9 +106,9 @@ def simulation_text(report: SimulationReport) -> str:
         columns = figure_columns(report.applications, figures)
         lines += ["", *text_table([words("application", names, shrink=10), *columns])]
     if report.languages:
-        models = words("model", [language.model for language in report.languages], shrink=10)
+        of_model = words("model", [language.model for language in report.languages], shrink=10)
         lines += ["", "tokens, TTFT and TPOT as mean / 99th percentile in ms:"]
-        lines += text_table([models, *_language_columns(report.languages)])
+        lines += text_table([of_model, *_language_columns(report.languages)])
     lines += ["", *_gpu_lines(report), "", *_totals(report)]
     return text_of([*lines, *note_lines(report.notes)])
 

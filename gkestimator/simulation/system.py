@@ -9,7 +9,7 @@ from gkestimator.simulation.arrays import Names, NumberOrNone, Numbers, Wholes
 
 
 @frozen
-class Pace:
+class TokenPace:
     """Hold what answers of a language model are held to: the time to the first token, and per token after it."""
 
     ttft_ms: float
@@ -25,7 +25,7 @@ class SimModel:
 
     name: str
     slo_ms: float
-    paced: Pace | None = None
+    paced: TokenPace | None = None
 
 
 @frozen

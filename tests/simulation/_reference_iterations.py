@@ -13,7 +13,7 @@ from gkestimator.simulation.system import SimIterating
 
 
 @dataclass(eq=False)
-class Sequence_:
+class Asked:
     """One request: what is known of it, and what came of it."""
 
     arrived: float
@@ -38,14 +38,14 @@ class Replica:
 
     def __init__(self, what: SimIterating) -> None:
         self.what = what
-        self.waiting: list[Sequence_] = []
-        self.running: list[Sequence_] = []
+        self.waiting: list[Asked] = []
+        self.running: list[Asked] = []
         self.preempted = 0
         self.iterations = 0
 
-    def serve(self, requests: Sequence[tuple[float, int, int]]) -> list[Sequence_]:
+    def serve(self, requests: Sequence[tuple[float, int, int]]) -> list[Asked]:
         """Serve (arrival, prompt, answer), ascending in time; at one time an iteration ends before a request comes."""
-        sequences = [Sequence_(*request) for request in requests]
+        sequences = [Asked(*request) for request in requests]
         coming = list(sequences)
         now = 0.0
         ends: float | None = None

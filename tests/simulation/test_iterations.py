@@ -15,7 +15,6 @@ from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.system import (
-    Pace,
     SimGpu,
     SimIterating,
     SimModel,
@@ -23,6 +22,7 @@ from gkestimator.simulation.system import (
     SimSource,
     SimStage,
     System,
+    TokenPace,
 )
 
 # Times that floats hold exactly, so that equal means equal: halves, and axes of powers of two.
@@ -49,7 +49,7 @@ def iterating(**fields: Any) -> SimIterating:
 
 
 def system(what: SimIterating, lengths: list[tuple[int, int]], replicas: int = 1, **pace: float) -> System:
-    objectives = Pace(**{"ttft_ms": 500.0, "tpot_ms": 20.0, **pace})
+    objectives = TokenPace(**{"ttft_ms": 500.0, "tpot_ms": 20.0, **pace})
     served = [
         SimReplica(
             id=f"r{k}",

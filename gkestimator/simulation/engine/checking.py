@@ -90,10 +90,7 @@ def check_replica(replica: SimReplica, system_models: Sequence[SimModel], gpus: 
 
     need("model", 0 <= replica.model < models, f"one of {models} models")
     need("gpu", 0 <= replica.gpu < gpus, f"one of {gpus} GPUs")
-    paced = system_models[replica.model].paced is not None
-    need("iterates", paced == (replica.iterates is not None), "given where the model is a language model")
-    if replica.iterates is not None:
-        _check_iterating(replica, replica.iterates)
+    _check_iterating(replica, replica.iterates, system_models[replica.model])
     need("batch_size", 1 <= replica.batch_size <= _MOST_BATCH, f"1 to {_MOST_BATCH:,}")
     need("max_wait_ms", 0 <= replica.max_wait_ms <= _MOST_MS, f"0 to {_MOST_MS:g} ms")
     need("weight", 0 < replica.weight < math.inf, "more than 0")
@@ -118,8 +115,14 @@ def check_replica(replica: SimReplica, system_models: Sequence[SimModel], gpus: 
         need("features", right, f"{len(batches)} times {FEATURES} finite numbers")
 
 
-def _check_iterating(replica: SimReplica, iterates: SimIterating) -> None:
+def _check_iterating(replica: SimReplica, iterates: SimIterating | None, model: SimModel) -> None:
     """Raise UsageError where iterations would not end, or would be of nothing."""
+    if (model.paced is not None) != (iterates is not None):
+        raise UsageError(
+            f"replica {replica.id!r}: expected iterates where its model is a language model, else none"
+        )
+    if iterates is None:
+        return
     alone = replica.batch_size == 1 and replica.max_wait_ms == 0 and replica.partition is None
     if not alone or replica.duty_cycle_ms is not None:
         raise UsageError(

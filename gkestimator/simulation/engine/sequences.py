@@ -274,7 +274,8 @@ def between(
 
 @part
 def place(laws: c.Floats, first: int, count: int, value: float) -> tuple[int, float]:
-    """Return the last of ``count`` ascending points that is not above ``value``, and the part of the way to the next."""
+    """Return the last of ``count`` ascending points that is not above ``value``, and the part of the way to the
+    next."""
     if value <= laws[first]:
         return 0, 0.0
     low = 0
