@@ -106,7 +106,7 @@ def demand_of(lengths: Lengths, serving: Serving, chunked: bool) -> TokenDemand:
     if longest > serving.longest:
         raise TableError(
             f"{row.model} on {row.gpu}: requests of up to {longest:,} tokens (prompt and answer), the table's prompts "
-            f"go to {serving.longest:,}: estimate longer ones (gkest llm --input ...,{longest})"
+            f"go to {serving.longest:,}: estimate prompts of up to {longest:,} tokens too"
         )
     prompts = np.interp(tokens[:, 0], law.prompts, law.prompt_ms[0])
     held = np.ceil(tokens.sum(axis=1) / serving.page_tokens)

@@ -135,12 +135,12 @@ def _check_reach(serving: Serving, replica: Replica, lengths: Lengths, table: st
     if longest > serving.longest:
         raise TableError(
             f"{table}: {replica.model}: requests of up to {longest:,} tokens (prompt and answer), its prompts go to "
-            f"{serving.longest:,}: estimate longer ones (gkest llm --input ...,{longest})"
+            f"{serving.longest:,}: estimate prompts of up to {longest:,} tokens too"
         )
     if replica.batch_size > serving.most_sequences:
         raise TableError(
             f"{table}: {replica.model}: {replica.id} of the plan serves up to {replica.batch_size} sequences at once, "
-            f"its batches go to {serving.most_sequences}: estimate more (gkest llm --batch ...,{replica.batch_size})"
+            f"its batches go to {serving.most_sequences}: estimate batches of up to {replica.batch_size:,} too"
         )
 
 
