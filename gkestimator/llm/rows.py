@@ -41,7 +41,7 @@ class RequestLengths:
 
 @frozen
 class TimeSpan:
-    """Hold a time and the ends of its 90 % interval (ms)."""
+    """Hold a time (ms), or a rate or price that follows from one, and the ends of its 90 % interval."""
 
     value: float
     low: float
@@ -51,12 +51,25 @@ class TimeSpan:
         """Return the span times ``factor``."""
         return TimeSpan(value=self.value * factor, low=self.low * factor, high=self.high * factor)
 
+    def over(self, other: TimeSpan) -> TimeSpan:
+        """Return this divided by ``other``: low where that is high."""
+        return TimeSpan(value=self.value / other.value, low=self.low / other.high, high=self.high / other.low)
+
     def plus(self, other: TimeSpan) -> TimeSpan:
         """Return the sum of two spans that err together."""
         return TimeSpan(value=self.value + other.value, low=self.low + other.low, high=self.high + other.high)
 
 
 _NOTHING = TimeSpan(value=0.0, low=0.0, high=0.0)
+
+
+def _exactly(value: float) -> TimeSpan:
+    return TimeSpan(value=value, low=value, high=value)
+
+
+def _with_ends(name: str, span: TimeSpan) -> NamedValues:
+    """Return the column ``name`` with those of its lower and upper end."""
+    return {name: span.value, f"{name}_low": span.low, f"{name}_high": span.high}
 
 
 @frozen
@@ -136,15 +149,17 @@ class LlmAnswer:
                     f"{name}_low_ms": span.low,
                     f"{name}_high_ms": span.high,
                 }
-        request_ms = ttft.value
+        whole = ttft
         if tpot is not None:
-            request_ms += more * tpot.value
-            columns["tokens_per_s_request"] = 1e3 / tpot.value
-        rate = self.lengths.batch * self.lengths.output_tokens / request_ms * 1e3
-        columns |= {"request_ms": request_ms, "tokens_per_s": rate}
+            whole = ttft.plus(tpot.scaled(more))
+            columns |= _with_ends("tokens_per_s_request", _exactly(1e3).over(tpot))
+        tokens = self.lengths.batch * self.lengths.output_tokens * 1e3
+        rate = _exactly(tokens).over(whole)
+        columns |= {"request_ms": whole.value, **_with_ends("tokens_per_s", rate)}
         price = self.gpu.price_per_hour_usd
         if price is not None:
-            columns["usd_per_million_tokens"] = self.gpus * price / 3600 / rate * 1e6
+            million = self.gpus * price / 3600 * 1e6
+            columns |= _with_ends("usd_per_million_tokens", _exactly(million).over(rate))
         return columns
 
     def _step_parts(self) -> NamedValues:
@@ -157,7 +172,9 @@ class LlmAnswer:
             host += sum(step.measures.host_ms * weight for step, weight in self.steps)
         link = self._link_ms(self.lengths.batch)
         columns: NamedValues = {"step_gpu_ms": gpu, "step_host_ms": host, "step_link_ms": link}
-        columns["energy_j_per_token"] = self._energy()
+        joules = self._energy()
+        if joules is not None:
+            columns |= _with_ends("energy_j_per_token", joules)
         bounds = {"host": host, "link": link, self._kernels_bind(): gpu}
         columns["binds"] = max(bounds, key=lambda name: bounds[name])
         return columns
@@ -169,18 +186,19 @@ class LlmAnswer:
         moving = step.measures.dram_bytes / self.gpu.dram_bytes_per_s
         return "memory" if moving > step.measures.flops / peak else "compute"
 
-    def _energy(self) -> float | None:
+    def _energy(self) -> TimeSpan | None:
         """Return the joules of a token of an answer on all GPUs; None where a pass' power is unknown."""
         lengths = self.lengths
         parts = [(self.prompt, 1.0)]
         parts += [(step, weight * (lengths.output_tokens - 1)) for step, weight in self.steps]
-        joules = 0.0
+        joules = _NOTHING
         for pass_, times in parts:
             known = model_power(pass_.lowering.program, pass_.predictions, pass_.measures)
             if known is None:
                 return None
-            joules += known.joules.value * times
-        return self.gpus * joules / (lengths.batch * lengths.output_tokens)
+            j = known.joules
+            joules = joules.plus(TimeSpan(value=j.value, low=j.low, high=j.high).scaled(times))
+        return joules.scaled(self.gpus / (lengths.batch * lengths.output_tokens))
 
     def _memory(self) -> NamedValues:
         lengths = self.lengths

@@ -49,12 +49,18 @@ class LlmRequirement:
         "ms", "Time of a whole request: first token and all others.", _TIME, minimum=0
     )
     tokens_per_s_request: float | None = column("tokens/s", "1000 / tpot_ms.", _TIME, minimum=0)
+    tokens_per_s_request_low: float | None = column(
+        "tokens/s", "Lower end of its 90 % interval.", _TIME, minimum=0
+    )
+    tokens_per_s_request_high: float | None = column("tokens/s", "Upper end.", _TIME, minimum=0)
     tokens_per_s: float | None = column(
         "tokens/s",
         "Tokens of answers of the whole batch over request_ms, prompts included in the time.",
         _TIME,
         minimum=0,
     )
+    tokens_per_s_low: float | None = column("tokens/s", "Lower end of its 90 % interval.", _TIME, minimum=0)
+    tokens_per_s_high: float | None = column("tokens/s", "Upper end.", _TIME, minimum=0)
     step_gpu_ms: float | None = column(
         "ms", "GPU time of a decoding step, mean over the answer.", _TIME, minimum=0
     )
@@ -68,12 +74,18 @@ class LlmRequirement:
     energy_j_per_token: float | None = column(
         "J", "Energy of a token of an answer, all GPUs, prompts included.", _TIME, minimum=0
     )
+    energy_j_per_token_low: float | None = column("J", "Lower end of its 90 % interval.", _TIME, minimum=0)
+    energy_j_per_token_high: float | None = column("J", "Upper end.", _TIME, minimum=0)
     usd_per_million_tokens: float | None = column(
         "USD",
         "Price of a million tokens of answers at tokens_per_s; null where no cloud sells the GPU.",
         _TIME,
         minimum=0,
     )
+    usd_per_million_tokens_low: float | None = column(
+        "USD", "Lower end of its 90 % interval.", _TIME, minimum=0
+    )
+    usd_per_million_tokens_high: float | None = column("USD", "Upper end.", _TIME, minimum=0)
 
     mreq_bytes: int | None = column(
         "B", "Memory needed on each GPU at the end of the answers.", _MEMORY, minimum=0

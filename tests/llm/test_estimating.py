@@ -98,6 +98,10 @@ def test_every_kind_answers_under_every_engine(name: str, engine: str) -> None:
     LLM_TABLE.check([row])
     assert row.ttft_low_ms <= row.ttft_ms <= row.ttft_high_ms
     assert row.tpot_low_ms <= row.tpot_ms <= row.tpot_high_ms
+    for name in ("tokens_per_s", "tokens_per_s_request", "usd_per_million_tokens", "energy_j_per_token"):
+        low, value, high = (getattr(row, f"{name}{end}") for end in ("_low", "", "_high"))
+        assert value is None or low < value < high, name
+    assert row.tokens_per_s_low == pytest.approx(4 * 64 / (row.ttft_high_ms + 63 * row.tpot_high_ms) * 1e3)
     assert row.tokens_per_s == pytest.approx(4 * 64 / (row.ttft_ms + 63 * row.tpot_ms) * 1e3)
 
 
