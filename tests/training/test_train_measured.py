@@ -367,7 +367,7 @@ def test_a_gpu_from_a_file_beside_the_dataset_travels_with_the_bundle(tmp_path: 
     )
     rows = [replace(r, gpu="My-L4") for r in measurements(3)]
     dataset = write_dataset(tmp_path / "mine.parquet", rows)
-    with pytest.raises(UsageError, match="--gpu-spec"):
+    with pytest.raises(UsageError, match="gpu_specs"):
         train([dataset], tmp_path / "b")
     (tmp_path / "mine.My-L4.toml").write_text(text)
     (tmp_path / "unrelated.toml").write_text("nothing = 1")

@@ -79,7 +79,7 @@ def content(result: Result) -> bytes:
         value = getattr(result, field.name)
         if isinstance(value, CountedRequests):
             parts += [getattr(value, f.name).tobytes() for f in fields(value)]
-        else:
+        elif value is not None:  # None has an address, and no number
             parts.append(np.asarray(value).tobytes())
     return b"|".join(parts)
 
