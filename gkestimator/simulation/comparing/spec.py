@@ -275,8 +275,13 @@ def scaled(workload: Workload, *, rate: float, slo: float) -> Workload:
 
 
 def _spec_document(spec: GpuSpec) -> ValuesByName:
-    """Return the figures of a GPU; one of which every figure is known keeps the cells that version 0.1 computed."""
+    """Return the figures of a GPU; one of which every figure is known keeps the cells that version 0.1 computed.
+
+    Links between GPUs decide nothing here: compared policies place each replica on one.
+    """
     document = dataclasses.asdict(spec)
+    del document["nvlink_bytes_per_s"]
+    document["sources"] = {k: v for k, v in spec.sources.items() if k != "nvlink_bytes_per_s"}
     if not spec.unknown:
         del document["unknown"]
     return document
