@@ -11,10 +11,15 @@ from gkestimator.core.errors import UsageError
 
 def by_suffix(option: str, path: Path, suffixes: Mapping[str, str]) -> str:
     """Return the form that ``path`` of ``option`` names. Raises UsageError."""
+    return form_named(f"{option} {path}", path, suffixes)
+
+
+def form_named(where: str, path: Path, suffixes: Mapping[str, str]) -> str:
+    """Return the form that the suffix of ``path`` stands for. Raises UsageError, which begins with ``where``."""
     form = suffixes.get(path.suffix.lower())
     if form is None:
-        found = "a folder" if path.is_dir() else f"the suffix {path.suffix!r}"
-        raise UsageError(f"{option} {path}: found {found}, expected {', '.join(suffixes)}")
+        what = "a folder" if path.is_dir() else f"the suffix {path.suffix!r}"
+        raise UsageError(f"{where}: found {what}, expected {', '.join(suffixes)}")
     return form
 
 

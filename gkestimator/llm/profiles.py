@@ -26,13 +26,13 @@ class ServingEngine:
     name: str
     runtime: str
     fused: bool
-    merged: bool
-    graph: bool
+    merged: bool = False
+    graph: bool = False
     paged: bool
-    chunk_tokens: int
-    step_host_ms: float
-    step_host_range_ms: tuple[float, float]
-    page_tokens: int
+    chunk_tokens: int = 0
+    step_host_ms: float = 0.0
+    step_host_range_ms: tuple[float, float] = (0.0, 0.0)
+    page_tokens: int = 1
     source: str
 
 
@@ -51,35 +51,23 @@ ENGINES: Mapping[str, ServingEngine] = MappingProxyType(
                 step_host_ms=0.5,
                 step_host_range_ms=(0.0, 2.0),
                 page_tokens=16,
-                source="What vLLM, SGLang and TensorRT-LLM share. Host time of a step: assumed, not measured; the blog "
-                "of SGLang 0.4 (December 2024) reports none that the GPU waits for, that of vLLM 0.6 (September 2024) "
-                "more than half of a step of an 8B model on an H100. Pages of 16 tokens and passes of 8,192: vLLM's "
-                "defaults (block_size, max_num_batched_tokens).",
+                source="What vLLM, SGLang and TensorRT-LLM share. Host time of a step: assumed, not measured; as we "
+                "recall their blogs, SGLang 0.4 (December 2024) reports none that the GPU waits for, vLLM 0.6 "
+                "(September 2024) more than half of a step of an 8B model on an H100. Pages of 16 tokens and passes of "
+                "8,192: vLLM's defaults (block_size, max_num_batched_tokens).",
             ),
             ServingEngine(
                 name="torch",
                 runtime="torch",
                 fused=False,
-                merged=False,
-                graph=False,
                 paged=False,
-                chunk_tokens=0,
-                step_host_ms=0.0,
-                step_host_range_ms=(0.0, 0.0),
-                page_tokens=1,
                 source="Modules of transformers, eager PyTorch, DynamicCache: keys and values are concatenated.",
             ),
             ServingEngine(
                 name="onnxruntime",
                 runtime="onnxruntime",
                 fused=True,
-                merged=False,
-                graph=False,
                 paged=True,
-                chunk_tokens=0,
-                step_host_ms=0.0,
-                step_host_range_ms=(0.0, 0.0),
-                page_tokens=1,
                 source="ONNX Runtime with decoders as ONNX Runtime GenAI writes them (GroupQueryAttention): past and "
                 "present keys and values are one buffer.",
             ),

@@ -15,8 +15,7 @@ from gkestimator.llm.decoder import Decoder
 
 _ELEMENT_BYTES = 2
 _MESSAGE_US = 2.0
-"""Of one message between two GPUs, launch included: assumed, near what nccl-tests prints for the smallest sizes over
-NVLink divided by their number of messages."""
+"""Of one message between two GPUs, launch included: assumed, not measured."""
 
 
 def shared_between(decoder: Decoder, count: int) -> Decoder:

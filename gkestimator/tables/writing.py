@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.outputs import form_named
 from gkestimator.core.records import NamedValues
 from gkestimator.tables.files import json_bytes, write_atomically
 from gkestimator.tables.kernel_rows import KERNEL_ROWS, KernelRow
@@ -31,11 +32,7 @@ Row = TypeVar("Row")
 
 def format_of(path: Path) -> str:
     """Return the format that the suffix of ``path`` stands for. Raises UsageError for any other suffix."""
-    form = _SUFFIXES.get(path.suffix.lower())
-    if form is None:
-        found = "a folder" if path.is_dir() else f"the suffix {path.suffix!r}"
-        raise UsageError(f"{path}: found {found}, expected {', '.join(_SUFFIXES)}")
-    return form
+    return form_named(str(path), path, _SUFFIXES)
 
 
 def render(rows: RequirementRows, form: str, *, kernels: Sequence[KernelRow] | None = None) -> bytes:
