@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gkestimator.core.option_kinds import File, Many, Number, Text, Word
-from gkestimator.core.options import REQUIRED, Option, Value
-from gkestimator.estimation.request import ASK, OnePath, Paths
+from gkestimator.core.options import REQUIRED, Option, Value, variant
+from gkestimator.estimation.request import ASK, EstimateRequest, OnePath, Paths
 from gkestimator.llm.configs import KINDS
 from gkestimator.llm.decoder import MOST_BATCH, MOST_TOKENS
 from gkestimator.llm.objectives import Objectives
@@ -33,14 +33,7 @@ class LlmRequest:
     model: OnePath = Option(
         REQUIRED, File(), "Configuration (config.json), or a decoder's ONNX file.", flag=None
     )
-    gpus: Option[str | Sequence[str], tuple[str, ...]] = Option(
-        REQUIRED,
-        Many(item=Text(metavar="NAME"), least=1, commas=True),
-        "GPU type, as gkest gpus lists them; all, or an architecture (ampere), for every one of it.",
-        flag="--gpu",
-        repeat=True,
-        section=ASK,
-    )
+    gpus: Option[str | Sequence[str], tuple[str, ...]] = variant(EstimateRequest, "gpus")
     input_tokens: Option[int | Sequence[int], tuple[int, ...]] = Option(
         (2048,), _many(_TOKENS), "Tokens of each prompt.", flag="--input", unit="tokens", section=ASK
     )
@@ -112,13 +105,9 @@ class LlmRequest:
     step_host_ms: Value[float | None] = Option(
         None, Number(low=0, high=1e6), "Host time that a step adds; default: the engine's.", unit="ms"
     )
-    host_overhead_us: Value[float | None] = Option(
-        None, Number(low=0, high=1e6), "Host time per framework call; default: the runtime's.", unit="us"
-    )
-    bundles: Paths = Option((), Many(item=File()), "Estimator bundle.", flag="--bundle", repeat=True)
-    gpu_specs: Paths = Option(
-        (), Many(item=File()), "GPU file (TOML).", flag="--gpu-spec", repeat=True, section=ASK
-    )
+    host_overhead_us: Value[float | None] = variant(EstimateRequest, "host_overhead_us")
+    bundles: Paths = variant(EstimateRequest, "bundles")
+    gpu_specs: Paths = variant(EstimateRequest, "gpu_specs")
 
     @property
     def objectives(self) -> Objectives:
