@@ -60,7 +60,7 @@ def _write_everything(folder: Path) -> int:
     asked = [name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if asked != ["everything"]:
         raise UsageError("--all DIR only writes files: expected no other option")
-    from gkestimator.schemas.demo_folder import write_demo_folder
+    from gkestimator.library.schemas.demo_folder import write_demo_folder
 
     written = write_demo_folder(folder)
     if written:

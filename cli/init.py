@@ -26,7 +26,7 @@ def command(kind: str, quick: Names, output: Path | None) -> None:
     "resnet50:900rps@100ms" -o workload.yaml
     """
     from gkestimator.core.errors import UsageError
-    from gkestimator.schemas.templating import quick_text, template_text
+    from gkestimator.library.schemas.templating import quick_text, template_text
 
     if quick and kind != "workload":
         raise UsageError("--quick writes a workload alone: expected gkest init workload --quick ...")

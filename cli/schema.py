@@ -21,9 +21,9 @@ from gkestimator.cli.parameters import PATH
 def command(name: str | None, output: Path | None) -> None:
     """Print the JSON Schema (draft 2020-12) of the kind of document NAME, or the kinds there are.
 
-    Editors complete and check files by it; the package holds the same files in gkestimator/schemas/published.
+    Editors complete and check files by it; the package holds the same files in gkestimator/library/schemas/published.
     """
-    from gkestimator.schemas.registry import KINDS, schema_text
+    from gkestimator.library.schemas.registry import KINDS, schema_text
 
     if name is None:
         width = max(map(len, KINDS))

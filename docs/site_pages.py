@@ -21,7 +21,7 @@ from mkdocs.structure.pages import Page
 
 import gkestimator
 from gkestimator.cli.group import gkest
-from gkestimator.schemas.registry import KINDS, published_folder, schema_of
+from gkestimator.library.schemas.registry import KINDS, published_folder, schema_of
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = "repository"

@@ -15,13 +15,13 @@ from gkestimator.core.errors import OutputError
 from gkestimator.documents.cluster import read_cluster
 from gkestimator.documents.workload import read_workload
 from gkestimator.evaluation.truth import read_truth
+from gkestimator.library.schemas import demo_folder
 from gkestimator.onnx_io.demo_models import (
     MINILM_PARAMETERS,
     MOBILENET_V2_PARAMETERS,
     write_minilm,
     write_mobilenet_v2,
 )
-from gkestimator.schemas import demo_folder
 
 MODELS = {"minilm", "mobilenet_v2", "resnet50"}
 

@@ -47,8 +47,8 @@ LAYERS = (
     {"placement"},
     {"exporting", "simulation"},
     {"merging"},
+    {"serving"},
     {"library"},
-    {"schemas"},
     {"profiling"},
     {"cli"},
 )

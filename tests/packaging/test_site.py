@@ -69,7 +69,7 @@ def test_no_page_fetches_anything_from_outside(site: Path) -> None:
 def test_the_reference_is_made_of_the_code(site: Path) -> None:
     import gkestimator
     from gkestimator.cli.group import COMMANDS
-    from gkestimator.schemas.registry import KINDS
+    from gkestimator.library.schemas.registry import KINDS
 
     commands = {
         page.stem.removeprefix("gkest-") for page in (site / "reference/commands").glob("gkest-*.html")

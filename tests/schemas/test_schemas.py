@@ -19,7 +19,7 @@ from gkestimator.documents import read_cluster, read_plan, read_workload
 from gkestimator.documents.simulation import read_simulation
 from gkestimator.hardware.gpus import load_gpu_file
 from gkestimator.hardware.host_profile import load_host_file
-from gkestimator.schemas.registry import KINDS, published_folder, schema_of, schema_text
+from gkestimator.library.schemas.registry import KINDS, published_folder, schema_of, schema_text
 from gkestimator.simulation.comparing.spec import read_spec
 from gkestimator.tables import KERNEL_DATASET, REQUIREMENTS, TableSchema, read_table
 
@@ -148,7 +148,7 @@ def test_rows_of_a_json_table_hold() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_published_files_are_what_is_derived(kind: str) -> None:
     published = (published_folder() / f"{kind}.schema.json").read_text()
-    assert published == schema_text(kind), "run python -m gkestimator.schemas.registry"
+    assert published == schema_text(kind), "run python -m gkestimator.library.schemas.registry"
 
 
 def unexplained(schema: dict[str, Any], way: str = "") -> list[str]:

@@ -10,7 +10,7 @@ from gkestimator.cli import run
 from gkestimator.core.errors import DocumentError
 from gkestimator.documents import ModelLoad, read_cluster, read_workload
 from gkestimator.hardware.gpus import load_gpu_file
-from gkestimator.schemas.templating import whole_text
+from gkestimator.library.schemas.templating import whole_text
 from gkestimator.simulation.comparing.spec import read_spec
 
 

@@ -1,6 +1,6 @@
 """Name the JSON Schema of every kind of document, each derived from what reads the document.
 
-``python -m gkestimator.schemas.registry`` writes them to ``gkestimator/schemas/published/``, where editors and other
+``python -m gkestimator.library.schemas.registry`` writes them to ``gkestimator/library/schemas/published/``, where editors and other
 programs find them without running anything.
 """
 
@@ -18,8 +18,14 @@ from gkestimator.core.naming import nearest_name
 from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.core.versions import FIRST_DERIVED
 from gkestimator.documents.checking import Fields
-from gkestimator.schemas.templating import TEMPLATES, field_words, parsed_template, template_text, whole_text
-from gkestimator.schemas.tracing import traced
+from gkestimator.library.schemas.templating import (
+    TEMPLATES,
+    field_words,
+    parsed_template,
+    template_text,
+    whole_text,
+)
+from gkestimator.library.schemas.tracing import traced
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -50,7 +56,7 @@ def schema_text(kind: str) -> str:
 
 def published_folder() -> Path:
     """Return the folder of the package that holds the schemas as files, ``KIND.schema.json`` each."""
-    return Path(str(files("gkestimator.schemas"))) / "published"
+    return Path(str(files("gkestimator.library.schemas"))) / "published"
 
 
 def _described(schema: NamedValues, words: Mapping[Names, str], way: Names = ()) -> NamedValues:
@@ -161,13 +167,13 @@ def _table_row(name: str) -> NamedValues:
 
 
 def _gpu() -> NamedValues:
-    from gkestimator.schemas.figures import gpu_schema
+    from gkestimator.library.schemas.figures import gpu_schema
 
     return gpu_schema(_words_of("gpu"))
 
 
 def _host() -> NamedValues:
-    from gkestimator.schemas.figures import host_schema
+    from gkestimator.library.schemas.figures import host_schema
 
     return host_schema()
 

@@ -24,7 +24,7 @@ _FIELD = re.compile(r"( *)(- )?([a-z_0-9]+)(?::| =)(?: (?! #).*?)?(?:  # (.*))?"
 
 def template_text(kind: str) -> str:
     """Return the template of a ``kind`` of document, a key of :data:`TEMPLATES`."""
-    return (files("gkestimator.schemas.templates") / TEMPLATES[kind]).read_text(encoding="utf-8")
+    return (files("gkestimator.library.schemas.templates") / TEMPLATES[kind]).read_text(encoding="utf-8")
 
 
 def whole_text(kind: str) -> str:

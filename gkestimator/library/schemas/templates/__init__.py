@@ -1,0 +1,1 @@
+"""Hold the commented templates of documents; :mod:`gkestimator.library.schemas.templating` reads them."""

@@ -1,1 +1,0 @@
-"""Hold the commented templates of documents; :mod:`gkestimator.schemas.templating` reads them."""
