@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # A replica takes about 600 bytes: plans of some 300,000 replicas.
 MAX_PLAN_BYTES = 200 * 2**20
 _MOST_TOKENS = 1_000_000_000
+BATCHINGS = ("early", "late")
 
 
 @frozen
@@ -36,7 +37,8 @@ class Replica:
     do (null in plans that others wrote). ``max_wait_ms``: how long a batch may wait to fill before it is run
     as it is, so that its first request still keeps the objective (null: unknown). ``creq_pct`` (the column
     named by the plan's ``creq``), ``mreq_bytes`` and ``mreq_pct`` (of the GPU's visible memory) are what it
-    was packed by; null where the table does not know.
+    was packed by; null where the table does not know. ``max_batch_size``: how many requests a server that forms
+    batches late (when the GPU is free) may put into one; ``mreq_bytes`` holds so many (null: ``batch_size``).
     """
 
     id: str
@@ -58,6 +60,7 @@ class Replica:
     creq_pct: float | None = None
     mreq_bytes: int | None = None
     mreq_pct: float | None = None
+    max_batch_size: int | None = None
 
 
 @frozen
@@ -121,7 +124,9 @@ class LanguageReplica:
 @frozen
 class PlacementPlan:
     """Hold what a policy answers. ``creq`` names the measure of compute it packed by; ``notes`` say what a reader
-    must know; ``languages`` how replicas of language models serve."""
+    must know; ``languages`` how replicas of language models serve. ``batching``: the law by which expected goodput was
+    worked out, one of BATCHINGS: a batch fills at the router and is then queued (``early``), or it is formed of what
+    waits once the GPU is free (``late``)."""
 
     policy: str
     creq: str
@@ -133,6 +138,7 @@ class PlacementPlan:
     unserved: tuple[Unserved, ...] = ()
     notes: Names = ()
     languages: tuple[LanguageReplica, ...] = ()
+    batching: str = "early"
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -188,6 +194,7 @@ def plan_from(fields: Fields) -> PlacementPlan:
         languages=tuple(
             _language(e) for e in fields.objects("languages", [], what="a replica of a language model")
         ),
+        batching=fields.choice("batching", "early", BATCHINGS),
     )
     fields.finish()
     # Exports make objects of these names; the second would replace the first.
@@ -271,6 +278,7 @@ def _replica(fields: Fields) -> Replica:
         creq_pct=fields.number("creq_pct", None, null=True),
         mreq_bytes=fields.whole("mreq_bytes", None, low=0, high=2**62, null=True),
         mreq_pct=fields.number("mreq_pct", None, null=True),
+        max_batch_size=fields.whole("max_batch_size", None, null=True),
     )
     fields.finish()
     return replica
