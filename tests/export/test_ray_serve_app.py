@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
-import importlib.util
+import importlib
 import json
 import os
 import signal
@@ -33,11 +33,15 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The application as it is exported, imported from a folder of its own."""
     folder = tmp_path_factory.mktemp("app")
     write_files(folder, RayServeExporter().files(deployment([instance()])))
-    spec = importlib.util.spec_from_file_location("gkest_serve_app", folder / "gkest_serve_app.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        return importlib.import_module("gkest_serve_app")
+
+
+@pytest.fixture(scope="module")
+def worker(app: Any) -> Any:
+    """The worker, as the application imported it."""
+    return sys.modules["gkest_serve_worker"]
 
 
 def images(count: int, *, side: int = 8) -> np.ndarray[Any, Any]:

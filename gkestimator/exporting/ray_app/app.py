@@ -17,6 +17,7 @@ The fields of a deployment's ``user_config``:
 - ``dims``: lengths of symbolic axes; where all are known, the model is warmed up before it is called ready
 - ``objective_ms`` and ``latency_ms``, pairs of a batch size and its milliseconds: a request that the next batch would
   answer later than its objective is refused with 503; without one of them, late requests are answered, late
+- ``max_waiting``: who comes while so many wait is refused with 429
 - ``timeout_s``: who has no answer by then is refused with 504
 """
 
@@ -46,7 +47,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 _OF_SESSION = ("model_file", "providers", "intra_op_threads", "memory_bytes", "dims")
-_KNOWN = {*_OF_SESSION, "max_batch_size", "objective_ms", "latency_ms", "timeout_s"}
+_KNOWN = {*_OF_SESSION, "max_batch_size", "objective_ms", "latency_ms", "max_waiting", "timeout_s"}
 
 
 async def _answer(infer: Any, request: Request) -> JSONResponse:
@@ -84,9 +85,10 @@ class ReplicaServer:
             raise ValueError(f"user_config: {sorted(unknown)} unknown, expected {sorted(_KNOWN)}")
         cap = user_config["max_batch_size"]
         session = {name: user_config.get(name) for name in _OF_SESSION}
-        model = self._model
-        if model is None or session != self._session:
+        if self._model is None or session != self._session:
             model = await asyncio.to_thread(_load, session, cap)
+        else:
+            model = self._model
         if model.fixed_batch is not None and cap > model.fixed_batch:
             raise ValueError(f"{session['model_file']} runs at batch {model.fixed_batch} alone, not {cap}")
         former = self._queue
@@ -127,13 +129,15 @@ def _load(session: Mapping[str, Any], cap: int) -> ServedModel:
 
 
 def _settings(user_config: Mapping[str, Any]) -> QueueSettings:
-    """Return how the queue batches and whom it refuses. No bound on who waits: Ray sends a replica no more than its
-    ``max_ongoing_requests``."""
+    """Return how the queue batches and whom it refuses."""
     latency_ms = None
     if user_config.get("latency_ms"):
         latency_ms = LatencyCurve({int(size): float(ms) for size, ms in user_config["latency_ms"]})
     return QueueSettings(
-        cap=user_config["max_batch_size"], timeout_s=user_config.get("timeout_s"), latency_ms=latency_ms
+        cap=user_config["max_batch_size"],
+        max_waiting=user_config.get("max_waiting"),
+        timeout_s=user_config.get("timeout_s"),
+        latency_ms=latency_ms,
     )
 
 
