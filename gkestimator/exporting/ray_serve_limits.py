@@ -4,9 +4,9 @@ A replica that answers C requests a second keeps an objective of S seconds for a
 it (Little's law). Three limits of Ray Serve and of the worker follow:
 
 - ``max_waiting``, of the worker: C x S. Who comes beyond could only be answered late, and is refused at once (429).
-- ``max_ongoing_requests``, of Ray: ten times C x (S + 0.5 s), so that it is the worker who refuses, in milliseconds. Once
-  every replica holds that many, Ray's router does not wait for one to become free: it sleeps, each time twice as long,
-  up to half a second (RAY_SERVE_ROUTER_RETRY_MAX_BACKOFF_S), and wakes for few requests at a time. Measured with a
+- ``max_ongoing_requests``, of Ray: ten times C x (S + 0.5 s), so that it is the worker who refuses, in milliseconds.
+  Once every replica holds that many, Ray's router does not wait for one to become free: it sleeps, each time twice as
+  long, up to half a second (RAY_SERVE_ROUTER_RETRY_MAX_BACKOFF_S), and wakes for few requests. Measured with a
   burst of 200, again and again, on one replica that can answer 50 within its objective: at 2 x C x S + C x 0.5 s, 109
   of 400 requests sat in the router until their time-out while the replica was idle; with ten times as much every one
   was answered or refused within 1.6 s. Two batches, as it was, let an overload of 1.6 end with 3 % on time.
