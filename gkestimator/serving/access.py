@@ -22,7 +22,7 @@ class DoorLimits:
 
     ``connections`` at once (fewer where the system allows fewer files); beyond, 503. ``idle_s``: a connection without a
     request is closed. ``head_s`` and ``body_s``: a request's head and body must have come by then (408). ``write_s``:
-    who does not read its answer by then is cut off. ``body_bytes``: the largest body, where the model's signature sets no
+    who does not read its answer by then is cut off. ``body_bytes``: the largest body, where the signature sets no
     lower limit (413). ``waiting_bytes``: of all bodies that are being read together; beyond, 503.
     """
 
