@@ -1,4 +1,4 @@
-"""How many requests a second the door of `gkest serve` can take, and whether its memory stays flat.
+"""Measure how many requests a second the door of `gkest serve` can take, and whether its memory stays flat.
 
 `python benchmarks/door_load.py [--minutes M] [--connections N] [--clients N]`
 

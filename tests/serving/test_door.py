@@ -259,7 +259,7 @@ def test_without_a_token_it_listens_on_the_loopback_address_alone(backend: Model
         check_address(host, None)
     for host in ("0.0.0.0", "::", "192.0.2.7"):
         with pytest.raises(
-            UsageError, match="without a token it listens on the loopback address alone"
+            UsageError, match="found no token, without which the door listens on the loopback address alone"
         ) as refused:
             asyncio.run(open_door(backend, host=host, port=0))
         assert "\n" not in str(refused.value)
