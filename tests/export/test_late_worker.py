@@ -288,3 +288,31 @@ def test_a_model_says_what_it_takes_in_words_of_the_protocol(tmp_path: Path) -> 
     }
     assert model.warm_up(4) == 0  # no length is known of H and W
     assert model.warm_up(4, dims={"H": 8, "W": 8}) == 1  # on a CPU one run is enough
+
+
+def test_a_session_has_the_plans_provider_memory_and_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ONNX Runtime is asked for where it has the GPU's provider; nothing of CUDA is here, so the session is not made."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    asked = {}
+
+    class AskedError(Exception):
+        pass
+
+    def session(path: str, *, sess_options: Any, providers: list[Any]) -> None:
+        asked.update(path=path, threads=sess_options.intra_op_num_threads, providers=providers)
+        raise AskedError
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    gpu = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: gpu)
+    with pytest.raises(AskedError):
+        ServedModel(tmp_path / "m.onnx", providers=("CUDAExecutionProvider",), threads=1, memory_bytes=2**30)
+    options = {"arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": str(2**30)}
+    assert asked["providers"] == [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
+    assert asked["threads"] == 1
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: gpu[2:])
+    with pytest.raises(AskedError):
+        ServedModel(tmp_path / "m.onnx")
+    assert asked["providers"] == ["CPUExecutionProvider"]
