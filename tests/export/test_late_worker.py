@@ -173,6 +173,23 @@ def test_whose_client_has_gone_is_not_run() -> None:
     assert device.batches == [[0], [2]]
 
 
+def test_whose_client_goes_in_the_moment_a_batch_is_formed_is_neither_run_nor_refused() -> None:
+    async def go() -> None:
+        settings = QueueSettings(cap=8, latency_ms=LatencyCurve({1: 10.0}))
+        queue = LateQueue(Device(), settings)
+        running = asyncio.create_task(queue.submit("running"))
+        late = asyncio.create_task(queue.submit("late", deadline=time.monotonic()))
+        waiting = asyncio.create_task(queue.submit("waiting"))
+        await asyncio.sleep(0.005)
+        late.cancel()
+        waiting.cancel()  # their tasks have not run since
+        assert queue.form_batch() == []
+        assert queue.counters.shed == 0
+        await running
+
+    asyncio.run(go())
+
+
 def test_an_error_is_the_answer_of_its_own_batch_alone() -> None:
     def run(samples: list[Any]) -> list[Any]:
         time.sleep(0.01)
