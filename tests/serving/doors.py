@@ -23,6 +23,9 @@ from gkestimator.exporting.ray_app.worker import LateQueue, QueueSettings, Serve
 from gkestimator.serving.access import DEFAULT_LIMITS, DoorLimits
 from gkestimator.serving.backend import Arrays, ServedSignature, signature_from
 
+GOOD = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
+INFER = "/v2/models/double/infer"
+
 
 def doubling_network(path: Path, *, kind: int = TensorProto.FLOAT, width: int | str = 4) -> Path:
     """A model of one product: ``y`` is twice ``x``, whose samples are rows of ``width`` numbers."""
@@ -161,6 +164,29 @@ def read_answer(client: socket.socket) -> tuple[int, dict[str, str], bytes]:
         while len(body) < int(headers.get("content-length", 0)):
             body += reader.read(int(headers["content-length"]) - len(body)) or b""
     return int(first.split()[1]), headers, body
+
+
+def head(path: str = INFER, method: str = "POST", **headers: object) -> bytes:
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    return f"{method} {path} HTTP/1.1\r\nHost: door\r\n{lines}\r\n".encode("latin-1")
+
+
+def asked(client: socket.socket) -> None:
+    """Ask as a well-behaved client, on a connection that stays open."""
+    body = json.dumps(GOOD).encode()
+    with contextlib.suppress(ConnectionError):
+        client.sendall(head(Content_Length=len(body)) + body)
+        status, _, answer = read_answer(client)
+        assert status == 200 and json.loads(answer)["outputs"][0]["data"] == [2, 4, 6, 8]
+
+
+def error(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
+    """The status and the one line of a refusal, which is JSON."""
+    status, headers, body = answer
+    assert headers["content-type"].startswith("application/json")
+    document = json.loads(body)
+    assert set(document) == {"error"} and "\n" not in document["error"] and len(document["error"]) < 400
+    return status, document["error"]
 
 
 @contextlib.contextmanager
