@@ -22,6 +22,7 @@ from gkestimator.onnx_io.reading.signature import read_signature
 
 CONFIG = "serve-config.yaml"
 APPLICATION = "gkest_serve_app"
+WORKER = "gkest_serve_worker"  # the name that the application imports it by
 _TARGET = "ray-serve"
 _STEPS = 10_000  # Ray counts GPUs in ten-thousandths
 # What Ray calls a node's GPU (ray.util.accelerators), by the head of our names: neither board nor memory size.
@@ -75,15 +76,21 @@ class RayServeExporter(Exporter):
         text = yaml.safe_dump({"applications": applications}, sort_keys=False, width=110)
         comments = (*_HEADER, self.limits, *_remarks(deployment, every), *deployment.notes)
         header = "".join(f"# {one_line(comment, limit=2000)}\n" for comment in comments)
-        app = resources("gkestimator.exporting").joinpath("ray_serve_app.py").read_text(encoding="utf-8")
         return (
             ExportFile(path=PurePosixPath(CONFIG), text=header + text),
-            ExportFile(path=PurePosixPath(f"{APPLICATION}.py"), text=app),
+            _source(f"{APPLICATION}.py", "app.py"),
+            _source(f"{WORKER}.py", "worker.py"),
         )
 
     def messages(self, deployment: Deployment) -> Names:
         """Return where Ray would need more GPUs than the plan, and what is not known."""
         return _remarks(deployment, variants(deployment.instances))
+
+
+def _source(name: str, module: str) -> ExportFile:
+    """Return a module of ``ray_app``, as it stands, to be written as ``name``."""
+    text = resources("gkestimator.exporting.ray_app").joinpath(module).read_text(encoding="utf-8")
+    return ExportFile(path=PurePosixPath(name), text=text)
 
 
 def gpu_fraction(instance: Instance) -> float:
