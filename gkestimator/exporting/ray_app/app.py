@@ -7,7 +7,8 @@ they stand; what differs from model to model is in the configuration.
 Each deployment answers one model. A request holds one sample without its batch axis, as JSON
 ``{"inputs": {"name": nested lists}}`` over HTTP or as arrays through ``handle.infer.remote(inputs)``. It waits in its
 replica until the device is free, is run in one batch with the others that wait, and gets back its own sample of each
-output. Ray's own ``@serve.batch`` is not used: it fills a batch first and lets it queue as it was formed.
+output; the header Server-Timing says how large its batch was, and milliseconds in the queue and in the run. Ray's own
+``@serve.batch`` is not used: it fills a batch first and lets it queue as it was formed.
 
 The fields of a deployment's ``user_config``:
 
@@ -17,6 +18,7 @@ The fields of a deployment's ``user_config``:
 - ``dims``: lengths of symbolic axes; where all are known, the model is warmed up before it is called ready
 - ``objective_ms`` and ``latency_ms``, pairs of a batch size and its milliseconds: a request that the next batch would
   answer later than its objective is refused with 503; without one of them, late requests are answered, late
+- ``max_waiting``: who comes while so many wait is refused with 429
 - ``timeout_s``: who has no answer by then is refused with 504
 """
 
@@ -39,6 +41,7 @@ from gkest_serve_worker import (
     QueueSettings,
     RefusedError,
     ServedModel,
+    Timing,
 )
 from ray import serve
 from ray.serve.exceptions import BackPressureError
@@ -46,10 +49,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 _OF_SESSION = ("model_file", "providers", "intra_op_threads", "memory_bytes", "dims")
-_KNOWN = {*_OF_SESSION, "max_batch_size", "objective_ms", "latency_ms", "timeout_s"}
+_KNOWN = {*_OF_SESSION, "max_batch_size", "objective_ms", "latency_ms", "max_waiting", "timeout_s"}
 
 
-async def _answer(infer: Any, request: Request) -> JSONResponse:
+async def _answer(infer_timed: Any, request: Request) -> JSONResponse:
     try:
         body = await request.json()
     except ValueError:
@@ -57,14 +60,16 @@ async def _answer(infer: Any, request: Request) -> JSONResponse:
     if not isinstance(body, dict) or set(body) != {"inputs"}:
         return JSONResponse({"error": "expected an object with the field inputs"}, status_code=400)
     try:
-        outputs = await infer(body["inputs"])
+        outputs, timing = await infer_timed(body["inputs"])
     except (BadRequestError, RefusedError) as e:
         # From another replica it comes with a traceback around it; the cause is the message alone.
         cause = getattr(e, "cause", e)
         return JSONResponse({"error": str(cause)}, status_code=getattr(cause, "status", 400))
     except BackPressureError as e:
         return JSONResponse({"error": e.message}, status_code=503)
-    return JSONResponse({"outputs": {name: np.asarray(value).tolist() for name, value in outputs.items()}})
+    lists = {name: np.asarray(value).tolist() for name, value in outputs.items()}
+    spent = f'batch;desc="{timing.batch}", queue;dur={timing.queue_ms:.3f}, run;dur={timing.gpu_ms:.3f}'
+    return JSONResponse({"outputs": lists}, headers={"Server-Timing": spent})
 
 
 class ReplicaServer:
@@ -84,9 +89,10 @@ class ReplicaServer:
             raise ValueError(f"user_config: {sorted(unknown)} unknown, expected {sorted(_KNOWN)}")
         cap = user_config["max_batch_size"]
         session = {name: user_config.get(name) for name in _OF_SESSION}
-        model = self._model
-        if model is None or session != self._session:
+        if self._model is None or session != self._session:
             model = await asyncio.to_thread(_load, session, cap)
+        else:
+            model = self._model
         if model.fixed_batch is not None and cap > model.fixed_batch:
             raise ValueError(f"{session['model_file']} runs at batch {model.fixed_batch} alone, not {cap}")
         former = self._queue
@@ -101,17 +107,20 @@ class ReplicaServer:
 
     async def infer(self, inputs: Mapping[str, Any]) -> Arrays:
         """Return the outputs of one sample."""
+        outputs, _ = await self.infer_timed(inputs)
+        return outputs
+
+    async def infer_timed(self, inputs: Mapping[str, Any]) -> tuple[Arrays, Timing]:
+        """Return the outputs of one sample, and how it fared."""
         assert self._model is not None and self._queue is not None
         deadline = None
         if self._objective_s is not None:
             deadline = time.monotonic() + self._objective_s
-        outputs: Arrays
-        outputs, _ = await self._queue.submit(self._model.sample(inputs), deadline=deadline)
-        return outputs
+        return await self._queue.submit(self._model.sample(inputs), deadline=deadline)
 
     async def __call__(self, request: Request) -> JSONResponse:
         """Answer one request over HTTP."""
-        return await _answer(self.infer, request)
+        return await _answer(self.infer_timed, request)
 
 
 def _load(session: Mapping[str, Any], cap: int) -> ServedModel:
@@ -127,13 +136,15 @@ def _load(session: Mapping[str, Any], cap: int) -> ServedModel:
 
 
 def _settings(user_config: Mapping[str, Any]) -> QueueSettings:
-    """Return how the queue batches and whom it refuses. No bound on who waits: Ray sends a replica no more than its
-    ``max_ongoing_requests``."""
+    """Return how the queue batches and whom it refuses."""
     latency_ms = None
     if user_config.get("latency_ms"):
         latency_ms = LatencyCurve({int(size): float(ms) for size, ms in user_config["latency_ms"]})
     return QueueSettings(
-        cap=user_config["max_batch_size"], timeout_s=user_config.get("timeout_s"), latency_ms=latency_ms
+        cap=user_config["max_batch_size"],
+        max_waiting=user_config.get("max_waiting"),
+        timeout_s=user_config.get("timeout_s"),
+        latency_ms=latency_ms,
     )
 
 
@@ -146,16 +157,21 @@ class Router:
 
     async def infer(self, inputs: Mapping[str, Any]) -> Arrays:
         """Return the outputs of one sample."""
+        outputs, _ = await self.infer_timed(inputs)
+        return outputs
+
+    async def infer_timed(self, inputs: Mapping[str, Any]) -> tuple[Arrays, Timing]:
+        """Return the outputs of one sample, and how it fared."""
         for way, (weight, _) in enumerate(self._ways):
             self._credit[way] += weight
         chosen = max(range(len(self._ways)), key=lambda way: self._credit[way])
         self._credit[chosen] -= sum(weight for weight, _ in self._ways)
-        outputs: Arrays = await self._ways[chosen][1].infer.remote(inputs)
-        return outputs
+        answer: tuple[Arrays, Timing] = await self._ways[chosen][1].infer_timed.remote(inputs)
+        return answer
 
     async def __call__(self, request: Request) -> JSONResponse:
         """Answer one request over HTTP."""
-        return await _answer(self.infer, request)
+        return await _answer(self.infer_timed, request)
 
 
 def build(args: Mapping[str, Any]) -> Any:
