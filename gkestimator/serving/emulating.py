@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +22,9 @@ _ELEMENTS = {
     "FP16": np.float16, "FP32": np.float32, "FP64": np.float64, "BYTES": np.object_,
 }  # fmt: skip
 _NOTHING = np.zeros(FEATURES)
-# A sleeping loop wakes late by about so much; the rest is waited for in turns of the loop.
-_EARLY_S = 0.001
+# A loop wakes up to a millisecond late. A batch that begins within so much of the end of the one before on its lane has
+# that time taken off, so that lateness does not add up from batch to batch.
+_NEXT_S = 0.001
 
 
 class EmulatedBatch:
@@ -62,23 +64,27 @@ class EmulatedGpu:
     def __init__(self, law: int) -> None:
         self._law = law
         self._running: list[EmulatedBatch] = []
+        self._ended: dict[str, tuple[float, float]] = {}  # by lane: when its last batch did, and how late
 
-    async def run(self, work_ms: float, features: NDArray[np.float64], terms: NDArray[np.float64]) -> None:
-        """Return once a batch has run that takes ``work_ms`` alone on the GPU."""
-        batch = EmulatedBatch(work_ms / 1e3, features, time.monotonic())
+    async def run(
+        self, lane: str, work_ms: float, features: NDArray[np.float64], terms: NDArray[np.float64]
+    ) -> None:
+        """Return once a batch on ``lane`` has run that takes ``work_ms`` alone on the GPU."""
+        now = time.monotonic()
+        ended, late_s = self._ended.get(lane, (0.0, 0.0))
+        if now - ended > _NEXT_S:
+            late_s = 0.0
+        batch = EmulatedBatch(max(0.0, work_ms / 1e3 - late_s), features, now)
         self._running.append(batch)
         self._change(terms)
         try:
             while (left_s := batch.ends - time.monotonic()) > 0:
                 batch.changed.clear()
-                if left_s <= _EARLY_S:
-                    await asyncio.sleep(0)
-                    continue
-                try:
-                    await asyncio.wait_for(batch.changed.wait(), left_s - _EARLY_S)
-                except TimeoutError:
-                    continue
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(batch.changed.wait(), left_s)
         finally:
+            now = time.monotonic()
+            self._ended[lane] = (now, max(0.0, now - batch.ends))
             self._running.remove(batch)
             self._change(terms)
 
@@ -111,7 +117,8 @@ class EmulatedReplica:
     async def run(self, samples: Sequence[Arrays]) -> list[Arrays]:
         """Return zeros for each sample once the batch has run."""
         size = len(samples)
-        await self._gpu.run(self._replica.time_ms(size), self._features(size), self._terms)
+        replica = self._replica
+        await self._gpu.run(replica.lane, replica.time_ms(size), self._features(size), self._terms)
         return [self._zeros] * size
 
     def _features(self, size: int) -> NDArray[np.float64]:
