@@ -13,9 +13,9 @@ from ray.exceptions import RayActorError
 
 from gkestimator.core.errors import one_line
 from gkestimator.core.records import frozen
+from gkestimator.serving.messages import RouterReport, RouterState
 from gkestimator.serving.moves import plan_moves
 from gkestimator.serving.planning import Planner, PlanningSettings, SourceCounter
-from gkestimator.serving.router import RouterReport, RouterState
 from gkestimator.serving.served import ServedPlan
 from gkestimator.serving.state import ServiceState, read_state
 from gkestimator.simulation.replanning.triggers import Trigger, make_trigger
@@ -26,9 +26,8 @@ _END_S = 0.05
 
 @frozen
 class ControllerStatus:
-    """Hold what the controller says of itself: its process, the plan's version, and whether that plan serves."""
+    """Hold what the controller says of itself: the plan's version, and whether that plan serves."""
 
-    pid: int
     version: int
     serving: bool
     failed: str | None
@@ -41,8 +40,11 @@ class Controller:
     Its state is on the disk, and what runs is asked of the router: a new life of it goes on where the last one ended.
     """
 
-    def __init__(self, router: Any, settings: PlanningSettings, state: str) -> None:
-        self._router = router
+    def __init__(self, router: str, settings: PlanningSettings, state: str) -> None:
+        """Take the name of the router's actor, and the file of the state."""
+        import ray
+
+        self._router: Any = ray.get_actor(router)
         self._settings = settings
         self._path = Path(state)
         self._state = read_state(self._path)
@@ -56,7 +58,12 @@ class Controller:
         self._deciding: asyncio.Task[None] | None = None
         self._trigger: Trigger | None = None
         self._counter: SourceCounter | None = None
+        self._asked = False
         self._zero = time.monotonic()  # of the trigger's periods
+
+    async def pid(self) -> int:
+        """Return the number of this process."""
+        return os.getpid()
 
     async def look(self) -> ControllerStatus:
         """Return how things stand and what is new; see that the controller's own loop runs."""
@@ -64,7 +71,6 @@ class Controller:
             self._main = asyncio.get_running_loop().create_task(self._run())
         news, self._news = self._news, []
         return ControllerStatus(
-            pid=os.getpid(),
             version=self._state.version,
             serving=self._serving,
             failed=self._failed,
@@ -119,7 +125,9 @@ class Controller:
 
     def _observe(self, report: RouterReport) -> None:
         """Count the arrivals, and let the policy run again where that is due and no change is under way."""
-        if self._trigger is None or self._counter is None:
+        self._asked = self._asked or bool(report.arrived)
+        # Before anybody asks, the plan's rates are all that is known: no requests are no reason to take it down.
+        if self._trigger is None or self._counter is None or not self._asked:
             return
         self._trigger.observe(self._counter.rates_rps(report.arrived, report.seconds))
         if self._deciding is not None and not self._deciding.done():

@@ -8,24 +8,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gkestimator.core.errors import UsageError
-from gkestimator.core.records import NamedValues, frozen
-from gkestimator.exporting.ray_serve import ACCELERATORS
+from gkestimator.core.records import NamedValues
 from gkestimator.serving.links import LinkOwner, WorkerLink
+from gkestimator.serving.messages import FleetSettings
 from gkestimator.serving.served import ServedReplica
-from gkestimator.serving.workers import Worker, WorkerSettings
+from gkestimator.serving.workers import Worker
 
 # Of the GPU that a placement group holds for its workers: Ray must not refuse one more.
 _GPU_PART = 0.01
 _GROUP_S = 60.0
 _MIB = 2**20
-
-
-@frozen
-class FleetSettings:
-    """Hold what workers are started with. ``gpus``: Ray has GPUs, and each of the plan's is one of them."""
-
-    workers: WorkerSettings
-    gpus: bool
 
 
 class Fleet:
@@ -117,8 +109,12 @@ class Fleet:
         import ray
         from ray.util import placement_group
 
+        from gkestimator.exporting.ray_serve import ACCELERATORS
+
         bundle = {"GPU": 1.0}
-        name = next((r for ours, r in ACCELERATORS.items() if f"{replica.gpu_type}-".startswith(f"{ours}-")), None)
+        name = next(
+            (r for ours, r in ACCELERATORS.items() if f"{replica.gpu_type}-".startswith(f"{ours}-")), None
+        )
         resource = f"accelerator_type:{name}"
         if name is not None and resource in ray.cluster_resources():
             bundle[resource] = 0.001

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import ray
 from ray.exceptions import RayActorError
 
 from gkestimator.core.records import NamedValues
+from gkestimator.serving.messages import SentAnswer, SentRequest
 from gkestimator.serving.routing import PendingRequest
 from gkestimator.serving.served import ServedReplica
-from gkestimator.serving.workers import SentAnswer, SentRequest
 
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 30.0
@@ -50,10 +51,13 @@ class WorkerLink:
         self._owner = owner
         self._drop = drop
         self._actor: Any = None
+        self._started: Any = None  # in place of a dead one, not loaded yet
         self._buffer: list[PendingRequest] = []
         self._held: dict[int, PendingRequest] = {}
         self._sending = False
         self._closed = False
+        self._back = asyncio.Event()  # not while a dead worker is being replaced
+        self._back.set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def load(self, replica: ServedReplica, wait_ms: float) -> NamedValues | None:
@@ -61,6 +65,7 @@ class WorkerLink:
 
         Raises what the worker raises, RayActorError where it dies of it.
         """
+        await self._back.wait()
         if self._actor is None:
             self._actor = self._start()
         signature: NamedValues | None = await self._actor.load.remote(replica, wait_ms)
@@ -90,14 +95,14 @@ class WorkerLink:
 
     def close(self) -> None:
         """End the worker at once."""
-        import ray
-
         self._closed = True
         self.alive = False
+        self._back.set()
         for task in self._tasks:
             task.cancel()
-        if self._actor is not None:
-            ray.kill(self._actor)
+        for actor in (self._actor, self._started):
+            if actor is not None:
+                ray.kill(actor)
 
     def send(self, request: PendingRequest) -> None:
         """Give ``request`` to the worker: now, or with the others that wait for the call under way."""
@@ -160,19 +165,23 @@ class WorkerLink:
         self.alive = False
         self._actor = None
         self.restarts += 1
+        self._back.clear()
         held, self._held = list(self._held.values()), {}
         self._buffer.clear()
         words = str(error).strip().splitlines()[0]
-        self._owner.say(f"worker of {self.key} died ({words}): {len(held)} requests go elsewhere; it is restarted")
+        self._owner.say(
+            f"worker of {self.key} died ({words}): {len(held)} requests go elsewhere; it is restarted"
+        )
         self._owner.lost(held, self.key)
         self._spawn(self._restart())
 
     async def _restart(self) -> None:
         pause_s = _FIRST_PAUSE_S
         while not self._closed:
-            actor = self._start()
+            actor = self._started = self._start()
+            loaded = list(self.replicas.values())
             try:
-                for replica in list(self.replicas.values()):
+                for replica in loaded:
                     await actor.load.remote(replica, 0.0)
             except Exception as e:  # noqa: BLE001 - whatever keeps it from loading may be over at the next try
                 line = str(e).strip().splitlines()[-1]
@@ -180,7 +189,11 @@ class WorkerLink:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                 continue
-            self._actor = actor
+            self._actor, self._started = actor, None
             self._open()
+            self._back.set()
+            for replica in loaded:
+                if replica.name not in self.replicas:  # ended meanwhile
+                    await actor.end.remote(replica.name)
             self._owner.say(f"worker of {self.key}: back")
             return

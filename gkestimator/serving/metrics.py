@@ -127,8 +127,12 @@ class ServiceMeters:
         """Yield the metrics as they are now; prometheus_client asks."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        yield GaugeMetricFamily(f"{_PREFIX}plan_version", "Which plan serves, from 1.", value=self.plan_version)
-        yield CounterMetricFamily(f"{_PREFIX}worker_restarts", "Workers that died.", value=self.worker_restarts)
+        yield GaugeMetricFamily(
+            f"{_PREFIX}plan_version", "Which plan serves, from 1.", value=self.plan_version
+        )
+        yield CounterMetricFamily(
+            f"{_PREFIX}worker_restarts", "Workers that died.", value=self.worker_restarts
+        )
         replans = CounterMetricFamily(f"{_PREFIX}replans", "Re-plans by outcome.", labels=["outcome"])
         for outcome, count in self.replans.items():
             replans.add_metric([outcome], count)
@@ -148,7 +152,9 @@ class ServiceMeters:
             yield gauge
         figures = {name: meter.figures() for name, meter in self.models.items()}
         for field, metric, words in _GAUGES:
-            gauge = GaugeMetricFamily(f"{_PREFIX}{metric}", f"{words}, last {WINDOW_S:g} s.", labels=["model"])
+            gauge = GaugeMetricFamily(
+                f"{_PREFIX}{metric}", f"{words}, last {WINDOW_S:g} s.", labels=["model"]
+            )
             for name, known in figures.items():
                 value = getattr(known, field)
                 if value is not None:

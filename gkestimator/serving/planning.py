@@ -13,7 +13,8 @@ from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.interference.base import Interference
 from gkestimator.interference.registry import interference_between
 from gkestimator.placement.scheduling import schedule
-from gkestimator.serving.served import ServedPlan, served_plan
+from gkestimator.serving.served import ServedPlan
+from gkestimator.serving.serving_plan import served_plan
 from gkestimator.simulation.arrivals.making import sources_of
 from gkestimator.simulation.conditions import rows_of_models
 from gkestimator.simulation.replanning.settings import Replanning
@@ -108,7 +109,7 @@ class SourceCounter:
     def __init__(self, workload: Workload) -> None:
         self._parts: list[tuple[str, float]] = []
         sources = sources_of(workload)
-        asking: dict[str, int] = {name: 0 for name in workload.names()}
+        asking: dict[str, int] = dict.fromkeys(workload.names(), 0)
         shares = []
         for source in sources:
             if isinstance(source, Application):
@@ -139,6 +140,8 @@ def checked_replan(settings: PlanningSettings, plan: PlacementPlan) -> None:
     from gkestimator.placement.registry import make_policy
 
     if settings.cluster is None:
-        raise UsageError(f"--replan {settings.replan.kind}: --cluster is missing: the GPUs that the policy may use")
+        raise UsageError(
+            f"--replan {settings.replan.kind}: --cluster is missing: the GPUs that the policy may use"
+        )
     make_policy(settings.policy or plan.policy, **settings.policy_options)
     SourceCounter(plan.workload)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import IO
 
 from gkestimator.core.errors import OutputError
+from gkestimator.serving.messages import SentAnswer
 from gkestimator.serving.routing import PendingRequest
-from gkestimator.serving.workers import SentAnswer
 from gkestimator.tables.files import output_errors
 from gkestimator.tables.request_log import LoggedRequest, log_heading, log_line
 
@@ -60,7 +60,7 @@ class RequestLog:
         self.path = path
         self._lines: list[str] = []
         with output_errors(path):
-            self._stream: IO[str] | None = open(path, "w", encoding="utf-8", newline="")
+            self._stream: IO[str] | None = open(path, "w", encoding="utf-8", newline="")  # noqa: SIM115
         self._lines.append(log_heading())
         self.flush()
 

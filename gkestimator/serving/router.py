@@ -12,49 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gkestimator.core.records import NamedValues, frozen
 from gkestimator.serving.backend import Arrays, RefusedError, ServedSignature, signature_from
-from gkestimator.serving.fleet import Fleet, FleetSettings
+from gkestimator.serving.fleet import Fleet
+from gkestimator.serving.messages import OK, RouterReport, RouterSettings, RouterState, SentAnswer
 from gkestimator.serving.metrics import MeteredAnswer, ServiceMeters
 from gkestimator.serving.request_log import RequestLog, logged, status_word
 from gkestimator.serving.routing import LaneLoad, PendingRequest, ReplicaLoad, Routes
 from gkestimator.serving.served import ServedReplica
-from gkestimator.serving.workers import OK, SentAnswer
 
 _FLUSH_S = 0.5
 _LEAST_SAMPLES = 64
-
-
-@frozen
-class RouterSettings:
-    """Say how the router answers. ``timeout_s``: every request is answered within it. ``drop``: refuse what cannot be
-    on time any more. ``max_waiting``: the most requests of a replica (None: by its time-out). ``requests``: the log.
-    """
-
-    fleet: FleetSettings
-    timeout_s: float
-    drop: bool
-    max_waiting: int | None
-    requests: str | None
-    door: NamedValues
-
-
-@frozen
-class RouterState:
-    """Hold what a controller must know of the router: ``born`` tells one life of it from the next."""
-
-    born: str
-    version: int
-    loaded: tuple[ServedReplica, ...]
-
-
-@frozen
-class RouterReport:
-    """Hold the requests by model that came in ``seconds`` since the report before."""
-
-    born: str
-    seconds: float
-    arrived: Mapping[str, int]
 
 
 class Router:
@@ -96,9 +63,7 @@ class Router:
 
     async def state(self) -> RouterState:
         """Return which plan is routed, and what is loaded."""
-        return RouterState(
-            born=self._born, version=self._routes.version, loaded=tuple(self._fleet.loaded())
-        )
+        return RouterState(born=self._born, version=self._routes.version, loaded=tuple(self._fleet.loaded()))
 
     async def load(self, replicas: Sequence[ServedReplica], wait_ms: float) -> None:
         """Load ``replicas``, warm when this returns; they get no requests before :meth:`switch`. Raises UsageError."""

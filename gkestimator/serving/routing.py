@@ -90,7 +90,9 @@ class PendingRequest:
 class Routes:
     """Hold the replicas that get requests, by model. A new plan is a new object, put in the place of the old."""
 
-    def __init__(self, loads: Iterable[ReplicaLoad], objectives_ms: Mapping[str, float], version: int) -> None:
+    def __init__(
+        self, loads: Iterable[ReplicaLoad], objectives_ms: Mapping[str, float], version: int
+    ) -> None:
         self.version = version
         self.objectives_ms = dict(objectives_ms)
         self.by_model: dict[str, list[ReplicaLoad]] = {name: [] for name in objectives_ms}

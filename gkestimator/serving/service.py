@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import tempfile
 import threading
@@ -16,6 +17,7 @@ from gkestimator.core.errors import UsageError, one_line
 from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.documents import PlacementPlan, read_plan
 from gkestimator.interference.registry import law_code
+from gkestimator.serving.messages import FleetSettings, RouterSettings, WorkerSettings
 from gkestimator.serving.planning import Planner, PlanningSettings, checked_replan
 from gkestimator.serving.signatures import emulated_signatures
 from gkestimator.serving.state import ServiceState, plan_digest, read_state
@@ -90,7 +92,7 @@ class Service:
     def pids(self) -> dict[str, int]:
         """Return the process numbers of router, controller and workers."""
         pids: dict[str, int] = self.ray.get(self.router.pids.remote(), timeout=_ANSWER_S)
-        pids["controller"] = self.ray.get(self.controller.look.remote(), timeout=_ANSWER_S).pid
+        pids["controller"] = self.ray.get(self.controller.pid.remote(), timeout=_ANSWER_S)
         return pids
 
     def drain(self, limit_s: float) -> int:
@@ -118,7 +120,9 @@ def running_service(settings: ServeSettings, say: Say) -> Iterator[Service]:
     """
     plan = read_plan(settings.plan)
     if plan.workload.languages:
-        raise UsageError(f"{settings.plan}: found language models, expected models that are served in batches")
+        raise UsageError(
+            f"{settings.plan}: found language models, expected models that are served in batches"
+        )
     planning = settings.planning
     checked_replan(planning, plan)
     served = Planner(planning, plan).served(plan)
@@ -148,9 +152,22 @@ def running_service(settings: ServeSettings, say: Say) -> Iterator[Service]:
         yield service
 
 
-def serve_until(settings: ServeSettings, stopping: threading.Event, drain_s: float, say: Say) -> None:
-    """Serve until ``stopping`` is set, then drain for at most ``drain_s``. Raises as :func:`running_service`."""
-    with running_service(settings, say) as service:
+def serve_until_told(settings: ServeSettings, drain_s: float, say: Say) -> int:
+    """Serve until SIGTERM or SIGINT, then drain for at most ``drain_s``; return the signal's number.
+
+    Raises as :func:`running_service`. It must be called in the main thread.
+    """
+    stopping = threading.Event()
+    told: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        told.append(number)
+        stopping.set()
+
+    with contextlib.ExitStack() as stack:
+        service = stack.enter_context(running_service(settings, say))
+        for number in (signal.SIGTERM, signal.SIGINT):  # after Ray, which sets its own
+            stack.callback(signal.signal, number, signal.signal(number, stop))
         while not stopping.wait(_LOOK_S):
             for line in service.look():
                 say(line)
@@ -158,15 +175,13 @@ def serve_until(settings: ServeSettings, stopping: threading.Event, drain_s: flo
         left = service.drain(drain_s)
         if left:
             say(f"{left} requests were refused at the end of that time")
-        say("ended")
+    say("ended")
+    return told[0]
 
 
 def _fleet_settings(
     settings: ServeSettings, law: int | None, signatures: Mapping[str, Any], gpus: bool, replicas: int
-) -> Any:
-    from gkestimator.serving.fleet import FleetSettings
-    from gkestimator.serving.workers import WorkerSettings
-
+) -> FleetSettings:
     threads = settings.threads
     if threads is None and not gpus:
         threads = max(1, (os.cpu_count() or 1) // replicas)
@@ -182,11 +197,13 @@ def _fleet_settings(
     return FleetSettings(workers=workers, gpus=gpus)
 
 
-def _started(ray: Any, settings: ServeSettings, fleet: Any, door: NamedValues, state: Path) -> Service:
+def _started(
+    ray: Any, settings: ServeSettings, fleet: FleetSettings, door: NamedValues, state: Path
+) -> Service:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from gkestimator.serving.controller import Controller
-    from gkestimator.serving.router import Router, RouterSettings
+    from gkestimator.serving.router import Router
 
     # Files and the door are of this machine.
     here = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=False)
@@ -207,11 +224,12 @@ def _started(ray: Any, settings: ServeSettings, fleet: Any, door: NamedValues, s
         door=door,
     )
     try:
-        router = ray.remote(Router).options(name=f"{ROUTER}-{settings.port}", **options).remote(router_settings)
+        name = f"{ROUTER}-{settings.port}"
+        router = ray.remote(Router).options(name=name, **options).remote(router_settings)
         controller = (
             ray.remote(Controller)
             .options(name=f"{CONTROLLER}-{settings.port}", **options)
-            .remote(router, settings.planning, str(state.resolve()))
+            .remote(name, settings.planning, str(state.resolve()))
         )
     except ValueError as e:
         raise UsageError(f"the Ray cluster runs a gkest serve on port {settings.port} already: {e}") from e
@@ -287,7 +305,10 @@ def _first_state(plan: PlacementPlan, path: Path, settings: ServeSettings, say: 
 
 @contextlib.contextmanager
 def _ray(address: str | None) -> Iterator[Any]:
-    """Yield the module ``ray``, connected: where this program is already, else as ``address`` says. Raises UsageError."""
+    """Yield the module ``ray``, connected: where this program is already, else as ``address`` says.
+
+    Raises UsageError.
+    """
     try:
         import ray
     except ImportError as e:
@@ -338,14 +359,15 @@ def _has_gpus(ray: Any, plan: PlacementPlan, settings: ServeSettings, say: Say) 
         say("Ray has no GPU here: the CPU serves, whatever the plan's times say (--emulate keeps to them)")
         return False
     if there < len(plan.gpus):
-        raise UsageError(f"the plan uses {len(plan.gpus)} GPUs, expected as many in the Ray cluster: found {there}")
+        raise UsageError(
+            f"the plan uses {len(plan.gpus)} GPUs, expected as many in the Ray cluster: found {there}"
+        )
     return True
 
 
 def _begun_words(plan: PlacementPlan, version: int, url: str, emulated: bool) -> str:
     replicas = sum(len(gpu.replicas) for gpu in plan.gpus)
     how = "emulated" if emulated else "served"
-    return (
-        f"plan {version} of {plan.policy} is {how} at {url}: {len(plan.workload.names())} models, {replicas} replicas on "
-        f"{len(plan.gpus)} GPUs"
-    )
+    models = len(plan.workload.names())
+    where = f"{models} models, {replicas} replicas on {len(plan.gpus)} GPUs"
+    return f"plan {version} of {plan.policy} is {how} at {url}: {where}"

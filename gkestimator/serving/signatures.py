@@ -49,7 +49,7 @@ def emulated_signatures(plan: PlacementPlan, models: Path | None) -> dict[str, S
 def _declared(path: Path) -> ServedSignature:
     signature = read_signature(path)
     others = {d for t in signature.inputs for d in (t.shape or ())[1:] if isinstance(d, str)}
-    outputs = [t for t in signature.outputs if t.shape and not (t.shape[0] in others)]
+    outputs = [t for t in signature.outputs if t.shape and t.shape[0] not in others]
     return ServedSignature(
         inputs=_tensors(path, signature.inputs), outputs=_tensors(path, outputs), max_batch=_MOST_SAMPLES
     )
@@ -59,7 +59,9 @@ def _tensors(path: Path, specs: Sequence[TensorSpec]) -> tuple[ServedTensor, ...
     tensors = []
     for spec in specs:
         if not spec.shape or spec.dtype not in _WORDS:
-            raise UsageError(f"{path.name}: {spec.name!r} has no batch axis, or a type that requests cannot carry")
+            raise UsageError(
+                f"{path.name}: {spec.name!r} has no batch axis, or a type that requests cannot carry"
+            )
         shape = tuple(size if isinstance(size, int) and size > 0 else None for size in spec.shape[1:])
         tensors.append(ServedTensor(name=spec.name, datatype=_WORDS[spec.dtype], shape=shape))
     return tuple(tensors)

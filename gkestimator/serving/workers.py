@@ -11,9 +11,9 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gkestimator.core.records import NamedValues, Names, frozen
+from gkestimator.core.records import NamedValues, Names
 from gkestimator.exporting.ray_app.worker import (
     BadRequestError,
     DeviceLane,
@@ -21,53 +21,15 @@ from gkestimator.exporting.ray_app.worker import (
     QueueSettings,
     ServedModel,
 )
-from gkestimator.serving.backend import Arrays, RefusedError, ServedSignature
-from gkestimator.serving.emulating import EmulatedGpu, EmulatedReplica
+from gkestimator.serving.backend import RefusedError
+from gkestimator.serving.messages import OK, SentAnswer, SentRequest, WorkerSettings
 from gkestimator.serving.served import ServedReplica
 
-OK = 200
+if TYPE_CHECKING:
+    from gkestimator.serving.emulating import EmulatedGpu
+
 _PROVIDERS: Mapping[str, Names] = {"tensorrt": ("TensorrtExecutionProvider", "CUDAExecutionProvider")}
 _CUDA = ("CUDAExecutionProvider",)
-
-
-@frozen
-class SentRequest:
-    """Hold a request as it goes to a worker; times are what is left in seconds, for clocks of machines differ."""
-
-    number: int
-    replica: str
-    sample: Arrays
-    deadline_s: float | None
-
-
-@frozen
-class SentAnswer:
-    """Hold an answer as it comes back: ``status`` 200 with ``outputs``, else the refusal's with its ``words``."""
-
-    number: int
-    status: int
-    outputs: Arrays | None = None
-    words: str = ""
-    batch: int | None = None
-    queue_ms: float | None = None
-    gpu_ms: float | None = None
-
-
-@frozen
-class WorkerSettings:
-    """Say how a worker serves.
-
-    ``models``: the folder of ONNX files. ``law``: it emulates, and replicas of the GPU slow each other by this law of
-    :mod:`gkestimator.interference.laws` (None: it computes); ``signatures``: what emulated models take and give.
-    ``drop``: requests that cannot be on time any more are refused. ``timeout_s``: who waits longer is refused.
-    """
-
-    models: str | None
-    law: int | None
-    signatures: Mapping[str, ServedSignature]
-    drop: bool
-    timeout_s: float
-    threads: int | None
 
 
 class _LoadedReplica:
@@ -88,6 +50,9 @@ class Worker:
         self._lanes: dict[str, DeviceLane] = {}
         self._gpu: EmulatedGpu | None = None
         if settings.law is not None:
+            # Here, for the law's compiler takes a second to import and is nothing to those that compute.
+            from gkestimator.serving.emulating import EmulatedGpu
+
             self._gpu = EmulatedGpu(settings.law)
         self._answers: list[SentAnswer] = []
         self._some = asyncio.Event()
@@ -108,8 +73,7 @@ class Worker:
         model = None
         if self._gpu is not None:
             await asyncio.sleep(wait_ms / 1e3)
-            signature = self._settings.signatures[replica.model]
-            run: Any = EmulatedReplica(replica, self._gpu, signature).run
+            run: Any = self._emulated(replica)
         else:
             model = await asyncio.to_thread(self._open, replica)
             run = model.run
@@ -118,6 +82,12 @@ class Worker:
         if model is None:
             return None
         return model.signature
+
+    def _emulated(self, replica: ServedReplica) -> Any:
+        from gkestimator.serving.emulating import EmulatedReplica
+
+        assert self._gpu is not None
+        return EmulatedReplica(replica, self._gpu, self._settings.signatures[replica.model]).run
 
     def _open(self, replica: ServedReplica) -> ServedModel:
         assert self._settings.models is not None
@@ -129,7 +99,9 @@ class Worker:
             memory_bytes=asked.mreq_bytes,
         )
         if model.fixed_batch is not None and model.fixed_batch < replica.cap:
-            raise ValueError(f"{replica.model}.onnx runs at batch {model.fixed_batch} alone, not {replica.cap}")
+            raise ValueError(
+                f"{replica.model}.onnx runs at batch {model.fixed_batch} alone, not {replica.cap}"
+            )
         model.warm_up(replica.cap, dims=replica.dims())
         return model
 
@@ -143,8 +115,7 @@ class Worker:
         loaded = self._loaded[replica.name]
         loaded.queue.settings = self._queue_settings(replica)
         if self._gpu is not None:
-            signature = self._settings.signatures[replica.model]
-            loaded.queue.run = EmulatedReplica(replica, self._gpu, signature).run
+            loaded.queue.run = self._emulated(replica)
 
     async def end(self, name: str) -> None:
         """Let a replica finish what it has, then unload it."""
@@ -170,7 +141,8 @@ class Worker:
         return ready
 
     async def _serve(self, request: SentRequest, now: float) -> None:
-        self._answers.append(await self._answered(request, now))
+        answer = await self._answered(request, now)  # apart: the list may be another by then
+        self._answers.append(answer)
         self._some.set()
 
     async def _answered(self, request: SentRequest, now: float) -> SentAnswer:
