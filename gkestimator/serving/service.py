@@ -17,7 +17,7 @@ from gkestimator.core.errors import UsageError, one_line
 from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.documents import PlacementPlan, read_plan
 from gkestimator.interference.registry import law_code
-from gkestimator.serving.door import check_address, read_token
+from gkestimator.serving.access import check_address, read_token
 from gkestimator.serving.messages import FleetSettings, RouterSettings, WorkerSettings
 from gkestimator.serving.planning import Planner, PlanningSettings, checked_replan
 from gkestimator.serving.signatures import emulated_signatures
