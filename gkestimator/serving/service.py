@@ -320,14 +320,11 @@ def _ray(address: str | None) -> Iterator[Any]:
     except (ConnectionError, ValueError, RuntimeError, OSError) as e:
         where = address or "this machine"
         raise UsageError(f"Ray at {where}: {one_line(e, limit=200)}") from e
-    try:
+    with contextlib.ExitStack() as stack:
         if address is None:
-            with watched_children():
-                yield ray
-        else:
-            yield ray
-    finally:
-        ray.shutdown()
+            stack.enter_context(watched_children())
+        stack.callback(ray.shutdown)
+        yield ray
 
 
 def _check_answers(address: str) -> None:
