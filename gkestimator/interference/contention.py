@@ -27,15 +27,15 @@ class Contention(Interference):
     confined to shares of the SMs (MPS) take none from each other.
 
     Memory, DRAM bandwidth (``dram_util_mean_pct``) and L2 bandwidth (``l2_util_mean_pct``), is shared in time,
-    whatever the shares of the SMs: f = max(1 + d d', d + d'). Derivation: a batch computes a part 1 - d of its time
-    and keeps the memory busy a part d, kernel after kernel; so does its neighbour, without regard to it. By the
-    arrival theorem of closed queueing networks (Reiser, Lavenberg: Mean-Value Analysis of Closed Multichain Queuing
-    Networks, Journal of the ACM 27(2), 1980) a batch that comes to the memory finds its neighbour there with the
-    probability by which that would be there without it, d', and its work there takes 1 + d' times as long: (1 - d) +
-    d (1 + d') = 1 + d d'. That is exact for two; of several neighbours the demands are summed, which is a little
-    too few, and more than the memory can serve it does not serve: d + d', proportional sharing. A batch whose every
-    kernel asks the same part of the memory, and hides all waiting, would feel proportional sharing alone; that lies
-    below, so this law is the pessimistic one of the two for kernels between both.
+    whatever the shares of the SMs: f = 1 + d d'. Derivation: a batch computes a part 1 - d of its time and keeps the
+    memory busy a part d, kernel after kernel; so does its neighbour, without regard to it. By the arrival theorem of
+    closed queueing networks (Reiser, Lavenberg: Mean-Value Analysis of Closed Multichain Queuing Networks, Journal of
+    the ACM 27(2), 1980) a batch that comes to the memory finds its neighbour there with the probability with which
+    that would be there without it, d', and its work there takes 1 + d' times as long: (1 - d) + d (1 + d'). For two
+    that is exact, and no less than proportional sharing, max(1, d + d'): 1 + d d' = d + d' + (1 - d) (1 - d'). Of
+    several neighbours the demands are summed, which is a little too few (by at most a tenth for three batches). A
+    batch whose every kernel asks the same part of the memory, and hides all waiting, would feel proportional sharing
+    alone; kernels are between both, and this law is the pessimistic end.
 
     Where DRAM or L2 demand is null for a batch, it does not slow that batch and is not asked of others: a measured
     table without counters gives SM overlap alone.

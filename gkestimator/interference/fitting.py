@@ -59,13 +59,13 @@ def fit_interference(found: Slowdowns) -> Fit:
     """Fit gpulet's law, ours and a chosen form to the measured slowdowns ``found``; return them with each law's
     error on models left out, and that of a constant, the mean slowdown of those fitted to, which judges them all.
 
-    Least squares of relative errors, (predicted - measured) / measured, with coefficients of at least 0.
-    Errors: each model in turn is left out with every group that it is in; the others are fitted; its groups
-    are predicted. A fit of gpulet's law or ours is kept where its median error there is below that of the law
-    without it, and its 90th percentile not above. The form is chosen anew, by models left out of the rest, for each
-    model left out, so its error is that of a law that has not seen it. gpulet's law, which is one of DRAM and L2 demand, is judged and fitted only
-    where both are known throughout; else it stays derived. Raises UsageError: fewer than LEAST_MODELS models;
-    scipy is missing (extra ``train``)."""
+    Least squares of relative errors, (predicted - measured) / measured, with coefficients of at least 0. Errors:
+    each model in turn is left out with every group that it is in; the others are fitted; its groups are predicted.
+    A fit of gpulet's law or ours is kept where its median error there is below that of the law without it, and its
+    90th percentile not above. The form is chosen anew for each model left out, by models left out of the rest, so
+    its error is that of a law that has not seen it. gpulet's law, which is one of DRAM and L2 demand, is judged and
+    fitted only where both are known throughout; else it stays derived. Raises UsageError: fewer than LEAST_MODELS
+    models; scipy is missing (extra ``train``)."""
     if importlib.util.find_spec("scipy") is None:
         raise UsageError("fitting interference needs scipy: pip install 'gkestimator[train]'")
     models = sorted({name for m in found for name in m.models})
@@ -91,7 +91,7 @@ def fit_interference(found: Slowdowns) -> Fit:
     unseen = _unseen(_contention_columns(found))
     if unseen and contention_better:
         notes.append(
-            f"no measurement says anything of {', '.join(unseen)}: there contention is proportional sharing"
+            f"no measurement says anything of {', '.join(unseen)}: there contention is the law without weights"
         )
     contention_weights = None
     if contention_better:
@@ -174,7 +174,9 @@ def _constant_notes(errors: Mapping[str, LawError], constant: float) -> list[str
     beaten = [error.law for error in others if not error.beats(judge)]
     notes = [f"the judge, a constant of {constant:.3g} (the mean slowdown of the pairs), is off by {judge}"]
     if beaten:
-        notes.append(f"no better than the constant at the median and the 90th percentile: {'; '.join(beaten)}")
+        notes.append(
+            f"no better than the constant at the median and the 90th percentile: {'; '.join(beaten)}"
+        )
     return notes
 
 
@@ -236,6 +238,8 @@ def _gpulet_guess(w: GpuletWeights, found: Slowdowns) -> Floats:
 # contention
 
 _COLUMNS = tuple(f.name for f in fields(ContentionWeights))
+# The weights with which the form with weights is the law without: SMs shared in space, memory in time.
+_UNSEEN = dict.fromkeys(_COLUMNS, 0.0) | {"sm_excess": 1.0, "dram_overlap": 1.0, "l2_overlap": 1.0}
 
 
 def _contention_columns(found: Slowdowns) -> Floats:
@@ -267,13 +271,13 @@ def _unseen(columns: Floats) -> list[str]:
 
 def fit_contention(found: Slowdowns) -> ContentionWeights:
     """Return our law's six weights by non-negative least squares. A term that is 0 in every measurement is
-    not known by them; it keeps the weight of proportional sharing (excess 1, overlap 0)."""
+    not known by them; it keeps the weight of the law without weights."""
     columns = _contention_columns(found)
     measured = _slowdowns(found)
     weights = _nonnegative(columns, measured - 1, measured)
     values = dict(zip(_COLUMNS, weights, strict=True))
     for name in _unseen(columns):
-        values[name] = 1.0 if name.endswith("_excess") else 0.0
+        values[name] = _UNSEEN[name]
     return ContentionWeights(**values)
 
 

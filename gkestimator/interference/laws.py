@@ -40,9 +40,8 @@ _ALL = 0.999
 @compiled
 def memory_slowdown(own: float, others: float) -> float:
     """Return the factor by one shared memory (DRAM, L2) of which a batch asks a part ``own`` and those
-    beside it ``others``: max(1 + own others, own + others); derived in
-    :class:`gkestimator.interference.contention.Contention`."""
-    return max(1.0 + own * others, own + others)
+    beside it ``others``; derived in :class:`gkestimator.interference.contention.Contention`."""
+    return 1.0 + own * others
 
 
 @compiled

@@ -72,7 +72,9 @@ def other_pairs(
                     beside = (0.0, *theirs[1:])
                 factor = max(1.0, law(mine, beside, suffers[own])) * math.exp(draw.gauss(0.0, noise))
                 run = _alone(own, mine, share)
-                measured.append(replace(run, group="+".join(pair) + f"@{share:g}", latency_together_ms=10 * factor))
+                measured.append(
+                    replace(run, group="+".join(pair) + f"@{share:g}", latency_together_ms=10 * factor)
+                )
     return measured
 
 

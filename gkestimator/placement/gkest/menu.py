@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from gkestimator.core.records import frozen
-from gkestimator.placement.contention import compute_demand_pct
+from gkestimator.placement.contention import MEMORY_COLUMNS, compute_demand_pct
 from gkestimator.placement.expected import model_on_time, server_of
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import FloatByIndex, FloatPair, FloatRow, Gpu, PlacementModel, Problem
@@ -278,7 +278,7 @@ def _costs(candidate: Candidate) -> FloatRow:
         candidate.latency_ms,
         creq if sm_util is None else sm_util,
         creq,
-        _or_all(candidate.row.dram_util_mean_pct),
+        *(_or_all(getattr(candidate.row, column)) for column in MEMORY_COLUMNS),
         candidate.memory_pct or 0.0,
     )
 
