@@ -35,7 +35,8 @@ WORK_FULL = 8
 @frozen
 class Way:
     """Hold one candidate of one model, with what packing asks of it. ``demand_pct`` is the SM demand while it
-    runs (None: unknown, it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined."""
+    runs (None: unknown, it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined.
+    ``memory_pct`` is 0 where it is unknown: what is not known cannot be checked."""
 
     number: int
     model: int
@@ -103,7 +104,7 @@ class Menus:
         groups: dict[tuple[str, float], list[Candidate]] = {}
         for candidate in model.candidates:
             memory = candidate.memory_pct
-            if candidate.latency_ms <= model.slo_ms and memory is not None and memory <= 100:
+            if candidate.latency_ms <= model.slo_ms and (memory is None or memory <= 100):
                 groups.setdefault((candidate.gpu, candidate.sm_share_pct), []).append(candidate)
         by_type: dict[int, Ways] = {}
         for (gpu, _), group in groups.items():
