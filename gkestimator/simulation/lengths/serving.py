@@ -17,7 +17,7 @@ from gkestimator.simulation.lengths.allocation import allocate, even
 from gkestimator.simulation.lengths.dispatch import CONGESTED, SCHEMES, dispatch
 from gkestimator.simulation.lengths.fleet import InstanceFleet
 from gkestimator.simulation.lengths.requests import LengthRequests
-from gkestimator.simulation.lengths.runtimes import Ladder
+from gkestimator.simulation.lengths.runtimes import DynamicShapes, Ladder
 from gkestimator.simulation.options import check_fields
 from gkestimator.simulation.summary import mean_of
 
@@ -103,7 +103,7 @@ class ServeOptions:
 
     ``gpus`` at the start, spread over the runtimes by ``start`` (None: evenly). Requests that come before ``warmup_ms``
     are served and not counted. ``reallocation`` or ``autoscaling`` None: not done. ``window_ms`` of the timeline.
-    ``keep``: every counted response is kept.
+    ``keep``: every counted response is kept. ``dynamic``: requests are not padded, and each takes what that says.
     """
 
     gpus: int
@@ -115,6 +115,7 @@ class ServeOptions:
     start: Wholes | None = None
     window_ms: float = 10_000.0
     keep: bool = False
+    dynamic: DynamicShapes | None = None
 
     def __post_init__(self) -> None:
         if not (self.gpus >= 1 and 0 <= self.warmup_ms < self.duration_ms and self.window_ms > 0):
@@ -284,6 +285,7 @@ class _Run:
             rules.levels,
             CONGESTED.index(rules.congested),
             self.latency,
+            self._service_ms(lengths),
             self.capacity,
             fleet.heaps,
             fleet.sizes,
@@ -305,9 +307,17 @@ class _Run:
         self.sum_ms += float(responses.sum())
         self.histogram += np.bincount(np.searchsorted(self.edges, responses, side="right"), minlength=BINS)
         self.tokens += int(lengths[first:].sum())
-        self.padded += int(np.asarray(self.ladder.lengths)[level_of].sum())
+        if self.options.dynamic is None:
+            self.padded += int(np.asarray(self.ladder.lengths)[level_of].sum())
+        else:
+            self.padded += int(lengths[first:].sum())
         if self.options.keep:
             self.kept.append(responses)
+
+    def _service_ms(self, lengths: Ints) -> Floats:
+        if self.options.dynamic is None:
+            return np.empty(0)
+        return self.options.dynamic.service_ms(lengths)
 
     @property
     def _slo(self) -> float:
