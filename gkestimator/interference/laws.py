@@ -57,7 +57,7 @@ def _sms_taken(own: NDArray[np.float64], others: NDArray[np.float64]) -> float:
 def _contention(own: NDArray[np.float64], others: NDArray[np.float64]) -> float:
     """Return contention's factor without weights, of the features that
     :meth:`gkestimator.interference.contention.Contention.features` describes."""
-    factor = own[0] + _sms_taken(own, others)
+    factor: float = own[0] + _sms_taken(own, others)
     if own[5] > _ALL:
         factor = max(factor, memory_slowdown(own[1], others[1]))
     if own[6] > _ALL:
@@ -69,7 +69,7 @@ def _contention(own: NDArray[np.float64], others: NDArray[np.float64]) -> float:
 def _weighted(own: NDArray[np.float64], others: NDArray[np.float64], terms: NDArray[np.float64]) -> float:
     """Return contention's factor with weights: overlap by chance, and what is asked beyond all there is."""
     taken = _sms_taken(own, others)
-    factor = 1.0 + terms[1] * own[0] * taken + terms[2] * max(0.0, own[0] + taken - 1.0)
+    factor: float = 1.0 + terms[1] * own[0] * taken + terms[2] * max(0.0, own[0] + taken - 1.0)
     if own[5] > _ALL:
         factor += terms[3] * own[1] * others[1] + terms[4] * max(0.0, own[1] + others[1] - 1.0)
     if own[6] > _ALL:
@@ -87,7 +87,7 @@ def _igniter(
     time (1/ms), alpha_cache, L2 utilisation, power (W), 1 where power is unknown. terms: alpha_sch, beta_sch, F, P,
     p_idle, alpha_f, 1 where power counts."""
     delay = max(0.0, terms[0] * (count + 1) + terms[1])
-    factor = own[1] + delay * own[2] + own[0] * (1.0 + own[3] * others[4])
+    factor: float = own[1] + delay * own[2] + own[0] * (1.0 + own[3] * others[4])
     if terms[6] > 0.0:
         alone = terms[2]
         beside = terms[2]

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from gkestimator.core.compiled import COMPILED
 from gkestimator.core.errors import UsageError, one_line
@@ -81,8 +81,9 @@ def simulate_plan(
     :func:`gkestimator.simulation.building.build_system`. Raises its errors.
     """
     if not plan.workload.languages:
-        rows = list(rows)
-        options, unanswered = answerable(options, rows, conditions.get("coefficients"))
+        batched = cast(list[Requirement], list(rows))
+        options, unanswered = answerable(options, batched, conditions.get("coefficients"))
+        rows = batched
         notes = (*unanswered, *notes)
     system = _system(plan, rows, options, prefill, conditions)
     check_streams(arrivals, len(system.sources), arrivals_name, "the plan's workload")

@@ -99,6 +99,20 @@ class DynamicShapes:
         return np.asarray(self.slowdown * alone, np.float64)
 
 
+def service_ms(dynamic: DynamicShapes | None, lengths: Ints) -> Floats:
+    """Return what each request takes whatever runtime serves it; empty where the runtime decides."""
+    if dynamic is None:
+        return np.empty(0)
+    return dynamic.service_ms(lengths)
+
+
+def padded_lengths(ladder: Ladder, dynamic: DynamicShapes | None, lengths: Ints, level_of: Ints) -> Ints:
+    """Return the tokens that are computed for each request, which the runtime ``level_of`` serves."""
+    if dynamic is not None:
+        return lengths
+    return np.asarray(ladder.lengths)[level_of]
+
+
 def ladder_of(runtimes: Iterable[Runtime], slo_ms: float) -> Ladder:
     """Return ``runtimes`` in order of length under an SLO.
 

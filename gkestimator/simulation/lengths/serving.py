@@ -17,7 +17,7 @@ from gkestimator.simulation.lengths.allocation import allocate, even
 from gkestimator.simulation.lengths.dispatch import CONGESTED, SCHEMES, dispatch
 from gkestimator.simulation.lengths.fleet import InstanceFleet
 from gkestimator.simulation.lengths.requests import LengthRequests
-from gkestimator.simulation.lengths.runtimes import DynamicShapes, Ladder
+from gkestimator.simulation.lengths.runtimes import DynamicShapes, Ladder, padded_lengths, service_ms
 from gkestimator.simulation.options import check_fields
 from gkestimator.simulation.summary import mean_of
 
@@ -214,9 +214,7 @@ def _joined(parts: list[Floats]) -> Floats:
 def _quantile(parts: list[Floats]) -> NumberOrNone:
     """Return the 98th percentile of all ``parts``; None of nothing."""
     responses = _joined(parts)
-    if len(responses):
-        return float(np.quantile(responses, _PERCENTILE))
-    return None
+    return float(np.quantile(responses, _PERCENTILE)) if len(responses) else None
 
 
 class _Run:
@@ -285,7 +283,7 @@ class _Run:
             rules.levels,
             CONGESTED.index(rules.congested),
             self.latency,
-            self._service_ms(lengths),
+            service_ms(self.options.dynamic, lengths),
             self.capacity,
             fleet.heaps,
             fleet.sizes,
@@ -307,17 +305,10 @@ class _Run:
         self.sum_ms += float(responses.sum())
         self.histogram += np.bincount(np.searchsorted(self.edges, responses, side="right"), minlength=BINS)
         self.tokens += int(lengths[first:].sum())
-        if self.options.dynamic is None:
-            self.padded += int(np.asarray(self.ladder.lengths)[level_of].sum())
-        else:
-            self.padded += int(lengths[first:].sum())
+        padded = padded_lengths(self.ladder, self.options.dynamic, lengths[first:], level_of)
+        self.padded += int(padded.sum())
         if self.options.keep:
             self.kept.append(responses)
-
-    def _service_ms(self, lengths: Ints) -> Floats:
-        if self.options.dynamic is None:
-            return np.empty(0)
-        return self.options.dynamic.service_ms(lengths)
 
     @property
     def _slo(self) -> float:
