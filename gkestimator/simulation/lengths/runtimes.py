@@ -106,11 +106,11 @@ def service_ms(dynamic: DynamicShapes | None, lengths: Ints) -> Floats:
     return dynamic.service_ms(lengths)
 
 
-def padded_lengths(ladder: Ladder, dynamic: DynamicShapes | None, lengths: Ints, level_of: Ints) -> Ints:
-    """Return the tokens that are computed for each request, which the runtime ``level_of`` serves."""
+def padded_tokens(ladder: Ladder, dynamic: DynamicShapes | None, lengths: Ints, level_of: Ints) -> int:
+    """Return the tokens that are computed for requests of ``lengths``, which the runtimes ``level_of`` serve."""
     if dynamic is not None:
-        return lengths
-    return np.asarray(ladder.lengths)[level_of]
+        return int(lengths.sum())
+    return int(np.asarray(ladder.lengths)[level_of].sum())
 
 
 def ladder_of(runtimes: Iterable[Runtime], slo_ms: float) -> Ladder:

@@ -17,7 +17,7 @@ from gkestimator.simulation.lengths.allocation import allocate, even
 from gkestimator.simulation.lengths.dispatch import CONGESTED, SCHEMES, dispatch
 from gkestimator.simulation.lengths.fleet import InstanceFleet
 from gkestimator.simulation.lengths.requests import LengthRequests
-from gkestimator.simulation.lengths.runtimes import DynamicShapes, Ladder, padded_lengths, service_ms
+from gkestimator.simulation.lengths.runtimes import DynamicShapes, Ladder, padded_tokens, service_ms
 from gkestimator.simulation.options import check_fields
 from gkestimator.simulation.summary import mean_of
 
@@ -305,8 +305,7 @@ class _Run:
         self.sum_ms += float(responses.sum())
         self.histogram += np.bincount(np.searchsorted(self.edges, responses, side="right"), minlength=BINS)
         self.tokens += int(lengths[first:].sum())
-        padded = padded_lengths(self.ladder, self.options.dynamic, lengths[first:], level_of)
-        self.padded += int(padded.sum())
+        self.padded += padded_tokens(self.ladder, self.options.dynamic, lengths[first:], level_of)
         if self.options.keep:
             self.kept.append(responses)
 
