@@ -87,11 +87,7 @@ def simulate_replanned(
     prices |= {e.spec.name: e.price_per_hour for e in cluster.elastic}
     if isinstance(start, Workload):
         start = plan_for(start)
-    if arrivals.closed:
-        raise UsageError(
-            f"{arrivals_name}: re-planning follows rates, and clients that wait for answers have none"
-        )
-    check_streams(arrivals, len(sources_of(start.workload)), arrivals_name, "the workload")
+    _check_arrivals(arrivals, start.workload, arrivals_name)
     pool = None
     if cluster.gpus:
         pool = {g.spec.name: [f"{g.spec.name}-{i}" for i in range(g.count)] for g in cluster.gpus}
@@ -116,6 +112,14 @@ def simulate_replanned(
         prices=prices,
         notes=[one_line(line, limit=2000) for line in lines],
     )
+
+
+def _check_arrivals(arrivals: Arrivals, workload: Workload, name: str) -> None:
+    if arrivals.closed:
+        raise UsageError(
+            f"{name}: re-planning follows rates, and clients that wait for their answers have none"
+        )
+    check_streams(arrivals, len(sources_of(workload)), name, "the workload")
 
 
 def _never(options: Options) -> Replanning:
