@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from gkestimator.core.compiled import COMPILED
 from gkestimator.core.errors import UsageError, one_line
@@ -26,6 +26,7 @@ from gkestimator.simulation.arrivals.replay import Replay, ReplayedArrivals
 from gkestimator.simulation.conditions import (
     Conditions,
     Progress,
+    answerable,
     check_streams,
     rows_of_models,
     system_builder,
@@ -79,6 +80,11 @@ def simulate_plan(
     ``arrivals_name`` and ``rate_scale`` are written into the report's settings alone. For the rest see
     :func:`gkestimator.simulation.building.build_system`. Raises its errors.
     """
+    if not plan.workload.languages:
+        batched = cast(list[Requirement], list(rows))
+        options, unanswered = answerable(options, batched, conditions.get("coefficients"))
+        rows = batched
+        notes = (*unanswered, *notes)
     system = _system(plan, rows, options, prefill, conditions)
     check_streams(arrivals, len(system.sources), arrivals_name, "the plan's workload")
     result = _served(system, arrivals, options, progress)
