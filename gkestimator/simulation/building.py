@@ -67,12 +67,14 @@ def build_system(
     gpus: list[SimGpu] = []
     replicas: list[SimReplica] = []
     lacking: set[str] = set()
+    slowed = False
     partitions: dict[tuple[int, str], int] = {}
     turns_ms: dict[int, float] = defaultdict(float)
     for gpu_number, gpu in enumerate(plan.gpus):
         law = None
         if joined or _servers(gpu) > 1:
             law = interference
+            slowed = True
         gpus.append(_gpu(gpu, curves.spec(gpu.type), law))
         for replica in gpu.replicas:
             points = curves.of(replica, gpu)
@@ -108,7 +110,7 @@ def build_system(
             )
             replicas.append(runs)
     notes = curves.notes(plan)
-    if interference is not None:
+    if interference is not None and slowed:
         notes += interference.notes
         notes += _lacking_notes(interference.name, sorted(lacking))
     objectives = _objectives(plan)

@@ -55,6 +55,7 @@ class GkestPolicy(Policy):
     name = "gkest"
     summary = "ours: most requests expected on time (filling, queueing, interference, interval), fair, or least cost"
     needs = ("memory",)
+    spares = ("memory",)
     packs_by_creq = True
     options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe", "turns", "burst")
 

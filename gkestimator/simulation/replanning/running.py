@@ -15,7 +15,7 @@ from gkestimator.placement.run import place
 from gkestimator.simulation.arrays import AnyByName, Texts
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.making import sources_of
-from gkestimator.simulation.conditions import Conditions, Progress, check_streams, system_builder
+from gkestimator.simulation.conditions import Conditions, Progress, answerable, check_streams, system_builder
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.control import control
 from gkestimator.simulation.replanning.report import ReplanReport, report_of
@@ -82,11 +82,16 @@ def simulate_replanned(
         if progress is not None:
             progress("seconds simulated", int(now_ms / 1e3), round(options.duration_ms / 1e3))
 
+    options, unanswered = answerable(options, table_rows, conditions.get("coefficients"))
     build = system_builder(table_rows, options, cluster.types, joined=True, **conditions)
     prices = {g.spec.name: g.spec.price_per_hour_usd for g in cluster.gpus}
     prices |= {e.spec.name: e.price_per_hour for e in cluster.elastic}
     if isinstance(start, Workload):
         start = plan_for(start)
+    if arrivals.closed:
+        raise UsageError(
+            f"{arrivals_name}: re-planning follows rates, and clients that wait for answers have none"
+        )
     check_streams(arrivals, len(sources_of(start.workload)), arrivals_name, "the workload")
     pool = None
     if cluster.gpus:
@@ -102,7 +107,7 @@ def simulate_replanned(
         pool=pool,
         progress=report_progress,
     )
-    lines = [*run.system.notes, *notes, *_notes(replanning, start)]
+    lines = [*run.system.notes, *unanswered, *notes, *_notes(replanning, start)]
     return report_of(
         run,
         policy=policy,
