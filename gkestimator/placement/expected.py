@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.contention import slowdowns
+from gkestimator.placement.late import late_on_time
 from gkestimator.placement.policy import Placed, PlacedReplicas
 from gkestimator.placement.problem import (
     Figures,
     FloatByName,
+    FloatRow,
     FloatsOrNone,
     Indices,
     Names,
@@ -124,7 +126,7 @@ def _of_model(
     alike: dict[object, Indices] = defaultdict(list)
     for i in here:
         p = placed[i]
-        alike[id(p.candidate), p.duty_cycle_ms, round(factors[i] or 1.0, 4), busy[i]].append(i)
+        alike[id(p.candidate), id(p.cap), p.duty_cycle_ms, round(factors[i] or 1.0, 4), busy[i]].append(i)
     servers = []
     candidates = []
     for numbers in alike.values():
@@ -132,7 +134,7 @@ def _of_model(
         p = placed[first]
         server = server_of(
             model,
-            p.candidate,
+            p.largest,
             slowdown=round(factors[first] or 1.0, 4),
             duty_cycle_ms=p.duty_cycle_ms,
             cycle_busy_ms=busy[first],
@@ -165,13 +167,28 @@ def _busy_ms(placed: PlacedReplicas) -> FloatsOrNone:
 def model_on_time(
     model: PlacementModel, servers: Sequence[Server], candidates: Sequence[Candidate]
 ) -> OnTime:
-    """Return the requests of ``model`` on time at ``servers``, whose candidates' widest interval counts."""
+    """Return the requests of ``model`` on time at ``servers``, whose candidates' widest interval counts; the
+    mean over its rates where it has several (with the waits of the one that it has most of the time)."""
     below = above = 0.0
     for c in candidates:
         sides = interval_sigmas(c.latency_ms, c.row.latency_low_ms, c.row.latency_high_ms)
         below = max(below, sides[0])
         above = max(above, sides[1])
-    return on_time(servers, model.rate_rps, model.slo_ms, sigma=above, sigma_below=below)
+    if model.batching == "late":
+        law = late_on_time
+    else:
+        law = on_time
+    if len(model.factors) == 1:
+        return law(servers, model.rate_rps, model.slo_ms, sigma=above, sigma_below=below)
+    rate = 0.0
+    admitted = 0.0
+    waits: FloatRow = ()
+    for factor, weight in sorted(model.factors, key=lambda f: f[1]):
+        part = law(servers, factor * model.rate_rps, model.slo_ms, sigma=above, sigma_below=below)
+        rate += weight * part.rate_rps
+        admitted += weight * part.admitted_rps
+        waits = part.max_wait_ms
+    return OnTime(rate_rps=rate, admitted_rps=admitted, max_wait_ms=waits)
 
 
 def server_of(

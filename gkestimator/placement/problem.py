@@ -37,7 +37,9 @@ class PlacementModel:
     type in the problem's order, share, batch size). A candidate whose latency is above the objective is still
     here: what is feasible is for the policy to say. ``incomplete`` are rows that cannot be placed, because a
     column that the policy needs is null there (:func:`~gkestimator.placement.policy.checked_problem` puts
-    them apart); what else they say was measured."""
+    them apart); what else they say was measured. ``batching``: the law by which its servers form batches, one
+    of :data:`gkestimator.documents.plan.BATCHINGS`. ``factors``: times the rate as which, and for which part
+    of the time, requests come; both sum to 1 where weighted."""
 
     name: str
     rate_rps: float
@@ -45,6 +47,8 @@ class PlacementModel:
     weight: float = 1.0
     candidates: Candidates
     incomplete: Candidates = ()
+    batching: str = "early"
+    factors: tuple[FloatPair, ...] = ((1.0, 1.0),)
 
     def on(self, gpu: str, *, sm_share_pct: float | None = 100.0) -> Candidates:
         """Return the candidates on GPU type ``gpu`` at one SM share (None: at every), by ascending share and
@@ -100,6 +104,13 @@ class Problem:
     def elastic(self) -> bool:
         """Return whether GPUs are rented."""
         return not self.gpus
+
+    @property
+    def batching(self) -> str:
+        """Return the law by which the models' servers form batches."""
+        if any(model.batching == "late" for model in self.models):
+            return "late"
+        return "early"
 
     @cached_property
     def types(self) -> Names:
