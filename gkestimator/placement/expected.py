@@ -14,7 +14,6 @@ from gkestimator.placement.policy import Placed, PlacedReplicas
 from gkestimator.placement.problem import (
     Figures,
     FloatByName,
-    FloatRow,
     FloatsOrNone,
     Indices,
     Names,
@@ -45,7 +44,7 @@ def capacities_rps(problem: Problem, placed: PlacedReplicas) -> FloatByName:
     capacities = dict.fromkeys((m.name for m in problem.models), 0.0)
     for p in placed:
         if _in_time(problem, p):
-            capacities[p.model] += p.capacity_rps
+            capacities[p.model] += p.most_rps
     return capacities
 
 
@@ -64,7 +63,7 @@ def assigned_rps(problem: Problem, placed: PlacedReplicas) -> list[float]:
         total = capacities[p.model]
         rate = 0.0
         if total > 0 and _in_time(problem, p):
-            rate = min(problem.by_name[p.model].rate_rps, total) * p.capacity_rps / total
+            rate = min(problem.by_name[p.model].rate_rps, total) * p.most_rps / total
         assigned.append(rate)
     return assigned
 
@@ -167,8 +166,7 @@ def _busy_ms(placed: PlacedReplicas) -> FloatsOrNone:
 def model_on_time(
     model: PlacementModel, servers: Sequence[Server], candidates: Sequence[Candidate]
 ) -> OnTime:
-    """Return the requests of ``model`` on time at ``servers``, whose candidates' widest interval counts; the
-    mean over its rates where it has several (with the waits of the one that it has most of the time)."""
+    """Return the requests of ``model`` on time at ``servers``, whose candidates' widest interval counts."""
     below = above = 0.0
     for c in candidates:
         sides = interval_sigmas(c.latency_ms, c.row.latency_low_ms, c.row.latency_high_ms)
@@ -178,17 +176,7 @@ def model_on_time(
         law = late_on_time
     else:
         law = on_time
-    if len(model.factors) == 1:
-        return law(servers, model.rate_rps, model.slo_ms, sigma=above, sigma_below=below)
-    rate = 0.0
-    admitted = 0.0
-    waits: FloatRow = ()
-    for factor, weight in sorted(model.factors, key=lambda f: f[1]):
-        part = law(servers, factor * model.rate_rps, model.slo_ms, sigma=above, sigma_below=below)
-        rate += weight * part.rate_rps
-        admitted += weight * part.admitted_rps
-        waits = part.max_wait_ms
-    return OnTime(rate_rps=rate, admitted_rps=admitted, max_wait_ms=waits)
+    return law(servers, model.rate_rps, model.slo_ms, sigma=above, sigma_below=below)
 
 
 def server_of(

@@ -63,6 +63,13 @@ class Placed:
         return self.candidate.throughput_rps
 
     @property
+    def most_rps(self) -> float:
+        """Return the requests a second that it can serve in its largest batches, if those serve more."""
+        if self.duty_cycle_ms is not None:
+            return self.capacity_rps
+        return max(self.capacity_rps, self.largest.throughput_rps)
+
+    @property
     def response_ms(self) -> float:
         """Return the time from a full batch to its answer without neighbours: the latency, after at most one
         duty cycle of waiting."""

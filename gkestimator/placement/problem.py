@@ -29,6 +29,9 @@ FloatsOrNone: TypeAlias = list[float | None]
 Figures: TypeAlias = Mapping[str, float | None]
 Words: TypeAlias = dict[str, str]
 
+# Requests come at the rate itself, all the time.
+STEADY: tuple[FloatPair, ...] = ((1.0, 1.0),)
+
 
 @frozen
 class PlacementModel:
@@ -38,8 +41,7 @@ class PlacementModel:
     here: what is feasible is for the policy to say. ``incomplete`` are rows that cannot be placed, because a
     column that the policy needs is null there (:func:`~gkestimator.placement.policy.checked_problem` puts
     them apart); what else they say was measured. ``batching``: the law by which its servers form batches, one
-    of :data:`gkestimator.documents.plan.BATCHINGS`. ``factors``: times the rate as which, and for which part
-    of the time, requests come; both sum to 1 where weighted."""
+    of :data:`gkestimator.documents.plan.BATCHINGS`."""
 
     name: str
     rate_rps: float
@@ -48,7 +50,6 @@ class PlacementModel:
     candidates: Candidates
     incomplete: Candidates = ()
     batching: str = "early"
-    factors: tuple[FloatPair, ...] = ((1.0, 1.0),)
 
     def on(self, gpu: str, *, sm_share_pct: float | None = 100.0) -> Candidates:
         """Return the candidates on GPU type ``gpu`` at one SM share (None: at every), by ascending share and
@@ -86,7 +87,8 @@ class Problem:
     ``goodput`` (as much as the GPUs allow) or ``cost`` (every rate served within its objective at the lowest
     cost per hour; on a fixed cluster: on the fewest, then cheapest GPUs). ``specs`` and ``prices`` (USD per
     hour, None where unknown) are by GPU type. ``creq`` is a key of CREQ_COLUMNS. Randomness comes from
-    ``seed`` alone.
+    ``seed`` alone. ``factors``: what the rates are multiplied by, and for which part of the time; the products
+    sum to 1, so that a rate is the mean.
     """
 
     models: tuple[PlacementModel, ...]
@@ -99,6 +101,7 @@ class Problem:
     prices: Mapping[str, float | None]
     workload: Workload
     notes: Names = ()
+    factors: tuple[FloatPair, ...] = STEADY
 
     @property
     def elastic(self) -> bool:
@@ -178,3 +181,8 @@ class Problem:
     def with_models(self, models: tuple[PlacementModel, ...]) -> Problem:
         """Return the same problem for other models."""
         return replace(self, models=models)
+
+    def times(self, factor: float) -> Problem:
+        """Return the same problem with ``factor`` times the rates, all the time."""
+        models = tuple(replace(m, rate_rps=factor * m.rate_rps) for m in self.models)
+        return replace(self, models=models, factors=STEADY)
