@@ -47,6 +47,7 @@ class SimulationSettings:
     network: str | None
     window_s: float
     seed: int
+    batching: str = "early"
 
 
 @frozen

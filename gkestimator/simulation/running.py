@@ -32,7 +32,7 @@ from gkestimator.simulation.conditions import (
 )
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.languages import check_language_options, language_system, summarise_languages
-from gkestimator.simulation.options import OPTION_WORDS, Options
+from gkestimator.simulation.options import OPTION_WORDS, Options, batching_for
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.run_options import SimulateOptions
 from gkestimator.simulation.summary import summarise
@@ -209,7 +209,7 @@ class FileRun(SimulateOptions):
                 f"options of a trace: found arrivals {self.arrivals}, expected the file of a trace"
             )
         if seconds is not None or self.arrivals in PROCESSES:
-            self._options(seconds or _SECONDS)  # wrong in no time; a trace takes a while to read
+            self._options(seconds or _SECONDS, plan)  # wrong in no time; a trace takes a while to read
         sources = sources_of(plan.workload)
         arrivals = make_arrivals(
             self.arrivals,
@@ -231,7 +231,7 @@ class FileRun(SimulateOptions):
             raise UsageError(f"options of a trace: {self.arrivals} holds rate profiles, expected a trace")
         elif self.bursts is not None:
             name += f" (bursts {', '.join(f'{b:g}' for b in self.bursts)})"
-        options = self._options(_SECONDS if seconds is None else seconds)
+        options = self._options(_SECONDS if seconds is None else seconds, plan)
         return PreparedRun(arrivals=arrivals, options=options, arrivals_name=name, notes=notes)
 
     def conditions(self, tables: Sequence[TableSource]) -> Conditions:
@@ -245,14 +245,16 @@ class FileRun(SimulateOptions):
             "table": ", ".join(map(table_label, tables)),
         }
 
-    def _options(self, duration_s: float) -> Options:
+    def _options(self, duration_s: float, plan: PlacementPlan) -> Options:
         window_s = self.window_s
         if window_s is None:
             window_s = max(1.0, duration_s / 60)
+        words = {name: getattr(self, name) for name in OPTION_WORDS}
+        words["batching"] = batching_for(self.batching, plan)
         return Options(
             duration_ms=duration_s * 1e3,
             warmup_ms=self.warmup_s * 1e3,
-            **{name: getattr(self, name) for name in OPTION_WORDS},
+            **words,
             window_ms=1e3 * window_s,
             keep_requests=self.keep_requests,
             seed=self.seed,

@@ -81,6 +81,19 @@ def test_every_interference(interference: str) -> None:
         both(case(seed, interference=interference))
 
 
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("copy", COPIES)
+def test_late_batching(routing: str, copy: str) -> None:
+    for seed in range(4000, 4003):
+        both(case(seed, routing=routing, copy=copy, batching="late"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_any_system_that_batches_late(seed: int) -> None:
+    both(case(seed, batching="late"))
+
+
 @pytest.mark.slow
 def test_the_cases_have_every_corner() -> None:
     """What the cases above are drawn from is really in them: else equality would say little."""
