@@ -220,7 +220,7 @@ class _Judge:
         if id(cap) not in self._known.get(name, ()):
             raise self.fault(where, f"the largest batch of {name} is not in the table")
         alike = (cap.gpu, cap.sm_share_pct) == (planned.gpu, planned.sm_share_pct)
-        if not alike or cap.batch_size < planned.batch_size:
+        if not alike or cap.batch_size < planned.batch_size or placed.duty_cycle_ms is not None:
             raise self.fault(where, f"the largest batch of {name} is not of its replica's kind")
         if cap.latency_ms > slo * (1 + 1e-9):
             raise self.fault(where, f"{name} takes {cap.latency_ms:.6g} ms at its largest batch, above its SLO")

@@ -60,7 +60,9 @@ def largest_batches(problem: Problem, here: PlacedReplicas) -> list[Candidate | 
 
 def _larger(model: PlacementModel, placed: Placed) -> list[Candidate]:
     """Return the rows of larger batches than that of ``placed`` that keep the objective, ascending; each
-    serves more requests a second than the one before."""
+    serves more requests a second than the one before. None where it takes turns: their length is agreed."""
+    if placed.duty_cycle_ms is not None:
+        return []
     own = placed.candidate
     most = own.throughput_rps
     rows = []
@@ -82,17 +84,9 @@ def _holds(problem: Problem, here: PlacedReplicas) -> bool:
     for p, factor in zip(here, factors, strict=True):
         if factor is None:
             return False
-        if p.cap is not None and _response_ms(p, here) * factor > problem.by_name[p.model].slo_ms:
+        if p.cap is not None and p.cap.latency_ms * factor > problem.by_name[p.model].slo_ms:
             return False
     return True
-
-
-def _response_ms(placed: Placed, here: PlacedReplicas) -> float:
-    """Return the time from a full largest batch to its answer: after all turns where it takes turns."""
-    wait = 0.0
-    if placed.duty_cycle_ms is not None:
-        wait = sum(p.largest.latency_ms for p in here if p.partition == placed.partition)
-    return placed.largest.latency_ms + wait
 
 
 def with_spare(problem: Problem, placed: PlacedReplicas) -> tuple[Placed, ...]:

@@ -172,10 +172,7 @@ class PlacementState:
         caps = self._caps.get(p)
         if caps is None:
             rows = largest_batches(self.menus.problem, self._placed(p))
-            caps = tuple(
-                0 if row is None or x.turn >= 0 else row.batch_size
-                for row, x in zip(rows, p.members, strict=True)
-            )
+            caps = tuple(0 if row is None else row.batch_size for row in rows)
             self._caps[p] = caps
         return caps
 
