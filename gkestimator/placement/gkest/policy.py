@@ -22,6 +22,7 @@ from gkestimator.placement.spare import with_spare
 
 FAIRNESS = ("none", "maxmin", "weighted")
 _LOOKS = 2400  # at changes, for each unit of effort
+_BURST_LOOKS = 6000  # the same, for what is left over under late batching
 _FEW = 16  # models; with more, half the looks, as each takes longer, and fewer starts
 _ENOUGH = 1e-3  # of the bound may be left
 _BURST_STEPS = 4  # factors tried: burst, and its powers 3/4, 1/2, 1/4
@@ -142,7 +143,8 @@ class GkestPolicy(Policy):
             # A replica that takes turns cannot run ahead in a burst: the best without any may be the better start.
             side_by_side = self._menus(menus.problem, turns=False)
             starts.append((side_by_side, self.most(side_by_side)[0].counts))
-        return stand_bursts(starts, state.worth, looks=self.looks(menus), seed=menus.problem.seed)
+        looks = int(self.effort * _BURST_LOOKS)
+        return stand_bursts(starts, state.worth, looks=looks, seed=menus.problem.seed)
 
     def looks(self, menus: Menus) -> int:
         """Return how many looks at changes the search may take."""
