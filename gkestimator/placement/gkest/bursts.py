@@ -52,17 +52,23 @@ def stand_bursts(starts: Sequence[Start], worth: Worth, *, looks: int, seed: int
     plain = PlacementState(menus, first, worth)
     weight = _WEIGHT
     for _ in range(_TRIES):
-        problem = over_bursts(menus.problem, weight)
-        states = [PlacementState(m.asked(problem), counts, worth) for m, counts in starts]
-        searches = [BurstSearch(state, looks=looks, seed=seed) for state in states]
-        for search in searches:
-            search.climb()
-        best = max(searches, key=lambda search: search.state.value)
-        best.climb_anew()
-        if _costs_little(plain, PlacementState(menus, best.state.counts, worth)):
-            return best.state.counts
+        counts = climbed(starts, worth, over_bursts(menus.problem, weight), looks=looks, seed=seed)
+        if _costs_little(plain, PlacementState(menus, counts, worth)):
+            return counts
         weight *= _LESS
     return first
+
+
+def climbed(starts: Sequence[Start], worth: Worth, problem: Problem, *, looks: int, seed: int) -> Change:
+    """Return the GPUs by what they hold that are worth most for ``problem``, from the best of ``starts``."""
+    searches = []
+    for menus, counts in starts:
+        search = BurstSearch(PlacementState(menus.asked(problem), counts, worth), looks=looks, seed=seed)
+        search.climb()
+        searches.append(search)
+    best = max(searches, key=lambda search: search.state.value)
+    best.climb_anew()
+    return best.state.counts
 
 
 def over_bursts(problem: Problem, weight: float) -> Problem:
