@@ -163,8 +163,8 @@ def verify(policy: Policy, problem: Problem, placement: Placement) -> None:
     """Refuse an answer that does not stand. Raises PolicyError naming policy, GPU and replica.
 
     Held: GPUs and candidates are the problem's; no latency above the objective (the duty cycle included);
-    memory (of the largest batches), the SM shares of confined partitions, and time within a partition are within 100 %; Creq too where
-    the policy says so; no more rented GPUs than the offer's limit."""
+    memory (of the largest batches), the SM shares of confined partitions, and time within a partition are
+    within 100 %; Creq too where the policy says so; no more rented GPUs than the offer's limit."""
     judge = _Judge(policy, problem)
     by_gpu: dict[str, list[Placed]] = defaultdict(list)
     for placed in placement.placed:
@@ -223,7 +223,9 @@ class _Judge:
         if not alike or cap.batch_size < planned.batch_size or placed.duty_cycle_ms is not None:
             raise self.fault(where, f"the largest batch of {name} is not of its replica's kind")
         if cap.latency_ms > slo * (1 + 1e-9):
-            raise self.fault(where, f"{name} takes {cap.latency_ms:.6g} ms at its largest batch, above its SLO")
+            raise self.fault(
+                where, f"{name} takes {cap.latency_ms:.6g} ms at its largest batch, above its SLO"
+            )
 
     def gpu(self, gpu: str, here: PlacedReplicas) -> None:
         """Raise PolicyError where the replicas of one GPU do not stand together."""
