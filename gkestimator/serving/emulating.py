@@ -65,8 +65,6 @@ class EmulatedGpu:
 
     def __init__(self, law: int) -> None:
         self._law = law
-        nobody = np.zeros(FEATURES)
-        slowdown(law, nobody, nobody, 0, np.zeros(TERMS))  # compiled now, not when the first batch runs
         self._running: list[EmulatedBatch] = []
         self._ended: dict[str, tuple[float, float]] = {}  # by lane: when its last batch did, and how late
 

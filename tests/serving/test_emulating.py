@@ -8,12 +8,13 @@ import time
 import numpy as np
 import pytest
 
-from gkestimator.interference.laws import CONTENTION, NONE
+from gkestimator.interference.laws import CONTENTION, NONE, slowdown
 from gkestimator.serving.emulating import EmulatedGpu
 
 TERMS = np.zeros(8)
 # SM demand of 0.8, not confined: two of them take 1.6 times as long.
 BUSY = np.array([0.8, 0.0, 0.0, 0.8, 0.0, 1.0, 1.0, 0.0])
+slowdown(NONE, BUSY, BUSY, 0, TERMS)  # compiled now, where it is compiled: workers do without
 
 
 async def _ran_ms(gpu: EmulatedGpu, lane: str, work_ms: float, after_ms: float = 0.0) -> float:
