@@ -32,7 +32,11 @@ Bursts: TypeAlias = Option[Sequence[float] | None, tuple[float, ...] | None]
 class SimulateOptions:
     """Hold how files are simulated; ``gkest simulate`` offers all of it. Raises UsageError."""
 
-    arrivals: Value[str] = Option("poisson", Text(), "poisson, mmpp, constant, or the file of a trace.")
+    arrivals: Value[str] = Option(
+        "poisson",
+        Text(),
+        "poisson, mmpp, constant, closed:N (N clients that wait for answers), or the file of a trace.",
+    )
     bursts: Bursts = Option(
         None,
         Many(item=_FROM_0, commas=True, repeats=True),

@@ -19,6 +19,7 @@ from gkestimator.placement.languages import language_rows
 from gkestimator.reporting.simulated import first_of
 from gkestimator.simulation.arrays import Files, Names, Texts, ValuesByName
 from gkestimator.simulation.arrivals.base import Arrivals
+from gkestimator.simulation.arrivals.closed import clients_of, closed_loop
 from gkestimator.simulation.arrivals.making import make_arrivals, sources_of
 from gkestimator.simulation.arrivals.processes import PROCESSES
 from gkestimator.simulation.arrivals.rates import Bursts
@@ -146,6 +147,8 @@ def _known_types(plan: PlacementPlan, gpu_specs: Files) -> tuple[GpuSpec, ...]:
 
 
 def _served(system: System, arrivals: Arrivals, options: Options, progress: Progress | None) -> Result:
+    if arrivals.closed:
+        system = closed_loop(system)
     simulator = Simulator(system, options)
     steps = max(1, round(options.duration_ms / 1e3))
     what = "seconds simulated"
@@ -210,11 +213,13 @@ class FileRun(SimulateOptions):
         """
         replay = self.replay
         seconds = self.duration_s
-        if replay is not None and self.arrivals in PROCESSES:
+        clients = clients_of(self.arrivals)
+        drawn = self.arrivals in PROCESSES or clients is not None
+        if replay is not None and drawn:
             raise UsageError(
                 f"options of a trace: found arrivals {self.arrivals}, expected the file of a trace"
             )
-        if seconds is not None or self.arrivals in PROCESSES:
+        if seconds is not None or drawn:
             self._options(seconds or _SECONDS, plan)  # wrong in no time; a trace takes a while to read
         sources = sources_of(plan.workload)
         arrivals = make_arrivals(
@@ -235,6 +240,10 @@ class FileRun(SimulateOptions):
                 seconds = arrivals.length_ms / 1e3
         elif replay is not None:
             raise UsageError(f"options of a trace: {self.arrivals} holds rate profiles, expected a trace")
+        elif clients is not None:
+            notes = (
+                f"{clients} clients of each model or application wait for their answers: no rate has any use",
+            )
         elif self.bursts is not None:
             name += f" (bursts {', '.join(f'{b:g}' for b in self.bursts)})"
         options = self._options(_SECONDS if seconds is None else seconds, plan)

@@ -195,6 +195,8 @@ class Simulator:
                     self._route(request)
         if all(job.done(i) for i in range(len(stages))):
             self.counts.source_done(job, self.now_ms)
+            if self.system.sources[job.source].closed and self.now_ms < self.options.duration_ms:
+                self._push(self.now_ms, ARRIVAL, job.source, True)
 
     # 2. Router.
 

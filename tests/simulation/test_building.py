@@ -85,7 +85,9 @@ def test_late_batches_hold_up_to_the_plans_most() -> None:
     assert (capped.batches, capped.latencies_ms) == ((1, 2, 4, 8), (10.0, 15.0, 25.0, 45.0))
     assert (capped.batch_size, capped.max_wait_ms, capped.weight, capped.deal) == (6, 0.0, 100.0, 1.0)
     assert (same.batch_size, same.batches, same.max_wait_ms) == (4, (1, 2, 4), 0.0)
-    (turns,) = built(plan([replica(duty_cycle_ms=40.0, partition="t", max_batch_size=8)]), table, batching="late").replicas
+    (turns,) = built(
+        plan([replica(duty_cycle_ms=40.0, partition="t", max_batch_size=8)]), table, batching="late"
+    ).replicas
     assert turns.batch_size == 4
     (early,) = built(plan([replica(max_batch_size=6)]), table).replicas
     assert (early.batch_size, early.batches) == (4, (1, 2, 4))

@@ -310,13 +310,14 @@ def _fill_sources(s: EngineState, system: System) -> None:
             source.length = length
             source.lengths = len(described.lengths)
             length += len(described.lengths)
-        elif sole[k] and not s.options.late:
+        elif sole[k] and not s.options.late and not described.closed:
             source.kind = codes.STREAM
             s.models[source.model].streamed = 1
             s.models[source.model].source = k
         elif _is_plain(described):
             source.kind = codes.PLAIN
         source.sole = sole[k]
+        source.closed = described.closed
         source.stage = stage
         source.stages = len(described.stages)
         source.slo_ms = described.slo_ms

@@ -238,6 +238,8 @@ class SourceRecord(Record):
     length: int  # its rows of lengths, taken in turn
     lengths: int
     came: int  # requests that took theirs
+    closed: int  # each answer is followed by its client's next request
+    sent: int  # counted requests that followed an answer
     slo_ms: float
     done: int
     done_by_end: int
