@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -101,3 +101,15 @@ class Contention(Interference):
         return padded(
             TERMS, 1.0, w.sm_overlap, w.sm_excess, w.dram_overlap, w.dram_excess, w.l2_overlap, w.l2_excess
         )
+
+
+def unanswerable(name: str, rows: Iterable[Requirement]) -> str | None:
+    """Return in words that the default law, if ``name`` is it, has no column of ``rows`` to answer by (those measured
+    on a CPU), so that there is no interference; None where it has one, or for another law."""
+    if name != Contention.name:
+        return None
+    (column,) = Contention.needs
+    known = [getattr(row, column) is not None for row in rows]
+    if not known or any(known):
+        return None
+    return f"interference none: {column}, which {name} needs, is null in every row"

@@ -10,7 +10,7 @@ from typing import ClassVar, TypeAlias
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.core.records import frozen
-from gkestimator.placement.problem import Gpu, Names, Problem
+from gkestimator.placement.problem import Candidates, Gpu, Names, PlacementModel, Problem
 from gkestimator.tables.candidate import CREQ_COLUMNS, Candidate
 
 TOLERANCE_PCT = 1e-6
@@ -127,21 +127,7 @@ def checked_problem(policy: Policy, problem: Problem) -> Problem:
     notes = list(problem.notes)
     unchecked: dict[str, list[str]] = defaultdict(list)
     for model in problem.models:
-        usable = model.candidates
-        for need in policy.needs:
-            column = _column(need, problem)
-            having = tuple(c for c in usable if _value(c, need) is not None)
-            if usable and not having and need in policy.spares:
-                unchecked[column].append(model.name)
-                continue
-            if usable and not having:
-                raise UsageError(
-                    f"policy {policy.name} needs {column}, which is null in every row of {model.name}"
-                )
-            if len(having) < len(usable):
-                lacking = f"{len(usable) - len(having)} of {len(usable)} rows left out"
-                notes.append(f"{model.name}: {lacking}, their {column} is null")
-            usable = having
+        usable = _usable(policy, problem, model, notes, unchecked)
         if len(usable) < len(model.candidates):
             able = {id(c) for c in usable}
             others = tuple(c for c in model.candidates if id(c) not in able)
@@ -152,6 +138,36 @@ def checked_problem(policy: Policy, problem: Problem) -> Problem:
             f"{column} is null in every row of {', '.join(names)}: whether they fit into a GPU's memory is not checked"
         )
     return replace(problem, models=tuple(models), notes=tuple(notes))
+
+
+def _usable(
+    policy: Policy,
+    problem: Problem,
+    model: PlacementModel,
+    notes: list[str],
+    unchecked: Mapping[str, list[str]],
+) -> Candidates:
+    """Return the candidates of ``model`` that have every column ``policy`` needs, or may do without.
+
+    ``notes`` gets a line for rows left out, ``unchecked`` the model at a column that no row of it has. Raises
+    UsageError: no row has a column that the policy cannot do without.
+    """
+    usable = model.candidates
+    for need in policy.needs:
+        column = _column(need, problem)
+        having = tuple(c for c in usable if _value(c, need) is not None)
+        if usable and not having:
+            if need not in policy.spares:
+                raise UsageError(
+                    f"policy {policy.name} needs {column}, which is null in every row of {model.name}"
+                )
+            unchecked[column].append(model.name)
+            continue
+        if len(having) < len(usable):
+            lacking = f"{len(usable) - len(having)} of {len(usable)} rows left out"
+            notes.append(f"{model.name}: {lacking}, their {column} is null")
+        usable = having
+    return usable
 
 
 def _value(candidate: Candidate, need: str) -> object:

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypedDict, Unpack
 from gkestimator.core.errors import UsageError
 from gkestimator.documents import PlacementPlan
 from gkestimator.hardware.gpus import GpuSpec
-from gkestimator.interference.contention import Contention
+from gkestimator.interference.contention import unanswerable
 from gkestimator.interference.registry import interference_between
 from gkestimator.simulation.arrays import Names
 from gkestimator.simulation.arrivals.base import Arrivals
@@ -80,13 +80,11 @@ def answerable(
 ) -> tuple[Options, Names]:
     """Return ``options`` without interference where contention has no column to answer by (a table measured on a
     CPU), and a note that says so; else ``options`` as they are."""
-    (column,) = Contention.needs
-    if options.interference != Contention.name or coefficients is not None:
+    note = None
+    if coefficients is None:
+        note = unanswerable(options.interference, rows)
+    if note is None:
         return options, ()
-    known = [getattr(row, column) is not None for row in rows]
-    if not known or any(known):
-        return options, ()
-    note = f"interference none: {column}, which {Contention.name} needs, is null in every row"
     return replace(options, interference="none"), (note,)
 
 

@@ -91,9 +91,7 @@ def simulate_replanned(
     if isinstance(start, Workload):
         start = plan_for(start)
     _check_arrivals(arrivals, start.workload, arrivals_name)
-    pool = None
-    if cluster.gpus:
-        pool = {g.spec.name: [f"{g.spec.name}-{i}" for i in range(g.count)] for g in cluster.gpus}
+    pool = _pool(cluster)
     start = _on_cluster(start, cluster, pool)
     run = control(
         start,
@@ -128,6 +126,13 @@ def _check_arrivals(arrivals: Arrivals, workload: Workload, name: str) -> None:
 def _never(options: Options) -> Replanning:
     """Return settings under which the first plan serves to the end: the first period is longer than the run."""
     return Replanning(kind="gpulet", control_ms=options.duration_ms, period_ms=2 * options.duration_ms)
+
+
+def _pool(cluster: Cluster) -> dict[str, list[str]] | None:
+    """Return the ids of the GPUs of a fixed cluster by type; None where GPUs are rented."""
+    if not cluster.gpus:
+        return None
+    return {g.spec.name: [f"{g.spec.name}-{i}" for i in range(g.count)] for g in cluster.gpus}
 
 
 def _on_cluster(plan: PlacementPlan, cluster: Cluster, pool: Mapping[str, list[str]] | None) -> PlacementPlan:
