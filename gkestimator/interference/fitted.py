@@ -26,7 +26,7 @@ def fitted_terms(weights: FittedWeights) -> tuple[float, ...]:
     return padded(TERMS, form, *weights.numbers)
 
 
-class Fitted(Interference):
+class FittedLaw(Interference):
     """Slow by the form, and the weights, that predicted models left out of the fit best; a constant where none
     predicted better (:mod:`gkestimator.interference.regression`)."""
 

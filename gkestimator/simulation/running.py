@@ -19,9 +19,8 @@ from gkestimator.placement.languages import language_rows
 from gkestimator.reporting.simulated import first_of
 from gkestimator.simulation.arrays import Files, Names, Texts, ValuesByName
 from gkestimator.simulation.arrivals.base import Arrivals
-from gkestimator.simulation.arrivals.closed import clients_of, closed_loop
-from gkestimator.simulation.arrivals.making import make_arrivals, sources_of
-from gkestimator.simulation.arrivals.processes import PROCESSES
+from gkestimator.simulation.arrivals.closed import ClosedArrivals, closed_loop
+from gkestimator.simulation.arrivals.making import is_trace, make_arrivals, sources_of
 from gkestimator.simulation.arrivals.rates import Bursts
 from gkestimator.simulation.arrivals.replay import Replay, ReplayedArrivals
 from gkestimator.simulation.conditions import (
@@ -213,13 +212,12 @@ class FileRun(SimulateOptions):
         """
         replay = self.replay
         seconds = self.duration_s
-        clients = clients_of(self.arrivals)
-        drawn = self.arrivals in PROCESSES or clients is not None
-        if replay is not None and drawn:
+        from_file = is_trace(self.arrivals)
+        if replay is not None and not from_file:
             raise UsageError(
                 f"options of a trace: found arrivals {self.arrivals}, expected the file of a trace"
             )
-        if seconds is not None or drawn:
+        if seconds is not None or not from_file:
             self._options(seconds or _SECONDS, plan)  # wrong in no time; a trace takes a while to read
         sources = sources_of(plan.workload)
         arrivals = make_arrivals(
@@ -240,10 +238,8 @@ class FileRun(SimulateOptions):
                 seconds = arrivals.length_ms / 1e3
         elif replay is not None:
             raise UsageError(f"options of a trace: {self.arrivals} holds rate profiles, expected a trace")
-        elif clients is not None:
-            notes = (
-                f"{clients} clients of each model or application wait for their answers: no rate has any use",
-            )
+        elif isinstance(arrivals, ClosedArrivals):
+            notes = (arrivals.note,)
         elif self.bursts is not None:
             name += f" (bursts {', '.join(f'{b:g}' for b in self.bursts)})"
         options = self._options(_SECONDS if seconds is None else seconds, plan)

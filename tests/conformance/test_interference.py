@@ -19,7 +19,7 @@ from gkestimator.interference import igniter_coefficients
 from gkestimator.interference import igniter_law as igniter_model
 from gkestimator.interference.base import FEATURES, TERMS, Interference, alone_candidate
 from gkestimator.interference.contention import Contention
-from gkestimator.interference.fitted import Fitted
+from gkestimator.interference.fitted import FittedLaw
 from gkestimator.interference.gpulet import Gpulet
 from gkestimator.interference.igniter import Igniter
 from gkestimator.interference.laws import LEAST_CLOCK, memory_slowdown, slowdown
@@ -57,13 +57,13 @@ WEIGHTS = ContentionWeights(
 UNFITTED = [name for name in MODELS if name != "fitted"]
 
 
-def fitted(form: str, *, logarithm: bool = False) -> Fitted:
+def fitted(form: str, *, logarithm: bool = False) -> FittedLaw:
     constant = 0.05 if logarithm else 1.05
     weights = FittedWeights(
         form=form, logarithm=logarithm, constant=constant, sm=0.3, dram=0.2, l2=0.1, sm_more=0.4, dram_more=0.1,
         l2_more=0.2,
     )  # fmt: skip
-    return Fitted(weights)
+    return FittedLaw(weights)
 
 
 # Every model of the table, and those that take coefficients with some.

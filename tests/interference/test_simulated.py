@@ -10,7 +10,7 @@ from gkestimator.documents.interference import ContentionWeights, FittedWeights
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.interference.base import Interference
 from gkestimator.interference.contention import Contention
-from gkestimator.interference.fitted import Fitted
+from gkestimator.interference.fitted import FittedLaw
 from gkestimator.interference.gpulet import Gpulet
 from gkestimator.interference.gpulet_law import GpuletCoefficients
 from gkestimator.interference.laws import slowdown
@@ -23,7 +23,7 @@ from gkestimator.simulation.system import SimGpu, SimModel, SimReplica, SimSourc
 SPEC = gpu_catalogue().spec(V100)
 CASES: dict[str, Interference] = {
     **{name: make_interference(name, gpus=[SPEC]) for name in MODELS if name != "fitted"},
-    "fitted": Fitted(
+    "fitted": FittedLaw(
         FittedWeights(
             form="saturating",
             logarithm=True,

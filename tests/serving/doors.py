@@ -100,8 +100,9 @@ class ModelBackend:
 class OpenDoor:
     """A door in a thread of its own: its address, its backend, and sockets to it."""
 
-    def __init__(self, backend: ModelBackend, url: str, door: Any) -> None:
+    def __init__(self, backend: ModelBackend, url: str, door: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.backend = backend
+        self.loop = loop
         self.url = url
         self.door = door
         self.address = url.removeprefix("http://")
@@ -201,7 +202,7 @@ def open_in_thread(
     opening = open_door(backend, port=0, token=token, limits=limits)
     door = asyncio.run_coroutine_threadsafe(opening, loop).result(10)
     try:
-        yield OpenDoor(backend, door.url, door)
+        yield OpenDoor(backend, door.url, door, loop)
     finally:
         asyncio.run_coroutine_threadsafe(door.close(wait_s=1), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)

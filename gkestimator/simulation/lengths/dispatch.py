@@ -92,6 +92,19 @@ def take_head(heap: Ints, size: int, free_ms: Floats) -> int:
 
 
 @compiled
+def load_at(scheme: int, free_ms: float, now_ms: float, latency_ms: float, capacity: float) -> float:
+    """Return what ``scheme`` compares of an instance that is free at ``free_ms``, at the head of its level: when it
+    would have answered (ms), its outstanding requests, or these over the requests that it can have at once.
+    """
+    if scheme == EARLIEST:
+        return max(free_ms, now_ms) + latency_ms
+    load = outstanding(free_ms, now_ms, latency_ms)
+    if scheme in (INFAAS, ARLO):
+        load /= capacity
+    return load
+
+
+@compiled
 def dispatch(
     times_ms: Floats,
     shortest: Ints,
@@ -130,15 +143,8 @@ def dispatch(
             if scheme == LEAST_PADDING:
                 chosen = level
                 break
-            free = free_ms[heaps[level, 0]]
-            if scheme == EARLIEST:
-                load = max(free, now) + latency_ms[level]
-            else:
-                load = outstanding(free, now, latency_ms[level])
-                if scheme == INFAAS:
-                    load /= capacity[level]
+            load = load_at(scheme, free_ms[heaps[level, 0]], now, latency_ms[level], capacity[level])
             if scheme == ARLO:
-                load /= capacity[level]
                 if load < limit:
                     chosen = level
                     break

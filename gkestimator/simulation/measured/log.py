@@ -37,7 +37,7 @@ class ServingLog:
     @property
     def answered(self) -> Flags:
         """Say of each request whether it was answered, after a time that is known."""
-        return (self.status == OK) & np.isfinite(self.total_ms)
+        return np.asarray((self.status == OK) & np.isfinite(self.total_ms), bool)
 
     @property
     def in_parts(self) -> Flags:
