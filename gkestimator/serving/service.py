@@ -129,8 +129,6 @@ def running_service(settings: ServeSettings, say: Say) -> Iterator[Service]:
     planning = settings.planning
     checked_replan(planning, plan)
     served = ServicePlanner(planning, plan).served(plan)
-    for note in served.notes:
-        say(note)
     door = _door_settings(settings)
     signatures = {}
     if planning.emulate:
@@ -153,6 +151,8 @@ def running_service(settings: ServeSettings, say: Say) -> Iterator[Service]:
         service = _started(ray, settings, fleet, door, state)
         stack.callback(service.end)
         service.wait_serving()
+        for note in served.notes:
+            say(note)
         say(_begun_words(begin.plan, begin.version, service.url, planning.emulate))
         yield service
 
