@@ -153,6 +153,7 @@ def fit(
     memory_pct: float = 100.0,
     coefficients: GpuletCoefficients | None = None,
     neighbour: Pressure | None = None,
+    ladders: Ladders | None = None,
 ) -> Let | None:
     """Return a gpu-let of this size that serves ``asked``, or None. One model may be served in part (at what
     it can sustain); several are served wholly, by turns, or not at all."""
@@ -169,8 +170,10 @@ def fit(
     # The slowdown depends on the batches and they on it: from none upwards, to where it covers what it leads
     # to.
     slow = 1.0
+    if ladders is None:
+        ladders = Ladders()
     for _ in range(_ROUNDS):
-        let = _in_turns(asked, gpu, size_pct, slow, memory_pct)
+        let = _in_turns(asked, gpu, size_pct, slow, memory_pct, ladders)
         if let is None:
             return None
         needed = _slowdown([load.candidate for load in let.loads], coefficients, neighbour)
@@ -203,6 +206,27 @@ class _Ladder:
         return self.fastest[0].late_ms
 
 
+class Ladders:
+    """Make the ladders of one problem's models; those without a slowdown, with which every fit begins, once."""
+
+    def __init__(self) -> None:
+        self._alone: dict[tuple[str, str, float], _Ladder | None] = {}
+
+    def of(self, model: PlacementModel, gpu: str, size_pct: float, slow: float) -> _Ladder | None:
+        """Return the turns of ``model`` in a gpu-let of this size, ``slow`` times as long as alone; None: it
+        has none."""
+        key = (model.name, gpu, size_pct)
+        if slow == 1.0 and key in self._alone:
+            return self._alone[key]
+        candidates = model.on(gpu, sm_share_pct=size_pct)
+        ladder = None
+        if candidates:
+            ladder = _ladder(candidates, slow)
+        if slow == 1.0:
+            self._alone[key] = ladder
+        return ladder
+
+
 def _ladder(candidates: Sequence[Candidate], slow: float) -> _Ladder:
     """Return the turns by ``candidates`` (at least one), each ``slow`` times as long as alone."""
     turns = [_Turn(c.latency_ms * slow, c.batch_size, c) for c in candidates]
@@ -217,7 +241,7 @@ def _ladder(candidates: Sequence[Candidate], slow: float) -> _Ladder:
 
 
 def _in_turns(
-    asked: Sequence[Asked], gpu: str, size_pct: float, slow: float, memory_pct: float
+    asked: Sequence[Asked], gpu: str, size_pct: float, slow: float, memory_pct: float, ladders_of: Ladders
 ) -> Let | None:
     """Return batches b and a cycle d with rate <= b / d, sum of latencies <= d, and d + latency <= objective
     for each.
@@ -230,10 +254,10 @@ def _in_turns(
     """
     ladders = []
     for a in asked:
-        own = a.model.on(gpu, sm_share_pct=size_pct)
-        if not own:
+        ladder = ladders_of.of(a.model, gpu, size_pct, slow)
+        if ladder is None:
             return None
-        ladders.append(_ladder(own, slow))
+        ladders.append(ladder)
     # No choice of batches is quicker than this: what it breaks, all do.
     least = sum(ladder.least_ms for ladder in ladders)
     if any(least + x.least_ms > a.model.slo_ms for a, x in zip(asked, ladders, strict=True)):
