@@ -9,8 +9,8 @@ from functools import partial
 
 from gkestimator.core.errors import UsageError
 from gkestimator.placement.expected import Expected, expect
-from gkestimator.placement.gkest.fluid import fluid, most_rps
-from gkestimator.placement.gkest.menu import MANY, Menus
+from gkestimator.placement.gkest.fluid import bounds_rps, fluid
+from gkestimator.placement.gkest.menu import Menus
 from gkestimator.placement.gkest.moves import narrow_rates, whole_gpu_rates
 from gkestimator.placement.gkest.rent import Renting
 from gkestimator.placement.gkest.search import Search
@@ -138,14 +138,10 @@ class GkestPolicy(Policy):
         problem = menus.problem
         weights = [1.0 if self.fairness == "none" else m.weight for m in problem.models]
         pools = problem.pools
-        most = [most_rps(menus, w) for w in menus.ways]
+        most = bounds_rps(menus)
         optimum_of = partial(fluid, menus, pools=pools, weights=weights)
         bound = optimum_of(most)
-        # with many models the bound's optimum is near enough to start from
-        if len(menus.of) > MANY:
-            rates = most
-        else:
-            rates = [menus.rate(w) for w in menus.ways]
+        rates = [menus.rate(w) for w in menus.ways]
         optima = [optimum_of(rates)]
         sure = None
         if len(menus.of) <= _FEW:

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from gkestimator.placement.gkest.fluid import Fluid
 from gkestimator.placement.gkest.moves import Moves, total
+from gkestimator.placement.gkest.packing import MARGINS, Packing, Rest, Whole
 from gkestimator.placement.gkest.state import (
     Change,
     GpuPattern,
@@ -72,13 +73,18 @@ class Search(Moves):
         self.random = random.Random(seed)
         self.close = 1e-3 if wanted is None else 1e-9
 
-    def run(self, optima: Sequence[Fluid], sure: Fluid | None = None) -> None:
+    def run(
+        self, optima: Sequence[Fluid], sure: Fluid | None = None, starts: Sequence[Change] = ()
+    ) -> None:
         """Build up from each of the fluid ``optima``, from ``sure`` with narrow ways alone, and from one
-        replica a GPU; improve the best, and try anew until the budget is spent or all is served."""
+        replica a GPU; with more models from packed rests and from ``starts`` (others' answers) too. Improve
+        the best, and try anew until the budget is spent or all is served."""
         state = self.state
         empty = state.saved()
         built: list[tuple[float, Saved]] = []
         for optimum in optima:
+            if self.many:
+                break  # one model after the other takes too long, and comes to less than packing
             state.restore(empty)
             self.construct(optimum)
             built.append((state.value, state.saved()))
@@ -94,10 +100,46 @@ class Search(Moves):
                 self.construct(sure)
                 self.narrow = False
                 built.append((state.value, state.saved()))
+        else:
+            for counts in (*self._packed(optima[0], empty), *starts):
+                state.restore(empty)
+                state.commit(_replacing(empty.counts, counts))
+                built.append((state.value, state.saved()))
         state.restore(max(built, key=lambda b: b[0])[1])
         while self.more() and self.improve():
             pass
         self.anew()
+
+    def _packed(self, optimum: Fluid, empty: Saved) -> Iterator[Change]:
+        """Yield placements of whole GPUs by the fluid ``optimum`` and of the rests by :class:`Packing`, with
+        more and more room."""
+        free = [int(empty.counts.get(GpuPattern(t), 0)) for t in range(len(self.menus.types))]
+        wholes, rests = self._parts(optimum)
+        for margins in MARGINS:
+            for by_worth in (False, True):
+                packing = Packing(self.menus, free, margins)
+                yield packing.pack(wholes, rests, by_worth=by_worth)
+                if not packing.short:
+                    break
+
+    def _parts(self, optimum: Fluid) -> tuple[list[Whole], list[Rest]]:
+        """Return the whole GPUs that each model fills by the fluid ``optimum``, and what is left of it."""
+        wholes = []
+        rests = []
+        for m, by_type in enumerate(optimum.rps):
+            worth = self.state.worth(m, self.wanted[m]) / max(self.wanted[m], 1e-12)
+            for t, left in sorted(by_type.items()):
+                full = None
+                if optimum.share[m][t] > 1 - 1e-6:
+                    full = self.full_with_rate(m, t)
+                if full is not None:
+                    rate, p = full
+                    count = math.floor(left / rate + 1e-6)
+                    wholes.append(Whole(pattern=p, count=count, worth=rate * worth))
+                    left -= count * rate
+                if left > self.close * self.wanted[m]:
+                    rests.append(Rest(model=m, type=t, rps=left, worth=worth))
+        return wholes, rests
 
     def more(self) -> bool:
         """Return whether to look further: the budget lasts, and more than ``enough`` may be had."""
@@ -412,6 +454,17 @@ class Search(Moves):
             self.state.restore(before)
             return False
         return True
+
+
+def _replacing(empty: Change, counts: Change) -> Change:
+    """Return the change that puts ``counts`` on GPUs that are ``empty``."""
+    change = {p: n for p, n in counts.items() if p.members}
+    for p, n in counts.items():
+        if p.members:
+            blank = GpuPattern(p.type)
+            change[blank] = change.get(blank, 0) - n
+    assert all(empty.get(p, 0) >= -n for p, n in change.items() if not p.members)
+    return change
 
 
 def _more_turns(change: Change) -> bool:
