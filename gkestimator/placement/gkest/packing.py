@@ -41,11 +41,8 @@ class PackingMargins:
     spare: float
 
 
-MARGINS = (
-    PackingMargins(load=0.92, wary=0.0, spare=1.0),
-    PackingMargins(load=0.8, wary=0.4, spare=1.05),
-    PackingMargins(load=0.65, wary=0.8, spare=1.2),
-)
+ROOMY = PackingMargins(load=0.65, wary=0.8, spare=1.2)
+TIGHTER = (PackingMargins(load=0.8, wary=0.4, spare=1.05), PackingMargins(load=0.92, wary=0.0, spare=1.0))
 
 
 @frozen

@@ -14,6 +14,7 @@ from gkestimator.placement.gkest.menu import Menus
 from gkestimator.placement.gkest.moves import narrow_rates, whole_gpu_rates
 from gkestimator.placement.gkest.rent import Renting
 from gkestimator.placement.gkest.search import Search
+from gkestimator.placement.gkest.starts import other_starts
 from gkestimator.placement.gkest.state import GpuPattern, PlacementState
 from gkestimator.placement.policy import Placed, Placement, Policy, check_flags
 from gkestimator.placement.problem import FloatPair, Names, Problem
@@ -154,7 +155,8 @@ class GkestPolicy(Policy):
         state = PlacementState(menus, empty, lambda m, rate: weights[m] * rate)
         looks = self.looks(menus)
         search = Search(state, budget=looks, seed=problem.seed, enough=bound.value * (1 - _ENOUGH))
-        search.run([optimum for optimum in optima if optimum is not None], sure)
+        starts = other_starts(menus) if len(menus.of) > _FEW else ()
+        search.run([optimum for optimum in optima if optimum is not None], sure, starts)
         if self.fairness == "maxmin":
             search.level(self.fairness_loss_pct / 100, looks // 4)
         search.tidy()

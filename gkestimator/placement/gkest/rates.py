@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 # The grid: objective over latency, latency of one request over that of the batch, upper end of the interval over the
 # latency, replicas.
-_SLACKS = np.geomspace(1.0, 60.0, 22)
+_SLACKS = np.geomspace(1.0, 50.0, 15)
 _FIRSTS = np.array([0.03, 0.08, 0.16, 0.3, 0.45, 0.6, 0.8, 1.0])
-_WIDTHS = np.array([1.0, 1.06, 1.15, 1.3, 1.5, 1.8, 2.3, 3.0, 4.5])
+_WIDTHS = np.array([1.0, 1.1, 1.3, 1.6, 2.1, 3.0, 4.5])
 _POOLS = (1, 2, 4, 10, 64)
 _STEP = math.log(float(_SLACKS[1]))
 _Z90 = 1.6448536269514722

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from gkestimator.placement.gkest.fluid import Fluid
 from gkestimator.placement.gkest.moves import Moves, total
-from gkestimator.placement.gkest.packing import MARGINS, Packing, Rest, Whole
+from gkestimator.placement.gkest.packing import ROOMY, TIGHTER, Packing, Rest, Whole
 from gkestimator.placement.gkest.state import (
     Change,
     GpuPattern,
@@ -38,6 +38,7 @@ _FEW = 16  # models; with more, only the fluid optima are starts
 _HOPELESS = 0.05
 _STARVED = 0.5  # a model that is served a smaller part of its rate
 _MODEL_ANEW = 0.3  # how often all replicas of a model are taken away instead of all of a few GPUs
+_HEADROOMS = (1.0, 1.2, 1.5)  # times the rates that are packed for
 _NO_END = 1_000_000_000
 
 # Whether a state still holds what a caller asks for.
@@ -111,24 +112,31 @@ class Search(Moves):
         self.anew()
 
     def _packed(self, optimum: Fluid, empty: Saved) -> Iterator[Change]:
-        """Yield placements of whole GPUs by the fluid ``optimum`` and of the rests by :class:`Packing`, with
-        more and more room."""
+        """Yield placements of whole GPUs by the fluid ``optimum`` and of the rests by :class:`Packing`: where all
+        fit, for ever higher rates, so that queues find room; else the worthiest, with more and with less room."""
         free = [int(empty.counts.get(GpuPattern(t), 0)) for t in range(len(self.menus.types))]
-        wholes, rests = self._parts(optimum)
-        for margins in MARGINS:
-            for by_worth in (False, True):
-                packing = Packing(self.menus, free, margins)
-                yield packing.pack(wholes, rests, by_worth=by_worth)
-                if not packing.short:
-                    break
+        for factor in _HEADROOMS:
+            wholes, rests = self._parts(optimum, factor)
+            packing = Packing(self.menus, free, ROOMY)
+            counts = packing.pack(wholes, rests, by_worth=False)
+            if not packing.short:
+                yield counts
+                continue
+            if factor == 1:
+                for margins in (ROOMY, *TIGHTER):
+                    packing = Packing(self.menus, free, margins)
+                    yield packing.pack(wholes, rests, by_worth=True)
+            return
 
-    def _parts(self, optimum: Fluid) -> tuple[list[Whole], list[Rest]]:
-        """Return the whole GPUs that each model fills by the fluid ``optimum``, and what is left of it."""
+    def _parts(self, optimum: Fluid, factor: float) -> tuple[list[Whole], list[Rest]]:
+        """Return the whole GPUs that each model fills by ``factor`` times the requests of the fluid ``optimum``, and
+        what is left of it."""
         wholes = []
         rests = []
         for m, by_type in enumerate(optimum.rps):
             worth = self.state.worth(m, self.wanted[m]) / max(self.wanted[m], 1e-12)
-            for t, left in sorted(by_type.items()):
+            for t, rps in sorted(by_type.items()):
+                left = factor * rps
                 full = None
                 if optimum.share[m][t] > 1 - 1e-6:
                     full = self.full_with_rate(m, t)
