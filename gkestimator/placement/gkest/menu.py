@@ -94,6 +94,7 @@ class Menus:
         self.work = 0
         self.many = len(problem.models) > MANY
         self._rates = ManyRates()
+        self._alone: FloatByIndex = {}
         self.types = problem.types
         self.ways: Ways = []
         self.of: list[dict[int, Ways]] = []
@@ -146,8 +147,12 @@ class Menus:
         """Return the requests a second that one replica without neighbours serves on time; roughly, where
         there are many ways."""
         if self.many:
-            model = self.model(way.model)
-            return way.capacity_rps * self._rates.parts(way, model, 1.0, way.width)[0]
+            rate = self._alone.get(way.number)
+            if rate is None:
+                model = self.model(way.model)
+                rate = way.capacity_rps * self._rates.parts(way, model, 1.0, way.width)[0]
+                self._alone[way.number] = rate
+            return rate
         if len(self.ways) <= _MANY_WAYS:
             return self.serves(way.number, None, 1.0).rate_rps
         # half of the time is lost where the upper end of the latency reaches the objective, all where the latency does

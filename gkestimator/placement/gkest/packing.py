@@ -57,11 +57,18 @@ class Rest:
 
 @frozen
 class Whole:
-    """Hold up to ``count`` GPUs that all hold ``pattern``, each worth ``worth``."""
+    """Hold up to ``count`` GPUs that all hold ``pattern`` and serve ``rps`` requests a second of a model, worth
+    ``worth`` each."""
 
     pattern: GpuPattern
     count: int
+    model: int
+    rps: float
     worth: float
+
+    def rests(self, count: int) -> list[Rest]:
+        """Return what ``count`` of them serve, a rest for each."""
+        return [Rest(model=self.model, type=self.pattern.type, rps=self.rps, worth=self.worth)] * count
 
 
 @frozen
@@ -154,7 +161,7 @@ class Packing:
         counts: dict[GpuPattern, int] = {}
         steps: list[tuple[float, int, Whole | _Sized]] = []
         for whole in wholes:
-            steps.append((-whole.worth if by_worth else -math.inf, len(steps), whole))
+            steps.append((-whole.worth * whole.rps if by_worth else -math.inf, len(steps), whole))
         for rest in rests:
             for sized in self._sized(rest):
                 steps.append((-sized.density if by_worth else -sized.size, len(steps), sized))
@@ -164,12 +171,17 @@ class Packing:
                 t = step.pattern.type
                 count = min(step.count, self.free[t])
                 self.free[t] -= count
-                self.short |= count < step.count
                 counts[step.pattern] = counts.get(step.pattern, 0) + count
+                for rest in step.rests(step.count - count):
+                    left += self._sized(rest)
             elif not self._placed(step.rest.type, step.offers):
                 left.append(step)
-        for sized in left:
-            self._squeeze(sized.rest)
+            if not by_worth and left and not any(self.free):
+                self.short = True
+                break
+        if by_worth or any(self.free):
+            for sized in left:
+                self._squeeze(sized.rest)
         for p, n in self._patterns().items():
             counts[p] = counts.get(p, 0) + n
         return counts

@@ -8,14 +8,15 @@ cost as many questions as fifty.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from functools import cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gkestimator.placement.problem import PlacementModel
-from gkestimator.placement.queueing import Array, Server, interval_sigmas, on_time
+from gkestimator.placement.problem import FloatByIndex, Floats, PlacementModel
+from gkestimator.placement.queueing import Server, interval_sigmas, on_time
 from gkestimator.tables.candidate import Candidate
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 # The grid: objective over latency, latency of one request over that of the batch, upper end of the interval over the
 # latency, replicas.
 _SLACKS = np.geomspace(1.0, 50.0, 15)
-_FIRSTS = np.array([0.03, 0.08, 0.16, 0.3, 0.45, 0.6, 0.8, 1.0])
-_WIDTHS = np.array([1.0, 1.1, 1.3, 1.6, 2.1, 3.0, 4.5])
+_FIRSTS = (0.03, 0.08, 0.16, 0.3, 0.45, 0.6, 0.8, 1.0)
+_WIDTHS = (1.0, 1.1, 1.3, 1.6, 2.1, 3.0, 4.5)
 _POOLS = (1, 2, 4, 10, 64)
 _STEP = math.log(float(_SLACKS[1]))
 _Z90 = 1.6448536269514722
@@ -42,7 +43,7 @@ def _part_of_capacity(batch: int, slack: int, first: int, width: int, pool: int)
     the grid."""
     if batch > 1:
         batches: tuple[int, ...] = (1, batch)
-        latencies: tuple[float, ...] = (float(_FIRSTS[first]), 1.0)
+        latencies: tuple[float, ...] = (_FIRSTS[first], 1.0)
     else:
         batches = (1,)
         latencies = (1.0,)
@@ -85,12 +86,12 @@ def _shape(way: Way, model: PlacementModel) -> tuple[int, int]:
     group = model.on(candidate.gpu, sm_share_pct=candidate.sm_share_pct)
     first = min(c.latency_ms for c in group) / way.latency_ms
     replicas = max(1, math.ceil(model.rate_rps / way.capacity_rps))
-    return _nearest(_FIRSTS, max(first, 1e-3)), _nearest(np.array(_POOLS), float(replicas))
+    return _nearest(_FIRSTS, max(first, 1e-3)), _nearest(_POOLS, replicas)
 
 
-def _nearest(grid: Array, value: float) -> int:
+def _nearest(grid: Floats, value: float) -> int:
     """Return the number of the point of ``grid`` that is nearest to ``value`` by its ratio."""
-    at = int(np.searchsorted(grid, value))
+    at = bisect_left(grid, value)
     if at == 0:
         return 0
     if at == len(grid) or value * value < grid[at - 1] * grid[at]:
@@ -98,7 +99,7 @@ def _nearest(grid: Array, value: float) -> int:
     return at
 
 
-def quick_bounds(model: PlacementModel, group: tuple[Candidate, ...]) -> dict[int, float]:
+def quick_bounds(model: PlacementModel, group: tuple[Candidate, ...]) -> FloatByIndex:
     """Return by batch size a bound on the requests a second that one replica of ``group`` (a model's rows on one GPU type and
     share) answers on time in any placement: no queue, no filling, every smaller batch allowed, the narrowest interval of
     the group, of which the part counts that is within the objective and keeps up with the load."""
@@ -111,17 +112,13 @@ def quick_bounds(model: PlacementModel, group: tuple[Candidate, ...]) -> dict[in
     factors = np.exp(_POINTS * np.where(_POINTS > 0, above, below))
     limits = model.slo_ms / factors
     parts = np.arange(1, len(factors) + 1) / len(factors) * np.minimum(1.0 / factors, _MOST_LOAD)
-    bounds = {}
-    best = 0.0
-    last_batch = last_latency = 0.0
-    for c, latency, batch in zip(rows, latencies, batches, strict=True):
-        # A batch between two rows may be in time where the larger is not.
-        rise = max(latency - last_latency, 1e-12)
-        between = last_batch + (batch - last_batch) * np.clip((limits - last_latency) / rise, 0.0, 1.0)
-        partly = np.where((last_batch > 0) & (limits >= last_latency), between / limits, 0.0)
-        reached = np.where(limits >= latency, batch / latency, partly)
-        best = max(best, float((reached * parts).max()))
-        bounds[c.batch_size] = 1e3 * min(_GRID_MARGIN * best, float((batches / latencies).max()))
-        last_batch = batch
-        last_latency = latency
-    return bounds
+    reached = np.where(latencies[:, None] <= limits, (batches / latencies)[:, None], 0.0)
+    # A batch between two rows may be in time where the larger is not.
+    rise = np.maximum(np.diff(latencies), 1e-12)[:, None]
+    beyond = np.clip((limits - latencies[:-1, None]) / rise, 0.0, 1.0)
+    between = (batches[:-1, None] + np.diff(batches)[:, None] * beyond) / limits
+    partly = (latencies[:-1, None] <= limits) & (latencies[1:, None] > limits)
+    reached[1:] = np.where(partly, between, reached[1:])
+    best = np.maximum.accumulate((reached * parts).max(axis=1))
+    bounds = 1e3 * np.minimum(_GRID_MARGIN * best, (batches / latencies).max())
+    return dict(zip([c.batch_size for c in rows], bounds.tolist(), strict=True))

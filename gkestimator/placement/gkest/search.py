@@ -119,14 +119,14 @@ class Search(Moves):
             wholes, rests = self._parts(optimum, factor)
             packing = Packing(self.menus, free, ROOMY)
             counts = packing.pack(wholes, rests, by_worth=False)
-            if not packing.short:
+            if not packing.short or factor > 1:
                 yield counts
-                continue
-            if factor == 1:
+            if packing.short and factor == 1:
                 for margins in (ROOMY, *TIGHTER):
                     packing = Packing(self.menus, free, margins)
                     yield packing.pack(wholes, rests, by_worth=True)
-            return
+            if packing.short:
+                return
 
     def _parts(self, optimum: Fluid, factor: float) -> tuple[list[Whole], list[Rest]]:
         """Return the whole GPUs that each model fills by ``factor`` times the requests of the fluid ``optimum``, and
@@ -143,7 +143,7 @@ class Search(Moves):
                 if full is not None:
                     rate, p = full
                     count = math.floor(left / rate + 1e-6)
-                    wholes.append(Whole(pattern=p, count=count, worth=rate * worth))
+                    wholes.append(Whole(pattern=p, count=count, model=m, rps=rate, worth=worth))
                     left -= count * rate
                 if left > self.close * self.wanted[m]:
                     rests.append(Rest(model=m, type=t, rps=left, worth=worth))

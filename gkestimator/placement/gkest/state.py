@@ -191,9 +191,11 @@ class PlacementState:
     def trial(self, change: Change, *, exact: bool) -> Trial:
         """Return what ``change`` (patterns with the counts to add) would gain."""
         capacity: FloatByIndex = {}
+        changed: dict[int, dict[GpuPattern, None]] = {}
         for p, added in change.items():
             for m, _, own in self.content(p):
                 capacity[m] = capacity.get(m, self.capacity[m]) + added * own
+                changed.setdefault(m, {})[p] = None
         served: FloatByIndex = {}
         gain = 0.0
         if exact:
@@ -203,7 +205,7 @@ class PlacementState:
             now = self.guess
             serve = self._estimate
         for m in self._touched(capacity):
-            value = serve(m, self._alike(m, change, capacity))
+            value = serve(m, self._alike(m, change, changed.get(m, {}), capacity))
             served[m] = value
             gain += self.worth(m, value) - self.worth(m, now[m])
         return Trial(gain, served)
@@ -227,17 +229,18 @@ class PlacementState:
                             touched[other] = None
         return touched
 
-    def _alike(self, m: int, change: Change, capacity: NeedByModel) -> Alike:
-        """Return the replicas of ``m`` after ``change``, with which models have the new ``capacity``."""
+    def _alike(
+        self, m: int, change: Change, changed: Iterable[GpuPattern], capacity: NeedByModel
+    ) -> Alike:
+        """Return the replicas of ``m`` after ``change``, of which ``changed`` are the patterns that hold it, with
+        which models have the new ``capacity``."""
         alike: Alike = {}
         now = self.capacity
-        for p in dict.fromkeys((*self.hosts[m], *change)):
+        for p in dict.fromkeys((*self.hosts[m], *changed)):
             count = self.counts.get(p, 0) + change.get(p, 0)
             if count <= 0:
                 continue
             content = self.content(p)
-            if not any(x[0] == m for x in content):
-                continue
             loads = tuple([round(self._load(x, capacity.get(x, now[x])), 6) for x, _, _ in content])
             for (model, x, _), factor in zip(content, self.factors(p, loads), strict=True):
                 if model == m:
