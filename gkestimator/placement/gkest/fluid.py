@@ -19,7 +19,7 @@ import numpy as np
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.core.records import frozen
 from gkestimator.placement.expected import model_on_time
-from gkestimator.placement.gkest.menu import WORK_FULL, Menus, Way
+from gkestimator.placement.gkest.menu import WORK_FULL, Menus, Way, Ways
 from gkestimator.placement.gkest.rates import quick_bounds
 from gkestimator.placement.integer import linear_program, solver_of
 from gkestimator.placement.problem import FloatByIndex, FloatRow, Floats
@@ -96,7 +96,9 @@ def fluid(
     problem = menus.problem
     models = len(problem.models)
     types = len(pools)
-    ways = [w for w in menus.ways if rates[w.number] > 0]
+    ways = [w for w in menus.ways[: len(rates)] if rates[w.number] > 0]
+    if menus.many:
+        ways = _undominated(menus, ways, rates)
     first_model = len(ways)
     first_type = first_model + models
     infinity = highspy.kHighsInf
@@ -151,6 +153,29 @@ def fluid(
     )
 
 
+def _undominated(menus: Menus, ways: Sequence[Way], rates: Floats) -> Ways:
+    """Return ``ways`` without those that serve no more than another of their model and type, and ask for no less of the
+    GPU: the optimum is the same without them."""
+    groups: dict[tuple[int, int], Ways] = {}
+    for way in ways:
+        groups.setdefault((way.model, way.type), []).append(way)
+    left: Ways = []
+    for group in groups.values():
+        costs = np.array([[-rates[w.number], *_needs(menus, w)] for w in group])
+        no_worse = (costs[:, None, :] <= costs[None, :, :]).all(axis=2)
+        alike = no_worse & no_worse.T
+        # of several that are alike the first stays
+        dominates = (no_worse & ~alike) | np.triu(alike, 1)
+        left += [w for w, worse in zip(group, dominates.any(axis=0).tolist(), strict=True) if not worse]
+    return left
+
+
+def _needs(menus: Menus, way: Way) -> list[float]:
+    """Return the parts of a GPU that one replica takes: compute, memory, Creq and DRAM bandwidth."""
+    creq = 0.0 if menus.oversubscribe else (way.creq_pct or 0.0) / 100
+    return [way.part, way.memory_pct / 100, creq, (way.dram_pct or 0.0) / 100]
+
+
 def _columns(
     menus: Menus, ways: Sequence[Way], rates: Floats, types: int
 ) -> list[tuple[Sequence[int], Floats]]:
@@ -160,13 +185,8 @@ def _columns(
     columns: list[tuple[Sequence[int], Floats]] = []
     for way in ways:
         row = models + 4 * way.type
-        if menus.oversubscribe:
-            creq = 0.0
-        else:
-            creq = (way.creq_pct or 0.0) / 100
-        dram = (way.dram_pct or 0.0) / 100
         rows = [way.model, row, row + 1, row + 2, row + 3]
-        columns.append((rows, [rates[way.number], way.part, way.memory_pct / 100, creq, dram]))
+        columns.append((rows, [rates[way.number], *_needs(menus, way)]))
     columns += [([m], [-1.0]) for m in range(models)]
     for t in range(types):
         row = models + 4 * t

@@ -22,6 +22,10 @@ from gkestimator.placement.problem import FloatPair, Names, Problem
 FAIRNESS = ("none", "maxmin", "weighted")
 _LOOKS = 2400  # at changes, for each unit of effort
 _FEW = 16  # models; with more, half the looks, as each takes longer, and fewer starts
+# With more models, looks for each of them (and at most) that are added while a part _NEAR of the bound is left.
+_FURTHER = 30
+_MOST_FURTHER = 6000
+_NEAR = 0.01
 _ENOUGH = 1e-3  # of the bound may be left
 _BURST_STEPS = 4  # factors tried: burst, and its powers 3/4, 1/2, 1/4
 _BURST_LOSS = 1e-3  # of the requests on time at the mean rates that headroom may cost
@@ -154,7 +158,17 @@ class GkestPolicy(Policy):
         empty = {GpuPattern(t): int(n) for t, n in enumerate(pools) if n}
         state = PlacementState(menus, empty, lambda m, rate: weights[m] * rate)
         looks = self.looks(menus)
-        search = Search(state, budget=looks, seed=problem.seed, enough=bound.value * (1 - _ENOUGH))
+        further = 0
+        if len(menus.of) > _FEW:
+            further = int(self.effort * min(_FURTHER * len(menus.of), _MOST_FURTHER))
+        search = Search(
+            state,
+            budget=looks,
+            seed=problem.seed,
+            enough=bound.value * (1 - _ENOUGH),
+            near=bound.value * (1 - _NEAR),
+            further=further,
+        )
         starts = other_starts(menus) if len(menus.of) > _FEW else ()
         search.run([optimum for optimum in optima if optimum is not None], sure, starts)
         if self.fairness == "maxmin":

@@ -39,6 +39,7 @@ _HOPELESS = 0.05
 _STARVED = 0.5  # a model that is served a smaller part of its rate
 _MODEL_ANEW = 0.3  # how often all replicas of a model are taken away instead of all of a few GPUs
 _HEADROOMS = (1.0, 1.2, 1.5)  # times the rates that are packed for
+_TIDY_WORK = 4000  # that tidying may take with many models, in looks
 _NO_END = 1_000_000_000
 
 # Whether a state still holds what a caller asks for.
@@ -56,7 +57,8 @@ class _Look(NamedTuple):
 
 class Search(Moves):
     """Make moves on a :class:`PlacementState`. ``budget`` counts looks at changes; it is what ends a search
-    (or a worth of ``enough``), so that the clock decides nothing. ``wanted``: requests a second on time by
+    (or a worth of ``enough``), so that the clock decides nothing; with less than ``near`` it goes on for ``further``
+    looks. ``wanted``: requests a second on time by
     model, where that is less than its rate."""
 
     def __init__(
@@ -67,10 +69,14 @@ class Search(Moves):
         seed: int,
         wanted: Floats | None = None,
         enough: float = math.inf,
+        near: float = math.inf,
+        further: int = 0,
     ) -> None:
         super().__init__(state, wanted)
         self.budget = budget
         self.enough = enough
+        self.near = near
+        self.further = further
         self.random = random.Random(seed)
         self.close = 1e-3 if wanted is None else 1e-9
 
@@ -106,10 +112,18 @@ class Search(Moves):
                 state.restore(empty)
                 state.commit(_replacing(empty.counts, counts))
                 built.append((state.value, state.saved()))
+                if state.value >= self.near:
+                    break
         state.restore(max(built, key=lambda b: b[0])[1])
         while self.more() and self.improve():
             pass
         self.anew()
+        if state.value < self.near and self.further:
+            self.budget = self.further
+            self.enough = self.near
+            while self.more() and self.improve():
+                pass
+            self.anew()
 
     def _packed(self, optimum: Fluid, empty: Saved) -> Iterator[Change]:
         """Yield placements of whole GPUs by the fluid ``optimum`` and of the rests by :class:`Packing`: where all
@@ -408,9 +422,14 @@ class Search(Moves):
         """Take fewer replicas where that costs less than a hair (_HAIR of what the model is served, and of
         the whole), and smaller batches wherever it costs nothing; ``holds`` must still hold."""
         least = self.state.value * (1 - _HAIR)
+        work = _TIDY_WORK if self.many else _NO_END
+        end = self.menus.work + work
         for p in sorted(self.state.counts):
-            self._with_fewer(p, least, holds)
+            if self.menus.work < end:
+                self._with_fewer(p, least, holds)
         for p in sorted(self.state.counts):
+            if self.menus.work >= end:
+                return
             now = p
             for x in p.members:
                 if now in self.state.counts and x in now.members:
@@ -421,6 +440,7 @@ class Search(Moves):
         state = self.state
         in_turns = any(x.turn >= 0 for x in p.members)
         for change in self.side_by_side(p) if in_turns else self.as_one(p):
+            self.menus.work += 1
             if state.value + state.trial(change, exact=False).gain < least - 0.02 * abs(least):
                 continue
             exact = state.trial(change, exact=True)
@@ -443,6 +463,7 @@ class Search(Moves):
             if not allowed(self.menus, q):
                 continue
             change = total((p, -state.counts[p]), (q, state.counts[p]))
+            self.menus.work += 1
             worth = state.worth(way.model, state.served[way.model])
             if state.trial(change, exact=False).gain < -_HOPELESS * worth:
                 continue
