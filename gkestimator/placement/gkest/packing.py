@@ -88,16 +88,14 @@ class _Sized:
 @frozen
 class _Offer:
     """Hold how a rest may run: by ``ways`` (one by cycle where it takes turns, None: in none), with what it ``needs``, as
-    parts of a GPU: rows are compute, memory, Creq and DRAM bandwidth, columns the cycles."""
+    parts of a GPU: rows are compute, memory, Creq and DRAM bandwidth, columns the cycles; ``size``: what it takes of a
+    GPU at least."""
 
     kind: str
     ways: tuple[Way | None, ...]
     needs: Array
 
-    @property
-    def size(self) -> float:
-        """Return the part of a GPU that it takes at least."""
-        return float(self.needs.max(axis=0).min())
+    size: float
 
 
 class _Bins:
@@ -146,6 +144,7 @@ class Packing:
         self.menus = menus
         self.free = list(free)
         self.margins = margins
+        self._offered: dict[tuple[int, int, float], tuple[_Offer, ...]] = {}
         # whether something had no room
         self.short = False
         objectives = [m.slo_ms for m in menus.problem.models]
@@ -190,7 +189,7 @@ class Packing:
         """Return ``rest``, in equal parts where no single replica serves it; none where no part is served."""
         for parts in _PARTS:
             part = replace(rest, rps=rest.rps / parts)
-            offers = tuple(o for o in self._offers(part, part.type) if o.size <= _FULL)
+            offers = self._fitting(part, part.type)
             if offers:
                 size = max(min(o.size for o in offers), 1e-6)
                 return [_Sized(rest=part, offers=offers, size=size)] * parts
@@ -203,7 +202,7 @@ class Packing:
         for parts in _PARTS:
             part = replace(rest, rps=rest.rps / parts)
             for t in types:
-                offers = tuple(o for o in self._offers(part, t) if o.size <= _FULL)
+                offers = self._fitting(part, t)
                 while left >= part.rps * 0.999 and offers and self._placed(t, offers):
                     left -= part.rps
         self.short |= left > 1e-3 * rest.rps
@@ -226,6 +225,13 @@ class Packing:
         self.free[t] -= 1
         return True
 
+    def _fitting(self, rest: Rest, t: int) -> tuple[_Offer, ...]:
+        """Return how ``rest`` may run on a GPU of type ``t`` (many rests of a model are alike)."""
+        key = (rest.model, t, rest.rps)
+        if key not in self._offered:
+            self._offered[key] = tuple(o for o in self._offers(rest, t) if o.size <= _FULL)
+        return self._offered[key]
+
     def _offers(self, rest: Rest, t: int) -> Iterator[_Offer]:
         ways = self.menus.of[rest.model].get(t, ())
         loose = sorted((w for w in ways if w.share_pct >= 100), key=lambda w: w.batch)
@@ -237,7 +243,8 @@ class Packing:
             if enough:
                 needs = [_needs(w) for w in enough]
                 at = min(range(len(enough)), key=lambda i: (max(needs[i]), enough[i].batch))
-                yield _Offer(kind=kind, ways=(enough[at],), needs=np.array(needs[at])[:, None])
+                column = np.array(needs[at])[:, None]
+                yield _Offer(kind=kind, ways=(enough[at],), needs=column, size=max(needs[at]))
 
     def _in_turns(self, rest: Rest, ladder: list[Way]) -> _Offer:
         """Return what ``rest`` takes of each cycle by the smallest of its batches that serves it."""
@@ -254,7 +261,7 @@ class Packing:
         needs[0] = np.where(fits, latencies[at] / self.cycles, math.inf)
         needs[1] = memory[at]
         ways = tuple(ladder[i] if ok else None for i, ok in zip(at.tolist(), fits.tolist(), strict=True))
-        return _Offer(kind=_TURNS, ways=ways, needs=needs)
+        return _Offer(kind=_TURNS, ways=ways, needs=needs, size=float(needs.max(axis=0).min()))
 
     def _patterns(self) -> dict[GpuPattern, int]:
         counts: dict[GpuPattern, int] = {}
