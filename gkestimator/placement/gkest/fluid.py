@@ -32,9 +32,11 @@ _NEAR = 1.3  # times the upper end of the latency's interval
 
 @frozen
 class Fluid:
-    """Hold the optimum of the relaxation. ``value``: worth served (or the cost per hour); ``share[m][t]``:
-    GPUs of type t for model m, by compute, ``rps[m][t]`` the requests a second that they serve; ``gpus[t]``: GPUs of type t in use; ``price[t]``: worth of one GPU
-    more of type t."""
+    """Hold the optimum of the relaxation.
+
+    ``value``: worth served (or the cost per hour); ``share[m][t]``: GPUs of type t for model m, by compute, and
+    ``rps[m][t]`` the requests a second that they serve; ``gpus[t]``: GPUs of type t in use; ``price[t]``: worth of one
+    GPU more of type t."""
 
     value: float
     share: tuple[FloatByIndex, ...]
@@ -44,8 +46,8 @@ class Fluid:
 
 
 def bounds_rps(menus: Menus) -> list[float]:
-    """Return by way a bound on the requests on time by one replica in any placement: :func:`most_rps`; of very many ways a
-    quicker one that is as large or larger."""
+    """Return by way a bound on the requests on time by one replica in any placement: :func:`most_rps`; with many models
+    a quicker one that is about as large."""
     if not menus.many:
         return [most_rps(menus, w) for w in menus.ways]
     groups: dict[tuple[int, str, float], FloatByIndex] = {}

@@ -294,8 +294,8 @@ def _way(number: int, model: int, gpu_type: int, candidate: Candidate) -> Way:
 
 
 def _unbettered(group: Sequence[Candidate]) -> list[Candidate]:
-    """Return those of ``group`` that no other betters: is at least as good in all that a placement can feel, and the smaller
-    batch or better somewhere."""
+    """Return those of ``group`` that no other betters: is at least as good in all that a placement can feel, and the
+    smaller batch or better somewhere."""
     costs = [_costs(c) for c in group]
     best = []
     for i, candidate in enumerate(group):

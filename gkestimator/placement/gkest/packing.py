@@ -1,9 +1,9 @@
-"""A start for many models: each model's rest, what is left beside whole GPUs, packed by first fit, the largest first.
+"""A start for many models: each model's rest, what is left beside whole GPUs, packed by best fit.
 
-A rest may run in turns with others on the whole GPU, beside them, or on a share of the SMs of its own; a GPU keeps to the
-kind that it was opened with. Turns: for each of a few cycles a model takes the time of the smallest batch that serves it,
-as a part of the cycle, and a GPU has room as long as the parts sum to 1 for any one of the cycles. Source: squishy bin
-packing (Shen et al., SOSP 2019), for all cycles at once.
+A rest may run in turns with others on the whole GPU, beside them, or on a share of the SMs of its own; a GPU keeps to
+the kind that it was opened with. Turns: for each of a few cycles a model takes the time of the smallest batch that
+serves it, as a part of the cycle, and a GPU has room as long as the parts sum to 1 for any one of the cycles. Source:
+squishy bin packing (Shen et al., SOSP 2019), for all cycles at once.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _FULL = 1.0 + 1e-9
 
 @frozen
 class PackingMargins:
-    """Say how much room a rest is packed with: ``load`` of its turns' batches; ``wary``: the power of its interval's width by
-    which its latency is lengthened; ``spare``: how many times its rate a replica of its own must serve."""
+    """Say how much room a rest is packed with: ``load`` of its turns' batches; ``wary``: the power of its interval's width
+    by which its latency is lengthened; ``spare``: how many times its rate a replica of its own must serve."""
 
     load: float
     wary: float

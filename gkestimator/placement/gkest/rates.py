@@ -39,8 +39,8 @@ _POINTS = np.array([NormalDist().inv_cdf((i + 0.5) / 12) for i in range(12)])
 
 @cache
 def _part_of_capacity(batch: int, slack: int, first: int, width: int, pool: int) -> tuple[float, float]:
-    """Return the parts of its capacity that a server serves on time and admits; the arguments but ``batch`` are numbers of
-    the grid."""
+    """Return the parts of its capacity that a server serves on time and admits; the arguments but ``batch`` are numbers
+    of the grid."""
     if batch > 1:
         batches: tuple[int, ...] = (1, batch)
         latencies: tuple[float, ...] = (_FIRSTS[first], 1.0)
@@ -62,8 +62,8 @@ class ManyRates:
         self._shapes: dict[int, tuple[int, int]] = {}
 
     def parts(self, way: Way, model: PlacementModel, slowdown: float, width: float) -> tuple[float, float]:
-        """Return the parts of its capacity (with ``slowdown``) that one replica of ``way`` serves on time and admits, where
-        as many are there as the model's rate needs; ``width`` is that of the widest interval in use."""
+        """Return the parts of its capacity (with ``slowdown``) that one replica of ``way`` serves on time and admits,
+        where as many are there as the model's rate needs; ``width`` is that of the widest interval in use."""
         slack = model.slo_ms / (way.latency_ms * slowdown)
         if slack < 1:
             return (1e-6, 1e-6)
@@ -100,9 +100,9 @@ def _nearest(grid: Floats, value: float) -> int:
 
 
 def quick_bounds(model: PlacementModel, group: tuple[Candidate, ...]) -> FloatByIndex:
-    """Return by batch size a bound on the requests a second that one replica of ``group`` (a model's rows on one GPU type and
-    share) answers on time in any placement: no queue, no filling, every smaller batch allowed, the narrowest interval of
-    the group, of which the part counts that is within the objective and keeps up with the load."""
+    """Return by batch size a bound on the requests a second that one replica of ``group`` (a model's rows on one GPU
+    type and share) answers on time in any placement: no queue, no filling, every smaller batch allowed, the narrowest
+    interval of the group, of which the part counts that is within the objective and keeps up with the load."""
     rows = sorted(group, key=lambda c: c.batch_size)
     latencies = np.array([c.latency_ms for c in rows])
     batches = np.array([float(c.batch_size) for c in rows])

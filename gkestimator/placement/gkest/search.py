@@ -6,6 +6,7 @@ placements are judged by; only what gains there is kept. So errors of the estima
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from gkestimator.placement.gkest.fluid import Fluid
 from gkestimator.placement.gkest.moves import Moves, total
-from gkestimator.placement.gkest.packing import ROOMY, TIGHTER, Packing, Rest, Whole
+from gkestimator.placement.gkest.starts import packed_starts, replacing
 from gkestimator.placement.gkest.state import (
     Change,
     GpuPattern,
@@ -38,7 +39,6 @@ _FEW = 16  # models; with more, only the fluid optima are starts
 _HOPELESS = 0.05
 _STARVED = 0.5  # a model that is served a smaller part of its rate
 _MODEL_ANEW = 0.3  # how often all replicas of a model are taken away instead of all of a few GPUs
-_HEADROOMS = (1.0, 1.2, 1.5)  # times the rates that are packed for
 _TIDY_WORK = 4000  # that tidying may take with many models, in looks
 _NO_END = 1_000_000_000
 
@@ -80,9 +80,7 @@ class Search(Moves):
         self.random = random.Random(seed)
         self.close = 1e-3 if wanted is None else 1e-9
 
-    def run(
-        self, optima: Sequence[Fluid], sure: Fluid | None = None, starts: Sequence[Change] = ()
-    ) -> None:
+    def run(self, optima: Sequence[Fluid], sure: Fluid | None = None, starts: Iterable[Change] = ()) -> None:
         """Build up from each of the fluid ``optima``, from ``sure`` with narrow ways alone, and from one
         replica a GPU; with more models from packed rests and from ``starts`` (others' answers) too. Improve
         the best, and try anew until the budget is spent or all is served."""
@@ -90,13 +88,13 @@ class Search(Moves):
         empty = state.saved()
         built: list[tuple[float, Saved]] = []
         for optimum in optima:
-            if self.many:
-                break  # one model after the other takes too long, and comes to less than packing
-            state.restore(empty)
-            self.construct(optimum)
-            built.append((state.value, state.saved()))
-            if state.value >= self.enough:
-                return
+            # with many, one model after the other takes too long, and comes to less than packing
+            if not self.many:
+                state.restore(empty)
+                self.construct(optimum)
+                built.append((state.value, state.saved()))
+                if state.value >= self.enough:
+                    return
         if len(self.asked) <= _FEW:
             state.restore(empty)
             self.spread()
@@ -108,60 +106,24 @@ class Search(Moves):
                 self.narrow = False
                 built.append((state.value, state.saved()))
         else:
-            for counts in (*self._packed(optima[0], empty), *starts):
+            free = [int(empty.counts.get(GpuPattern(t), 0)) for t in range(len(self.menus.types))]
+            for counts in itertools.chain(packed_starts(self, optima[0], free, self.close), starts):
                 state.restore(empty)
-                state.commit(_replacing(empty.counts, counts))
+                state.commit(replacing(counts))
                 built.append((state.value, state.saved()))
                 if state.value >= self.near:
                     break
         state.restore(max(built, key=lambda b: b[0])[1])
-        while self.more() and self.improve():
-            pass
-        self.anew()
+        self._better()
         if state.value < self.near and self.further:
             self.budget = self.further
             self.enough = self.near
-            while self.more() and self.improve():
-                pass
-            self.anew()
+            self._better()
 
-    def _packed(self, optimum: Fluid, empty: Saved) -> Iterator[Change]:
-        """Yield placements of whole GPUs by the fluid ``optimum`` and of the rests by :class:`Packing`: where all
-        fit, for ever higher rates, so that queues find room; else the worthiest, with more and with less room."""
-        free = [int(empty.counts.get(GpuPattern(t), 0)) for t in range(len(self.menus.types))]
-        for factor in _HEADROOMS:
-            wholes, rests = self._parts(optimum, factor)
-            packing = Packing(self.menus, free, ROOMY)
-            counts = packing.pack(wholes, rests, by_worth=False)
-            if not packing.short or factor > 1:
-                yield counts
-            if packing.short and factor == 1:
-                for margins in (ROOMY, *TIGHTER):
-                    packing = Packing(self.menus, free, margins)
-                    yield packing.pack(wholes, rests, by_worth=True)
-            if packing.short:
-                return
-
-    def _parts(self, optimum: Fluid, factor: float) -> tuple[list[Whole], list[Rest]]:
-        """Return the whole GPUs that each model fills by ``factor`` times the requests of the fluid ``optimum``, and
-        what is left of it."""
-        wholes = []
-        rests = []
-        for m, by_type in enumerate(optimum.rps):
-            worth = self.state.worth(m, self.wanted[m]) / max(self.wanted[m], 1e-12)
-            for t, rps in sorted(by_type.items()):
-                left = factor * rps
-                full = None
-                if optimum.share[m][t] > 1 - 1e-6:
-                    full = self.full_with_rate(m, t)
-                if full is not None:
-                    rate, p = full
-                    count = math.floor(left / rate + 1e-6)
-                    wholes.append(Whole(pattern=p, count=count, model=m, rps=rate, worth=worth))
-                    left -= count * rate
-                if left > self.close * self.wanted[m]:
-                    rests.append(Rest(model=m, type=t, rps=left, worth=worth))
-        return wholes, rests
+    def _better(self) -> None:
+        while self.more() and self.improve():
+            pass
+        self.anew()
 
     def more(self) -> bool:
         """Return whether to look further: the budget lasts, and more than ``enough`` may be had."""
@@ -422,8 +384,7 @@ class Search(Moves):
         """Take fewer replicas where that costs less than a hair (_HAIR of what the model is served, and of
         the whole), and smaller batches wherever it costs nothing; ``holds`` must still hold."""
         least = self.state.value * (1 - _HAIR)
-        work = _TIDY_WORK if self.many else _NO_END
-        end = self.menus.work + work
+        end = self.menus.work + (_TIDY_WORK if self.many else _NO_END)
         for p in sorted(self.state.counts):
             if self.menus.work < end:
                 self._with_fewer(p, least, holds)
@@ -483,17 +444,6 @@ class Search(Moves):
             self.state.restore(before)
             return False
         return True
-
-
-def _replacing(empty: Change, counts: Change) -> Change:
-    """Return the change that puts ``counts`` on GPUs that are ``empty``."""
-    change = {p: n for p, n in counts.items() if p.members}
-    for p, n in counts.items():
-        if p.members:
-            blank = GpuPattern(p.type)
-            change[blank] = change.get(blank, 0) - n
-    assert all(empty.get(p, 0) >= -n for p, n in change.items() if not p.members)
-    return change
 
 
 def _more_turns(change: Change) -> bool:

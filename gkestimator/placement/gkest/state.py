@@ -229,9 +229,7 @@ class PlacementState:
                             touched[other] = None
         return touched
 
-    def _alike(
-        self, m: int, change: Change, changed: Iterable[GpuPattern], capacity: NeedByModel
-    ) -> Alike:
+    def _alike(self, m: int, change: Change, changed: Iterable[GpuPattern], capacity: NeedByModel) -> Alike:
         """Return the replicas of ``m`` after ``change``, of which ``changed`` are the patterns that hold it, with
         which models have the new ``capacity``."""
         alike: Alike = {}
