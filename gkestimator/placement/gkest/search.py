@@ -88,8 +88,7 @@ class Search(Moves):
         empty = state.saved()
         built: list[tuple[float, Saved]] = []
         for optimum in optima:
-            # with many, one model after the other takes too long, and comes to less than packing
-            if not self.many:
+            if not self.many:  # else it takes too long, and comes to less than packing
                 state.restore(empty)
                 self.construct(optimum)
                 built.append((state.value, state.saved()))
@@ -447,6 +446,5 @@ class Search(Moves):
 
 
 def _more_turns(change: Change) -> bool:
-    """Return whether more replicas take turns after ``change``: few schedulers can be told of them, so it has
-    to be worth it."""
+    """Return whether more replicas take turns after ``change``: few schedulers can be told of it."""
     return sum(n * sum(x.turn >= 0 for x in p.members) for p, n in change.items()) > 0
