@@ -33,9 +33,11 @@ _FULL = 1.0 + 1e-9
 
 @frozen
 class PackingMargins:
-    """Say how much room a rest is packed with: ``load`` of its turns' batches; ``wary``: the power of its interval's width
-    by which its latency is lengthened; ``spare``: how many times its rate a replica of its own must
-    serve."""
+    """Say how much room a rest is packed with.
+
+    ``load``: of its turns' batches; ``wary``: the power of its interval's width by which its latency is lengthened;
+    ``spare``: how many times its rate a replica of its own must serve.
+    """
 
     load: float
     wary: float
@@ -88,9 +90,11 @@ class _Sized:
 
 @frozen
 class _Offer:
-    """Hold how a rest may run: by ``ways`` (one by cycle where it takes turns, None: in none), with what it ``needs``, as parts
-    of a GPU: rows are compute, memory, Creq and DRAM bandwidth, columns the cycles; ``size``: what it takes of a
-    GPU at least."""
+    """Hold how a rest may run.
+
+    ``ways``: one by cycle where it takes turns (None: in none). ``needs``, parts of a GPU: rows are compute, memory,
+    Creq and DRAM bandwidth, columns the cycles. ``size``: what it takes of a GPU at least.
+    """
 
     kind: str
     ways: tuple[Way | None, ...]
