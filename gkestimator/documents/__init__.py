@@ -3,6 +3,7 @@
 from gkestimator.documents.cluster import Cluster, ElasticGpu, GpuCount, read_cluster
 from gkestimator.documents.plan import (
     LanguageReplica,
+    ModelOutlook,
     PlacedGpu,
     PlacementPlan,
     PlanTotals,
@@ -29,6 +30,7 @@ __all__ = [
     "LanguageLoad",
     "LanguageReplica",
     "ModelLoad",
+    "ModelOutlook",
     "PlacedGpu",
     "PlacementPlan",
     "PlanTotals",

@@ -30,6 +30,7 @@ from gkestimator.tables.units import number_text, percent_text
 PLAN_FORMATS = ("table", "csv", "json")
 PLAN_SUFFIXES = {".json": "json", ".csv": "csv", ".txt": "table"}
 _MANY = 5
+_BEHIND_PCT = 99.0  # of its requests expected on time: a model below is named
 
 
 def render_plan(plan: PlacementPlan, form: str) -> bytes:
@@ -91,6 +92,7 @@ def plan_content(gpu: PlacedGpu) -> tuple[object, ...]:
             r.latency_ms,
             number_text(r.goodput_rps),
             number_text(r.max_wait_ms),
+            r.max_batch_size,
         )
         content.append(shown)
     return tuple(content)
@@ -158,37 +160,43 @@ def _gpu_columns(plan: PlacementPlan) -> list[TextColumn]:
 
 def _replica_columns(rows: Sequence[_Row]) -> list[TextColumn]:
     replicas = [row.replica for row in rows]
-    columns = [counts("batch", [r.batch_size for r in replicas])]
-    if any(r.sm_share_pct < 100 for r in replicas):
-        columns.append(figures("SM share", [r.sm_share_pct for r in replicas], "{:g}".format))
-    if any(r.duty_cycle_ms is not None for r in replicas):
-        columns.append(words("turn ms", [row.turn for row in rows], shrink=8))
-    columns += [
+    return [
+        *_batch_columns(rows, replicas),
         percents("Creq %", [r.creq_pct for r in replicas]),
         percents("Mreq %", [r.mreq_pct for r in replicas]),
         figures("run ms", [r.latency_ms for r in replicas]),
         figures("wait ms", [r.max_wait_ms for r in replicas]),
         figures("req/s", [r.goodput_rps for r in replicas]),
     ]
+
+
+def _batch_columns(rows: Sequence[_Row], replicas: Sequence[Replica]) -> list[TextColumn]:
+    """Return how each replica runs: its batch, and what not every plan has."""
+    columns = [counts("batch", [r.batch_size for r in replicas])]
+    if any(r.max_batch_size is not None for r in replicas):
+        columns.append(counts("at most", [r.max_batch_size or r.batch_size for r in replicas]))
+    if any(r.sm_share_pct < 100 for r in replicas):
+        columns.append(figures("SM share", [r.sm_share_pct for r in replicas], "{:g}".format))
+    if any(r.duty_cycle_ms is not None for r in replicas):
+        columns.append(words("turn ms", [row.turn for row in rows], shrink=8))
     return columns
 
 
 def _model_columns(plan: PlacementPlan) -> list[TextColumn]:
     asked = plan.workload.model_rates_rps()
-    served = dict(asked)
-    for unserved in plan.unserved:
-        served[unserved.model] = max(0.0, asked[unserved.model] - unserved.rate_rps)
+    served = _served_rps(plan)
     replicas: dict[str, list[Replica]] = defaultdict(list)
     for gpu in plan.gpus:
         for replica in gpu.replicas:
             replicas[replica.model].append(replica)
-    part_of: dict[str, list[str]] = defaultdict(list)
-    for application in plan.workload.applications:
-        for stage in application.stages:
-            part_of[stage.model].append(application.name)
+    part_of = _applications_of(plan)
     # A stage's objective is known by its replicas alone: the workload has that of the whole application.
     slo: dict[str, float | None] = {m.name: m.slo_ms for m in plan.workload.models if m.name not in part_of}
     slo |= {model: of_model[0].slo_ms for model, of_model in replicas.items()}
+    expected = {planned.model: planned.on_time_pct for planned in plan.models}
+    on_time = []
+    if expected:
+        on_time.append(percents("on time %", [expected.get(m) for m in asked]))
     columns = [words("model", asked, shrink=10)]
     if part_of:
         columns.append(words("of", [", ".join(part_of.get(m, ())) for m in asked], shrink=10))
@@ -197,10 +205,29 @@ def _model_columns(plan: PlacementPlan) -> list[TextColumn]:
         figures("asked/s", asked.values()),
         figures("served/s", [served[m] for m in asked]),
         percents("%", [100 * served[m] / rate for m, rate in asked.items()]),
+        *on_time,
         counts("replicas", [len(replicas[m]) for m in asked]),
         words("batch sizes", [_batches(replicas[m]) for m in asked], shrink=10),
     ]
     return columns
+
+
+def _served_rps(plan: PlacementPlan) -> dict[str, float]:
+    """Return the requests a second that the plan serves, by model."""
+    asked = plan.workload.model_rates_rps()
+    served = dict(asked)
+    for unserved in plan.unserved:
+        served[unserved.model] = max(0.0, asked[unserved.model] - unserved.rate_rps)
+    return served
+
+
+def _applications_of(plan: PlacementPlan) -> dict[str, list[str]]:
+    """Return the applications that each model is a stage of."""
+    part_of: dict[str, list[str]] = defaultdict(list)
+    for application in plan.workload.applications:
+        for stage in application.stages:
+            part_of[stage.model].append(application.name)
+    return part_of
 
 
 def _batches(replicas: Sequence[Replica]) -> str:
@@ -283,6 +310,13 @@ def _served_words(plan: PlacementPlan, problem: Problem, models: int, replicas: 
     if totals.expected_goodput_rps is not None:
         in_time = number_text(totals.expected_goodput_rps, digits=4)
         expected = f"{in_time} expected in time once batches fill, queue and share the GPU."
+    behind = [p for p in plan.models if p.on_time_pct is not None and p.on_time_pct < _BEHIND_PCT]
+    if behind:
+        worst = min(behind, key=lambda p: p.on_time_pct or 0.0)
+        expected += f" Worst off: {worst.model}, {worst.on_time_pct:.3g} % of its requests"
+        if len(behind) > 1:
+            expected += f"; {len(behind):,} models below {_BEHIND_PCT:g} %"
+        expected += "."
     return (
         f"{plan.policy} places {models:,} of {len(problem.models):,} models as {plural(replicas, 'replica')} on "
         f"{gpus} ({cost}): goodput {goodput} of {number_text(asked, digits=4)} req/s; {expected}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 from gkestimator.core.errors import one_line
-from gkestimator.documents import PlacedGpu, PlacementPlan, PlanTotals, Replica, Unserved
+from gkestimator.documents import ModelOutlook, PlacedGpu, PlacementPlan, PlanTotals, Replica, Unserved
 from gkestimator.placement.building import impossible
-from gkestimator.placement.expected import assigned_rps, expect, goodput_rps
+from gkestimator.placement.expected import Expected, assigned_rps, expect, goodput_rps
 from gkestimator.placement.policy import (
     Placed,
     PlacedReplicas,
@@ -17,7 +18,8 @@ from gkestimator.placement.policy import (
     compute_pct,
     verify,
 )
-from gkestimator.placement.problem import FloatByName, Problem
+from gkestimator.placement.problem import FloatByName, PlacementModel, Problem
+from gkestimator.placement.spare import with_caps
 
 
 def place(policy: Policy, problem: Problem) -> PlacementPlan:
@@ -25,6 +27,8 @@ def place(policy: Policy, problem: Problem) -> PlacementPlan:
     column it needs is null), PolicyError where its answer does not stand."""
     usable = checked_problem(policy, problem)
     answer = policy.place(usable)
+    if usable.batching == "late":
+        answer = replace(answer, placed=with_caps(usable, answer.placed))
     verify(policy, usable, answer)
     return plan_of(policy.name, usable, answer)
 
@@ -81,6 +85,18 @@ def plan_of(policy: str, problem: Problem, answer: Placement) -> PlacementPlan:
         totals=totals,
         unserved=_unserved(problem, answer, goodput),
         notes=tuple(one_line(n) for n in (*problem.notes, *answer.notes, *expected.notes)),
+        batching=problem.batching,
+        models=tuple(_planned(m, goodput, expected) for m in problem.models),
+    )
+
+
+def _planned(model: PlacementModel, goodput: FloatByName, expected: Expected) -> ModelOutlook:
+    return ModelOutlook(
+        model=model.name,
+        rate_rps=model.rate_rps,
+        slo_ms=model.slo_ms,
+        goodput_rps=goodput[model.name],
+        expected_rps=expected.by_model[model.name],
     )
 
 
@@ -94,7 +110,7 @@ def _number(gpu: str) -> tuple[str, int]:
 def _memory_pct(here: PlacedReplicas) -> float | None:
     total = 0.0
     for placed in here:
-        memory = placed.candidate.memory_pct
+        memory = placed.largest.memory_pct
         if memory is None:
             return None
         total += memory
@@ -121,8 +137,9 @@ def _replica(placed: Placed, name: str, rate: float, wait: float | None, problem
         latency_low_ms=candidate.row.latency_low_ms,
         latency_high_ms=candidate.row.latency_high_ms,
         creq_pct=candidate.creq_pct,
-        mreq_bytes=candidate.memory_bytes,
-        mreq_pct=candidate.memory_pct,
+        mreq_bytes=placed.largest.memory_bytes,
+        mreq_pct=placed.largest.memory_pct,
+        max_batch_size=None if placed.cap is None else placed.cap.batch_size,
     )
 
 

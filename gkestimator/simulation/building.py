@@ -28,6 +28,7 @@ def build_system(
     interference: Interference | None,
     network: Network | None = None,
     copy: str = "none",
+    batching: str = "early",
     max_wait_ms: NumberOrNone = None,
     admission: str = "plan",
     joined: bool = False,
@@ -44,8 +45,9 @@ def build_system(
     ``interference`` None: replicas do not slow each other down; a model of it is asked for GPUs alone on
     which two replicas may run at once, or (``joined``) for all: replicas of a later plan may join what runs.
     ``max_wait_ms`` None: each replica's of the plan. ``admission``: see
-    :func:`gkestimator.simulation.admission.admitted_parts`; an application's least stage counts. ``copy`` is
-    that of :class:`gkestimator.simulation.options.Options`. ``table`` is what messages call the rows.
+    :func:`gkestimator.simulation.admission.admitted_parts`; an application's least stage counts. ``copy`` and
+    ``batching`` are those of :class:`gkestimator.simulation.options.Options`: batches that are formed ``late`` hold up
+    to the plan's ``max_batch_size`` requests. ``table`` is what messages call the rows.
 
     Raises DocumentError (the plan lacks something), TableError (no row for a replica, two rows, a null
     column), UsageError.
@@ -54,19 +56,20 @@ def build_system(
         raise UsageError(
             f"{next(iter(plan.workload.languages))}: found a language model, which serves by iterations"
         )
-    if max_wait_ms is not None and not 0 <= max_wait_ms < math.inf:
-        raise UsageError(f"wait of {max_wait_ms:g} ms, expected a finite number of at least 0")
+    _check_wait(max_wait_ms, batching)
     curves = Curves(rows, plan, gpu_catalogue(gpu_specs), table)
     models = {name: number for number, name in enumerate(plan.workload.names())}
     gpus: list[SimGpu] = []
     replicas: list[SimReplica] = []
     lacking: set[str] = set()
+    slowed = False
     partitions: dict[tuple[int, str], int] = {}
     turns_ms: dict[int, float] = defaultdict(float)
     for gpu_number, gpu in enumerate(plan.gpus):
         law = None
         if joined or _servers(gpu) > 1:
             law = interference
+            slowed = True
         gpus.append(_gpu(gpu, curves.spec(gpu.type), law))
         for replica in gpu.replicas:
             points = curves.of(replica, gpu)
@@ -80,14 +83,17 @@ def build_system(
             if law is not None:
                 full = points[-1].row
                 lacking.update(name for name in law.optional if getattr(full, name) is None)
+            cap = _cap(replica, batching)
             runs = _replica(
                 replica,
-                points,
+                curves.reaching(replica, gpu, cap),
+                full=points[-1],
+                cap=cap,
                 model=models[replica.model],
                 gpu=gpu_number,
                 partition=partition,
                 turn_offset_ms=offset_ms,
-                max_wait_ms=max_wait_ms,
+                max_wait_ms=_wait_ms(replica, max_wait_ms, batching),
                 law=law,
                 network=network,
                 copy=copy,
@@ -95,7 +101,7 @@ def build_system(
             )
             replicas.append(runs)
     notes = curves.notes(plan)
-    if interference is not None:
+    if interference is not None and slowed:
         notes += interference.notes
         notes += _lacking_notes(interference.name, sorted(lacking))
     objectives = _objectives(plan)
@@ -107,6 +113,24 @@ def build_system(
         replicas=_dealt(replicas),
         notes=tuple(notes),
     )
+
+
+def _check_wait(max_wait_ms: NumberOrNone, batching: str) -> None:
+    if max_wait_ms is None:
+        return
+    if not 0 <= max_wait_ms < math.inf:
+        raise UsageError(f"wait of {max_wait_ms:g} ms, expected a finite number of at least 0")
+    if batching == "late":
+        raise UsageError(
+            f"{spelled('max_wait_ms')} {max_wait_ms:g}: has no use where batches are formed late"
+        )
+
+
+def _cap(replica: Replica, batching: str) -> int:
+    """Return how many requests ``replica`` runs at once at most; at turns that is the batch its cycle is made for."""
+    if batching == "late" and replica.duty_cycle_ms is None:
+        return replica.max_batch_size or replica.batch_size
+    return replica.batch_size
 
 
 def _servers(gpu: PlacedGpu) -> int:
@@ -134,17 +158,22 @@ def _replica(
     replica: Replica,
     points: Sequence[CurvePoint],
     *,
+    full: CurvePoint,
+    cap: int,
     model: int,
     gpu: int,
     partition: int | None,
     turn_offset_ms: float,
-    max_wait_ms: NumberOrNone,
+    max_wait_ms: float,
     law: Interference | None,
     network: Network | None,
     copy: str,
     table: str,
 ) -> SimReplica:
-    """Return ``replica`` as it runs by its curve; arguments as in :func:`build_system`."""
+    """Return ``replica`` as it runs by its curve; arguments as in :func:`build_system`.
+
+    ``full`` is the point of the plan's batch, ``cap`` the most requests that it runs at once.
+    """
     copies = request = response = features = None
     if copy != "none":
         copies = _column(points, "copy_ms", f"copy {copy}", table)
@@ -153,10 +182,8 @@ def _replica(
         outputs = _column(points, "output_bytes", "network", table)
         request = tuple(map(network.delay_ms, inputs))
         response = tuple(map(network.delay_ms, outputs))
-    wait_ms = _wait_ms(replica, max_wait_ms)
     if law is not None:
         features = tuple(law.features(p.row) for p in points)
-    full = points[-1]
     below, above = interval_sigmas(full.latency_ms, full.row.latency_low_ms, full.row.latency_high_ms)
     weight = replica.goodput_rps or replica.throughput_rps
     if not weight:
@@ -165,8 +192,8 @@ def _replica(
         id=replica.id,
         model=model,
         gpu=gpu,
-        batch_size=replica.batch_size,
-        max_wait_ms=wait_ms,
+        batch_size=cap,
+        max_wait_ms=max_wait_ms,
         weight=weight,
         sm_share_pct=replica.sm_share_pct,
         partition=partition,
@@ -227,9 +254,9 @@ def _dealt(replicas: Sequence[SimReplica]) -> tuple[SimReplica, ...]:
     return tuple(dealt)
 
 
-def _wait_ms(replica: Replica, asked: NumberOrNone) -> float:
-    # Turn-takers gather requests themselves, and a batch of one never waits.
-    if replica.duty_cycle_ms is not None or replica.batch_size == 1:
+def _wait_ms(replica: Replica, asked: NumberOrNone, batching: str) -> float:
+    # Turn-takers gather requests themselves, as late batching does, and a batch of one never waits.
+    if batching == "late" or replica.duty_cycle_ms is not None or replica.batch_size == 1:
         return 0.0
     if asked is not None:
         return asked

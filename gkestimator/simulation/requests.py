@@ -9,6 +9,7 @@ import numpy as np
 from gkestimator.core.errors import UsageError
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.system import System
+from gkestimator.tables.request_log import simulated_columns
 
 REQUEST_SUFFIXES = {".csv": "csv", ".parquet": "parquet"}
 _AS_KEPT = ("batch", "arrived_ms", "router_ms", "network_ms", "queue_ms", "gpu_ms")
@@ -24,9 +25,9 @@ def check_writable(form: str) -> None:
 
 
 def render_requests(system: System, result: Result, form: str) -> bytes:
-    """Return the counted requests to models in order of completion, one row each, as ``csv`` or ``parquet``:
-    ``source``, ``model``, ``replica``, ``gpu`` (names), ``batch`` (size), ``arrived_ms`` (at the model's
-    router), ``router_ms``, ``network_ms``, ``queue_ms``, ``gpu_ms``, ``total_ms``, ``on_time``.
+    """Return the counted requests to models in order of completion, one row each, as ``csv`` or ``parquet``.
+
+    The columns are those of a request log that a simulation knows (:mod:`gkestimator.tables.request_log`).
 
     Raises UsageError: the simulation did not keep them (``Options.keep_requests``), or pyarrow is missing.
     """
@@ -52,7 +53,8 @@ def render_requests(system: System, result: Result, form: str) -> bytes:
             **{name: getattr(kept, name) for name in _AS_KEPT},
             "total_ms": total,
             "on_time": total <= slo[kept.model] * (1 + 1e-9),
-        }
+        },
+        columns=list(simulated_columns()),
     )
     buffer = io.BytesIO()
     if form == "parquet":

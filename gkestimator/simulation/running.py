@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from gkestimator.core.compiled import COMPILED
 from gkestimator.core.errors import UsageError, one_line
@@ -19,20 +19,21 @@ from gkestimator.placement.languages import language_rows
 from gkestimator.reporting.simulated import first_of
 from gkestimator.simulation.arrays import Files, Names, Texts, ValuesByName
 from gkestimator.simulation.arrivals.base import Arrivals
-from gkestimator.simulation.arrivals.making import make_arrivals, sources_of
-from gkestimator.simulation.arrivals.processes import PROCESSES
+from gkestimator.simulation.arrivals.closed import ClosedArrivals, closed_loop
+from gkestimator.simulation.arrivals.making import is_trace, make_arrivals, sources_of
 from gkestimator.simulation.arrivals.rates import Bursts
 from gkestimator.simulation.arrivals.replay import Replay, ReplayedArrivals
 from gkestimator.simulation.conditions import (
     Conditions,
     Progress,
+    answerable,
     check_streams,
     rows_of_models,
     system_builder,
 )
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.languages import check_language_options, language_system, summarise_languages
-from gkestimator.simulation.options import OPTION_WORDS, Options
+from gkestimator.simulation.options import OPTION_WORDS, Options, batching_for
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.run_options import SimulateOptions
 from gkestimator.simulation.summary import summarise
@@ -79,6 +80,11 @@ def simulate_plan(
     ``arrivals_name`` and ``rate_scale`` are written into the report's settings alone. For the rest see
     :func:`gkestimator.simulation.building.build_system`. Raises its errors.
     """
+    if not plan.workload.languages:
+        batched = cast(list[Requirement], list(rows))
+        options, unanswered = answerable(options, batched, conditions.get("coefficients"))
+        rows = batched
+        notes = (*unanswered, *notes)
     system = _system(plan, rows, options, prefill, conditions)
     check_streams(arrivals, len(system.sources), arrivals_name, "the plan's workload")
     result = _served(system, arrivals, options, progress)
@@ -140,6 +146,8 @@ def _known_types(plan: PlacementPlan, gpu_specs: Files) -> tuple[GpuSpec, ...]:
 
 
 def _served(system: System, arrivals: Arrivals, options: Options, progress: Progress | None) -> Result:
+    if arrivals.closed:
+        system = closed_loop(system)
     simulator = Simulator(system, options)
     steps = max(1, round(options.duration_ms / 1e3))
     what = "seconds simulated"
@@ -204,12 +212,13 @@ class FileRun(SimulateOptions):
         """
         replay = self.replay
         seconds = self.duration_s
-        if replay is not None and self.arrivals in PROCESSES:
+        from_file = is_trace(self.arrivals)
+        if replay is not None and not from_file:
             raise UsageError(
                 f"options of a trace: found arrivals {self.arrivals}, expected the file of a trace"
             )
-        if seconds is not None or self.arrivals in PROCESSES:
-            self._options(seconds or _SECONDS)  # wrong in no time; a trace takes a while to read
+        if seconds is not None or not from_file:
+            self._options(seconds or _SECONDS, plan)  # wrong in no time; a trace takes a while to read
         sources = sources_of(plan.workload)
         arrivals = make_arrivals(
             self.arrivals,
@@ -229,9 +238,11 @@ class FileRun(SimulateOptions):
                 seconds = arrivals.length_ms / 1e3
         elif replay is not None:
             raise UsageError(f"options of a trace: {self.arrivals} holds rate profiles, expected a trace")
+        elif isinstance(arrivals, ClosedArrivals):
+            notes = (arrivals.note,)
         elif self.bursts is not None:
             name += f" (bursts {', '.join(f'{b:g}' for b in self.bursts)})"
-        options = self._options(_SECONDS if seconds is None else seconds)
+        options = self._options(_SECONDS if seconds is None else seconds, plan)
         return PreparedRun(arrivals=arrivals, options=options, arrivals_name=name, notes=notes)
 
     def conditions(self, tables: Sequence[TableSource]) -> Conditions:
@@ -245,14 +256,16 @@ class FileRun(SimulateOptions):
             "table": ", ".join(map(table_label, tables)),
         }
 
-    def _options(self, duration_s: float) -> Options:
+    def _options(self, duration_s: float, plan: PlacementPlan) -> Options:
         window_s = self.window_s
         if window_s is None:
             window_s = max(1.0, duration_s / 60)
+        words = {name: getattr(self, name) for name in OPTION_WORDS}
+        words["batching"] = batching_for(self.batching, plan)
         return Options(
             duration_ms=duration_s * 1e3,
             warmup_ms=self.warmup_s * 1e3,
-            **{name: getattr(self, name) for name in OPTION_WORDS},
+            **words,
             window_ms=1e3 * window_s,
             keep_requests=self.keep_requests,
             seed=self.seed,

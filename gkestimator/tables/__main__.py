@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from gkestimator.tables import COLOCATION, KERNEL_DATASET, KERNEL_ROWS, LLM_TABLE, REQUIREMENTS, TableSchema
+from gkestimator.tables import (
+    COLOCATION,
+    KERNEL_DATASET,
+    KERNEL_ROWS,
+    LLM_TABLE,
+    REQUEST_LOG,
+    REQUIREMENTS,
+    TableSchema,
+)
 from gkestimator.tables.schema import Column
 
 _INTRO = f"""# The tables
@@ -78,6 +86,13 @@ def page() -> str:
         "Co-location table",
         "What `gkest train --interference` reads: one row per model of a group that was measured side by side on one GPU.",
         COLOCATION,  # type: ignore[arg-type]
+    )
+    lines += _section(
+        "Request log",
+        "What `gkest simulate --requests` (the columns of both) and `gkest serve --requests` (all) write: one row per "
+        "request to a model. Unlike the tables above it has no `schema_version`, and its readers leave aside columns that "
+        "they do not know.",
+        REQUEST_LOG,  # type: ignore[arg-type]
     )
     return "\n".join(lines).rstrip() + "\n"
 

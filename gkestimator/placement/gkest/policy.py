@@ -9,24 +9,31 @@ from functools import partial
 
 from gkestimator.core.errors import UsageError
 from gkestimator.placement.expected import Expected, expect
+from gkestimator.placement.gkest.bursts import climbed, stand_bursts
 from gkestimator.placement.gkest.fluid import bounds_rps, fluid
 from gkestimator.placement.gkest.menu import Menus
 from gkestimator.placement.gkest.moves import narrow_rates, whole_gpu_rates
 from gkestimator.placement.gkest.rent import Renting
 from gkestimator.placement.gkest.search import Search
 from gkestimator.placement.gkest.starts import other_starts
-from gkestimator.placement.gkest.state import GpuPattern, PlacementState
+from gkestimator.placement.gkest.state import Change, GpuPattern, PlacementState
 from gkestimator.placement.policy import Placed, Placement, Policy, check_flags
-from gkestimator.placement.problem import FloatPair, Names, Problem
+from gkestimator.placement.problem import STEADY, FloatPair, Names, Problem
+from gkestimator.placement.rates import Moments, expected_over, mean_factor, moments_of
+from gkestimator.placement.spare import with_caps, with_spare
 
 FAIRNESS = ("none", "maxmin", "weighted")
 _LOOKS = 2400  # at changes, for each unit of effort
+_BURST_LOOKS = 6000  # the same, for what is left over under late batching
 _FEW = 16  # models; with more, half the looks, as each takes longer, and fewer starts
 # With more models, looks for each of them (and at most) that are added while a part _NEAR of the bound is left.
 _FURTHER = 30
 _MOST_FURTHER = 6000
 _NEAR = 0.01
 _ENOUGH = 1e-3  # of the bound may be left
+# The share of its rate below which a model is starved, by the law of batching: the earlier law keeps its plans.
+_STARVED = 0.5
+_STARVED_LATE = 0.95
 _BURST_STEPS = 4  # factors tried: burst, and its powers 3/4, 1/2, 1/4
 _BURST_LOSS = 1e-3  # of the requests on time at the mean rates that headroom may cost
 
@@ -46,22 +53,35 @@ class GkestPolicy(Policy):
     ``oversubscribe`` lifts that: what it costs is then counted by the contention model alone. Confined
     replicas are never mixed with unconfined ones.
 
-    Options. ``fairness``: ``none``: the most requests on time, all alike; ``weighted``: requests count with
-    their model's weight (1 unless the workload says so); ``maxmin`` (default): as ``weighted``, then the
-    smallest share of its rate that a model is served is raised, and the next smallest, as long as it is below
-    a half and the total stays within ``fairness_loss_pct`` (default 0.5) of the most. ``attainment`` (default
-    0.99): the part of each rate that must be on time where the objective is cost. ``effort`` (default 1)
-    scales the search. ``turns`` (default true): false for plans that go to schedulers without turns (HAMi,
-    Ray Serve). ``burst`` (default 1): plan for rates that are for a while so many times what the workload
-    says (:func:`with_headroom`). Within 0.03 % of equal worth, replicas run side by side instead of in turns,
-    and the fewest replicas are taken; at equal worth the smallest batch. Source: ours; answers what Elvinger
-    (ETH Zurich, 2024) found wrong with the others."""
+    Options. ``fairness``: ``none``: the most requests on time, all alike; ``weighted``: requests count with their
+    model's weight (1 unless the workload says so); ``maxmin`` (default): as ``weighted``, then the smallest share
+    of its rate that a model is served is raised, and the next smallest, as long as it is below a half (95 % where
+    batches are formed late) and the total stays within ``fairness_loss_pct`` (default 0.5) of the most.
+    ``attainment`` (default 0.99): the part of each rate that must be on time where the objective is cost.
+    ``effort`` (default 1) scales the search. ``turns`` (default true): false for plans that go to schedulers
+    without turns (HAMi, Ray Serve). ``burst`` (default 1): plan for rates that are for a while so many times what
+    the workload says (:func:`with_headroom`). ``rates``: how the rates vary (:mod:`gkestimator.placement.rates`);
+    what is expected over all of them is maximised. ``spare`` (default true): where batches are formed late, what
+    the rates do not need goes to bursts (:mod:`gkestimator.placement.gkest.bursts`). Within 0.03 % of equal
+    worth, replicas run side by side instead of in turns, and the fewest replicas are taken; at equal worth the
+    smallest batch. Source: ours; answers what Elvinger (ETH Zurich, 2024) found wrong with the others."""
 
     name = "gkest"
     summary = "ours: most requests expected on time (filling, queueing, interference, interval), fair, or least cost"
     needs = ("memory",)
+    spares = ("memory",)
     packs_by_creq = True
-    options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe", "turns", "burst")
+    options = (
+        "fairness",
+        "fairness_loss_pct",
+        "attainment",
+        "effort",
+        "oversubscribe",
+        "turns",
+        "burst",
+        "spare",
+        "rates",
+    )
 
     def __init__(
         self,
@@ -73,6 +93,8 @@ class GkestPolicy(Policy):
         oversubscribe: bool = False,
         turns: bool = True,
         burst: float = 1.0,
+        spare: bool = True,
+        rates: object = None,
     ) -> None:
         if fairness not in FAIRNESS:
             raise UsageError(f"policy gkest: fairness {fairness!r}: expected one of {', '.join(FAIRNESS)}")
@@ -86,7 +108,7 @@ class GkestPolicy(Policy):
                 raise UsageError(
                     f"policy gkest: {name} {value!r}: expected a number from {low:g} to {high:g}"
                 )
-        check_flags(self.name, oversubscribe=oversubscribe, turns=turns)
+        check_flags(self.name, oversubscribe=oversubscribe, turns=turns, spare=spare)
         self.fairness = fairness
         self.fairness_loss_pct = fairness_loss_pct
         self.attainment = attainment
@@ -94,6 +116,12 @@ class GkestPolicy(Policy):
         self.oversubscribe = oversubscribe
         self.turns = turns
         self.burst = burst
+        self.spare = spare
+        self.moments: Moments | None = None
+        if rates is not None:
+            if burst > 1:
+                raise UsageError("policy gkest: burst and rates: expected one of them")
+            self.moments = moments_of(rates)
         self.packs_by_creq = not oversubscribe  # type: ignore[misc]
 
     def place(self, problem: Problem) -> Placement:
@@ -101,7 +129,28 @@ class GkestPolicy(Policy):
         no placement without mixed confinement passes. With ``maxmin`` it includes what fairness gave up."""
         if self.burst > 1:
             return with_headroom(self._place, problem, self.burst)
+        if self.moments is not None:
+            return self._over(problem, self.moments)
         return self._place(problem)
+
+    def _over(self, problem: Problem, moments: Moments) -> Placement:
+        """Return the placement of most worth over ``moments`` of the rates."""
+        mean = mean_factor(moments)
+        factors = tuple((factor / mean, part) for factor, part in moments)
+        answer = self._place(replace(problem.times(mean), factors=factors))
+        placed = answer.placed
+        if problem.batching == "late":
+            placed = with_caps(problem, placed)
+        share = expected_over(problem, placed, moments)
+        if share is None:
+            return answer
+        lowest = moments[0][0]
+        highest = moments[-1][0]
+        note = (
+            f"planned for {len(moments)} rates of {lowest:.3g} to {highest:.3g} times the workload's: over all of them "
+            f"{100 * share:.4g} % of the requests are expected on time"
+        )
+        return replace(answer, notes=(*answer.notes, note))
 
     def _place(self, problem: Problem) -> Placement:
         # By name, so that their order in the file decides nothing.
@@ -119,15 +168,35 @@ class GkestPolicy(Policy):
                 return Placement(placed=_placed(menus, counts), notes=notes, gap_pct=renting.gap_pct)
             menus = self._menus(problem)  # renting left ways out
         state, bound = self.most(menus)
+        spare = self.spare and problem.batching == "late"
+        if spare and not menus.many:
+            counts = self._standing_bursts(menus, state)
+            state = PlacementState(menus, counts, state.worth)
         if bound > 0:
             gap = 100 * max(0.0, 1 - state.value / bound)
         else:
             gap = 0.0
         reasons = self._reasons(menus, state)
-        return Placement(placed=_placed(menus, state.counts), reasons=reasons, notes=notes, gap_pct=gap)
+        placed = _placed(menus, state.counts)
+        if spare:
+            placed = with_spare(problem, placed)
+        return Placement(placed=placed, reasons=reasons, notes=notes, gap_pct=gap)
 
-    def _menus(self, problem: Problem) -> Menus:
-        return Menus(problem, oversubscribe=self.oversubscribe, turns=self.turns)
+    def _menus(self, problem: Problem, *, turns: bool = True) -> Menus:
+        return Menus(problem, oversubscribe=self.oversubscribe, turns=self.turns and turns)
+
+    def _standing_bursts(self, menus: Menus, state: PlacementState) -> Change:
+        """Return the placement that stands bursts best at next to no cost for the rates themselves."""
+        starts = [(menus, state.counts)]
+        if self.turns:
+            # A replica that takes turns cannot run ahead in a burst: the best without any may be the better start.
+            side_by_side = self._menus(menus.problem, turns=False)
+            starts.append((side_by_side, self.most(side_by_side)[0].counts))
+        problem = menus.problem
+        looks = int(self.effort * _BURST_LOOKS)
+        if problem.factors != STEADY:
+            return climbed(starts, state.worth, problem, looks=looks, seed=problem.seed)
+        return stand_bursts(starts, state.worth, looks=looks, seed=problem.seed)
 
     def looks(self, menus: Menus) -> int:
         """Return how many looks at changes the search may take."""
@@ -172,7 +241,8 @@ class GkestPolicy(Policy):
         starts = other_starts(menus) if len(menus.of) > _FEW else ()
         search.run([optimum for optimum in optima if optimum is not None], sure, starts)
         if self.fairness == "maxmin":
-            search.level(self.fairness_loss_pct / 100, looks // 4)
+            starved = _STARVED_LATE if problem.batching == "late" else _STARVED
+            search.level(self.fairness_loss_pct / 100, looks // 4, starved)
         search.tidy()
         return state, bound.value
 

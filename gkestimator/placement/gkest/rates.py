@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gkestimator.placement.late import late_on_time
 from gkestimator.placement.problem import FloatByIndex, Floats, PlacementModel
 from gkestimator.placement.queueing import Server, interval_sigmas, on_time
 from gkestimator.tables.candidate import Candidate
@@ -38,9 +39,11 @@ _POINTS = np.array([NormalDist().inv_cdf((i + 0.5) / 12) for i in range(12)])
 
 
 @cache
-def _part_of_capacity(batch: int, slack: int, first: int, width: int, pool: int) -> tuple[float, float]:
-    """Return the parts of its capacity that a server serves on time and admits; the arguments but ``batch`` are numbers
-    of the grid."""
+def _part_of_capacity(
+    batch: int, slack: int, first: int, width: int, pool: int, batching: str
+) -> tuple[float, float]:
+    """Return the parts of its capacity that a server serves on time and admits; the arguments but ``batch`` and
+    ``batching`` are numbers of the grid."""
     if batch > 1:
         batches: tuple[int, ...] = (1, batch)
         latencies: tuple[float, ...] = (_FIRSTS[first], 1.0)
@@ -50,7 +53,8 @@ def _part_of_capacity(batch: int, slack: int, first: int, width: int, pool: int)
     server = Server(batch_size=batch, batches=batches, latencies_ms=latencies, count=_POOLS[pool])
     capacity = server.count * server.capacity_rps
     sigma = math.log(_WIDTHS[width]) / _Z90
-    answer = on_time([server], _LOAD * capacity, float(_SLACKS[slack]), sigma=sigma)
+    law = late_on_time if batching == "late" else on_time
+    answer = law([server], _LOAD * capacity, float(_SLACKS[slack]), sigma=sigma)
     admitted = max(answer.admitted_rps, answer.rate_rps, 1e-12)
     return answer.rate_rps / capacity, admitted / capacity
 
@@ -75,8 +79,8 @@ class ManyRates:
         at = int(place)
         rest = place - at
         wide = _nearest(_WIDTHS, max(width, 1.0))
-        low = _part_of_capacity(way.batch, at, first, wide, pool)
-        high = _part_of_capacity(way.batch, at + 1, first, wide, pool)
+        low = _part_of_capacity(way.batch, at, first, wide, pool, model.batching)
+        high = _part_of_capacity(way.batch, at + 1, first, wide, pool, model.batching)
         return (low[0] + rest * (high[0] - low[0]), low[1] + rest * (high[1] - low[1]))
 
 

@@ -19,6 +19,7 @@ _MOST_AT_ONCE = 10_000_000  # requests that one event may bring into being
 _MOST_CURVE_ROWS = 5_000_000
 _MOST_MS = 1e9
 _LEAST_CYCLE_MS = 1e-6
+_LEAST_CLOSED_MS = 1e-6  # of a service whose clients wait
 _MOST_FEATURE = 1e12
 _MOST_TOKENS = 1_000_000_000
 
@@ -54,6 +55,31 @@ def check_source(source: SimSource, system_models: Sequence[SimModel]) -> None:
                 f"source {source.name!r}: found a prompt of {prompt} and an answer of {answer} tokens, expected 1 to "
                 f"{_MOST_TOKENS:,}"
             )
+
+
+def check_closed(source: SimSource, drop: str) -> None:
+    """Raise UsageError where clients of ``source`` that wait for their answers might ask for ever at one time."""
+    if drop != "none":
+        raise UsageError(
+            f"drop {drop}: expected none where clients wait for their answers: they would ask again at once"
+        )
+    if source.lengths is not None:
+        raise UsageError(
+            f"source {source.name!r}: expected no language model where clients wait for their answers"
+        )
+    if not any(not stage.after and stage.fan_out >= 1 for stage in source.stages):
+        raise UsageError(
+            f"source {source.name!r}: expected a first stage that is asked at least once where clients wait"
+        )
+
+
+def check_takes_time(replica: SimReplica) -> None:
+    """Raise UsageError where clients that wait for answers of ``replica`` might ask for ever at one time."""
+    if min(replica.latencies_ms) < _LEAST_CLOSED_MS:
+        raise UsageError(
+            f"replica {replica.id!r}: latencies_ms is {replica.latencies_ms}, expected {_LEAST_CLOSED_MS:g} ms or more "
+            "where clients wait for their answers"
+        )
 
 
 def check_gpu(gpu: SimGpu) -> None:
