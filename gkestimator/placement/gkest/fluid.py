@@ -172,7 +172,8 @@ def _undominated(menus: Menus, ways: Sequence[Way], rates: Floats) -> Ways:
         alike = no_worse & no_worse.T
         # of several that are alike the first stays
         dominates = (no_worse & ~alike) | np.triu(alike, 1)
-        left += [w for w, worse in zip(group, dominates.any(axis=0).tolist(), strict=True) if not worse]
+        dominated = np.flatnonzero(dominates.any(axis=0)).tolist()
+        left += [w for i, w in enumerate(group) if i not in dominated]
     return left
 
 
