@@ -58,7 +58,8 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def service(session: None, folder: Path) -> Iterator[Service]:
     """An emulated service that plans again by USHER's threshold."""
-    replan = replanning_from("usher", {"threshold_rps": 60, "headroom": 1.3, "load_ms": 100})
+    # Above any of the plan's rates: that nobody asks for a while is not planned for, the step of the rate is.
+    replan = replanning_from("usher", {"threshold_rps": 150, "headroom": 1.3, "load_ms": 100})
     settings = ServeSettings(
         plan=folder / "plan.json",
         planning=planning(folder, cluster=str(folder / "cluster.yaml"), replan=replan),
@@ -179,7 +180,7 @@ def test_the_controller_dies_and_the_plan_goes_on(service: Service) -> None:
 
 def test_a_step_of_the_rate_is_planned_for(service: Service) -> None:
     before = ray.get(service.router.state.remote())
-    with Load(service, {"resnet": 180, "bert": 40, "mobile": 100}, 7.0) as load:
+    with Load(service, {"resnet": 250, "bert": 20, "mobile": 20}, 7.0) as load:
         pass
     after = ray.get(service.router.state.remote())
     assert after.version > before.version
