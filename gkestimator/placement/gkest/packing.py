@@ -142,7 +142,7 @@ class _Bins:
         return int(np.argmin(self.taken[at].max(axis=0)))
 
 
-class Packing:
+class RestPacking:
     """Pack whole GPUs and rests on ``free`` GPUs by type."""
 
     def __init__(self, menus: Menus, free: Sequence[int], margins: PackingMargins) -> None:
