@@ -22,7 +22,7 @@ _HEADROOMS = (1.0, 1.2, 1.5)  # times the rates that are packed for
 
 
 def packed_starts(moves: Moves, optimum: Fluid, free: Sequence[int], close: float) -> Iterator[Change]:
-    """Yield placements on ``free`` GPUs by type: whole ones by the fluid ``optimum``, the rests by :class:`RestPacking`.
+    """Yield placements on ``free`` GPUs by type: whole ones by the fluid ``optimum``, rests by :class:`RestPacking`.
 
     Where all fit, for ever higher rates, so that queues find room; else the worthiest, with more and with less room.
     Rests below a part ``close`` of what is wanted are left out."""
