@@ -163,14 +163,8 @@ class RestPacking:
         first, or all ``by_worth`` for the GPUs that they take, the most first. What does not fit as it is is taken
         apart, and tried on the other types."""
         counts: dict[GpuPattern, int] = {}
-        steps: list[tuple[float, int, Whole | _Sized]] = []
-        for whole in wholes:
-            steps.append((-whole.worth * whole.rps if by_worth else -math.inf, len(steps), whole))
-        for rest in rests:
-            for sized in self._sized(rest):
-                steps.append((-sized.density if by_worth else -sized.size, len(steps), sized))
         left = []
-        for _, _, step in sorted(steps, key=lambda s: s[:2]):
+        for step in self._steps(wholes, rests, by_worth):
             if isinstance(step, Whole):
                 t = step.pattern.type
                 count = min(step.count, self.free[t])
@@ -189,6 +183,18 @@ class RestPacking:
         for p, n in self._patterns().items():
             counts[p] = counts.get(p, 0) + n
         return counts
+
+    def _steps(self, wholes: Iterable[Whole], rests: Iterable[Rest], by_worth: bool) -> list[Whole | _Sized]:
+        """Return what is to be placed in its order; see :meth:`pack`."""
+        steps: list[tuple[float, int, Whole | _Sized]] = []
+        for whole in wholes:
+            first = whole.worth * whole.rps if by_worth else math.inf
+            steps.append((-first, len(steps), whole))
+        for rest in rests:
+            for sized in self._sized(rest):
+                first = sized.density if by_worth else sized.size
+                steps.append((-first, len(steps), sized))
+        return [step for _, _, step in sorted(steps, key=lambda s: s[:2])]
 
     def _sized(self, rest: Rest) -> list[_Sized]:
         """Return ``rest``, in equal parts where no single replica serves it; none where no part is served."""

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left
 from functools import cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,9 +20,8 @@ from gkestimator.placement.problem import FloatByIndex, Floats, PlacementModel
 from gkestimator.placement.queueing import Server, interval_sigmas, on_time
 from gkestimator.tables.candidate import Candidate
 
-if TYPE_CHECKING:
-    from gkestimator.placement.gkest.menu import Way
-
+# A way of the menu, which is made with these rates.
+Way: TypeAlias = Any
 # The grid: objective over latency, latency of one request over that of the batch, upper end of the interval over the
 # latency, replicas.
 _SLACKS = np.geomspace(1.0, 50.0, 15)
