@@ -11,7 +11,7 @@ from gkestimator.core.errors import UsageError
 from gkestimator.core.options import spelled
 from gkestimator.core.records import Names, frozen
 from gkestimator.documents import PlacementPlan, read_plan
-from gkestimator.simulation.arrays import Files, Floats
+from gkestimator.simulation.arrays import Files, Flags, Floats
 from gkestimator.simulation.conditions import Progress, rows_of_models
 from gkestimator.simulation.measured.law import Beyond, LawFit, fit_law
 from gkestimator.simulation.measured.log import ServingLog
@@ -78,11 +78,11 @@ def fit_serving(
     rows = rows_of_models(tables, real.models, progress)
     table = ", ".join(map(table_label, tables))
     curves = LogCurves(real, rows, placed, table=table, gpu_specs=gpu_specs)
-    late = placed is None or placed.batching == "late"
+    alone = _travel_alone(real, placed)
     in_parts = bool(real.in_parts.any())
     notes = list(real.notes)
     if in_parts:
-        beyond = _beyond_in_parts(real, curves, late=late)
+        beyond = _beyond_in_parts(real, curves, alone)
         aside = int(real.answered.sum() - real.in_parts.sum())
         if aside:
             notes.append(f"{aside:,} answered requests do not say where their time went: not counted")
@@ -92,7 +92,7 @@ def fit_serving(
             f"which it was served, with {spelled('plan', '--plan')}"
         )
     else:
-        beyond = _beyond_by_simulation(real, curves, placed, tables, gpu_specs, late=late)
+        beyond = _beyond_by_simulation(real, curves, placed, tables, gpu_specs, alone)
         notes.append("no times in queue and service in the log: taken from a simulation of the same requests")
     if not np.isfinite(beyond.sent_bytes).all():
         notes.append(f"{table}: input_bytes or output_bytes are null: no time per byte was fitted")
@@ -107,19 +107,29 @@ def fit_serving(
     )
 
 
-def _sent(curves: LogCurves, batches: Floats, *, late: bool) -> tuple[Floats, Floats]:
-    """Return bytes and requests that are sent there and back: a late batch's requests come one by one."""
-    there = np.ones_like(batches) if late else batches
+def _travel_alone(log: ServingLog, plan: PlacementPlan | None) -> Flags:
+    """Say of each request whether it goes to its replica by itself: where batches form there, late or in turns."""
+    alone = np.ones(len(log.model), bool)
+    if plan is not None and plan.batching == "early":
+        in_turns = {r.model for gpu in plan.gpus for r in gpu.replicas if r.duty_cycle_ms is not None}
+        turns = np.array([name in in_turns for name in log.models])
+        alone = turns[log.model]
+    return alone
+
+
+def _sent(curves: LogCurves, batches: Floats, alone: Flags) -> tuple[Floats, Floats]:
+    """Return bytes and requests that are sent there and back; ``alone`` of each: it goes there by itself."""
+    there = np.where(alone, 1.0, batches)
     sent = curves.each("input_bytes", there) + curves.each("output_bytes", batches)
     return sent, there + batches
 
 
-def _beyond_in_parts(log: ServingLog, curves: LogCurves, *, late: bool) -> Beyond:
+def _beyond_in_parts(log: ServingLog, curves: LogCurves, alone: Flags) -> Beyond:
     batches = log.batch.astype(np.float64)
     beyond = log.total_ms - log.queue_ms - log.gpu_ms
-    if not late:  # the time in which a batch fills at the router is the simulator's own
-        beyond = beyond - np.nan_to_num(log.router_ms)
-    sent_bytes, sent_requests = _sent(curves, batches, late=late)
+    # The time in which a batch fills at the router is the simulator's own.
+    beyond -= np.where(alone, 0.0, np.nan_to_num(log.router_ms))
+    sent_bytes, sent_requests = _sent(curves, batches, alone)
     # A batch beyond the table's largest has no bytes that are known.
     mine = np.flatnonzero(log.in_parts & (np.isfinite(sent_bytes) | ~np.isfinite(sent_bytes).any()))
     return Beyond(
@@ -139,8 +149,7 @@ def _beyond_by_simulation(
     plan: PlacementPlan,
     tables: Sequence[TableSource],
     gpu_specs: Files,
-    *,
-    late: bool,
+    alone: Flags,
 ) -> Beyond:
     """Return what is between real and simulated latencies at the same places of their distributions, by model."""
     simulated = served_again(log, plan, tables, AgainstOptions(gpu_specs=gpu_specs))
@@ -156,7 +165,7 @@ def _beyond_by_simulation(
         raise UsageError(f"{log.name}: found too few answered requests, expected {len(_PLACES)} of a model")
     model = np.repeat(np.array(models), len(_PLACES))
     first = np.array([np.flatnonzero(log.model == m)[0] for m in models])
-    sent_bytes, sent_requests = _sent(curves, np.ones(len(log.model)), late=late)
+    sent_bytes, sent_requests = _sent(curves, np.ones(len(log.model)), alone)
     each = np.repeat(first, len(_PLACES))
     return Beyond(
         beyond_ms=np.maximum(np.concatenate(beyond), 0.0),
