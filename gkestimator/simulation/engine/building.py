@@ -11,12 +11,34 @@ import numpy as np
 from gkestimator.interference.base import FEATURES, TERMS
 from gkestimator.interference.registry import law_code
 from gkestimator.llm.steps import StepLaw
-from gkestimator.simulation.engine import columns as c
-from gkestimator.simulation.engine.columns import EngineState, Floats, Ints
+from gkestimator.simulation.arrays import Floats, Ints
+from gkestimator.simulation.engine import codes
+from gkestimator.simulation.engine.records import Records, row, rows
+from gkestimator.simulation.engine.state import (
+    AskedOptions,
+    BatchRecord,
+    CurveRecord,
+    EngineState,
+    FreeRecord,
+    GpuRecord,
+    IteratorRecord,
+    JobRecord,
+    KeptRecord,
+    LengthRecord,
+    LoopRecord,
+    ModelRecord,
+    NeedsRecord,
+    ReplicaRecord,
+    RequestRecord,
+    SequenceRecord,
+    ServerRecord,
+    SourceRecord,
+    StageRecord,
+)
 from gkestimator.simulation.histogram import BINS, bin_edges_ms
 from gkestimator.simulation.options import COPIES, Options
 from gkestimator.simulation.result import STAGES
-from gkestimator.simulation.system import SimIterating, SimReplica, SimSource, System
+from gkestimator.simulation.system import SimIterating, SimReplica, SimSource, SimStage, System
 
 Curve = tuple[float, ...] | None
 
@@ -28,19 +50,20 @@ def _at_sizes(batches: tuple[int, ...], values: Curve, sizes: Floats) -> Floats:
     return np.interp(sizes, batches, values)
 
 
-def curves_of(replica: SimReplica) -> Floats:
-    """Return rows for batches of 0, 1, ..., a full batch."""
+def curves_of(replica: SimReplica) -> tuple[Records[CurveRecord], Floats]:
+    """Return rows for batches of 0, 1, ..., a full batch, and their features."""
     sizes = np.arange(replica.batch_size + 1, dtype=float)
-    rows = np.zeros((len(sizes), c.C_FEATURES + FEATURES))
-    rows[:, c.C_LATENCY] = _at_sizes(replica.batches, replica.latencies_ms, sizes)
-    rows[:, c.C_TICKS] = np.rint(c.TICKS * rows[:, c.C_LATENCY])
-    rows[:, c.C_COPY] = _at_sizes(replica.batches, replica.copies_ms, sizes)
-    rows[:, c.C_REQUEST] = _at_sizes(replica.batches, replica.request_ms, sizes)
-    rows[:, c.C_RESPONSE] = _at_sizes(replica.batches, replica.response_ms, sizes)
+    curve = rows(CurveRecord, len(sizes))
+    curve["latency_ms"] = _at_sizes(replica.batches, replica.latencies_ms, sizes)
+    curve["ticks"] = np.rint(codes.TICKS * curve["latency_ms"])
+    curve["copy_ms"] = _at_sizes(replica.batches, replica.copies_ms, sizes)
+    curve["request_ms"] = _at_sizes(replica.batches, replica.request_ms, sizes)
+    curve["response_ms"] = _at_sizes(replica.batches, replica.response_ms, sizes)
+    features = np.zeros((len(sizes), FEATURES))
     if replica.features is not None:
         for k, values in enumerate(zip(*replica.features, strict=True)):
-            rows[:, c.C_FEATURES + k] = _at_sizes(replica.batches, values, sizes)
-    return rows
+            features[:, k] = _at_sizes(replica.batches, values, sizes)
+    return curve, features
 
 
 def most_asked(source: SimSource) -> int:
@@ -72,73 +95,60 @@ def curve_key(replica: SimReplica) -> tuple[object, ...]:
     )
 
 
-def rows_of(
-    replica: SimReplica, *, server: int, curve: int, available_ms: float
-) -> tuple[list[int], list[float]]:
-    """Return the replica's integers and floats, before anything was dealt to it."""
-    turns = replica.duty_cycle_ms is not None
-    ints = [0] * c.R_END
-    ints[c.R_MODEL] = replica.model
-    ints[c.R_GPU] = replica.gpu
-    ints[c.R_SERVER] = server
-    ints[c.R_SIZE] = replica.batch_size
-    ints[c.R_TURNS] = int(turns)
-    ints[c.R_CURVE] = curve
-    ints[c.R_REQUEST_DELAY] = int(replica.request_ms is not None)
-    ints[c.R_RESPONSE_DELAY] = int(replica.response_ms is not None)
-    ints[c.R_COPIES] = int(replica.copies_ms is not None)
-    ints[c.R_HEAD] = ints[c.R_TAIL] = ints[c.R_NEXT_DUE] = ints[c.R_ITERATES] = -1
-    floats = [0.0] * c.RF_END
-    floats[c.RF_WAIT] = replica.max_wait_ms
-    floats[c.RF_WEIGHT] = replica.weight
-    deal = replica.deal
-    if turns:
-        deal = 1
-    elif deal is None:
-        deal = replica.batch_size
-    floats[c.RF_DEAL] = deal
-    floats[c.RF_KEY] = floats[c.RF_DEAL] / replica.weight
-    floats[c.RF_CYCLE] = replica.duty_cycle_ms or 0.0
-    floats[c.RF_OFFSET] = replica.turn_offset_ms
-    floats[c.RF_AVAILABLE] = available_ms
-    floats[c.RF_FACTOR] = 1.0
-    floats[c.RF_TAKEN] = -math.inf
-    floats[c.RF_CREQ] = math.nan if replica.creq_pct is None else replica.creq_pct
-    return ints, floats
+def fill_replica(
+    row: ReplicaRecord, replica: SimReplica, *, server: int, curve: int, available_ms: float
+) -> None:
+    """Fill ``row``, all zeros, with the replica as it is before anything was dealt to it."""
+    row.model = replica.model
+    row.gpu = replica.gpu
+    row.server = server
+    row.iterator = -1
+    row.batch_size = replica.batch_size
+    row.max_wait_ms = replica.max_wait_ms
+    row.turns = replica.duty_cycle_ms is not None
+    row.cycle_ms = replica.duty_cycle_ms or 0.0
+    row.offset_ms = replica.turn_offset_ms
+    row.curve = curve
+    row.factor = 1.0
+    row.request_delay = replica.request_ms is not None
+    row.response_delay = replica.response_ms is not None
+    row.copies = replica.copies_ms is not None
+    row.creq_pct = math.nan if replica.creq_pct is None else replica.creq_pct
+    row.available_ms = available_ms
+    row.weight = replica.weight
+    row.deal = replica.batch_size if replica.deal is None else replica.deal
+    if row.turns:
+        row.deal = 1
+    row.key = row.deal / replica.weight
+    row.head = row.tail = row.next_due = -1
+    row.taken_ms = -math.inf
 
 
-def iterating_rows(iterates: SimIterating, law: int) -> tuple[list[int], list[float]]:
-    """Return the integers and floats of a replica that serves by iterations, before anything came.
+def iterator_row(iterates: SimIterating, law: int) -> Records[IteratorRecord]:
+    """Return the row of a replica that serves by iterations, before anything came.
 
     ``law`` is where its law begins in the array of laws.
     """
-    ints = [0] * c.W_END
-    ints[c.W_PAGES] = ints[c.W_FREE] = iterates.pages
-    ints[c.W_PAGE] = iterates.page_tokens
-    ints[c.W_MOST] = iterates.most_sequences
-    ints[c.W_BUDGET] = iterates.budget_tokens
-    ints[c.W_CHUNKED] = int(iterates.chunked)
-    ints[c.W_HEAD] = ints[c.W_TAIL] = -1
-    ints[c.W_LAW] = law
-    ints[c.W_BATCHES] = len(iterates.law.batches)
-    ints[c.W_PROMPTS] = len(iterates.law.prompts)
-    ints[c.W_CONTEXTS] = len(iterates.law.contexts)
-    floats = [0.0] * c.WF_END
-    floats[c.WF_LEAST] = iterates.law.step_ms[0][0]
-    return ints, floats
+    made = rows(IteratorRecord, 1)
+    row = made[0]
+    row.pages = row.free = iterates.pages
+    row.page_tokens = iterates.page_tokens
+    row.most_sequences = iterates.most_sequences
+    row.budget_tokens = iterates.budget_tokens
+    row.chunked = iterates.chunked
+    row.head = row.tail = -1
+    row.law = law
+    row.batches = len(iterates.law.batches)
+    row.prompts = len(iterates.law.prompts)
+    row.contexts = len(iterates.law.contexts)
+    row.least_ms = iterates.law.step_ms[0][0]
+    return made
 
 
 def law_numbers(law: StepLaw) -> Floats:
     """Return the numbers of ``law`` in the order that the event loop reads."""
     parts = [law.batches, law.prompts, law.contexts, *law.prompt_ms, *law.step_ms]
     return np.concatenate([np.array(part, float) for part in parts])
-
-
-def with_rows(array: np.ndarray, rows: Sequence[Sequence[float]] | np.ndarray) -> np.ndarray:
-    """Return ``array`` with ``rows`` below."""
-    if len(rows) == 0:
-        return array
-    return np.concatenate((array, np.asarray(rows, array.dtype)))
 
 
 def _whole(*shape: int) -> Ints:
@@ -169,61 +179,24 @@ def first_state(system: System, options: Options) -> EngineState:
 
     Pools are empty; the first call of the loop asks for room.
     """
+    asked = _asked_options(system, options)
     models = len(system.models)
     sources = len(system.sources)
-    windows = max(1, math.ceil(options.duration_ms / options.window_ms))
-    z = _whole(c.Z_END)
-    z[[c.Z_ITEM, c.Z_BATCH, c.Z_JOB, c.Z_ASKED]] = -1
-    z[c.Z_LEAST_LOAD] = options.routing == "least-load"
-    z[c.Z_EXPONENTIAL] = options.service == "exponential"
-    z[c.Z_DROP] = options.drop == "late"
-    z[c.Z_COPY] = COPIES.index(options.copy)
-    z[c.Z_LAW] = law_code(options.interference)
-    z[c.Z_KEEP] = options.keep_requests
-    z[c.Z_WINDOWS] = windows
-    f = _real(c.F_END)
-    f[[c.F_FROM, c.F_UNTIL, c.F_WINDOW]] = options.warmup_ms, options.duration_ms, options.window_ms
-    m = _whole(models, c.M_END)
-    mf = _real(models, c.MF_END)
-    m[:, [c.M_OPEN, c.M_BATCH, c.M_HEAD, c.M_TAIL]] = -1
-    mf[:, c.MF_SLO] = [model.slo_ms for model in system.models]
-    for k, model in enumerate(system.models):
-        if model.paced is not None:
-            m[k, c.M_SEQUENCES] = 1
-            mf[k, c.MF_SLO_TTFT], mf[k, c.MF_SLO_TPOT] = model.paced.ttft_ms, model.paced.tpot_ms
-    z[c.Z_SEQUENCES] = m[:, c.M_SEQUENCES].any()
-    x = _whole(sources, c.X_END)
-    xf = _real(sources, c.XF_END)
-    t: list[list[int]] = []
-    tf: list[float] = []
-    afters: list[int] = []
-    lengths = [_whole(0, c.L_END)]
-    for k, (source, sole) in enumerate(zip(system.sources, _sole(system), strict=True)):
-        kind = c.JOB
-        if source.lengths is not None:
-            kind = c.PLAIN
-            x[k, c.X_LENGTH], x[k, c.X_LENGTHS] = sum(map(len, lengths)), len(source.lengths)
-            lengths.append(np.array(source.lengths, np.int64))
-        elif sole:
-            kind = c.STREAM
-        elif _is_plain(source):
-            kind = c.PLAIN
-        x[k, c.X_KIND] = kind
-        x[k, c.X_MODEL] = source.stages[0].model if source.stages else -1
-        x[k, c.X_SOLE] = sole
-        x[k, c.X_STAGE], x[k, c.X_STAGES] = len(t), len(source.stages)
-        xf[k, c.XF_SLO] = source.slo_ms
-        if kind == c.STREAM:
-            m[x[k, c.X_MODEL], c.M_STREAMED] = 1
-            m[x[k, c.X_MODEL], c.M_SOURCE] = k
-        for stage in source.stages:
-            t.append([stage.model, len(afters), len(stage.after)])
-            tf.append(stage.fan_out)
-            afters += stage.after
-    most_stages = max((len(s.stages) for s in system.sources), default=0)
-    return EngineState(
-        z=z,
-        f=f,
+    stages = [stage for source in system.sources for stage in source.stages]
+    lengths = rows(LengthRecord, sum(len(source.lengths or ()) for source in system.sources))
+    every_length = [length for source in system.sources for length in source.lengths or ()]
+    lengths["prompt"] = [prompt for prompt, _ in every_length]
+    lengths["answer"] = [answer for _, answer in every_length]
+    most_stages = max((len(source.stages) for source in system.sources), default=0)
+    loop = row(LoopRecord)
+    loop.asked = -1
+    free = row(FreeRecord)
+    free.request = free.batch = free.job = -1
+    state = EngineState(
+        options=asked,
+        loop=loop,
+        free=free,
+        needs=row(NeedsRecord),
         event_times=_real(0),
         event_keys=_whole(0),
         event_what=_whole(0),
@@ -231,41 +204,103 @@ def first_state(system: System, options: Options) -> EngineState:
         stream_keys=_whole(max(1, sources)),
         stream_what=_whole(max(1, sources)),
         arrivals=_real(0),
-        m=m,
-        mf=mf,
+        models=_models(system),
         targets=_whole(0),
-        r=_whole(0, c.R_END),
-        rf=_real(0, c.RF_END),
-        curves=_real(0, c.C_FEATURES + FEATURES),
-        v=_whole(0, c.V_END),
-        g=_whole(0, c.G_END),
-        gf=_real(0, c.GF_TERMS + TERMS),
-        b=_whole(0, c.B_END),
-        bf=_real(0, c.BF_END),
-        i=_whole(0, c.I_END),
-        if_=_real(0, c.IF_END),
-        x=x,
-        xf=xf,
-        t=np.array(t, np.int64).reshape(-1, c.T_END),
-        tf=np.array(tf, float),
-        afters=np.array(afters, np.int64),
-        j=_whole(0, c.J_STAGES + 2 * most_stages),
-        jf=_real(0),
+        replicas=rows(ReplicaRecord),
+        curves=rows(CurveRecord),
+        curve_features=_real(0, FEATURES),
+        servers=rows(ServerRecord),
+        gpus=rows(GpuRecord),
+        terms=_real(0, TERMS),
+        batches=rows(BatchRecord),
+        requests=rows(RequestRecord),
+        sources=rows(SourceRecord, sources),
+        stages=_stages(stages),
+        afters=np.array([before for stage in stages for before in stage.after], np.int64),
+        jobs=rows(JobRecord),
+        asked=_whole(0, most_stages),
+        lacking=_whole(0, most_stages),
         draws=_real(0),
         uniforms=_real(0),
         edges=bin_edges_ms(),
         histograms=_whole(models, len(STAGES), BINS),
         source_histograms=_whole(sources, BINS),
         features=_real(2, FEATURES),
-        windows=_whole(models, 3, windows),
-        window_waits=_real(models, windows),
-        kept=_whole(0, c.K_END),
-        kept_floats=_real(0, c.KF_END),
-        w=_whole(0, c.W_END),
-        wf=_real(0, c.WF_END),
+        windows=_whole(models, 3, int(asked.windows)),
+        window_waits=_real(models, int(asked.windows)),
+        kept=rows(KeptRecord),
+        iterators=rows(IteratorRecord),
         laws=_real(0),
-        q=_whole(0, c.Q_END),
-        qf=_real(0, c.QF_END),
-        lengths=np.concatenate(lengths),
+        sequences=rows(SequenceRecord),
+        lengths=lengths,
         token_histograms=_whole(models, 2, BINS),
     )
+    _fill_sources(state, system)
+    return state
+
+
+def _asked_options(system: System, options: Options) -> AskedOptions:
+    asked = row(AskedOptions)
+    asked.least_load = options.routing == "least-load"
+    asked.exponential = options.service == "exponential"
+    asked.drop = options.drop == "late"
+    asked.copy = COPIES.index(options.copy)
+    asked.law = law_code(options.interference)
+    asked.keep = options.keep_requests
+    asked.windows = max(1, math.ceil(options.duration_ms / options.window_ms))
+    asked.sequences = any(model.paced is not None for model in system.models)
+    asked.from_ms = options.warmup_ms
+    asked.until_ms = options.duration_ms
+    asked.window_ms = options.window_ms
+    return asked
+
+
+def _models(system: System) -> Records[ModelRecord]:
+    models = rows(ModelRecord, len(system.models))
+    for model, described in zip(models, system.models, strict=True):
+        model.open_for = model.batch = model.head = model.tail = -1
+        model.slo_ms = described.slo_ms
+        if described.paced is not None:
+            model.paced = 1
+            model.slo_ttft_ms = described.paced.ttft_ms
+            model.slo_tpot_ms = described.paced.tpot_ms
+    return models
+
+
+def _stages(described: Sequence[SimStage]) -> Records[StageRecord]:
+    stages = rows(StageRecord, len(described))
+    after = 0
+    for stage, asked in zip(stages, described, strict=True):
+        stage.model = asked.model
+        stage.after = after
+        stage.afters = len(asked.after)
+        stage.fan_out = asked.fan_out
+        after += len(asked.after)
+    return stages
+
+
+def _fill_sources(s: EngineState, system: System) -> None:
+    """Fill the rows of sources, and note which models they stream to."""
+    stage = 0
+    length = 0
+    sole = _sole(system)
+    for k, described in enumerate(system.sources):
+        source = s.sources[k]
+        source.kind = codes.JOB
+        source.model = described.stages[0].model if described.stages else -1
+        if described.lengths is not None:
+            source.kind = codes.PLAIN
+            source.length = length
+            source.lengths = len(described.lengths)
+            length += len(described.lengths)
+        elif sole[k]:
+            source.kind = codes.STREAM
+            s.models[source.model].streamed = 1
+            s.models[source.model].source = k
+        elif _is_plain(described):
+            source.kind = codes.PLAIN
+        source.sole = sole[k]
+        source.stage = stage
+        source.stages = len(described.stages)
+        source.slo_ms = described.slo_ms
+        stage += len(described.stages)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
-from gkestimator.simulation.engine import columns as c
+from gkestimator.simulation.arrays import Floats
+from gkestimator.simulation.engine import codes
 from gkestimator.simulation.engine.part import part
+from gkestimator.simulation.engine.state import EngineState
 from gkestimator.simulation.histogram import BINS, LOWEST_MS, RATIO
 
 BIN_PER_LOG = 1.0 / math.log(RATIO)
@@ -14,7 +16,7 @@ LAST_BIN = BINS - 1
 
 
 @part
-def bin_of(time: float, edges: c.Floats) -> int:
+def bin_of(time: float, edges: Floats) -> int:
     """Return the bin of ``time`` in the histograms.
 
     The logarithm guesses, the edges decide, so every machine counts alike.
@@ -30,134 +32,134 @@ def bin_of(time: float, edges: c.Floats) -> int:
 
 
 @part
-def window_of(s: c.EngineState, time: float) -> int:
+def window_of(s: EngineState, time: float) -> int:
     """Return the timeline's window that ``time`` lies in."""
     # Less than all windows before it is made whole: the last answers may come after any number of them.
-    at = int(min(time / s.f[c.F_WINDOW], float(s.z[c.Z_WINDOWS])))
-    if at * s.f[c.F_WINDOW] > time:
+    at = int(min(time / s.options.window_ms, float(s.options.windows)))
+    if at * s.options.window_ms > time:
         at -= 1
-    return int(min(at, s.z[c.Z_WINDOWS] - 1))
+    return int(min(at, s.options.windows - 1))
 
 
 @part
-def keeps_pace(s: c.EngineState, i: int, now: float) -> int:
+def keeps_pace(s: EngineState, i: int, now: float) -> int:
     """Return 1 where sequence ``i``, which ends now, kept the objectives of its first token and of those after it."""
-    m = s.i[i, c.I_MODEL]
-    first = s.qf[i, c.QF_FIRST]
-    after = (s.q[i, c.Q_ANSWER] - 1) * s.mf[m, c.MF_SLO_TPOT]
-    late = first - s.if_[i, c.IF_ARRIVED] > s.mf[m, c.MF_SLO_TTFT] * c.SLACK
-    return 0 if late or now - first > after * c.SLACK else 1
+    m = s.requests[i].model
+    first = s.sequences[i].first_ms
+    after = (s.sequences[i].answer - 1) * s.models[m].slo_tpot_ms
+    late = first - s.requests[i].arrived_ms > s.models[m].slo_ttft_ms * codes.SLACK
+    return 0 if late or now - first > after * codes.SLACK else 1
 
 
 @part
-def count_pace(s: c.EngineState, i: int, now: float) -> None:
+def count_pace(s: EngineState, i: int, now: float) -> None:
     """Count the time to the first token of sequence ``i``, which ends now, and the mean time of those after it."""
-    m = s.i[i, c.I_MODEL]
-    first = s.qf[i, c.QF_FIRST]
-    ttft = first - s.if_[i, c.IF_ARRIVED]
-    s.mf[m, c.MF_TTFT] += ttft
-    s.token_histograms[m, c.TTFT, bin_of(ttft, s.edges)] += 1
-    answer = s.q[i, c.Q_ANSWER]
+    m = s.requests[i].model
+    first = s.sequences[i].first_ms
+    ttft = first - s.requests[i].arrived_ms
+    s.models[m].ttft_ms += ttft
+    s.token_histograms[m, codes.TTFT, bin_of(ttft, s.edges)] += 1
+    answer = s.sequences[i].answer
     if answer > 1:
         tpot = (now - first) / (answer - 1)
-        s.m[m, c.M_SPREAD] += 1
-        s.mf[m, c.MF_TPOT] += tpot
-        s.token_histograms[m, c.TPOT, bin_of(tpot, s.edges)] += 1
+        s.models[m].spread += 1
+        s.models[m].tpot_ms += tpot
+        s.token_histograms[m, codes.TPOT, bin_of(tpot, s.edges)] += 1
 
 
 @part
-def count_answered(s: c.EngineState, b: int, now: float) -> None:
+def count_answered(s: EngineState, b: int, now: float) -> None:
     """Count every request of batch ``b``, whose answer reaches the clients at ``now``."""
-    s.f[c.F_LAST] = max(s.f[c.F_LAST], now)
-    r = s.b[b, c.B_REPLICA]
-    m = s.r[r, c.R_MODEL]
-    turns = s.r[r, c.R_TURNS] == 1
-    size = s.b[b, c.B_SIZE]
-    start = s.bf[b, c.BF_START]
-    ended = s.bf[b, c.BF_ENDS]
-    left = s.bf[b, c.BF_LEFT]
-    reached = s.bf[b, c.BF_REACHED]
+    s.loop.last_ms = max(s.loop.last_ms, now)
+    r = s.batches[b].replica
+    m = s.replicas[r].model
+    turns = s.replicas[r].turns == 1
+    size = s.batches[b].size
+    start = s.batches[b].start_ms
+    ended = s.batches[b].ends_ms
+    left = s.batches[b].left_ms
+    reached = s.batches[b].reached_ms
     back = now - ended
     gpu = ended - start
-    latest = s.mf[m, c.MF_SLO] * c.SLACK
-    from_ms = s.f[c.F_FROM]
+    latest = s.models[m].slo_ms * codes.SLACK
+    from_ms = s.options.from_ms
     edges = s.edges
     histograms = s.histograms
     counted = 0
-    paced = s.m[m, c.M_SEQUENCES] == 1
-    i = s.b[b, c.B_HEAD]
+    paced = s.models[m].paced == 1
+    i = s.batches[b].head
     while i >= 0:
-        arrived = s.if_[i, c.IF_ARRIVED]
+        arrived = s.requests[i].arrived_ms
         wait = start - arrived
         total = now - arrived
         on_time = 1 if total <= latest else 0
         if paced:
             on_time = keeps_pace(s, i, now)
         window = window_of(s, arrived)
-        s.windows[m, 1, window] += on_time
-        s.windows[m, 2, window] += 1
+        s.windows[m, codes.ON_TIME, window] += on_time
+        s.windows[m, codes.ANSWERED, window] += 1
         s.window_waits[m, window] += wait
-        if s.if_[i, c.IF_ORIGIN] >= from_ms:
+        if s.requests[i].origin_ms >= from_ms:
             counted += 1
             if paced:
                 count_pace(s, i, now)
             if turns:
-                left = s.if_[i, c.IF_LEFT]
-                reached = s.if_[i, c.IF_REACHED]
+                left = s.requests[i].left_ms
+                reached = s.requests[i].reached_ms
                 queue = start - reached
                 network = (reached - left) + back
-                s.mf[m, c.MF_QUEUE] += queue
-                s.mf[m, c.MF_NETWORK] += network
-                histograms[m, 2, bin_of(queue, edges)] += 1
-                histograms[m, 1, bin_of(network, edges)] += 1
+                s.models[m].queue_ms += queue
+                s.models[m].network_ms += network
+                histograms[m, codes.QUEUE, bin_of(queue, edges)] += 1
+                histograms[m, codes.NETWORK, bin_of(network, edges)] += 1
             router = left - arrived
-            s.m[m, c.M_ON_TIME] += on_time
-            s.mf[m, c.MF_WAIT] += wait
-            s.mf[m, c.MF_ROUTER] += router
-            s.mf[m, c.MF_TOTAL] += total
-            histograms[m, 0, bin_of(router, edges)] += 1
-            histograms[m, 4, bin_of(total, edges)] += 1
-            if s.z[c.Z_KEEP] == 1:
-                k = s.z[c.Z_KEPT]
-                s.z[c.Z_KEPT] = k + 1
-                s.kept[k, c.K_SOURCE] = s.i[i, c.I_SOURCE]
-                s.kept[k, c.K_MODEL] = m
-                s.kept[k, c.K_REPLICA] = r
-                s.kept[k, c.K_BATCH] = size
-                s.kept_floats[k, c.KF_ARRIVED] = arrived
-                s.kept_floats[k, c.KF_ROUTER] = router
-                s.kept_floats[k, c.KF_NETWORK] = (reached - left) + back
-                s.kept_floats[k, c.KF_QUEUE] = start - reached
-                s.kept_floats[k, c.KF_GPU] = gpu
+            s.models[m].on_time += on_time
+            s.models[m].wait_ms += wait
+            s.models[m].router_ms += router
+            s.models[m].total_ms += total
+            histograms[m, codes.ROUTER, bin_of(router, edges)] += 1
+            histograms[m, codes.TOTAL, bin_of(total, edges)] += 1
+            if s.options.keep == 1:
+                k = s.loop.kept
+                s.loop.kept = k + 1
+                s.kept[k].source = s.requests[i].source
+                s.kept[k].model = m
+                s.kept[k].replica = r
+                s.kept[k].batch = size
+                s.kept[k].arrived_ms = arrived
+                s.kept[k].router_ms = router
+                s.kept[k].network_ms = (reached - left) + back
+                s.kept[k].queue_ms = start - reached
+                s.kept[k].gpu_ms = gpu
                 if paced:
-                    s.kept_floats[k, c.KF_FIRST] = s.qf[i, c.QF_FIRST] - arrived
-        i = s.i[i, c.I_NEXT]
-    if from_ms <= now <= s.f[c.F_UNTIL]:
-        s.m[m, c.M_BY_END] += size
+                    s.kept[k].first_ms = s.sequences[i].first_ms - arrived
+        i = s.requests[i].next
+    if from_ms <= now <= s.options.until_ms:
+        s.models[m].done_by_end += size
     if counted == 0:
         return
-    s.m[m, c.M_DONE] += counted
-    s.mf[m, c.MF_GPU] += counted * gpu
-    histograms[m, 3, bin_of(gpu, edges)] += counted
+    s.models[m].done += counted
+    s.models[m].gpu_ms += counted * gpu
+    histograms[m, codes.GPU, bin_of(gpu, edges)] += counted
     if not turns:
         queue = start - reached
         network = (reached - left) + back
-        s.mf[m, c.MF_QUEUE] += counted * queue
-        s.mf[m, c.MF_NETWORK] += counted * network
-        histograms[m, 2, bin_of(queue, edges)] += counted
-        histograms[m, 1, bin_of(network, edges)] += counted
+        s.models[m].queue_ms += counted * queue
+        s.models[m].network_ms += counted * network
+        histograms[m, codes.QUEUE, bin_of(queue, edges)] += counted
+        histograms[m, codes.NETWORK, bin_of(network, edges)] += counted
 
 
 @part
-def count_source(s: c.EngineState, x: int, arrived: float, now: float) -> None:
+def count_source(s: EngineState, x: int, arrived: float, now: float) -> None:
     """Count a request of source ``x`` all of whose stages are done."""
-    if s.f[c.F_FROM] <= now <= s.f[c.F_UNTIL]:
-        s.x[x, c.X_BY_END] += 1
-    if arrived < s.f[c.F_FROM]:
+    if s.options.from_ms <= now <= s.options.until_ms:
+        s.sources[x].done_by_end += 1
+    if arrived < s.options.from_ms:
         return
     total = now - arrived
-    s.x[x, c.X_DONE] += 1
-    if total <= s.xf[x, c.XF_SLO] * c.SLACK:
-        s.x[x, c.X_ON_TIME] += 1
-    s.xf[x, c.XF_SUM] += total
+    s.sources[x].done += 1
+    if total <= s.sources[x].slo_ms * codes.SLACK:
+        s.sources[x].on_time += 1
+    s.sources[x].sum_ms += total
     s.source_histograms[x, bin_of(total, s.edges)] += 1

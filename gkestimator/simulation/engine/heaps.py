@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from gkestimator.simulation.engine import columns as c
+from gkestimator.simulation.arrays import Ints
+from gkestimator.simulation.engine import codes
 from gkestimator.simulation.engine.part import part
+from gkestimator.simulation.engine.records import Records
+from gkestimator.simulation.engine.state import EngineState, ReplicaRecord
 
 
 @part
-def push_event(s: c.EngineState, time: float, kind: int, order: int, what: int) -> None:
+def push_event(s: EngineState, time: float, kind: int, order: int, what: int) -> None:
     """Push an event at ``time``; ``order`` (of creation) decides among those of one time and kind."""
     times = s.event_times
     keys = s.event_keys
     whats = s.event_what
-    key = (kind << c.KIND_SHIFT) + order
-    at = s.z[c.Z_EVENTS]
-    s.z[c.Z_EVENTS] = at + 1
+    key = (kind << codes.KIND_SHIFT) + order
+    at = s.loop.events
+    s.loop.events = at + 1
     while at > 0:
         up = (at - 1) >> 1
         if times[up] < time or (times[up] == time and keys[up] <= key):
@@ -25,13 +28,13 @@ def push_event(s: c.EngineState, time: float, kind: int, order: int, what: int) 
 
 
 @part
-def pop_event(s: c.EngineState) -> None:
+def pop_event(s: EngineState) -> None:
     """Take the first event off (read it before)."""
     times = s.event_times
     keys = s.event_keys
     whats = s.event_what
-    last = s.z[c.Z_EVENTS] - 1
-    s.z[c.Z_EVENTS] = last
+    last = s.loop.events - 1
+    s.loop.events = last
     time = times[last]
     key = keys[last]
     what = whats[last]
@@ -53,12 +56,12 @@ def pop_event(s: c.EngineState) -> None:
 
 
 @part
-def sink_source(s: c.EngineState, at: int, time: float, key: int, what: int) -> None:
+def sink_source(s: EngineState, at: int, time: float, key: int, what: int) -> None:
     """Put source ``what`` with its next event at place ``at`` of the heap of sources or below."""
     times = s.stream_times
     keys = s.stream_keys
     whats = s.stream_what
-    count = s.z[c.Z_STREAMS]
+    count = s.loop.streams
     while True:
         low = 2 * at + 1
         if low >= count:
@@ -76,13 +79,15 @@ def sink_source(s: c.EngineState, at: int, time: float, key: int, what: int) -> 
 
 
 @part
-def _before(rf: c.Floats, a: int, b: int) -> bool:
+def _before(replicas: Records[ReplicaRecord], a: int, b: int) -> bool:
     """Say whether the round robin chooses replica ``a`` before ``b``."""
-    return rf[a, c.RF_KEY] < rf[b, c.RF_KEY] or (rf[a, c.RF_KEY] == rf[b, c.RF_KEY] and a < b)
+    key = replicas[a].key
+    other = replicas[b].key
+    return key < other or (key == other and a < b)
 
 
 @part
-def sink_target(targets: c.Ints, rf: c.Floats, first: int, count: int, at: int) -> None:
+def sink_target(targets: Ints, replicas: Records[ReplicaRecord], first: int, count: int, at: int) -> None:
     """Sink the replica at place ``at`` of the heap targets[first : first + count], whose key grew, to where
     it belongs.
     """
@@ -91,9 +96,9 @@ def sink_target(targets: c.Ints, rf: c.Floats, first: int, count: int, at: int) 
         low = 2 * at + 1
         if low >= count:
             break
-        if low + 1 < count and _before(rf, targets[first + low + 1], targets[first + low]):
+        if low + 1 < count and _before(replicas, targets[first + low + 1], targets[first + low]):
             low += 1
-        if _before(rf, r, targets[first + low]):
+        if _before(replicas, r, targets[first + low]):
             break
         targets[first + at] = targets[first + low]
         at = low
@@ -101,12 +106,12 @@ def sink_target(targets: c.Ints, rf: c.Floats, first: int, count: int, at: int) 
 
 
 @part
-def lift_target(targets: c.Ints, rf: c.Floats, first: int, at: int) -> None:
+def lift_target(targets: Ints, replicas: Records[ReplicaRecord], first: int, at: int) -> None:
     """Lift the replica at place ``at``, which is new there, up to where it belongs."""
     r = targets[first + at]
     while at > 0:
         up = (at - 1) >> 1
-        if _before(rf, targets[first + up], r):
+        if _before(replicas, targets[first + up], r):
             break
         targets[first + at] = targets[first + up]
         at = up

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gkestimator.simulation.engine import columns as c
+from gkestimator.simulation.engine import codes
 from gkestimator.simulation.engine.heaps import pop_event, push_event, sink_source
 from gkestimator.simulation.engine.iterating import iterated
 from gkestimator.simulation.engine.part import entry, inlined, part
@@ -16,78 +16,80 @@ from gkestimator.simulation.engine.routing import (
     form,
     next_of_source,
     route,
-    take_item,
+    take_request,
     time_out,
 )
 from gkestimator.simulation.engine.sequences import take_lengths
 from gkestimator.simulation.engine.serving import copied, ended, reach, serve, turn
 from gkestimator.simulation.engine.stages import answer, begin_job
+from gkestimator.simulation.engine.state import EngineState
 
 
 @part
-def lacks(s: c.EngineState) -> int:
+def lacks(s: EngineState) -> int:
     """Return what the next event might need and has not: DONE where nothing."""
-    z = s.z
     if (
-        z[c.Z_ITEMS] < z[c.Z_ITEMS_NEED]
-        or z[c.Z_BATCHES] < c.BATCHES_NEED
-        or z[c.Z_JOBS] < 1
-        or len(s.event_times) - z[c.Z_EVENTS] < z[c.Z_EVENTS_NEED]
+        s.free.requests < s.needs.requests
+        or s.free.batches < codes.BATCHES_NEED
+        or s.free.jobs < 1
+        or len(s.event_times) - s.loop.events < s.needs.events
     ):
-        return c.ROOM
-    if z[c.Z_EXPONENTIAL] == 1 and len(s.draws) == z[c.Z_DRAW]:
-        return c.DRAWS
-    if len(s.uniforms) - z[c.Z_UNIFORM] < z[c.Z_UNIFORMS_NEED]:
-        return c.UNIFORMS
-    if z[c.Z_KEEP] == 1 and len(s.kept) - z[c.Z_KEPT] < z[c.Z_BATCH_MOST]:
-        return c.FLUSH
-    return c.DONE
+        return codes.ROOM
+    if s.options.exponential == 1 and len(s.draws) == s.loop.draw:
+        return codes.DRAWS
+    if len(s.uniforms) - s.loop.uniform < s.needs.uniforms:
+        return codes.UNIFORMS
+    if s.options.keep == 1 and len(s.kept) - s.loop.kept < s.needs.largest_batch:
+        return codes.FLUSH
+    return codes.DONE
 
 
 @part
-def come(s: c.EngineState, x: int, now: float) -> None:
+def come(s: EngineState, x: int, now: float) -> None:
     """Take in a request of source ``x``, whose model is not streamed."""
-    arrived = s.arrivals[s.x[x, c.X_AT]]
-    s.x[x, c.X_AT] += 1
-    if s.x[x, c.X_KIND] == c.JOB:
+    arrived = s.arrivals[s.sources[x].at]
+    s.sources[x].at += 1
+    if s.sources[x].kind == codes.JOB:
         begin_job(s, x, now)
     else:
-        i = take_item(s, s.x[x, c.X_MODEL], arrived, arrived, x)
-        if s.x[x, c.X_LENGTHS] > 0:
+        i = take_request(s, s.sources[x].model, arrived, arrived, x)
+        if s.sources[x].lengths > 0:
             take_lengths(s, x, i)
         ask(s, i)
 
 
 @part
-def is_over(s: c.EngineState, b: int, order: int, now: float) -> bool:
+def is_over(s: EngineState, b: int, order: int, now: float) -> bool:
     """Say whether batch ``b``'s service ends now. It does not where its company changed, and with it its end."""
-    return bool(s.b[b, c.B_STATE] == c.RUNNING and s.b[b, c.B_ORDER] == order and s.bf[b, c.BF_ENDS] == now)
+    return bool(
+        s.batches[b].state == codes.RUNNING and s.batches[b].order == order and s.batches[b].ends_ms == now
+    )
 
 
 @part
-def answer_later(s: c.EngineState, b: int, now: float) -> bool:
+def answer_later(s: EngineState, b: int, now: float) -> bool:
     """Say whether the answers of ``b`` take time to reach the clients; then that is an event."""
-    r = s.b[b, c.B_REPLICA]
-    if s.r[r, c.R_RESPONSE_DELAY] == 0:
+    r = s.batches[b].replica
+    if s.replicas[r].response_delay == 0:
         return False
-    takes = s.curves[s.r[r, c.R_CURVE] + s.b[b, c.B_SIZE], c.C_RESPONSE]
-    push_event(s, now + takes, c.REACH, s.z[c.Z_ORDER], 4 * b + c.ANSWER)
-    s.z[c.Z_ORDER] += 1
+    takes = s.curves[s.replicas[r].curve + s.batches[b].size].response_ms
+    push_event(s, now + takes, codes.REACH, s.loop.order, 4 * b + codes.ANSWER)
+    s.loop.order += 1
     return True
 
 
 @part
-def resume(s: c.EngineState) -> None:
+def resume(s: EngineState) -> None:
     """Ask again requests that waited until their model had a replica."""
-    for m in range(len(s.m)):
-        if s.m[m, c.M_HEAD] >= 0 and s.m[m, c.M_TARGETS] > 0:
-            ask(s, s.m[m, c.M_HEAD])
-            s.z[c.Z_ASKED_LAST] = s.m[m, c.M_TAIL]
-            s.m[m, c.M_HEAD] = -1
+    for m in range(len(s.models)):
+        if s.models[m].head >= 0 and s.models[m].targets > 0:
+            ask(s, s.models[m].head)
+            s.loop.asked_last = s.models[m].tail
+            s.models[m].head = -1
 
 
 @inlined
-def settle(s: c.EngineState, batch: int, server: int, answered: int, now: float) -> None:
+def settle(s: EngineState, batch: int, server: int, answered: int, now: float) -> None:
     """Do what an event brings about at once: a batch is at its replica, a server has something new, one is
     answered.
 
@@ -102,30 +104,30 @@ def settle(s: c.EngineState, batch: int, server: int, answered: int, now: float)
 
 
 @inlined
-def handle(s: c.EngineState, kind: int, what: int, order: int, now: float) -> tuple[int, int, int]:
+def handle(s: EngineState, kind: int, what: int, order: int, now: float) -> tuple[int, int, int]:
     """Handle an event of the heap. Returns the batch, server and answered batch that :func:`settle` takes."""
     batch = int(np.int64(-1))  # as in _run
     server = batch
     answered = batch
-    if kind == c.END:
+    if kind == codes.END:
         if is_over(s, what, order, now):
             server = ended(s, what, now)
             if not answer_later(s, what, now):
                 answered = what
-    elif kind == c.REACH:
+    elif kind == codes.REACH:
         about = what & 3
         number = what >> 2
-        if about == c.AT_REPLICA:
+        if about == codes.AT_REPLICA:
             batch = number
-        elif about == c.COPIED:
+        elif about == codes.COPIED:
             server = copied(s, number, now)
-        elif about == c.ANSWER:
+        elif about == codes.ANSWER:
             answered = number
         else:
             server = available(s, number)
-    elif kind == c.TURN:
+    elif kind == codes.TURN:
         server = turn(s, what)
-    elif kind == c.ITERATED:
+    elif kind == codes.ITERATED:
         iterated(s, what, now)
     else:
         batch = time_out(s, what, order, now)
@@ -133,16 +135,16 @@ def handle(s: c.EngineState, kind: int, what: int, order: int, now: float) -> tu
 
 
 @part
-def _run(s: c.EngineState, until_ms: float, resume_only: bool) -> int:
+def _run(s: EngineState, until_ms: float, resume_only: bool) -> int:
     """Run as ``run`` says."""
-    mask = (1 << c.KIND_SHIFT) - 1
-    now = s.f[c.F_NOW]
+    mask = (1 << codes.KIND_SHIFT) - 1
+    now = s.loop.now_ms
     none = int(np.int64(-1))  # not a literal: numba would compile what takes it once more for that
     batch = none
     server = none
     answered = none
     if resume_only:
-        s.z[c.Z_KIND] = c.RESUME
+        s.loop.kind = codes.RESUME
         resume(s)
     while True:
         settle(s, batch, server, answered, now)
@@ -150,34 +152,34 @@ def _run(s: c.EngineState, until_ms: float, resume_only: bool) -> int:
         server = none
         answered = none
         lack = lacks(s)
-        if lack != c.DONE:
+        if lack != codes.DONE:
             return lack
-        i = s.z[c.Z_ASKED]
+        i = s.loop.asked
         if i >= 0:
-            s.z[c.Z_ASKED] = s.i[i, c.I_NEXT]
-            s.i[i, c.I_NEXT] = -1
+            s.loop.asked = s.requests[i].next
+            s.requests[i].next = -1
             batch = route(s, i, now)
             continue
         time = s.stream_times[0]
         key = s.stream_keys[0]
-        streamed = s.z[c.Z_EVENTS] == 0 or (
+        streamed = s.loop.events == 0 or (
             time < s.event_times[0] or (time == s.event_times[0] and key < s.event_keys[0])
         )
         if not streamed:
             time = s.event_times[0]
             key = s.event_keys[0]
-        kind = key >> c.KIND_SHIFT
+        kind = key >> codes.KIND_SHIFT
         if resume_only:
-            if kind != c.RESUME:
-                return c.DONE
+            if kind != codes.RESUME:
+                return codes.DONE
         elif not time < until_ms:
-            return c.DONE
+            return codes.DONE
         now = time
-        s.f[c.F_NOW] = now
-        s.z[c.Z_KIND] = kind
+        s.loop.now_ms = now
+        s.loop.kind = kind
         if streamed:
             x = s.stream_what[0]
-            if s.x[x, c.X_KIND] == c.STREAM:
+            if s.sources[x].kind == codes.STREAM:
                 batch = form(s, x, now)
             else:
                 come(s, x, now)
@@ -190,7 +192,7 @@ def _run(s: c.EngineState, until_ms: float, resume_only: bool) -> int:
 
 
 @entry
-def run(sources: str) -> Callable[[c.EngineState, float, bool], int]:
+def run(sources: str) -> Callable[[EngineState, float, bool], int]:
     """Run events: run(state, until_ms, resume_only) -> code, those before ``until_ms`` (``resume_only``:
     those alone that end a wait for a model's first replica).
 
@@ -201,7 +203,7 @@ def run(sources: str) -> Callable[[c.EngineState, float, bool], int]:
     next event.
     """
 
-    def enter(s: c.EngineState, until_ms: float, resume_only: bool) -> int:
+    def enter(s: EngineState, until_ms: float, resume_only: bool) -> int:
         sources  # noqa: B018  # see entry
         return _run(s, until_ms, resume_only)
 

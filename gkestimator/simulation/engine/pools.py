@@ -7,12 +7,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from gkestimator.simulation.engine import columns as c
-from gkestimator.simulation.engine.columns import EngineState, Floats, Ints
+from gkestimator.simulation.arrays import Floats
+from gkestimator.simulation.engine import codes
+from gkestimator.simulation.engine.records import Record, Records, with_zeros
+from gkestimator.simulation.engine.state import EngineState
 
 # The least number of draws that are made at once, and of rows of kept requests.
 AT_ONCE = 1 << 16
-Array = TypeVar("Array", Ints, Floats)
+Row = TypeVar("Row", bound=Record)
 
 
 class Draws:
@@ -21,19 +23,15 @@ class Draws:
     def __init__(self, draw: Callable[[int], Floats]) -> None:
         self._draw = draw
 
-    def filled(self, ahead: Floats, z: Ints, place: int, need: int) -> Floats:
-        """Return ``ahead`` from its next number (``z[place]``) on, and as many more as the kernel may want soon."""
-        if len(ahead) - z[place] >= z[need]:
-            return ahead
-        left = ahead[z[place] :]
-        z[place] = 0
-        return np.concatenate((left, self._draw(max(AT_ONCE, 4 * int(z[need])))))
+    def filled(self, left: Floats, need: int) -> Floats:
+        """Return ``left`` and as many more as the kernel may want soon, which takes ``need`` at once."""
+        return np.concatenate((left, self._draw(max(AT_ONCE, 4 * need))))
 
     def take(self, s: EngineState, count: int) -> Floats:
         """Take ``count`` of the uniforms, outside of the kernel."""
-        at = int(s.z[c.Z_UNIFORM])
+        at = int(s.loop.uniform)
         taken = s.uniforms[at : at + count]
-        s.z[c.Z_UNIFORM] += len(taken)
+        s.loop.uniform += len(taken)
         return np.concatenate((taken, self._draw(count - len(taken))))
 
 
@@ -45,71 +43,78 @@ def with_needs(s: EngineState, most_asked: int) -> EngineState:
     one by one, each after a look at the room); with interference a start puts the ends of all that run on its
     GPU anew.
     """
-    largest = int(max(s.r[:, c.R_SIZE].max(initial=1), s.w[:, c.W_MOST].max(initial=1)))
+    largest = int(max(s.replicas["batch_size"].max(initial=1), s.iterators["most_sequences"].max(initial=1)))
     beside = 1
-    if s.z[c.Z_LAW] and len(s.r):
-        servers = np.unique(s.r[:, [c.R_GPU, c.R_SERVER]], axis=0)
+    if s.options.law and len(s.replicas):
+        pairs = np.stack((s.replicas["gpu"], s.replicas["server"]), axis=1)
+        servers = np.unique(pairs, axis=0)
         beside = int(np.bincount(servers[:, 0]).max())
-    s.z[c.Z_BATCH_MOST] = largest
-    s.z[c.Z_ITEMS_NEED] = largest * (1 + most_asked) + 1
-    s.z[c.Z_EVENTS_NEED] = 2 * beside + 8
-    s.z[c.Z_DRAWS_NEED] = s.z[c.Z_EXPONENTIAL]
-    s.z[c.Z_UNIFORMS_NEED] = largest * max(1, len(s.t)) + 1 if most_asked else 0
+    s.needs.largest_batch = largest
+    s.needs.requests = largest * (1 + most_asked) + 1
+    s.needs.events = 2 * beside + 8
+    s.needs.draws = s.options.exponential
+    s.needs.uniforms = largest * max(1, len(s.stages)) + 1 if most_asked else 0
     return s
 
 
-def _more(array: Array, rows: int) -> Array:
-    """Return ``array`` with ``rows`` rows of zeros below."""
-    return np.concatenate((array, np.zeros((rows, *array.shape[1:]), array.dtype)))
-
-
-def _more_free(array: Ints, rows: int, link: int, first_free: int) -> Ints:
-    """Return ``array`` with ``rows`` free rows below, each linked to the next and the last to ``first_free``."""
-    below = np.zeros((rows, array.shape[1]), np.int64)
-    below[:, link] = np.arange(len(array) + 1, len(array) + rows + 1)
-    below[-1, link] = first_free
-    return np.concatenate((array, below))
+def with_free(array: Records[Row], count: int, link: str, first_free: int) -> Records[Row]:
+    """Return ``array`` with ``count`` free rows below, each linked by field ``link`` to the next and the last to
+    ``first_free``."""
+    first = len(array)
+    array = with_zeros(array, count)
+    links = array[link][first:]
+    links[:] = np.arange(first + 1, first + count + 1)
+    links[-1] = first_free
+    return array
 
 
 def fit_pools(s: EngineState) -> EngineState:
     """Return ``s`` with room for one event at least; what is short is doubled."""
-    z = s.z
-    if z[c.Z_ITEMS] < z[c.Z_ITEMS_NEED]:
-        more = max(len(s.i), int(z[c.Z_ITEMS_NEED]), 1024)
-        items = _more_free(s.i, more, c.I_NEXT, int(z[c.Z_ITEM]))
-        z[c.Z_ITEM], z[c.Z_ITEMS] = len(s.i), z[c.Z_ITEMS] + more
-        s = s._replace(i=items, if_=_more(s.if_, more))
-        if z[c.Z_SEQUENCES]:
-            s = s._replace(q=_more(s.q, more), qf=_more(s.qf, more))
-    if z[c.Z_BATCHES] < c.BATCHES_NEED:
-        more = max(len(s.b), 256)
-        batches = _more_free(s.b, more, c.B_NEXT, int(z[c.Z_BATCH]))
-        z[c.Z_BATCH], z[c.Z_BATCHES] = len(s.b), z[c.Z_BATCHES] + more
-        s = s._replace(b=batches, bf=_more(s.bf, more))
-    if z[c.Z_JOBS] < 1:
-        more = max(len(s.j), 256)
-        jobs = _more_free(s.j, more, c.J_OPEN, int(z[c.Z_JOB]))
-        z[c.Z_JOB], z[c.Z_JOBS] = len(s.j), z[c.Z_JOBS] + more
-        s = s._replace(j=jobs, jf=_more(s.jf, more))
-    room = len(s.event_times) - int(z[c.Z_EVENTS])
-    if room < z[c.Z_EVENTS_NEED]:
-        more = max(len(s.event_times), int(z[c.Z_EVENTS_NEED]), 1024)
+    free = s.free
+    needs = s.needs
+    if free.requests < needs.requests:
+        first = len(s.requests)
+        more = max(first, int(needs.requests), 1024)
+        s = s._replace(requests=with_free(s.requests, more, "next", free.request))
+        if s.options.sequences:
+            s = s._replace(sequences=with_zeros(s.sequences, more))
+        free.request = first
+        free.requests += more
+    if free.batches < codes.BATCHES_NEED:
+        first = len(s.batches)
+        more = max(first, 256)
+        s = s._replace(batches=with_free(s.batches, more, "next", free.batch))
+        free.batch = first
+        free.batches += more
+    if free.jobs < 1:
+        first = len(s.jobs)
+        more = max(first, 256)
         s = s._replace(
-            event_times=_more(s.event_times, more),
-            event_keys=_more(s.event_keys, more),
-            event_what=_more(s.event_what, more),
+            jobs=with_free(s.jobs, more, "open", free.job),
+            asked=with_zeros(s.asked, more),
+            lacking=with_zeros(s.lacking, more),
         )
-    if z[c.Z_KEEP] and len(s.kept) < AT_ONCE + z[c.Z_BATCH_MOST]:
-        more = AT_ONCE + int(z[c.Z_BATCH_MOST]) - len(s.kept)
-        s = s._replace(kept=_more(s.kept, more), kept_floats=_more(s.kept_floats, more))
+        free.job = first
+        free.jobs += more
+    events = len(s.event_times)
+    if events - s.loop.events < needs.events:
+        more = max(events, int(needs.events), 1024)
+        s = s._replace(
+            event_times=with_zeros(s.event_times, more),
+            event_keys=with_zeros(s.event_keys, more),
+            event_what=with_zeros(s.event_what, more),
+        )
+    room = AT_ONCE + int(needs.largest_batch)
+    if s.options.keep and len(s.kept) < room:
+        s = s._replace(kept=with_zeros(s.kept, room - len(s.kept)))
     return s
 
 
 def count_windows(s: EngineState, m: int, times: Floats) -> None:
     """Count requests to model ``m`` at ``times``, by window of the timeline."""
-    window = float(s.f[c.F_WINDOW])
-    last = int(s.z[c.Z_WINDOWS]) - 1
+    window = float(s.options.window_ms)
+    last = int(s.options.windows) - 1
     at = np.minimum(times / window, last + 1).astype(np.int64)
     at -= at * window > times
     counts = np.bincount(np.minimum(at, last))
-    s.windows[m, 0, : len(counts)] += counts
+    s.windows[m, codes.CAME, : len(counts)] += counts

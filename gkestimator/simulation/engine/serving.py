@@ -4,309 +4,312 @@ from __future__ import annotations
 
 import numpy as np
 
-from gkestimator.simulation.engine import columns as c
+from gkestimator.simulation.engine import codes
 from gkestimator.simulation.engine.dropping import drop_late, drop_waiting
 from gkestimator.simulation.engine.heaps import push_event
 from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine.sequences import join_sequences
 from gkestimator.simulation.engine.sharing import change_speeds
+from gkestimator.simulation.engine.state import EngineState
 
 
 @part
-def take_batch(s: c.EngineState, r: int) -> int:
+def take_batch(s: EngineState, r: int) -> int:
     """Take a free batch, for replica ``r``."""
-    b = s.z[c.Z_BATCH]
-    s.z[c.Z_BATCH] = s.b[b, c.B_NEXT]
-    s.z[c.Z_BATCHES] -= 1
-    s.b[b, c.B_REPLICA] = r
-    s.b[b, c.B_SIZE] = 0
-    s.b[b, c.B_HEAD] = -1
-    s.b[b, c.B_TAIL] = -1
-    s.b[b, c.B_NEXT] = -1
-    s.b[b, c.B_TIMED_OUT] = 0
+    b = s.free.batch
+    s.free.batch = s.batches[b].next
+    s.free.batches -= 1
+    s.batches[b].replica = r
+    s.batches[b].size = 0
+    s.batches[b].head = -1
+    s.batches[b].tail = -1
+    s.batches[b].next = -1
+    s.batches[b].timed_out = 0
     return int(b)
 
 
 @part
-def free_batch(s: c.EngineState, b: int) -> None:
+def free_batch(s: EngineState, b: int) -> None:
     """Free ``b``, which may be used again; its requests are gone before."""
-    s.b[b, c.B_STATE] = c.FREE
-    s.b[b, c.B_NEXT] = s.z[c.Z_BATCH]
-    s.z[c.Z_BATCH] = b
-    s.z[c.Z_BATCHES] += 1
+    s.batches[b].state = codes.FREE
+    s.batches[b].next = s.free.batch
+    s.free.batch = b
+    s.free.batches += 1
 
 
 @part
-def reach(s: c.EngineState, b: int, now: float) -> int:
+def reach(s: EngineState, b: int, now: float) -> int:
     """Take note that batch ``b`` is at its replica.
 
     Returns the server that has something new, -1 where none has.
     """
-    r = s.b[b, c.B_REPLICA]
-    s.bf[b, c.BF_REACHED] = now
-    if s.r[r, c.R_TURNS] == 1:
-        i = s.b[b, c.B_HEAD]
-        s.if_[i, c.IF_LEFT] = s.bf[b, c.BF_LEFT]
-        s.if_[i, c.IF_REACHED] = now
+    r = s.batches[b].replica
+    s.batches[b].reached_ms = now
+    if s.replicas[r].turns == 1:
+        i = s.batches[b].head
+        s.requests[i].left_ms = s.batches[b].left_ms
+        s.requests[i].reached_ms = now
         free_batch(s, b)
-        if s.r[r, c.R_WAITING] == 0:
-            s.r[r, c.R_HEAD] = i
+        if s.replicas[r].waiting == 0:
+            s.replicas[r].head = i
         else:
-            s.i[s.r[r, c.R_TAIL], c.I_NEXT] = i
-        s.r[r, c.R_TAIL] = i
-        s.r[r, c.R_WAITING] += 1
-        if s.r[r, c.R_DUE] == 0:
+            s.requests[s.replicas[r].tail].next = i
+        s.replicas[r].tail = i
+        s.replicas[r].waiting += 1
+        if s.replicas[r].due == codes.NO_TURN:
             expect_turn(s, r, now)
-    elif s.r[r, c.R_ITERATES] >= 0:
-        i = s.b[b, c.B_HEAD]
-        s.if_[i, c.IF_LEFT] = s.bf[b, c.BF_LEFT]
-        s.if_[i, c.IF_REACHED] = now
+    elif s.replicas[r].iterator >= 0:
+        i = s.batches[b].head
+        s.requests[i].left_ms = s.batches[b].left_ms
+        s.requests[i].reached_ms = now
         free_batch(s, b)
         join_sequences(s, r, i, now)
-    elif s.z[c.Z_COPY] == 2 and s.r[r, c.R_COPIES] == 1:
-        g = s.r[r, c.R_GPU]
-        if s.g[g, c.G_COPY_HEAD] < 0:
-            s.g[g, c.G_COPY_HEAD] = b
+    elif s.options.copy == codes.COPY_OVERLAP and s.replicas[r].copies == 1:
+        g = s.replicas[r].gpu
+        if s.gpus[g].copy_head < 0:
+            s.gpus[g].copy_head = b
             start_copy(s, b, now)
         else:
-            s.b[s.g[g, c.G_COPY_TAIL], c.B_NEXT] = b
-        s.g[g, c.G_COPY_TAIL] = b
+            s.batches[s.gpus[g].copy_tail].next = b
+        s.gpus[g].copy_tail = b
     else:
         return join_queue(s, b)
     return -1
 
 
 @part
-def start_copy(s: c.EngineState, b: int, now: float) -> None:
+def start_copy(s: EngineState, b: int, now: float) -> None:
     """Start the copy of ``b`` on the GPU's copy engine."""
-    r = s.b[b, c.B_REPLICA]
-    takes = s.curves[s.r[r, c.R_CURVE] + s.b[b, c.B_SIZE], c.C_COPY]
-    order = s.z[c.Z_ORDER]
-    s.z[c.Z_ORDER] = order + 1
-    push_event(s, now + takes, c.REACH, order, 4 * b + c.COPIED)
+    r = s.batches[b].replica
+    takes = s.curves[s.replicas[r].curve + s.batches[b].size].copy_ms
+    order = s.loop.order
+    s.loop.order = order + 1
+    push_event(s, now + takes, codes.REACH, order, 4 * b + codes.COPIED)
 
 
 @part
-def copied(s: c.EngineState, b: int, now: float) -> int:
+def copied(s: EngineState, b: int, now: float) -> int:
     """End the copy of ``b``, the first of its GPU's; the next begins, ``b`` may be served.
 
     Returns its server.
     """
-    g = s.r[s.b[b, c.B_REPLICA], c.R_GPU]
-    following = s.b[b, c.B_NEXT]
-    s.g[g, c.G_COPY_HEAD] = following
+    g = s.replicas[s.batches[b].replica].gpu
+    following = s.batches[b].next
+    s.gpus[g].copy_head = following
     if following >= 0:
         start_copy(s, following, now)
-    s.b[b, c.B_NEXT] = -1
+    s.batches[b].next = -1
     return join_queue(s, b)
 
 
 @part
-def join_queue(s: c.EngineState, b: int) -> int:
+def join_queue(s: EngineState, b: int) -> int:
     """Let ``b`` be served from now on, after those before it. Returns its server."""
-    v = s.r[s.b[b, c.B_REPLICA], c.R_SERVER]
-    if s.v[v, c.V_HEAD] < 0:
-        s.v[v, c.V_HEAD] = b
+    v = s.replicas[s.batches[b].replica].server
+    if s.servers[v].head < 0:
+        s.servers[v].head = b
     else:
-        s.b[s.v[v, c.V_TAIL], c.B_NEXT] = b
-    s.v[v, c.V_TAIL] = b
+        s.batches[s.servers[v].tail].next = b
+    s.servers[v].tail = b
     return int(v)
 
 
 @part
-def expect_turn(s: c.EngineState, r: int, now: float) -> None:
+def expect_turn(s: EngineState, r: int, now: float) -> None:
     """Put the first turn of ``r`` that is still to come on the heap: not before now and not before it is
     available; later than the turn it took last; later than now where this moment's turns are over.
     """
-    offset = s.rf[r, c.RF_OFFSET]
-    cycle = s.rf[r, c.RF_CYCLE]
-    least = max(now, s.rf[r, c.RF_AVAILABLE])
-    after = s.rf[r, c.RF_TAKEN]
-    if s.z[c.Z_KIND] > c.TURN:
+    offset = s.replicas[r].offset_ms
+    cycle = s.replicas[r].cycle_ms
+    least = max(now, s.replicas[r].available_ms)
+    after = s.replicas[r].taken_ms
+    if s.loop.kind > codes.TURN:
         after = max(after, now)
     # A float, as time over a short cycle may be beyond whole numbers; from there on 1 more is no more.
     k = max(0.0, float(np.floor((least - offset) / cycle)) - 1.0)
     step = 1.0
     while offset + k * cycle < least or offset + k * cycle <= after:
         k += step
-        if k > c.WHOLE:
+        if k > codes.WHOLE:
             step *= 2.0
-    s.r[r, c.R_DUE] = 1
-    push_event(s, offset + k * cycle, c.TURN, r, r)
+    s.replicas[r].due = codes.TURN_COMES
+    push_event(s, offset + k * cycle, codes.TURN, r, r)
 
 
 @part
-def turn(s: c.EngineState, r: int) -> int:
+def turn(s: EngineState, r: int) -> int:
     """Take note that it is the turn of ``r``, and requests wait for it (turns of nothing are not on the
     heap).
 
     Returns its server.
     """
-    v = s.r[r, c.R_SERVER]
-    s.r[r, c.R_DUE] = 2
-    s.r[r, c.R_NEXT_DUE] = -1
-    if s.v[v, c.V_DUE] < 0:
-        s.v[v, c.V_DUE] = r
+    v = s.replicas[r].server
+    s.replicas[r].due = codes.TURN_DUE
+    s.replicas[r].next_due = -1
+    if s.servers[v].due < 0:
+        s.servers[v].due = r
     else:
-        s.r[s.v[v, c.V_DUE_TAIL], c.R_NEXT_DUE] = r
-    s.v[v, c.V_DUE_TAIL] = r
+        s.replicas[s.servers[v].due_tail].next_due = r
+    s.servers[v].due_tail = r
     return int(v)
 
 
 @part
-def serve(s: c.EngineState, v: int, now: float) -> None:
+def serve(s: EngineState, v: int, now: float) -> None:
     """Serve, where server ``v`` is free, the turn that is due longest, else the first batch whose replica is
     available.
     """
-    while s.v[v, c.V_RUNNING] < 0:
-        r = s.v[v, c.V_DUE]
+    while s.servers[v].running < 0:
+        r = s.servers[v].due
         if r >= 0:
-            s.v[v, c.V_DUE] = s.r[r, c.R_NEXT_DUE]
-            if s.z[c.Z_DROP] == 1:
+            s.servers[v].due = s.replicas[r].next_due
+            if s.options.drop == 1:
                 drop_waiting(s, r, now)
-            if s.r[r, c.R_WAITING] > 0:
+            if s.replicas[r].waiting > 0:
                 start(s, gather(s, r, now), now)
             else:
-                s.r[r, c.R_DUE] = 0
-                s.rf[r, c.RF_TAKEN] = now
+                s.replicas[r].due = codes.NO_TURN
+                s.replicas[r].taken_ms = now
             continue
         b = next_batch(s, v, now)
         if b < 0:
             return
-        if s.z[c.Z_DROP] == 1:
+        if s.options.drop == 1:
             drop_late(s, b, now)
-        if s.b[b, c.B_SIZE] > 0:
+        if s.batches[b].size > 0:
             start(s, b, now)
         else:
             free_batch(s, b)
 
 
 @part
-def next_batch(s: c.EngineState, v: int, now: float) -> int:
+def next_batch(s: EngineState, v: int, now: float) -> int:
     """Take the first batch whose replica is available out of the queue of server ``v``; -1: there is none."""
     before = -1
-    b = s.v[v, c.V_HEAD]
-    while b >= 0 and s.rf[s.b[b, c.B_REPLICA], c.RF_AVAILABLE] > now:
+    b = s.servers[v].head
+    while b >= 0 and s.replicas[s.batches[b].replica].available_ms > now:
         before = b
-        b = s.b[b, c.B_NEXT]
+        b = s.batches[b].next
     if b < 0:
         return int(b)
-    following = s.b[b, c.B_NEXT]
+    following = s.batches[b].next
     if before < 0:
-        s.v[v, c.V_HEAD] = following
+        s.servers[v].head = following
     else:
-        s.b[before, c.B_NEXT] = following
+        s.batches[before].next = following
     if following < 0:
-        s.v[v, c.V_TAIL] = before
-    s.b[b, c.B_NEXT] = -1
-    s.v[v, c.V_TICKS] -= int(s.curves[s.r[s.b[b, c.B_REPLICA], c.R_CURVE] + s.b[b, c.B_SIZE], c.C_TICKS])
+        s.servers[v].tail = before
+    s.batches[b].next = -1
+    s.servers[v].ticks -= int(s.curves[s.replicas[s.batches[b].replica].curve + s.batches[b].size].ticks)
     return int(b)
 
 
 @part
-def gather(s: c.EngineState, r: int, now: float) -> int:
+def gather(s: EngineState, r: int, now: float) -> int:
     """Return the batch that ``r`` takes at a turn: of what waits, at most a full batch."""
     b = take_batch(s, r)
-    size = min(s.r[r, c.R_SIZE], s.r[r, c.R_WAITING])
-    i = s.r[r, c.R_HEAD]
-    s.b[b, c.B_HEAD] = i
+    size = min(s.replicas[r].batch_size, s.replicas[r].waiting)
+    i = s.replicas[r].head
+    s.batches[b].head = i
     for _ in range(size - 1):
-        i = s.i[i, c.I_NEXT]
-    s.b[b, c.B_TAIL] = i
-    s.b[b, c.B_SIZE] = size
-    s.r[r, c.R_HEAD] = s.i[i, c.I_NEXT]
-    s.i[i, c.I_NEXT] = -1
-    s.r[r, c.R_WAITING] -= size
-    s.r[r, c.R_COMING] -= size
-    s.r[r, c.R_DUE] = 0
-    s.rf[r, c.RF_TAKEN] = now
-    if s.r[r, c.R_WAITING] > 0:
+        i = s.requests[i].next
+    s.batches[b].tail = i
+    s.batches[b].size = size
+    s.replicas[r].head = s.requests[i].next
+    s.requests[i].next = -1
+    s.replicas[r].waiting -= size
+    s.replicas[r].coming -= size
+    s.replicas[r].due = codes.NO_TURN
+    s.replicas[r].taken_ms = now
+    if s.replicas[r].waiting > 0:
         expect_turn(s, r, now)
     return int(b)
 
 
 @part
-def start(s: c.EngineState, b: int, now: float) -> None:
+def start(s: EngineState, b: int, now: float) -> None:
     """Start the service of ``b``."""
-    r = s.b[b, c.B_REPLICA]
-    at = s.r[r, c.R_CURVE] + s.b[b, c.B_SIZE]
-    work = s.curves[at, c.C_LATENCY] * s.rf[r, c.RF_FACTOR]
-    if s.z[c.Z_EXPONENTIAL] == 1:
-        work *= s.draws[s.z[c.Z_DRAW]]
-        s.z[c.Z_DRAW] += 1
-    if s.z[c.Z_COPY] == 1 or (s.z[c.Z_COPY] == 2 and s.r[r, c.R_TURNS] == 1):
-        work += s.curves[at, c.C_COPY]
-    order = s.z[c.Z_ORDER]
-    s.z[c.Z_ORDER] = order + 1
-    s.v[s.r[r, c.R_SERVER], c.V_RUNNING] = b
-    s.b[b, c.B_STATE] = c.RUNNING
-    s.b[b, c.B_ORDER] = order
-    s.bf[b, c.BF_START] = now
-    s.bf[b, c.BF_SINCE] = now
-    s.bf[b, c.BF_WORK] = work
-    g = s.r[r, c.R_GPU]
-    if s.g[g, c.G_RUNNING] == 0:
-        s.gf[g, c.GF_SINCE] = now
-    s.g[g, c.G_RUNNING] += 1
-    if s.z[c.Z_LAW] == 0:
-        s.bf[b, c.BF_SLOW] = 1.0
-        s.bf[b, c.BF_ENDS] = now + work
-        push_event(s, now + work, c.END, order, b)
+    r = s.batches[b].replica
+    at = s.replicas[r].curve + s.batches[b].size
+    work = s.curves[at].latency_ms * s.replicas[r].factor
+    if s.options.exponential == 1:
+        work *= s.draws[s.loop.draw]
+        s.loop.draw += 1
+    if s.options.copy == codes.COPY_SERIAL or (
+        s.options.copy == codes.COPY_OVERLAP and s.replicas[r].turns == 1
+    ):
+        work += s.curves[at].copy_ms
+    order = s.loop.order
+    s.loop.order = order + 1
+    s.servers[s.replicas[r].server].running = b
+    s.batches[b].state = codes.RUNNING
+    s.batches[b].order = order
+    s.batches[b].start_ms = now
+    s.batches[b].since_ms = now
+    s.batches[b].work_ms = work
+    g = s.replicas[r].gpu
+    if s.gpus[g].running == 0:
+        s.gpus[g].since_ms = now
+    s.gpus[g].running += 1
+    if s.options.law == 0:
+        s.batches[b].slowdown = 1.0
+        s.batches[b].ends_ms = now + work
+        push_event(s, now + work, codes.END, order, b)
         return
-    s.bf[b, c.BF_SLOW] = 0.0
-    last = s.g[g, c.G_LAST]
-    s.b[b, c.B_BEFORE] = last
-    s.b[b, c.B_BESIDE] = -1
+    s.batches[b].slowdown = 0.0
+    last = s.gpus[g].last
+    s.batches[b].before = last
+    s.batches[b].beside = -1
     if last < 0:
-        s.g[g, c.G_FIRST] = b
+        s.gpus[g].first = b
     else:
-        s.b[last, c.B_BESIDE] = b
-    s.g[g, c.G_LAST] = b
+        s.batches[last].beside = b
+    s.gpus[g].last = b
     change_speeds(s, g, now)
 
 
 @part
-def ended(s: c.EngineState, b: int, now: float) -> int:
+def ended(s: EngineState, b: int, now: float) -> int:
     """End the service of ``b``: counted by replica and GPU. Returns its server, which is free."""
-    r = s.b[b, c.B_REPLICA]
-    m = s.r[r, c.R_MODEL]
-    g = s.r[r, c.R_GPU]
-    v = s.r[r, c.R_SERVER]
-    size = s.b[b, c.B_SIZE]
-    s.b[b, c.B_STATE] = c.ANSWERING
-    s.r[r, c.R_BATCHES] += 1
-    s.r[r, c.R_REQUESTS] += size
-    s.r[r, c.R_GIVEN] -= size
-    s.rf[r, c.RF_LAST] = now
-    from_ms = s.f[c.F_FROM]
-    until = s.f[c.F_UNTIL]
-    within = min(now, until) - max(s.bf[b, c.BF_START], from_ms)
+    r = s.batches[b].replica
+    m = s.replicas[r].model
+    g = s.replicas[r].gpu
+    v = s.replicas[r].server
+    size = s.batches[b].size
+    s.batches[b].state = codes.ANSWERING
+    s.replicas[r].batches += 1
+    s.replicas[r].requests += size
+    s.replicas[r].given -= size
+    s.replicas[r].last_ms = now
+    from_ms = s.options.from_ms
+    until = s.options.until_ms
+    within = min(now, until) - max(s.batches[b].start_ms, from_ms)
     if within > 0.0:
-        s.rf[r, c.RF_BUSY] += within
+        s.replicas[r].busy_ms += within
     else:
         within = 0.0
-    s.gf[g, c.GF_CREQ] += within * s.rf[r, c.RF_CREQ]
-    if s.if_[s.b[b, c.B_HEAD], c.IF_ORIGIN] >= from_ms:
-        s.m[m, c.M_BATCHES] += 1
-        if size == s.r[r, c.R_SIZE]:
-            s.m[m, c.M_FULL] += 1
-        s.m[m, c.M_TIMED_OUT] += s.b[b, c.B_TIMED_OUT]
-    s.g[g, c.G_RUNNING] -= 1
-    if s.g[g, c.G_RUNNING] == 0:
-        within = min(now, until) - max(s.gf[g, c.GF_SINCE], from_ms)
+    s.gpus[g].creq_ms += within * s.replicas[r].creq_pct
+    if s.requests[s.batches[b].head].origin_ms >= from_ms:
+        s.models[m].batches += 1
+        if size == s.replicas[r].batch_size:
+            s.models[m].full += 1
+        s.models[m].timed_out += s.batches[b].timed_out
+    s.gpus[g].running -= 1
+    if s.gpus[g].running == 0:
+        within = min(now, until) - max(s.gpus[g].since_ms, from_ms)
         if within > 0.0:
-            s.gf[g, c.GF_BUSY] += within
-    if s.z[c.Z_LAW] != 0:
-        before = s.b[b, c.B_BEFORE]
-        beside = s.b[b, c.B_BESIDE]
+            s.gpus[g].busy_ms += within
+    if s.options.law != 0:
+        before = s.batches[b].before
+        beside = s.batches[b].beside
         if before < 0:
-            s.g[g, c.G_FIRST] = beside
+            s.gpus[g].first = beside
         else:
-            s.b[before, c.B_BESIDE] = beside
+            s.batches[before].beside = beside
         if beside < 0:
-            s.g[g, c.G_LAST] = before
+            s.gpus[g].last = before
         else:
-            s.b[beside, c.B_BEFORE] = before
+            s.batches[beside].before = before
         change_speeds(s, g, now)
-    s.v[v, c.V_RUNNING] = -1
+    s.servers[v].running = -1
     return int(v)

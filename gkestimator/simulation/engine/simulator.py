@@ -8,19 +8,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from gkestimator.core.errors import UsageError
+from gkestimator.interference.base import TERMS
 from gkestimator.llm.steps import StepLaw
 from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
-from gkestimator.simulation.engine import columns as c
+from gkestimator.simulation.engine import codes
 from gkestimator.simulation.engine.building import (
     curve_key,
     curves_of,
+    fill_replica,
     first_state,
-    iterating_rows,
+    iterator_row,
     law_numbers,
     most_asked,
-    rows_of,
-    with_rows,
 )
 from gkestimator.simulation.engine.changes import (
     expect_available,
@@ -37,7 +37,9 @@ from gkestimator.simulation.engine.checking import (
     check_source,
 )
 from gkestimator.simulation.engine.pools import Draws, count_windows, fit_pools, with_needs
+from gkestimator.simulation.engine.records import Records, joined, rows
 from gkestimator.simulation.engine.results import result_of
+from gkestimator.simulation.engine.state import GpuRecord, KeptRecord, ReplicaRecord, ServerRecord
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.system import SimGpu, SimIterating, SimReplica, System
@@ -72,7 +74,7 @@ class Simulator:
         self._admit = [source.admit for source in system.sources]
         self._source_arrived = np.zeros(len(system.sources), np.int64)
         self._source_rejected = np.zeros(len(system.sources), np.int64)
-        self._kept: list[tuple[Ints, Floats]] = []
+        self._kept: list[Records[KeptRecord]] = []
         self._partitions: dict[int, tuple[int, int]] = {}  # server, GPU
         self._curve_rows: dict[tuple[object, ...], int] = {}
         self._law_starts: dict[StepLaw, int] = {}
@@ -103,18 +105,19 @@ class Simulator:
         s = self._s
         for new in gpus:
             check_gpu(new)
-        idle = np.zeros((len(gpus), c.G_END), np.int64)
-        idle[:, [c.G_FIRST, c.G_LAST, c.G_COPY_HEAD, c.G_COPY_TAIL]] = -1
-        terms = [[0.0] * c.GF_TERMS + list(gpu.terms) for gpu in gpus]
-        s = self._s = s._replace(g=with_rows(s.g, idle), gf=with_rows(s.gf, terms))
-        first = len(s.r)
-        whole = []
-        real = []
+        idle = rows(GpuRecord, len(gpus))
+        for field in ("first", "last", "copy_head", "copy_tail"):
+            idle[field] = -1
+        terms = np.array([gpu.terms for gpu in gpus], float).reshape(-1, TERMS)
+        s = self._s = s._replace(gpus=joined([s.gpus, idle]), terms=joined([s.terms, terms]))
+        first = len(s.replicas)
+        new_rows = rows(ReplicaRecord, len(replicas))
         curves = [s.curves]
+        features = [s.curve_features]
         at = len(s.curves)
-        servers = len(s.v)
-        for replica, available in zip(replicas, available_ms, strict=True):
-            check_replica(replica, self._system.models, len(s.g))
+        servers = len(s.servers)
+        for row, replica, available in zip(new_rows, replicas, available_ms, strict=True):
+            check_replica(replica, self._system.models, len(s.gpus))
             if not 0 <= available < math.inf:
                 raise UsageError(f"replica {replica.id!r}: available from {available} ms, expected 0 or more")
             server = servers
@@ -129,20 +132,23 @@ class Simulator:
             if curve == at:
                 at += replica.batch_size + 1
                 check_room(replica.batch_size, self._most_asked, at)
-                curves.append(curves_of(replica))
-            ints, floats = rows_of(replica, server=server, curve=curve, available_ms=available)
-            floats[c.RF_FACTOR] = self._factor(replica)
+                its_curve, its_features = curves_of(replica)
+                curves.append(its_curve)
+                features.append(its_features)
+            fill_replica(row, replica, server=server, curve=curve, available_ms=available)
+            row.factor = self._factor(replica)
             if replica.iterates is not None:
-                ints[c.R_ITERATES] = self._iterating(replica.iterates)
-            whole.append(ints)
-            real.append(floats)
+                row.iterator = self._iterating(replica.iterates)
         open_now = [k for k, available in enumerate(available_ms, first) if available <= self.now_ms]
         s = self._s
+        new_servers = rows(ServerRecord, servers - len(s.servers))
+        for field in ("running", "head", "tail", "due", "due_tail"):
+            new_servers[field] = -1
         self._s = s._replace(
-            r=with_rows(s.r, whole),
-            rf=with_rows(s.rf, real),
-            curves=np.concatenate(curves),
-            v=with_rows(s.v, np.tile(np.array([-1, -1, -1, -1, -1, 0], np.int64), (servers - len(s.v), 1))),
+            replicas=joined([s.replicas, new_rows]),
+            curves=joined(curves),
+            curve_features=joined(features),
+            servers=joined([s.servers, new_servers]),
         )
         make_available(self._s, open_now)
         added = list(range(first, first + len(replicas)))
@@ -151,7 +157,8 @@ class Simulator:
 
     def retire(self, replicas: Sequence[int]) -> None:
         """Open no batch for these from now on; what they were given they serve to the end."""
-        self._s.r[list(replicas), c.R_RETIRED] = 1
+        for replica in replicas:
+            self._s.replicas[replica].retired = 1
         self._retarget([])
 
     def set_admission(self, source: int, admit: float) -> None:
@@ -164,14 +171,14 @@ class Simulator:
         running.
         """
         s = self._s
-        requests = s.r[:, c.R_GIVEN].copy()
-        for model in s.m:
-            if model[c.M_OPEN] >= 0:
-                source = s.x[model[c.M_SOURCE]]
-                requests[model[c.M_OPEN]] += source[c.X_STOP] - source[c.X_AT]
-            elif model[c.M_BATCH] >= 0:
-                batch = s.b[model[c.M_BATCH]]
-                requests[batch[c.B_REPLICA]] += batch[c.B_SIZE]
+        requests = s.replicas["given"].copy()
+        for model in s.models:
+            if model.open_for >= 0:
+                source = s.sources[model.source]
+                requests[model.open_for] += source.stop - source.at
+            elif model.batch >= 0:
+                batch = s.batches[model.batch]
+                requests[batch.replica] += batch.size
         return requests
 
     def progress(self) -> Result:
@@ -192,9 +199,8 @@ class Simulator:
         at = self._law_starts.setdefault(iterates.law, len(s.laws))
         if at == len(s.laws):
             s = s._replace(laws=np.concatenate((s.laws, law_numbers(iterates.law))))
-        ints, floats = iterating_rows(iterates, at)
-        self._s = s._replace(w=with_rows(s.w, [ints]), wf=with_rows(s.wf, [floats]))
-        return len(self._s.w) - 1
+        self._s = s._replace(iterators=joined([s.iterators, iterator_row(iterates, at)]))
+        return len(s.iterators)
 
     def _factor(self, replica: SimReplica) -> float:
         """Return by how much the replica's latencies are taken to be wrong in this run."""
@@ -207,31 +213,31 @@ class Simulator:
         """Make the lists of replicas that may be chosen anew after ``added`` came or others were retired."""
         s = self._s
         now = self.now_ms
-        r = s.r
-        before = s.m[:, c.M_TARGETS].copy()
-        usable = np.flatnonzero(r[:, c.R_RETIRED] == 0)
-        key = s.rf[usable, c.RF_KEY]
+        replicas = s.replicas
+        before = s.models["targets"].copy()
+        usable = np.flatnonzero(replicas["retired"] == 0)
+        its_model = replicas["model"][usable]
+        is_available = replicas["available"][usable]
         # By model, the available ones first, those in the order of the round robin (a sorted list is a heap).
-        order = np.lexsort((usable, key, -r[usable, c.R_AVAILABLE], r[usable, c.R_MODEL]))
+        order = np.lexsort((usable, replicas["key"][usable], -is_available, its_model))
         targets = usable[order]
-        models = len(s.m)
-        s.m[:, c.M_TARGETS] = np.bincount(r[targets, c.R_MODEL], minlength=models)
-        s.m[:, c.M_FIRST] = np.cumsum(s.m[:, c.M_TARGETS]) - s.m[:, c.M_TARGETS]
-        s.m[:, c.M_AVAILABLE] = np.bincount(
-            r[targets, c.R_MODEL], weights=r[targets, c.R_AVAILABLE], minlength=models
-        )
+        models = len(s.models)
+        s.models["targets"] = np.bincount(its_model, minlength=models)
+        s.models["first_target"] = np.cumsum(s.models["targets"]) - s.models["targets"]
+        s.models["available"] = np.bincount(its_model, weights=is_available, minlength=models)
         self._s = s._replace(targets=targets)
         self._fit()
-        for replica in added:
-            m = int(r[replica, c.R_MODEL])
-            if r[replica, c.R_TURNS] == 1 and s.m[m, c.M_STREAMED] == 1:
+        for r in added:
+            replica = replicas[r]
+            model = s.models[replica.model]
+            if replica.turns == 1 and model.streamed == 1:
                 self._fit()
-                unstream(self._s, m)
-            if before[m] == 0:
-                s.mf[m, c.MF_RESUMED] = now
-            if r[replica, c.R_AVAILABLE] == 0:
+                unstream(self._s, replica.model)
+            if before[replica.model] == 0:
+                model.resumed_ms = now
+            if replica.available == 0:
                 self._fit()
-                expect_available(self._s, replica)
+                expect_available(self._s, r)
         fill_streams(self._s)
         if resumes(self._s):
             self._run(now, resume_only=True)
@@ -239,28 +245,33 @@ class Simulator:
     def _fit(self) -> None:
         """Make room, draws and uniforms for one event at least."""
         self._s = with_needs(self._s, self._most_asked)
-        self._s = fit_pools(self._s)
-        self._s = self._s._replace(
-            draws=self._draws.filled(self._s.draws, self._s.z, c.Z_DRAW, c.Z_DRAWS_NEED),
-            uniforms=self._uniforms.filled(self._s.uniforms, self._s.z, c.Z_UNIFORM, c.Z_UNIFORMS_NEED),
-        )
+        s = fit_pools(self._s)
+        loop = s.loop
+        needs = s.needs
+        if len(s.draws) - loop.draw < needs.draws:
+            s = s._replace(draws=self._draws.filled(s.draws[loop.draw :], int(needs.draws)))
+            loop.draw = 0
+        if len(s.uniforms) - loop.uniform < needs.uniforms:
+            s = s._replace(uniforms=self._uniforms.filled(s.uniforms[loop.uniform :], int(needs.uniforms)))
+            loop.uniform = 0
+        self._s = s
 
     def _flush(self) -> None:
         """Take kept requests out of the kernel's buffer."""
-        kept = int(self._s.z[c.Z_KEPT])
+        kept = int(self._s.loop.kept)
         if kept:
-            self._kept.append((self._s.kept[:kept].copy(), self._s.kept_floats[:kept].copy()))
-            self._s.z[c.Z_KEPT] = 0
+            self._kept.append(self._s.kept[:kept].copy())
+            self._s.loop.kept = 0
 
     def _run(self, until_ms: float, *, resume_only: bool = False) -> None:
         from gkestimator.simulation.engine.loop import run
 
-        self._s.f[c.F_NOW] = self.now_ms
+        self._s.loop.now_ms = self.now_ms
         while True:
             code = run(self._s, float(until_ms), resume_only)
-            if code == c.DONE:
+            if code == codes.DONE:
                 return
-            if code == c.FLUSH:
+            if code == codes.FLUSH:
                 self._flush()
             self._fit()
 
@@ -268,11 +279,11 @@ class Simulator:
         """Take in the chunk's requests, after those that wait from chunks before: turned away or let in, counted."""
         s = self._s
         options = self._options
-        check_chunk(chunk, len(s.x), self.now_ms)
+        check_chunk(chunk, len(s.sources), self.now_ms)
         parts: list[Floats] = []
         at = 0
         for k, times in enumerate(chunk.times_ms):
-            source = s.x[k]
+            source = s.sources[k]
             admit = self._admit[k]
             entered = times
             if admit < 1:
@@ -285,12 +296,13 @@ class Simulator:
             counted_in = len(entered) - int(np.searchsorted(entered, options.warmup_ms))
             self._source_arrived[k] += counted
             self._source_rejected[k] += counted - counted_in
-            if source[c.X_KIND] != c.JOB and len(entered):
-                m = source[c.X_MODEL]
-                s.m[m, c.M_ARRIVED] += counted_in
-                count_windows(s, m, entered)
-            parts += [s.arrivals[source[c.X_AT] : source[c.X_STOP]], entered]
-            source[c.X_AT], source[c.X_STOP] = at, at + len(parts[-2]) + len(entered)
-            at = int(source[c.X_STOP])
+            if source.kind != codes.JOB and len(entered):
+                s.models[source.model].arrived += counted_in
+                count_windows(s, source.model, entered)
+            waiting = s.arrivals[source.at : source.stop]
+            parts += [waiting, entered]
+            source.at = at
+            at += len(waiting) + len(entered)
+            source.stop = at
         self._s = s._replace(arrivals=np.concatenate(parts) if parts else np.zeros(0))
         fill_streams(self._s)
