@@ -64,9 +64,7 @@ def command(
     be written, 2 the command or a file was wrong.
     """
     said = {
-        name
-        for name in context.params
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT
     }
     if against is not None:
         _refuse(said, _OF_FOLDER, "--against", "without")

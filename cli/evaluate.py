@@ -67,10 +67,14 @@ def command(
     """
     if serving is not None:
         if truth is not None or report is not None or write_host is not None or options["models"]:
-            raise UsageError("--serving: has a use without --truth, --models, --report and --write-host alone")
+            raise UsageError(
+                "--serving: has a use without --truth, --models, --report and --write-host alone"
+            )
         return _serving(serving, tables, plan, output, options["gpu_specs"])
     if truth is None:
-        raise UsageError("--truth is missing, expected a table of measurements (or --serving, a server's log)")
+        raise UsageError(
+            "--truth is missing, expected a table of measurements (or --serving, a server's log)"
+        )
     for flag, value in {"--table": tables, "--plan": plan, "-o": output}.items():
         if value:
             raise UsageError(f"{flag} has a use with --serving alone")

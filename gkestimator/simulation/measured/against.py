@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gkestimator.core.errors import UsageError
-from gkestimator.core.records import Names, NamedValues, frozen
+from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.documents import PlacementPlan, read_plan
 from gkestimator.simulation.arrays import Flags, NumberOrNone
 from gkestimator.simulation.conditions import Progress
@@ -27,9 +27,9 @@ class ServedMeasures:
     """Hold what was made of the requests to one model, or to all.
 
     ``on_time_pct``: answered within the model's objective, in percent of those that came, the refused included;
-    ``refused_pct``: not answered for whatever reason. Percentiles of the time to the answer. ``throughput_rps``: answers
-    given before the last request came. ``batch_mean``: requests over batches. Null: there was none, or the log does not
-    say.
+    ``refused_pct``: not answered for whatever reason. Percentiles of the time to the answer. ``throughput_rps``:
+    answers given before the last request came. ``batch_mean``: requests over batches. Null: there was none, or the
+    log does not say.
     """
 
     on_time_pct: NumberOrNone

@@ -8,7 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gkestimator.core.versions import record_version
-from gkestimator.reporting.simulated import csv_text, drawing, note_lines, rendered, share_text, text_of, title_of
+from gkestimator.reporting.simulated import (
+    csv_text,
+    drawing,
+    note_lines,
+    rendered,
+    share_text,
+    text_of,
+    title_of,
+)
 from gkestimator.reporting.style import BLUE, GREY, INK, saved
 from gkestimator.reporting.text import picture_text, words
 from gkestimator.simulation.arrays import NumberOrNone

@@ -1,4 +1,4 @@
-"""Read the log of a server: ours, or another's that says at least when a request came, to whom, and how long it took."""
+"""Read the log of a server: ours, or another's that says when requests came, to whom, and how long they took."""
 
 from __future__ import annotations
 

@@ -56,7 +56,9 @@ def served_again(
     names = [m.name for m in workload.models]
     if workload.applications or workload.languages:
         problem = "applications" if workload.applications else "language models"
-        raise UsageError(f"plan: found {problem}, expected models by themselves: a log of those can be compared")
+        raise UsageError(
+            f"plan: found {problem}, expected models by themselves: a log of those can be compared"
+        )
     for name in log.models:
         if name not in names:
             raise UsageError(f"{log.name}: found model {name}, expected one of the plan: {', '.join(names)}")

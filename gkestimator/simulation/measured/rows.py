@@ -69,7 +69,7 @@ class LogCurves:
                 raise UsageError(f"{log.name}: model {name} has no replica in the plan")
 
     def each(self, value: str, batches: Floats) -> Floats:
-        """Return ``value`` (a field of :class:`BatchCurve`) for every request, as if it were in a batch of ``batches``."""
+        """Return ``value`` (a field of :class:`BatchCurve`) for every request, were it in a batch of ``batches``."""
         log = self._log
         result = np.full(len(log.model), np.nan)
         for m, model in enumerate(log.models):

@@ -10,8 +10,7 @@ from gkestimator.reporting.simulated import count_text, note_lines, text_of, wri
 from gkestimator.reporting.text import words
 from gkestimator.simulation.measured.serving import ServingFit
 from gkestimator.simulation.network import Network
-from gkestimator.tables.layout import number_columns, text_table
-from gkestimator.tables.layout import TextColumn
+from gkestimator.tables.layout import TextColumn, number_columns, text_table
 from gkestimator.tables.units import number_text
 from gkestimator.tables.writing import write_bytes
 
