@@ -26,6 +26,7 @@ SECTIONS = {
     "Place and serve them": {
         "schedule": "Place models on GPUs by what a requirement table says they need.",
         "simulate": "Serve a plan under real arrivals, without a cluster: goodput, latency, use.",
+        "serve": "Serve a plan for real, on Ray: over HTTP, by ONNX Runtime or emulated GPUs.",
         "compare": "Compare placement policies over workloads, clusters and objectives.",
         "merge": "Merge models that share a GPU and weights into one ONNX file.",
         "lengths": "Serve requests of many lengths by runtimes of fixed lengths (Arlo), simulated.",
@@ -45,6 +46,8 @@ SECTIONS = {
     },
 }
 COMMANDS = {name: line for commands in SECTIONS.values() for name, line in commands.items()}
+# Commands that stand in a folder of their own.
+_FOLDERS = {"serve": "serving."}
 OUTPUT = "Output"
 _FIRST = ("Model", "What to ask", "How it runs")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -143,7 +146,7 @@ class LazyGroup(DescribedCommand, click.Group):
     """Group commands that are imported on use: neither the help of the group nor completion imports any of them.
 
     ``sections``: a line on each command, by title and name, in the order in which a newcomer needs them. The command
-    ``NAME`` is called ``command`` in ``cli/<prefix><NAME>.py``.
+    ``NAME`` is called ``command`` in ``cli/<prefix><NAME>.py``, or in the folder that ``_FOLDERS`` names.
     """
 
     def __init__(
@@ -163,7 +166,8 @@ class LazyGroup(DescribedCommand, click.Group):
         if cmd_name not in self._modules:
             return None
         # Imported by name: pandas and onnx are loaded by the command that needs them alone.
-        module = importlib.import_module(f"gkestimator.cli.{self._prefix}{cmd_name}")
+        folder = self._prefix or _FOLDERS.get(cmd_name, "")
+        module = importlib.import_module(f"gkestimator.cli.{folder}{cmd_name}")
         command: click.Command = module.command
         return command
 

@@ -15,8 +15,9 @@ from gkestimator.tables import Requirement
 
 @frozen
 class Instance:
-    """Hold one replica. ``gpu_id`` is None where a table is exported (no GPU was chosen, only its type). Null
-    means that it is not known; an exporter that needs it says so in one line."""
+    """Hold one replica. ``gpu_id`` is None where a table is exported (no GPU was chosen, only its type).
+    ``max_batch_size`` is for servers that form batches late. Null means that it is not known; an exporter that needs
+    it says so in one line."""
 
     id: str
     model: str
@@ -35,6 +36,8 @@ class Instance:
     creq_pct: float | None
     mreq_bytes: int | None
     mreq_pct: float | None
+    throughput_rps: float | None = None
+    max_batch_size: int | None = None
 
 
 @frozen

@@ -167,6 +167,8 @@ def _of_replica(replica: Replica, gpu: str, spec: GpuSpec) -> Instance:
         creq_pct=replica.creq_pct,
         mreq_bytes=size,
         mreq_pct=percent,
+        throughput_rps=replica.throughput_rps,
+        max_batch_size=replica.max_batch_size,
     )
 
 

@@ -6,7 +6,7 @@ size on one GPU type is one deployment."""
 from __future__ import annotations
 
 import bisect
-import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from importlib.resources import files as resources
@@ -15,14 +15,24 @@ from pathlib import PurePosixPath
 from gkestimator.core.errors import UsageError, one_line
 from gkestimator.core.records import NamedNumbers, NamedValues, Names
 from gkestimator.exporting.deployment import Deployment, Exporter, ExportFile, Instance
-from gkestimator.exporting.rounding import compute_pct, memory_pct, no_turns, refuse_other_batch, up
+from gkestimator.exporting.ray_serve_limits import ReplicaLimits, replica_limits
+from gkestimator.exporting.rounding import (
+    compute_pct,
+    memory_bytes,
+    memory_pct,
+    no_turns,
+    refuse_other_batch,
+    up,
+)
 from gkestimator.exporting.variants import Variant, plain_name, variants
-from gkestimator.hardware.runtimes import serves_onnx_files
+from gkestimator.hardware.runtimes import serves_onnx_files, serving_providers
 from gkestimator.onnx_io.reading.signature import read_signature
 
 CONFIG = "serve-config.yaml"
 APPLICATION = "gkest_serve_app"
+WORKER = "gkest_serve_worker"  # the name that the application imports it by
 _TARGET = "ray-serve"
+_PROXY_S = 1.0
 _STEPS = 10_000  # Ray counts GPUs in ten-thousandths
 # What Ray calls a node's GPU (ray.util.accelerators), by the head of our names: neither board nor memory size.
 ACCELERATORS: Mapping[str, str] = {
@@ -34,25 +44,37 @@ ACCELERATORS: Mapping[str, str] = {
 }
 _HEADER = (
     f"Ray Serve configuration, written by gkest export. In this folder: PYTHONPATH=$PWD serve run {CONFIG}",
-    f"On a cluster, {APPLICATION}.py must be importable on every node (in its image, or by runtime_env).",
+    f"On a cluster, {APPLICATION}.py and {WORKER}.py must be importable on every node (in its image, or by "
+    "runtime_env).",
     "ONNX files are looked for below $GKEST_MODELS on each node, else below models/ beside the application.",
     "num_gpus is the larger of Creq and Mreq, rounded up to four decimals.",
+    "max_ongoing_requests: what a replica can answer within the objective and within the half second that Ray's "
+    "router sleeps when all replicas are full; max_waiting: what it can answer within the objective.",
 )
+# What a reader must know where several replicas share a GPU on Kubernetes.
+_KUBERAY = (
+    "KubeRay: this file is the serveConfigV2 of a RayService as it stands, but a part of a GPU is no resource of a "
+    "Pod: Kubernetes refuses nvidia.com/gpu: 0.5 as a limit. Give each worker group whole GPUs (nvidia.com/gpu: 1, and "
+    "num-gpus of rayStartParams left away or the same number), as many as are named above; Ray divides them among "
+    "the replicas. To divide a GPU between Pods, export the plan to hami, mig or dra instead"
+)
+_DIM = re.compile(r"([^,=]+)=([0-9]{1,9})")
 
 
 class RayServeExporter(Exporter):
-    """``serve-config.yaml`` and ``gkest_serve_app.py``."""
+    """``serve-config.yaml``, ``gkest_serve_app.py`` and ``gkest_serve_worker.py``."""
 
     name = _TARGET
     summary = "Ray Serve configuration (serve run, serve deploy) with an application that batches ONNX models"
     limits = (
         "Ray Serve enforces neither Creq nor Mreq: num_gpus is logical, it decides where replicas start and "
-        "confines none; Ray chooses the GPU of each replica itself. Batch size and wait are kept by the "
-        "application. CUDA_MPS_ACTIVE_THREAD_PERCENTAGE confines only where the node runs the MPS daemon."
+        "confines none; Ray chooses the GPU of each replica itself. The largest batch is kept by the "
+        "application, as is memory_bytes, for the arena of ONNX Runtime alone. "
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE confines only where the node runs the MPS daemon."
     )
 
     def files(self, deployment: Deployment) -> tuple[ExportFile, ...]:
-        """Return the configuration and the application.
+        """Return the configuration, the application and its worker.
 
         Raises UsageError: a null or more than 100 % in Creq or Mreq, replicas that take turns, GPU types that
         Ray cannot tell apart, an ONNX file (where given) that cannot be batched.
@@ -72,18 +94,29 @@ class RayServeExporter(Exporter):
             if model in deployment.models:
                 _check_file(model, deployment.models[model], ways)
             applications.append(_application(plain_name(model, names), ways, accelerators, deployments))
-        text = yaml.safe_dump({"applications": applications}, sort_keys=False, width=110)
-        comments = (*_HEADER, self.limits, *_remarks(deployment, every), *deployment.notes)
+        # What the proxies allow is one number for all: the longest that a replica allows, and its way there and back.
+        timeout_s = max(replica_limits(v).timeout_s for v in every) + _PROXY_S
+        document = {"http_options": {"request_timeout_s": timeout_s}, "applications": applications}
+        text = yaml.safe_dump(document, sort_keys=False, width=110)
+        comments = [*_HEADER, self.limits, *_remarks(deployment, every), *deployment.notes]
+        if any(_fraction(v) < 1 for v in every):
+            comments.append(_KUBERAY)
         header = "".join(f"# {one_line(comment, limit=2000)}\n" for comment in comments)
-        app = resources("gkestimator.exporting").joinpath("ray_serve_app.py").read_text(encoding="utf-8")
         return (
             ExportFile(path=PurePosixPath(CONFIG), text=header + text),
-            ExportFile(path=PurePosixPath(f"{APPLICATION}.py"), text=app),
+            _source(f"{APPLICATION}.py", "app.py"),
+            _source(f"{WORKER}.py", "worker.py"),
         )
 
     def messages(self, deployment: Deployment) -> Names:
         """Return where Ray would need more GPUs than the plan, and what is not known."""
         return _remarks(deployment, variants(deployment.instances))
+
+
+def _source(name: str, module: str) -> ExportFile:
+    """Return a module of ``ray_app``, as it stands, to be written as ``name``."""
+    text = resources("gkestimator.exporting.ray_app").joinpath(module).read_text(encoding="utf-8")
+    return ExportFile(path=PurePosixPath(name), text=text)
 
 
 def gpu_fraction(instance: Instance) -> float:
@@ -136,13 +169,13 @@ def _application(
     arguments: NamedValues = {"deployments": _weights(ways)}
     if len(ways) > 1:
         arguments["router"] = plain_name(f"{name}_router", taken)
+        every = sum(d["num_replicas"] * d["max_ongoing_requests"] for d in deployments)
         deployments.append(
             {
                 "name": arguments["router"],
                 "num_replicas": 1,
-                "max_ongoing_requests": sum(
-                    d["num_replicas"] * d["max_ongoing_requests"] for d in deployments
-                ),
+                "max_ongoing_requests": every,
+                "max_queued_requests": every,
                 "ray_actor_options": {"num_gpus": 0.0},
             }
         )
@@ -166,23 +199,41 @@ def _weights(ways: Sequence[Variant]) -> NamedNumbers:
 
 
 def _deployment(way: Variant, accelerator: str | None) -> NamedValues:
-    size = way.first.batch_size
+    limits = replica_limits(way)
     options: NamedValues = {"num_gpus": _fraction(way)}
     if accelerator is not None:
         options["accelerator_type"] = accelerator
     if way.first.sm_share_pct < 100:
         share = str(min(up(way.first.sm_share_pct), 100))
         options["runtime_env"] = {"env_vars": {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": share}}
-    user: NamedValues = {"model_file": f"{way.model}.onnx", "max_batch_size": size}
-    if (wait := way.wait_ms) is not None:
-        user["batch_wait_timeout_s"] = math.floor(wait * 1e3) / 1e6  # down: a longer one would miss the SLO
     return {
         "name": way.name,
         "num_replicas": len(way.instances),
-        "max_ongoing_requests": 2 * size,  # one batch runs while the next one fills
+        "max_ongoing_requests": limits.max_ongoing,
+        "max_queued_requests": len(way.instances) * limits.max_ongoing,
         "ray_actor_options": options,
-        "user_config": user,
+        "user_config": _user_config(way, limits),
     }
+
+
+def _user_config(way: Variant, limits: ReplicaLimits) -> NamedValues:
+    """Return what the application reads: the file, its session, how it batches and whom it refuses."""
+    first = way.first
+    user: NamedValues = {
+        "model_file": f"{way.model}.onnx",
+        "providers": list(serving_providers(first.runtime)),
+        "intra_op_threads": 1,  # Ray counts one CPU for each replica
+        "memory_bytes": max(memory_bytes(i, _TARGET) for i in way.instances),
+        "max_batch_size": limits.cap,
+        "timeout_s": limits.timeout_s,
+    }
+    if dims := {name: int(value) for name, value in _DIM.findall(first.dims)}:
+        user["dims"] = dims
+    if limits.max_waiting is not None:
+        user["max_waiting"] = limits.max_waiting
+        user["objective_ms"] = limits.objective_ms
+        user["latency_ms"] = [[first.batch_size, first.latency_ms]]
+    return user
 
 
 def _remarks(deployment: Deployment, every: Sequence[Variant]) -> Names:
@@ -205,10 +256,11 @@ def _remarks(deployment: Deployment, every: Sequence[Variant]) -> Names:
             lines.append(
                 f"{gpu}: Ray has no accelerator type for it, so every GPU of the cluster must be one"
             )
-    unknown = sorted({v.model for v in every if v.wait_ms is None})
+    unknown = sorted({v.model for v in every if replica_limits(v).max_waiting is None})
     if unknown:
         lines.append(
-            f"no SLO is known of {', '.join(unknown)}: batch_wait_timeout_s stays serve.batch's default"
+            f"no SLO is known of {', '.join(unknown)}: late requests are answered, up to the time-out, and the limits "
+            "on waiting requests are eight batches"
         )
     planned = {v.first.runtime for v in every}
     others = sorted(name for name in planned if not serves_onnx_files(name))

@@ -93,13 +93,21 @@ def wait_ms(instance: Instance) -> float | None:
     """Return how long a batch may wait to fill, in milliseconds: what the plan says, at most the slack
     between objective and latency; None where neither is known. Raises UsageError where the latency alone is
     above the objective."""
-    latency = instance.latency_ms
-    slo = instance.slo_ms
-    if latency is None or slo is None:
+    slack = slack_ms(instance)
+    if slack is None:
         return instance.max_wait_ms
-    if latency > slo * (1 + 1e-9):
-        raise UsageError(f"{instance.id}: latency {latency:.6g} ms is above its SLO {slo:g} ms")
-    slack = max(slo - latency, 0.0)
     if instance.max_wait_ms is None:
         return slack
     return min(instance.max_wait_ms, slack)
+
+
+def slack_ms(instance: Instance) -> float | None:
+    """Return the milliseconds between latency and objective; None where one of them is not known. Raises UsageError
+    where the latency alone is above the objective."""
+    latency = instance.latency_ms
+    slo = instance.slo_ms
+    if latency is None or slo is None:
+        return None
+    if latency > slo * (1 + 1e-9):
+        raise UsageError(f"{instance.id}: latency {latency:.6g} ms is above its SLO {slo:g} ms")
+    return max(slo - latency, 0.0)

@@ -2,7 +2,8 @@
 
 Ray's processes end with this one (the raylet watches its driver), which the test runs in a process group that it kills.
 JOB: gpus, accelerators, port, stages: [{folder (of an export), wait_s, until (replicas to wait for by application;
-null: until every application is RUNNING), requests: [{application, inputs}]}]: sent over HTTP after the wait.
+null: until every application is RUNNING), requests: [{application, inputs}], at_once}]: sent over HTTP after the wait, so
+many (8 where it is not said) at once.
 """
 
 from __future__ import annotations
@@ -38,11 +39,15 @@ def main(job: dict[str, Any]) -> list[dict[str, Any]]:
             log_to_driver=False,
         )
         try:
-            client = api.serve_start(http_options=http)
+            # The proxies of a running Serve keep the time-out that they started with: the first folder's.
+            text = (Path(job["stages"][0]["folder"]) / "serve-config.yaml").read_text(encoding="utf-8")
+            client = api.serve_start(http_options=yaml.safe_load(text)["http_options"] | http)
             answers = []
             for stage in job["stages"]:
                 text = (Path(stage["folder"]) / "serve-config.yaml").read_text(encoding="utf-8")
-                config = ServeDeploySchema.model_validate(yaml.safe_load(text) | {"http_options": http})
+                document = yaml.safe_load(text)
+                document["http_options"] |= http
+                config = ServeDeploySchema.model_validate(document)
                 client.deploy_apps(config, _blocking=False)
                 answers.append({"states": waited(serve, stage), "answers": requested(job["port"], stage)})
                 answers[-1]["replicas"] = {
@@ -87,13 +92,15 @@ def requested(port: int, stage: dict[str, Any]) -> list[Any]:
     def send(request: dict[str, Any]) -> Any:
         url = f"http://127.0.0.1:{port}/{request['application']}"
         body = json.dumps({"inputs": request["inputs"]}).encode()
+        begun = time.monotonic()
         try:
             with urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=30) as answer:
-                return json.load(answer)
+                found = json.load(answer) | {"spent": answer.headers["Server-Timing"]}
         except urllib.error.HTTPError as e:
-            return {"status": e.code, "text": e.read().decode()}
+            found = {"status": e.code, "text": e.read().decode()}
+        return found | {"seconds": time.monotonic() - begun}
 
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(stage.get("at_once", 8)) as pool:
         return list(pool.map(send, stage["requests"]))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
-import importlib.util
+import importlib
 import json
 import os
 import signal
@@ -33,11 +33,15 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The application as it is exported, imported from a folder of its own."""
     folder = tmp_path_factory.mktemp("app")
     write_files(folder, RayServeExporter().files(deployment([instance()])))
-    spec = importlib.util.spec_from_file_location("gkest_serve_app", folder / "gkest_serve_app.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        return importlib.import_module("gkest_serve_app")
+
+
+@pytest.fixture(scope="module")
+def worker(app: Any) -> Any:
+    """The worker, as the application imported it."""
+    return sys.modules["gkest_serve_worker"]
 
 
 def images(count: int, *, side: int = 8) -> np.ndarray[Any, Any]:
@@ -49,12 +53,19 @@ def expected(path: Path, batch: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.concatenate([session.run(None, {"image": one[None]})[0] for one in batch])
 
 
-def test_the_application_needs_nothing_of_gkestimator(app: Any) -> None:
-    tree = ast.parse(Path(app.__file__).read_text(encoding="utf-8"))
+@pytest.mark.parametrize(
+    ("module", "needs"),
+    [
+        ("gkest_serve_app", {"gkest_serve_worker", "numpy", "ray", "starlette"}),
+        ("gkest_serve_worker", {"numpy", "onnxruntime"}),
+    ],
+)
+def test_the_application_needs_nothing_of_gkestimator(app: Any, module: str, needs: set[str]) -> None:
+    tree = ast.parse(Path(app.__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
     imported = {
         alias.name.partition(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names
     } | {n.module.partition(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
-    assert imported - set(sys.stdlib_module_names) == {"numpy", "onnxruntime", "ray", "starlette"}
+    assert imported - set(sys.stdlib_module_names) == needs
 
 
 def test_a_batch_answers_each_sample_for_itself(app: Any, tmp_path: Path) -> None:
@@ -109,22 +120,22 @@ def test_a_wrong_request_is_told_what_is_expected(app: Any, tmp_path: Path, give
         model.sample(given)
 
 
-def test_whole_numbers_are_not_rounded_into_being(app: Any) -> None:
+def test_whole_numbers_are_not_rounded_into_being(worker: Any) -> None:
     kind = np.dtype(np.uint8)
-    assert app._exact(np.asarray([3.0, 255]), kind).tolist() == [3, 255]
+    assert worker._exact(np.asarray([3.0, 255]), kind).tolist() == [3, 255]
     for wrong in ([1.5], [-1], [256], ["x"], [float("nan")]):
         with pytest.raises(ValueError), np.errstate(invalid="ignore"):
-            app._exact(np.asarray(wrong), kind)
+            worker._exact(np.asarray(wrong), kind)
 
 
 def test_requests_are_divided_by_weight(app: Any) -> None:
     class Handle:
         def __init__(self) -> None:
-            self.infer, self.got = self, 0
+            self.infer_timed, self.got = self, 0
 
-        async def remote(self, inputs: Any) -> dict[str, Any]:
+        async def remote(self, inputs: Any) -> tuple[dict[str, Any], None]:
             self.got += 1
-            return {}
+            return {}, None
 
     handles = [Handle(), Handle(), Handle()]
     router = app.Router({"a": 300.0, "b": 100.0, "c": 0.0}, *handles)

@@ -59,7 +59,7 @@ NO_MESSAGES_OF_THE_LIBRARY = (
     "estimation/changes_report.py",
     "estimation/doctor.py",
     "estimation/inspection.py",
-    "exporting/ray_serve_app.py",
+    "exporting/ray_app/app.py",
     "exporting/triton.py",
     "hardware/host_profile.py",
     "interference/training.py",

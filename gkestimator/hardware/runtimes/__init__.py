@@ -20,6 +20,7 @@ __all__ = [
     "runtime_traits",
     "runtime_words",
     "serves_onnx_files",
+    "serving_providers",
 ]
 
 RUNTIMES: Mapping[str, RuntimeTraits] = MappingProxyType({r.name: r for r in (TORCH, ONNXRUNTIME)})
@@ -48,7 +49,16 @@ def checked_layout(name: str, layout: str) -> str:
 def serves_onnx_files(name: str) -> bool:
     """Return whether servers run ONNX files under the runtime ``name``; a plan may name one that is not known here."""
     traits = RUNTIMES.get(name)
-    return traits is not None and traits.serves_onnx_files
+    return traits is not None and bool(traits.serving_providers)
+
+
+def serving_providers(name: str) -> tuple[str, ...]:
+    """Return the execution providers with which a server runs the ONNX files of a plan for the runtime ``name``: its
+    own, or ONNX Runtime's where servers run files under that instead.
+    """
+    if serves_onnx_files(name):
+        return RUNTIMES[name].serving_providers
+    return ONNXRUNTIME.serving_providers
 
 
 def runtime_words() -> str:

@@ -9,7 +9,7 @@ ONNXRUNTIME = RuntimeTraits(
     distributions=("onnxruntime", "onnxruntime-gpu"),
     eager=False,
     unfolds_batchnorm=False,
-    serves_onnx_files=True,
+    serving_providers=("CUDAExecutionProvider",),
     # Fusions of its graph optimiser at the default level for the CUDA provider.
     patterns=frozenset(
         {

@@ -15,8 +15,9 @@ class RuntimeTraits:
     ``distributions`` are the packages that ``gkest doctor`` looks for. ``eager`` says that a Python program calls one
     function for each operator, so that tensors live until Python drops them and views wait for a copy; otherwise a
     graph is optimised before it runs. ``unfolds_batchnorm`` says that BatchNorms which an exporter folded into
-    convolutions run as operators of their own. ``serves_onnx_files`` says that servers run the ONNX file itself under
-    this runtime (Triton, Ray Serve). ``patterns`` are the names of the fusion patterns that apply
+    convolutions run as operators of their own. ``serving_providers`` are the execution providers of ONNX Runtime, by
+    rank, with which servers run the ONNX file itself under this runtime (Triton, Ray Serve); none where they run the
+    file under another. ``patterns`` are the names of the fusion patterns that apply
     (:data:`gkestimator.lowering.patterns.PATTERNS`), ``operators_as`` the runtime by whose name operators say which of
     them launch no kernel or run in place (:class:`gkestimator.operators.records.OperatorTraits`): its own or
     another's. ``lacking_dtypes`` maps a dtype word that the runtime lacks to the reason and the remedy.
@@ -30,7 +31,7 @@ class RuntimeTraits:
     distributions: tuple[str, ...]
     eager: bool
     unfolds_batchnorm: bool
-    serves_onnx_files: bool
+    serving_providers: tuple[str, ...]
     patterns: frozenset[str]
     operators_as: str
     executor: tuple[str, str]

@@ -9,7 +9,7 @@ TORCH = RuntimeTraits(
     distributions=("torch",),
     eager=True,
     unfolds_batchnorm=True,
-    serves_onnx_files=False,
+    serving_providers=(),
     # Groups that a model's author writes as one call (F.gelu, F.layer_norm); Python arithmetic stays as it is.
     patterns=frozenset(
         {

@@ -1,0 +1,1 @@
+"""Hold ``gkest serve``, whose options need a file of their own."""

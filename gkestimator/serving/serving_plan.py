@@ -1,0 +1,75 @@
+"""Build what is served from a plan and the rows of a requirement table, as the simulator builds its system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gkestimator.core.errors import UsageError
+from gkestimator.core.records import Names
+from gkestimator.documents import PlacementPlan, Replica
+from gkestimator.interference.base import Interference
+from gkestimator.serving.served import ServedPlan, ServedReplica
+from gkestimator.simulation.building import build_system
+from gkestimator.tables import Requirement
+
+
+def served_plan(
+    plan: PlacementPlan,
+    rows: Iterable[Requirement],
+    *,
+    law: Interference | None = None,
+    gpu_specs: Names = (),
+    table: str = "table",
+) -> ServedPlan:
+    """Return ``plan`` as it is served by what ``rows`` say.
+
+    ``law``: by which emulated replicas slow their neighbours (None: they do not). Raises UsageError, TableError and
+    DocumentError where the plan is one of language models, places nothing, or does not fit the rows.
+    """
+    if not any(gpu.replicas for gpu in plan.gpus):
+        raise UsageError("the plan places no replica: expected one at least, to be served")
+    system = build_system(
+        _at_cap(plan),
+        rows,
+        interference=law,
+        max_wait_ms=0.0,  # batches are formed when the device is free: none waits to fill
+        admission="none",
+        joined=True,
+        gpu_specs=gpu_specs,
+        table=table,
+    )
+    runs = iter(system.replicas)
+    objectives = {model.name: model.slo_ms for model in system.models}
+    replicas = []
+    for gpu, on_gpu in zip(plan.gpus, system.gpus, strict=True):
+        for asked in gpu.replicas:
+            run = next(runs)
+            served = ServedReplica(
+                name=asked.id,
+                asked=asked,
+                gpu=gpu.id,
+                gpu_type=gpu.type,
+                lane=asked.partition or asked.id,
+                cap=_cap(asked),
+                slo_ms=objectives[asked.model],
+                batches=run.batches,
+                times_ms=run.latencies_ms,
+                features=run.features,
+                terms=on_gpu.terms,
+            )
+            replicas.append(served)
+    return ServedPlan(plan=plan, replicas=tuple(replicas), notes=system.notes)
+
+
+def _cap(replica: Replica) -> int:
+    return replica.max_batch_size or replica.batch_size
+
+
+def _at_cap(plan: PlacementPlan) -> PlacementPlan:
+    """Return ``plan`` with every replica at its cap, so that its times are known up to there."""
+    gpus = []
+    for gpu in plan.gpus:
+        replicas = tuple(replace(r, batch_size=_cap(r)) for r in gpu.replicas)
+        gpus.append(replace(gpu, replicas=replicas))
+    return replace(plan, gpus=tuple(gpus))
