@@ -31,6 +31,8 @@ class FileWords:
 
 def reason(error: Exception) -> str:
     """Return the system's reason for an error, without the file's name where the system says it apart."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not text in UTF-8"
     return getattr(error, "strerror", None) or str(error)
 
 

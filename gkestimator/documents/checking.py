@@ -22,7 +22,7 @@ MAX_BYTES = 10 * 2**20
 MAX_DEPTH = 20
 # A workload of tens of thousands of models; YAML takes seconds for that already.
 MAX_ITEMS = 200_000
-_WORDS = FileWords(error=DocumentError, unreadable="cannot be read as text in UTF-8")
+_WORDS = FileWords(error=DocumentError)
 # Names become files, Kubernetes objects and shell words: letters, digits and a few signs, folders by single slashes.
 NAME_PATTERN = r"[A-Za-z0-9_](?:[A-Za-z0-9_.#+-]|/(?=[A-Za-z0-9_])){0,199}"
 _NAME = re.compile(NAME_PATTERN)

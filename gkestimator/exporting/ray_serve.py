@@ -48,8 +48,8 @@ _HEADER = (
     "runtime_env).",
     "ONNX files are looked for below $GKEST_MODELS on each node, else below models/ beside the application.",
     "num_gpus is the larger of Creq and Mreq, rounded up to four decimals.",
-    "max_ongoing_requests: what a replica can answer within the objective and within the half second that Ray's "
-    "router sleeps when all replicas are full; max_waiting: what it can answer within the objective.",
+    "max_waiting: what a replica can answer within the objective. max_ongoing_requests: ten times as much and more, so "
+    "that the worker refuses at once what Ray's router would let sleep. A limit of two batches lets replicas run dry.",
 )
 # What a reader must know where several replicas share a GPU on Kubernetes.
 _KUBERAY = (
@@ -169,13 +169,13 @@ def _application(
     arguments: NamedValues = {"deployments": _weights(ways)}
     if len(ways) > 1:
         arguments["router"] = plain_name(f"{name}_router", taken)
-        every = sum(d["num_replicas"] * d["max_ongoing_requests"] for d in deployments)
+        ongoing = sum(d["num_replicas"] * d["max_ongoing_requests"] for d in deployments)
         deployments.append(
             {
                 "name": arguments["router"],
                 "num_replicas": 1,
-                "max_ongoing_requests": every,
-                "max_queued_requests": every,
+                "max_ongoing_requests": ongoing,
+                "max_queued_requests": sum(d["max_queued_requests"] for d in deployments),
                 "ray_actor_options": {"num_gpus": 0.0},
             }
         )
@@ -210,7 +210,7 @@ def _deployment(way: Variant, accelerator: str | None) -> NamedValues:
         "name": way.name,
         "num_replicas": len(way.instances),
         "max_ongoing_requests": limits.max_ongoing,
-        "max_queued_requests": len(way.instances) * limits.max_ongoing,
+        "max_queued_requests": limits.max_queued,
         "ray_actor_options": options,
         "user_config": _user_config(way, limits),
     }
@@ -259,8 +259,7 @@ def _remarks(deployment: Deployment, every: Sequence[Variant]) -> Names:
     unknown = sorted({v.model for v in every if replica_limits(v).max_waiting is None})
     if unknown:
         lines.append(
-            f"no SLO is known of {', '.join(unknown)}: late requests are answered, up to the time-out, and the limits "
-            "on waiting requests are eight batches"
+            f"no SLO is known of {', '.join(unknown)}: late requests are answered, up to the time-out"
         )
     planned = {v.first.runtime for v in every}
     others = sorted(name for name in planned if not serves_onnx_files(name))

@@ -87,13 +87,21 @@ def known_names(folder: Path) -> Mapping[str, KnownName]:
     return names
 
 
+# Letters that stand for digits they look like.
+_LOOKALIKES = str.maketrans("oi", "01")
+
+
 def spelled_like(key: str, names: Mapping[str, str]) -> list[str]:
     """Return the canonical names whose keys (``names``: key to canonical name) are spelt like ``key``."""
     if len(key) <= 3:
         cutoff = _SHORT_CUTOFF
     else:
         cutoff = _CUTOFF
-    close = [names[match] for match in difflib.get_close_matches(key, names, n=8, cutoff=cutoff)]
+    # "H1OO" with letters O: to difflib it shares half of its characters with "H100", to a reader all.
+    close = [
+        name for known, name in names.items() if key.translate(_LOOKALIKES) == known.translate(_LOOKALIKES)
+    ]
+    close += [names[match] for match in difflib.get_close_matches(key, names, n=8, cutoff=cutoff)]
     # "A100-SXM" and "A100-SXM4-40GB" are far apart by letters, but one starts the other.
     if len(key) >= 3:
         close += [name for known, name in names.items() if known.startswith(key)]

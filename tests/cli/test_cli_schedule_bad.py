@@ -105,7 +105,7 @@ WORKLOADS = {
     "truncated": (WORKLOAD[:30], "cannot be read as YAML"),
     "tabs": ("models:\n\t- x\n", "cannot be read as YAML"),
     "binary": (bytes(range(256)), "w.yaml: cannot be read"),
-    "not UTF-8": (b"models: [{name: \xff\xfe}]", "w.yaml: cannot be read as text in UTF-8"),
+    "not UTF-8": (b"models: [{name: \xff\xfe}]", "w.yaml: cannot be read: byte 16 is not text in UTF-8"),
     "control character": (b"models: [{name: a\x00b}]", "w.yaml: cannot be read"),
     "another version": ("schema_version: 2\n" + WORKLOAD, "schema_version: found 2"),
     "stage unknown": (application("{model: alexnet, after: [nobody]}"), "after: 'nobody' is not a stage"),

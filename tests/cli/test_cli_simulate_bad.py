@@ -106,7 +106,7 @@ RAW = {
     "truncated": (b'{"schema_version": 1, "gpus": [', "plan.json: cannot be read as JSON"),
     "a table": (b"model,gpu\na,V100\n", "plan.json: cannot be read as JSON"),
     "a simulation": (b'{"schema_version": 1, "settings": {}, "totals": {}}', "gpus is missing from a plan"),
-    "binary": (bytes(range(256)), "plan.json: cannot be read as text in UTF-8"),
+    "binary": (bytes(range(256)), "plan.json: cannot be read: byte 128 is not text in UTF-8"),
     "nesting": (b"[" * 100_000, "plan.json: cannot be read as JSON"),
 }
 

@@ -8,10 +8,12 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import serving
+import yaml
 from serving import deployment, instance
 
 from gkestimator.exporting.ray_serve import RayServeExporter
@@ -250,8 +253,62 @@ def test_a_real_ray_serve_starts_the_deployments_and_answers(tmp_path: Path) -> 
     answers = [a["outputs"]["scores"] for a in first["answers"][:12]]
     np.testing.assert_allclose(answers[:6], expected(small, batch), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(answers[6:], expected(other, batch), rtol=1e-5, atol=1e-6)
-    assert first["answers"][12] == {"status": 400, "text": '{"error":"expected inputs [\'image\']"}'}
+    assert first["answers"][12]["text"] == '{"error":"expected inputs [\'image\']"}'
 
     assert second["states"]["small"] == "RUNNING" and second["states"]["big"] == "DEPLOYING"
     assert second["replicas"]["big"]["big"] in ({"RUNNING": 2, "STARTING": 1}, {"RUNNING": 2})
     np.testing.assert_allclose(second["answers"][0]["outputs"]["scores"], answers[0], rtol=1e-5, atol=1e-6)
+
+
+def spent(answer: dict[str, Any]) -> dict[str, float]:
+    """The header Server-Timing: the size of the batch, and milliseconds in the queue and in the run."""
+    pattern = r'batch;desc="(\d+)", queue;dur=([\d.]+), run;dur=([\d.]+)'
+    batch, queue, run = map(float, re.fullmatch(pattern, answer["spent"]).groups())  # type: ignore[union-attr]
+    return {"batch": batch, "queue": queue, "run": run}
+
+
+@pytest.mark.slow
+def test_a_real_ray_serve_batches_late_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    """One replica of a model of some 20 ms a sample: requests one by one, twelve at a time, and far more than it can do."""
+    models = tmp_path / "models"
+    path = serving.slow_network(models / "slow.onnx", layers=24)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    values = np.linspace(-1, 1, 50, dtype=np.float32)
+    scores = [session.run(None, {"x": np.array([[v]])})[0][0] for v in values]
+    begun = time.perf_counter()
+    session.run(None, {"x": values[:4, None]})
+    latency_ms = (time.perf_counter() - begun) * 1e3
+    plan = [instance("slow", batch_size=4, max_batch_size=6, latency_ms=latency_ms, slo_ms=1000.0)]
+    files = RayServeExporter().files(deployment(plan))
+    write_files(tmp_path / "app", files)
+    timeout_s = yaml.safe_load(files[0].text)["http_options"]["request_timeout_s"]
+    stage = {"folder": str(tmp_path / "app"), "wait_s": 120, "until": None}
+    sent = [{"application": "slow", "inputs": {"x": [float(v)]}} for v in values]
+    job = {
+        "gpus": 1,
+        "accelerators": ["V100"],
+        "stages": [
+            stage | {"requests": sent[:5], "at_once": 1},
+            stage | {"requests": sent[:36], "at_once": 12},
+            stage | {"requests": sent * 8, "at_once": 200},
+        ],
+    }
+    one_by_one, twelve, overload = ray_session(tmp_path, job, app=tmp_path / "app", models=models)
+
+    for answer, score in zip(one_by_one["answers"], scores, strict=False):
+        np.testing.assert_allclose(answer["outputs"]["y"], score, rtol=1e-4, atol=1e-5)
+        assert spent(answer)["batch"] == 1
+        assert spent(answer)["queue"] < 10  # free: it does not wait for others
+    for answer, score in zip(twelve["answers"], scores, strict=False):
+        np.testing.assert_allclose(answer["outputs"]["y"], score, rtol=1e-4, atol=1e-5)
+    batches = [spent(answer)["batch"] for answer in twelve["answers"]]
+    assert max(batches) == 6 and np.mean(batches) > 2  # formed while the model was busy, up to the plan's cap
+
+    answered = [a for a in overload["answers"] if "outputs" in a]
+    refused = [a for a in overload["answers"] if "outputs" not in a]
+    assert len(answered) > 20 and len(refused) > 20
+    assert {a["status"] for a in refused} <= {429, 503}
+    said = {a["text"] for a in refused}  # by Ray's proxy, whose queue is full, or by the worker
+    assert all("Request dropped due to backpressure" in text or '{"error":"' in text for text in said)
+    assert np.mean([spent(a)["batch"] for a in answered]) > 4
+    assert max(a["seconds"] for a in overload["answers"]) < timeout_s

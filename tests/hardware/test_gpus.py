@@ -209,6 +209,7 @@ def test_short_names_take_a_default_and_say_so(text: str, name: str) -> None:
         ("A100-SMX4-80GB", "A100-SXM4-80GB"),
         ("V10", "V100-SXM2-16GB"),
         ("H10", "H100"),
+        ("H1OO", "H100-SXM"),
     ],
 )
 def test_near_miss_names_the_closest(text: str, closest: str) -> None:

@@ -116,7 +116,10 @@ class ReplicaServer:
         deadline = None
         if self._objective_s is not None:
             deadline = time.monotonic() + self._objective_s
-        return await self._queue.submit(self._model.sample(inputs), deadline=deadline)
+        answer: tuple[Arrays, Timing] = await self._queue.submit(
+            self._model.sample(inputs), deadline=deadline
+        )
+        return answer
 
     async def __call__(self, request: Request) -> JSONResponse:
         """Answer one request over HTTP."""
