@@ -102,6 +102,7 @@ def main() -> None:
         include_dashboard=False,
         object_store_memory=200_000_000,
         log_to_driver=False,
+        _system_config={"worker_niceness": 0},
     )
     try:
         asyncio.run(_measure(asked.seconds, asked.clients, asked.bytes))

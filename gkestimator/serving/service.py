@@ -17,6 +17,7 @@ from gkestimator.core.errors import UsageError, one_line
 from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.documents import PlacementPlan, read_plan
 from gkestimator.interference.registry import law_code
+from gkestimator.serving.access import check_address, read_token
 from gkestimator.serving.messages import FleetSettings, RouterSettings, WorkerSettings
 from gkestimator.serving.planning import Planner, PlanningSettings, checked_replan
 from gkestimator.serving.signatures import emulated_signatures
@@ -244,21 +245,10 @@ def _door_settings(settings: ServeSettings) -> NamedValues:
     """Return what the door is opened with. Raises UsageError: a port in use, an open door without a token."""
     token = None
     if settings.token_file is not None:
-        try:
-            token = settings.token_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeError) as e:
-            raise UsageError(f"{settings.token_file}: cannot be read: {e}") from e
-        if not token:
-            raise UsageError(f"{settings.token_file}: found nothing, expected a token")
-    try:
-        addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
-    except OSError as e:
-        raise UsageError(f"--host {settings.host}: {e}") from e
+        token = read_token(settings.token_file)
+    check_address(settings.host, token)
+    addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
     family, _, _, _, address = addresses[0]
-    if token is None and not _is_loopback(str(address[0])):
-        raise UsageError(
-            f"--host {settings.host}: without --token-file it listens on the loopback address alone (127.0.0.1)"
-        )
     with socket.socket(family, socket.SOCK_STREAM) as test:
         test.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -266,10 +256,6 @@ def _door_settings(settings: ServeSettings) -> NamedValues:
         except OSError as e:
             raise UsageError(f"port {settings.port} of {settings.host}: {e.strerror or e}") from e
     return {"host": settings.host, "port": settings.port, "token": token}
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address == "::1"
 
 
 def _check_files(plan: PlacementPlan, models: Path | None) -> None:
@@ -322,6 +308,8 @@ def _ray(address: str | None) -> Iterator[Any]:
             "num_cpus": os.cpu_count(),
             "object_store_memory": _STORE_BYTES,
             "include_dashboard": False,
+            # Ray gives its workers the time that others leave: right for batch jobs, not for answers that are waited for.
+            "_system_config": {"worker_niceness": 0},
         }
     else:
         _check_answers(address)

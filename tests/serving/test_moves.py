@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from _served_plans import served, write_inputs
 
 from gkestimator.core.errors import UsageError
 from gkestimator.documents import PlacementPlan, read_plan
 from gkestimator.serving.moves import plan_moves
-from tests.serving._plans import served, write_inputs
 
 POOL = {"T4": ["T4-0", "T4-1", "T4-2", "T4-3"]}
 

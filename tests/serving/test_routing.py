@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from _served_plans import served, write_inputs
 
 from gkestimator.documents import read_plan
 from gkestimator.serving.routing import LaneLoad, ReplicaLoad, Routes
 from gkestimator.serving.served import ServedReplica
-from tests.serving._plans import served, write_inputs
 
 
 @pytest.fixture(scope="module")

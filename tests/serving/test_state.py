@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from _served_plans import write_inputs
 
 from gkestimator.core.errors import DocumentError
 from gkestimator.documents import read_plan
 from gkestimator.serving.state import ServiceState, plan_digest, read_state
-from tests.serving._plans import write_inputs
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,154 @@
+"""``gkest serve`` as a process: what it refuses in a line, how it ends, and that nothing of it outlives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from _served_plans import write_inputs
+
+from gkestimator.cli import run
+from gkestimator.serving.state import read_state
+
+pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("serving"))
+
+
+def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> str:
+    """Return the one line by which ``gkest serve`` refuses ``arguments``."""
+    given = list(arguments)
+    if "--table" not in given:
+        given += ["--table", str(folder / "table.csv")]
+    assert run(["serve", *given]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_what_is_wrong_is_said_in_a_line(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    plan = str(folder / "plan.json")
+    assert "--models is missing" in refused(capsys, folder, plan)
+    assert "bert.onnx: found no such file" in refused(capsys, folder, plan, "--models", str(folder))
+    assert "--cluster is missing" in refused(capsys, folder, plan, "--emulate", "--replan", "usher")
+    again = ("--replan", "usher", "--cluster", str(folder / "cluster.yaml"))
+    assert "unknown policy 'best'" in refused(capsys, folder, plan, "--emulate", *again, "--policy", "best")
+    assert "has no option burst" in refused(capsys, folder, plan, "--emulate", *again, "--option", "burst=1")
+    assert "has no use with --replan none" in refused(capsys, folder, plan, "--emulate", "--policy", "gkest")
+    assert "without a token" in refused(capsys, folder, plan, "--emulate", "--host", "0.0.0.0")
+    assert "expected HOST:PORT" in refused(capsys, folder, plan, "--emulate", "--address", "somewhere")
+
+
+def test_an_address_that_does_not_answer(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    line = refused(capsys, folder, str(folder / "plan.json"), "--emulate", "--address", f"127.0.0.1:{port}")
+    assert "no Ray cluster answers there" in line
+
+
+def test_a_port_in_use(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = refused(capsys, folder, str(folder / "plan.json"), "--emulate", "--port", str(port))
+    assert f"port {port} of 127.0.0.1: Address already in use" in line
+
+
+def test_a_plan_that_does_not_fit_the_table(
+    capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
+) -> None:
+    document = json.loads((folder / "plan.json").read_text())
+    document["gpus"][0]["replicas"][0]["batch_size"] = 3
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    line = refused(capsys, folder, str(tmp_path / "plan.json"), "--emulate")
+    assert "at batch 3" in line
+
+
+@pytest.fixture
+def served(folder: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A served plan in a process of its own; the state is in ``tmp_path``."""
+    command = [sys.executable, "-m", "gkestimator", "serve", str(folder / "plan.json"), "--emulate"]
+    command += [
+        "--table",
+        str(folder / "table.csv"),
+        "--port",
+        "18473",
+        "--state",
+        str(tmp_path / "state.json"),
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "is emulated at" in line:
+            break
+    yield process
+    process.kill()
+    process.wait()
+    process.stderr.close()
+
+
+def infer() -> bytes:
+    """Return the answer to a request of one sample."""
+    tensor = {"name": "input", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    request = urllib.request.Request("http://127.0.0.1:18473/v2/models/resnet/infer", data=body)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        content: bytes = answer.read()
+        return content
+
+
+def below(pid: int) -> set[int]:
+    """Return the processes below ``pid``."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    parents = {}
+    for line in listed.splitlines():
+        child, parent = map(int, line.split())
+        parents[child] = parent
+    found: set[int] = set()
+    for child in parents:
+        above = child
+        while above in parents and above != pid:
+            above = parents[above]
+        if above == pid and child != pid:
+            found.add(child)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_in_order(
+    served: subprocess.Popen[str], tmp_path: Path, number: int, status: int
+) -> None:
+    assert json.loads(infer())["outputs"][0]["data"] == [0.0]
+    served.send_signal(number)
+    assert served.wait(60) == status
+    assert read_state(tmp_path / "state.json").version == 1
+
+
+@pytest.mark.slow
+def test_nothing_outlives_a_kill(served: subprocess.Popen[str]) -> None:
+    infer()
+    children = below(served.pid)
+    assert len(children) > 4
+    served.kill()
+    served.wait()
+    until = time.monotonic() + 60
+    alive = children
+    while alive and time.monotonic() < until:
+        time.sleep(0.5)
+        alive = {pid for pid in children if os.path.exists(f"/proc/{pid}")}
+    assert not alive
