@@ -10,7 +10,6 @@ import stat
 from pathlib import Path
 
 from gkestimator.core.errors import UsageError
-from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
 
 _MOST_TOKEN_BYTES = 4096
@@ -22,7 +21,7 @@ class DoorLimits:
 
     ``connections`` at once (fewer where the system allows fewer files); beyond, 503. ``idle_s``: a connection without a
     request is closed. ``head_s`` and ``body_s``: a request's head and body must have come by then (408). ``write_s``:
-    who does not read its answer by then is cut off. ``body_bytes``: the largest body, where the model's signature sets no
+    who does not read its answer by then is cut off. ``body_bytes``: the largest body, where the signature sets no
     lower limit (413). ``waiting_bytes``: of all bodies that are being read together; beyond, 503.
     """
 
@@ -63,12 +62,11 @@ def check_address(host: str, token: str | None) -> None:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as e:
-        raise UsageError(f"{spelled('host')} {host}: {e}") from e
+        raise UsageError(f"host {host}: {e}") from e
     addresses = [str(address[0]) for *_, address in found]
     if token is None and not all(ipaddress.ip_address(a.partition("%")[0]).is_loopback for a in addresses):
         raise UsageError(
-            f"{spelled('host')} {host}: without a token it listens on the loopback address alone (127.0.0.1); "
-            f"expected {spelled('token_file')}"
+            f"host {host}: found no token, without which the door listens on the loopback address alone (127.0.0.1)"
         )
 
 

@@ -272,7 +272,9 @@ def _from_json(data: object, tensor: ServedTensor, count: int, where: str) -> np
             values = np.array(data, dtype=np.object_)
         else:
             values = np.asarray(data)
-    except (ValueError, OverflowError):
+            if values.dtype.kind == "f" and tensor.datatype == "UINT64":
+                values = _whole_numbers(data)
+    except (TypeError, ValueError, OverflowError):
         refuse(f"{where}: data: expected a list, or lists of equal length")
     if values.size != count:
         refuse(f"{where}: data: found {values.size} values, expected {count}")
@@ -281,6 +283,15 @@ def _from_json(data: object, tensor: ServedTensor, count: int, where: str) -> np
             refuse(f"{where}: data: expected texts")
         return values
     return _converted(values, tensor, where)
+
+
+def _whole_numbers(data: list[Any]) -> np.ndarray[Any, Any]:
+    """Return whole numbers above int64 beside small ones, of which NumPy makes floats. Raises ValueError and
+    OverflowError for others."""
+    values = np.array(data, dtype=np.object_)
+    if not all(map(_is_whole, values.flat)):
+        raise ValueError("no whole numbers")
+    return values.astype(np.uint64)
 
 
 def _converted(values: np.ndarray[Any, Any], tensor: ServedTensor, where: str) -> np.ndarray[Any, Any]:

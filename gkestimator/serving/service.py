@@ -22,6 +22,7 @@ from gkestimator.serving.messages import FleetSettings, RouterSettings, WorkerSe
 from gkestimator.serving.planning import Planner, PlanningSettings, checked_replan
 from gkestimator.serving.signatures import emulated_signatures
 from gkestimator.serving.state import ServiceState, plan_digest, read_state
+from gkestimator.serving.watching import watched_children
 
 CONTROLLER = "gkest-controller"
 ROUTER = "gkest-router"
@@ -308,7 +309,7 @@ def _ray(address: str | None) -> Iterator[Any]:
             "num_cpus": os.cpu_count(),
             "object_store_memory": _STORE_BYTES,
             "include_dashboard": False,
-            # Ray gives its workers the time that others leave: right for batch jobs, not for answers that are waited for.
+            # Ray gives its workers the time that others leave: right for batch jobs, not for answers.
             "_system_config": {"worker_niceness": 0},
         }
     else:
@@ -320,7 +321,11 @@ def _ray(address: str | None) -> Iterator[Any]:
         where = address or "this machine"
         raise UsageError(f"Ray at {where}: {one_line(e, limit=200)}") from e
     try:
-        yield ray
+        if address is None:
+            with watched_children():
+                yield ray
+        else:
+            yield ray
     finally:
         ray.shutdown()
 

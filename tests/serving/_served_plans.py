@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,11 @@ def write_inputs(folder: Path) -> Path:
 
 
 def plan(folder: Path) -> PlacementPlan:
-    """Return the plan of our policy for the inputs in ``folder``."""
-    return schedule(folder / "table.csv", folder / "workload.yaml", folder / "cluster.yaml").plan
+    """Return the plan of our policy for the inputs in ``folder``, its first GPU twice: each model has two replicas."""
+    made = schedule(folder / "table.csv", folder / "workload.yaml", folder / "cluster.yaml").plan
+    first = made.gpus[0]
+    again = tuple(replace(r, id=f"{r.model}-1") for r in first.replicas)
+    return replace(made, gpus=(first, replace(first, id="T4-1", replicas=again)))
 
 
 def served(made: PlacementPlan) -> ServedPlan:

@@ -45,7 +45,7 @@ def test_what_is_wrong_is_said_in_a_line(capsys: pytest.CaptureFixture[str], fol
     assert "--cluster is missing" in refused(capsys, folder, plan, "--emulate", "--replan", "usher")
     again = ("--replan", "usher", "--cluster", str(folder / "cluster.yaml"))
     assert "unknown policy 'best'" in refused(capsys, folder, plan, "--emulate", *again, "--policy", "best")
-    assert "has no option burst" in refused(capsys, folder, plan, "--emulate", *again, "--option", "burst=1")
+    assert "has no option haste" in refused(capsys, folder, plan, "--emulate", *again, "--option", "haste=1")
     assert "has no use with --replan none" in refused(capsys, folder, plan, "--emulate", "--policy", "gkest")
     assert "without a token" in refused(capsys, folder, plan, "--emulate", "--host", "0.0.0.0")
     assert "expected HOST:PORT" in refused(capsys, folder, plan, "--emulate", "--address", "somewhere")
@@ -81,8 +81,9 @@ def test_a_plan_that_does_not_fit_the_table(
 @pytest.fixture
 def served(folder: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A served plan in a process of its own; the state is in ``tmp_path``."""
-    command = [sys.executable, "-m", "gkestimator", "serve", str(folder / "plan.json"), "--emulate"]
+    command = [sys.executable, "-c", "from gkestimator.cli import main; main()", "serve", "--emulate"]
     command += [
+        str(folder / "plan.json"),
         "--table",
         str(folder / "table.csv"),
         "--port",
@@ -92,9 +93,12 @@ def served(folder: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
+    said = []
     for line in process.stderr:
+        said.append(line)
         if "is emulated at" in line:
             break
+    assert any("is emulated at" in line for line in said), said
     yield process
     process.kill()
     process.wait()

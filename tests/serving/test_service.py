@@ -146,10 +146,16 @@ def test_a_worker_dies_and_every_request_is_answered(service: Service) -> None:
         pids = service.pids()
         os.kill(pids["T4-0"], 9)
     assert load.answers.total() == load.sent > 900
+    # What it held went to its neighbour, which had time left for most.
     assert set(load.answers) <= {"ok", "503"}
-    assert load.answers["ok"] > load.sent / 2
-    assert load.by_second[7]["ok"] > 0.9 * load.by_second[7].total()
-    assert any("worker of T4-0: back" in line for line in service.look())
+    assert load.answers["ok"] > 0.9 * load.sent
+    lines: list[str] = []
+    until = time.monotonic() + 20
+    while time.monotonic() < until and not any("worker of T4-0: back" in line for line in lines):
+        lines += service.look()
+        time.sleep(0.2)
+    assert "requests go elsewhere" in "\n".join(lines)
+    assert "worker of T4-0: back" in "\n".join(lines)
 
 
 def test_the_controller_dies_and_the_plan_goes_on(service: Service) -> None:

@@ -1,7 +1,7 @@
 """Run ONNX models on batches that are formed when the device is free.
 
-Needs numpy, and onnxruntime once a model is loaded; nothing of gkestimator. `gkest export --to ray-serve` copies this
-file as it stands (``gkest_serve_worker.py``), and `gkest serve` runs the same code in its workers.
+Needs numpy and onnxruntime, nothing of gkestimator: `gkest export --to ray-serve` copies this file as it stands
+(``gkest_serve_worker.py``), and `gkest serve` runs the same code in its workers.
 
 The law of late batching: a request waits in the queue of its model. Whenever the device is free and something waits, a
 batch is formed at once of the oldest requests, up to the cap; no batch waits to fill. So a lone request is answered
@@ -28,15 +28,14 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 RunBatch = Callable[[list[Any]], list[Any]] | Callable[[list[Any]], Awaitable[list[Any]]]
 
 # ONNX Runtime's names of element types: NumPy's type, and the word of the V2 inference protocol.
-_ELEMENTS = {
+_ELEMENTS: dict[str, tuple[Any, str]] = {
     "tensor(float)": (np.float32, "FP32"), "tensor(double)": (np.float64, "FP64"),
     "tensor(float16)": (np.float16, "FP16"), "tensor(bool)": (np.bool_, "BOOL"),
-    "tensor(int8)": (np.int8, "INT8"), "tensor(int16)": (np.int16, "INT16"),
-    "tensor(int32)": (np.int32, "INT32"), "tensor(int64)": (np.int64, "INT64"),
-    "tensor(uint8)": (np.uint8, "UINT8"), "tensor(uint16)": (np.uint16, "UINT16"),
-    "tensor(uint32)": (np.uint32, "UINT32"), "tensor(uint64)": (np.uint64, "UINT64"),
     "tensor(string)": (np.object_, "BYTES"),
 }  # fmt: skip
+for _bits in (8, 16, 32, 64):
+    _ELEMENTS[f"tensor(int{_bits})"] = (np.dtype(f"int{_bits}"), f"INT{_bits}")
+    _ELEMENTS[f"tensor(uint{_bits})"] = (np.dtype(f"uint{_bits}"), f"UINT{_bits}")
 
 
 class BadRequestError(ValueError):
@@ -44,16 +43,11 @@ class BadRequestError(ValueError):
 
 
 class RefusedError(Exception):
-    """Say that a request is answered by a refusal, with an HTTP status and a line of words.
-
-    429: the queue is full. 503: it cannot be answered within its objective any more, or the server is ending, or no
-    replica of the model runs. 504: it waited until its time-out. 400: it is not what the model takes.
-
-    Both are arguments of the exception, so that it travels between processes as it stands.
-    """
+    """Say that a request is answered by a refusal, with an HTTP status and a line of words: 429, the queue is full;
+    503, it would be late, the server is ending, or none has the model; 504, time-out; 400, it is not what it takes."""
 
     def __init__(self, status: int, words: str) -> None:
-        super().__init__(status, words)
+        super().__init__(status, words)  # both, so that it travels between processes as it stands
         self.status = status
         self.words = words
 
@@ -88,10 +82,7 @@ class QueueCounters:
 
 
 class LatencyCurve:
-    """Give the milliseconds of a batch, linear between the sizes that are known.
-
-    Below the least size it is that size's; above the largest it grows in proportion.
-    """
+    """Give the milliseconds of a batch: linear between known sizes, that of the least below it, in proportion above."""
 
     def __init__(self, points: Mapping[int, float]) -> None:
         self._sizes = sorted(points)
@@ -139,27 +130,23 @@ class DeviceLane:
 
     def __init__(self) -> None:
         self.busy = False
-        self._queues: list[LateQueue] = []
+        self.queues: list[LateQueue] = []
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gkest-device")
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def add(self, queue: LateQueue) -> None:
-        """Let ``queue`` have turns."""
-        self._queues.append(queue)
-
     def remove(self, queue: LateQueue) -> None:
         """Take the turns of ``queue`` away; who waits there must have been answered."""
-        self._queues.remove(queue)
+        self.queues.remove(queue)
 
     def kick(self) -> None:
         """Start a batch, if the device is free and something waits."""
         while not self.busy:
-            waiting = [queue for queue in self._queues if queue.oldest() is not None]
+            waiting = [queue for queue in self.queues if queue.oldest() is not None]
             if not waiting:
                 return
             queue = min(waiting, key=lambda q: q.oldest() or 0.0)
             batch = queue.form_batch()
-            if batch:  # else all of them were refused: the next queue has its turn
+            if batch:  # else all of them were refused, and the next queue has its turn
                 self.busy = True
                 task = asyncio.get_running_loop().create_task(self._run(queue, batch))
                 self._tasks.add(task)  # the loop itself holds tasks weakly
@@ -171,10 +158,6 @@ class DeviceLane:
         finally:
             self.busy = False
             self.kick()
-
-    def close(self) -> None:
-        """End the device's thread once its batch is done."""
-        self._thread.shutdown(wait=False)
 
 
 class LateQueue:
@@ -189,12 +172,10 @@ class LateQueue:
         self.settings = settings
         self.counters = QueueCounters()
         self._lane = lane or DeviceLane()
-        self._lane.add(self)
+        self._lane.queues.append(self)
         self._waiting: deque[_Waiting] = deque()
         self._running = 0
         self._ending = False
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     @property
     def outstanding(self) -> int:
@@ -202,9 +183,8 @@ class LateQueue:
         return len(self._waiting) + self._running
 
     async def submit(self, sample: Any, *, deadline: float | None = None) -> tuple[Any, Timing]:
-        """Return the outputs of ``sample`` and how it fared. ``deadline`` is the time by which its objective wants it
-        answered; None: none. Raises RefusedError, and what the run raised.
-        """
+        """Return the outputs of ``sample`` and how it fared; ``deadline`` (None: none) is when its objective ends.
+        Raises RefusedError, and what the run raised."""
         settings = self.settings
         if self._ending:
             self.counters.ending += 1
@@ -213,11 +193,9 @@ class LateQueue:
             self.counters.full += 1
             raise RefusedError(429, f"the queue is full: {len(self._waiting)} requests wait")
         loop = asyncio.get_running_loop()
-        request = _Waiting(
-            sample=sample, arrived=time.monotonic(), deadline=deadline, answer=loop.create_future()
-        )
+        now = time.monotonic()
+        request = _Waiting(sample=sample, arrived=now, deadline=deadline, answer=loop.create_future())
         self._waiting.append(request)
-        self._idle.clear()
         self._lane.kick()
         timer = None
         if settings.timeout_s is not None:
@@ -250,10 +228,8 @@ class LateQueue:
             late = self._first_late(size)
             if late is None:
                 break
-            self._forget(late)
             self.counters.shed += 1
-            words = "it cannot be answered within its objective any more"
-            late.answer.set_exception(RefusedError(503, words))
+            self._refuse(late, 503, "it cannot be answered within its objective any more")
         return [self._waiting.popleft() for _ in range(size)]
 
     def _first_late(self, size: int) -> _Waiting | None:
@@ -286,7 +262,6 @@ class LateQueue:
                     request.answer.set_exception(e)
         finally:
             self._running = 0
-            self._set_idle()
 
     def _answer(self, batch: list[_Waiting], answers: Sequence[Any], begun: float) -> None:
         ran_s = time.monotonic() - begun
@@ -303,34 +278,31 @@ class LateQueue:
 
     def _time_out(self, request: _Waiting) -> None:
         if not request.answer.done():
-            self._forget(request)
             self.counters.timed_out += 1
-            words = f"no answer within {self.settings.timeout_s:g} s"
-            request.answer.set_exception(RefusedError(504, words))
+            self._refuse(request, 504, f"no answer within {self.settings.timeout_s:g} s")
+
+    def _refuse(self, request: _Waiting, status: int, words: str) -> None:
+        self._forget(request)
+        request.answer.set_exception(RefusedError(status, words))
 
     def _forget(self, request: _Waiting) -> None:
         """Take ``request`` out of the queue, if it is still there."""
         if request in self._waiting:
             self._waiting.remove(request)
-        self._set_idle()
-
-    def _set_idle(self) -> None:
-        if not self.outstanding:
-            self._idle.set()
 
     async def drain(self) -> None:
         """Refuse what comes from now on (503) and return once all that came before is answered."""
         self._ending = True
-        await self._idle.wait()
+        while self.outstanding:
+            await asyncio.sleep(0.01)
 
 
 class ServedModel:
     """An ONNX file in a session of ONNX Runtime, run on batches of samples.
 
     ``providers`` are its execution providers by rank; those that this machine lacks are left out, and the CPU stands
-    in for all. ``threads`` is what one run may use of the CPU (None: all cores). ``memory_bytes`` is the most that the
-    arena of the GPU may hold. Raises ValueError naming the file where its inputs and outputs do not begin with the
-    batch.
+    in. ``threads`` may run on the CPU (None: one a core). ``memory_bytes`` is the most that the arena of the GPU may
+    hold. Raises ValueError naming the file where its inputs and outputs do not begin with the batch.
     """
 
     def __init__(
@@ -351,12 +323,8 @@ class ServedModel:
         )
         self.inputs = {i.name: i for i in self.session.get_inputs()}
         for name, spec in self.inputs.items():
-            if spec.type not in _ELEMENTS:
-                raise ValueError(
-                    f"{path.name}: input {name} is {spec.type}, which this application cannot take"
-                )
-            if not spec.shape:
-                raise ValueError(f"{path.name}: an input has no batch axis, which this application needs")
+            if spec.type not in _ELEMENTS or not spec.shape:
+                raise ValueError(f"{path.name}: input {name} cannot be batched: {spec.type} of {spec.shape}")
         sizes = {spec.shape[0] for spec in self.inputs.values()}
         fixed = [size for size in sizes if isinstance(size, int)]
         if fixed and len(sizes) > 1:
@@ -368,8 +336,7 @@ class ServedModel:
             raise ValueError(f"{path.name}: no output begins with the batch axis")
 
     def _batched_outputs(self) -> list[str]:
-        """Return the outputs that begin with the batch; others (a hidden state laid out by time first) cannot be
-        divided."""
+        """Return the outputs that begin with the batch; others (a state laid out by time first) cannot be divided."""
         others = {d for spec in self.inputs.values() for d in spec.shape[1:] if isinstance(d, str)}
         names = []
         for output in self.session.get_outputs():
@@ -386,11 +353,8 @@ class ServedModel:
     def signature(self) -> dict[str, list[dict[str, Any]]]:
         """Return ``inputs`` and ``outputs`` in the form of the V2 inference protocol, shapes of one sample; -1 stands
         for an axis of any length."""
-        outputs = [o for o in self.session.get_outputs() if o.name in self.outputs]
-        return {
-            "inputs": [_tensor(i) for i in self.inputs.values()],
-            "outputs": [_tensor(o) for o in outputs],
-        }
+        outputs = [_tensor(o) for o in self.session.get_outputs() if o.name in self.outputs]
+        return {"inputs": [_tensor(i) for i in self.inputs.values()], "outputs": outputs}
 
     def sample(self, given: object) -> Arrays:
         """Return the arrays of one request, checked and in the model's element types."""
@@ -403,14 +367,12 @@ class ServedModel:
                 array = _exact(np.asarray(given[name]), np.dtype(dtype))
             except (TypeError, ValueError, OverflowError) as e:
                 raise BadRequestError(f"input {name}: expected {spec.type} of shape {spec.shape[1:]}") from e
-            shape = spec.shape[1:]
-            wrong = array.ndim != len(shape)
-            for asked, size in zip(shape, array.shape, strict=False):
-                wrong |= isinstance(asked, int) and asked != size
-            if wrong:
-                raise BadRequestError(
-                    f"input {name}: found shape {list(array.shape)}, expected one sample of {shape}"
-                )
+            shape, found = spec.shape[1:], list(array.shape)
+            expected = [
+                asked if isinstance(asked, int) else size for asked, size in zip(shape, found, strict=False)
+            ]
+            if len(found) != len(shape) or found != expected:
+                raise BadRequestError(f"input {name}: found shape {found}, expected one sample of {shape}")
             arrays[name] = array
         return arrays
 
@@ -433,9 +395,8 @@ class ServedModel:
     def warm_up(self, cap: int, *, dims: Mapping[str, int] | None = None, limit_s: float = 30.0) -> int:
         """Run batches of zeros, so that no client waits for what a first run does; return how many.
 
-        On a GPU every size up to ``cap`` is run, the largest first (cuDNN searches for each new shape), while there
-        is time; on a CPU a single sample. ``dims`` gives lengths of symbolic axes; where one is missing, nothing is
-        run.
+        On a GPU every size up to ``cap`` is run, the largest first (cuDNN searches for each new shape), for about
+        ``limit_s``; on a CPU one sample. ``dims`` are lengths of symbolic axes; where one is missing, nothing is run.
         """
         known = dims or {}
         zeros: Arrays = {}
@@ -445,15 +406,12 @@ class ServedModel:
                 return 0
             dtype, word = _ELEMENTS[spec.type]
             zeros[name] = np.full(shape, "" if word == "BYTES" else 0, dtype=dtype)
-        on_gpu = self.session.get_providers()[0] != "CPUExecutionProvider"
-        sizes = range(cap if on_gpu else 1, 0, -1)
+        most = 1 if self.session.get_providers()[0] == "CPUExecutionProvider" else cap
         end = time.monotonic() + limit_s
         runs = 0
-        for size in sizes:
-            self.run([zeros] * size)
+        while runs < most and time.monotonic() < end:
+            self.run([zeros] * (most - runs))
             runs += 1
-            if time.monotonic() > end:
-                break
         return runs
 
 
@@ -468,8 +426,8 @@ def _providers(names: Sequence[str], memory_bytes: int | None) -> list[Any]:
             continue
         options = {}
         if name == "CUDAExecutionProvider" and memory_bytes is not None:
-            # The arena grows by what is asked for, not by doubling, and ends where the plan's memory ends. The CUDA
-            # context lies outside it: the limit stops a model that grows without end, it is no exact share.
+            # Grown by what is asked for, not by doubling. The CUDA context lies outside the arena: the limit stops a
+            # model that grows without end, it is no exact share.
             options = {"arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": str(memory_bytes)}
         chosen.append((name, options))
     return [*chosen, "CPUExecutionProvider"]
@@ -483,9 +441,7 @@ def _tensor(spec: Any) -> dict[str, Any]:
 
 def _exact(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Return ``values`` as ``dtype``; whole numbers are not rounded or wrapped into being. Raises ValueError."""
-    if values.dtype == dtype:
-        return values
-    exact = values.astype(dtype)
+    exact = values.astype(dtype, copy=False)
     if dtype.kind in "iub" and not np.array_equal(exact, values):
         raise ValueError(f"not {dtype}")
     return exact

@@ -44,52 +44,61 @@ def window_of(s: EngineState, time: float) -> int:
 @part
 def keeps_pace(s: EngineState, i: int, now: float) -> int:
     """Return 1 where sequence ``i``, which ends now, kept the objectives of its first token and of those after it."""
-    m = s.requests[i].model
-    first = s.sequences[i].first_ms
-    after = (s.sequences[i].answer - 1) * s.models[m].slo_tpot_ms
-    late = first - s.requests[i].arrived_ms > s.models[m].slo_ttft_ms * codes.SLACK
+    sequence = s.sequences[i]
+    request = s.requests[i]
+    model = s.models[request.model]
+    first = sequence.first_ms
+    after = (sequence.answer - 1) * model.slo_tpot_ms
+    late = first - request.arrived_ms > model.slo_ttft_ms * codes.SLACK
     return 0 if late or now - first > after * codes.SLACK else 1
 
 
 @part
 def count_pace(s: EngineState, i: int, now: float) -> None:
     """Count the time to the first token of sequence ``i``, which ends now, and the mean time of those after it."""
-    m = s.requests[i].model
-    first = s.sequences[i].first_ms
-    ttft = first - s.requests[i].arrived_ms
-    s.models[m].ttft_ms += ttft
+    sequence = s.sequences[i]
+    request = s.requests[i]
+    m = request.model
+    model = s.models[m]
+    first = sequence.first_ms
+    ttft = first - request.arrived_ms
+    model.ttft_ms += ttft
     s.token_histograms[m, codes.TTFT, bin_of(ttft, s.edges)] += 1
-    answer = s.sequences[i].answer
+    answer = sequence.answer
     if answer > 1:
         tpot = (now - first) / (answer - 1)
-        s.models[m].spread += 1
-        s.models[m].tpot_ms += tpot
+        model.spread += 1
+        model.tpot_ms += tpot
         s.token_histograms[m, codes.TPOT, bin_of(tpot, s.edges)] += 1
 
 
 @part
 def count_answered(s: EngineState, b: int, now: float) -> None:
     """Count every request of batch ``b``, whose answer reaches the clients at ``now``."""
+    batch = s.batches[b]
     s.loop.last_ms = max(s.loop.last_ms, now)
-    r = s.batches[b].replica
-    m = s.replicas[r].model
-    turns = s.replicas[r].turns == 1
-    size = s.batches[b].size
-    start = s.batches[b].start_ms
-    ended = s.batches[b].ends_ms
-    left = s.batches[b].left_ms
-    reached = s.batches[b].reached_ms
+    r = batch.replica
+    replica = s.replicas[r]
+    m = replica.model
+    model = s.models[m]
+    turns = replica.turns == 1
+    size = batch.size
+    start = batch.start_ms
+    ended = batch.ends_ms
+    left = batch.left_ms
+    reached = batch.reached_ms
     back = now - ended
     gpu = ended - start
-    latest = s.models[m].slo_ms * codes.SLACK
+    latest = model.slo_ms * codes.SLACK
     from_ms = s.options.from_ms
     edges = s.edges
     histograms = s.histograms
     counted = 0
-    paced = s.models[m].paced == 1
-    i = s.batches[b].head
+    paced = model.paced == 1
+    i = batch.head
     while i >= 0:
-        arrived = s.requests[i].arrived_ms
+        request = s.requests[i]
+        arrived = request.arrived_ms
         wait = start - arrived
         total = now - arrived
         on_time = 1 if total <= latest else 0
@@ -99,53 +108,53 @@ def count_answered(s: EngineState, b: int, now: float) -> None:
         s.windows[m, codes.ON_TIME, window] += on_time
         s.windows[m, codes.ANSWERED, window] += 1
         s.window_waits[m, window] += wait
-        if s.requests[i].origin_ms >= from_ms:
+        if request.origin_ms >= from_ms:
             counted += 1
             if paced:
                 count_pace(s, i, now)
             if turns:
-                left = s.requests[i].left_ms
-                reached = s.requests[i].reached_ms
+                left = request.left_ms
+                reached = request.reached_ms
                 queue = start - reached
                 network = (reached - left) + back
-                s.models[m].queue_ms += queue
-                s.models[m].network_ms += network
+                model.queue_ms += queue
+                model.network_ms += network
                 histograms[m, codes.QUEUE, bin_of(queue, edges)] += 1
                 histograms[m, codes.NETWORK, bin_of(network, edges)] += 1
             router = left - arrived
-            s.models[m].on_time += on_time
-            s.models[m].wait_ms += wait
-            s.models[m].router_ms += router
-            s.models[m].total_ms += total
+            model.on_time += on_time
+            model.wait_ms += wait
+            model.router_ms += router
+            model.total_ms += total
             histograms[m, codes.ROUTER, bin_of(router, edges)] += 1
             histograms[m, codes.TOTAL, bin_of(total, edges)] += 1
             if s.options.keep == 1:
-                k = s.loop.kept
-                s.loop.kept = k + 1
-                s.kept[k].source = s.requests[i].source
-                s.kept[k].model = m
-                s.kept[k].replica = r
-                s.kept[k].batch = size
-                s.kept[k].arrived_ms = arrived
-                s.kept[k].router_ms = router
-                s.kept[k].network_ms = (reached - left) + back
-                s.kept[k].queue_ms = start - reached
-                s.kept[k].gpu_ms = gpu
+                kept = s.kept[s.loop.kept]
+                s.loop.kept += 1
+                kept.source = request.source
+                kept.model = m
+                kept.replica = r
+                kept.batch = size
+                kept.arrived_ms = arrived
+                kept.router_ms = router
+                kept.network_ms = (reached - left) + back
+                kept.queue_ms = start - reached
+                kept.gpu_ms = gpu
                 if paced:
-                    s.kept[k].first_ms = s.sequences[i].first_ms - arrived
-        i = s.requests[i].next
+                    kept.first_ms = s.sequences[i].first_ms - arrived
+        i = request.next
     if from_ms <= now <= s.options.until_ms:
-        s.models[m].done_by_end += size
+        model.done_by_end += size
     if counted == 0:
         return
-    s.models[m].done += counted
-    s.models[m].gpu_ms += counted * gpu
+    model.done += counted
+    model.gpu_ms += counted * gpu
     histograms[m, codes.GPU, bin_of(gpu, edges)] += counted
     if not turns:
         queue = start - reached
         network = (reached - left) + back
-        s.models[m].queue_ms += counted * queue
-        s.models[m].network_ms += counted * network
+        model.queue_ms += counted * queue
+        model.network_ms += counted * network
         histograms[m, codes.QUEUE, bin_of(queue, edges)] += counted
         histograms[m, codes.NETWORK, bin_of(network, edges)] += counted
 
@@ -153,13 +162,14 @@ def count_answered(s: EngineState, b: int, now: float) -> None:
 @part
 def count_source(s: EngineState, x: int, arrived: float, now: float) -> None:
     """Count a request of source ``x`` all of whose stages are done."""
+    source = s.sources[x]
     if s.options.from_ms <= now <= s.options.until_ms:
-        s.sources[x].done_by_end += 1
+        source.done_by_end += 1
     if arrived < s.options.from_ms:
         return
     total = now - arrived
-    s.sources[x].done += 1
-    if total <= s.sources[x].slo_ms * codes.SLACK:
-        s.sources[x].on_time += 1
-    s.sources[x].sum_ms += total
+    source.done += 1
+    if total <= source.slo_ms * codes.SLACK:
+        source.on_time += 1
+    source.sum_ms += total
     s.source_histograms[x, bin_of(total, s.edges)] += 1

@@ -47,13 +47,14 @@ def lacks(s: EngineState) -> int:
 @part
 def come(s: EngineState, x: int, now: float) -> None:
     """Take in a request of source ``x``, whose model is not streamed."""
-    arrived = s.arrivals[s.sources[x].at]
-    s.sources[x].at += 1
-    if s.sources[x].kind == codes.JOB:
+    source = s.sources[x]
+    arrived = s.arrivals[source.at]
+    source.at += 1
+    if source.kind == codes.JOB:
         begin_job(s, x, now)
     else:
-        i = take_request(s, s.sources[x].model, arrived, arrived, x)
-        if s.sources[x].lengths > 0:
+        i = take_request(s, source.model, arrived, arrived, x)
+        if source.lengths > 0:
             take_lengths(s, x, i)
         ask(s, i)
 
@@ -61,18 +62,18 @@ def come(s: EngineState, x: int, now: float) -> None:
 @part
 def is_over(s: EngineState, b: int, order: int, now: float) -> bool:
     """Say whether batch ``b``'s service ends now. It does not where its company changed, and with it its end."""
-    return bool(
-        s.batches[b].state == codes.RUNNING and s.batches[b].order == order and s.batches[b].ends_ms == now
-    )
+    batch = s.batches[b]
+    return bool(batch.state == codes.RUNNING and batch.order == order and batch.ends_ms == now)
 
 
 @part
 def answer_later(s: EngineState, b: int, now: float) -> bool:
     """Say whether the answers of ``b`` take time to reach the clients; then that is an event."""
-    r = s.batches[b].replica
-    if s.replicas[r].response_delay == 0:
+    batch = s.batches[b]
+    replica = s.replicas[batch.replica]
+    if replica.response_delay == 0:
         return False
-    takes = s.curves[s.replicas[r].curve + s.batches[b].size].response_ms
+    takes = s.curves[replica.curve + batch.size].response_ms
     push_event(s, now + takes, codes.REACH, s.loop.order, 4 * b + codes.ANSWER)
     s.loop.order += 1
     return True
@@ -82,10 +83,11 @@ def answer_later(s: EngineState, b: int, now: float) -> bool:
 def resume(s: EngineState) -> None:
     """Ask again requests that waited until their model had a replica."""
     for m in range(len(s.models)):
-        if s.models[m].head >= 0 and s.models[m].targets > 0:
-            ask(s, s.models[m].head)
-            s.loop.asked_last = s.models[m].tail
-            s.models[m].head = -1
+        model = s.models[m]
+        if model.head >= 0 and model.targets > 0:
+            ask(s, model.head)
+            s.loop.asked_last = model.tail
+            model.head = -1
 
 
 @inlined
@@ -155,9 +157,10 @@ def _run(s: EngineState, until_ms: float, resume_only: bool) -> int:
         if lack != codes.DONE:
             return lack
         i = s.loop.asked
+        request = s.requests[i]
         if i >= 0:
-            s.loop.asked = s.requests[i].next
-            s.requests[i].next = -1
+            s.loop.asked = request.next
+            request.next = -1
             batch = route(s, i, now)
             continue
         time = s.stream_times[0]

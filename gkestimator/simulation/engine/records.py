@@ -43,7 +43,7 @@ R = TypeVar("R", bound=Record)
 
 
 class Records(Protocol, Generic[R]):
-    """An array of rows: a row by its number, a field of all rows by its name, some of the rows by anything else."""
+    """Hold rows: one by its number, a field of all by its name, some of them by a slice or their numbers."""
 
     @overload
     def __getitem__(self, at: Whole) -> R: ...

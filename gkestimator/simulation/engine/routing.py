@@ -16,27 +16,27 @@ from gkestimator.simulation.engine.state import EngineState
 @part
 def load_of(s: EngineState, r: int, now: float) -> int:
     """Return the outstanding work of replica ``r`` (of its server, unless it takes turns), in ticks."""
-    if s.replicas[r].turns == 1:
-        return int(
-            np.rint(codes.TICKS * s.replicas[r].coming * s.replicas[r].cycle_ms / s.replicas[r].batch_size)
-        )
-    v = s.replicas[r].server
-    load = s.servers[v].ticks
-    b = s.servers[v].running
-    if b >= 0:
-        left = s.batches[b].work_ms - (now - s.batches[b].since_ms) / s.batches[b].slowdown
+    replica = s.replicas[r]
+    if replica.turns == 1:
+        return int(np.rint(codes.TICKS * replica.coming * replica.cycle_ms / replica.batch_size))
+    server = s.servers[replica.server]
+    load = server.ticks
+    if server.running >= 0:
+        batch = s.batches[server.running]
+        left = batch.work_ms - (now - batch.since_ms) / batch.slowdown
         load += int(np.rint(codes.TICKS * left))
-    return int(load)
+    return load
 
 
 @part
 def choose(s: EngineState, m: int, now: float) -> int:
     """Return the replica that model ``m``'s next batch is for, which is dealt it; -1 where the model has none."""
-    first = s.models[m].first_target
-    count = s.models[m].available
+    model = s.models[m]
+    first = model.first_target
+    count = model.available
     in_order = count > 0
     if not in_order:
-        count = s.models[m].targets
+        count = model.targets
     if count == 0:
         return -1
     chosen = int(s.targets[first])
@@ -60,13 +60,15 @@ def least_loaded(s: EngineState, first: int, count: int, now: float) -> int:
     """Return that of ``count`` targets with the least work; of equals the one that was dealt least, then the first."""
     best = s.targets[first]
     least = load_of(s, best, now)
-    dealt = s.replicas[best].dealt / s.replicas[best].weight
+    replica = s.replicas[best]
+    dealt = replica.dealt / replica.weight
     for k in range(first + 1, first + count):
         r = s.targets[k]
+        replica = s.replicas[r]
         load = load_of(s, r, now)
         if load > least:
             continue
-        its = s.replicas[r].dealt / s.replicas[r].weight
+        its = replica.dealt / replica.weight
         if load < least or its < dealt or (its == dealt and r < best):
             best = r
             least = load
@@ -77,8 +79,9 @@ def least_loaded(s: EngineState, first: int, count: int, now: float) -> int:
 @part
 def deal(s: EngineState, r: int) -> None:
     """Deal replica ``r`` a batch's worth of its model's requests."""
-    s.replicas[r].dealt += s.replicas[r].deal
-    s.replicas[r].key = (s.replicas[r].dealt + s.replicas[r].deal) / s.replicas[r].weight
+    replica = s.replicas[r]
+    replica.dealt += replica.deal
+    replica.key = (replica.dealt + replica.deal) / replica.weight
 
 
 @part
@@ -87,45 +90,47 @@ def available(s: EngineState, r: int) -> int:
 
     It does not catch up on what its model's others were dealt before.
     """
-    s.replicas[r].available = 1
-    if s.replicas[r].retired == 0:
-        m = s.replicas[r].model
-        first = s.models[m].first_target
-        count = s.models[m].available
+    replica = s.replicas[r]
+    replica.available = 1
+    if replica.retired == 0:
+        model = s.models[replica.model]
+        first = model.first_target
+        count = model.available
         least = math.inf
         for k in range(first, first + count):
-            other = s.targets[k]
-            least = min(least, s.replicas[other].dealt / s.replicas[other].weight)
+            other = s.replicas[s.targets[k]]
+            least = min(least, other.dealt / other.weight)
         if least < math.inf:
-            s.replicas[r].dealt = max(s.replicas[r].dealt, s.replicas[r].weight * least)
-        s.replicas[r].key = (s.replicas[r].dealt + s.replicas[r].deal) / s.replicas[r].weight
+            replica.dealt = max(replica.dealt, replica.weight * least)
+        replica.key = (replica.dealt + replica.deal) / replica.weight
         at = count
         while s.targets[first + at] != r:
             at += 1
         s.targets[first + at] = s.targets[first + count]
         s.targets[first + count] = r
-        s.models[m].available = count + 1
+        model.available = count + 1
         lift_target(s.targets, s.replicas, first, count)
-    return int(s.replicas[r].server)
+    return replica.server
 
 
 @part
 def leave(s: EngineState, b: int, now: float) -> int:
     """Let batch ``b`` leave the router for its replica. Returns it where it is there at once, else -1."""
-    r = s.batches[b].replica
-    size = s.batches[b].size
-    at = s.replicas[r].curve + size
-    s.batches[b].state = codes.GIVEN
-    s.batches[b].left_ms = now
-    s.replicas[r].given += size
-    if s.replicas[r].turns == 1:
-        s.replicas[r].coming += size
+    batch = s.batches[b]
+    replica = s.replicas[batch.replica]
+    size = batch.size
+    curve = s.curves[replica.curve + size]
+    batch.state = codes.GIVEN
+    batch.left_ms = now
+    replica.given += size
+    if replica.turns == 1:
+        replica.coming += size
     else:
-        s.servers[s.replicas[r].server].ticks += int(s.curves[at].ticks)
-    if s.replicas[r].request_delay == 1:
+        s.servers[replica.server].ticks += int(curve.ticks)
+    if replica.request_delay == 1:
         order = s.loop.order
         s.loop.order = order + 1
-        push_event(s, now + s.curves[at].request_ms, codes.REACH, order, 4 * b + codes.AT_REPLICA)
+        push_event(s, now + curve.request_ms, codes.REACH, order, 4 * b + codes.AT_REPLICA)
         return -1
     return b
 
@@ -134,15 +139,16 @@ def leave(s: EngineState, b: int, now: float) -> int:
 def take_request(s: EngineState, m: int, arrived: float, origin: float, x: int) -> int:
     """Take a free request for source ``x`` to model ``m``."""
     i = s.free.request
-    s.free.request = s.requests[i].next
+    request = s.requests[i]
+    s.free.request = request.next
     s.free.requests -= 1
-    s.requests[i].next = -1
-    s.requests[i].source = x
-    s.requests[i].job = -1
-    s.requests[i].model = m
-    s.requests[i].arrived_ms = arrived
-    s.requests[i].origin_ms = origin
-    return int(i)
+    request.next = -1
+    request.source = x
+    request.job = -1
+    request.model = m
+    request.arrived_ms = arrived
+    request.origin_ms = origin
+    return i
 
 
 @part
@@ -162,37 +168,41 @@ def route(s: EngineState, i: int, now: float) -> int:
     Returns the batch that reached its replica by that, or -1.
     """
     m = s.requests[i].model
-    b = s.models[m].batch
+    model = s.models[m]
+    b = model.batch
     if b < 0:
         r = choose(s, m, now)
         if r < 0:
-            if s.models[m].head < 0:
-                s.models[m].head = i
+            if model.head < 0:
+                model.head = i
             else:
-                s.requests[s.models[m].tail].next = i
-            s.models[m].tail = i
+                s.requests[model.tail].next = i
+            model.tail = i
             return -1
         b = take_batch(s, r)
-        s.models[m].batch = b
-        s.batches[b].head = i
-        if s.replicas[r].turns == 0 and s.replicas[r].max_wait_ms > 0.0:
+        batch = s.batches[b]
+        replica = s.replicas[r]
+        model.batch = b
+        batch.head = i
+        if replica.turns == 0 and replica.max_wait_ms > 0.0:
             order = s.loop.order
             s.loop.order = order + 1
-            s.batches[b].order = order
-            s.batches[b].state = codes.OPEN
-            if s.replicas[r].batch_size > 1:
-                push_event(s, now + s.replicas[r].max_wait_ms, codes.TIMEOUT, order, b)
+            batch.order = order
+            batch.state = codes.OPEN
+            if replica.batch_size > 1:
+                push_event(s, now + replica.max_wait_ms, codes.TIMEOUT, order, b)
     else:
-        r = s.batches[b].replica
-        s.requests[s.batches[b].tail].next = i
-    s.batches[b].tail = i
-    s.batches[b].size += 1
-    full = s.replicas[r].turns == 1 or s.batches[b].size >= s.replicas[r].batch_size
-    if not full and s.replicas[r].max_wait_ms > 0.0:
+        batch = s.batches[b]
+        replica = s.replicas[batch.replica]
+        s.requests[batch.tail].next = i
+    batch.tail = i
+    batch.size += 1
+    full = replica.turns == 1 or batch.size >= replica.batch_size
+    if not full and replica.max_wait_ms > 0.0:
         return -1
     if not full:
-        s.batches[b].timed_out = 1
-    s.models[m].batch = -1
+        batch.timed_out = 1
+    model.batch = -1
     return leave(s, b, now)
 
 
@@ -202,42 +212,43 @@ def time_out(s: EngineState, b: int, order: int, now: float) -> int:
 
     Returns it where it is at its replica at once, else -1.
     """
-    if s.batches[b].state != codes.OPEN or s.batches[b].order != order:
+    batch = s.batches[b]
+    if batch.state != codes.OPEN or batch.order != order:
         return -1
-    s.models[s.replicas[s.batches[b].replica].model].batch = -1
-    s.batches[b].timed_out = 1
+    s.models[s.replicas[batch.replica].model].batch = -1
+    batch.timed_out = 1
     return leave(s, b, now)
 
 
 @part
 def next_of_source(s: EngineState, x: int) -> tuple[float, int]:
     """Return time and key of the next event of source ``x``: a request, or what it does to a streamed model's batch."""
-    at = s.sources[x].at
-    stop = s.sources[x].stop
+    source = s.sources[x]
+    at = source.at
+    stop = source.stop
     arrival = (codes.ARRIVAL << codes.KIND_SHIFT) + x
-    m = s.sources[x].model
-    if s.sources[x].kind != codes.STREAM:
+    model = s.models[source.model]
+    if source.kind != codes.STREAM:
         if at == stop:
             return math.inf, arrival
-        if s.sources[x].kind == codes.PLAIN and s.arrivals[at] < s.models[m].resumed_ms:
-            return s.models[m].resumed_ms, x
+        if source.kind == codes.PLAIN and s.arrivals[at] < model.resumed_ms:
+            return model.resumed_ms, x
         return s.arrivals[at], arrival
-    r = s.models[m].open_for
-    if r < 0:
-        if at == stop or s.models[m].targets == 0:
+    if model.open_for < 0:
+        if at == stop or model.targets == 0:
             return math.inf, arrival
-        if s.arrivals[at] < s.models[m].resumed_ms:
-            return s.models[m].resumed_ms, x  # it waited until there was a replica
+        if s.arrivals[at] < model.resumed_ms:
+            return model.resumed_ms, x  # it waited until there was a replica
         return s.arrivals[at], arrival
     # A batch is open: the request that fills it, or its time-out.
-    opened = s.models[m].opened_ms
-    late = opened + s.replicas[r].max_wait_ms
-    last = at + s.replicas[r].batch_size - 1
+    replica = s.replicas[model.open_for]
+    late = model.opened_ms + replica.max_wait_ms
+    last = at + replica.batch_size - 1
     if last < stop and s.arrivals[last] < late:
-        if s.arrivals[last] < s.models[m].resumed_ms:
-            return s.models[m].resumed_ms, x
+        if s.arrivals[last] < model.resumed_ms:
+            return model.resumed_ms, x
         return s.arrivals[last], arrival
-    return late, (codes.TIMEOUT << codes.KIND_SHIFT) + s.models[m].order
+    return late, (codes.TIMEOUT << codes.KIND_SHIFT) + model.order
 
 
 @part
@@ -247,41 +258,46 @@ def form(s: EngineState, x: int, now: float) -> int:
     A batch is opened, or leaves with all that came meanwhile. Requests within a batch are no events. Returns
     the batch that is at its replica, or -1.
     """
-    m = s.sources[x].model
-    at = s.sources[x].at
-    r = s.models[m].open_for
+    source = s.sources[x]
+    model = s.models[source.model]
+    at = source.at
+    r = model.open_for
     size = 1
     if r < 0:
-        r = choose(s, m, now)
-        if s.replicas[r].max_wait_ms > 0.0:
-            s.models[m].order = s.loop.order
+        r = choose(s, source.model, now)
+        replica = s.replicas[r]
+        if replica.max_wait_ms > 0.0:
+            model.order = s.loop.order
             s.loop.order += 1
-            if s.replicas[r].batch_size > 1:
-                s.models[m].open_for = r
-                s.models[m].opened_ms = now
+            if replica.batch_size > 1:
+                model.open_for = r
+                model.opened_ms = now
                 return -1
     else:
-        late = s.models[m].opened_ms + s.replicas[r].max_wait_ms
-        most = min(s.replicas[r].batch_size, s.sources[x].stop - at)
+        replica = s.replicas[r]
+        late = model.opened_ms + replica.max_wait_ms
+        most = min(replica.batch_size, source.stop - at)
         while size < most and s.arrivals[at + size] < late:
             size += 1
-        s.models[m].open_for = -1
+        model.open_for = -1
     b = take_batch(s, r)
+    batch = s.batches[b]
     i = s.free.request
-    s.batches[b].head = i
+    batch.head = i
     last = i
     for k in range(at, at + size):
-        s.requests[i].arrived_ms = s.arrivals[k]
-        s.requests[i].origin_ms = s.arrivals[k]
-        s.requests[i].source = x
-        s.requests[i].job = -1
+        request = s.requests[i]
+        request.arrived_ms = s.arrivals[k]
+        request.origin_ms = s.arrivals[k]
+        request.source = x
+        request.job = -1
         last = i
-        i = s.requests[i].next
+        i = request.next
     s.requests[last].next = -1
     s.free.request = i
     s.free.requests -= size
-    s.batches[b].tail = last
-    s.batches[b].size = size
-    s.batches[b].timed_out = 0 if size == s.replicas[r].batch_size else 1
-    s.sources[x].at = at + size
+    batch.tail = last
+    batch.size = size
+    batch.timed_out = 0 if size == replica.batch_size else 1
+    source.at = at + size
     return leave(s, b, now)

@@ -19,16 +19,18 @@ from gkestimator.simulation.engine.state import EngineState
 @part
 def take_lengths(s: EngineState, x: int, i: int) -> None:
     """Give request ``i`` of source ``x`` the source's next lengths."""
-    at = s.sources[x].length + s.sources[x].came % s.sources[x].lengths
-    s.sources[x].came += 1
-    s.sequences[i].prompt = s.lengths[at].prompt
-    s.sequences[i].answer = s.lengths[at].answer
-    s.sequences[i].cached = 0
-    s.sequences[i].made = 0
-    s.sequences[i].new = 0
-    s.sequences[i].held = 0
-    s.sequences[i].began_ms = -1.0
-    s.sequences[i].first_ms = -1.0
+    source = s.sources[x]
+    sequence = s.sequences[i]
+    lengths = s.lengths[source.length + source.came % source.lengths]
+    source.came += 1
+    sequence.prompt = lengths.prompt
+    sequence.answer = lengths.answer
+    sequence.cached = 0
+    sequence.made = 0
+    sequence.new = 0
+    sequence.held = 0
+    sequence.began_ms = -1.0
+    sequence.first_ms = -1.0
 
 
 @part
@@ -41,8 +43,9 @@ def pages_of(s: EngineState, w: int, tokens: int) -> int:
 @part
 def leave_replica(s: EngineState, r: int) -> None:
     """Take note that a request that was given to replica ``r`` is there no more."""
-    s.replicas[r].given -= 1
-    s.servers[s.replicas[r].server].ticks -= int(s.curves[s.replicas[r].curve + 1].ticks)
+    replica = s.replicas[r]
+    replica.given -= 1
+    s.servers[replica.server].ticks -= int(s.curves[replica.curve + 1].ticks)
 
 
 @part
@@ -51,43 +54,48 @@ def join_sequences(s: EngineState, r: int, i: int, now: float) -> None:
 
     The last token of an answer is never read again, so it is not cached.
     """
-    w = s.replicas[r].iterator
-    if pages_of(s, w, s.sequences[i].prompt + s.sequences[i].answer - 1) > s.iterators[w].pages:
+    sequence = s.sequences[i]
+    replica = s.replicas[r]
+    w = replica.iterator
+    iterator = s.iterators[w]
+    if pages_of(s, w, sequence.prompt + sequence.answer - 1) > iterator.pages:
         leave_replica(s, r)
-        drop(s, i, s.replicas[r].model)
+        drop(s, i, replica.model)
         return
-    if s.replicas[r].waiting == 0:
-        s.replicas[r].head = i
+    if replica.waiting == 0:
+        replica.head = i
     else:
-        s.requests[s.replicas[r].tail].next = i
-    s.replicas[r].tail = i
-    s.replicas[r].waiting += 1
-    if s.iterators[w].busy == 0:
+        s.requests[replica.tail].next = i
+    replica.tail = i
+    replica.waiting += 1
+    if iterator.busy == 0:
         iterate(s, r, now)
 
 
 @part
 def iterate(s: EngineState, r: int, now: float) -> None:
     """Begin the next iteration of replica ``r``, whose last one is over, where there is anything to do."""
-    w = s.replicas[r].iterator
-    i = s.iterators[w].head
+    replica = s.replicas[r]
+    w = replica.iterator
+    iterator = s.iterators[w]
+    i = iterator.head
     while i >= 0:
         s.sequences[i].new = 0
         i = s.requests[i].next
-    budget = s.iterators[w].budget_tokens
-    if s.iterators[w].chunked == 1:
+    budget = iterator.budget_tokens
+    if iterator.chunked == 1:
         left = go_on(s, r, w, budget)
         if left > 0:
             admit(s, r, w, left, now)
     elif not admit(s, r, w, budget, now):
         go_on(s, r, w, budget)
-    if s.iterators[w].count == 0:
+    if iterator.count == 0:
         return
-    s.iterators[w].busy = 1
-    s.iterators[w].since_ms = now
+    iterator.busy = 1
+    iterator.since_ms = now
     order = s.loop.order
     s.loop.order = order + 1
-    takes = iteration_ms(s, w) * s.replicas[r].factor
+    takes = iteration_ms(s, w) * replica.factor
     push_event(s, now + takes, codes.ITERATED, order, r)
 
 
@@ -97,61 +105,68 @@ def go_on(s: EngineState, r: int, w: int, budget: int) -> int:
 
     Returns what is left of ``budget``; 0 where one was preempted, for then none is admitted.
     """
-    i = s.iterators[w].head
+    iterator = s.iterators[w]
+    i = iterator.head
     preempted = False
     while i >= 0:
-        known = s.sequences[i].prompt + s.sequences[i].made
-        new = min(known - s.sequences[i].cached, budget)
-        lacking = pages_of(s, w, s.sequences[i].cached + new) - s.sequences[i].held
+        sequence = s.sequences[i]
+        known = sequence.prompt + sequence.made
+        new = min(known - sequence.cached, budget)
+        lacking = pages_of(s, w, sequence.cached + new) - sequence.held
         itself = False
-        while lacking > s.iterators[w].free and not itself:
-            itself = s.iterators[w].tail == i
+        while lacking > iterator.free and not itself:
+            itself = iterator.tail == i
             preempt(s, r, w)
             preempted = True
         if itself:
             break
         if lacking > 0:
-            s.sequences[i].held += lacking
-            s.iterators[w].free -= lacking
-        s.sequences[i].new = new
+            sequence.held += lacking
+            iterator.free -= lacking
+        sequence.new = new
         budget -= new
         i = s.requests[i].next
-    return 0 if preempted else int(budget)
+    return 0 if preempted else budget
 
 
 @part
 def preempt(s: EngineState, r: int, w: int) -> None:
     """Take the pages of the sequence that was admitted last; it waits before all others."""
+    replica = s.replicas[r]
     i = s.iterators[w].tail
+    request = s.requests[i]
     unlink(s, w, i)
     s.sequences[i].cached = 0
-    if s.replicas[r].waiting == 0:
-        s.replicas[r].tail = i
-        s.requests[i].next = -1
+    if replica.waiting == 0:
+        replica.tail = i
+        request.next = -1
     else:
-        s.requests[i].next = s.replicas[r].head
-    s.replicas[r].head = i
-    s.replicas[r].waiting += 1
-    s.models[s.replicas[r].model].preempted += 1
+        request.next = replica.head
+    replica.head = i
+    replica.waiting += 1
+    s.models[replica.model].preempted += 1
 
 
 @part
 def unlink(s: EngineState, w: int, i: int) -> None:
     """Take sequence ``i`` out of those that hold pages, and free its own."""
-    before = s.sequences[i].before
-    following = s.requests[i].next
+    request = s.requests[i]
+    sequence = s.sequences[i]
+    iterator = s.iterators[w]
+    before = sequence.before
+    following = request.next
     if before < 0:
-        s.iterators[w].head = following
+        iterator.head = following
     else:
         s.requests[before].next = following
     if following < 0:
-        s.iterators[w].tail = before
+        iterator.tail = before
     else:
         s.sequences[following].before = before
-    s.requests[i].next = -1
-    s.iterators[w].count -= 1
-    s.iterators[w].free += s.sequences[i].held
-    s.sequences[i].held = 0
+    request.next = -1
+    iterator.count -= 1
+    iterator.free += sequence.held
+    sequence.held = 0
 
 
 @part
@@ -160,27 +175,30 @@ def admit(s: EngineState, r: int, w: int, budget: int, now: float) -> bool:
 
     Where prompts go whole, one that is longer than the budget goes alone. Returns whether any was admitted.
     """
+    replica = s.replicas[r]
+    iterator = s.iterators[w]
     count = 0
-    while s.replicas[r].waiting > 0 and s.iterators[w].count < s.iterators[w].most_sequences and budget > 0:
-        i = s.replicas[r].head
-        known = s.sequences[i].prompt + s.sequences[i].made
+    while replica.waiting > 0 and iterator.count < iterator.most_sequences and budget > 0:
+        i = replica.head
+        sequence = s.sequences[i]
+        known = sequence.prompt + sequence.made
         pages = pages_of(s, w, known)
-        if pages > s.iterators[w].free:
+        if pages > iterator.free:
             break
         new = known
         if new > budget:
-            if s.iterators[w].chunked == 1:
+            if iterator.chunked == 1:
                 new = budget
             elif count > 0:
                 break
-        s.replicas[r].head = s.requests[i].next
-        s.replicas[r].waiting -= 1
+        replica.head = s.requests[i].next
+        replica.waiting -= 1
         append(s, w, i)
-        s.iterators[w].free -= pages
-        s.sequences[i].held = pages
-        s.sequences[i].new = new
-        if s.sequences[i].began_ms < 0.0:
-            s.sequences[i].began_ms = now
+        iterator.free -= pages
+        sequence.held = pages
+        sequence.new = new
+        if sequence.began_ms < 0.0:
+            sequence.began_ms = now
         budget -= new
         count += 1
     return count > 0
@@ -189,29 +207,32 @@ def admit(s: EngineState, r: int, w: int, budget: int, now: float) -> bool:
 @part
 def append(s: EngineState, w: int, i: int) -> None:
     """Put sequence ``i`` behind those that hold pages."""
-    last = s.iterators[w].tail
+    iterator = s.iterators[w]
+    last = iterator.tail
     s.sequences[i].before = last
     s.requests[i].next = -1
     if last < 0:
-        s.iterators[w].head = i
+        iterator.head = i
     else:
         s.requests[last].next = i
-    s.iterators[w].tail = i
-    s.iterators[w].count += 1
+    iterator.tail = i
+    iterator.count += 1
 
 
 @part
 def iteration_ms(s: EngineState, w: int) -> float:
     """Return how long the iteration takes: :meth:`gkestimator.llm.steps.StepLaw.iteration_ms` of what is new in it."""
+    iterator = s.iterators[w]
     prompts = 0
     fresh = 0
     decoding = 0
     cached = 0
     beyond = 0.0
-    i = s.iterators[w].head
+    i = iterator.head
     while i >= 0:
-        new = s.sequences[i].new
-        before = s.sequences[i].cached
+        sequence = s.sequences[i]
+        new = sequence.new
+        before = sequence.cached
         if new == 1 and before > 0:
             decoding += 1
             cached += before
@@ -226,27 +247,29 @@ def iteration_ms(s: EngineState, w: int) -> float:
     if prompts > 0:
         takes = prompt_ms(s, w, float(prompts), fresh / prompts) + beyond
     if decoding > 0:
-        takes = max(0.0, takes - s.iterators[w].least_ms) + step_ms(s, w, float(decoding), cached / decoding)
+        takes = max(0.0, takes - iterator.least_ms) + step_ms(s, w, float(decoding), cached / decoding)
     return float(takes)
 
 
 @part
 def prompt_ms(s: EngineState, w: int, prompts: float, tokens: float) -> float:
     """Return the time of a pass over ``prompts`` of ``tokens`` each."""
-    batches = s.iterators[w].batches
-    columns = s.iterators[w].prompts
-    rows_at = s.iterators[w].law
-    values_at = rows_at + batches + columns + s.iterators[w].contexts
+    iterator = s.iterators[w]
+    batches = iterator.batches
+    columns = iterator.prompts
+    rows_at = iterator.law
+    values_at = rows_at + batches + columns + iterator.contexts
     return between(s.laws, rows_at, batches, rows_at + batches, columns, values_at, prompts, tokens)
 
 
 @part
 def step_ms(s: EngineState, w: int, sequences: float, context: float) -> float:
     """Return the time of a step of ``sequences`` with ``context`` cached tokens each."""
-    batches = s.iterators[w].batches
-    prompts = s.iterators[w].prompts
-    columns = s.iterators[w].contexts
-    rows_at = s.iterators[w].law
+    iterator = s.iterators[w]
+    batches = iterator.batches
+    prompts = iterator.prompts
+    columns = iterator.contexts
+    rows_at = iterator.law
     columns_at = rows_at + batches + prompts
     values_at = columns_at + columns + batches * prompts
     return between(s.laws, rows_at, batches, columns_at, columns, values_at, sequences, context)

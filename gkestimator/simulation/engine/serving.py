@@ -17,22 +17,24 @@ from gkestimator.simulation.engine.state import EngineState
 def take_batch(s: EngineState, r: int) -> int:
     """Take a free batch, for replica ``r``."""
     b = s.free.batch
-    s.free.batch = s.batches[b].next
+    batch = s.batches[b]
+    s.free.batch = batch.next
     s.free.batches -= 1
-    s.batches[b].replica = r
-    s.batches[b].size = 0
-    s.batches[b].head = -1
-    s.batches[b].tail = -1
-    s.batches[b].next = -1
-    s.batches[b].timed_out = 0
-    return int(b)
+    batch.replica = r
+    batch.size = 0
+    batch.head = -1
+    batch.tail = -1
+    batch.next = -1
+    batch.timed_out = 0
+    return b
 
 
 @part
 def free_batch(s: EngineState, b: int) -> None:
     """Free ``b``, which may be used again; its requests are gone before."""
-    s.batches[b].state = codes.FREE
-    s.batches[b].next = s.free.batch
+    batch = s.batches[b]
+    batch.state = codes.FREE
+    batch.next = s.free.batch
     s.free.batch = b
     s.free.batches += 1
 
@@ -43,35 +45,39 @@ def reach(s: EngineState, b: int, now: float) -> int:
 
     Returns the server that has something new, -1 where none has.
     """
-    r = s.batches[b].replica
-    s.batches[b].reached_ms = now
-    if s.replicas[r].turns == 1:
-        i = s.batches[b].head
-        s.requests[i].left_ms = s.batches[b].left_ms
-        s.requests[i].reached_ms = now
+    batch = s.batches[b]
+    r = batch.replica
+    replica = s.replicas[r]
+    batch.reached_ms = now
+    if replica.turns == 1:
+        i = batch.head
+        request = s.requests[i]
+        request.left_ms = batch.left_ms
+        request.reached_ms = now
         free_batch(s, b)
-        if s.replicas[r].waiting == 0:
-            s.replicas[r].head = i
+        if replica.waiting == 0:
+            replica.head = i
         else:
-            s.requests[s.replicas[r].tail].next = i
-        s.replicas[r].tail = i
-        s.replicas[r].waiting += 1
-        if s.replicas[r].due == codes.NO_TURN:
+            s.requests[replica.tail].next = i
+        replica.tail = i
+        replica.waiting += 1
+        if replica.due == codes.NO_TURN:
             expect_turn(s, r, now)
-    elif s.replicas[r].iterator >= 0:
-        i = s.batches[b].head
-        s.requests[i].left_ms = s.batches[b].left_ms
-        s.requests[i].reached_ms = now
+    elif replica.iterator >= 0:
+        i = batch.head
+        request = s.requests[i]
+        request.left_ms = batch.left_ms
+        request.reached_ms = now
         free_batch(s, b)
         join_sequences(s, r, i, now)
-    elif s.options.copy == codes.COPY_OVERLAP and s.replicas[r].copies == 1:
-        g = s.replicas[r].gpu
-        if s.gpus[g].copy_head < 0:
-            s.gpus[g].copy_head = b
+    elif s.options.copy == codes.COPY_OVERLAP and replica.copies == 1:
+        gpu = s.gpus[replica.gpu]
+        if gpu.copy_head < 0:
+            gpu.copy_head = b
             start_copy(s, b, now)
         else:
-            s.batches[s.gpus[g].copy_tail].next = b
-        s.gpus[g].copy_tail = b
+            s.batches[gpu.copy_tail].next = b
+        gpu.copy_tail = b
     else:
         return join_queue(s, b)
     return -1
@@ -80,8 +86,8 @@ def reach(s: EngineState, b: int, now: float) -> int:
 @part
 def start_copy(s: EngineState, b: int, now: float) -> None:
     """Start the copy of ``b`` on the GPU's copy engine."""
-    r = s.batches[b].replica
-    takes = s.curves[s.replicas[r].curve + s.batches[b].size].copy_ms
+    batch = s.batches[b]
+    takes = s.curves[s.replicas[batch.replica].curve + batch.size].copy_ms
     order = s.loop.order
     s.loop.order = order + 1
     push_event(s, now + takes, codes.REACH, order, 4 * b + codes.COPIED)
@@ -93,12 +99,13 @@ def copied(s: EngineState, b: int, now: float) -> int:
 
     Returns its server.
     """
-    g = s.replicas[s.batches[b].replica].gpu
-    following = s.batches[b].next
-    s.gpus[g].copy_head = following
+    batch = s.batches[b]
+    gpu = s.gpus[s.replicas[batch.replica].gpu]
+    following = batch.next
+    gpu.copy_head = following
     if following >= 0:
         start_copy(s, following, now)
-    s.batches[b].next = -1
+    batch.next = -1
     return join_queue(s, b)
 
 
@@ -106,12 +113,13 @@ def copied(s: EngineState, b: int, now: float) -> int:
 def join_queue(s: EngineState, b: int) -> int:
     """Let ``b`` be served from now on, after those before it. Returns its server."""
     v = s.replicas[s.batches[b].replica].server
-    if s.servers[v].head < 0:
-        s.servers[v].head = b
+    server = s.servers[v]
+    if server.head < 0:
+        server.head = b
     else:
-        s.batches[s.servers[v].tail].next = b
-    s.servers[v].tail = b
-    return int(v)
+        s.batches[server.tail].next = b
+    server.tail = b
+    return v
 
 
 @part
@@ -119,10 +127,11 @@ def expect_turn(s: EngineState, r: int, now: float) -> None:
     """Put the first turn of ``r`` that is still to come on the heap: not before now and not before it is
     available; later than the turn it took last; later than now where this moment's turns are over.
     """
-    offset = s.replicas[r].offset_ms
-    cycle = s.replicas[r].cycle_ms
-    least = max(now, s.replicas[r].available_ms)
-    after = s.replicas[r].taken_ms
+    replica = s.replicas[r]
+    offset = replica.offset_ms
+    cycle = replica.cycle_ms
+    least = max(now, replica.available_ms)
+    after = replica.taken_ms
     if s.loop.kind > codes.TURN:
         after = max(after, now)
     # A float, as time over a short cycle may be beyond whole numbers; from there on 1 more is no more.
@@ -132,7 +141,7 @@ def expect_turn(s: EngineState, r: int, now: float) -> None:
         k += step
         if k > codes.WHOLE:
             step *= 2.0
-    s.replicas[r].due = codes.TURN_COMES
+    replica.due = codes.TURN_COMES
     push_event(s, offset + k * cycle, codes.TURN, r, r)
 
 
@@ -143,15 +152,17 @@ def turn(s: EngineState, r: int) -> int:
 
     Returns its server.
     """
-    v = s.replicas[r].server
-    s.replicas[r].due = codes.TURN_DUE
-    s.replicas[r].next_due = -1
-    if s.servers[v].due < 0:
-        s.servers[v].due = r
+    replica = s.replicas[r]
+    v = replica.server
+    server = s.servers[v]
+    replica.due = codes.TURN_DUE
+    replica.next_due = -1
+    if server.due < 0:
+        server.due = r
     else:
-        s.replicas[s.servers[v].due_tail].next_due = r
-    s.servers[v].due_tail = r
-    return int(v)
+        s.replicas[server.due_tail].next_due = r
+    server.due_tail = r
+    return v
 
 
 @part
@@ -159,17 +170,19 @@ def serve(s: EngineState, v: int, now: float) -> None:
     """Serve, where server ``v`` is free, the turn that is due longest, else the first batch whose replica is
     available.
     """
-    while s.servers[v].running < 0:
-        r = s.servers[v].due
+    server = s.servers[v]
+    while server.running < 0:
+        r = server.due
         if r >= 0:
-            s.servers[v].due = s.replicas[r].next_due
+            replica = s.replicas[r]
+            server.due = replica.next_due
             if s.options.drop == 1:
                 drop_waiting(s, r, now)
-            if s.replicas[r].waiting > 0:
+            if replica.waiting > 0:
                 start(s, gather(s, r, now), now)
             else:
-                s.replicas[r].due = codes.NO_TURN
-                s.replicas[r].taken_ms = now
+                replica.due = codes.NO_TURN
+                replica.taken_ms = now
             continue
         b = next_batch(s, v, now)
         if b < 0:
@@ -185,131 +198,138 @@ def serve(s: EngineState, v: int, now: float) -> None:
 @part
 def next_batch(s: EngineState, v: int, now: float) -> int:
     """Take the first batch whose replica is available out of the queue of server ``v``; -1: there is none."""
+    server = s.servers[v]
     before = -1
-    b = s.servers[v].head
+    b = server.head
     while b >= 0 and s.replicas[s.batches[b].replica].available_ms > now:
         before = b
         b = s.batches[b].next
     if b < 0:
-        return int(b)
-    following = s.batches[b].next
+        return b
+    batch = s.batches[b]
+    following = batch.next
     if before < 0:
-        s.servers[v].head = following
+        server.head = following
     else:
         s.batches[before].next = following
     if following < 0:
-        s.servers[v].tail = before
-    s.batches[b].next = -1
-    s.servers[v].ticks -= int(s.curves[s.replicas[s.batches[b].replica].curve + s.batches[b].size].ticks)
-    return int(b)
+        server.tail = before
+    batch.next = -1
+    server.ticks -= int(s.curves[s.replicas[batch.replica].curve + batch.size].ticks)
+    return b
 
 
 @part
 def gather(s: EngineState, r: int, now: float) -> int:
     """Return the batch that ``r`` takes at a turn: of what waits, at most a full batch."""
+    replica = s.replicas[r]
     b = take_batch(s, r)
-    size = min(s.replicas[r].batch_size, s.replicas[r].waiting)
-    i = s.replicas[r].head
-    s.batches[b].head = i
+    batch = s.batches[b]
+    size = min(replica.batch_size, replica.waiting)
+    i = replica.head
+    batch.head = i
     for _ in range(size - 1):
         i = s.requests[i].next
-    s.batches[b].tail = i
-    s.batches[b].size = size
-    s.replicas[r].head = s.requests[i].next
-    s.requests[i].next = -1
-    s.replicas[r].waiting -= size
-    s.replicas[r].coming -= size
-    s.replicas[r].due = codes.NO_TURN
-    s.replicas[r].taken_ms = now
-    if s.replicas[r].waiting > 0:
+    batch.tail = i
+    batch.size = size
+    last = s.requests[i]
+    replica.head = last.next
+    last.next = -1
+    replica.waiting -= size
+    replica.coming -= size
+    replica.due = codes.NO_TURN
+    replica.taken_ms = now
+    if replica.waiting > 0:
         expect_turn(s, r, now)
-    return int(b)
+    return b
 
 
 @part
 def start(s: EngineState, b: int, now: float) -> None:
     """Start the service of ``b``."""
-    r = s.batches[b].replica
-    at = s.replicas[r].curve + s.batches[b].size
-    work = s.curves[at].latency_ms * s.replicas[r].factor
+    batch = s.batches[b]
+    replica = s.replicas[batch.replica]
+    curve = s.curves[replica.curve + batch.size]
+    work = curve.latency_ms * replica.factor
     if s.options.exponential == 1:
         work *= s.draws[s.loop.draw]
         s.loop.draw += 1
-    if s.options.copy == codes.COPY_SERIAL or (
-        s.options.copy == codes.COPY_OVERLAP and s.replicas[r].turns == 1
-    ):
-        work += s.curves[at].copy_ms
+    if s.options.copy == codes.COPY_SERIAL or (s.options.copy == codes.COPY_OVERLAP and replica.turns == 1):
+        work += curve.copy_ms
     order = s.loop.order
     s.loop.order = order + 1
-    s.servers[s.replicas[r].server].running = b
-    s.batches[b].state = codes.RUNNING
-    s.batches[b].order = order
-    s.batches[b].start_ms = now
-    s.batches[b].since_ms = now
-    s.batches[b].work_ms = work
-    g = s.replicas[r].gpu
-    if s.gpus[g].running == 0:
-        s.gpus[g].since_ms = now
-    s.gpus[g].running += 1
+    s.servers[replica.server].running = b
+    batch.state = codes.RUNNING
+    batch.order = order
+    batch.start_ms = now
+    batch.since_ms = now
+    batch.work_ms = work
+    g = replica.gpu
+    gpu = s.gpus[g]
+    if gpu.running == 0:
+        gpu.since_ms = now
+    gpu.running += 1
     if s.options.law == 0:
-        s.batches[b].slowdown = 1.0
-        s.batches[b].ends_ms = now + work
+        batch.slowdown = 1.0
+        batch.ends_ms = now + work
         push_event(s, now + work, codes.END, order, b)
         return
-    s.batches[b].slowdown = 0.0
-    last = s.gpus[g].last
-    s.batches[b].before = last
-    s.batches[b].beside = -1
+    batch.slowdown = 0.0
+    last = gpu.last
+    batch.before = last
+    batch.beside = -1
     if last < 0:
-        s.gpus[g].first = b
+        gpu.first = b
     else:
         s.batches[last].beside = b
-    s.gpus[g].last = b
+    gpu.last = b
     change_speeds(s, g, now)
 
 
 @part
 def ended(s: EngineState, b: int, now: float) -> int:
     """End the service of ``b``: counted by replica and GPU. Returns its server, which is free."""
-    r = s.batches[b].replica
-    m = s.replicas[r].model
-    g = s.replicas[r].gpu
-    v = s.replicas[r].server
-    size = s.batches[b].size
-    s.batches[b].state = codes.ANSWERING
-    s.replicas[r].batches += 1
-    s.replicas[r].requests += size
-    s.replicas[r].given -= size
-    s.replicas[r].last_ms = now
+    batch = s.batches[b]
+    replica = s.replicas[batch.replica]
+    model = s.models[replica.model]
+    g = replica.gpu
+    gpu = s.gpus[g]
+    v = replica.server
+    size = batch.size
+    batch.state = codes.ANSWERING
+    replica.batches += 1
+    replica.requests += size
+    replica.given -= size
+    replica.last_ms = now
     from_ms = s.options.from_ms
     until = s.options.until_ms
-    within = min(now, until) - max(s.batches[b].start_ms, from_ms)
+    within = min(now, until) - max(batch.start_ms, from_ms)
     if within > 0.0:
-        s.replicas[r].busy_ms += within
+        replica.busy_ms += within
     else:
         within = 0.0
-    s.gpus[g].creq_ms += within * s.replicas[r].creq_pct
-    if s.requests[s.batches[b].head].origin_ms >= from_ms:
-        s.models[m].batches += 1
-        if size == s.replicas[r].batch_size:
-            s.models[m].full += 1
-        s.models[m].timed_out += s.batches[b].timed_out
-    s.gpus[g].running -= 1
-    if s.gpus[g].running == 0:
-        within = min(now, until) - max(s.gpus[g].since_ms, from_ms)
+    gpu.creq_ms += within * replica.creq_pct
+    if s.requests[batch.head].origin_ms >= from_ms:
+        model.batches += 1
+        if size == replica.batch_size:
+            model.full += 1
+        model.timed_out += batch.timed_out
+    gpu.running -= 1
+    if gpu.running == 0:
+        within = min(now, until) - max(gpu.since_ms, from_ms)
         if within > 0.0:
-            s.gpus[g].busy_ms += within
+            gpu.busy_ms += within
     if s.options.law != 0:
-        before = s.batches[b].before
-        beside = s.batches[b].beside
+        before = batch.before
+        beside = batch.beside
         if before < 0:
-            s.gpus[g].first = beside
+            gpu.first = beside
         else:
             s.batches[before].beside = beside
         if beside < 0:
-            s.gpus[g].last = before
+            gpu.last = before
         else:
             s.batches[beside].before = before
         change_speeds(s, g, now)
     s.servers[v].running = -1
-    return int(v)
+    return v

@@ -171,7 +171,7 @@ class Simulator:
         running.
         """
         s = self._s
-        requests = s.replicas["given"].copy()
+        requests: Ints = s.replicas["given"].copy()
         for model in s.models:
             if model.open_for >= 0:
                 source = s.sources[model.source]

@@ -17,14 +17,15 @@ from gkestimator.simulation.engine.state import EngineState
 def begin_job(s: EngineState, x: int, now: float) -> None:
     """Begin a request of source ``x``, an application."""
     j = s.free.job
-    s.free.job = s.jobs[j].open
+    job = s.jobs[j]
+    s.free.job = job.open
     s.free.jobs -= 1
     stages = s.sources[x].stages
-    s.jobs[j].source = x
-    s.jobs[j].open = stages
-    s.jobs[j].asked = 0
-    s.jobs[j].dropped = 0
-    s.jobs[j].origin_ms = now
+    job.source = x
+    job.open = stages
+    job.asked = 0
+    job.dropped = 0
+    job.origin_ms = now
     for k in range(stages):
         s.asked[j, k] = -1
         s.lacking[j, k] = 0
@@ -36,17 +37,17 @@ def times_asked(s: EngineState, j: int, stage: int) -> float:
     """Return how often stage ``stage`` (of all sources') of job ``j`` is asked, before it is made whole;
     below 0: not yet.
     """
-    if s.stages[stage].afters == 0:
+    asked = s.stages[stage]
+    if asked.afters == 0:
         most = 1
     else:
         most = 0
-    first = s.stages[stage].after
-    for k in range(first, first + s.stages[stage].afters):
+    for k in range(asked.after, asked.after + asked.afters):
         before = s.afters[k]
         if s.asked[j, before] < 0 or s.lacking[j, before] > 0:
             return -1.0
         most = max(most, s.asked[j, before])
-    return float(most * s.stages[stage].fan_out)
+    return float(most * asked.fan_out)
 
 
 @part
@@ -54,12 +55,14 @@ def begin_stages(s: EngineState, j: int, now: float) -> None:
     """Begin stages of job ``j`` whose predecessors are done, in order, until nothing more begins; then it may
     be done.
     """
-    x = s.jobs[j].source
-    first = s.sources[x].stage
+    job = s.jobs[j]
+    x = job.source
+    source = s.sources[x]
+    first = source.stage
     began = True
     while began:
         began = False
-        for k in range(s.sources[x].stages):
+        for k in range(source.stages):
             if s.asked[j, k] >= 0:
                 continue
             times = times_asked(s, j, first + k)
@@ -72,51 +75,55 @@ def begin_stages(s: EngineState, j: int, now: float) -> None:
                 s.loop.uniform += 1
             s.asked[j, k] = whole
             s.lacking[j, k] = whole
-            s.jobs[j].asked += whole
+            job.asked += whole
             began = True
             if whole == 0:
-                s.jobs[j].open -= 1
+                job.open -= 1
             m = s.stages[first + k].model
-            origin = s.jobs[j].origin_ms
+            origin = job.origin_ms
             if origin >= s.options.from_ms:
                 s.models[m].arrived += whole
             s.windows[m, codes.CAME, window_of(s, now)] += whole
             for _ in range(whole):
                 i = take_request(s, m, now, origin, x)
-                s.requests[i].job = j
-                s.requests[i].stage = k
+                request = s.requests[i]
+                request.job = j
+                request.stage = k
                 ask(s, i)
-    if s.jobs[j].open == 0:
-        count_source(s, x, s.jobs[j].origin_ms, now)
+    if job.open == 0:
+        count_source(s, x, job.origin_ms, now)
         release_job(s, j)
 
 
 @part
 def answer(s: EngineState, b: int, now: float) -> None:
     """Bring the answers of batch ``b`` to its clients: counted; stages that waited for them begin."""
+    batch = s.batches[b]
     count_answered(s, b, now)
-    m = s.replicas[s.batches[b].replica].model
+    m = s.replicas[batch.replica].model
     if s.models[m].streamed == 0:
-        i = s.batches[b].head
+        i = batch.head
         while i >= 0:
-            following = s.requests[i].next
-            j = s.requests[i].job
+            request = s.requests[i]
+            following = request.next
+            j = request.job
             if j < 0:
-                x = s.requests[i].source
+                x = request.source
                 if s.sources[x].sole == 0:
-                    count_source(s, x, s.requests[i].origin_ms, now)
+                    count_source(s, x, request.origin_ms, now)
             else:
-                stage = s.requests[i].stage
+                job = s.jobs[j]
+                stage = request.stage
                 s.lacking[j, stage] -= 1
-                s.jobs[j].asked -= 1
-                if s.jobs[j].dropped == 1:
-                    if s.jobs[j].asked == 0:
+                job.asked -= 1
+                if job.dropped == 1:
+                    if job.asked == 0:
                         release_job(s, j)
                 elif s.lacking[j, stage] == 0:
-                    s.jobs[j].open -= 1
+                    job.open -= 1
                     begin_stages(s, j, now)
             i = following
-    s.requests[s.batches[b].tail].next = s.free.request
-    s.free.request = s.batches[b].head
-    s.free.requests += s.batches[b].size
+    s.requests[batch.tail].next = s.free.request
+    s.free.request = batch.head
+    s.free.requests += batch.size
     free_batch(s, b)

@@ -13,7 +13,7 @@ from gkestimator.simulation.engine.records import Record, Records
 
 
 class AskedOptions(Record):
-    """What was asked of the run, as numbers."""
+    """Hold what was asked of the run, as numbers."""
 
     least_load: int
     exponential: int
@@ -29,7 +29,7 @@ class AskedOptions(Record):
 
 
 class LoopRecord(Record):
-    """Where the event loop stands."""
+    """Say where the event loop stands."""
 
     now_ms: float
     last_ms: float  # when the last answer reached its client
@@ -45,7 +45,7 @@ class LoopRecord(Record):
 
 
 class FreeRecord(Record):
-    """The first free record of each pool, and how many are free."""
+    """Hold the first free record of each pool, and how many are free."""
 
     request: int
     requests: int
@@ -56,7 +56,7 @@ class FreeRecord(Record):
 
 
 class NeedsRecord(Record):
-    """What one event may take at most."""
+    """Say what one event may take at most."""
 
     requests: int
     events: int
@@ -66,7 +66,7 @@ class NeedsRecord(Record):
 
 
 class ModelRecord(Record):
-    """A model; a streamed one is fed by one source alone and forms its batches from the array of arrivals."""
+    """Hold a model; a streamed one is fed by one source alone and forms its batches from the array of arrivals."""
 
     streamed: int
     source: int  # the streamed model's source
@@ -109,7 +109,7 @@ class ModelRecord(Record):
 
 
 class ReplicaRecord(Record):
-    """A replica."""
+    """Hold a replica."""
 
     model: int
     gpu: int
@@ -149,7 +149,7 @@ class ReplicaRecord(Record):
 
 
 class CurveRecord(Record):
-    """What a batch of one size takes; `curve_features` has a row for each as well."""
+    """Say what a batch of one size takes; `curve_features` has a row for each as well."""
 
     latency_ms: float
     ticks: float
@@ -159,7 +159,7 @@ class CurveRecord(Record):
 
 
 class ServerRecord(Record):
-    """What serves one batch at a time: a replica's own, or its partition's."""
+    """Hold what serves one batch at a time: a replica's own, or its partition's."""
 
     running: int
     head: int  # batches that wait
@@ -170,7 +170,7 @@ class ServerRecord(Record):
 
 
 class GpuRecord(Record):
-    """A GPU; its numbers of the law of interference are its row of `terms`."""
+    """Hold a GPU; its numbers of the law of interference are its row of `terms`."""
 
     running: int
     first: int  # batches that run on it
@@ -183,7 +183,7 @@ class GpuRecord(Record):
 
 
 class BatchRecord(Record):
-    """A batch."""
+    """Hold a batch."""
 
     replica: int
     size: int
@@ -205,7 +205,7 @@ class BatchRecord(Record):
 
 
 class RequestRecord(Record):
-    """A request to a model."""
+    """Hold a request to a model."""
 
     next: int
     source: int
@@ -219,7 +219,7 @@ class RequestRecord(Record):
 
 
 class SourceRecord(Record):
-    """A source of requests."""
+    """Hold a source of requests."""
 
     kind: int
     model: int
@@ -240,7 +240,7 @@ class SourceRecord(Record):
 
 
 class StageRecord(Record):
-    """A stage of an application."""
+    """Hold a stage of an application."""
 
     model: int
     after: int  # where the stages that it follows begin in `afters`
@@ -249,7 +249,7 @@ class StageRecord(Record):
 
 
 class JobRecord(Record):
-    """A request to an application; `asked` and `lacking` have a column for each of its stages."""
+    """Hold a request to an application; `asked` and `lacking` have a column for each of its stages."""
 
     source: int
     open: int  # stages that are not done; the next free one
@@ -259,7 +259,7 @@ class JobRecord(Record):
 
 
 class KeptRecord(Record):
-    """A request that is kept for the result."""
+    """Hold a request that is kept for the result."""
 
     source: int
     model: int
@@ -274,7 +274,7 @@ class KeptRecord(Record):
 
 
 class IteratorRecord(Record):
-    """A replica that serves by iterations. Pages hold the cache of keys and values."""
+    """Hold a replica that serves by iterations. Pages hold the cache of keys and values."""
 
     busy: int  # an iteration runs
     pages: int
@@ -297,7 +297,7 @@ class IteratorRecord(Record):
 
 
 class SequenceRecord(Record):
-    """A request in tokens; it has the number of its request."""
+    """Hold a request in tokens; it has the number of its request."""
 
     prompt: int
     answer: int
@@ -311,7 +311,7 @@ class SequenceRecord(Record):
 
 
 class LengthRecord(Record):
-    """Tokens of a prompt and its answer."""
+    """Hold tokens of a prompt and its answer."""
 
     prompt: int
     answer: int
