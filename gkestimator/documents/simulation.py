@@ -29,7 +29,8 @@ T = TypeVar("T")
 @frozen
 class SimulationSettings:
     """Hold everything beside plan and table that decides the result. ``arrivals``: the process or the trace;
-    ``max_wait_ms`` null: each replica's of the plan; ``network``, ``coefficients``: the file or null."""
+    ``max_wait_ms`` null: each replica's of the plan; ``network``, ``coefficients``: the file or null; ``batching``: the
+    law that batches were formed by."""
 
     policy: str
     arrivals: str
@@ -47,6 +48,7 @@ class SimulationSettings:
     network: str | None
     window_s: float
     seed: int
+    batching: str = "early"
 
 
 @frozen
@@ -282,9 +284,13 @@ def _all(kind: type[T], fields: Fields, name: str, what: str, default: Any = ...
 
 
 def _read(kind: type[T], fields: Fields) -> T:
-    """Return a ``kind`` from ``fields``, each field as its type says: numbers are 0 or more everywhere here."""
-    values: NamedValues = {}
+    """Return a ``kind`` from ``fields``, each field as its type says: numbers are 0 or more everywhere here.
+
+    A text that has a default may be left out, as reports of earlier versions do.
+    """
     key: Any = kind  # mypy does not take a class for hashable
+    values: NamedValues = {}
+    own = {f.name: f.default for f in dataclasses.fields(key) if f.default is not dataclasses.MISSING}
     for name, hint in _hints(key).items():
         members = get_args(hint)
         optional = type(None) in members
@@ -294,7 +300,7 @@ def _read(kind: type[T], fields: Fields) -> T:
         elif inner is int:
             values[name] = fields.whole(name, low=0, high=2**63 - 1, null=optional)
         elif inner is str:
-            values[name] = fields.text(name, null=optional)
+            values[name] = fields.text(name, own.get(name, ...), null=optional)
         elif inner is StageTimes:
             values[name] = _read(StageTimes, fields.object(name, what="a stage's times"))
         else:

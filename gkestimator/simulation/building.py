@@ -28,6 +28,7 @@ def build_system(
     interference: Interference | None,
     network: Network | None = None,
     copy: str = "none",
+    batching: str = "early",
     max_wait_ms: NumberOrNone = None,
     admission: str = "plan",
     joined: bool = False,
@@ -44,8 +45,9 @@ def build_system(
     ``interference`` None: replicas do not slow each other down; a model of it is asked for GPUs alone on
     which two replicas may run at once, or (``joined``) for all: replicas of a later plan may join what runs.
     ``max_wait_ms`` None: each replica's of the plan. ``admission``: see
-    :func:`gkestimator.simulation.admission.admitted_parts`; an application's least stage counts. ``copy`` is
-    that of :class:`gkestimator.simulation.options.Options`. ``table`` is what messages call the rows.
+    :func:`gkestimator.simulation.admission.admitted_parts`; an application's least stage counts. ``copy`` and
+    ``batching`` are those of :class:`gkestimator.simulation.options.Options`: batches that are formed ``late`` hold up
+    to the plan's ``max_batch_size`` requests. ``table`` is what messages call the rows.
 
     Raises DocumentError (the plan lacks something), TableError (no row for a replica, two rows, a null
     column), UsageError.
@@ -56,6 +58,10 @@ def build_system(
         )
     if max_wait_ms is not None and not 0 <= max_wait_ms < math.inf:
         raise UsageError(f"wait of {max_wait_ms:g} ms, expected a finite number of at least 0")
+    if max_wait_ms is not None and batching == "late":
+        raise UsageError(
+            f"{spelled('max_wait_ms')} {max_wait_ms:g}: has no use where batches are formed late"
+        )
     curves = Curves(rows, plan, gpu_catalogue(gpu_specs), table)
     models = {name: number for number, name in enumerate(plan.workload.names())}
     gpus: list[SimGpu] = []
@@ -80,14 +86,21 @@ def build_system(
             if law is not None:
                 full = points[-1].row
                 lacking.update(name for name in law.optional if getattr(full, name) is None)
+            cap = replica.batch_size
+            curve = points
+            if batching == "late" and replica.duty_cycle_ms is None:
+                cap = replica.max_batch_size or cap
+                curve = curves.reaching(replica, gpu, cap)
             runs = _replica(
                 replica,
-                points,
+                curve,
+                full=points[-1],
+                cap=cap,
                 model=models[replica.model],
                 gpu=gpu_number,
                 partition=partition,
                 turn_offset_ms=offset_ms,
-                max_wait_ms=max_wait_ms,
+                max_wait_ms=_wait_ms(replica, max_wait_ms, batching),
                 law=law,
                 network=network,
                 copy=copy,
@@ -134,27 +147,30 @@ def _replica(
     replica: Replica,
     points: Sequence[CurvePoint],
     *,
+    full: CurvePoint,
+    cap: int,
     model: int,
     gpu: int,
     partition: int | None,
     turn_offset_ms: float,
-    max_wait_ms: NumberOrNone,
+    max_wait_ms: float,
     law: Interference | None,
     network: Network | None,
     copy: str,
     table: str,
 ) -> SimReplica:
-    """Return ``replica`` as it runs by its curve; arguments as in :func:`build_system`."""
+    """Return ``replica`` as it runs by its curve; arguments as in :func:`build_system`.
+
+    ``full`` is the point of the plan's batch, ``cap`` the most requests that it runs at once.
+    """
     copies = request = response = features = None
     if copy != "none":
         copies = _column(points, "copy_ms", f"copy {copy}", table)
     if network is not None:
         request = _delays(network, points, "input_bytes", table)
         response = _delays(network, points, "output_bytes", table)
-    wait_ms = _wait_ms(replica, max_wait_ms)
     if law is not None:
         features = tuple(law.features(p.row) for p in points)
-    full = points[-1]
     below, above = interval_sigmas(full.latency_ms, full.row.latency_low_ms, full.row.latency_high_ms)
     weight = replica.goodput_rps or replica.throughput_rps
     if not weight:
@@ -163,8 +179,8 @@ def _replica(
         id=replica.id,
         model=model,
         gpu=gpu,
-        batch_size=replica.batch_size,
-        max_wait_ms=wait_ms,
+        batch_size=cap,
+        max_wait_ms=max_wait_ms,
         weight=weight,
         sm_share_pct=replica.sm_share_pct,
         partition=partition,
@@ -233,9 +249,9 @@ def _dealt(replicas: Sequence[SimReplica]) -> tuple[SimReplica, ...]:
     return tuple(dealt)
 
 
-def _wait_ms(replica: Replica, asked: NumberOrNone) -> float:
-    # Turn-takers gather requests themselves, and a batch of one never waits.
-    if replica.duty_cycle_ms is not None or replica.batch_size == 1:
+def _wait_ms(replica: Replica, asked: NumberOrNone, batching: str) -> float:
+    # Turn-takers gather requests themselves, as late batching does, and a batch of one never waits.
+    if batching == "late" or replica.duty_cycle_ms is not None or replica.batch_size == 1:
         return 0.0
     if asked is not None:
         return asked

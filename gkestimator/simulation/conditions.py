@@ -64,6 +64,7 @@ def system_builder(
             interference=law,
             network=wired,
             copy=options.copy,
+            batching=options.batching,
             joined=joined,
             **conditions,
         )

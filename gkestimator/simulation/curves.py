@@ -94,28 +94,44 @@ class Curves:
 
     def of(self, replica: Replica, gpu: PlacedGpu) -> tuple[CurvePoint, ...]:
         """Return the curve of ``replica``, ascending, up to its batch. Raises TableError without its own row."""
+        points = self._up_to(replica, gpu, replica.batch_size)
+        if not points or points[-1].batch != replica.batch_size:
+            raise TableError(self._missing(replica, gpu, replica.batch_size))
+        return points
+
+    def reaching(self, replica: Replica, gpu: PlacedGpu, size: int) -> tuple[CurvePoint, ...]:
+        """Return the curve of ``replica`` up to the first row of at least ``size``. Raises TableError without any."""
+        points = self._up_to(replica, gpu, size)
+        if not points or points[-1].batch < size:
+            raise TableError(self._missing(replica, gpu, size))
+        return points
+
+    def _up_to(self, replica: Replica, gpu: PlacedGpu, size: int) -> tuple[CurvePoint, ...]:
+        """Return the rows of ``replica`` in order of batch, the last the first of at least ``size`` if there is one."""
         setting = self._setting(replica, gpu.type)
-        key = setting, replica.batch_size
+        key = setting, size
         if key in self._curves:
             return self._curves[key]
-        points = []
+        points: list[CurvePoint] = []
         for batch, row in sorted(self._rows.get(setting, {}).items()):
             latency = _latency_ms(row)
-            if batch <= replica.batch_size and latency is not None:
-                points.append(CurvePoint(batch=batch, latency_ms=latency, row=row))
-        if not points or points[-1].batch != replica.batch_size:
-            raise TableError(self._missing(replica, gpu, setting))
+            if latency is None:
+                continue
+            points.append(CurvePoint(batch=batch, latency_ms=latency, row=row))
+            if batch >= size:
+                break
         self._curves[key] = tuple(points)
         return self._curves[key]
 
-    def _missing(self, replica: Replica, gpu: PlacedGpu, setting: _Setting) -> str:
+    def _missing(self, replica: Replica, gpu: PlacedGpu, size: int) -> str:
         """Return the message that ``replica`` has no row, with the nearest that the table has."""
+        setting = self._setting(replica, gpu.type)
         dims = ""
         if replica.dims:
             dims = f", {replica.dims}"
         message = (
             f"{self._table}: no row with a latency for {replica.model} on {gpu.type} ({replica.runtime}, "
-            f"{replica.dtype}{dims}) at batch {replica.batch_size}, {replica.sm_share_pct:g} % of the SMs, "
+            f"{replica.dtype}{dims}) at batch {size}, {replica.sm_share_pct:g} % of the SMs, "
             f"by which {replica.id} of the plan runs"
         )
         if setting in self._rows:

@@ -38,6 +38,7 @@ def check_language_options(plan: PlacementPlan, options: ValuesByName) -> None:
     if plan.workload.applications or len(plan.workload.languages) < len(plan.workload.models):
         raise UsageError("language models are simulated by themselves: expected a plan without other models")
     usual = {"copy": "none", "drop": "none", "network": None, "max_wait_ms": None, "coefficients": None}
+    usual["batching"] = "early"
     for name, value in usual.items():
         if options.get(name, value) != value:
             raise UsageError(f"{spelled(name)} {options[name]}: has no use for language models")

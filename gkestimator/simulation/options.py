@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
+from gkestimator.documents.plan import BATCHINGS, PlacementPlan
 from gkestimator.interference.registry import MODELS
 
 _MOST_WINDOWS = 100_000  # each holds three numbers for every model
@@ -26,7 +27,15 @@ OPTION_WORDS: Mapping[str, Sequence[str]] = {
     "copy": COPIES,
     "interference": tuple(MODELS),
     "drop": DROPS,
+    "batching": BATCHINGS,
 }
+
+
+def batching_for(asked: str, plan: PlacementPlan) -> str:
+    """Return the law of batching that ``plan`` is served by: ``asked``, or its own where that is ``plan``."""
+    if asked == "plan":
+        return plan.batching
+    return asked
 
 
 def check_known(what: str, value: object, known: Sequence[str]) -> None:
@@ -55,7 +64,9 @@ class Options:
     batch at a time, in order) before the service, beside other batches' compute. ``interference``: one of
     the registry's; the replicas' features and GPUs' terms are that kind's. ``drop``: ``late`` drops requests,
     the earliest first, that could not be answered within their model's SLO any more when their batch is about
-    to be served (by its latency alone on the GPU, as estimated). ``window_ms`` of the timeline.
+    to be served (by its latency alone on the GPU, as estimated). ``batching``: ``early`` fills batches at the router,
+    ``late`` gives each request to a replica as it comes, whose server forms a batch of up to ``batch_size`` of what
+    waits whenever it is free. ``window_ms`` of the timeline.
     ``keep_requests``: the result has every request. ``seed``: one seed, one result, the same with and without
     numba.
     """
@@ -67,6 +78,7 @@ class Options:
     copy: str = "none"
     interference: str = "none"
     drop: str = "none"
+    batching: str = "early"
     window_ms: float = 1000.0
     keep_requests: bool = False
     seed: int = 0

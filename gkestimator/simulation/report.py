@@ -123,7 +123,9 @@ def _settings(report: SimulationReport) -> list[str]:
     if s.drop != "none":
         drop = f" · drop {s.drop}"
     wait = "the plan's waits"
-    if s.max_wait_ms is not None:
+    if s.batching == "late":
+        wait = "batching late"
+    elif s.max_wait_ms is not None:
         wait = f"waits of {s.max_wait_ms:g} ms"
     law = s.interference
     if s.coefficients is not None:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from gkestimator.core.option_kinds import File, Flag, Many, Number, Text, Word
 from gkestimator.core.options import Option, Value, variant
+from gkestimator.documents.plan import BATCHINGS
 from gkestimator.estimation.request import EstimateRequest, OnePath, Paths
 from gkestimator.interference.registry import MODELS
 from gkestimator.simulation.options import (
@@ -31,7 +32,11 @@ Bursts: TypeAlias = Option[Sequence[float] | None, tuple[float, ...] | None]
 class SimulateOptions:
     """Hold how files are simulated; ``gkest simulate`` offers all of it. Raises UsageError."""
 
-    arrivals: Value[str] = Option("poisson", Text(), "poisson, mmpp, constant, or the file of a trace.")
+    arrivals: Value[str] = Option(
+        "poisson",
+        Text(),
+        "poisson, mmpp, constant, closed:N (N clients that wait for answers), or the file of a trace.",
+    )
     bursts: Bursts = Option(
         None,
         Many(item=_FROM_0, commas=True, repeats=True),
@@ -56,7 +61,7 @@ class SimulateOptions:
     warmup_s: Value[float] = Option(0.0, _FROM_0, "Seconds not counted.", unit="s")
     rate_scale: Value[float] = Option(1.0, _ABOVE_0, "Factor on all rates.")
     max_wait_ms: Value[float | None] = Option(
-        None, _FROM_0, "How long a batch may fill; default: the plan's.", unit="ms"
+        None, _FROM_0, "How long a batch may fill at the router; default: the plan's.", unit="ms"
     )
     network: Value[str] = Option("none", Text(), "none, or a file of delays by size (TOML).")
     service: Value[str] = Option(
@@ -74,6 +79,11 @@ class SimulateOptions:
     routing: Value[str] = Option("round-robin", Word(ROUTINGS), "Which replica takes the next batch.")
     drop: Value[str] = Option(
         "none", Word(DROPS), "late: requests that cannot be on time any more are not served."
+    )
+    batching: Value[str] = Option(
+        "plan",
+        Word(("plan", *BATCHINGS)),
+        "Batches fill at the router (early), or are formed of what waits at a free GPU (late).",
     )
     admission: Value[str] = Option(
         "plan",

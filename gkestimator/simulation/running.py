@@ -19,6 +19,7 @@ from gkestimator.placement.languages import language_rows
 from gkestimator.reporting.simulated import first_of
 from gkestimator.simulation.arrays import Files, Names, Texts, ValuesByName
 from gkestimator.simulation.arrivals.base import Arrivals
+from gkestimator.simulation.arrivals.closed import clients_of, closed_loop
 from gkestimator.simulation.arrivals.making import make_arrivals, sources_of
 from gkestimator.simulation.arrivals.processes import PROCESSES
 from gkestimator.simulation.arrivals.rates import Bursts
@@ -32,7 +33,7 @@ from gkestimator.simulation.conditions import (
 )
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.languages import check_language_options, language_system, summarise_languages
-from gkestimator.simulation.options import OPTION_WORDS, Options
+from gkestimator.simulation.options import OPTION_WORDS, Options, batching_for
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.run_options import SimulateOptions
 from gkestimator.simulation.summary import summarise
@@ -140,6 +141,8 @@ def _known_types(plan: PlacementPlan, gpu_specs: Files) -> tuple[GpuSpec, ...]:
 
 
 def _served(system: System, arrivals: Arrivals, options: Options, progress: Progress | None) -> Result:
+    if arrivals.closed:
+        system = closed_loop(system)
     simulator = Simulator(system, options)
     steps = max(1, round(options.duration_ms / 1e3))
     what = "seconds simulated"
@@ -204,12 +207,14 @@ class FileRun(SimulateOptions):
         """
         replay = self.replay
         seconds = self.duration_s
-        if replay is not None and self.arrivals in PROCESSES:
+        clients = clients_of(self.arrivals)
+        drawn = self.arrivals in PROCESSES or clients is not None
+        if replay is not None and drawn:
             raise UsageError(
                 f"options of a trace: found arrivals {self.arrivals}, expected the file of a trace"
             )
-        if seconds is not None or self.arrivals in PROCESSES:
-            self._options(seconds or _SECONDS)  # wrong in no time; a trace takes a while to read
+        if seconds is not None or drawn:
+            self._options(seconds or _SECONDS, plan)  # wrong in no time; a trace takes a while to read
         sources = sources_of(plan.workload)
         arrivals = make_arrivals(
             self.arrivals,
@@ -229,9 +234,13 @@ class FileRun(SimulateOptions):
                 seconds = arrivals.length_ms / 1e3
         elif replay is not None:
             raise UsageError(f"options of a trace: {self.arrivals} holds rate profiles, expected a trace")
+        elif clients is not None:
+            notes = (
+                f"{clients} clients of each model or application wait for their answers: no rate has any use",
+            )
         elif self.bursts is not None:
             name += f" (bursts {', '.join(f'{b:g}' for b in self.bursts)})"
-        options = self._options(_SECONDS if seconds is None else seconds)
+        options = self._options(_SECONDS if seconds is None else seconds, plan)
         return PreparedRun(arrivals=arrivals, options=options, arrivals_name=name, notes=notes)
 
     def conditions(self, tables: Sequence[TableSource]) -> Conditions:
@@ -245,14 +254,16 @@ class FileRun(SimulateOptions):
             "table": ", ".join(map(table_label, tables)),
         }
 
-    def _options(self, duration_s: float) -> Options:
+    def _options(self, duration_s: float, plan: PlacementPlan) -> Options:
         window_s = self.window_s
         if window_s is None:
             window_s = max(1.0, duration_s / 60)
+        words = {name: getattr(self, name) for name in OPTION_WORDS}
+        words["batching"] = batching_for(self.batching, plan)
         return Options(
             duration_ms=duration_s * 1e3,
             warmup_ms=self.warmup_s * 1e3,
-            **{name: getattr(self, name) for name in OPTION_WORDS},
+            **words,
             window_ms=1e3 * window_s,
             keep_requests=self.keep_requests,
             seed=self.seed,

@@ -68,7 +68,8 @@ class SimSource:
 
     ``rate_rps`` is what the workload says; ``admit``: chance (0 to 1) that a request is let in at the door,
     the others are turned away at once. ``lengths``, of a language model's requests: tokens of prompt and answer, which
-    the requests let in take in turn, from the first again after the last.
+    the requests let in take in turn, from the first again after the last. ``closed``: whenever a request of this source
+    is answered its client sends the next at once, until arrivals end; arrivals bring each client's first alone.
     """
 
     name: str
@@ -78,6 +79,7 @@ class SimSource:
     stages: tuple[SimStage, ...]
     admit: float = 1.0
     lengths: tuple[Wholes, ...] | None = None
+    closed: bool = False
 
 
 @frozen

@@ -128,6 +128,8 @@ def test_one_seed_one_result(simulate: Simulate) -> None:
         ("--admission", "none", "admission", "none"),
         ("--admission", "expected", "admission", "expected"),
         ("--drop", "late", "drop", "late"),
+        ("--batching", "late", "batching", "late"),
+        ("--batching", "plan", "batching", "early"),  # which is what this plan says
         ("--window-s", "0.5", "window_s", 0.5),
         ("--seed", "7", "seed", 7),
     ],
@@ -143,6 +145,8 @@ def test_every_option_decides_and_is_written_down(
         assert found["totals"]["arrived_rps"] == pytest.approx(30.0, rel=0.25)
     if option == "--max-wait-ms":
         assert found["models"][0]["router"]["p99_ms"] <= 7.1
+    if (option, value) == ("--batching", "late"):
+        assert found["models"][0]["router"]["p99_ms"] == 0.0  # nothing waits to fill
     if option == "--copy":
         assert found["models"][0]["queue"]["mean_ms"] >= 0.5  # the copy's own time
     if option == "--window-s":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -124,6 +124,26 @@ def case(seed: int, **fixed: Any) -> Case:
         chunks=chunks,
         changes=tuple(changes),
     )
+
+
+def closed_case(seed: int, **fixed: Any) -> Case:
+    """Case ``seed`` in which some sources are clients that wait for their answers."""
+    asked = case(seed, drop="none", **fixed)
+    rng = np.random.default_rng([7, seed])
+    sources = []
+    first = list(asked.chunks[0].times_ms)
+    rest = [list(chunk.times_ms) for chunk in asked.chunks[1:]]
+    for k, source in enumerate(asked.system.sources):
+        asks = any(not stage.after and stage.fan_out >= 1 for stage in source.stages)
+        closed = asks and rng.random() < 0.7
+        sources.append(replace(source, closed=closed))
+        if closed:
+            first[k] = np.zeros(int(rng.choice([1, 2, 5, 16])))
+            for times in rest:
+                times[k] = np.zeros(0)
+    times = [first, *rest]
+    chunks = [replace(chunk, times_ms=tuple(own)) for chunk, own in zip(asked.chunks, times, strict=True)]
+    return replace(asked, system=replace(asked.system, sources=tuple(sources)), chunks=tuple(chunks))
 
 
 def _gpu(rng: np.random.Generator, index: int) -> SimGpu:

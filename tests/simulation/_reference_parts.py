@@ -82,11 +82,12 @@ class Gpu:
 @dataclass(eq=False)
 class Server:
     """A partition, or what a replica has for itself. ``queue``: batches that could start; ``given``: those and the ones
-    on their way; ``due``: replicas whose turn came."""
+    on their way; ``due``: replicas whose turn came; ``late``: requests, by replica, that reached those which batch late."""
 
     queue: list[Batch] = field(default_factory=list)
     given: list[Batch] = field(default_factory=list)
     due: list[tuple[float, int]] = field(default_factory=list)
+    late: list[tuple[Replica, Request]] = field(default_factory=list)
     running: Batch | None = None
 
 
@@ -97,11 +98,12 @@ class Replica:
     server: Server
     gpu: Gpu
     available: float
+    late: bool = False  # its batches are formed when its server is free
     dealt: float = 0.0
     retired: bool = False
     became_available: bool = False
     waiting: list[Request] = field(default_factory=list)  # of one that takes turns: reached it, not taken
-    coming: int = 0  # of one that takes turns: dealt to it, not taken
+    coming: int = 0  # of one that takes turns or batches late: dealt to it, not taken
     turns: int = 0
     last_turn: float = -1.0
 
@@ -110,8 +112,13 @@ class Replica:
         return self.what.duty_cycle_ms is not None
 
     @property
+    def singly(self) -> bool:
+        """Requests are given to it one by one."""
+        return self.takes_turns or self.late
+
+    @property
     def deal(self) -> float:
-        if self.takes_turns:
+        if self.singly:
             return 1
         return self.what.batch_size if self.what.deal is None else self.what.deal
 

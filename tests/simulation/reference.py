@@ -83,7 +83,8 @@ class Simulator:
             server = (
                 Server() if what.partition is None else self.partitions.setdefault(what.partition, Server())
             )
-            replica = Replica(len(self.replicas), what, server, self.gpus[what.gpu], available)
+            late = self.options.batching == "late" and what.duty_cycle_ms is None
+            replica = Replica(len(self.replicas), what, server, self.gpus[what.gpu], available, late)
             self.replicas.append(replica)
             if available <= self.now_ms:
                 self._available(replica)
@@ -194,6 +195,8 @@ class Simulator:
                     self._route(request)
         if all(job.done(i) for i in range(len(stages))):
             self.counts.source_done(job, self.now_ms)
+            if self.system.sources[job.source].closed and self.now_ms < self.options.duration_ms:
+                self._push(self.now_ms, ARRIVAL, job.source, True)
 
     # 2. Router.
 
@@ -207,12 +210,12 @@ class Simulator:
                 return
             target.dealt += target.deal
             batch = self.open[m] = Batch(target)
-            if not target.takes_turns and target.what.max_wait_ms > 0:
+            if not target.singly and target.what.max_wait_ms > 0:
                 self._push(self.now_ms + target.what.max_wait_ms, TIMEOUT, next(self.orders), batch)
         batch.requests.append(request)
         self.live += 1
         what = batch.replica.what
-        if batch.replica.takes_turns or batch.size >= what.batch_size:
+        if batch.replica.singly or batch.size >= what.batch_size:
             self._leave(batch)
         elif what.max_wait_ms <= 0:
             batch.timed_out = True
@@ -235,6 +238,10 @@ class Simulator:
         if r.what.duty_cycle_ms is not None:
             return round(1e6 * (r.coming * r.what.duty_cycle_ms / r.what.batch_size))
         load = sum(round(1e6 * b.replica.at(b.replica.what.latencies_ms, b.size)) for b in r.server.given)
+        for other in self.replicas:
+            if other.late and other.server is r.server:
+                size = other.what.batch_size
+                load += other.coming * round(1e6 * other.at(other.what.latencies_ms, size) / size)
         running = r.server.running
         return load + (round(1e6 * running.left(self.now_ms)) if running is not None else 0)
 
@@ -244,7 +251,7 @@ class Simulator:
         self.open[r.what.model] = None
         for request in batch.requests:
             request.left = self.now_ms
-        if r.takes_turns:
+        if r.singly:
             r.coming += 1
         else:
             r.server.given.append(batch)
@@ -261,6 +268,9 @@ class Simulator:
             request.reached = self.now_ms
         if r.takes_turns:
             r.waiting += batch.requests
+        elif r.late:
+            r.server.late.append((r, batch.requests[0]))
+            self._serve(r.server)
         elif self.options.copy == "overlap" and r.what.copies_ms is not None:
             r.gpu.to_copy.append(batch)
             if len(r.gpu.to_copy) == 1:
@@ -306,6 +316,10 @@ class Simulator:
                 server.given.remove(batch)
                 self._start_in_time(batch)
                 return
+        for replica, _ in server.late:
+            if replica.available <= self.now_ms:
+                self._take_late(replica)
+                return
 
     def _turn(self, r: Replica) -> None:
         cycle = r.what.duty_cycle_ms
@@ -328,6 +342,20 @@ class Simulator:
         else:
             self._serve(r.server)
 
+    def _take_late(self, r: Replica) -> None:
+        """Form a batch of the oldest that wait at ``r``, but for those that it would answer too late."""
+        waiting = [request for other, request in r.server.late if other is r]
+        dropped = self._drop_late(r, waiting)
+        batch = Batch(r, waiting[: r.what.batch_size])
+        taken = dropped + batch.size
+        r.coming -= taken
+        for entry in [entry for entry in r.server.late if entry[0] is r][:taken]:
+            r.server.late.remove(entry)
+        if batch.requests:
+            self._start(batch)
+        else:
+            self._serve(r.server)
+
     # 10. Dropping.
 
     def _drop_late(self, r: Replica, waiting: list[Request]) -> int:
@@ -337,7 +365,7 @@ class Simulator:
         while self.options.drop == "late" and waiting:
             size = min(r.what.batch_size, len(waiting))
             answer = self.now_ms + r.at(r.what.latencies_ms, size) + self._copy_served(r, size)
-            if waiting[0].arrived + slo >= answer + r.at(r.what.response_ms, size):
+            if waiting[0].arrived + slo >= answer + self._response(r, size):
                 break
             self._drop(waiting.pop(0))
         return before - len(waiting)
@@ -376,8 +404,12 @@ class Simulator:
 
     def _copy_served(self, r: Replica, size: int) -> float:
         """The copy that is a part of the service."""
-        serial = self.options.copy == "serial" or (self.options.copy == "overlap" and r.takes_turns)
+        serial = self.options.copy == "serial" or (self.options.copy == "overlap" and r.singly)
         return r.at(r.what.copies_ms, size) if serial else 0.0
+
+    def _response(self, r: Replica, size: int) -> float:
+        """The network's delay of an answer, which travels alone where its request did."""
+        return r.at(r.what.response_ms, 1 if r.late else size)
 
     def _change_speeds(self, gpu: Gpu) -> None:
         code = law_code(self.options.interference)
@@ -407,9 +439,7 @@ class Simulator:
         if r.what.response_ms is None:
             self._answer(batch)
         else:
-            self._push(
-                self.now_ms + r.at(r.what.response_ms, batch.size), REACH, next(self.orders), Answer(batch)
-            )
+            self._push(self.now_ms + self._response(r, batch.size), REACH, next(self.orders), Answer(batch))
 
     def _answer(self, batch: Batch) -> None:
         for request in batch.requests:

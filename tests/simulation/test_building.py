@@ -77,6 +77,26 @@ def test_time_outs() -> None:
     assert built(plan([replica(max_wait_ms=None, batch=1)])).replicas[0].max_wait_ms == 0.0
 
 
+def test_late_batches_hold_up_to_the_plans_most() -> None:
+    table = [*rows("a"), row("a", 8, 45.0), row("a", 16, 85.0)]
+    placed = plan([replica(max_wait_ms=None, max_batch_size=6)], [replica("a", 1)])
+    capped, same = built(placed, table, batching="late").replicas
+    # The row above the cap is needed for what lies between; sigmas and weight stay those of the plan's batch.
+    assert (capped.batches, capped.latencies_ms) == ((1, 2, 4, 8), (10.0, 15.0, 25.0, 45.0))
+    assert (capped.batch_size, capped.max_wait_ms, capped.weight, capped.deal) == (6, 0.0, 100.0, 1.0)
+    assert (same.batch_size, same.batches, same.max_wait_ms) == (4, (1, 2, 4), 0.0)
+    (turns,) = built(
+        plan([replica(duty_cycle_ms=40.0, partition="t", max_batch_size=8)]), table, batching="late"
+    ).replicas
+    assert turns.batch_size == 4
+    (early,) = built(plan([replica(max_batch_size=6)]), table).replicas
+    assert (early.batch_size, early.batches) == (4, (1, 2, 4))
+    with pytest.raises(GkestimatorError, match=r"at batch 17, .* it has batch 1, 2, 4, 8, 16"):
+        built(plan([replica(max_batch_size=17)]), table, batching="late")
+    with pytest.raises(GkestimatorError, match="max_wait_ms 7: has no use where batches are formed late"):
+        built(placed, table, batching="late", max_wait_ms=7.0)
+
+
 def test_intervals_become_sigmas() -> None:
     table = [row("a", 4, 25.0, latency_low_ms=20.0, latency_high_ms=50.0)]
     (found,) = built(plan([replica()]), table).replicas

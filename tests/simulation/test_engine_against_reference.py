@@ -7,8 +7,9 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import reference
-from _cases import Case, case
+from _cases import Case, case, closed_case
 
+from gkestimator.documents.plan import BATCHINGS
 from gkestimator.interference.registry import MODELS
 from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.options import COPIES, ROUTINGS, SERVICES
@@ -79,6 +80,31 @@ def test_every_option(routing: str, service: str, copy: str) -> None:
 def test_every_interference(interference: str) -> None:
     for seed in range(2000, 2003):
         both(case(seed, interference=interference))
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("copy", COPIES)
+def test_late_batching(routing: str, copy: str) -> None:
+    for seed in range(4000, 4003):
+        both(case(seed, routing=routing, copy=copy, batching="late"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_any_system_that_batches_late(seed: int) -> None:
+    both(case(seed, batching="late"))
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_clients_that_wait(batching: str) -> None:
+    for seed in range(5000, 5006):
+        both(closed_case(seed, batching=batching))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_any_system_of_clients_that_wait(seed: int) -> None:
+    both(closed_case(seed, batching=BATCHINGS[seed % 2]))
 
 
 @pytest.mark.slow

@@ -22,9 +22,10 @@ class Chunk:
 
 
 class Arrivals(abc.ABC):
-    """Give chunks of requests. ``sources``: how many streams there are."""
+    """Give chunks of requests. ``sources``: how many streams there are. ``closed``: clients wait for their answers."""
 
     sources: int
+    closed = False
 
     @abc.abstractmethod
     def chunks(self, until_ms: float) -> Iterator[Chunk]:

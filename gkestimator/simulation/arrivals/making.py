@@ -10,6 +10,7 @@ from gkestimator.core.errors import UsageError
 from gkestimator.documents import Application, ModelLoad, Workload
 from gkestimator.simulation.arrays import Series, Texts
 from gkestimator.simulation.arrivals.base import Arrivals
+from gkestimator.simulation.arrivals.closed import ClosedArrivals, clients_of
 from gkestimator.simulation.arrivals.processes import PROCESSES, ArrivalProcess
 from gkestimator.simulation.arrivals.profiles import has_profiles, read_profiles
 from gkestimator.simulation.arrivals.rates import Bursts, Profile
@@ -35,16 +36,22 @@ def make_arrivals(
 ) -> Arrivals:
     """Return arrivals for the sources ``names`` with mean rates ``rates_rps`` (in the system's order).
 
-    ``kind``: one of PROCESSES (see :class:`ArrivalProcess`), else the path of a trace, replayed as ``replay``
-    says (:class:`~gkestimator.simulation.arrivals.replay.Replay`; gives a ``ReplayedArrivals``), or of rate
-    profiles (:func:`~gkestimator.simulation.arrivals.profiles.read_profiles`), which are Poisson.
-    ``rate_scale`` multiplies every rate. ``bursts``: the states of ``mmpp``. ``profiles``: sources whose rate
-    varies in time, in place of their mean rate (``poisson`` and ``constant``).
+    ``kind``: one of PROCESSES (see :class:`ArrivalProcess`), ``closed:N`` for N clients of each source that wait for
+    their answers (:class:`~gkestimator.simulation.arrivals.closed.ClosedArrivals`; rates have no use), else the
+    path of a trace, replayed as ``replay`` says (:class:`~gkestimator.simulation.arrivals.replay.Replay`; gives a
+    ``ReplayedArrivals``), or of rate profiles (:func:`~gkestimator.simulation.arrivals.profiles.read_profiles`),
+    which are Poisson. ``rate_scale`` multiplies every rate. ``bursts``: the states of ``mmpp``. ``profiles``:
+    sources whose rate varies in time, in place of their mean rate (``poisson`` and ``constant``).
 
     Raises UsageError: lists of unlike lengths, a negative rate, a scale not above 0, a profile for an unknown
     source; DocumentError: a trace that is malformed or has too little.
     """
     _check(rates_rps, names, seed, rate_scale)
+    clients = clients_of(kind)
+    if clients is not None:
+        if rate_scale != 1 or profiles:
+            raise UsageError(f"arrivals {kind}: rates have no use where clients wait for their answers")
+        return ClosedArrivals((clients,) * len(names))
     profiles = dict(profiles or {})
     if kind not in PROCESSES:
         path = _trace_path(kind)
@@ -85,7 +92,7 @@ def _trace_path(kind: str | Path) -> Path:
     path = Path(kind)
     if not path.exists():
         raise UsageError(
-            f"arrivals {str(kind)!r}: found neither a process nor a file, expected one of {', '.join(PROCESSES)} or "
-            "the path of a trace"
+            f"arrivals {str(kind)!r}: found neither a process nor a file, expected one of {', '.join(PROCESSES)}, "
+            "closed:N or the path of a trace"
         )
     return path

@@ -54,10 +54,14 @@ class CellJob:
 def jobs(spec: ComparisonSpec, version: str) -> Iterator[CellJob]:
     """Yield every job of ``spec``, in its order; ``version`` of the program that computes the cells."""
     digests = spec.digests
+    settings = dict(spec.settings)
+    if settings["batching"] == "plan":
+        # So it was before there was a choice: cells that were computed then keep their names.
+        del settings["batching"]
     common = {
         "version": [CELL_VERSION, version],
         "tables": sorted(digests[t] for t in spec.tables),
-        "settings": _plain(spec.settings, digests),
+        "settings": _plain(settings, digests),
     }
     places = itertools.product(spec.workloads, spec.clusters, spec.slo_scale, spec.rate_scale, spec.policies)
     for workload, cluster, slo, rate, policy in places:

@@ -94,15 +94,17 @@ def _simulated(
     job: CellJob, cell: Cell, plan: PlacementPlan, rows: Sequence[Requirement]
 ) -> SimulationReport:
     from gkestimator.simulation.comparing.arriving import made
-    from gkestimator.simulation.options import OPTION_WORDS, Options
+    from gkestimator.simulation.options import OPTION_WORDS, Options, batching_for
     from gkestimator.simulation.running import simulate_plan
 
     settings = job.settings
     arrivals = made(cell.arrivals, job.workload, cell.seed)
+    words = {name: settings[name] for name in OPTION_WORDS}
+    words["batching"] = batching_for(settings["batching"], plan)
     options = Options(
         duration_ms=1e3 * settings["duration_s"],
         warmup_ms=1e3 * settings["warmup_s"],
-        **{name: settings[name] for name in OPTION_WORDS},
+        **words,
         seed=cell.seed,
     )
     return simulate_plan(

@@ -24,7 +24,17 @@ _AXIS = {"rate_scale": "load", "slo_scale": "SLO"}
 _MANY = 5
 
 
-_SETTINGS = ("duration_s", "warmup_s", "service", "interference", "admission", "drop", "routing", "copy")
+_SETTINGS = (
+    "duration_s",
+    "warmup_s",
+    "service",
+    "interference",
+    "admission",
+    "drop",
+    "routing",
+    "copy",
+    "batching",
+)
 
 
 def _count(value: NumberOrNone) -> str:

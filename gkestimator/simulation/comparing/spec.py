@@ -17,6 +17,7 @@ from gkestimator.core.records import frozen
 from gkestimator.documents import Application, Cluster, ModelLoad, Workload, read_cluster, read_workload
 from gkestimator.documents.checking import Fields, load_yaml
 from gkestimator.documents.cluster import cluster_from
+from gkestimator.documents.plan import BATCHINGS
 from gkestimator.documents.workload import workload_from
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.interference.registry import MODELS
@@ -251,6 +252,7 @@ def _settings(fields: Fields, here: Path) -> ValuesByName:
         "routing": fields.choice("routing", "round-robin", ROUTINGS),
         "copy": fields.choice("copy", "none", COPIES),
         "drop": fields.choice("drop", "none", DROPS),
+        "batching": fields.choice("batching", "plan", ("plan", *BATCHINGS)),
         "admission": fields.choice("admission", "plan", ADMISSIONS),
         "max_wait_ms": fields.number("max_wait_ms", None, null=True),
         "coefficients": file_of(fields, "coefficients", here),

@@ -50,8 +50,19 @@ def _at_sizes(batches: tuple[int, ...], values: Curve, sizes: Floats) -> Floats:
     return np.interp(sizes, batches, values)
 
 
-def curves_of(replica: SimReplica) -> tuple[Records[CurveRecord], Floats]:
-    """Return rows for batches of 0, 1, ..., a full batch, and their features."""
+def batches_late(replica: SimReplica, options: Options) -> bool:
+    """Say whether batches of ``replica`` are formed when its server is free.
+
+    At turns they are formed late in any case, by rules of their own, and iterations know no batches.
+    """
+    return options.batching == "late" and replica.duty_cycle_ms is None and replica.iterates is None
+
+
+def curves_of(replica: SimReplica, late: bool) -> tuple[Records[CurveRecord], Floats]:
+    """Return rows for batches of 0, 1, ..., a full batch, and their features.
+
+    ``late``: requests travel alone, and so do their answers, whatever batch they were in.
+    """
     sizes = np.arange(replica.batch_size + 1, dtype=float)
     curve = rows(CurveRecord, len(sizes))
     curve["latency_ms"] = _at_sizes(replica.batches, replica.latencies_ms, sizes)
@@ -59,6 +70,8 @@ def curves_of(replica: SimReplica) -> tuple[Records[CurveRecord], Floats]:
     curve["copy_ms"] = _at_sizes(replica.batches, replica.copies_ms, sizes)
     curve["request_ms"] = _at_sizes(replica.batches, replica.request_ms, sizes)
     curve["response_ms"] = _at_sizes(replica.batches, replica.response_ms, sizes)
+    if late:
+        curve["response_ms"] = curve[1].response_ms
     features = np.zeros((len(sizes), FEATURES))
     if replica.features is not None:
         for k, values in enumerate(zip(*replica.features, strict=True)):
@@ -82,9 +95,10 @@ def most_asked(source: SimSource) -> int:
     return sum(asked)
 
 
-def curve_key(replica: SimReplica) -> tuple[object, ...]:
+def curve_key(replica: SimReplica, late: bool) -> tuple[object, ...]:
     """Return a key: replicas that have it in common share their rows of the curves."""
     return (
+        late,
         replica.batch_size,
         replica.batches,
         replica.latencies_ms,
@@ -96,7 +110,7 @@ def curve_key(replica: SimReplica) -> tuple[object, ...]:
 
 
 def fill_replica(
-    row: ReplicaRecord, replica: SimReplica, *, server: int, curve: int, available_ms: float
+    row: ReplicaRecord, replica: SimReplica, *, server: int, curve: int, available_ms: float, late: bool
 ) -> None:
     """Fill ``row``, all zeros, with the replica as it is before anything was dealt to it."""
     row.model = replica.model
@@ -106,6 +120,8 @@ def fill_replica(
     row.batch_size = replica.batch_size
     row.max_wait_ms = replica.max_wait_ms
     row.turns = replica.duty_cycle_ms is not None
+    row.late = late
+    row.singly = row.turns or row.late
     row.cycle_ms = replica.duty_cycle_ms or 0.0
     row.offset_ms = replica.turn_offset_ms
     row.curve = curve
@@ -117,10 +133,10 @@ def fill_replica(
     row.available_ms = available_ms
     row.weight = replica.weight
     row.deal = replica.batch_size if replica.deal is None else replica.deal
-    if row.turns:
+    if row.singly:
         row.deal = 1
     row.key = row.deal / replica.weight
-    row.head = row.tail = row.next_due = -1
+    row.head = row.tail = row.next_due = row.next_late = -1
     row.taken_ms = -math.inf
 
 
@@ -244,6 +260,7 @@ def _asked_options(system: System, options: Options) -> AskedOptions:
     asked.least_load = options.routing == "least-load"
     asked.exponential = options.service == "exponential"
     asked.drop = options.drop == "late"
+    asked.late = options.batching == "late"
     asked.copy = COPIES.index(options.copy)
     asked.law = law_code(options.interference)
     asked.keep = options.keep_requests
@@ -293,13 +310,14 @@ def _fill_sources(s: EngineState, system: System) -> None:
             source.length = length
             source.lengths = len(described.lengths)
             length += len(described.lengths)
-        elif sole[k]:
+        elif sole[k] and not s.options.late and not described.closed:
             source.kind = codes.STREAM
             s.models[source.model].streamed = 1
             s.models[source.model].source = k
         elif _is_plain(described):
             source.kind = codes.PLAIN
         source.sole = sole[k]
+        source.closed = described.closed
         source.stage = stage
         source.stages = len(described.stages)
         source.slo_ms = described.slo_ms

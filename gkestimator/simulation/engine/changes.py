@@ -18,6 +18,19 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return plain
 
 
+def join_servers(s: EngineState, replicas: list[int]) -> None:
+    """Let the servers of ``replicas``, new, know those that batch late, and what their requests count for as load."""
+    for k in replicas:
+        replica = s.replicas[k]
+        if replica.late == 0:
+            continue
+        server = s.servers[replica.server]
+        replica.next_late = server.late
+        server.late = k
+        full_ms = s.curves[replica.curve + replica.batch_size].latency_ms
+        replica.request_ticks = int(np.rint(codes.TICKS * full_ms / replica.batch_size))
+
+
 def make_available(s: EngineState, replicas: list[int]) -> None:
     """Let ``replicas``, new, serve from now on: one after the other takes its place in the round robin, where
     it does not catch up on what its model's others were dealt before (as ``routing.available``).

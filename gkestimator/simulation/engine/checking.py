@@ -19,6 +19,7 @@ _MOST_AT_ONCE = 10_000_000  # requests that one event may bring into being
 _MOST_CURVE_ROWS = 5_000_000
 _MOST_MS = 1e9
 _LEAST_CYCLE_MS = 1e-6
+_LEAST_CLOSED_MS = 1e-6  # of a service whose clients wait: else they would ask for ever at one time
 _MOST_FEATURE = 1e12
 _MOST_TOKENS = 1_000_000_000
 
@@ -47,6 +48,14 @@ def check_source(source: SimSource, system_models: Sequence[SimModel]) -> None:
     if paced != (source.lengths is not None) or (paced and (source.application or len(source.stages) != 1)):
         raise UsageError(
             f"source {source.name!r}: expected lengths where it asks a language model, of which it asks one by itself"
+        )
+    if source.closed and paced:
+        raise UsageError(
+            f"source {source.name!r}: expected no language model where clients wait for their answers"
+        )
+    if source.closed and not any(not stage.after and stage.fan_out >= 1 for stage in source.stages):
+        raise UsageError(
+            f"source {source.name!r}: expected a first stage that is asked at least once where clients wait"
         )
     for prompt, answer in source.lengths or ():
         if not (1 <= prompt <= _MOST_TOKENS and 1 <= answer <= _MOST_TOKENS):
@@ -78,8 +87,13 @@ def check_room(largest: int, most_asked: int, curve_rows: int) -> None:
         )
 
 
-def check_replica(replica: SimReplica, system_models: Sequence[SimModel], gpus: int) -> None:
-    """Raise UsageError naming the replica and the field that is not as it must be."""
+def check_replica(
+    replica: SimReplica, system_models: Sequence[SimModel], gpus: int, *, closed: bool = False
+) -> None:
+    """Raise UsageError naming the replica and the field that is not as it must be.
+
+    ``closed``: clients wait for their answers, which therefore take time.
+    """
     models = len(system_models)
 
     def need(field: str, right: bool, expected: str) -> None:
@@ -110,6 +124,10 @@ def check_replica(replica: SimReplica, system_models: Sequence[SimModel], gpus: 
         if curve is not None:
             right = len(curve) == len(batches) and all(0 <= value <= _MOST_MS for value in curve)
             need(field, right, f"{len(batches)} times of 0 to {_MOST_MS:g} ms")
+    if closed:
+        need(
+            "latencies_ms", min(replica.latencies_ms) >= _LEAST_CLOSED_MS, f"{_LEAST_CLOSED_MS:g} ms or more"
+        )
     if replica.features is not None:
         right = len(replica.features) == len(batches) and all(_finite(f, FEATURES) for f in replica.features)
         need("features", right, f"{len(batches)} times {FEATURES} finite numbers")

@@ -81,7 +81,7 @@ def count_answered(s: EngineState, b: int, now: float) -> None:
     replica = s.replicas[r]
     m = replica.model
     model = s.models[m]
-    turns = replica.turns == 1
+    singly = replica.singly == 1
     size = batch.size
     start = batch.start_ms
     ended = batch.ends_ms
@@ -112,7 +112,7 @@ def count_answered(s: EngineState, b: int, now: float) -> None:
             counted += 1
             if paced:
                 count_pace(s, i, now)
-            if turns:
+            if singly:
                 left = request.left_ms
                 reached = request.reached_ms
                 queue = start - reached
@@ -150,7 +150,7 @@ def count_answered(s: EngineState, b: int, now: float) -> None:
     model.done += counted
     model.gpu_ms += counted * gpu
     histograms[m, codes.GPU, bin_of(gpu, edges)] += counted
-    if not turns:
+    if not singly:
         queue = start - reached
         network = (reached - left) + back
         model.queue_ms += counted * queue

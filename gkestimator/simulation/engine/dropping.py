@@ -53,7 +53,7 @@ def is_late(s: EngineState, r: int, i: int, size: int, now: float) -> bool:
     replica = s.replicas[r]
     curve = s.curves[replica.curve + size]
     work = curve.latency_ms
-    if s.options.copy == codes.COPY_SERIAL or (s.options.copy == codes.COPY_OVERLAP and replica.turns == 1):
+    if s.options.copy == codes.COPY_SERIAL or (s.options.copy == codes.COPY_OVERLAP and replica.singly == 1):
         work += curve.copy_ms
     latest = s.requests[i].arrived_ms + s.models[replica.model].slo_ms * codes.SLACK
     return bool(latest < now + work + curve.response_ms)
@@ -77,8 +77,19 @@ def drop_late(s: EngineState, b: int, now: float) -> None:
 
 
 @part
+def take_waiting(s: EngineState, r: int, count: int) -> None:
+    """Take note that ``count`` requests wait at replica ``r`` no more."""
+    replica = s.replicas[r]
+    replica.waiting -= count
+    if replica.turns == 1:
+        replica.coming -= count
+    else:
+        s.servers[replica.server].ticks -= count * replica.request_ticks
+
+
+@part
 def drop_waiting(s: EngineState, r: int, now: float) -> None:
-    """Drop the earliest of all that wait for replica ``r``, at its turn, while it would be late.
+    """Drop the earliest of all that wait at replica ``r``, about to take a batch, while it would be late.
 
     (Of the batch that it would take alone, a backlog would go batch by batch, turn by turn, and never be
     caught up with.)
@@ -89,7 +100,6 @@ def drop_waiting(s: EngineState, r: int, now: float) -> None:
         if not is_late(s, r, i, min(replica.batch_size, replica.waiting), now):
             return
         replica.head = s.requests[i].next
-        replica.waiting -= 1
-        replica.coming -= 1
+        take_waiting(s, r, 1)
         replica.given -= 1
         drop(s, i, replica.model)

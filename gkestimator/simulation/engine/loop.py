@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gkestimator.simulation.engine import codes
+from gkestimator.simulation.engine.counting import window_of
 from gkestimator.simulation.engine.heaps import pop_event, push_event, sink_source
 from gkestimator.simulation.engine.iterating import iterated
 from gkestimator.simulation.engine.part import entry, inlined, part
@@ -50,6 +51,25 @@ def come(s: EngineState, x: int, now: float) -> None:
     source = s.sources[x]
     arrived = s.arrivals[source.at]
     source.at += 1
+    enter(s, x, arrived, now)
+
+
+@part
+def come_again(s: EngineState, x: int, now: float) -> None:
+    """Take in a request of source ``x`` that a client sends now, as the answer to its last one came."""
+    source = s.sources[x]
+    counts = 1 if now >= s.options.from_ms else 0
+    source.sent += counts
+    if source.kind != codes.JOB:
+        s.models[source.model].arrived += counts
+        s.windows[source.model, codes.CAME, window_of(s, now)] += 1
+    enter(s, x, now, now)
+
+
+@part
+def enter(s: EngineState, x: int, arrived: float, now: float) -> None:
+    """Let a request of source ``x`` that came at ``arrived`` begin its stages, or be routed to its model."""
+    source = s.sources[x]
     if source.kind == codes.JOB:
         begin_job(s, x, now)
     else:
@@ -131,6 +151,8 @@ def handle(s: EngineState, kind: int, what: int, order: int, now: float) -> tupl
         server = turn(s, what)
     elif kind == codes.ITERATED:
         iterated(s, what, now)
+    elif kind == codes.ARRIVAL:
+        come_again(s, what, now)
     else:
         batch = time_out(s, what, order, now)
     return batch, server, answered

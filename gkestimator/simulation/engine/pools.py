@@ -40,8 +40,8 @@ def with_needs(s: EngineState, most_asked: int) -> EngineState:
     (``most_asked``).
 
     The answers of a full batch may each begin stages that ask for ``most_asked`` requests (they are routed
-    one by one, each after a look at the room); with interference a start puts the ends of all that run on its
-    GPU anew.
+    one by one, each after a look at the room), or be followed by the client's next request; with interference a start
+    puts the ends of all that run on its GPU anew.
     """
     largest = int(max(s.replicas["batch_size"].max(initial=1), s.iterators["most_sequences"].max(initial=1)))
     beside = 1
@@ -52,6 +52,8 @@ def with_needs(s: EngineState, most_asked: int) -> EngineState:
     s.needs.largest_batch = largest
     s.needs.requests = largest * (1 + most_asked) + 1
     s.needs.events = 2 * beside + 8
+    if s.sources["closed"].any():
+        s.needs.events += largest
     s.needs.draws = s.options.exponential
     s.needs.uniforms = largest * max(1, len(s.stages)) + 1 if most_asked else 0
     return s

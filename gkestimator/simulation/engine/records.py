@@ -73,10 +73,12 @@ T = TypeVar("T")
 
 def joined(parts: list[T]) -> T:
     """Return the rows of all ``parts``, which are of one kind."""
-    return cast(T, np.concatenate(cast(Any, parts)))
+    arrays: list[Any] = cast(Any, parts)
+    # Where two arrays hold equal types that are not the same object, numpy makes one without our fields as attributes.
+    return cast(T, np.concatenate(arrays).view(arrays[0].dtype))
 
 
 def with_zeros(array: T, count: int) -> T:
     """Return ``array`` with ``count`` rows of zeros below."""
     above: Any = array
-    return cast(T, np.concatenate((above, np.zeros((count, *above.shape[1:]), above.dtype))))
+    return joined([array, cast(T, np.zeros((count, *above.shape[1:]), above.dtype))])

@@ -62,7 +62,7 @@ def result_of(
         batches=models["batches"].copy(),
         batches_full=models["full"].copy(),
         batches_timed_out=models["timed_out"].copy(),
-        source_arrived=source_arrived.copy(),
+        source_arrived=source_arrived + sources["sent"],
         source_rejected=source_rejected.copy(),
         source_dropped=sources["dropped"].copy(),
         source_done=sources["done"].copy(),

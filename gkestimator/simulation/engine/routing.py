@@ -125,6 +125,8 @@ def leave(s: EngineState, b: int, now: float) -> int:
     replica.given += size
     if replica.turns == 1:
         replica.coming += size
+    elif replica.late == 1:
+        s.servers[replica.server].ticks += size * replica.request_ticks
     else:
         s.servers[replica.server].ticks += int(curve.ticks)
     if replica.request_delay == 1:
@@ -184,7 +186,7 @@ def route(s: EngineState, i: int, now: float) -> int:
         replica = s.replicas[r]
         model.batch = b
         batch.head = i
-        if replica.turns == 0 and replica.max_wait_ms > 0.0:
+        if replica.singly == 0 and replica.max_wait_ms > 0.0:
             order = s.loop.order
             s.loop.order = order + 1
             batch.order = order
@@ -197,7 +199,7 @@ def route(s: EngineState, i: int, now: float) -> int:
         s.requests[batch.tail].next = i
     batch.tail = i
     batch.size += 1
-    full = replica.turns == 1 or batch.size >= replica.batch_size
+    full = replica.singly == 1 or batch.size >= replica.batch_size
     if not full and replica.max_wait_ms > 0.0:
         return -1
     if not full:

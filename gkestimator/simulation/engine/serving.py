@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gkestimator.simulation.engine import codes
-from gkestimator.simulation.engine.dropping import drop_late, drop_waiting
+from gkestimator.simulation.engine.dropping import drop_late, drop_waiting, take_waiting
 from gkestimator.simulation.engine.heaps import push_event
 from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine.sequences import join_sequences
@@ -49,7 +49,7 @@ def reach(s: EngineState, b: int, now: float) -> int:
     r = batch.replica
     replica = s.replicas[r]
     batch.reached_ms = now
-    if replica.turns == 1:
+    if replica.singly == 1:
         i = batch.head
         request = s.requests[i]
         request.left_ms = batch.left_ms
@@ -61,6 +61,10 @@ def reach(s: EngineState, b: int, now: float) -> int:
             s.requests[replica.tail].next = i
         replica.tail = i
         replica.waiting += 1
+        if replica.late == 1:
+            request.order = s.loop.order
+            s.loop.order += 1
+            return replica.server
         if replica.due == codes.NO_TURN:
             expect_turn(s, r, now)
     elif replica.iterator >= 0:
@@ -168,7 +172,7 @@ def turn(s: EngineState, r: int) -> int:
 @part
 def serve(s: EngineState, v: int, now: float) -> None:
     """Serve, where server ``v`` is free, the turn that is due longest, else the first batch whose replica is
-    available.
+    available, else a batch of what waits at the replica that is to batch late.
     """
     server = s.servers[v]
     while server.running < 0:
@@ -179,10 +183,15 @@ def serve(s: EngineState, v: int, now: float) -> None:
             if s.options.drop == 1:
                 drop_waiting(s, r, now)
             if replica.waiting > 0:
-                start(s, gather(s, r, now), now)
-            else:
-                replica.due = codes.NO_TURN
-                replica.taken_ms = now
+                start(s, gather(s, r), now)
+            end_turn(s, r, now)
+            continue
+        r = oldest_waiting(s, v, now)
+        if r >= 0:
+            if s.options.drop == 1:
+                drop_waiting(s, r, now)
+            if s.replicas[r].waiting > 0:
+                start(s, gather(s, r), now)
             continue
         b = next_batch(s, v, now)
         if b < 0:
@@ -220,8 +229,36 @@ def next_batch(s: EngineState, v: int, now: float) -> int:
 
 
 @part
-def gather(s: EngineState, r: int, now: float) -> int:
-    """Return the batch that ``r`` takes at a turn: of what waits, at most a full batch."""
+def oldest_waiting(s: EngineState, v: int, now: float) -> int:
+    """Return that available replica of server ``v`` which batches late and whose oldest request waits longest; -1:
+    none has any."""
+    chosen = -1
+    oldest = -1
+    r = s.servers[v].late
+    while r >= 0:
+        replica = s.replicas[r]
+        if replica.waiting > 0 and replica.available_ms <= now:
+            order = s.requests[replica.head].order
+            if oldest < 0 or order < oldest:
+                oldest = order
+                chosen = r
+        r = replica.next_late
+    return chosen
+
+
+@part
+def end_turn(s: EngineState, r: int, now: float) -> None:
+    """Take note that ``r`` took its turn, and expect the next where anything waits."""
+    replica = s.replicas[r]
+    replica.due = codes.NO_TURN
+    replica.taken_ms = now
+    if replica.waiting > 0:
+        expect_turn(s, r, now)
+
+
+@part
+def gather(s: EngineState, r: int) -> int:
+    """Return the batch that ``r`` takes of the oldest requests that wait at it, at most a full one."""
     replica = s.replicas[r]
     b = take_batch(s, r)
     batch = s.batches[b]
@@ -235,12 +272,7 @@ def gather(s: EngineState, r: int, now: float) -> int:
     last = s.requests[i]
     replica.head = last.next
     last.next = -1
-    replica.waiting -= size
-    replica.coming -= size
-    replica.due = codes.NO_TURN
-    replica.taken_ms = now
-    if replica.waiting > 0:
-        expect_turn(s, r, now)
+    take_waiting(s, r, size)
     return b
 
 
@@ -254,7 +286,7 @@ def start(s: EngineState, b: int, now: float) -> None:
     if s.options.exponential == 1:
         work *= s.draws[s.loop.draw]
         s.loop.draw += 1
-    if s.options.copy == codes.COPY_SERIAL or (s.options.copy == codes.COPY_OVERLAP and replica.turns == 1):
+    if s.options.copy == codes.COPY_SERIAL or (s.options.copy == codes.COPY_OVERLAP and replica.singly == 1):
         work += curve.copy_ms
     order = s.loop.order
     s.loop.order = order + 1

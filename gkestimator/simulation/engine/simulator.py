@@ -14,6 +14,7 @@ from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.engine import codes
 from gkestimator.simulation.engine.building import (
+    batches_late,
     curve_key,
     curves_of,
     fill_replica,
@@ -25,6 +26,7 @@ from gkestimator.simulation.engine.building import (
 from gkestimator.simulation.engine.changes import (
     expect_available,
     fill_streams,
+    join_servers,
     make_available,
     resumes,
     unstream,
@@ -80,6 +82,11 @@ class Simulator:
         self._law_starts: dict[StepLaw, int] = {}
         for source in system.sources:
             check_source(source, system.models)
+        self._closed = any(source.closed for source in system.sources)
+        if self._closed and options.drop != "none":
+            raise UsageError(
+                f"drop {options.drop}: expected none where clients wait for their answers: they would ask again at once"
+            )
         self._most_asked = max((most_asked(source) for source in system.sources), default=0)
         self._s = first_state(system, options)
         self.add(system.replicas, [0.0] * len(system.replicas), gpus=system.gpus)
@@ -117,7 +124,7 @@ class Simulator:
         at = len(s.curves)
         servers = len(s.servers)
         for row, replica, available in zip(new_rows, replicas, available_ms, strict=True):
-            check_replica(replica, self._system.models, len(s.gpus))
+            check_replica(replica, self._system.models, len(s.gpus), closed=self._closed)
             if not 0 <= available < math.inf:
                 raise UsageError(f"replica {replica.id!r}: available from {available} ms, expected 0 or more")
             server = servers
@@ -128,21 +135,22 @@ class Simulator:
                         f"replica {replica.id!r}: partition {replica.partition} is on GPU {gpu}, found {replica.gpu}"
                     )
             servers = max(servers, server + 1)
-            curve = self._curve_rows.setdefault(curve_key(replica), at)
+            late = batches_late(replica, self._options)
+            curve = self._curve_rows.setdefault(curve_key(replica, late), at)
             if curve == at:
                 at += replica.batch_size + 1
                 check_room(replica.batch_size, self._most_asked, at)
-                its_curve, its_features = curves_of(replica)
+                its_curve, its_features = curves_of(replica, late)
                 curves.append(its_curve)
                 features.append(its_features)
-            fill_replica(row, replica, server=server, curve=curve, available_ms=available)
+            fill_replica(row, replica, server=server, curve=curve, available_ms=available, late=late)
             row.factor = self._factor(replica)
             if replica.iterates is not None:
                 row.iterator = self._iterating(replica.iterates)
         open_now = [k for k, available in enumerate(available_ms, first) if available <= self.now_ms]
         s = self._s
         new_servers = rows(ServerRecord, servers - len(s.servers))
-        for field in ("running", "head", "tail", "due", "due_tail"):
+        for field in ("running", "head", "tail", "due", "due_tail", "late"):
             new_servers[field] = -1
         self._s = s._replace(
             replicas=joined([s.replicas, new_rows]),
@@ -150,8 +158,9 @@ class Simulator:
             curve_features=joined(features),
             servers=joined([s.servers, new_servers]),
         )
-        make_available(self._s, open_now)
         added = list(range(first, first + len(replicas)))
+        join_servers(self._s, added)
+        make_available(self._s, open_now)
         self._retarget(added)
         return added
 

@@ -7,10 +7,18 @@ import math
 from gkestimator.simulation.engine import codes
 from gkestimator.simulation.engine.counting import count_answered, count_source, window_of
 from gkestimator.simulation.engine.dropping import release_job
+from gkestimator.simulation.engine.heaps import push_event
 from gkestimator.simulation.engine.part import part
 from gkestimator.simulation.engine.routing import ask, take_request
 from gkestimator.simulation.engine.serving import free_batch
 from gkestimator.simulation.engine.state import EngineState
+
+
+@part
+def send_next(s: EngineState, x: int, now: float) -> None:
+    """Let the client of source ``x`` whose answer came now send its next request, if it is one that waits."""
+    if s.sources[x].closed == 1 and now < s.options.until_ms:
+        push_event(s, now, codes.ARRIVAL, x, x)
 
 
 @part
@@ -93,6 +101,7 @@ def begin_stages(s: EngineState, j: int, now: float) -> None:
     if job.open == 0:
         count_source(s, x, job.origin_ms, now)
         release_job(s, j)
+        send_next(s, x, now)
 
 
 @part
@@ -111,6 +120,7 @@ def answer(s: EngineState, b: int, now: float) -> None:
                 x = request.source
                 if s.sources[x].sole == 0:
                     count_source(s, x, request.origin_ms, now)
+                send_next(s, x, now)
             else:
                 job = s.jobs[j]
                 stage = request.stage

@@ -18,6 +18,7 @@ class AskedOptions(Record):
     least_load: int
     exponential: int
     drop: int  # requests that would be late are dropped
+    late: int  # batches are formed late
     copy: int
     law: int
     keep: int
@@ -118,6 +119,10 @@ class ReplicaRecord(Record):
     batch_size: int  # of a full batch
     max_wait_ms: float
     turns: int  # it has a duty cycle
+    late: int  # its batches are formed when its server is free
+    singly: int  # either: requests are given to it one by one
+    next_late: int  # the next replica of its server that batches late
+    request_ticks: int  # late: the work that a request which waits counts for
     cycle_ms: float
     offset_ms: float
     curve: int  # its first row of the curves
@@ -134,7 +139,7 @@ class ReplicaRecord(Record):
     dealt: float
     deal: float  # requests that it is taken to be given at a time
     key: float
-    head: int  # of one that takes turns: requests that wait for a turn
+    head: int  # given singly: requests that wait at it
     tail: int
     waiting: int
     coming: int  # those and the ones on their way
@@ -166,7 +171,8 @@ class ServerRecord(Record):
     tail: int
     due: int  # replicas whose turn is due
     due_tail: int
-    ticks: int  # work of the batches given to it and not started
+    late: int  # its replicas that batch late
+    ticks: int  # work of the batches and single requests given to it and not started
 
 
 class GpuRecord(Record):
@@ -212,6 +218,7 @@ class RequestRecord(Record):
     job: int
     stage: int
     model: int
+    order: int  # late: of reaching its replica
     arrived_ms: float
     origin_ms: float
     left_ms: float
@@ -231,6 +238,8 @@ class SourceRecord(Record):
     length: int  # its rows of lengths, taken in turn
     lengths: int
     came: int  # requests that took theirs
+    closed: int  # each answer is followed by its client's next request
+    sent: int  # counted requests that followed an answer
     slo_ms: float
     done: int
     done_by_end: int

@@ -87,6 +87,10 @@ def simulate_replanned(
     prices |= {e.spec.name: e.price_per_hour for e in cluster.elastic}
     if isinstance(start, Workload):
         start = plan_for(start)
+    if arrivals.closed:
+        raise UsageError(
+            f"{arrivals_name}: re-planning follows rates, and clients that wait for answers have none"
+        )
     check_streams(arrivals, len(sources_of(start.workload)), arrivals_name, "the workload")
     pool = None
     if cluster.gpus:

@@ -81,6 +81,7 @@ def keys(path: Path) -> list[str]:
         {"policies": [{"name": "exclusive", "creq": "occupancy-max"}, {"name": "nexus", "creq": "occupancy-max"}]},
         {"clusters": [{"label": "pair", "gpus": [{"type": "V100", "count": 3}]}]},
         {"slo_scale": [0.9]}, {"arrivals": ["constant"]}, {"drop": "late"}, {"routing": "least-load"},
+        {"batching": "late"}, {"batching": "early"},
     ],
 )  # fmt: skip
 def test_everything_that_decides_a_cell_is_in_its_name(tmp_path: Path, changes: dict[str, Any]) -> None:
