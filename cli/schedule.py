@@ -15,6 +15,7 @@ from gkestimator.cli.progress import Progress
 if TYPE_CHECKING:
     from gkestimator.core.records import NamedValues
 
+_BATCHINGS = ("early", "late")
 _CREQ = ("sm-util-mean", "occupancy-max", "occupancy-mean")
 
 
@@ -50,6 +51,13 @@ class _WithPolicies(DescribedCommand):
 )
 @click.option(
     "--creq", type=click.Choice(_CREQ), help="Measure of compute to pack by; default: the policy's."
+)
+@click.option(
+    "--batching",
+    type=click.Choice(_BATCHINGS),
+    default="early",
+    show_default=True,
+    help="How the plan's servers form batches: filled at the router, or of what waits once the GPU is free.",
 )
 @click.option("--coefficients", type=PATH, help="Coefficients of the policy's interference model.")
 @click.option("--no-heavy", is_flag=True, help="usher: no interleaving of C-heavy and M-heavy models.")

@@ -29,6 +29,7 @@ def schedule(
     creq: str | None = None,
     options: Mapping[str, Any] | None = None,
     seed: int = 0,
+    batching: str = "early",
     runtime: str | None = None,
     dtype: str | None = None,
     dims: str | None = None,
@@ -41,7 +42,8 @@ def schedule(
     ``tables``: estimates, DataFrames with their columns, or files; one or several. ``workload`` and ``cluster``: YAML
     files, or mappings with the same fields. ``policy`` places, with ``options`` of its own; ``objective``: ``goodput``
     or ``cost`` (None: cost where GPUs are rented); ``creq``: the measure of compute to pack by (None: the policy's).
-    ``runtime``, ``dtype`` and ``dims`` keep the rows that name them; ``gpu_specs`` are GPU files (TOML). A model that
+    ``batching``: how the plan's servers form batches, ``early`` (filled at the router) or ``late`` (of what waits when
+    the GPU is free). ``runtime``, ``dtype`` and ``dims`` keep the rows that name them; ``gpu_specs`` are GPU files (TOML). A model that
     no GPU here could serve in time is an error, or with ``allow_unserved`` part of the plan's ``unserved``.
     ``progress`` is called with what comes next, steps done, and steps. Raises TableError, DocumentError or UsageError.
 
@@ -59,6 +61,7 @@ def schedule(
         creq=creq,
         options=options,
         seed=seed,
+        batching=batching,
         runtime=runtime,
         dtype=dtype,
         dims=dims,

@@ -11,6 +11,7 @@ from gkestimator.core.errors import TableError, UsageError
 from gkestimator.core.options import spelled
 from gkestimator.documents import Cluster, Workload
 from gkestimator.documents.checking import valid_name
+from gkestimator.documents.plan import BATCHINGS
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.placement.problem import Candidates, Gpu, Offer, PlacementModel, Problem, Words
 from gkestimator.placement.slo import stage_objectives
@@ -35,12 +36,14 @@ def build_problem(
     dtype: str | None = None,
     dims: str | None = None,
     table: str = "table",
+    batching: str = "early",
 ) -> Problem:
     """Return the problem of serving ``workload`` on ``cluster`` by what ``rows`` say.
 
     ``objective`` None: ``cost`` for an elastic cluster, ``goodput`` for a fixed one. ``runtime``, ``dtype``
-    and ``dims`` keep the rows that name them. ``table`` is what messages call the rows. Raises UsageError or
-    TableError: unknown objective or creq, a model without rows on any GPU type of the cluster, two rows for
+    and ``dims`` keep the rows that name them. ``table`` is what messages call the rows. ``batching``: the law by
+    which servers form batches, ``early`` or ``late``. Raises UsageError or
+    TableError: unknown objective, creq or batching, a model without rows on any GPU type of the cluster, two rows for
     one question (model, GPU, batch size, SM share), a name that is not allowed.
     """
     if workload.languages:
@@ -54,6 +57,8 @@ def build_problem(
         raise UsageError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
     if creq not in CREQ_COLUMNS:
         raise UsageError(f"creq {creq!r}: expected one of {', '.join(CREQ_COLUMNS)}")
+    if batching not in BATCHINGS:
+        raise UsageError(f"batching {batching!r}: expected one of {', '.join(BATCHINGS)}")
     specs = {spec.name: spec for spec in cluster.types}
     if not specs:
         raise UsageError("the cluster has no GPUs")
@@ -70,6 +75,7 @@ def build_problem(
             slo_ms=load.slo_ms,
             weight=load.weight,
             candidates=candidates[load.name],
+            batching=batching,
         )
         for load in loads
     )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.contention import slowdowns
+from gkestimator.placement.late import late_on_time
 from gkestimator.placement.policy import Placed, PlacedReplicas
 from gkestimator.placement.problem import (
     Figures,
@@ -43,7 +44,7 @@ def capacities_rps(problem: Problem, placed: PlacedReplicas) -> FloatByName:
     capacities = dict.fromkeys((m.name for m in problem.models), 0.0)
     for p in placed:
         if _in_time(problem, p):
-            capacities[p.model] += p.capacity_rps
+            capacities[p.model] += p.most_rps
     return capacities
 
 
@@ -62,7 +63,7 @@ def assigned_rps(problem: Problem, placed: PlacedReplicas) -> list[float]:
         total = capacities[p.model]
         rate = 0.0
         if total > 0 and _in_time(problem, p):
-            rate = min(problem.by_name[p.model].rate_rps, total) * p.capacity_rps / total
+            rate = min(problem.by_name[p.model].rate_rps, total) * p.most_rps / total
         assigned.append(rate)
     return assigned
 
@@ -124,7 +125,7 @@ def _of_model(
     alike: dict[object, Indices] = defaultdict(list)
     for i in here:
         p = placed[i]
-        alike[id(p.candidate), p.duty_cycle_ms, round(factors[i] or 1.0, 4), busy[i]].append(i)
+        alike[id(p.candidate), id(p.cap), p.duty_cycle_ms, round(factors[i] or 1.0, 4), busy[i]].append(i)
     servers = []
     candidates = []
     for numbers in alike.values():
@@ -132,7 +133,7 @@ def _of_model(
         p = placed[first]
         server = server_of(
             model,
-            p.candidate,
+            p.largest,
             slowdown=round(factors[first] or 1.0, 4),
             duty_cycle_ms=p.duty_cycle_ms,
             cycle_busy_ms=busy[first],
@@ -171,7 +172,11 @@ def model_on_time(
         sides = interval_sigmas(c.latency_ms, c.row.latency_low_ms, c.row.latency_high_ms)
         below = max(below, sides[0])
         above = max(above, sides[1])
-    return on_time(servers, model.rate_rps, model.slo_ms, sigma=above, sigma_below=below)
+    if model.batching == "late":
+        law = late_on_time
+    else:
+        law = on_time
+    return law(servers, model.rate_rps, model.slo_ms, sigma=above, sigma_below=below)
 
 
 def server_of(

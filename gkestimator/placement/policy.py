@@ -38,7 +38,8 @@ class Placed:
 
     ``partition`` and ``duty_cycle_ms``: replicas of one GPU with one partition take turns, each once every
     duty cycle (both None: it runs beside its neighbours whenever it has a batch). A partition
-    whose candidates are confined to a share of the SMs holds that share once.
+    whose candidates are confined to a share of the SMs holds that share once. ``cap``: the row of the largest
+    batch that a server may form where batches are formed late (None: the candidate's).
     """
 
     gpu: Gpu
@@ -46,6 +47,12 @@ class Placed:
     candidate: Candidate
     partition: str | None = None
     duty_cycle_ms: float | None = None
+    cap: Candidate | None = None
+
+    @property
+    def largest(self) -> Candidate:
+        """Return the row of the largest batch that it may run: its memory is held."""
+        return self.cap or self.candidate
 
     @property
     def capacity_rps(self) -> float:
@@ -54,6 +61,13 @@ class Placed:
         if self.duty_cycle_ms is not None:
             return 1e3 * self.candidate.batch_size / self.duty_cycle_ms
         return self.candidate.throughput_rps
+
+    @property
+    def most_rps(self) -> float:
+        """Return the requests a second that it can serve in its largest batches, if those serve more."""
+        if self.duty_cycle_ms is not None:
+            return self.capacity_rps
+        return max(self.capacity_rps, self.largest.throughput_rps)
 
     @property
     def response_ms(self) -> float:
@@ -149,7 +163,7 @@ def verify(policy: Policy, problem: Problem, placement: Placement) -> None:
     """Refuse an answer that does not stand. Raises PolicyError naming policy, GPU and replica.
 
     Held: GPUs and candidates are the problem's; no latency above the objective (the duty cycle included);
-    memory, the SM shares of confined partitions, and time within a partition are within 100 %; Creq too where
+    memory (of the largest batches), the SM shares of confined partitions, and time within a partition are within 100 %; Creq too where
     the policy says so; no more rented GPUs than the offer's limit."""
     judge = _Judge(policy, problem)
     by_gpu: dict[str, list[Placed]] = defaultdict(list)
@@ -195,12 +209,27 @@ class _Judge:
         if placed.response_ms > slo * (1 + 1e-9):
             late = f"{name} takes {placed.response_ms:.6g} ms, above its SLO {slo:g} ms"
             raise self.fault(where, late)
+        if placed.cap is not None:
+            self._cap(placed, placed.cap, slo)
+
+    def _cap(self, placed: Placed, cap: Candidate, slo: float) -> None:
+        """Raise PolicyError where a largest batch is not the table's, not of the replica's kind, or too slow."""
+        where = placed.gpu.id
+        name = placed.model
+        planned = placed.candidate
+        if id(cap) not in self._known.get(name, ()):
+            raise self.fault(where, f"the largest batch of {name} is not in the table")
+        alike = (cap.gpu, cap.sm_share_pct) == (planned.gpu, planned.sm_share_pct)
+        if not alike or cap.batch_size < planned.batch_size or placed.duty_cycle_ms is not None:
+            raise self.fault(where, f"the largest batch of {name} is not of its replica's kind")
+        if cap.latency_ms > slo * (1 + 1e-9):
+            raise self.fault(where, f"{name} takes {cap.latency_ms:.6g} ms at its largest batch, above its SLO")
 
     def gpu(self, gpu: str, here: PlacedReplicas) -> None:
         """Raise PolicyError where the replicas of one GPU do not stand together."""
         if len({p.gpu.type for p in here}) > 1:
             raise self.fault(gpu, "stands for two GPU types")
-        memory = sum(p.candidate.memory_pct or 0.0 for p in here)
+        memory = sum(p.largest.memory_pct or 0.0 for p in here)
         if memory > 100 + TOLERANCE_PCT:
             raise self.fault(gpu, f"memory at {memory:.6g} %")
         groups = partitions(here)

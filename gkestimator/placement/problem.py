@@ -29,6 +29,9 @@ FloatsOrNone: TypeAlias = list[float | None]
 Figures: TypeAlias = Mapping[str, float | None]
 Words: TypeAlias = dict[str, str]
 
+# Requests come at the rate itself, all the time.
+STEADY: tuple[FloatPair, ...] = ((1.0, 1.0),)
+
 
 @frozen
 class PlacementModel:
@@ -37,7 +40,8 @@ class PlacementModel:
     type in the problem's order, share, batch size). A candidate whose latency is above the objective is still
     here: what is feasible is for the policy to say. ``incomplete`` are rows that cannot be placed, because a
     column that the policy needs is null there (:func:`~gkestimator.placement.policy.checked_problem` puts
-    them apart); what else they say was measured."""
+    them apart); what else they say was measured. ``batching``: the law by which its servers form batches, one
+    of :data:`gkestimator.documents.plan.BATCHINGS`."""
 
     name: str
     rate_rps: float
@@ -45,6 +49,7 @@ class PlacementModel:
     weight: float = 1.0
     candidates: Candidates
     incomplete: Candidates = ()
+    batching: str = "early"
 
     def on(self, gpu: str, *, sm_share_pct: float | None = 100.0) -> Candidates:
         """Return the candidates on GPU type ``gpu`` at one SM share (None: at every), by ascending share and
@@ -82,7 +87,8 @@ class Problem:
     ``goodput`` (as much as the GPUs allow) or ``cost`` (every rate served within its objective at the lowest
     cost per hour; on a fixed cluster: on the fewest, then cheapest GPUs). ``specs`` and ``prices`` (USD per
     hour, None where unknown) are by GPU type. ``creq`` is a key of CREQ_COLUMNS. Randomness comes from
-    ``seed`` alone.
+    ``seed`` alone. ``factors``: what the rates are multiplied by, and for which part of the time; the products
+    sum to 1, so that a rate is the mean.
     """
 
     models: tuple[PlacementModel, ...]
@@ -95,11 +101,19 @@ class Problem:
     prices: Mapping[str, float | None]
     workload: Workload
     notes: Names = ()
+    factors: tuple[FloatPair, ...] = STEADY
 
     @property
     def elastic(self) -> bool:
         """Return whether GPUs are rented."""
         return not self.gpus
+
+    @property
+    def batching(self) -> str:
+        """Return the law by which the models' servers form batches."""
+        if any(model.batching == "late" for model in self.models):
+            return "late"
+        return "early"
 
     @cached_property
     def types(self) -> Names:
@@ -167,3 +181,8 @@ class Problem:
     def with_models(self, models: tuple[PlacementModel, ...]) -> Problem:
         """Return the same problem for other models."""
         return replace(self, models=models)
+
+    def times(self, factor: float) -> Problem:
+        """Return the same problem with ``factor`` times the rates, all the time."""
+        models = tuple(replace(m, rate_rps=factor * m.rate_rps) for m in self.models)
+        return replace(self, models=models, factors=STEADY)

@@ -160,7 +160,7 @@ class _Judge:
         self._replicas = sum(s.count for s in servers)
         self._slo_ms = slo_ms
         if sigma > 0 or below > 0:
-            self._factors = np.exp(_INTERVAL_POINTS * np.where(_INTERVAL_POINTS > 0, sigma, below))
+            self._factors = interval_factors(sigma, below)
             self._points = _PAIRED_POINTS
         else:
             self._factors = np.ones(len(_FILL_POINTS))
@@ -173,7 +173,7 @@ class _Judge:
         for server, part in self._servers:
             own = rates * (part / server.count)
             if server.duty_cycle_ms is not None:
-                chance, wait = _turns(server, own, self._replicas, self._slo_ms, self._factors)
+                chance, wait = turns_on_time(server, own, self._replicas, self._slo_ms, self._factors)
             else:
                 chance, wait = _batches(
                     server, rates, own, self._replicas, self._slo_ms, self._factors, self._points
@@ -255,7 +255,7 @@ def _batches(
     return mean_chance[rows, at], np.broadcast_to(wait, mean_chance.shape)[rows, at]
 
 
-def _turns(
+def turns_on_time(
     server: Server, own_rps: Array, replicas: int, slo_ms: float, factors: Array
 ) -> tuple[Array, Array]:
     """Return the same as :func:`_batches`, for replicas that take turns. Axes inside: rate, factor, when in
@@ -275,7 +275,7 @@ def _turns(
     turns = np.floor((slo_ms * (1 + 1e-9) - service)[_EACH_POINT] / cycle_of[:, None] + _TURN_NODES - 1.0)
     ahead = size * (1.0 + np.maximum(turns, -1.0))
     before = arrivals[_EACH_POINT] * _TURN_NODES
-    crowd = np.where(ahead > 0, _poisson_at_least(ahead * replicas, before * replicas), 1.0)
+    crowd = np.where(ahead > 0, poisson_at_least(ahead * replicas, before * replicas), 1.0)
     behind = np.exp(np.clip(decay * (size * _TURN_NODES - (ahead - 1.0)), -700.0, 0.0))
     late = np.where(turns < 0, 1.0, (1.0 - left) * crowd + left * np.maximum(crowd, behind))
     chance = np.where(load < 1.0, 1.0 - late @ _TURN_WEIGHTS, 0.0).mean(axis=1)
@@ -303,13 +303,13 @@ def _fill_moments(mean: Array, most: int) -> tuple[Array, Array, Array]:
     ``most`` >= 1.
 
     From E[N; N < c] = mean P(N < c - 1) and E[N (N - 1); N < c] = mean^2 P(N < c - 2)."""
-    before, here, after = (_poisson_at_least(most + i, mean) for i in (-1, 0, 1))
+    before, here, after = (poisson_at_least(most + i, mean) for i in (-1, 0, 1))
     first = np.minimum(mean * (1.0 - before) + most * here, np.minimum(mean, float(most)))
     pairs = mean * mean * (1.0 - before) + (most + 1.0) * most * after
     return first, np.maximum(pairs, first * first), here
 
 
-def _poisson_at_least(count: float | Array, mean: Array) -> Array:
+def poisson_at_least(count: float | Array, mean: Array) -> Array:
     """Return P(N >= count) for N ~ Poisson(mean): small whole counts exactly, beyond by Wilson and Hilferty's
     cube root (1931; within 0.001), which also takes counts between. 1 for counts of 0 or less."""
     if isinstance(count, int) and count <= _EXACT_COUNTS:
@@ -333,6 +333,12 @@ def _normal_cdf(z: Array) -> Array:
         poly = t * (coefficient + poly)
     tail = 0.5 * poly * np.exp(-np.minimum(x * x, 700.0))
     return np.where(z >= 0, 1.0 - tail, tail)
+
+
+def interval_factors(above: float, below: float) -> Array:
+    """Return equally likely factors on all latencies of a model, by the standard deviations of their logarithm
+    ``above`` and ``below`` the estimate."""
+    return np.exp(_INTERVAL_POINTS * np.where(_INTERVAL_POINTS > 0, above, below))
 
 
 def interval_sigmas(estimate_ms: float, low_ms: float | None, high_ms: float | None) -> FloatPair:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 from gkestimator.core.errors import one_line
 from gkestimator.documents import PlacedGpu, PlacementPlan, PlanTotals, Replica, Unserved
@@ -18,6 +19,7 @@ from gkestimator.placement.policy import (
     verify,
 )
 from gkestimator.placement.problem import FloatByName, Problem
+from gkestimator.placement.spare import with_caps
 
 
 def place(policy: Policy, problem: Problem) -> PlacementPlan:
@@ -25,6 +27,8 @@ def place(policy: Policy, problem: Problem) -> PlacementPlan:
     column it needs is null), PolicyError where its answer does not stand."""
     usable = checked_problem(policy, problem)
     answer = policy.place(usable)
+    if usable.batching == "late":
+        answer = replace(answer, placed=with_caps(usable, answer.placed))
     verify(policy, usable, answer)
     return plan_of(policy.name, usable, answer)
 
@@ -81,6 +85,7 @@ def plan_of(policy: str, problem: Problem, answer: Placement) -> PlacementPlan:
         totals=totals,
         unserved=_unserved(problem, answer, goodput),
         notes=tuple(one_line(n) for n in (*problem.notes, *answer.notes, *expected.notes)),
+        batching=problem.batching,
     )
 
 
@@ -94,7 +99,7 @@ def _number(gpu: str) -> tuple[str, int]:
 def _memory_pct(here: PlacedReplicas) -> float | None:
     total = 0.0
     for placed in here:
-        memory = placed.candidate.memory_pct
+        memory = placed.largest.memory_pct
         if memory is None:
             return None
         total += memory
@@ -121,8 +126,9 @@ def _replica(placed: Placed, name: str, rate: float, wait: float | None, problem
         latency_low_ms=candidate.row.latency_low_ms,
         latency_high_ms=candidate.row.latency_high_ms,
         creq_pct=candidate.creq_pct,
-        mreq_bytes=candidate.memory_bytes,
-        mreq_pct=candidate.memory_pct,
+        mreq_bytes=placed.largest.memory_bytes,
+        mreq_pct=placed.largest.memory_pct,
+        max_batch_size=None if placed.cap is None else placed.cap.batch_size,
     )
 
 

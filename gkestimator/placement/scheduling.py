@@ -51,6 +51,7 @@ def schedule(
     creq: str | None = None,
     options: Mapping[str, Any] | None = None,
     seed: int = 0,
+    batching: str = "early",
     runtime: str | None = None,
     dtype: str | None = None,
     dims: str | None = None,
@@ -63,7 +64,7 @@ def schedule(
 
     ``creq`` None: the policy's own. ``objective`` None: cost for an elastic cluster, goodput for a fixed one.
     ``options`` go to the policy's constructor. ``runtime``, ``dtype`` and ``dims`` keep the rows that name
-    them. A model that could never be served here raises UnservableError, or with ``allow_unserved`` stands in
+    them. ``batching``: the law by which the plan's servers form batches, ``early`` or ``late``. A model that could never be served here raises UnservableError, or with ``allow_unserved`` stands in
     the plan's ``unserved``. ``progress`` is called with (what comes next, steps done, steps). Raises
     DocumentError and TableError for what is wrong with a file, UsageError for the rest."""
     # The policy before the table: its name and options are wrong in no time, a large table is read in seconds.
@@ -74,8 +75,10 @@ def schedule(
     if not sources:
         raise UsageError("no requirement table is named: expected at least one")
     if asked.languages:
-        if (policy, creq, dims) != ("gkest", None, None):
-            raise UsageError("policy, creq and dims have no use for language models: expected none of them")
+        if (policy, creq, dims, batching) != ("gkest", None, None, "early"):
+            raise UsageError(
+                "policy, creq, dims and batching have no use for language models: expected none of them"
+            )
         plan = schedule_languages(
             sources,
             asked,
@@ -107,6 +110,7 @@ def schedule(
         dtype=dtype,
         dims=dims,
         table=", ".join(map(table_label, sources)),
+        batching=batching,
     )
     unservable = impossible(problem)
     if unservable and not allow_unserved:

@@ -48,6 +48,10 @@ def most_rps(menus: Menus, way: Way) -> float:
     model = menus.model(way.model)
     alone = menus.server(way.number, None)
     most = max(1e3 * b / t for b, t in zip(alone.batches, alone.latencies_ms, strict=True))
+    if model.batching == "late":
+        # Whatever was planned, a batch formed late may be as large as the objective allows.
+        larger = model.feasible(way.candidate.gpu, sm_share_pct=way.share_pct)
+        return max(most, *(c.throughput_rps for c in larger))
     high = way.candidate.latency_high_ms
     if high * _NEAR < model.slo_ms:
         return most

@@ -3,6 +3,7 @@ time."""
 
 from __future__ import annotations
 
+import copy
 import math
 from bisect import bisect_right
 from dataclasses import replace
@@ -92,11 +93,17 @@ class Menus:
         self.types = problem.types
         self.ways: Ways = []
         self.of: list[dict[int, Ways]] = []
-        self._serves: dict[tuple[int, int, int], Serves] = {}
+        self._serves: dict[tuple[int, int, int, int], Serves] = {}
         self._narrowest: FloatByIndex = {}
-        self._servers: dict[tuple[int, float | None], Server] = {}
+        self._servers: dict[tuple[int, float | None, int], Server] = {}
         for m, model in enumerate(problem.models):
             self.of.append(self._by_type(m, model))
+
+    def asked(self, problem: Problem) -> Menus:
+        """Return the same menus for ``problem``, which differs in how its rates vary alone."""
+        other = copy.copy(self)
+        other.problem = problem
+        return other
 
     def _by_type(self, m: int, model: PlacementModel) -> dict[int, Ways]:
         """Return the ways of the ``m``-th model by GPU type, each with its number."""
@@ -136,12 +143,12 @@ class Menus:
         slack = 1.0 - 0.5 * (way.latency_ms / slo) ** 2 - 0.5 * highest**2
         return way.capacity_rps * min(_MOST_LOAD, max(slack, 0.02)) / math.sqrt(way.width)
 
-    def server(self, way: int, cycle_ms: float | None) -> Server:
-        """Return one replica alone, as the queueing model sees it."""
-        key = (way, cycle_ms)
+    def server(self, way: int, cycle_ms: float | None, cap: int = 0) -> Server:
+        """Return one replica alone, as the queueing model sees it; ``cap``: its largest batch (0: its own)."""
+        key = (way, cycle_ms, cap)
         server = self._servers.get(key)
         if server is None:
-            candidate = self.ways[way].candidate
+            candidate = self.capped(way, cap)
             model = self.model(self.ways[way].model)
             # our cycles are the sum of their turns
             if cycle_ms is None:
@@ -152,21 +159,31 @@ class Menus:
             self._servers[key] = server
         return server
 
-    def serves(self, way: int, cycle_ms: float | None, slowdown: float, widest: int | None = None) -> Serves:
+    def capped(self, way: int, cap: int) -> Candidate:
+        """Return the candidate of ``way`` with the largest batch ``cap`` in place of its own (0: its own)."""
+        own = self.ways[way].candidate
+        if not cap:
+            return own
+        rows = self.model(self.ways[way].model).on(own.gpu, sm_share_pct=own.sm_share_pct)
+        return next(c for c in rows if c.batch_size == cap)
+
+    def serves(
+        self, way: int, cycle_ms: float | None, slowdown: float, widest: int | None = None, cap: int = 0
+    ) -> Serves:
         """Return what one of as many replicas as the model's rate needs can serve on time at ``slowdown``,
         however much is asked for. ``widest``: the way of its model whose interval is the widest in use, and
-        holds for all."""
+        holds for all. ``cap`` as of :meth:`server`."""
         if cycle_ms is not None:
             return self._in_turn(self.ways[way], cycle_ms, slowdown)
         at = bisect_right(_SLOWDOWNS, slowdown) - 1
-        low = self._at(way, at, widest)
+        low = self._at(way, at, widest, cap)
         if at + 1 >= len(_SLOWDOWNS):
             scale = _SLOWDOWNS[-1] / slowdown
             return Serves(rate_rps=low.rate_rps * scale, admitted_rps=low.admitted_rps * scale)
         part = (slowdown - _SLOWDOWNS[at]) / (_SLOWDOWNS[at + 1] - _SLOWDOWNS[at])
         if part < 1e-6:
             return low
-        high = self._at(way, at + 1, widest)
+        high = self._at(way, at + 1, widest, cap)
         return Serves(
             rate_rps=low.rate_rps + part * (high.rate_rps - low.rate_rps),
             admitted_rps=low.admitted_rps + part * (high.admitted_rps - low.admitted_rps),
@@ -184,22 +201,22 @@ class Menus:
         rate = 1e3 * way.batch / cycle_ms * load / (slowdown * math.sqrt(way.width))
         return Serves(rate_rps=rate, admitted_rps=rate)
 
-    def _at(self, way: int, at: int, widest: int | None) -> Serves:
+    def _at(self, way: int, at: int, widest: int | None, cap: int) -> Serves:
         """Return what :meth:`serves` says at the ``at``-th of the slowdowns, without turns."""
         w = self.ways[way]
         if widest is None or self.ways[widest].width <= w.width * _AS_WIDE:
             widest = way
-        key = (way, at, widest)
+        key = (way, at, widest, cap)
         serves = self._serves.get(key)
         if serves is None:
             model = self.model(w.model)
-            alone = self.server(way, None)
+            alone = self.server(way, None, cap)
             pooled = min(_MOST_POOLED, max(1, math.ceil(model.rate_rps / alone.capacity_rps)))
             server = replace(alone, slowdown=_SLOWDOWNS[at], count=pooled)
             rate = _MOST_LOAD * pooled * server.capacity_rps
             candidates = [w.candidate, self.ways[widest].candidate]
             answer = model_on_time(replace(model, rate_rps=rate), [server], candidates)
-            if answer.rate_rps >= 0.999 * rate:
+            if answer.rate_rps >= 0.999 * rate or model.batching == "late":
                 self.work += WORK_LIGHT
             else:
                 self.work += WORK_FULL

@@ -9,14 +9,16 @@ from functools import partial
 
 from gkestimator.core.errors import UsageError
 from gkestimator.placement.expected import Expected, expect
+from gkestimator.placement.gkest.bursts import stand_bursts
 from gkestimator.placement.gkest.fluid import fluid, most_rps
 from gkestimator.placement.gkest.menu import MANY, Menus
 from gkestimator.placement.gkest.moves import narrow_rates, whole_gpu_rates
 from gkestimator.placement.gkest.rent import Renting
 from gkestimator.placement.gkest.search import Search
-from gkestimator.placement.gkest.state import GpuPattern, PlacementState
+from gkestimator.placement.gkest.state import Change, GpuPattern, PlacementState
 from gkestimator.placement.policy import Placed, Placement, Policy, check_flags
 from gkestimator.placement.problem import FloatPair, Names, Problem
+from gkestimator.placement.spare import with_spare
 
 FAIRNESS = ("none", "maxmin", "weighted")
 _LOOKS = 2400  # at changes, for each unit of effort
@@ -56,7 +58,7 @@ class GkestPolicy(Policy):
     summary = "ours: most requests expected on time (filling, queueing, interference, interval), fair, or least cost"
     needs = ("memory",)
     packs_by_creq = True
-    options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe", "turns", "burst")
+    options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe", "turns", "burst", "spare")
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class GkestPolicy(Policy):
         oversubscribe: bool = False,
         turns: bool = True,
         burst: float = 1.0,
+        spare: bool = True,
     ) -> None:
         if fairness not in FAIRNESS:
             raise UsageError(f"policy gkest: fairness {fairness!r}: expected one of {', '.join(FAIRNESS)}")
@@ -81,7 +84,7 @@ class GkestPolicy(Policy):
                 raise UsageError(
                     f"policy gkest: {name} {value!r}: expected a number from {low:g} to {high:g}"
                 )
-        check_flags(self.name, oversubscribe=oversubscribe, turns=turns)
+        check_flags(self.name, oversubscribe=oversubscribe, turns=turns, spare=spare)
         self.fairness = fairness
         self.fairness_loss_pct = fairness_loss_pct
         self.attainment = attainment
@@ -89,6 +92,7 @@ class GkestPolicy(Policy):
         self.oversubscribe = oversubscribe
         self.turns = turns
         self.burst = burst
+        self.spare = spare
         self.packs_by_creq = not oversubscribe  # type: ignore[misc]
 
     def place(self, problem: Problem) -> Placement:
@@ -114,15 +118,31 @@ class GkestPolicy(Policy):
                 return Placement(placed=_placed(menus, counts), notes=notes, gap_pct=renting.gap_pct)
             menus = self._menus(problem)  # renting left ways out
         state, bound = self.most(menus)
+        spare = self.spare and problem.batching == "late"
+        if spare and len(menus.of) <= MANY:
+            counts = self._standing_bursts(menus, state)
+            state = PlacementState(menus, counts, state.worth)
         if bound > 0:
             gap = 100 * max(0.0, 1 - state.value / bound)
         else:
             gap = 0.0
         reasons = self._reasons(menus, state)
-        return Placement(placed=_placed(menus, state.counts), reasons=reasons, notes=notes, gap_pct=gap)
+        placed = _placed(menus, state.counts)
+        if spare:
+            placed = with_spare(problem, placed)
+        return Placement(placed=placed, reasons=reasons, notes=notes, gap_pct=gap)
 
-    def _menus(self, problem: Problem) -> Menus:
-        return Menus(problem, oversubscribe=self.oversubscribe, turns=self.turns)
+    def _menus(self, problem: Problem, *, turns: bool = True) -> Menus:
+        return Menus(problem, oversubscribe=self.oversubscribe, turns=self.turns and turns)
+
+    def _standing_bursts(self, menus: Menus, state: PlacementState) -> Change:
+        """Return the placement that stands bursts best at next to no cost for the rates themselves."""
+        starts = [(menus, state.counts)]
+        if self.turns:
+            # A replica that takes turns cannot run ahead in a burst: the best without any may be the better start.
+            side_by_side = self._menus(menus.problem, turns=False)
+            starts.append((side_by_side, self.most(side_by_side)[0].counts))
+        return stand_bursts(starts, state.worth, looks=self.looks(menus), seed=menus.problem.seed)
 
     def looks(self, menus: Menus) -> int:
         """Return how many looks at changes the search may take."""

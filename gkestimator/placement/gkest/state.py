@@ -13,9 +13,10 @@ from typing import NamedTuple, TypeAlias
 
 from gkestimator.placement.contention import slowdowns
 from gkestimator.placement.expected import model_on_time
-from gkestimator.placement.gkest.menu import WORK_FULL, WORK_LIGHT, Menus
+from gkestimator.placement.gkest.menu import MANY, WORK_FULL, WORK_LIGHT, Menus
 from gkestimator.placement.policy import Placed
-from gkestimator.placement.problem import FloatByIndex, FloatRow, Gpu
+from gkestimator.placement.problem import FloatByIndex, FloatRow, Gpu, IntRow
+from gkestimator.placement.spare import largest_batches
 
 
 class PatternMember(NamedTuple):
@@ -40,8 +41,8 @@ class GpuPattern(NamedTuple):
 Change: TypeAlias = Mapping[GpuPattern, int]
 # (model, member, capacity in requests a second) of each replica on a GPU.
 Content: TypeAlias = tuple[tuple[int, PatternMember, float], ...]
-# Replicas of one model that are alike in (way, cycle, slowdown), and how many there are.
-Alike: TypeAlias = dict[tuple[int, float, float], int]
+# Replicas of one model that are alike in (way, cycle, slowdown, largest batch), and how many there are.
+Alike: TypeAlias = dict[tuple[int, float, float, int], int]
 Changes: TypeAlias = Iterator[Change]
 NeedByModel: TypeAlias = Mapping[int, float]
 
@@ -132,6 +133,9 @@ class PlacementState:
         self.menus = menus
         self.worth = worth
         self._rates = [model.rate_rps for model in menus.problem.models]
+        self._moments = menus.problem.factors
+        # Larger batches are judged while they are worth their time: with many models they come after the search.
+        self._caps_count = menus.problem.batching == "late" and len(self._rates) <= MANY
         size = len(self._rates)
         self.counts: dict[GpuPattern, int] = {}
         self.hosts: list[dict[GpuPattern, None]] = [{} for _ in range(size)]
@@ -139,7 +143,8 @@ class PlacementState:
         self.served = [0.0] * size
         self.guess = [0.0] * size
         self._contents: dict[GpuPattern, Content] = {}
-        self._factors: dict[tuple[GpuPattern, FloatRow], FloatRow] = {}
+        self._factors: dict[tuple[GpuPattern, FloatRow, bool], FloatRow] = {}
+        self._caps: dict[GpuPattern, IntRow] = {}
         self._exact: dict[object, float] = {}
         self._usage: dict[GpuPattern, float] = {}
         self.value = 0.0
@@ -160,29 +165,48 @@ class PlacementState:
             return 1e3 * way.batch / x.cycle_ms
         return way.capacity_rps
 
-    def factors(self, p: GpuPattern, loads: FloatRow) -> FloatRow:
-        """Return the slowdown of each replica in ``p``, each asked ``loads`` of its capacity."""
+    def caps(self, p: GpuPattern) -> IntRow:
+        """Return the largest batch of each replica in ``p`` (0: the planned one)."""
+        if not self._caps_count:
+            return (0,) * len(p.members)
+        caps = self._caps.get(p)
+        if caps is None:
+            rows = largest_batches(self.menus.problem, self._placed(p))
+            caps = tuple(0 if row is None else row.batch_size for row in rows)
+            self._caps[p] = caps
+        return caps
+
+    def _placed(self, p: GpuPattern) -> list[Placed]:
+        """Return the replicas in ``p`` on a GPU of its type."""
+        gpu = Gpu(id="", type=self.menus.types[p.type])
+        placed = []
+        for m, x, _ in self.content(p):
+            partition = None
+            if x.turn >= 0:
+                partition = str(x.turn)
+            replica = Placed(
+                gpu=gpu,
+                model=self.menus.model(m).name,
+                candidate=self.menus.ways[x.way].candidate,
+                partition=partition,
+                duty_cycle_ms=x.cycle_ms or None,
+            )
+            placed.append(replica)
+        return placed
+
+    def factors(self, p: GpuPattern, loads: FloatRow, *, full: bool = False) -> FloatRow:
+        """Return the slowdown of each replica in ``p``, each asked ``loads`` of its capacity; with ``full`` at
+        their largest batches."""
         if len(p.members) == 1:
             return (1.0,)
-        key = (p, loads)
+        key = (p, loads, full)
         factors = self._factors.get(key)
         if factors is None:
-            gpu = Gpu(id="", type=self.menus.types[p.type])
-            placed = []
-            rates = []
-            for load, (m, x, capacity) in zip(loads, self.content(p), strict=True):
-                partition = None
-                if x.turn >= 0:
-                    partition = str(x.turn)
-                replica = Placed(
-                    gpu=gpu,
-                    model=str(m),
-                    candidate=self.menus.ways[x.way].candidate,
-                    partition=partition,
-                    duty_cycle_ms=x.cycle_ms or None,
-                )
-                placed.append(replica)
-                rates.append(load * capacity)
+            placed = self._placed(p)
+            if full:
+                of_way = zip(placed, p.members, self.caps(p), strict=True)
+                placed = [replace(r, candidate=self.menus.capped(x.way, cap)) for r, x, cap in of_way]
+            rates = [load * r.capacity_rps for load, r in zip(loads, placed, strict=True)]
             # an unknown slowdown is kept out by `allowed`
             factors = tuple(round(f or 1.0, 4) for f in slowdowns(placed, rates))
             self._factors[key] = factors
@@ -203,7 +227,9 @@ class PlacementState:
             now = self.guess
             serve = self._estimate
         for m in self._touched(capacity):
-            value = serve(m, self._alike(m, change, capacity))
+            value = 0.0
+            for moment, weight in self._moments:
+                value += weight * serve(m, self._alike(m, change, capacity, moment), moment)
             served[m] = value
             gain += self.worth(m, value) - self.worth(m, now[m])
         return Trial(gain, served)
@@ -227,8 +253,9 @@ class PlacementState:
                             touched[other] = None
         return touched
 
-    def _alike(self, m: int, change: Change, capacity: NeedByModel) -> Alike:
-        """Return the replicas of ``m`` after ``change``, with which models have the new ``capacity``."""
+    def _alike(self, m: int, change: Change, capacity: NeedByModel, moment: float) -> Alike:
+        """Return the replicas of ``m`` after ``change``, with which models have the new ``capacity``, while all
+        are asked ``moment`` times their rates."""
         alike: Alike = {}
         now = self.capacity
         for p in dict.fromkeys((*self.hosts[m], *change)):
@@ -238,47 +265,51 @@ class PlacementState:
             content = self.content(p)
             if not any(x[0] == m for x in content):
                 continue
-            loads = tuple([round(self._load(x, capacity.get(x, now[x])), 6) for x, _, _ in content])
-            for (model, x, _), factor in zip(content, self.factors(p, loads), strict=True):
+            loads = tuple([round(self._load(x, capacity.get(x, now[x]) / moment), 6) for x, _, _ in content])
+            factors = self.factors(p, loads, full=moment > 1)
+            for (model, x, _), factor, cap in zip(content, factors, self.caps(p), strict=True):
                 if model == m:
-                    key = (x.way, x.cycle_ms, factor)
+                    key = (x.way, x.cycle_ms, factor, cap)
                     alike[key] = alike.get(key, 0) + count
         return alike
 
-    def _on_time(self, m: int, alike: Alike) -> float:
-        """Return what the evaluator says that model ``m`` is served on time (requests a second)."""
+    def _on_time(self, m: int, alike: Alike, moment: float) -> float:
+        """Return what the evaluator says that model ``m`` is served on time (requests a second) while it is
+        asked ``moment`` times its rate."""
         if not alike:
             return 0.0
         groups = sorted((*key, count) for key, count in alike.items())
-        key = (m, tuple(groups))
+        key = (m, moment, tuple(groups))
         rate = self._exact.get(key)
         if rate is None:
             servers = []
             candidates = []
-            for way, cycle, factor, count in groups:
-                server = self.menus.server(way, cycle or None)
+            for way, cycle, factor, cap, count in groups:
+                server = self.menus.server(way, cycle or None, cap)
                 servers.append(replace(server, slowdown=factor, count=count))
-                candidates.append(self.menus.ways[way].candidate)
+                candidates.append(self.menus.capped(way, cap))
             model = self.menus.model(m)
+            if moment != 1.0:
+                model = replace(model, rate_rps=moment * model.rate_rps)
             rate = model_on_time(model, servers, candidates).rate_rps
-            if rate >= 0.999 * model.rate_rps:
+            if rate >= 0.999 * model.rate_rps or model.batching == "late":
                 self.menus.work += WORK_LIGHT
             else:
                 self.menus.work += WORK_FULL
             self._exact[key] = rate
         return rate
 
-    def _estimate(self, m: int, alike: Alike) -> float:
+    def _estimate(self, m: int, alike: Alike, moment: float) -> float:
         """Return the same as :meth:`_on_time`, roughly and quickly."""
+        asked = moment * self._rates[m]
         rate = 0.0
         admitted = 0.0
         ways = self.menus.ways
         widest = max((key[0] for key in alike), key=lambda w: (ways[w].width, w), default=None)
-        for (way, cycle, factor), count in alike.items():
-            serves = self.menus.serves(way, cycle or None, factor, widest)
+        for (way, cycle, factor, cap), count in alike.items():
+            serves = self.menus.serves(way, cycle or None, factor, widest, cap)
             rate += count * serves.rate_rps
             admitted += count * serves.admitted_rps
-        asked = self._rates[m]
         if admitted <= 0:
             return 0.0
         if asked >= admitted:

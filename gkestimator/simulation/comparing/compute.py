@@ -78,6 +78,7 @@ def _placed(job: CellJob, rows: Sequence[Requirement]) -> tuple[PlacementPlan, f
         dtype=job.settings["dtype"],
         dims=job.settings["dims"],
         table=", ".join(t.name for t in job.tables),
+        batching="late" if job.settings["batching"] == "late" else "early",
     )
     asked = time.perf_counter()
     plan = place(policy, problem)
