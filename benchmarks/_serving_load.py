@@ -124,7 +124,12 @@ def request_bytes(url: str, model: str, axis: int) -> bytes:
         else:  # token numbers, masks: a one is in every vocabulary and masks nothing
             raw = np.ones(count, dtype=f"<i{_ITEM_BYTES.get(kind, 1)}").tobytes()
         inputs.append(
-            {"name": tensor["name"], "datatype": kind, "shape": shape, "parameters": {"binary_data_size": len(raw)}}
+            {
+                "name": tensor["name"],
+                "datatype": kind,
+                "shape": shape,
+                "parameters": {"binary_data_size": len(raw)},
+            }
         )
         tensors.append(raw)
     document = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()

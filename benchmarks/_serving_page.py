@@ -34,7 +34,9 @@ def save_results(mode: str, results: Figures) -> None:
         document = json.loads(RESULTS.read_text(encoding="utf-8"))
     document[mode] = {"day": datetime.date.today().isoformat(), **results}
     text = json.dumps(_rounded(document), indent=None, separators=(",", ":"), sort_keys=True)
-    RESULTS.write_text(text.replace('"cells":', '\n"cells":').replace('},{"all"', '},\n{"all"') + "\n", encoding="utf-8")
+    RESULTS.write_text(
+        text.replace('"cells":', '\n"cells":').replace('},{"all"', '},\n{"all"') + "\n", encoding="utf-8"
+    )
 
 
 def _rounded(value: Any) -> Any:
@@ -132,7 +134,9 @@ def _cells(cells: Sequence[Figures]) -> str:
 
 def _by_model(cells: Sequence[Figures]) -> str:
     """Return the largest and the median difference over models and runs."""
-    on_time = [pair for cell in cells for row in cell["models"].values() if None not in (pair := row["on_time_pct"])]
+    on_time = [
+        pair for cell in cells for row in cell["models"].values() if None not in (pair := row["on_time_pct"])
+    ]
     p99 = [pair for cell in cells for row in cell["models"].values() if None not in (pair := row["p99_ms"])]
     points = sorted(abs(b - a) for a, b in on_time)
     shares = sorted(abs(100 * (b / a - 1)) for a, b in p99)
@@ -195,7 +199,14 @@ def _step(result: Figures) -> str:
                 ", ".join(f"{count:,} {status}" for status, count in one["statuses"].items()),
             )
         )
-    header = ("", "on time % before", "after the step", "at 99 % for good after", "beyond the time-out", "answers")
+    header = (
+        "",
+        "on time % before",
+        "after the step",
+        "at 99 % for good after",
+        "beyond the time-out",
+        "answers",
+    )
     return "\n".join(
         (
             "\n## A step of the rate",
@@ -222,7 +233,13 @@ def _kill(result: Figures) -> str:
                 _number(result[f"{name}_good_again_s"]),
             )
         )
-    header = ("killed", "at s", "process back after s", "requests late or refused within 10 s", "the last of them after s")
+    header = (
+        "killed",
+        "at s",
+        "process back after s",
+        "requests late or refused within 10 s",
+        "the last of them after s",
+    )
     return "\n".join(
         (
             "\n## Processes that die",
@@ -254,11 +271,10 @@ def _triton(result: Figures) -> str:
 
 def draw(document: Figures) -> None:
     """Draw real against simulated: the share on time and the 99th percentile, a dot for each model and run."""
+    import matplotlib
     from matplotlib.figure import Figure
 
     from gkestimator.reporting.style import STYLE, saved
-
-    import matplotlib
 
     hues = {0.5: "#2a6f97", 1.0: "#59a14f", 1.6: "#e15759"}
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "gkestimator"}):
@@ -268,7 +284,12 @@ def draw(document: Figures) -> None:
         for name, marker in {"emulated": "o", "cpu": "s"}.items():
             for cell in document.get(name, {}).get("cells", ()):
                 label = f"{'emulated T4s' if name == 'emulated' else 'CPU'}, load {cell['load']:g}"
-                look = {"color": hues.get(cell["load"], "#7a5195"), "marker": marker, "linestyle": "", "markersize": 4.5}
+                look = {
+                    "color": hues.get(cell["load"], "#7a5195"),
+                    "marker": marker,
+                    "linestyle": "",
+                    "markersize": 4.5,
+                }
                 look |= {"alpha": 0.75, "markeredgewidth": 0}
                 rows = list(cell["models"].values())
                 on_time = [r["on_time_pct"] for r in rows if None not in r["on_time_pct"]]
@@ -277,7 +298,9 @@ def draw(document: Figures) -> None:
                 left.plot(*zip(*on_time, strict=True), label="_" if label in known else label, **look)
                 right.plot(*zip(*p99, strict=True), **look)
                 highest = max([highest, *(max(pair) for pair in p99)])
-        low = max(0.0, 10 * math.floor(min((line.get_xdata().min() for line in left.lines), default=0) / 10 - 0.5))
+        low = max(
+            0.0, 10 * math.floor(min((line.get_xdata().min() for line in left.lines), default=0) / 10 - 0.5)
+        )
         left.plot([low, 100], [low, 100], color="#b0b0b0", linewidth=0.8, zorder=0)
         right.plot([0, 1.05 * highest], [0, 1.05 * highest], color="#b0b0b0", linewidth=0.8, zorder=0)
         left.set_xlabel("on time, real (%)")

@@ -35,7 +35,9 @@ def gkest(*arguments: str | Path, cwd: Path | None = None) -> str:
     command = [str(GKEST), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
     if done.returncode != 0:
-        raise SystemExit(f"gkest {' '.join(map(str, arguments))} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        raise SystemExit(
+            f"gkest {' '.join(map(str, arguments))} ended with {done.returncode}:\n{done.stderr[-2000:]}"
+        )
     return done.stdout
 
 
@@ -74,7 +76,7 @@ class Server:
         while time.monotonic() - begun < START_S:
             if self._process.poll() is not None:
                 raise SystemExit(f"gkest serve ended with {self._process.returncode}:\n{self.said()[-2000:]}")
-            if self.ready() and "is emulated at" in self.said() or "is served at" in self.said():
+            if (self.ready() and "is emulated at" in self.said()) or "is served at" in self.said():
                 return self
             time.sleep(0.2)
         self.__exit__()

@@ -85,7 +85,16 @@ def emulated_table(asked: Asked, models: Path) -> Path:
     """Write the estimates of the three models on a T4, ``slower`` times as slow; inputs have no bytes: none are sent."""
     plain = asked.folder / "t4.csv"
     files = [models / f"{name}.onnx" for name in ASKED]
-    options = ["--gpu", "T4", "--runtime", "onnxruntime", "--batch-size", BATCHES, "--dim", f"sequence={SEQUENCE}"]
+    options = [
+        "--gpu",
+        "T4",
+        "--runtime",
+        "onnxruntime",
+        "--batch-size",
+        BATCHES,
+        "--dim",
+        f"sequence={SEQUENCE}",
+    ]
     gkest("estimate", *files, *options, "-o", plain)
     rows = []
     for row in read_table(plain, REQUIREMENTS):
@@ -102,7 +111,13 @@ def emulated_table(asked: Asked, models: Path) -> Path:
 
 
 def placed_replica(
-    rows: Sequence[Requirement], model: str, number: int, batch: int, rate: float, slo: float, lane: str | None
+    rows: Sequence[Requirement],
+    model: str,
+    number: int,
+    batch: int,
+    rate: float,
+    slo: float,
+    lane: str | None,
 ) -> Replica:
     """Return a replica of ``model`` that runs by the row of ``batch``."""
     row = next(r for r in rows if r.model == model and r.batch_size == batch)
@@ -126,13 +141,19 @@ def placed_replica(
     )
 
 
-def placed_plan(gpu_type: str, gpus: Sequence[Sequence[Replica]], loads: Sequence[ModelLoad], path: Path) -> Path:
+def placed_plan(
+    gpu_type: str, gpus: Sequence[Sequence[Replica]], loads: Sequence[ModelLoad], path: Path
+) -> Path:
     """Write the plan of ``gpus``, by hand: what the policies choose is not what is tested here."""
     placed = []
     for number, replicas in enumerate(gpus):
         placed.append(
             PlacedGpu(
-                id=f"{gpu_type}-{number}", type=gpu_type, cuti_pct=None, muti_pct=0.0, replicas=tuple(replicas)
+                id=f"{gpu_type}-{number}",
+                type=gpu_type,
+                cuti_pct=None,
+                muti_pct=0.0,
+                replicas=tuple(replicas),
             )
         )
     goodput = sum(load.rate_rps for load in loads)
@@ -157,7 +178,8 @@ def emulated_loads(asked: Asked) -> list[ModelLoad]:
     """Return what is asked of the emulated T4s at load 1."""
     scale = asked.slower / _AT_SLOWER
     return [
-        ModelLoad(name=name, rate_rps=rate / scale, slo_ms=slo * scale) for name, (rate, slo, _) in ASKED.items()
+        ModelLoad(name=name, rate_rps=rate / scale, slo_ms=slo * scale)
+        for name, (rate, slo, _) in ASKED.items()
     ]
 
 
@@ -203,7 +225,8 @@ def cpu(asked: Asked) -> dict[str, Any]:
     # batches; any of them is to be answered in ten times what all three take.
     slo_ms = 10 * sum(alone_ms.values())
     loads = [
-        ModelLoad(name=name, rate_rps=0.75 * 1e3 / len(alone_ms) / ms, slo_ms=slo_ms) for name, ms in alone_ms.items()
+        ModelLoad(name=name, rate_rps=0.75 * 1e3 / len(alone_ms) / ms, slo_ms=slo_ms)
+        for name, ms in alone_ms.items()
     ]
     replicas = []
     for load in loads:
@@ -225,7 +248,18 @@ def cpu_table(asked: Asked, models: Path) -> tuple[Path, Path, str]:
     for name in ASKED:
         files += ["--models", models / f"{name}.onnx"]
     how = ["--batch-size", "1,2,4,8", "--dtype", "fp32", "--dim", f"sequence={SEQUENCE}"]
-    gkest("profile", "plan", "--whole", "--cpu", "--runtime", "onnxruntime", *files, *how, "-o", folder / "sweep.json")
+    gkest(
+        "profile",
+        "plan",
+        "--whole",
+        "--cpu",
+        "--runtime",
+        "onnxruntime",
+        *files,
+        *how,
+        "-o",
+        folder / "sweep.json",
+    )
     run = ["--executor", "onnxruntime", "--device", "cpu", "--collector", "none"]
     gkest("profile", "run", folder / "sweep.json", *run, "-o", folder / "raw")
     table = folder / "cpu.csv"
@@ -297,7 +331,9 @@ def changed(options: AgainstOptions, **changes: Any) -> AgainstOptions:
 def beside(report: AgainstReport) -> dict[str, Any]:
     """Return the figures of real and simulated, for all requests and for each model, and the curves of latencies."""
     rows = {row.model: row_figures(row) for row in report.models}
-    curves = {name: {"real": real[::4], "simulated": simulated[::4]} for name, real, simulated in report.quantiles}
+    curves = {
+        name: {"real": real[::4], "simulated": simulated[::4]} for name, real, simulated in report.quantiles
+    }
     return {"all": rows.pop("all"), "models": rows, "curves": curves}
 
 
@@ -375,7 +411,9 @@ def step(asked: Asked) -> dict[str, Any]:
     return results
 
 
-def step_figures(sent: Sequence[Sent], slos: dict[str, float], step_s: float, seconds: float) -> dict[str, Any]:
+def step_figures(
+    sent: Sequence[Sent], slos: dict[str, float], step_s: float, seconds: float
+) -> dict[str, Any]:
     """Return the share on time before and after the step, by bins, and when it was back at 99 % for good."""
     on_time = np.array([s.status == "ok" and s.total_ms <= slos[s.model] for s in sent])
     due = np.array([s.due_s for s in sent])
@@ -475,13 +513,17 @@ MODES = {"emulated": emulated, "cpu": cpu, "step": step, "kill": kill}
 
 def main() -> None:
     """Run what was asked for, keep its figures, write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("mode", choices=[*MODES, "all", "page"])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--slower", type=float, default=_AT_SLOWER)
     parser.add_argument("--seeds", type=int, default=len(SEEDS), choices=(1, 2, 3))
     parser.add_argument("--keep", type=Path)
-    parser.add_argument("--dry", action="store_true", help="print alone: neither figures nor page are written")
+    parser.add_argument(
+        "--dry", action="store_true", help="print alone: neither figures nor page are written"
+    )
     told = parser.parse_args()
     modes = list(MODES) if told.mode == "all" else [told.mode]
     if told.mode == "page":

@@ -118,6 +118,7 @@ def build_system(
         models=tuple(SimModel(name=name, slo_ms=slo) for name, slo in objectives.items()),
         gpus=tuple(gpus),
         replicas=_dealt(replicas),
+        host_ms=0.0 if network is None else network.host_ms,
         notes=tuple(notes),
     )
 

@@ -6,10 +6,13 @@ import bisect
 import itertools
 from pathlib import Path
 
+import numpy as np
+
 from gkestimator.core.errors import DocumentError
 from gkestimator.core.records import frozen
 from gkestimator.core.specfiles import read_spec
 from gkestimator.documents.checking import Fields
+from gkestimator.simulation.arrays import Floats
 
 _WHAT = "file of a network's delay"
 _MAX_POINTS = 1000
@@ -53,6 +56,18 @@ class Network:
         )
         (low, before), (high, after) = self.points[at - 1], self.points[at]
         return before + (after - before) * (size_bytes - low) / (high - low)
+
+
+def work_done(came_ms: Floats, work_ms: float, *, free_ms: float = 0.0) -> Floats:
+    """Return when each request is done, where ``work_ms`` is done for each and for one at a time; ``came_ms`` ascends.
+
+    ``free_ms``: when the first may begin. A request is done at d(i) = max(a(i), d(i - 1)) + w, which is the largest of
+    a(k) - k w over k up to i, plus (i + 1) w.
+    """
+    numbers = np.arange(len(came_ms))
+    begin = np.maximum.accumulate(np.maximum(came_ms, free_ms) - numbers * work_ms)
+    done: Floats = begin + (numbers + 1) * work_ms
+    return done
 
 
 def read_network(path: Path | str) -> Network:

@@ -17,6 +17,7 @@ from gkestimator.simulation.measured.log import ServingLog
 from gkestimator.simulation.measured.options import AgainstOptions
 from gkestimator.simulation.measured.reading import read_serving_log
 from gkestimator.simulation.measured.replaying import served_again
+from gkestimator.simulation.options import batching_for
 from gkestimator.tables import TableSource
 
 ALL = "all"
@@ -120,6 +121,7 @@ def compare_with_log(
         "network": str(asked.network),
         "drop": asked.drop,
         "routing": asked.routing,
+        "batching": batching_for(asked.batching, placed),
         "interference": asked.interference,
         "admission": asked.admission,
         "seed": asked.seed,

@@ -17,7 +17,7 @@ import numpy as np
 from gkestimator.core.errors import UsageError, one_line
 from gkestimator.core.records import Names, frozen
 from gkestimator.simulation.arrays import Floats, Ints
-from gkestimator.simulation.network import Network
+from gkestimator.simulation.network import Network, work_done
 
 # More rows tell no more of four numbers; every candidate of the host's time is a fit of its own.
 _MOST_ROWS = 4_000
@@ -121,16 +121,10 @@ def fit_law(beyond: Beyond, name: str) -> LawFit:
 
 
 def host_waits(came_ms: Floats, host_ms: float) -> Floats:
-    """Return from arrival to the end of the host's work for each request, where it does one at a time.
-
-    ``came_ms`` ascends. A request is done at d(i) = max(a(i), d(i - 1)) + h, which is the largest of
-    a(k) - k h over k up to i, plus (i + 1) h.
-    """
+    """Return from arrival to the end of the host's work for each request, where it does one at a time."""
     if host_ms <= 0:
         return np.zeros(len(came_ms))
-    numbers = np.arange(len(came_ms))
-    done = np.maximum.accumulate(came_ms - numbers * host_ms) + (numbers + 1) * host_ms
-    waits: Floats = done - came_ms
+    waits: Floats = work_done(came_ms, host_ms) - came_ms
     return waits
 
 

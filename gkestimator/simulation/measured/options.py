@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gkestimator.core.options import Value, variant
-from gkestimator.simulation.options import OPTION_WORDS, Options
+from gkestimator.documents import PlacementPlan
+from gkestimator.simulation.options import OPTION_WORDS, Options, batching_for
 from gkestimator.simulation.run_options import OnePath, Paths, SimulateOptions
 
 
@@ -16,6 +17,7 @@ class AgainstOptions:
     network: Value[str] = variant(SimulateOptions, "network")
     drop: Value[str] = variant(SimulateOptions, "drop")
     routing: Value[str] = variant(SimulateOptions, "routing")
+    batching: Value[str] = variant(SimulateOptions, "batching")
     interference: Value[str] = variant(SimulateOptions, "interference")
     coefficients: OnePath = variant(SimulateOptions, "coefficients")
     copy: Value[str] = variant(SimulateOptions, "copy")
@@ -28,9 +30,10 @@ class AgainstOptions:
     gpu_specs: Paths = variant(SimulateOptions, "gpu_specs")
     seed: Value[int] = variant(SimulateOptions, "seed")
 
-    def engine_options(self, duration_ms: float) -> Options:
+    def engine_options(self, plan: PlacementPlan, duration_ms: float) -> Options:
         """Return what the simulator is told, for arrivals of ``duration_ms``; every request is kept and counted."""
         words = {name: getattr(self, name) for name in OPTION_WORDS}
+        words["batching"] = batching_for(self.batching, plan)
         return Options(
             duration_ms=duration_ms,
             window_ms=max(1e3, duration_ms / 60),

@@ -75,7 +75,7 @@ def served_again(
         plan,
         rows_of_models(tables, names, progress),
         LogArrivals(streams),
-        options.engine_options(log.length_ms),
+        options.engine_options(plan, log.length_ms),
         arrivals_name=log.name,
         progress=progress,
         coefficients=options.coefficients,

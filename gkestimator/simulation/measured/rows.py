@@ -61,6 +61,8 @@ class LogCurves:
         for gpu in plan.gpus:
             for replica in gpu.replicas:
                 points = curves.of(replica, gpu)
+                if plan.batching == "late" and replica.max_batch_size is not None:
+                    points = curves.reaching(replica, gpu, replica.max_batch_size)
                 curve = _curve({p.batch: (p.latency_ms, p.row) for p in points})
                 self.of_replica[replica.id] = curve
                 self.of_model.setdefault(replica.model, curve)

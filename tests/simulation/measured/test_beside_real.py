@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
+from _plans import chain, plan, replica, rows, simulated
 
 from gkestimator.cli import run
 from gkestimator.core.errors import UsageError
@@ -28,7 +29,6 @@ from gkestimator.simulation.measured.serving_report import network_text, serving
 from gkestimator.simulation.network import read_network
 from gkestimator.simulation.requests import render_requests
 from gkestimator.tables import REQUIREMENTS, write_table
-from tests.simulation._plans import chain, plan, replica, rows, simulated
 
 NETWORK = 'schema_version = 1\nsource = "t"\nbase_ms = 0.4\nbytes_per_s = 1e6\nper_request_ms = 0.1\n'
 PLACED = plan(
