@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -85,14 +86,10 @@ class Server:
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                pass
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
     @property
     def pid(self) -> int:
@@ -189,10 +186,10 @@ def _with_parts(request: LoggedRequest, row: Mapping[str, str]) -> LoggedRequest
     parts: dict[str, Any] = {}
     for name in ("queue_ms", "gpu_ms"):
         parts[name] = float(row[name]) if row.get(name) else None
-    if None not in parts.values() and request.total_ms is not None:
-        # A neighbour's parts, where two changed places on the way, cannot be more than the whole.
-        if parts["queue_ms"] + parts["gpu_ms"] > request.total_ms:
-            return request
+    known = [value for value in parts.values() if value is not None]
+    # A neighbour's parts, where two changed places on the way, cannot be more than the whole.
+    if len(known) == 2 and request.total_ms is not None and sum(known) > request.total_ms:
+        return request
     batch = int(row["batch"]) if row.get("batch") else None
     version = int(row["plan_version"]) if row.get("plan_version") else None
     return replace(request, batch=batch, replica=row.get("replica") or None, plan_version=version, **parts)

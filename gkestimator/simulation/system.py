@@ -142,7 +142,8 @@ class SimReplica:
 class System:
     """Hold everything that is simulated.
 
-    ``host_ms``: CPU time of the host for each request, one at a time, before it is routed. ``notes`` say what a reader must know (assumptions, columns that are null).
+    ``host_ms``: CPU time of the host for each request, one at a time, before it is routed. ``notes`` say what a reader
+    must know (assumptions, columns that are null).
     """
 
     sources: tuple[SimSource, ...]
