@@ -20,7 +20,7 @@ import ray
 from gkestimator.documents import Replica
 from gkestimator.serving.backend import ServedSignature, ServedTensor
 from gkestimator.serving.messages import FleetSettings, RouterSettings, WorkerSettings
-from gkestimator.serving.router import Router
+from gkestimator.serving.router import RequestRouter
 from gkestimator.serving.served import ServedReplica
 
 _WORKERS = 2
@@ -59,9 +59,11 @@ def _replica(number: int) -> ServedReplica:
 async def _measure(seconds: float, clients: int, size: int) -> None:
     tensor = (ServedTensor(name="x", datatype="FP32", shape=(size // 4,)),)
     signatures = {"m": ServedSignature(inputs=tensor, outputs=tensor[:1], max_batch=64)}
-    workers = WorkerSettings(models=None, law=0, signatures=signatures, drop=True, timeout_s=30.0, threads=None)
+    workers = WorkerSettings(
+        models=None, law=0, signatures=signatures, drop=True, timeout_s=30.0, threads=None
+    )
     fleet = FleetSettings(workers=workers, gpus=False)
-    router = Router(
+    router = RequestRouter(
         RouterSettings(fleet=fleet, timeout_s=30.0, drop=True, max_waiting=None, requests=None, door={})
     )
     replicas = [_replica(number) for number in range(_WORKERS)]
@@ -71,7 +73,9 @@ async def _measure(seconds: float, clients: int, size: int) -> None:
     until = time.perf_counter() + seconds
 
     async def client() -> None:
-        sample = {"x": np.zeros(size // 4, np.float32)}  # its own: what is sent twice in a call is packed once
+        sample = {
+            "x": np.zeros(size // 4, np.float32)
+        }  # its own: what is sent twice in a call is packed once
         while time.perf_counter() < until:
             begun = time.perf_counter()
             await router.infer("m", [sample], None)

@@ -12,7 +12,7 @@ from gkestimator.cli.outputs import say
 from gkestimator.cli.parameters import PATH, Names, Paths, gpu_spec_option
 from gkestimator.interference.registry import MODELS
 
-_SECONDS = click.FloatRange(0, 1e6)
+_SECONDS = click.FloatRange(0.001, 1e6)
 
 
 @gkest_command(

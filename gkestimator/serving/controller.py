@@ -15,7 +15,7 @@ from gkestimator.core.errors import one_line
 from gkestimator.core.records import frozen
 from gkestimator.serving.messages import RouterReport, RouterState
 from gkestimator.serving.moves import plan_moves
-from gkestimator.serving.planning import Planner, PlanningSettings, SourceCounter
+from gkestimator.serving.planning import PlanningSettings, ServicePlanner, SourceCounter
 from gkestimator.serving.served import ServedPlan
 from gkestimator.serving.state import ServiceState, read_state
 from gkestimator.simulation.replanning.triggers import Trigger, make_trigger
@@ -48,7 +48,7 @@ class Controller:
         self._settings = settings
         self._path = Path(state)
         self._state = read_state(self._path)
-        self._planner: Planner | None = None
+        self._planner: ServicePlanner | None = None
         self._born = ""
         self._serving = False
         self._failed: str | None = None
@@ -95,7 +95,7 @@ class Controller:
 
     async def _tick(self) -> None:
         if self._planner is None:
-            self._planner = await asyncio.to_thread(Planner, self._settings, self._state.plan)
+            self._planner = await asyncio.to_thread(ServicePlanner, self._settings, self._state.plan)
             if self._settings.replan is not None:
                 self._trigger = make_trigger(self._settings.replan, self._state.plan.workload)
                 self._counter = SourceCounter(self._state.plan.workload)

@@ -12,7 +12,7 @@ from gkestimator.core.records import NamedValues
 from gkestimator.serving.links import LinkOwner, WorkerLink
 from gkestimator.serving.messages import FleetSettings
 from gkestimator.serving.served import ServedReplica
-from gkestimator.serving.workers import Worker
+from gkestimator.serving.workers import ServingWorker
 
 # Of the GPU that a placement group holds for its workers: Ray must not refuse one more.
 _GPU_PART = 0.01
@@ -111,12 +111,13 @@ class Fleet:
 
         from gkestimator.exporting.ray_serve import ACCELERATORS
 
+        there: NamedValues = ray.cluster_resources()  # type: ignore[no-untyped-call]
         bundle = {"GPU": 1.0}
         name = next(
             (r for ours, r in ACCELERATORS.items() if f"{replica.gpu_type}-".startswith(f"{ours}-")), None
         )
         resource = f"accelerator_type:{name}"
-        if name is not None and resource in ray.cluster_resources():
+        if name is not None and resource in there:
             bundle[resource] = 0.001
         group = placement_group([bundle])
         try:
@@ -137,7 +138,7 @@ class Fleet:
             environment = _mps_environment(replica)
             if environment:
                 options["runtime_env"] = {"env_vars": environment}
-        return ray.remote(Worker).options(**options).remote(self._settings.workers)
+        return ray.remote(ServingWorker).options(**options).remote(self._settings.workers)
 
 
 def _mps_environment(replica: ServedReplica) -> dict[str, str]:

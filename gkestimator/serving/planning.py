@@ -36,7 +36,7 @@ class PlanningSettings:
     coefficients: str | None
 
 
-class Planner:
+class ServicePlanner:
     """Read the tables once, and make plans by them. Raises UsageError, TableError and DocumentError."""
 
     def __init__(self, settings: PlanningSettings, first: PlacementPlan) -> None:

@@ -60,8 +60,9 @@ class RequestLog:
         self.path = path
         self._lines: list[str] = []
         with output_errors(path):
-            self._stream: IO[str] | None = open(path, "w", encoding="utf-8", newline="")  # noqa: SIM115
-        self._lines.append(log_heading())
+            self._stream: IO[str] | None = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115
+        if self._stream.tell() == 0:  # else a router goes on with what one before it began
+            self._lines.append(log_heading())
         self.flush()
 
     def add(self, row: LoggedRequest) -> None:

@@ -24,7 +24,7 @@ _FLUSH_S = 0.5
 _LEAST_SAMPLES = 64
 
 
-class Router:
+class RequestRouter:
     """Answer requests by the workers of a fleet. It is a Ray actor, and the backend of its own door."""
 
     def __init__(self, settings: RouterSettings) -> None:

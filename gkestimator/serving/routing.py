@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gkestimator.serving.backend import Arrays
 from gkestimator.serving.served import ServedReplica
 
-if TYPE_CHECKING:
-    from gkestimator.serving.links import WorkerLink
-
 _MOST_WAITING = 10_000
+
+
+class RequestLine(Protocol):
+    """Take requests to a worker, while that is ``alive``."""
+
+    alive: bool
+
+    def send(self, request: PendingRequest) -> None:
+        """Give a request to the worker."""
+        ...
 
 
 class LaneLoad:
@@ -31,7 +38,13 @@ class ReplicaLoad:
     __slots__ = ("_full_ms", "_part_ms", "count", "lane", "limit", "link", "replica")
 
     def __init__(
-        self, replica: ServedReplica, link: WorkerLink, lane: LaneLoad, *, limit: int | None, timeout_s: float
+        self,
+        replica: ServedReplica,
+        link: RequestLine,
+        lane: LaneLoad,
+        *,
+        limit: int | None,
+        timeout_s: float,
     ) -> None:
         """Take at most ``limit`` requests at a time (None: as many as can be answered until the time-out)."""
         self.replica = replica

@@ -19,10 +19,11 @@ from gkestimator.documents import PlacementPlan, read_plan
 from gkestimator.interference.registry import law_code
 from gkestimator.serving.access import check_address, read_token
 from gkestimator.serving.messages import FleetSettings, RouterSettings, WorkerSettings
-from gkestimator.serving.planning import Planner, PlanningSettings, checked_replan
+from gkestimator.serving.planning import PlanningSettings, ServicePlanner, checked_replan
 from gkestimator.serving.signatures import emulated_signatures
 from gkestimator.serving.state import ServiceState, plan_digest, read_state
 from gkestimator.serving.watching import watched_children
+from gkestimator.tables import write_bytes
 
 CONTROLLER = "gkest-controller"
 ROUTER = "gkest-router"
@@ -127,7 +128,7 @@ def running_service(settings: ServeSettings, say: Say) -> Iterator[Service]:
         )
     planning = settings.planning
     checked_replan(planning, plan)
-    served = Planner(planning, plan).served(plan)
+    served = ServicePlanner(planning, plan).served(plan)
     for note in served.notes:
         say(note)
     door = _door_settings(settings)
@@ -136,6 +137,8 @@ def running_service(settings: ServeSettings, say: Say) -> Iterator[Service]:
         signatures = emulated_signatures(plan, settings.models)
     else:
         _check_files(plan, settings.models)
+    if settings.requests is not None:
+        write_bytes(settings.requests, b"")  # refused now, where it cannot be written
     with contextlib.ExitStack() as stack:
         state = settings.state
         if state is None:
@@ -205,7 +208,7 @@ def _started(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from gkestimator.serving.controller import Controller
-    from gkestimator.serving.router import Router
+    from gkestimator.serving.router import RequestRouter
 
     # Files and the door are of this machine.
     here = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=False)
@@ -227,7 +230,7 @@ def _started(
     )
     try:
         name = f"{ROUTER}-{settings.port}"
-        router = ray.remote(Router).options(name=name, **options).remote(router_settings)
+        router = ray.remote(RequestRouter).options(name=name, **options).remote(router_settings)
         controller = (
             ray.remote(Controller)
             .options(name=f"{CONTROLLER}-{settings.port}", **options)
@@ -320,14 +323,11 @@ def _ray(address: str | None) -> Iterator[Any]:
     except (ConnectionError, ValueError, RuntimeError, OSError) as e:
         where = address or "this machine"
         raise UsageError(f"Ray at {where}: {one_line(e, limit=200)}") from e
-    try:
+    with contextlib.ExitStack() as stack:
         if address is None:
-            with watched_children():
-                yield ray
-        else:
-            yield ray
-    finally:
-        ray.shutdown()
+            stack.enter_context(watched_children())
+        stack.callback(ray.shutdown)
+        yield ray
 
 
 def _check_answers(address: str) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import Names
-from gkestimator.documents import PlacementPlan, Replica
+from gkestimator.documents import PlacementPlan
 from gkestimator.interference.base import Interference
 from gkestimator.serving.served import ServedPlan, ServedReplica
 from gkestimator.simulation.building import build_system
@@ -30,10 +29,10 @@ def served_plan(
     if not any(gpu.replicas for gpu in plan.gpus):
         raise UsageError("the plan places no replica: expected one at least, to be served")
     system = build_system(
-        _at_cap(plan),
+        plan,
         rows,
         interference=law,
-        max_wait_ms=0.0,  # batches are formed when the device is free: none waits to fill
+        batching="late",  # whatever law the plan was judged by: this is how workers batch
         admission="none",
         joined=True,
         gpu_specs=gpu_specs,
@@ -51,7 +50,7 @@ def served_plan(
                 gpu=gpu.id,
                 gpu_type=gpu.type,
                 lane=asked.partition or asked.id,
-                cap=_cap(asked),
+                cap=run.batch_size,
                 slo_ms=objectives[asked.model],
                 batches=run.batches,
                 times_ms=run.latencies_ms,
@@ -60,16 +59,3 @@ def served_plan(
             )
             replicas.append(served)
     return ServedPlan(plan=plan, replicas=tuple(replicas), notes=system.notes)
-
-
-def _cap(replica: Replica) -> int:
-    return replica.max_batch_size or replica.batch_size
-
-
-def _at_cap(plan: PlacementPlan) -> PlacementPlan:
-    """Return ``plan`` with every replica at its cap, so that its times are known up to there."""
-    gpus = []
-    for gpu in plan.gpus:
-        replicas = tuple(replace(r, batch_size=_cap(r)) for r in gpu.replicas)
-        gpus.append(replace(gpu, replicas=replicas))
-    return replace(plan, gpus=tuple(gpus))

@@ -1,7 +1,7 @@
 """A worker: one process that answers for one or more replicas, by ONNX Runtime or emulated.
 
-It is a Ray actor, but knows nothing of Ray: requests come in lists (:meth:`Worker.take`), answers are fetched in lists
-(:meth:`Worker.answers`), so that one call carries all that came while the call before was under way.
+It is a Ray actor, but knows nothing of Ray: requests come in lists (:meth:`ServingWorker.take`), answers go in lists
+(:meth:`ServingWorker.answers`), so that one call carries all that came while the call before was under way.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _LoadedReplica:
         self.model = model
 
 
-class Worker:
+class ServingWorker:
     """Answer for the replicas of one process: of one GPU where it is emulated, of one partition of one else."""
 
     def __init__(self, settings: WorkerSettings) -> None:

@@ -47,7 +47,7 @@ def test_what_is_wrong_is_said_in_a_line(capsys: pytest.CaptureFixture[str], fol
     assert "unknown policy 'best'" in refused(capsys, folder, plan, "--emulate", *again, "--policy", "best")
     assert "has no option haste" in refused(capsys, folder, plan, "--emulate", *again, "--option", "haste=1")
     assert "has no use with --replan none" in refused(capsys, folder, plan, "--emulate", "--policy", "gkest")
-    assert "without a token" in refused(capsys, folder, plan, "--emulate", "--host", "0.0.0.0")
+    assert "loopback address alone" in refused(capsys, folder, plan, "--emulate", "--host", "0.0.0.0")
     assert "expected HOST:PORT" in refused(capsys, folder, plan, "--emulate", "--address", "somewhere")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pandas
 import pytest
@@ -123,7 +124,7 @@ async def ask(client: Any, model: str) -> str:
         await client.infer(model, [tensor])
     except http.InferenceServerException as e:
         return str(e.status())
-    except OSError:
+    except (OSError, aiohttp.ClientError):  # the server has gone
         return "closed"
     return "ok"
 
@@ -141,11 +142,11 @@ def test_every_model_is_answered_over_http(service: Service) -> None:
 
 
 def test_a_worker_dies_and_every_request_is_answered(service: Service) -> None:
-    with Load(service, {"resnet": 40, "bert": 30, "mobile": 50}, 8.0) as load:
+    with Load(service, {"resnet": 40, "bert": 30, "mobile": 50}, 6.0) as load:
         time.sleep(2.0)
         pids = service.pids()
         os.kill(pids["T4-0"], 9)
-    assert load.answers.total() == load.sent > 900
+    assert load.answers.total() == load.sent > 700
     # What it held went to its neighbour, which had time left for most.
     assert set(load.answers) <= {"ok", "503"}
     assert load.answers["ok"] > 0.9 * load.sent
@@ -178,14 +179,14 @@ def test_the_controller_dies_and_the_plan_goes_on(service: Service) -> None:
 
 def test_a_step_of_the_rate_is_planned_for(service: Service) -> None:
     before = ray.get(service.router.state.remote())
-    with Load(service, {"resnet": 180, "bert": 40, "mobile": 100}, 9.0) as load:
+    with Load(service, {"resnet": 180, "bert": 40, "mobile": 100}, 7.0) as load:
         pass
     after = ray.get(service.router.state.remote())
     assert after.version > before.version
     lines = "\n".join(service.look())
     assert f"plan {after.version} (resnet: from" in lines or f"plan {before.version + 1} (" in lines
     assert load.answers.total() == load.sent
-    assert load.by_second[8]["ok"] > 0.9 * load.by_second[8].total()
+    assert load.by_second[6]["ok"] > 0.9 * load.by_second[6].total()
 
 
 def test_at_the_end_nothing_is_lost(service: Service, folder: Path) -> None:
