@@ -92,6 +92,25 @@ class PlanTotals:
 
 
 @frozen
+class PlannedModel:
+    """Hold what the plan expects for one model: ``expected_rps`` requests a second answered on time of the
+    ``rate_rps`` that are asked, each within ``slo_ms`` (null: unknown); ``goodput_rps`` as of the totals."""
+
+    model: str
+    rate_rps: float
+    slo_ms: float
+    goodput_rps: float
+    expected_rps: float | None
+
+    @property
+    def on_time_pct(self) -> float | None:
+        """Return the percent of its requests that is expected on time; None where that is unknown."""
+        if self.expected_rps is None:
+            return None
+        return 100 * self.expected_rps / self.rate_rps
+
+
+@frozen
 class Unserved:
     """Say why the plan does not serve ``rate_rps`` of ``model``."""
 
@@ -124,7 +143,8 @@ class LanguageReplica:
 @frozen
 class PlacementPlan:
     """Hold what a policy answers. ``creq`` names the measure of compute it packed by; ``notes`` say what a reader
-    must know; ``languages`` how replicas of language models serve. ``batching``: the law by which expected goodput was
+    must know; ``languages`` how replicas of language models serve; ``models`` what is expected of each other model
+    (empty in plans that others wrote). ``batching``: the law by which expected goodput was
     worked out, one of BATCHINGS: a batch fills at the router and is then queued (``early``), or it is formed of what
     waits once the GPU is free (``late``)."""
 
@@ -139,6 +159,7 @@ class PlacementPlan:
     notes: Names = ()
     languages: tuple[LanguageReplica, ...] = ()
     batching: str = "early"
+    models: tuple[PlannedModel, ...] = ()
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -161,8 +182,9 @@ def plan_document(plan: PlacementPlan) -> NamedValues:
     without_workload = dataclasses.replace(plan, workload=Workload())
     document = {"schema_version": record_version(PlacementPlan), **dataclasses.asdict(without_workload)}
     document["workload"] = plan.workload.document()
-    if not plan.languages:
-        del document["languages"]
+    for optional in ("languages", "models"):
+        if not document[optional]:
+            del document[optional]
     return document
 
 
@@ -195,6 +217,7 @@ def plan_from(fields: Fields) -> PlacementPlan:
             _language(e) for e in fields.objects("languages", [], what="a replica of a language model")
         ),
         batching=fields.choice("batching", "early", BATCHINGS),
+        models=tuple(_model(e) for e in fields.objects("models", [], what="a model of a plan")),
     )
     fields.finish()
     # Exports make objects of these names; the second would replace the first.
@@ -204,6 +227,9 @@ def plan_from(fields: Fields) -> PlacementPlan:
     if len({replica.id for _, replica in replicas}) < len(replicas):
         raise DocumentError(f"{fields.where}: gpus: two replicas have one id, expected distinct ones")
     asked = set(plan.workload.names())
+    for planned in plan.models:
+        if planned.model not in asked:
+            raise DocumentError(f"{fields.where}: models: {planned.model} is not in the plan's workload")
     for gpu, replica in replicas:
         if replica.model not in asked:
             raise DocumentError(f"{fields.where}: {gpu.id}: {replica.model} is not in the plan's workload")
@@ -294,6 +320,18 @@ def _totals(fields: Fields) -> PlanTotals:
     )
     fields.finish()
     return totals
+
+
+def _model(fields: Fields) -> PlannedModel:
+    model = PlannedModel(
+        model=fields.name("model"),
+        rate_rps=fields.number("rate_rps", above=True, high=1e12),
+        slo_ms=fields.number("slo_ms", above=True),
+        goodput_rps=fields.number("goodput_rps"),
+        expected_rps=fields.number("expected_rps", None, null=True),
+    )
+    fields.finish()
+    return model
 
 
 def _unserved(fields: Fields) -> Unserved:

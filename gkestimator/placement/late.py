@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -109,7 +110,10 @@ def _share(server: Server, rate: float, replicas: int, slo_ms: float, factors: A
     states = _states(_waiting_bound(rate * slo_ms))
     size = float(server.batch_size)
     served = np.clip(states.number, 1.0, size)
-    latency = server.latency_ms(served)
+    # Refusals go by the latency alone on the GPU; neighbours slow a batch as a wrong estimate does.
+    alone = replace(server, slowdown=1.0)
+    factors = factors * server.slowdown
+    latency = alone.latency_ms(served)
     if latency[0] > slo_ms:
         return 0.0
     stay = np.maximum(states.number - size, 0.0)
@@ -119,7 +123,7 @@ def _share(server: Server, rate: float, replicas: int, slo_ms: float, factors: A
         level = np.maximum(window / replicas, window - takes[:, :1, None])
         window = (window + level) / 2
     # Ages up to which a number that is kept may be on time, by the latency as estimated.
-    age = slo_ms - server.latency_ms(np.clip(states.least, 1.0, size))
+    age = slo_ms - alone.latency_ms(np.clip(states.least, 1.0, size))
     arriving = rate * takes[:, :, None]
     left = _left(states, stay, rate, slo_ms - latency, age, takes)
     kept = _reaches(states.least - left, arriving * np.clip(age / window, 0.0, 1.0), replicas)
@@ -132,7 +136,7 @@ def _share(server: Server, rate: float, replicas: int, slo_ms: float, factors: A
     moves[:, :, :-1] -= kept[:, :, 1:]
     often = _stationary(moves)
     late = 0.0
-    if len(factors) > 1:
+    if (factors > 1.0).any():
         late = _late_after_all(states, size, slo_ms, latency, factors, window, often[:, :, None] * moves)
     batches = (often * served).sum(axis=1)
     return float(((batches - late) / (batches + (often * refused).sum(axis=1))).mean())

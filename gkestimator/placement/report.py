@@ -30,6 +30,7 @@ from gkestimator.tables.units import number_text, percent_text
 PLAN_FORMATS = ("table", "csv", "json")
 PLAN_SUFFIXES = {".json": "json", ".csv": "csv", ".txt": "table"}
 _MANY = 5
+_BEHIND_PCT = 99.0  # of its requests expected on time: a model below is named
 
 
 def render_plan(plan: PlacementPlan, form: str) -> bytes:
@@ -91,6 +92,7 @@ def plan_content(gpu: PlacedGpu) -> tuple[object, ...]:
             r.latency_ms,
             number_text(r.goodput_rps),
             number_text(r.max_wait_ms),
+            r.max_batch_size,
         )
         content.append(shown)
     return tuple(content)
@@ -159,6 +161,8 @@ def _gpu_columns(plan: PlacementPlan) -> list[TextColumn]:
 def _replica_columns(rows: Sequence[_Row]) -> list[TextColumn]:
     replicas = [row.replica for row in rows]
     columns = [counts("batch", [r.batch_size for r in replicas])]
+    if any(r.max_batch_size is not None for r in replicas):
+        columns.append(counts("at most", [r.max_batch_size or r.batch_size for r in replicas]))
     if any(r.sm_share_pct < 100 for r in replicas):
         columns.append(figures("SM share", [r.sm_share_pct for r in replicas], "{:g}".format))
     if any(r.duty_cycle_ms is not None for r in replicas):
@@ -189,6 +193,10 @@ def _model_columns(plan: PlacementPlan) -> list[TextColumn]:
     # A stage's objective is known by its replicas alone: the workload has that of the whole application.
     slo: dict[str, float | None] = {m.name: m.slo_ms for m in plan.workload.models if m.name not in part_of}
     slo |= {model: of_model[0].slo_ms for model, of_model in replicas.items()}
+    expected = {planned.model: planned.on_time_pct for planned in plan.models}
+    on_time = []
+    if expected:
+        on_time.append(percents("on time %", [expected.get(m) for m in asked]))
     columns = [words("model", asked, shrink=10)]
     if part_of:
         columns.append(words("of", [", ".join(part_of.get(m, ())) for m in asked], shrink=10))
@@ -197,6 +205,7 @@ def _model_columns(plan: PlacementPlan) -> list[TextColumn]:
         figures("asked/s", asked.values()),
         figures("served/s", [served[m] for m in asked]),
         percents("%", [100 * served[m] / rate for m, rate in asked.items()]),
+        *on_time,
         counts("replicas", [len(replicas[m]) for m in asked]),
         words("batch sizes", [_batches(replicas[m]) for m in asked], shrink=10),
     ]
@@ -283,6 +292,13 @@ def _served_words(plan: PlacementPlan, problem: Problem, models: int, replicas: 
     if totals.expected_goodput_rps is not None:
         in_time = number_text(totals.expected_goodput_rps, digits=4)
         expected = f"{in_time} expected in time once batches fill, queue and share the GPU."
+    behind = [p for p in plan.models if p.on_time_pct is not None and p.on_time_pct < _BEHIND_PCT]
+    if behind:
+        worst = min(behind, key=lambda p: p.on_time_pct or 0.0)
+        expected += f" Worst off: {worst.model}, {worst.on_time_pct:.3g} % of its requests"
+        if len(behind) > 1:
+            expected += f"; {len(behind):,} models below {_BEHIND_PCT:g} %"
+        expected += "."
     return (
         f"{plan.policy} places {models:,} of {len(problem.models):,} models as {plural(replicas, 'replica')} on "
         f"{gpus} ({cost}): goodput {goodput} of {number_text(asked, digits=4)} req/s; {expected}"

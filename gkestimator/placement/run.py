@@ -6,9 +6,9 @@ from collections import defaultdict
 from dataclasses import replace
 
 from gkestimator.core.errors import one_line
-from gkestimator.documents import PlacedGpu, PlacementPlan, PlanTotals, Replica, Unserved
+from gkestimator.documents import PlacedGpu, PlacementPlan, PlannedModel, PlanTotals, Replica, Unserved
 from gkestimator.placement.building import impossible
-from gkestimator.placement.expected import assigned_rps, expect, goodput_rps
+from gkestimator.placement.expected import Expected, assigned_rps, expect, goodput_rps
 from gkestimator.placement.policy import (
     Placed,
     PlacedReplicas,
@@ -18,7 +18,7 @@ from gkestimator.placement.policy import (
     compute_pct,
     verify,
 )
-from gkestimator.placement.problem import FloatByName, Problem
+from gkestimator.placement.problem import FloatByName, PlacementModel, Problem
 from gkestimator.placement.spare import with_caps
 
 
@@ -86,6 +86,17 @@ def plan_of(policy: str, problem: Problem, answer: Placement) -> PlacementPlan:
         unserved=_unserved(problem, answer, goodput),
         notes=tuple(one_line(n) for n in (*problem.notes, *answer.notes, *expected.notes)),
         batching=problem.batching,
+        models=tuple(_planned(m, goodput, expected) for m in problem.models),
+    )
+
+
+def _planned(model: PlacementModel, goodput: FloatByName, expected: Expected) -> PlannedModel:
+    return PlannedModel(
+        model=model.name,
+        rate_rps=model.rate_rps,
+        slo_ms=model.slo_ms,
+        goodput_rps=goodput[model.name],
+        expected_rps=expected.by_model[model.name],
     )
 
 

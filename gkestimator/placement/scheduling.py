@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,16 @@ from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, read_cluster, read_workload
 from gkestimator.placement.building import build_problem, impossible
 from gkestimator.placement.languages import schedule_languages
+from gkestimator.placement.policy import Policy
 from gkestimator.placement.problem import Names, Problem
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
 from gkestimator.tables import REQUIREMENTS, Requirement, TableSource, listed, rows_in, table_label
+
+
+_FEW_MODELS = 16
+_FEW_GPUS = 64
+_HELD_PCT = 99.0
 
 
 class UnservableError(UsageError):
@@ -117,4 +124,32 @@ def schedule(
         label = "workload" if isinstance(workload, Mapping) else str(workload)
         raise UnservableError(label, unservable)
     tell(f"placing by {policy}", len(sources) + 1, steps)
-    return Schedule(plan=place(chosen, problem), problem=problem, unservable=unservable)
+    plan = place(chosen, problem)
+    cheaper = _cheaper_note(chosen, problem, plan)
+    if cheaper is not None:
+        plan = replace(plan, notes=(*plan.notes, cheaper))
+    return Schedule(plan=plan, problem=problem, unservable=unservable)
+
+
+def _cheaper_note(policy: Policy, problem: Problem, plan: PlacementPlan) -> str | None:
+    """Return how many GPUs fewer would hold every objective; None where as many are needed, or it is not known.
+
+    The policy places once more, for the least cost. Larger problems are left out: that takes longer than the plan."""
+    quick = len(problem.models) <= _FEW_MODELS and len(problem.gpus) <= _FEW_GPUS
+    if not quick or problem.objective != "goodput" or "cost" not in policy.objectives:
+        return None
+    if plan.unserved or not _holds_all(plan):
+        return None
+    cheapest = place(policy, replace(problem, objective="cost"))
+    fewer = cheapest.totals.gpus_used
+    if cheapest.unserved or not _holds_all(cheapest) or fewer >= plan.totals.gpus_used:
+        return None
+    return (
+        f"{fewer:,} GPUs hold every objective too ({_HELD_PCT:g} % of each model's requests expected on time): "
+        "objective cost"
+    )
+
+
+def _holds_all(plan: PlacementPlan) -> bool:
+    """Return whether nearly every request of every model is expected on time."""
+    return all(m.on_time_pct is not None and m.on_time_pct >= _HELD_PCT for m in plan.models)

@@ -9,7 +9,7 @@ from functools import partial
 
 from gkestimator.core.errors import UsageError
 from gkestimator.placement.expected import Expected, expect
-from gkestimator.placement.gkest.bursts import stand_bursts
+from gkestimator.placement.gkest.bursts import climbed, stand_bursts
 from gkestimator.placement.gkest.fluid import fluid, most_rps
 from gkestimator.placement.gkest.menu import MANY, Menus
 from gkestimator.placement.gkest.moves import narrow_rates, whole_gpu_rates
@@ -17,11 +17,13 @@ from gkestimator.placement.gkest.rent import Renting
 from gkestimator.placement.gkest.search import Search
 from gkestimator.placement.gkest.state import Change, GpuPattern, PlacementState
 from gkestimator.placement.policy import Placed, Placement, Policy, check_flags
-from gkestimator.placement.problem import FloatPair, Names, Problem
-from gkestimator.placement.spare import with_spare
+from gkestimator.placement.problem import STEADY, FloatPair, Names, Problem
+from gkestimator.placement.rates import Moments, expected_over, mean_factor, moments_of
+from gkestimator.placement.spare import with_caps, with_spare
 
 FAIRNESS = ("none", "maxmin", "weighted")
 _LOOKS = 2400  # at changes, for each unit of effort
+_BURST_LOOKS = 6000  # the same, for what is left over under late batching
 _FEW = 16  # models; with more, half the looks, as each takes longer, and fewer starts
 _ENOUGH = 1e-3  # of the bound may be left
 _BURST_STEPS = 4  # factors tried: burst, and its powers 3/4, 1/2, 1/4
@@ -50,7 +52,9 @@ class GkestPolicy(Policy):
     0.99): the part of each rate that must be on time where the objective is cost. ``effort`` (default 1)
     scales the search. ``turns`` (default true): false for plans that go to schedulers without turns (HAMi,
     Ray Serve). ``burst`` (default 1): plan for rates that are for a while so many times what the workload
-    says (:func:`with_headroom`). Within 0.03 % of equal worth, replicas run side by side instead of in turns,
+    says (:func:`with_headroom`). ``rates``: how the rates vary (:mod:`gkestimator.placement.rates`); what is expected
+    over all of them is maximised. ``spare`` (default true): where batches are formed late, what the rates do not need
+    goes to bursts (:mod:`gkestimator.placement.gkest.bursts`). Within 0.03 % of equal worth, replicas run side by side instead of in turns,
     and the fewest replicas are taken; at equal worth the smallest batch. Source: ours; answers what Elvinger
     (ETH Zurich, 2024) found wrong with the others."""
 
@@ -58,7 +62,7 @@ class GkestPolicy(Policy):
     summary = "ours: most requests expected on time (filling, queueing, interference, interval), fair, or least cost"
     needs = ("memory",)
     packs_by_creq = True
-    options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe", "turns", "burst", "spare")
+    options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe", "turns", "burst", "spare", "rates")
 
     def __init__(
         self,
@@ -71,6 +75,7 @@ class GkestPolicy(Policy):
         turns: bool = True,
         burst: float = 1.0,
         spare: bool = True,
+        rates: object = None,
     ) -> None:
         if fairness not in FAIRNESS:
             raise UsageError(f"policy gkest: fairness {fairness!r}: expected one of {', '.join(FAIRNESS)}")
@@ -93,6 +98,11 @@ class GkestPolicy(Policy):
         self.turns = turns
         self.burst = burst
         self.spare = spare
+        self.moments: Moments | None = None
+        if rates is not None:
+            if burst > 1:
+                raise UsageError("policy gkest: burst and rates: expected one of them")
+            self.moments = moments_of(rates)
         self.packs_by_creq = not oversubscribe  # type: ignore[misc]
 
     def place(self, problem: Problem) -> Placement:
@@ -100,7 +110,28 @@ class GkestPolicy(Policy):
         no placement without mixed confinement passes. With ``maxmin`` it includes what fairness gave up."""
         if self.burst > 1:
             return with_headroom(self._place, problem, self.burst)
+        if self.moments is not None:
+            return self._over(problem, self.moments)
         return self._place(problem)
+
+    def _over(self, problem: Problem, moments: Moments) -> Placement:
+        """Return the placement of most worth over ``moments`` of the rates."""
+        mean = mean_factor(moments)
+        factors = tuple((factor / mean, part) for factor, part in moments)
+        answer = self._place(replace(problem.times(mean), factors=factors))
+        placed = answer.placed
+        if problem.batching == "late":
+            placed = with_caps(problem, placed)
+        share = expected_over(problem, placed, moments)
+        if share is None:
+            return answer
+        lowest = moments[0][0]
+        highest = moments[-1][0]
+        note = (
+            f"planned for {len(moments)} rates of {lowest:.3g} to {highest:.3g} times the workload's: over all of them "
+            f"{100 * share:.4g} % of the requests are expected on time"
+        )
+        return replace(answer, notes=(*answer.notes, note))
 
     def _place(self, problem: Problem) -> Placement:
         # By name, so that their order in the file decides nothing.
@@ -142,7 +173,11 @@ class GkestPolicy(Policy):
             # A replica that takes turns cannot run ahead in a burst: the best without any may be the better start.
             side_by_side = self._menus(menus.problem, turns=False)
             starts.append((side_by_side, self.most(side_by_side)[0].counts))
-        return stand_bursts(starts, state.worth, looks=self.looks(menus), seed=menus.problem.seed)
+        problem = menus.problem
+        looks = int(self.effort * _BURST_LOOKS)
+        if problem.factors != STEADY:
+            return climbed(starts, state.worth, problem, looks=looks, seed=problem.seed)
+        return stand_bursts(starts, state.worth, looks=looks, seed=problem.seed)
 
     def looks(self, menus: Menus) -> int:
         """Return how many looks at changes the search may take."""

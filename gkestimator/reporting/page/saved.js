@@ -11,6 +11,14 @@ views.plan = function () {
     ["GPUs used", count(totals.gpus_used), types.map(type => `${count(used.filter(g => g.type === type).length)} × ${type}`).join(", ")],
     ["Cost", known(totals.cost_per_hour) ? `$${number(totals.cost_per_hour)} an hour` : "not known", "at the prices of the cluster file, else of the GPU files"],
   ]);
+  if ((plan.models || []).length) {
+    const part = section(main, "Models", "On time: expected of the requests that are asked for, by the same formulas. A model far below the others is starved, whatever the total says.");
+    const share = m => known(m.expected_rps) ? 100 * m.expected_rps / m.rate_rps : null;
+    table(part, "Models", [
+      ["model", m => m.model, false], ["objective", m => exact(m.slo_ms) + " ms", true], ["asked a second", m => rate(m.rate_rps), true], ["promised a second", m => rate(m.goodput_rps), true],
+      ["on time, expected", m => known(share(m)) ? make("span", { class: share(m) >= 99 ? "good" : "bad", textContent: percent(share(m)) }) : "not known", true],
+    ], plan.models);
+  }
   if (plan.unserved.length) {
     const part = section(main, "Not served");
     table(part, "Not served", [["model", u => u.model, false], ["requests a second", u => rate(u.rate_rps), true], ["why", u => u.reason, false]], plan.unserved);

@@ -61,6 +61,7 @@ def simulate_replanned(
     if policy is None:
         raise UsageError("re-planning: no policy is named, expected one")
     chosen = make_policy(policy, **(policy_options or {}))
+    batching = start.batching if isinstance(start, PlacementPlan) else "early"
     table_rows = tuple(rows)
 
     def plan_for(workload: Workload) -> PlacementPlan:
@@ -75,6 +76,7 @@ def simulate_replanned(
             dtype=dtype,
             dims=dims,
             table=conditions.get("table", "table"),
+            batching=batching,
         )
         return place(chosen, problem)
 
