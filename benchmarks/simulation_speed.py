@@ -191,6 +191,7 @@ def main() -> None:
         runs,
         interference="contention",
     )
+    figures("batches formed late", lambda: drawn_system(24), requests, runs, batching="late")
     figures("duty cycle of 20 ms", lambda: drawn_system(24, duty_cycle_ms=20.0), requests, runs)
     figures("every request kept", lambda: drawn_system(24), requests, runs, keep_requests=True)
     table("Growth with requests (24 GPUs)")

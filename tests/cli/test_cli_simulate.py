@@ -118,6 +118,7 @@ def test_one_seed_one_result(simulate: Simulate) -> None:
     ("option", "value", "setting", "expected"),
     [
         ("--arrivals", "constant", "arrivals", "constant"),
+        ("--arrivals", "closed:3", "arrivals", "closed:3"),
         ("--warmup-s", "1", "warmup_s", 1.0),
         ("--rate-scale", "0.5", "rate_scale", 0.5),
         ("--max-wait-ms", "7", "max_wait_ms", 7.0),
@@ -147,6 +148,10 @@ def test_every_option_decides_and_is_written_down(
         assert found["models"][0]["router"]["p99_ms"] <= 7.1
     if (option, value) == ("--batching", "late"):
         assert found["models"][0]["router"]["p99_ms"] == 0.0  # nothing waits to fill
+    if value == "closed:3":
+        (chained,) = found["applications"]
+        assert chained["throughput_rps"] * chained["latency_mean_ms"] / 1e3 == pytest.approx(3, rel=0.05)
+        assert any("3 clients of each model" in note for note in found["notes"])
     if option == "--copy":
         assert found["models"][0]["queue"]["mean_ms"] >= 0.5  # the copy's own time
     if option == "--window-s":

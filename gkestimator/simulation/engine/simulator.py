@@ -38,6 +38,7 @@ from gkestimator.simulation.engine.checking import (
     check_room,
     check_source,
 )
+from gkestimator.simulation.engine.plain import run_plainly
 from gkestimator.simulation.engine.pools import Draws, count_windows, fit_pools, with_needs
 from gkestimator.simulation.engine.records import Records, joined, rows
 from gkestimator.simulation.engine.results import result_of
@@ -281,7 +282,10 @@ class Simulator:
 
         self._s.loop.now_ms = self.now_ms
         while True:
-            code = run(self._s, float(until_ms), resume_only)
+            if hasattr(run, "py_func"):
+                code = run(self._s, float(until_ms), resume_only)
+            else:
+                code = run_plainly(run, self._s, float(until_ms), resume_only)
             if code == codes.DONE:
                 return
             if code == codes.FLUSH:

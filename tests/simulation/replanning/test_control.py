@@ -22,6 +22,7 @@ from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.arrivals.rates import Profile
 from gkestimator.simulation.building import build_system
+from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.control import Replanned, control
 from gkestimator.simulation.replanning.report import replan_json, report_of
@@ -85,7 +86,7 @@ def run(
     return control(
         plan(workload),
         plan,
-        lambda p: build_system(p, rows, interference=None),
+        lambda p: build_system(p, rows, interference=None, batching=str(options.get("batching", "early"))),
         coming or arrivals(profiles),
         Options(**({"duration_ms": 20_000.0} | options)),  # type: ignore[arg-type]
         settings,
@@ -286,6 +287,18 @@ def test_what_is_late_is_dropped_and_counted() -> None:
     options = Options(duration_ms=20_000.0, drop="late")
     report = report_of(found, policy="x", arrivals="y", options=options, replan=USHER, prices={V100: None})
     assert (report.totals.dropped, report.totals.unanswered) == (total(result, "source_dropped"), 0)
+
+
+@pytest.mark.slow
+def test_late_batches_outlive_their_plan() -> None:
+    """What waits at a replica that is retired is served there to its end, by the engine as by the reference."""
+    found, expected = (run(USHER, batching="late", simulator=s) for s in (Simulator, reference.Simulator))
+    assert total(found.result, "source_done") == total(found.result, "source_arrived")
+    assert sum(d.counted is not None and d.counted.ends > 0 for d in found.decisions) >= 1
+    for name in ("done", "batches", "batches_full", "replica_requests"):
+        np.testing.assert_array_equal(
+            getattr(found.result, name), getattr(expected.result, name), err_msg=name
+        )
 
 
 @pytest.mark.slow

@@ -154,6 +154,11 @@ def test_gpus_of_other_names_become_those_of_the_cluster() -> None:
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(UsageError, match="no policy is named"):
         simulated(workload(), RENTED, Replanning(kind="usher"))
+    with pytest.raises(UsageError, match="re-planning follows rates"):
+        simulate_replanned(
+            workload(), ROWS, RENTED, make_arrivals("closed:2", [1.0], ["a"]),
+            Options(duration_ms=1000.0), None, policy="usher",
+        )  # fmt: skip
     with pytest.raises(UsageError, match="found 2 streams, expected 1"):
         simulate_replanned(
             workload(), ROWS, RENTED, make_arrivals("poisson", [1.0, 1.0], ["a", "b"]),
