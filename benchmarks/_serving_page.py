@@ -203,7 +203,7 @@ def _step(result: Figures) -> str:
         "",
         "on time % before",
         "after the step",
-        "at 99 % for good after",
+        "99 % of all that came later are on time after",
         "beyond the time-out",
         "answers",
     )
