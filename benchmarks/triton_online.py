@@ -108,7 +108,9 @@ def configurations(folder: Path) -> Iterator[Measured]:
     offline = pd.read_parquet(folder / "triton_offline.parquet")
     fixed = dict(list(offline.groupby(KEY, dropna=False)))
     for key, rows in online.groupby(KEY, dropna=False):
-        same = [o for other, o in fixed.items() if all(a == b or (a != a and b != b) for a, b in zip(key, other))]
+        same = [
+            o for other, o in fixed.items() if all(a == b or (a != a and b != b) for a, b in zip(key, other))
+        ]
         if not same:
             continue
         curve = same[0].groupby("batch").mean(numeric_only=True)
@@ -149,7 +151,9 @@ def simulated(measured: Measured, row: Any, law: Law) -> tuple[float, float]:
         model=0,
         gpu=0,
         batch_size=cap,
-        max_wait_ms=float(row.max_queue_delay_us) / 1e3 if row.max_queue_delay_us == row.max_queue_delay_us else 0.0,
+        max_wait_ms=float(row.max_queue_delay_us) / 1e3
+        if row.max_queue_delay_us == row.max_queue_delay_us
+        else 0.0,
         weight=1.0,
         batches=batches,
         latencies_ms=tuple(latencies.tolist()),
@@ -167,7 +171,14 @@ def simulated(measured: Measured, row: Any, law: Law) -> tuple[float, float]:
         models.append(SimModel(name="host", slo_ms=1e9))
         gpus.append(SimGpu(id="host", type="host", price_per_hour=None))
         host = SimReplica(
-            id="host-0", model=1, gpu=1, batch_size=1, max_wait_ms=0.0, weight=1.0, batches=(1,), latencies_ms=(host_ms,)
+            id="host-0",
+            model=1,
+            gpu=1,
+            batch_size=1,
+            max_wait_ms=0.0,
+            weight=1.0,
+            batches=(1,),
+            latencies_ms=(host_ms,),
         )
         replicas.append(host)
         stages = [SimStage(model=1), SimStage(model=0, after=(0,))]
@@ -180,7 +191,10 @@ def simulated(measured: Measured, row: Any, law: Law) -> tuple[float, float]:
     cycle_ms = 2 * way + clients * host_ms + latencies[-1] * (1 + clients / cap) + latencies[0]
     cycles = max(_CYCLES, _LEAST_ANSWERS / clients)
     options = Options(
-        duration_ms=cycles * cycle_ms, warmup_ms=cycles * cycle_ms / 3, routing="least-load", batching=law.batching
+        duration_ms=cycles * cycle_ms,
+        warmup_ms=cycles * cycle_ms / 3,
+        routing="least-load",
+        batching=law.batching,
     )
     options = replace(options, window_ms=options.duration_ms)
     result = simulate(system, SpreadClients(clients, cycle_ms / 2), options)
@@ -228,16 +242,22 @@ def fit(every: Sequence[Measured]) -> None:
             score = {name: median_of(frames, name) for name in BARS}
             total = sum(score[name] / bar for name, bar in BARS.items())
             scores.append((backend, in_turns, host, slowed, score["throughput"], score["p50"], total))
-    table = pd.DataFrame(scores, columns=["backend", "in_turns", "host", "slowed", "throughput", "p50", "score"])
+    table = pd.DataFrame(
+        scores, columns=["backend", "in_turns", "host", "slowed", "throughput", "p50", "score"]
+    )
     best = table.sort_values("score").groupby(["backend", "in_turns", "host"]).first()
     print(best.round(2).to_string())
 
 
 def main() -> None:
     """Print the errors, keep them, write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--fit", action="store_true", help="print what the choices were made by")
-    parser.add_argument("--dry", action="store_true", help="print alone: neither figures nor page are written")
+    parser.add_argument(
+        "--dry", action="store_true", help="print alone: neither figures nor page are written"
+    )
     asked = parser.parse_args()
     shared = os.environ.get("GKEST_SHARED")
     if shared is None:
@@ -270,7 +290,11 @@ def summary(every: Sequence[Measured], found: dict[str, list[pd.DataFrame]]) -> 
     for gpu in JUDGED:
         for half in ("all", "chosen by", "reported"):
             at = [i for i, m in enumerate(every) if m.gpu == gpu and half in ("all", m.half)]
-            cells = [f"{median_of([found[name][i] for i in at], measure):.1f}" for name in names for measure in BARS]
+            cells = [
+                f"{median_of([found[name][i] for i in at], measure):.1f}"
+                for name in names
+                for measure in BARS
+            ]
             rows.append([gpu, half, str(sum(len(every[i].rows) for i in at)), *cells])
     by_model = []
     for key in sorted({(m.gpu, m.model, m.backend, m.precision) for m in every}):
@@ -280,7 +304,18 @@ def summary(every: Sequence[Measured], found: dict[str, list[pd.DataFrame]]) -> 
         signed = [f"{np.median(np.concatenate([f[measure] for f in frames])):+.1f}" for measure in BARS]
         count = str(sum(len(every[i].rows) for i in at))
         by_model.append([*key, every[at[0]].half, count, cells[0], signed[0], cells[1], signed[1]])
-    columns = ["GPU", "model", "backend", "precision", "half", "rows", "throughput %", "signed", "p50 %", "signed p50"]
+    columns = [
+        "GPU",
+        "model",
+        "backend",
+        "precision",
+        "half",
+        "rows",
+        "throughput %",
+        "signed",
+        "p50 %",
+        "signed p50",
+    ]
     slowed = ", ".join(f"{backend} {factor:g}" for backend, factor in SLOWED.items())
     words = (
         "Not in them, and taken from half of the models (by a hash of the name, before anything was looked at): two "
@@ -292,7 +327,13 @@ def summary(every: Sequence[Measured], found: dict[str, list[pd.DataFrame]]) -> 
         "words": words,
         "header": header,
         "rows": rows,
-        "more": [["By GPU, model and backend (median of absolute errors, median of signed ones):", columns, by_model]],
+        "more": [
+            [
+                "By GPU, model and backend (median of absolute errors, median of signed ones):",
+                columns,
+                by_model,
+            ]
+        ],
     }
 
 

@@ -105,7 +105,7 @@ def fit_law(beyond: Beyond, name: str) -> LawFit:
         source=one_line(words, limit=590),
         base_ms=coefficients["constant"],
         bytes_per_s=1e3 / per_byte if per_byte > 0 else None,
-        per_request_ms=coefficients["requests"],
+        per_request_ms=coefficients.get("requests", 0.0),
         host_ms=best_host,
     )
     return LawFit(
@@ -130,9 +130,12 @@ def host_waits(came_ms: Floats, host_ms: float) -> Floats:
 
 def _columns(beyond: Beyond) -> tuple[Names, Floats]:
     """Return the terms of the law and their column: what a coefficient is multiplied by for each request."""
-    columns = {"constant": np.full(len(beyond.beyond_ms), 2.0), "requests": beyond.sent_requests}
-    if np.isfinite(beyond.sent_bytes).all():
-        columns["bytes"] = beyond.sent_bytes / _BYTE_SCALE
+    columns = {"constant": np.full(len(beyond.beyond_ms), 2.0)}
+    further = {"requests": beyond.sent_requests, "bytes": beyond.sent_bytes / _BYTE_SCALE}
+    for name, column in further.items():
+        # What is the same for all, or not known, cannot be told from the constant.
+        if np.isfinite(column).all() and np.ptp(column) > 0:
+            columns[name] = column
     return tuple(columns), np.stack(list(columns.values()), axis=1)
 
 

@@ -11,7 +11,7 @@ from gkestimator.core.errors import UsageError
 from gkestimator.core.options import spelled
 from gkestimator.core.records import Names, frozen
 from gkestimator.documents import PlacementPlan, read_plan
-from gkestimator.simulation.arrays import Files, Flags, Floats
+from gkestimator.simulation.arrays import Files, Floats
 from gkestimator.simulation.conditions import Progress, rows_of_models
 from gkestimator.simulation.measured.law import Beyond, LawFit, fit_law
 from gkestimator.simulation.measured.log import ServingLog
@@ -78,11 +78,10 @@ def fit_serving(
     rows = rows_of_models(tables, real.models, progress)
     table = ", ".join(map(table_label, tables))
     curves = LogCurves(real, rows, placed, table=table, gpu_specs=gpu_specs)
-    alone = _travel_alone(real, placed)
     in_parts = bool(real.in_parts.any())
     notes = list(real.notes)
     if in_parts:
-        beyond = _beyond_in_parts(real, curves, alone)
+        beyond = _beyond_in_parts(real, curves, placed)
         aside = int(real.answered.sum() - real.in_parts.sum())
         if aside:
             notes.append(f"{aside:,} answered requests do not say where their time went: not counted")
@@ -92,7 +91,7 @@ def fit_serving(
             f"which it was served, with {spelled('plan', '--plan')}"
         )
     else:
-        beyond = _beyond_by_simulation(real, curves, placed, tables, gpu_specs, alone)
+        beyond = _beyond_by_simulation(real, curves, placed, tables, gpu_specs)
         notes.append("no times in queue and service in the log: taken from a simulation of the same requests")
     if not np.isfinite(beyond.sent_bytes).all():
         notes.append(f"{table}: input_bytes or output_bytes are null: no time per byte was fitted")
@@ -107,35 +106,33 @@ def fit_serving(
     )
 
 
-def _travel_alone(log: ServingLog, plan: PlacementPlan | None) -> Flags:
-    """Say of each request whether it goes to its replica by itself: where batches form there, late or in turns."""
-    alone = np.ones(len(log.model), bool)
-    if plan is not None and plan.batching == "early":
-        in_turns = {r.model for gpu in plan.gpus for r in gpu.replicas if r.duty_cycle_ms is not None}
-        turns = np.array([name in in_turns for name in log.models])
-        alone = turns[log.model]
-    return alone
+def _together(log: ServingLog, plan: PlacementPlan | None, batches: Floats) -> tuple[Floats, Floats]:
+    """Return with how many each request goes to its replica, and its answer back, as the simulator has it.
+
+    By late batching each goes and comes by itself; batches that form at a router travel whole; those of replicas that
+    take turns form there and come back whole.
+    """
+    if plan is None or plan.batching == "late":
+        return np.ones_like(batches), np.ones_like(batches)
+    in_turns = {r.model for gpu in plan.gpus for r in gpu.replicas if r.duty_cycle_ms is not None}
+    turns = np.array([name in in_turns for name in log.models])
+    return np.where(turns[log.model], 1.0, batches), batches
 
 
-def _sent(curves: LogCurves, batches: Floats, alone: Flags) -> tuple[Floats, Floats]:
-    """Return bytes and requests that are sent there and back; ``alone`` of each: it goes there by itself."""
-    there = np.where(alone, 1.0, batches)
-    sent = curves.each("input_bytes", there) + curves.each("output_bytes", batches)
-    return sent, there + batches
-
-
-def _beyond_in_parts(log: ServingLog, curves: LogCurves, alone: Flags) -> Beyond:
+def _beyond_in_parts(log: ServingLog, curves: LogCurves, plan: PlacementPlan | None) -> Beyond:
     batches = log.batch.astype(np.float64)
     beyond = log.total_ms - log.queue_ms - log.gpu_ms
-    # The time in which a batch fills at the router is the simulator's own.
-    beyond -= np.where(alone, 0.0, np.nan_to_num(log.router_ms))
-    sent_bytes, sent_requests = _sent(curves, batches, alone)
+    there, back = _together(log, plan, batches)
+    if plan is not None and plan.batching == "early":
+        # The time in which a batch fills at the router is the simulator's own; a single request's there is the host's.
+        beyond -= np.where(there > 1, np.nan_to_num(log.router_ms), 0.0)
+    sent_bytes = curves.each("input_bytes", there) + curves.each("output_bytes", back)
     # A batch beyond the table's largest has no bytes that are known.
     mine = np.flatnonzero(log.in_parts & (np.isfinite(sent_bytes) | ~np.isfinite(sent_bytes).any()))
     return Beyond(
         beyond_ms=np.maximum(beyond[mine], 0.0),
         sent_bytes=sent_bytes[mine],
-        sent_requests=sent_requests[mine],
+        sent_requests=(there + back)[mine],
         model=log.model[mine],
         models=log.models,
         came_ms=log.arrived_ms,
@@ -149,7 +146,6 @@ def _beyond_by_simulation(
     plan: PlacementPlan,
     tables: Sequence[TableSource],
     gpu_specs: Files,
-    alone: Flags,
 ) -> Beyond:
     """Return what is between real and simulated latencies at the same places of their distributions, by model."""
     simulated = served_again(log, plan, tables, AgainstOptions(gpu_specs=gpu_specs))
@@ -165,12 +161,13 @@ def _beyond_by_simulation(
         raise UsageError(f"{log.name}: found too few answered requests, expected {len(_PLACES)} of a model")
     model = np.repeat(np.array(models), len(_PLACES))
     first = np.array([np.flatnonzero(log.model == m)[0] for m in models])
-    sent_bytes, sent_requests = _sent(curves, np.ones(len(log.model)), alone)
+    single = np.ones(len(log.model))  # how large their batches were, nobody says
+    sent_bytes = curves.each("input_bytes", single) + curves.each("output_bytes", single)
     each = np.repeat(first, len(_PLACES))
     return Beyond(
         beyond_ms=np.maximum(np.concatenate(beyond), 0.0),
         sent_bytes=sent_bytes[each],
-        sent_requests=sent_requests[each],
+        sent_requests=2 * single[each],
         model=model,
         models=log.models,
         came_ms=np.zeros(1),  # places have no arrivals: no time of the host can be told
