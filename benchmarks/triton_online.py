@@ -109,7 +109,9 @@ def configurations(folder: Path) -> Iterator[Measured]:
     fixed = dict(list(offline.groupby(KEY, dropna=False)))
     for key, rows in online.groupby(KEY, dropna=False):
         same = [
-            o for other, o in fixed.items() if all(a == b or (a != a and b != b) for a, b in zip(key, other))
+            o
+            for other, o in fixed.items()
+            if all(a == b or (a != a and b != b) for a, b in zip(key, other, strict=True))
         ]
         if not same:
             continue

@@ -59,8 +59,8 @@ def serving_text(fit: ServingFit) -> str:
     models = [
         words("model", [row[0] for row in law.by_model], shrink=10),
         TextColumn(heading="rows", cells=[count_text(row[1]) for row in law.by_model]),
-        TextColumn(heading="beyond, median ms", cells=[number_text(row[2]) for row in law.by_model]),
-        TextColumn(heading="left over, median ms", cells=[f"{row[3]:+.3g}" for row in law.by_model]),
+        TextColumn(heading="overhead, median ms", cells=[number_text(row[2]) for row in law.by_model]),
+        TextColumn(heading="residual, median ms", cells=[f"{row[3]:+.3g}" for row in law.by_model]),
     ]
     lines += text_table(models)
     if fit.service:

@@ -77,6 +77,30 @@ def test_a_log_beside_its_own_simulation(files: Path) -> None:
     assert report.whole.requests == report.models[0].requests + report.models[1].requests
 
 
+def test_a_late_plan_with_a_busy_host(tmp_path: Path) -> None:
+    """Requests travel alone, and wait for the host together: both are told apart, and simulated again."""
+    (tmp_path / "net.toml").write_text('schema_version = 1\nsource = "t"\nbase_ms = 0.4\nhost_ms = 3.0\n')
+    placed = replace(PLACED, batching="late")
+    options = {"keep_requests": True, "batching": "late", "routing": "least-load"}
+    network = tmp_path / "net.toml"
+    made = simulated(placed, seconds=10.0, options=options, table=TABLE, network=network, admission="none")
+    (tmp_path / "log.csv").write_bytes(render_requests(made.system, made.result, "csv"))
+    write_table(REQUIREMENTS, TABLE, tmp_path / "table.csv")
+    law = fit_serving(tmp_path / "log.csv", [tmp_path / "table.csv"], placed).law
+    assert law.network.host_ms == pytest.approx(3.0, rel=0.02) and law.p90_ms < 0.1
+    assert law.network.base_ms == pytest.approx(0.4, abs=0.05)
+    (tmp_path / "law.toml").write_text(network_text(law.network))
+    how = AgainstOptions(network=str(tmp_path / "law.toml"), routing="least-load")
+    report = compare_with_log(tmp_path / "log.csv", placed, [tmp_path / "table.csv"], how)
+    assert report.settings["batching"] == "late"
+    assert abs(report.whole.difference("p99_ms") or 99) < 2.0
+    # Without the host the queue before it is not there.
+    plain = compare_with_log(
+        tmp_path / "log.csv", placed, [tmp_path / "table.csv"], AgainstOptions(routing="least-load")
+    )
+    assert (plain.whole.difference("p99_ms") or 0) < -5.0
+
+
 def test_a_slow_server_that_refuses_is_told_apart(files: Path) -> None:
     log = pandas.read_csv(files / "log.csv")
     log["total_ms"] += 30.0
