@@ -21,7 +21,6 @@ _OF_FOLDER = ("engine", "processes")
 @gkest_command(
     "compare",
     "gkest compare comparison.yaml -o results",
-    "gkest compare comparison.yaml -o results --processes 1",
     "gkest compare plan.json --against real.csv --table table.csv --network network.toml",
 )
 @click.argument("spec", type=PATH, metavar="SPEC.yaml|PLAN.json")

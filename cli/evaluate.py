@@ -26,7 +26,6 @@ _FORMATS = ("table", "csv", "json", "markdown")
 @gkest_command(
     "evaluate",
     "gkest evaluate --truth made-up-measurements.csv --models models",
-    "gkest evaluate --truth made-up-measurements.csv --models models --report accuracy",
     "gkest evaluate --serving log.csv --table table.csv --plan plan.json -o network.toml",
 )
 @section("What to ask")
