@@ -39,9 +39,7 @@ _OF_FOLDER = ("engine", "processes")
 @options_from(AgainstOptions)
 @form_option("table", "csv", "json")
 @click.option("--plot", type=PATH, help="Picture of latencies, real and simulated: .png, .svg or .pdf.")
-@click.pass_context
 def command(
-    context: click.Context,
     spec: Path,
     output: Path | None,
     engine: str,
@@ -62,6 +60,7 @@ def command(
     both are printed side by side. Exit status: 0 done, 1 where cells were refused or failed, or the picture could not
     be written, 2 the command or a file was wrong.
     """
+    context = click.get_current_context()
     said = {
         name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT
     }

@@ -154,7 +154,7 @@ def _fitted(columns: Floats, values: Floats) -> tuple[Floats, float]:
     The constant, which is the first column, is always there; each further term must make the residual smaller.
     """
     count = columns.shape[1]
-    best = np.zeros(count)
+    best: Floats = np.zeros(count)
     least = math.inf
     for size in range(count):
         bound = least * (1 - _TERM_PAYS)
@@ -174,12 +174,12 @@ def _fitted(columns: Floats, values: Floats) -> tuple[Floats, float]:
 def _least_absolute(columns: Floats, values: Floats) -> Floats:
     """Return the coefficients of the least mean absolute residual, by least squares weighted anew."""
     weights = np.ones(len(values))
-    part = np.zeros(columns.shape[1])
+    part: Floats = np.zeros(columns.shape[1])
     for _ in range(_STEPS):
         root = np.sqrt(weights)
-        part = np.linalg.lstsq(columns * root[:, None], values * root, rcond=None)[0]
+        part = np.asarray(np.linalg.lstsq(columns * root[:, None], values * root, rcond=None)[0], np.float64)
         off = np.abs(values - columns @ part)
-        weights = 1 / np.maximum(off, 1e-4 * max(float(off.mean()), 1e-12))
+        weights = 1.0 / np.maximum(off, 1e-4 * max(float(off.mean()), 1e-12))
     return part
 
 

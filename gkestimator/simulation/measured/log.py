@@ -38,7 +38,8 @@ class ServingLog:
     @property
     def answered(self) -> Flags:
         """Say of each request whether it was answered, after a time that is known."""
-        return (self.status == OK) & np.isfinite(self.total_ms)
+        answered: Flags = (self.status == OK) & np.isfinite(self.total_ms)
+        return answered
 
     @property
     def in_parts(self) -> Flags:

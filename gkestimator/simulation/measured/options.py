@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from gkestimator.core.options import Value, variant
 from gkestimator.documents import PlacementPlan
+from gkestimator.estimation.request import OnePath, Paths
 from gkestimator.simulation.options import OPTION_WORDS, Options, batching_for
-from gkestimator.simulation.run_options import OnePath, Paths, SimulateOptions
+from gkestimator.simulation.run_options import SimulateOptions
 
 
 @dataclass(kw_only=True)
