@@ -4,6 +4,7 @@
     [--loads 0.15,0.3,0.45,0.6] [--streams 1] [--seeds 3] [--seconds 200]
     [--bursts 0.5,3:8,2] [--slo-ms 150] [--start expected|even|peak] [--congested ideal|least-load] [--most FACTOR]
     [--no-speed] [--plot FILE] [--traces FOLDER]
+    python benchmarks/arlo_lengths.py --against-static [--rates 1000,1500,...] [--ends 1.15,4.86] [--dynamic 1.22,3.56]
 
 Requests of BERT-base (examples/lengths) as a Markov-modulated Poisson process: calm for 8 s at half the mean rate, bursts
 of 2 s at three times the mean rate. Lengths: lognormal with the quantiles of the Arlo paper's trace (median 21, 72 at
@@ -12,6 +13,11 @@ Load: what the requests need at their own lengths over what the GPUs give; a bur
 same requests and begin with the Runtime Scheduler's allocation for the mean rate, which runs every 120 s. 98th percentiles
 in ms, exact, mean over the seeds; the share of requests within the SLO of 150 ms. A star: Arlo at or below both.
 
+``--against-static``: Arlo beside the baselines of its paper, as that prints it: the mean latency's reduction at 1,000
+requests a second on 10 GPUs against ST (padding, the one static length), DT (dynamic shapes, at ``--dynamic`` times the
+latency of a request's own length) and INFaaS. Twice: by the table's latencies, and by a line between ``--ends`` (ms
+at 64 and at 512 tokens; those that we recall of the paper, whose text is not at hand). Poisson arrivals and the bursts.
+
 ``--traces``: the two Azure LLM hours (context tokens; lengths scaled so that the longest is 512, requests copied for a
 mean load of 0.15), even start.
 """
@@ -19,6 +25,7 @@ mean load of 0.15), even start.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -41,7 +48,7 @@ from gkestimator.simulation.lengths.requests import (
     Lengths,
     ReplayedRequests,
 )
-from gkestimator.simulation.lengths.runtimes import Ladder, ladder_of, runtimes_of
+from gkestimator.simulation.lengths.runtimes import DynamicShapes, Ladder, Runtime, ladder_of, runtimes_of
 from gkestimator.simulation.lengths.serving import (
     Autoscaling,
     Dispatching,
@@ -54,12 +61,14 @@ from gkestimator.tables import REQUIREMENTS, read_table
 
 SLO_MS = 150.0
 TRACE_S = 3300
+STATIC_GPUS = 10
 MEDIAN, QUANTILE, VALUE = 21, 0.98, 72
 LOOKS = {
     "arlo": ("#e15759", "-"),
     "least-padding": ("#4e79a7", "--"),
     "least-load": ("#59a14f", ":"),
     "earliest": ("#f28e2b", "-."),
+    "infaas": ("#76b7b2", (0, (3, 1, 1, 1))),
 }
 
 
@@ -80,9 +89,16 @@ def main() -> None:
     parser.add_argument("--no-speed", action="store_true")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--traces", type=Path)
+    parser.add_argument("--against-static", action="store_true")
+    parser.add_argument("--rates", default="1000")
+    parser.add_argument("--ends", default="1.15,4.86")
+    parser.add_argument("--dynamic", default="1.22,3.56")
     given = parser.parse_args()
     rows = read_table(given.table, REQUIREMENTS)
     ladder = ladder_of(runtimes_of(rows, model="bert-base", gpu="RTX-3090"), given.slo_ms)
+    if given.against_static:
+        against_static(ladder, given)
+        return
     print("latencies ms: " + ", ".join(f"{r.length}: {r.latency_ms:.2f}" for r in ladder.runtimes))
     cells: dict[tuple[float, int, float], dict[str, float]] = {}
     loads, sizes = [float(x) for x in given.loads.split(",")], [int(x) for x in given.gpus.split(",")]
@@ -114,6 +130,69 @@ def workload(
     shares = lengths.shares(ladder.lengths)
     rate = 1e3 * load * gpus / float(shares @ np.array(ladder.latencies_ms))
     return lengths, rate, allocate(ladder, (shares * rate * ladder.slo_ms / 1e3).tolist(), gpus).counts
+
+
+def against_static(ladder: Ladder, given: argparse.Namespace) -> None:
+    """Mean latencies of Arlo and its paper's baselines, and by how much Arlo's is below each."""
+    shortest, longest = (float(x) for x in given.ends.split(","))
+    lengths = ladder.lengths
+    line = np.interp(lengths, [lengths[0], lengths[-1]], [shortest, longest])
+    recalled = ladder_of(
+        [Runtime(length=n, latency_ms=float(t)) for n, t in zip(lengths, line, strict=True)], given.slo_ms
+    )
+    slowdowns = [float(x) for x in given.dynamic.split(",")]
+    headings = [
+        "latencies",
+        "arrivals",
+        "lengths",
+        "req/s",
+        "Arlo ms",
+        "ST ms",
+        *(f"DT x {x:g} ms" for x in slowdowns),
+        "INFaaS ms",
+    ]
+    beside = [f"against {heading.removesuffix(' ms')} %" for heading in headings[5:]]
+    print("| " + " | ".join([*headings, *beside]) + " |")
+    print("|---|---|---|" + "---:|" * (len(headings) - 3 + len(beside)))
+    rates = [float(x) for x in given.rates.split(",")]
+    ladders = {"recalled": recalled, "table": ladder}
+    for name, kind, stretch, rate in itertools.product(ladders, ("poisson", "mmpp"), (1.0, 4.0), rates):
+        means = baselines(ladders[name], stretch, rate, kind, slowdowns, given)
+        arlo, *others = means
+        cells = [f"{mean:,.2f}" for mean in means]
+        cells += [f"{100 * (arlo / other - 1):+.1f}" for other in others]
+        arrivals = "bursts" if kind == "mmpp" else kind
+        print(f"| {name} | {arrivals} | x {stretch:g} | {rate:,.0f} | {' | '.join(cells)} |", flush=True)
+
+
+def baselines(
+    ladder: Ladder, stretch: float, rate: float, kind: str, slowdowns: list[float], given: argparse.Namespace
+) -> list[float]:
+    """Mean latency in ms of Arlo, ST, DT at each slowdown, INFaaS: means over the seeds, the same requests for all."""
+    gpus = STATIC_GPUS
+    lengths = Lengths.lognormal(
+        median=MEDIAN * stretch, quantile=QUANTILE, value=VALUE * stretch, maximum=ladder.lengths[-1]
+    )
+    demand = (lengths.shares(ladder.lengths) * rate * ladder.slo_ms / 1e3).tolist()
+    start = allocate(ladder, demand, gpus).counts
+    plain = ServeOptions(gpus=gpus, duration_ms=1e3 * given.seconds, start=start)
+    one = replace(plain, start=(gpus,), dispatching=Dispatching(scheme="least-padding"))
+    ways = [(ladder, plain), (ladder.largest(), one)]
+    for slowdown in slowdowns:
+        shapes = DynamicShapes(ladder=ladder, slowdown=slowdown)
+        ways.append((shapes.single(), replace(one, dynamic=shapes)))
+    ways.append((ladder, replace(plain, dispatching=Dispatching(scheme="infaas"))))
+    factors, sojourns = ([float(x) for x in part.split(",")] for part in given.bursts.split(":"))
+    bursts = Bursts(factors=tuple(factors), sojourns_s=tuple(sojourns))
+    means = []
+    for own, options in ways:
+        found = []
+        for seed in range(given.seeds):
+            arrivals = make_arrivals(kind, [rate], ["all"], seed=seed, bursts=bursts)
+            served = serve(own, Drawn(arrivals, lengths, seed=seed), options)
+            found.append(served.sum_ms / served.requests)
+        means.append(float(np.mean(found)))
+    return means
 
 
 def measure(

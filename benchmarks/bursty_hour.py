@@ -35,7 +35,9 @@ POISSON, BURSTY = "poisson", "azure-code"
 MOST_LOST = 0.3  # points under Poisson arrivals
 
 
-def spec(traces: Path, seconds: int, loads: list[float], policies: list[str], batching: str) -> dict[str, object]:
+def spec(
+    traces: Path, seconds: int, loads: list[float], policies: list[str], batching: str
+) -> dict[str, object]:
     """Return the comparison of ``policies`` under one law of batching."""
     whole = specs(traces, seconds)["a1"]
     clusters, arrivals = whole["clusters"], whole["arrivals"]
@@ -89,7 +91,9 @@ def main() -> None:
     policies = given.policies.split(",")
     late = results(given.out, "late", spec(traces, given.seconds, loads, policies, "late"), given.processes)
     early = results(given.out, "early", spec(traces, given.seconds, loads, [OURS], "early"), given.processes)
-    print(f"{'on time, %':16s}" + "".join(f"{a:>12s} x {load:<4g}" for a in (BURSTY, POISSON) for load in loads))
+    print(
+        f"{'on time, %':16s}" + "".join(f"{a:>12s} x {load:<4g}" for a in (BURSTY, POISSON) for load in loads)
+    )
     for policy in policies:
         cells = [share(late, policy, a, load) for a in (BURSTY, POISSON) for load in loads]
         print(f"{policy:16s}" + "".join(f"{shown(cell):>18s}" for cell in cells))

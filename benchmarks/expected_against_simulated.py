@@ -7,8 +7,8 @@ Instances: benchmarks/placement_instances.py. Each policy packs by its own defau
 Its plan is served as it stands: time-outs of the plan, the rate let in that placement.expected found best (`--admission
 expected`), Poisson arrivals, round robin (or `--routing least-load`), the estimate's interval as one factor for each model and run, contention between
 batches that run at once. Expected goodput comes from formulas (placement/queueing.py, placement/contention.py); the simulator
-shares with them the description of a replica, the time-outs and admitted rates, and that resources asked for beyond all there
-is are shared in proportion; it does not share the queueing, and slows by who runs at the moment, not on average. All policies
+shares with them the description of a replica, the time-outs and admitted rates, and the law of contention; it does not share
+the queueing, and slows by who runs at the moment, not on average. All policies
 see the same arrivals and factors. A win or loss is a difference above 1 %.
 """
 

@@ -1,10 +1,12 @@
 """Show what each interference model says of pairs of our estimates, and what a fit finds again of a known law.
 
-    python benchmarks/interference.py [--seed 0] [--models 9]
+    python benchmarks/interference.py [--seed 0] [--models 9] [--only estimates|again|others]
 
 First table: every pair of two models of the golden set (batch 8, torch, fp32) on each GPU type, both unconfined or both on
 half of the SMs; the factor on each. Second: slowdowns of ``--models`` made-up models, two shares, made by a known law with
 lognormal noise (no pair measured on a GPU is available to us); errors with each model left out in turn, and what is kept.
+Third (``others``): the same of two laws that are not ours (tests/interference/_other_laws.py), whose forms and seeds were
+written down before any fit saw them: the bar is to be below the constant, the mean slowdown, at both figures.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "simulation" / "interference"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "interference"))
 sys.path.insert(0, str(Path(__file__).parent))
+from _other_laws import LAWS as OTHER_LAWS
+from _other_laws import SEEDS, other_pairs
 from _pairs import pairs, written
 from _placement_tables import GPUS, own_estimates
 
@@ -30,7 +34,7 @@ from gkestimator.interference.contention import Contention
 from gkestimator.interference.fitting import fit_interference
 from gkestimator.interference.gpulet import Gpulet
 from gkestimator.interference.gpulet_law import GpuletCoefficients
-from gkestimator.interference.laws import slowdown
+from gkestimator.interference.laws import memory_slowdown, slowdown
 from gkestimator.interference.pairs import read_pairs
 from gkestimator.interference.registry import make_interference
 from gkestimator.tables.layout import TextColumn, markdown_table
@@ -39,9 +43,11 @@ BATCH = 8
 SHARES = (100.0, 50.0)
 LAWS = ("contention", "gpulet", "igniter")
 RESOURCES = ("SMs", "DRAM", "L2")
+# Numbers of models whose pairs are measured.
+MODEL_COUNTS = (9, 5, 4)
 NOISE = (0.0, 0.03, 0.1)
 TRUTHS: dict[str, Interference] = {
-    "proportional sharing": Contention(),
+    "contention without weights": Contention(),
     "contention with weights": Contention(
         ContentionWeights(
             sm_overlap=0.3, sm_excess=0.8, dram_overlap=0.5, dram_excess=1.2, l2_overlap=0.2, l2_excess=0.6
@@ -76,7 +82,7 @@ def _binding(features: list[np.ndarray]) -> str:
     """How many pairs each resource sets the factor of, where that is above 1."""
     counts = dict.fromkeys(RESOURCES, 0)
     for a, b in permutations(features, 2):
-        asked = (a[0] + (b[3] if a[4] else b[0]), a[1] + b[1], a[2] + b[2])
+        asked = (a[0] + (b[3] if a[4] else b[0]), memory_slowdown(a[1], b[1]), memory_slowdown(a[2], b[2]))
         if max(asked) > 1:
             counts[RESOURCES[int(np.argmax(asked))]] += 1
     return ", ".join(f"{n} {c}" for n, c in counts.items())
@@ -92,9 +98,27 @@ def found_again(models: int, seed: int) -> Iterator[list[str]]:
             errors = [f"{e.median_pct:.1f} ({e.p90_pct:.1f})" for e in fit.errors]
             kept = (
                 f"gpulet {'fitted' if fit.gpulet.fitted else 'derived'}, "
-                f"contention {'proportional' if fit.contention is None else 'fitted'}"
+                f"contention {'derived' if fit.contention is None else 'fitted'}, {fit.fitted.form}"
             )
             yield [truth, f"{100 * noise:.0f}", *errors, kept]
+
+
+def other_laws() -> Iterator[list[str]]:
+    """Law, models, seed, mean slowdown, median (90th percentile) error of each law in percent, chosen form, verdict."""
+    for name in OTHER_LAWS:
+        for models in MODEL_COUNTS:
+            for seed in SEEDS:
+                with tempfile.TemporaryDirectory() as folder:
+                    runs = other_pairs(name, models=models, seed=seed)
+                    fit = fit_interference(read_pairs(written(Path(folder) / "pairs.csv", runs)))
+                errors = [f"{e.median_pct:.1f} ({e.p90_pct:.1f})" for e in fit.errors]
+                by_law = {e.law: e for e in fit.errors}
+                form = fit.fitted.form
+                if fit.fitted.logarithm:
+                    form += ", logarithm"
+                below = by_law["fitted"].beats(by_law["constant"])
+                verdict = "below" if below else "not below"
+                yield [name, str(models), str(seed), f"{fit.constant:.2f}", *errors, f"{form}: {verdict}"]
 
 
 def shown(headings: list[str], rows: list[list[str]], texts: int) -> str:
@@ -112,25 +136,20 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--models", type=int, default=9)
+    parser.add_argument("--only", choices=["estimates", "again", "others"])
     asked = parser.parse_args()
-    print(
-        shown(
-            ["GPU", "share %", "model", "factors", "median", "90th percentile", "most", "set by"],
-            list(on_estimates()),
-            3,
-        )
-    )
-    print()
-    print(
-        shown(
-            [
-                "truth", "noise %", "none", "gpulet, derived", "gpulet, fitted", "contention, proportional",
-                "contention, fitted", "kept",
-            ],
-            list(found_again(asked.models, asked.seed)),
-            1,
-        )
-    )  # fmt: skip
+    laws = [
+        "none", "constant", "gpulet, derived", "gpulet, fitted", "contention, derived", "contention, fitted", "fitted"
+    ]  # fmt: skip
+    if asked.only in (None, "estimates"):
+        headings = ["GPU", "share %", "model", "factors", "median", "90th percentile", "most", "set by"]
+        print(shown(headings, list(on_estimates()), 3), end="\n\n")
+    if asked.only in (None, "again"):
+        rows = list(found_again(asked.models, asked.seed))
+        print(shown(["truth", "noise %", *laws, "kept"], rows, 1), end="\n\n")
+    if asked.only in (None, "others"):
+        headings = ["law", "models", "seed", "mean slowdown", *laws, "chosen form"]
+        print(shown(headings, list(other_laws()), 1))
 
 
 if __name__ == "__main__":

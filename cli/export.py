@@ -24,7 +24,7 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 @gkest_command(
     "export",
-    "gkest export plan.json --to hami,kserve -o manifests",
+    "gkest export plan.json --to triton --models models -o deploy",
     "gkest export table.csv --to csv --only resnet50 --gpu L4 --batch-size 8 -o rows",
 )
 @click.argument("source", type=PATH, metavar="PLAN|TABLE")

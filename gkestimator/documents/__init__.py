@@ -3,9 +3,9 @@
 from gkestimator.documents.cluster import Cluster, ElasticGpu, GpuCount, read_cluster
 from gkestimator.documents.plan import (
     LanguageReplica,
+    ModelOutlook,
     PlacedGpu,
     PlacementPlan,
-    PlannedModel,
     PlanTotals,
     Replica,
     Unserved,
@@ -30,10 +30,10 @@ __all__ = [
     "LanguageLoad",
     "LanguageReplica",
     "ModelLoad",
+    "ModelOutlook",
     "PlacedGpu",
     "PlacementPlan",
     "PlanTotals",
-    "PlannedModel",
     "Replica",
     "Stage",
     "Unserved",

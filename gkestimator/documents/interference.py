@@ -4,7 +4,7 @@ reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -17,6 +17,8 @@ _WHAT = "a file of interference coefficients"
 # Least and most that a coefficient may be is this, below and above 0.
 MOST_WEIGHT = 1e6
 _VERSION = 1
+# What the judge of every law is called in ``InterferenceFit.errors``.
+CONSTANT_LAW = "constant"
 
 
 @frozen
@@ -52,6 +54,37 @@ class ContentionWeights:
     l2_excess: float
 
 
+# Forms of a fitted law by name, each with its number in gkestimator.interference.laws.
+FORMS: Mapping[str, int] = {"constant": 1, "overlap": 2, "linear": 3, "saturating": 4, "power": 5}
+
+
+@frozen
+class FittedWeights:
+    """Hold the law that was chosen among several forms (:mod:`gkestimator.interference.regression`).
+
+    slowdown = max(1, constant + sum over SMs, DRAM and L2 of weight x first term + weight x second term
+    (``_more``)), or with ``logarithm`` e to that sum. The terms of a resource of which a batch asks d and its
+    neighbours d': ``overlap`` d d' and max(0, d + d' - 1); ``linear`` d' and d; ``saturating`` d p and p, p = d' /
+    (d + d' + 0.1); ``power`` the logarithm of contention's factor by that resource and (``sm_more``) by all;
+    ``constant`` has none. Weights but the constant are at least 0.
+    """
+
+    form: str
+    logarithm: bool
+    constant: float
+    sm: float
+    dram: float
+    l2: float
+    sm_more: float
+    dram_more: float
+    l2_more: float
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """Return the constant and the six weights, in the order of the law's terms."""
+        return (self.constant, self.sm, self.dram, self.l2, self.sm_more, self.dram_more, self.l2_more)
+
+
 @frozen
 class LawError:
     """Say how far a law was off on models that it had not seen: median and 90th percentile of
@@ -60,6 +93,14 @@ class LawError:
     law: str
     median_pct: float
     p90_pct: float
+
+    def __str__(self) -> str:
+        """Return both figures in words."""
+        return f"{self.median_pct:.1f} % (90th percentile {self.p90_pct:.1f} %)"
+
+    def beats(self, other: LawError) -> bool:
+        """Return whether its median is below that of ``other``, and its 90th percentile too."""
+        return self.median_pct < other.median_pct and self.p90_pct < other.p90_pct
 
 
 @frozen
@@ -77,6 +118,7 @@ class InterferenceFit:
 
     ``pairs`` and ``tables``: the files' names, ``pairs_sha256`` of the former's bytes. ``measurements``:
     slowdowns that were measured, in ``groups`` that ran together. ``errors``: each model left out in turn.
+    ``constant``: the mean of the measured slowdowns, by which every law is judged (None: a file of before).
     ``ranges`` of what was seen: beyond them the coefficients extrapolate.
     """
 
@@ -90,6 +132,22 @@ class InterferenceFit:
     errors: tuple[LawError, ...]
     ranges: tuple[SeenRange, ...]
     notes: Names = ()
+    constant: float | None = None
+
+    def against_constant(self, law: str) -> Names:
+        """Return in words that ``law`` does not beat a constant on models left out; nothing where it does, or where
+        either's error is not known."""
+        errors = {e.law: e for e in self.errors}
+        if law not in errors or CONSTANT_LAW not in errors or self.constant is None:
+            return ()
+        own = errors[law]
+        constant = errors[CONSTANT_LAW]
+        if own.beats(constant):
+            return ()
+        return (
+            f"{law} does not beat a constant of {self.constant:.3g} (the mean slowdown of the pairs) on models left "
+            f"out: off by {own}, the constant by {constant}",
+        )
 
     def elsewhere(self, gpus: Iterable[str]) -> Names:
         """Return what a reader must know who uses them on the GPU types ``gpus``."""
@@ -104,15 +162,16 @@ class InterferenceFit:
 
 @frozen
 class InterferenceFile:
-    """Hold the coefficients of two laws, fitted to the same measurements.
+    """Hold the coefficients of three laws, fitted to the same measurements.
 
-    ``contention`` None: the law without weights (proportional sharing) was at least as good on models left
-    out.
+    ``contention`` None: the law without weights was at least as good on models left out. ``fitted`` None: a file
+    of before that law.
     """
 
     gpulet: GpuletWeights
     contention: ContentionWeights | None
     fit: InterferenceFit
+    fitted: FittedWeights | None = None
 
 
 def fitted_file(path: Path) -> InterferenceFile | None:
@@ -155,9 +214,25 @@ def interference_from(taken: Fields) -> InterferenceFile:
         weights = {f.name: own.number(f.name, high=MOST_WEIGHT) for f in fields(ContentionWeights)}
         contention = ContentionWeights(**weights)
         own.finish()
+    chosen = None
+    own = taken.object("fitted", None, what="the weights of the chosen form")
+    if own is not None:
+        chosen = _fitted(own)
     fit = _fit(taken.object("fit", what="where the coefficients come from"))
     taken.finish()
-    return InterferenceFile(gpulet=gpulet, contention=contention, fit=fit)
+    return InterferenceFile(gpulet=gpulet, contention=contention, fit=fit, fitted=chosen)
+
+
+def _fitted(own: Fields) -> FittedWeights:
+    """Return the weights of the chosen form. Raises DocumentError naming the field."""
+    form = own.choice("form", None, tuple(FORMS))
+    if form is None:
+        raise own.fail("form", f"missing, expected one of {', '.join(FORMS)}")
+    logarithm = own.flag("logarithm")
+    constant = own.number("constant", low=-MOST_WEIGHT, high=MOST_WEIGHT)
+    weights = {f.name: own.number(f.name, high=MOST_WEIGHT) for f in fields(FittedWeights)[3:]}
+    own.finish()
+    return FittedWeights(form=form, logarithm=logarithm, constant=constant, **weights)
 
 
 def _fit(own: Fields) -> InterferenceFit:
@@ -185,6 +260,7 @@ def _fit(own: Fields) -> InterferenceFit:
         errors=tuple(errors),
         ranges=tuple(ranges),
         notes=own.lines("notes", length=1000),
+        constant=own.number("constant", None, null=True),
     )
     own.finish()
     return fit
@@ -201,8 +277,10 @@ def interference_yaml(fitted: InterferenceFile) -> bytes:
         "schema_version": _VERSION,
         "gpulet": asdict(fitted.gpulet),
         "contention": contention,
-        "fit": asdict(fitted.fit),
     }
+    if fitted.fitted is not None:
+        document["fitted"] = asdict(fitted.fitted)
+    document["fit"] = asdict(fitted.fit)
     for name, value in document["fit"].items():
         if isinstance(value, tuple):  # YAML has lists alone
             document["fit"][name] = list(value)

@@ -92,7 +92,7 @@ class PlanTotals:
 
 
 @frozen
-class PlannedModel:
+class ModelOutlook:
     """Hold what the plan expects for one model: ``expected_rps`` requests a second answered on time of the
     ``rate_rps`` that are asked, each within ``slo_ms`` (null: unknown); ``goodput_rps`` as of the totals."""
 
@@ -159,7 +159,7 @@ class PlacementPlan:
     notes: Names = ()
     languages: tuple[LanguageReplica, ...] = ()
     batching: str = "early"
-    models: tuple[PlannedModel, ...] = ()
+    models: tuple[ModelOutlook, ...] = ()
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -322,8 +322,8 @@ def _totals(fields: Fields) -> PlanTotals:
     return totals
 
 
-def _model(fields: Fields) -> PlannedModel:
-    model = PlannedModel(
+def _model(fields: Fields) -> ModelOutlook:
+    model = ModelOutlook(
         model=fields.name("model"),
         rate_rps=fields.number("rate_rps", above=True, high=1e12),
         slo_ms=fields.number("slo_ms", above=True),

@@ -1,8 +1,8 @@
-"""Our law: SMs, DRAM bandwidth and L2 bandwidth are shared in proportion to what is asked of them."""
+"""Our law: what neighbours ask of SMs, DRAM bandwidth and L2 bandwidth slows a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -12,28 +12,44 @@ from gkestimator.interference.base import FEATURES, TERMS, Interference, known, 
 from gkestimator.interference.laws import CONTENTION
 from gkestimator.tables import Requirement
 
-_PROPORTIONAL = ("contention is proportional sharing: a fit was no better on models left out",)
+# What fits call its two forms.
+DERIVED_LAW = "contention, derived"
+FITTED_LAW = "contention, fitted"
+_UNFITTED = "contention is not fitted to measured pairs"
+_NO_BETTER = (f"{_UNFITTED}: a fit was no better on models left out",)
 
 
 class Contention(Interference):
-    """Slow by proportional sharing: a batch that asks a part d of a resource beside others that ask d' of it
-    takes max(1, d + d') as long, for the resource where that is most.
+    """Slow by what is asked of shared resources: a batch that asks a part d of a resource beside others that ask
+    d' of it takes f(d, d') as long, for the resource where that is most.
 
-    Derivation: a resource that is asked for more than it has serves all in proportion (the law of
-    :mod:`gkestimator.placement.contention`, with the neighbours that run now in the place of the part of the
-    time that they run on average). The resources: SMs (``sm_util_mean_pct``, at most the share; batches that
-    are confined to shares of the SMs take none from each other), DRAM bandwidth (``dram_util_mean_pct``) and
-    L2 bandwidth (``l2_util_mean_pct``). Where one of the latter two is null for a batch, it does not slow
-    that batch and is not asked of others: a measured table without counters gives SM overlap alone.
+    SMs (``sm_util_mean_pct``, at most the share) are shared in space: f = max(1, d + d'). Batches that are
+    confined to shares of the SMs (MPS) take none from each other.
 
-    What a neighbour takes of the L2's capacity is not counted a second time: the DRAM column of our estimates
-    is compulsory traffic, every kernel's operands read and written once, without what stays in the L2 from
-    kernel to kernel (:func:`gkestimator.kernel_models.launch.bandwidth_pct`), so it is already what is
-    asked for when the neighbours have filled the L2.
+    Memory, DRAM bandwidth (``dram_util_mean_pct``) and L2 bandwidth (``l2_util_mean_pct``), is shared in time,
+    whatever the shares of the SMs: f = 1 + d d'. Derivation: a batch computes a part 1 - d of its time and keeps the
+    memory busy a part d, kernel after kernel; so does its neighbour, without regard to it. By the arrival theorem of
+    closed queueing networks (Reiser, Lavenberg: Mean-Value Analysis of Closed Multichain Queuing Networks, Journal of
+    the ACM 27(2), 1980) a batch that comes to the memory finds its neighbour there with the probability with which
+    that would be there without it, d', and its work there takes 1 + d' times as long: (1 - d) + d (1 + d'). For two
+    that is exact, and no less than proportional sharing, max(1, d + d'): 1 + d d' = d + d' + (1 - d) (1 - d'). Of
+    several neighbours the demands are summed, which is a little too few (by at most a tenth for three batches). A
+    batch whose every kernel asks the same part of the memory, and hides all waiting, would feel proportional sharing
+    alone; kernels are between both, and this law is the pessimistic end.
+
+    Where DRAM or L2 demand is null for a batch, it does not slow that batch and is not asked of others: a measured
+    table without counters gives SM overlap alone.
+
+    What a neighbour takes of the L2's capacity is in the DRAM demand: that column of our estimates is compulsory
+    traffic, every kernel's operands read and written once, without what stays in the L2 from kernel to kernel
+    (:func:`gkestimator.kernel_models.launch.bandwidth_pct`), so it is what is asked for when the neighbours have
+    filled the L2.
+
+    The placement policies count the same (:mod:`gkestimator.placement.contention`), with the part of the time that
+    neighbours run in the mean. Nothing of it is fitted, which the notes say.
 
     With ``weights`` (fitted to measured pairs): 1 + sum over the resources of overlap d d' + excess max(0, d
-    + d' - 1). The first term is what batches lose that meet by chance: a resource that both drive, each a
-    part of its time, is shared while both do."""
+    + d' - 1). The first term is what batches lose that meet by chance."""
 
     name = "contention"
     code = CONTENTION
@@ -42,6 +58,8 @@ class Contention(Interference):
 
     def __init__(self, weights: ContentionWeights | None = None) -> None:
         self._weights = weights
+        if weights is None:
+            self.notes = (_UNFITTED,)
 
     @classmethod
     def made(cls, coefficients: Path | None, gpus: Sequence[GpuSpec]) -> Self:
@@ -51,9 +69,10 @@ class Contention(Interference):
             return cls()
         file = read_interference(coefficients)
         law = cls(file.contention)
-        law.notes = _PROPORTIONAL
+        law.notes = (*_NO_BETTER, *file.fit.against_constant(DERIVED_LAW))
         if file.contention is not None:
-            law.notes = file.fit.elsewhere(spec.name for spec in gpus)
+            elsewhere = file.fit.elsewhere(spec.name for spec in gpus)
+            law.notes = (*elsewhere, *file.fit.against_constant(FITTED_LAW))
         return law
 
     def features(self, row: Requirement) -> tuple[float, ...]:
@@ -82,3 +101,15 @@ class Contention(Interference):
         return padded(
             TERMS, 1.0, w.sm_overlap, w.sm_excess, w.dram_overlap, w.dram_excess, w.l2_overlap, w.l2_excess
         )
+
+
+def unanswerable(name: str, rows: Iterable[Requirement]) -> str | None:
+    """Return in words that the default law, if ``name`` is it, has no column of ``rows`` to answer by (those measured
+    on a CPU), so that there is no interference; None where it has one, or for another law."""
+    if name != Contention.name:
+        return None
+    (column,) = Contention.needs
+    known = [getattr(row, column) is not None for row in rows]
+    if not known or any(known):
+        return None
+    return f"interference none: {column}, which {name} needs, is null in every row"

@@ -12,11 +12,21 @@ from numpy.typing import NDArray
 
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
-from gkestimator.documents.interference import ContentionWeights, GpuletWeights, LawError, SeenRange
+from gkestimator.documents.interference import (
+    CONSTANT_LAW,
+    ContentionWeights,
+    FittedWeights,
+    GpuletWeights,
+    LawError,
+    SeenRange,
+)
+from gkestimator.interference import contention, gpulet
 from gkestimator.interference.base import TERMS
+from gkestimator.interference.fitted import FITTED_LAW
 from gkestimator.interference.gpulet_law import DERIVED
 from gkestimator.interference.laws import CONTENTION, slowdown
 from gkestimator.interference.pairs import MeasuredSlowdown
+from gkestimator.interference.regression import choose_fitted, constant_of, fitted_guess
 
 Floats: TypeAlias = NDArray[np.float64]
 Slowdowns: TypeAlias = Sequence[MeasuredSlowdown]
@@ -24,34 +34,38 @@ Slowdowns: TypeAlias = Sequence[MeasuredSlowdown]
 # With fewer, leaving one out leaves no pair of different models.
 LEAST_MODELS = 3
 _NONE = "none"
-_GPULET = "gpulet, fitted"
-_GPULET_DERIVED = "gpulet, derived"
-_CONTENTION = "contention, fitted"
-_PROPORTIONAL = "contention, proportional"
+_GPULET = gpulet.FITTED_LAW
+_GPULET_DERIVED = gpulet.DERIVED_LAW
+_CONTENTION = contention.FITTED_LAW
+_CONTENTION_DERIVED = contention.DERIVED_LAW
 
 
 @frozen
 class Fit:
-    """Hold what was fitted. ``gpulet`` may be the derived one; ``contention`` None: proportional sharing was
-    at least as good. ``notes``: for each law, in words, what was kept and why."""
+    """Hold what was fitted. ``gpulet`` may be the derived one; ``contention`` None: the law without weights was
+    at least as good. ``fitted``: the form that was chosen. ``constant``: the mean slowdown, the judge of every
+    law. ``notes``: for each law, in words, what was kept and why, and whether it beats the constant."""
 
     gpulet: GpuletWeights
     contention: ContentionWeights | None
+    fitted: FittedWeights
+    constant: float
     errors: tuple[LawError, ...]
     ranges: tuple[SeenRange, ...]
     notes: tuple[str, ...]
 
 
 def fit_interference(found: Slowdowns) -> Fit:
-    """Fit gpulet's and our law to the measured slowdowns ``found``; return them with each law's error on
-    models left out.
+    """Fit gpulet's law, ours and a chosen form to the measured slowdowns ``found``; return them with each law's
+    error on models left out, and that of a constant, the mean slowdown of those fitted to, which judges them all.
 
-    Least squares of relative errors, (predicted - measured) / measured, with coefficients of at least 0.
-    Errors: each model in turn is left out with every group that it is in; the others are fitted; its groups
-    are predicted. A fit is kept where its median error there is below that of the law without it, and its
-    90th percentile not above. gpulet's law, which is one of DRAM and L2 demand, is judged and fitted only
-    where both are known throughout; else it stays derived. Raises UsageError: fewer than LEAST_MODELS models;
-    scipy is missing (extra ``train``)."""
+    Least squares of relative errors, (predicted - measured) / measured, with coefficients of at least 0. Errors:
+    each model in turn is left out with every group that it is in; the others are fitted; its groups are predicted.
+    A fit of gpulet's law or ours is kept where its median error there is below that of the law without it, and its
+    90th percentile not above. The form is chosen anew for each model left out, by models left out of the rest, so
+    its error is that of a law that has not seen it. gpulet's law, which is one of DRAM and L2 demand, is judged and
+    fitted only where both are known throughout; else it stays derived. Raises UsageError: fewer than LEAST_MODELS
+    models; scipy is missing (extra ``train``)."""
     if importlib.util.find_spec("scipy") is None:
         raise UsageError("fitting interference needs scipy: pip install 'gkestimator[train]'")
     models = sorted({name for m in found for name in m.models})
@@ -61,28 +75,34 @@ def fit_interference(found: Slowdowns) -> Fit:
             f"{LEAST_MODELS}: the fit is checked on models left out"
         )
     whole = all(m.known for m in found)
+    fitted = choose_fitted(found)
+    constant = constant_of(found)
     errors = _errors(found, models, whole)
-    contention_better = _better(errors[_CONTENTION], errors[_PROPORTIONAL])
-    gpulet = _derived()
+    contention_better = _better(errors[_CONTENTION], errors[_CONTENTION_DERIVED])
+    gpulet_weights = _derived()
     if whole and _better(errors[_GPULET], errors[_GPULET_DERIVED]):
-        gpulet = fit_gpulet(found)
+        gpulet_weights = fit_gpulet(found)
     notes = []
     if whole:
         notes += _notes(_GPULET, _GPULET_DERIVED, errors)
     else:
         notes.append(_not_whole(found))
-    notes += _notes(_CONTENTION, _PROPORTIONAL, errors)
+    notes += _notes(_CONTENTION, _CONTENTION_DERIVED, errors)
     unseen = _unseen(_contention_columns(found))
     if unseen and contention_better:
         notes.append(
-            f"no measurement says anything of {', '.join(unseen)}: there contention is proportional sharing"
+            f"no measurement says anything of {', '.join(unseen)}: there contention is the law without weights"
         )
-    contention = None
+    contention_weights = None
     if contention_better:
-        contention = fit_contention(found)
+        contention_weights = fit_contention(found)
+    notes += _chosen_notes(fitted, errors)
+    notes += _constant_notes(errors, constant)
     return Fit(
-        gpulet=gpulet,
-        contention=contention,
+        gpulet=gpulet_weights,
+        contention=contention_weights,
+        fitted=fitted,
+        constant=constant,
         errors=tuple(errors.values()),
         ranges=_ranges(found),
         notes=tuple(notes),
@@ -113,12 +133,13 @@ def _errors(found: Slowdowns, models: Sequence[str], whole: bool) -> dict[str, L
 
 def _guesses(train: Slowdowns, test: Slowdowns, whole: bool) -> dict[str, Floats]:
     """Return what each law, fitted to ``train``, says of ``test``."""
-    guesses = {_NONE: np.ones(len(test))}
+    guesses = {_NONE: np.ones(len(test)), CONSTANT_LAW: np.full(len(test), constant_of(train))}
     if whole:
         guesses[_GPULET_DERIVED] = _gpulet_guess(_derived(), test)
         guesses[_GPULET] = _gpulet_guess(fit_gpulet(train), test)
-    guesses[_PROPORTIONAL] = _contention_guess(None, test)
+    guesses[_CONTENTION_DERIVED] = _contention_guess(None, test)
     guesses[_CONTENTION] = _contention_guess(fit_contention(train), test)
+    guesses[FITTED_LAW] = fitted_guess(choose_fitted(train), test)
     return guesses
 
 
@@ -126,14 +147,35 @@ def _notes(fitted: str, plain: str, errors: Mapping[str, LawError]) -> list[str]
     """Return in words which form of a law is kept, and whether it is worth more than no interference at
     all."""
     law, other = (fitted, plain) if _better(errors[fitted], errors[plain]) else (plain, fitted)
-    notes = [
-        f"{law} is kept: off by {errors[law].median_pct:.1f} % (90th percentile {errors[law].p90_pct:.1f} %) on "
-        f"models left out, against {errors[other].median_pct:.1f} % ({errors[other].p90_pct:.1f} %) of {other}"
-    ]
+    notes = [f"{law} is kept: off by {errors[law]} on models left out, against {errors[other]} of {other}"]
     none = errors[_NONE]
     if _better(none, errors[law]):
         notes.append(
             f"no interference at all is off by {none.median_pct:.1f} % ({none.p90_pct:.1f} %), less than {law}"
+        )
+    return notes
+
+
+def _chosen_notes(fitted: FittedWeights, errors: Mapping[str, LawError]) -> list[str]:
+    """Return in words which form was chosen."""
+    if fitted.form == "constant":
+        return [f"{FITTED_LAW} is a constant: no form predicted models left out better"]
+    of = "the logarithm of the slowdown" if fitted.logarithm else "the slowdown"
+    return [
+        f"{FITTED_LAW} is the form {fitted.form}, of {of}: off by {errors[FITTED_LAW]} on models left out of the "
+        "choice too"
+    ]
+
+
+def _constant_notes(errors: Mapping[str, LawError], constant: float) -> list[str]:
+    """Return in words which laws beat the constant, and which do not."""
+    judge = errors[CONSTANT_LAW]
+    others = [error for law, error in errors.items() if law not in (_NONE, CONSTANT_LAW)]
+    beaten = [error.law for error in others if not error.beats(judge)]
+    notes = [f"the judge, a constant of {constant:.3g} (the mean slowdown of the pairs), is off by {judge}"]
+    if beaten:
+        notes.append(
+            f"no better than the constant at the median and the 90th percentile: {'; '.join(beaten)}"
         )
     return notes
 
@@ -196,6 +238,8 @@ def _gpulet_guess(w: GpuletWeights, found: Slowdowns) -> Floats:
 # contention
 
 _COLUMNS = tuple(f.name for f in fields(ContentionWeights))
+# The weights with which the form with weights is the law without: SMs shared in space, memory in time.
+_UNSEEN = dict.fromkeys(_COLUMNS, 0.0) | {"sm_excess": 1.0, "dram_overlap": 1.0, "l2_overlap": 1.0}
 
 
 def _contention_columns(found: Slowdowns) -> Floats:
@@ -227,13 +271,13 @@ def _unseen(columns: Floats) -> list[str]:
 
 def fit_contention(found: Slowdowns) -> ContentionWeights:
     """Return our law's six weights by non-negative least squares. A term that is 0 in every measurement is
-    not known by them; it keeps the weight of proportional sharing (excess 1, overlap 0)."""
+    not known by them; it keeps the weight of the law without weights."""
     columns = _contention_columns(found)
     measured = _slowdowns(found)
     weights = _nonnegative(columns, measured - 1, measured)
     values = dict(zip(_COLUMNS, weights, strict=True))
     for name in _unseen(columns):
-        values[name] = 1.0 if name.endswith("_excess") else 0.0
+        values[name] = _UNSEEN[name]
     return ContentionWeights(**values)
 
 

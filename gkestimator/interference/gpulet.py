@@ -13,6 +13,9 @@ from gkestimator.interference.gpulet_law import DERIVED, GpuletCoefficients, rea
 from gkestimator.interference.laws import GPULET
 from gkestimator.tables import Requirement
 
+# What fits call its two forms.
+DERIVED_LAW = "gpulet, derived"
+FITTED_LAW = "gpulet, fitted"
 _DERIVED = ("gpulet's coefficients are the derived ones: a fit was no better on models left out",)
 
 
@@ -41,9 +44,10 @@ class Gpulet(Interference):
         fitted = fitted_file(coefficients)
         if fitted is not None:
             if fitted.gpulet.fitted:
-                law.notes = fitted.fit.elsewhere(spec.name for spec in gpus)
+                elsewhere = fitted.fit.elsewhere(spec.name for spec in gpus)
+                law.notes = (*elsewhere, *fitted.fit.against_constant(FITTED_LAW))
             else:
-                law.notes = _DERIVED
+                law.notes = (*_DERIVED, *fitted.fit.against_constant(DERIVED_LAW))
         return law
 
     def features(self, row: Requirement) -> tuple[float, ...]:

@@ -21,6 +21,7 @@ MODELS: Mapping[str, str] = {
     "gpulet": f"{_HERE}.gpulet:Gpulet",
     "igniter": f"{_HERE}.igniter:Igniter",
     "contention": f"{_HERE}.contention:Contention",
+    "fitted": f"{_HERE}.fitted:FittedLaw",
 }
 
 

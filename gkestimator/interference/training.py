@@ -56,9 +56,9 @@ def train_interference(
     pairs = Path(pairs)
     measured = read_pairs(pairs, [Path(t) for t in tables], gpu_specs=gpu_specs)
     fit = fit_interference(measured)
-    for law in (fit.gpulet, fit.contention):
+    for law in (fit.gpulet, fit.contention, fit.fitted):
         for name, weight in ({} if law is None else asdict(law)).items():
-            if not weight <= MOST_WEIGHT:
+            if not isinstance(weight, str) and not abs(weight) <= MOST_WEIGHT:
                 raise UsageError(
                     f"{pairs}: the fit gives {name} the weight {weight:g}, expected at most {MOST_WEIGHT:g}: the "
                     "demands measured are too near to 0 to know it by"
@@ -77,7 +77,9 @@ def train_interference(
             errors=fit.errors,
             ranges=fit.ranges,
             notes=fit.notes,
+            constant=fit.constant,
         ),
+        fitted=fit.fitted,
     )
     return InterferenceReport(found=result, data=interference_yaml(result))
 

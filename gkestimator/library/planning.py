@@ -40,12 +40,13 @@ def schedule(
     """Return where the models of ``workload`` run on the GPUs of ``cluster``, by what ``tables`` say that they need.
 
     ``tables``: estimates, DataFrames with their columns, or files; one or several. ``workload`` and ``cluster``: YAML
-    files, or mappings with the same fields. ``policy`` places, with ``options`` of its own; ``objective``: ``goodput``
-    or ``cost`` (None: cost where GPUs are rented); ``creq``: the measure of compute to pack by (None: the policy's).
-    ``batching``: how the plan's servers form batches, ``early`` (filled at the router) or ``late`` (of what waits when
-    the GPU is free). ``runtime``, ``dtype`` and ``dims`` keep the rows that name them; ``gpu_specs`` are GPU files (TOML). A model that
-    no GPU here could serve in time is an error, or with ``allow_unserved`` part of the plan's ``unserved``.
-    ``progress`` is called with what comes next, steps done, and steps. Raises TableError, DocumentError or UsageError.
+    files, or mappings with the same fields. ``policy`` places, with ``options`` of its own; ``objective``:
+    ``goodput`` or ``cost`` (None: cost where GPUs are rented); ``creq``: the measure of compute to pack by (None: the
+    policy's). ``batching``: how the plan's servers form batches, ``early`` (filled at the router) or ``late`` (of
+    what waits when the GPU is free). ``runtime``, ``dtype`` and ``dims`` keep the rows that name them; ``gpu_specs``
+    are GPU files (TOML). A model that no GPU here could serve in time is an error, or with ``allow_unserved`` part of
+    the plan's ``unserved``. ``progress`` is called with what comes next, steps done, and steps. Raises TableError,
+    DocumentError or UsageError.
 
         >>> plan = gkestimator.schedule(needs, "workload.yaml", {"gpus": [{"type": "V100", "count": 4}]})
         >>> plan.totals.goodput_rps, plan.table[["gpu", "model", "batch_size"]]

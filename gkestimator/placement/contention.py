@@ -1,5 +1,5 @@
-"""How much replicas that share a GPU slow each other down: streaming multiprocessors and DRAM bandwidth are
-shared in proportion to what is asked of them."""
+"""How much replicas that share a GPU slow each other down: by what they ask of streaming multiprocessors, DRAM
+bandwidth and L2 bandwidth."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from gkestimator.placement.problem import Floats, FloatsOrNone, IndicesByName
 # near to what there is.
 _ROUNDS = 60
 _CLOSE = 1e-4
+# What is asked of the memories that all batches of a GPU share, whatever their shares of the SMs (percent).
+MEMORY_COLUMNS = ("dram_util_mean_pct", "l2_util_mean_pct")
 
 
 @frozen
 class _Contest:
     """Hold what a replica asks of one resource (percent), and what each of those that take it meanwhile
-    asks."""
+    asks. ``in_turns``: the resource is a memory, which serves one request after the other."""
 
     own: float
     takers: tuple[tuple[int, float], ...]
+    in_turns: bool = False
 
 
 def compute_demand_pct(placed: Placed) -> float | None:
@@ -42,12 +45,11 @@ def slowdowns(placed: PlacedReplicas, rates_rps: Floats) -> FloatsOrNone:
     neighbours; None where it has neighbours and a demand is unknown.
 
     A running replica with demand d beside neighbours that run a part u_j of the time with demands d_j is
-    slowed by max(1, (d + sum u_j d_j) / 100), for SMs and, where the table has it, for DRAM bandwidth; the
-    larger counts. Replicas confined to shares of the SMs do not take SMs from each other; those of one
-    partition never run at once. Derivation: a resource asked for more than it has serves all in proportion;
-    u_j itself grows with the slowdown (fixed point). The simulator's law
-    (:class:`gkestimator.interference.contention.Contention`) is the same for one moment: who runs then has
-    u_j = 1."""
+    slowed, with D = sum u_j d_j, by max(1, d + D) for SMs and, where the table has them, by 1 + d D for DRAM
+    and for L2 bandwidth (parts of 1); the largest counts. Replicas confined to shares of the SMs do not
+    take SMs from each other; those of one partition never run at once. Derivation:
+    :class:`gkestimator.interference.contention.Contention`, the simulator's law, which is the same for one moment:
+    who runs then has u_j = 1. u_j itself grows with the slowdown (fixed point)."""
     result: FloatsOrNone = [1.0] * len(placed)
     by_gpu: IndicesByName = defaultdict(list)
     for i, p in enumerate(placed):
@@ -94,18 +96,21 @@ def _factor(contests: Sequence[_Contest], busy: Floats) -> float:
     time."""
     factor = 1.0
     for contest in contests:
-        asked = contest.own + sum(busy[j] * demand for j, demand in contest.takers)
-        factor = max(factor, asked / 100)
+        taken = sum(busy[j] * demand for j, demand in contest.takers)
+        if contest.in_turns:
+            factor = max(factor, 1 + contest.own * taken / 1e4)
+        else:
+            factor = max(factor, (contest.own + taken) / 100)
     return factor
 
 
 def _contests(here: PlacedReplicas, demands: Sequence[float | None], i: int) -> tuple[_Contest, ...] | None:
-    """Return what the ``i``-th replica contests with others: SMs, and DRAM bandwidth where its own use is
+    """Return what the ``i``-th replica contests with others: SMs, and DRAM and L2 bandwidth where its own use is
     known. None: it has neighbours, and an SM demand is unknown."""
     mine = here[i]
     confined = mine.candidate.sm_share_pct < 100
     compute = []
-    dram = []
+    beside = []
     for j, other in enumerate(here):
         if j == i or (mine.partition is not None and mine.partition == other.partition):
             continue
@@ -114,8 +119,8 @@ def _contests(here: PlacedReplicas, demands: Sequence[float | None], i: int) -> 
             return None
         if not (confined and other.candidate.sm_share_pct < 100):
             compute.append((j, demand))
-        dram.append((j, other.candidate.row.dram_util_mean_pct or 0.0))
-    if not dram:
+        beside.append(j)
+    if not beside:
         return ()
     demand = demands[i]
     if demand is None:
@@ -123,7 +128,9 @@ def _contests(here: PlacedReplicas, demands: Sequence[float | None], i: int) -> 
     contests = []
     if compute:
         contests.append(_Contest(own=demand, takers=tuple(compute)))
-    own_dram = mine.candidate.row.dram_util_mean_pct
-    if own_dram is not None:
-        contests.append(_Contest(own=own_dram, takers=tuple(dram)))
+    for column in MEMORY_COLUMNS:
+        own = getattr(mine.candidate.row, column)
+        if own is not None:
+            takers = tuple((j, getattr(here[j].candidate.row, column) or 0.0) for j in beside)
+            contests.append(_Contest(own=own, takers=takers, in_turns=True))
     return tuple(contests)

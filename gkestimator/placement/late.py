@@ -135,16 +135,14 @@ def _share(server: Server, rate: float, replicas: int, slo_ms: float, factors: A
     moves = kept.copy()
     moves[:, :, :-1] -= kept[:, :, 1:]
     often = _stationary(moves)
-    late = 0.0
+    late = np.zeros(len(factors))
     if (factors > 1.0).any():
         late = _late_after_all(states, size, slo_ms, latency, factors, window, often[:, :, None] * moves)
     batches = (often * served).sum(axis=1)
     return float(((batches - late) / (batches + (often * refused).sum(axis=1))).mean())
 
 
-def _left(
-    states: _States, stay: Array, rate: float, oldest: Array, age: Array, takes: Array
-) -> Array:
+def _left(states: _States, stay: Array, rate: float, oldest: Array, age: Array, takes: Array) -> Array:
     """Return how many of those that stayed through a service are still young enough after it: their ages then
     are its time more than up to what it takes so many to arrive, at most ``oldest``."""
     if not stay.any():
@@ -163,7 +161,7 @@ def _reaches(number: Array, arriving: Array, replicas: int) -> Array:
     needed = np.ceil(needed - 1e-9)
     mean = np.maximum(replicas * arriving, 1e-12)
     needed, mean = np.broadcast_arrays(needed, mean)
-    return np.where(needed <= 0, 1.0, poisson_at_least(needed, mean))
+    return np.asarray(np.where(needed <= 0, 1.0, poisson_at_least(needed, mean)))
 
 
 def _stationary(moves: Array) -> Array:
@@ -173,7 +171,7 @@ def _stationary(moves: Array) -> Array:
     balance[:, -1, :] = 1.0
     right = np.zeros((len(moves), size, 1))
     right[:, -1] = 1.0
-    return np.maximum(np.linalg.solve(balance, right)[:, :, 0], 0.0)
+    return np.asarray(np.maximum(np.linalg.solve(balance, right)[:, :, 0], 0.0))
 
 
 def _late_after_all(

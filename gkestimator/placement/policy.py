@@ -10,7 +10,7 @@ from typing import ClassVar, TypeAlias
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.core.records import frozen
-from gkestimator.placement.problem import Gpu, Names, Problem
+from gkestimator.placement.problem import Candidates, Gpu, Names, PlacementModel, Problem
 from gkestimator.tables.candidate import CREQ_COLUMNS, Candidate
 
 TOLERANCE_PCT = 1e-6
@@ -93,15 +93,17 @@ class Placement:
 class Policy(abc.ABC):
     """Turn models and GPUs into placements. Subclasses set the class attributes and write :meth:`place`.
 
-    ``creq`` is the measure that it packs by unless told otherwise; ``needs`` are the columns it cannot do
-    without (``creq``, ``memory``, or columns of the requirement table); ``options`` the keyword arguments of
-    its constructor. ``packs_by_creq``: whether the sum of Creq on a GPU stays within 100 %.
+    ``creq`` is the measure that it packs by unless told otherwise; ``needs`` are the columns that it packs by
+    (``creq``, ``memory``, or columns of the requirement table), ``spares`` those of them without which it goes on
+    where a table has none for a model (a CPU's): then nothing of it is checked, which a note says. ``options`` are
+    the keyword arguments of its constructor. ``packs_by_creq``: whether the sum of Creq on a GPU stays within 100 %.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     creq: ClassVar[str] = "sm-util-mean"
     needs: ClassVar[Names] = ("memory",)
+    spares: ClassVar[Names] = ()
     options: ClassVar[Names] = ()
     objectives: ClassVar[Names] = ("goodput", "cost")
     packs_by_creq: ClassVar[bool] = False
@@ -123,25 +125,49 @@ def checked_problem(policy: Policy, problem: Problem) -> Problem:
         raise UsageError(f"policy {policy.name} {what}")
     models = []
     notes = list(problem.notes)
+    unchecked: dict[str, list[str]] = defaultdict(list)
     for model in problem.models:
-        usable = model.candidates
-        for need in policy.needs:
-            column = _column(need, problem)
-            having = tuple(c for c in usable if _value(c, need) is not None)
-            if usable and not having:
-                raise UsageError(
-                    f"policy {policy.name} needs {column}, which is null in every row of {model.name}"
-                )
-            if len(having) < len(usable):
-                lacking = f"{len(usable) - len(having)} of {len(usable)} rows left out"
-                notes.append(f"{model.name}: {lacking}, their {column} is null")
-            usable = having
+        usable = _usable(policy, problem, model, notes, unchecked)
         if len(usable) < len(model.candidates):
             able = {id(c) for c in usable}
             others = tuple(c for c in model.candidates if id(c) not in able)
             model = replace(model, candidates=usable, incomplete=(*model.incomplete, *others))
         models.append(model)
+    for column, names in unchecked.items():
+        notes.append(
+            f"{column} is null in every row of {', '.join(names)}: whether they fit into a GPU's memory is not checked"
+        )
     return replace(problem, models=tuple(models), notes=tuple(notes))
+
+
+def _usable(
+    policy: Policy,
+    problem: Problem,
+    model: PlacementModel,
+    notes: list[str],
+    unchecked: Mapping[str, list[str]],
+) -> Candidates:
+    """Return the candidates of ``model`` that have every column ``policy`` needs, or may do without.
+
+    ``notes`` gets a line for rows left out, ``unchecked`` the model at a column that no row of it has. Raises
+    UsageError: no row has a column that the policy cannot do without.
+    """
+    usable = model.candidates
+    for need in policy.needs:
+        column = _column(need, problem)
+        having = tuple(c for c in usable if _value(c, need) is not None)
+        if usable and not having:
+            if need not in policy.spares:
+                raise UsageError(
+                    f"policy {policy.name} needs {column}, which is null in every row of {model.name}"
+                )
+            unchecked[column].append(model.name)
+            continue
+        if len(having) < len(usable):
+            lacking = f"{len(usable) - len(having)} of {len(usable)} rows left out"
+            notes.append(f"{model.name}: {lacking}, their {column} is null")
+        usable = having
+    return usable
 
 
 def _value(candidate: Candidate, need: str) -> object:
@@ -163,8 +189,8 @@ def verify(policy: Policy, problem: Problem, placement: Placement) -> None:
     """Refuse an answer that does not stand. Raises PolicyError naming policy, GPU and replica.
 
     Held: GPUs and candidates are the problem's; no latency above the objective (the duty cycle included);
-    memory (of the largest batches), the SM shares of confined partitions, and time within a partition are within 100 %; Creq too where
-    the policy says so; no more rented GPUs than the offer's limit."""
+    memory (of the largest batches), the SM shares of confined partitions, and time within a partition are
+    within 100 %; Creq too where the policy says so; no more rented GPUs than the offer's limit."""
     judge = _Judge(policy, problem)
     by_gpu: dict[str, list[Placed]] = defaultdict(list)
     for placed in placement.placed:
@@ -223,13 +249,16 @@ class _Judge:
         if not alike or cap.batch_size < planned.batch_size or placed.duty_cycle_ms is not None:
             raise self.fault(where, f"the largest batch of {name} is not of its replica's kind")
         if cap.latency_ms > slo * (1 + 1e-9):
-            raise self.fault(where, f"{name} takes {cap.latency_ms:.6g} ms at its largest batch, above its SLO")
+            raise self.fault(
+                where, f"{name} takes {cap.latency_ms:.6g} ms at its largest batch, above its SLO"
+            )
 
     def gpu(self, gpu: str, here: PlacedReplicas) -> None:
         """Raise PolicyError where the replicas of one GPU do not stand together."""
         if len({p.gpu.type for p in here}) > 1:
             raise self.fault(gpu, "stands for two GPU types")
-        memory = sum(p.largest.memory_pct or 0.0 for p in here)
+        # What is not known of a model is not checked: the sum is of those that are.
+        memory = sum(p.largest.memory_pct for p in here if p.largest.memory_pct is not None)
         if memory > 100 + TOLERANCE_PCT:
             raise self.fault(gpu, f"memory at {memory:.6g} %")
         groups = partitions(here)

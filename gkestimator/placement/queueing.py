@@ -338,7 +338,7 @@ def _normal_cdf(z: Array) -> Array:
 def interval_factors(above: float, below: float) -> Array:
     """Return equally likely factors on all latencies of a model, by the standard deviations of their logarithm
     ``above`` and ``below`` the estimate."""
-    return np.exp(_INTERVAL_POINTS * np.where(_INTERVAL_POINTS > 0, above, below))
+    return np.asarray(np.exp(_INTERVAL_POINTS * np.where(_INTERVAL_POINTS > 0, above, below)))
 
 
 def interval_sigmas(estimate_ms: float, low_ms: float | None, high_ms: float | None) -> FloatPair:

@@ -14,13 +14,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from gkestimator.core.errors import UsageError
 from gkestimator.placement.expected import expect
 from gkestimator.placement.policy import PlacedReplicas
 from gkestimator.placement.problem import FloatPair, Problem
 
-Moments = tuple[FloatPair, ...]
+Moments: TypeAlias = tuple[FloatPair, ...]
 
 _WINDOW_S = 1.0
 _LEVELS = 8
@@ -52,11 +53,11 @@ def moments_of(rates: object) -> Moments:
     return tuple(sorted((factor, part / whole) for factor, part in pairs))
 
 
-def _pairs(rates: object) -> Iterable[Sequence[object]]:
+def _pairs(rates: object) -> Iterable[Sequence[Any]]:
     if isinstance(rates, int | float) and not isinstance(rates, bool):
         return [(rates, 1.0)]
     if isinstance(rates, str):
-        pairs: list[Sequence[object]] = []
+        pairs: list[Sequence[Any]] = []
         for text in rates.split(","):
             factor, _, part = text.partition(":")
             pairs.append((factor, part or "1"))

@@ -160,6 +160,18 @@ def _gpu_columns(plan: PlacementPlan) -> list[TextColumn]:
 
 def _replica_columns(rows: Sequence[_Row]) -> list[TextColumn]:
     replicas = [row.replica for row in rows]
+    return [
+        *_batch_columns(rows, replicas),
+        percents("Creq %", [r.creq_pct for r in replicas]),
+        percents("Mreq %", [r.mreq_pct for r in replicas]),
+        figures("run ms", [r.latency_ms for r in replicas]),
+        figures("wait ms", [r.max_wait_ms for r in replicas]),
+        figures("req/s", [r.goodput_rps for r in replicas]),
+    ]
+
+
+def _batch_columns(rows: Sequence[_Row], replicas: Sequence[Replica]) -> list[TextColumn]:
+    """Return how each replica runs: its batch, and what not every plan has."""
     columns = [counts("batch", [r.batch_size for r in replicas])]
     if any(r.max_batch_size is not None for r in replicas):
         columns.append(counts("at most", [r.max_batch_size or r.batch_size for r in replicas]))
@@ -167,29 +179,17 @@ def _replica_columns(rows: Sequence[_Row]) -> list[TextColumn]:
         columns.append(figures("SM share", [r.sm_share_pct for r in replicas], "{:g}".format))
     if any(r.duty_cycle_ms is not None for r in replicas):
         columns.append(words("turn ms", [row.turn for row in rows], shrink=8))
-    columns += [
-        percents("Creq %", [r.creq_pct for r in replicas]),
-        percents("Mreq %", [r.mreq_pct for r in replicas]),
-        figures("run ms", [r.latency_ms for r in replicas]),
-        figures("wait ms", [r.max_wait_ms for r in replicas]),
-        figures("req/s", [r.goodput_rps for r in replicas]),
-    ]
     return columns
 
 
 def _model_columns(plan: PlacementPlan) -> list[TextColumn]:
     asked = plan.workload.model_rates_rps()
-    served = dict(asked)
-    for unserved in plan.unserved:
-        served[unserved.model] = max(0.0, asked[unserved.model] - unserved.rate_rps)
+    served = _served_rps(plan)
     replicas: dict[str, list[Replica]] = defaultdict(list)
     for gpu in plan.gpus:
         for replica in gpu.replicas:
             replicas[replica.model].append(replica)
-    part_of: dict[str, list[str]] = defaultdict(list)
-    for application in plan.workload.applications:
-        for stage in application.stages:
-            part_of[stage.model].append(application.name)
+    part_of = _applications_of(plan)
     # A stage's objective is known by its replicas alone: the workload has that of the whole application.
     slo: dict[str, float | None] = {m.name: m.slo_ms for m in plan.workload.models if m.name not in part_of}
     slo |= {model: of_model[0].slo_ms for model, of_model in replicas.items()}
@@ -210,6 +210,24 @@ def _model_columns(plan: PlacementPlan) -> list[TextColumn]:
         words("batch sizes", [_batches(replicas[m]) for m in asked], shrink=10),
     ]
     return columns
+
+
+def _served_rps(plan: PlacementPlan) -> dict[str, float]:
+    """Return the requests a second that the plan serves, by model."""
+    asked = plan.workload.model_rates_rps()
+    served = dict(asked)
+    for unserved in plan.unserved:
+        served[unserved.model] = max(0.0, asked[unserved.model] - unserved.rate_rps)
+    return served
+
+
+def _applications_of(plan: PlacementPlan) -> dict[str, list[str]]:
+    """Return the applications that each model is a stage of."""
+    part_of: dict[str, list[str]] = defaultdict(list)
+    for application in plan.workload.applications:
+        for stage in application.stages:
+            part_of[stage.model].append(application.name)
+    return part_of
 
 
 def _batches(replicas: Sequence[Replica]) -> str:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from gkestimator.core.errors import one_line
-from gkestimator.documents import PlacedGpu, PlacementPlan, PlannedModel, PlanTotals, Replica, Unserved
+from gkestimator.documents import ModelOutlook, PlacedGpu, PlacementPlan, PlanTotals, Replica, Unserved
 from gkestimator.placement.building import impossible
 from gkestimator.placement.expected import Expected, assigned_rps, expect, goodput_rps
 from gkestimator.placement.policy import (
@@ -90,8 +90,8 @@ def plan_of(policy: str, problem: Problem, answer: Placement) -> PlacementPlan:
     )
 
 
-def _planned(model: PlacementModel, goodput: FloatByName, expected: Expected) -> PlannedModel:
-    return PlannedModel(
+def _planned(model: PlacementModel, goodput: FloatByName, expected: Expected) -> ModelOutlook:
+    return ModelOutlook(
         model=model.name,
         rate_rps=model.rate_rps,
         slo_ms=model.slo_ms,

@@ -18,7 +18,6 @@ from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
 from gkestimator.tables import REQUIREMENTS, Requirement, TableSource, listed, rows_in, table_label
 
-
 _FEW_MODELS = 16
 _FEW_GPUS = 64
 _HELD_PCT = 99.0
@@ -71,9 +70,10 @@ def schedule(
 
     ``creq`` None: the policy's own. ``objective`` None: cost for an elastic cluster, goodput for a fixed one.
     ``options`` go to the policy's constructor. ``runtime``, ``dtype`` and ``dims`` keep the rows that name
-    them. ``batching``: the law by which the plan's servers form batches, ``early`` or ``late``. A model that could never be served here raises UnservableError, or with ``allow_unserved`` stands in
-    the plan's ``unserved``. ``progress`` is called with (what comes next, steps done, steps). Raises
-    DocumentError and TableError for what is wrong with a file, UsageError for the rest."""
+    them. ``batching``: the law by which the plan's servers form batches, ``early`` or ``late``. A model that
+    could never be served here raises UnservableError, or with ``allow_unserved`` stands in the plan's
+    ``unserved``. ``progress`` is called with (what comes next, steps done, steps). Raises DocumentError and
+    TableError for what is wrong with a file, UsageError for the rest."""
     # The policy before the table: its name and options are wrong in no time, a large table is read in seconds.
     asked = read_workload(workload)
     chosen = make_policy(policy, **({} if asked.languages else options or {}))

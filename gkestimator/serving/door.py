@@ -67,6 +67,7 @@ class Door:
         """Take no new connections, let requests under way be answered for ``wait_s``, and close what is left."""
         if self.server is not None and self.clients is not None:
             self.server.close()
+            self.clients.pre_shutdown()  # idle connections end now, others after their answer
             await self.clients.shutdown(wait_s)
 
     async def answer(self, request: web.BaseRequest) -> web.Response:

@@ -7,6 +7,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import ray
+from ray.util import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import NamedValues
 from gkestimator.serving.links import LinkOwner, WorkerLink
@@ -28,6 +32,7 @@ class Fleet:
         self._settings = settings
         self._owner = owner
         self._groups: dict[str, Any] = {}
+        self._spares: list[Any] = []
 
     def key(self, replica: ServedReplica) -> str:
         """Return the worker that ``replica`` belongs to."""
@@ -91,12 +96,23 @@ class Fleet:
             await link.end(replica.name)
             if not link.replicas:
                 self._forget(link)
+        used = {own.gpu for own in self.loaded()}
+        if replica.gpu in self._groups and replica.gpu not in used:
+            remove_placement_group(self._groups.pop(replica.gpu))
 
     def close(self) -> None:
         """End every worker at once."""
         for link in self.links.values():
             link.close()
         self.links.clear()
+        for spare in self._spares:
+            ray.kill(spare)
+        self._spares.clear()
+
+    def fill_spares(self) -> None:
+        """Start as many spare workers as are missing: a process takes seconds to start, a load by itself need not."""
+        while len(self._spares) < self._settings.spares and not self._settings.gpus:
+            self._spares.append(self._started(self._options()))
 
     def _forget(self, link: WorkerLink) -> None:
         link.close()
@@ -106,9 +122,6 @@ class Fleet:
         """Hold one GPU of the cluster for all workers of the plan's, which Ray would else deal out as it likes."""
         if not self._settings.gpus or replica.gpu in self._groups:
             return
-        import ray
-        from ray.util import placement_group
-
         from gkestimator.exporting.ray_serve import ACCELERATORS
 
         there: NamedValues = ray.cluster_resources()  # type: ignore[no-untyped-call]
@@ -127,10 +140,10 @@ class Fleet:
         self._groups[replica.gpu] = group
 
     def _start(self, replica: ServedReplica) -> Any:
-        import ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": 10_000, "max_task_retries": 0}
+        """Return a worker for ``replica``: a spare one, where there is one."""
+        if self._spares:
+            return self._spares.pop()
+        options = self._options()
         if self._settings.gpus:
             options["num_gpus"] = _GPU_PART
             group = self._groups[replica.gpu]
@@ -138,6 +151,12 @@ class Fleet:
             environment = _mps_environment(replica)
             if environment:
                 options["runtime_env"] = {"env_vars": environment}
+        return self._started(options)
+
+    def _options(self) -> dict[str, Any]:
+        return {"num_cpus": 0, "max_concurrency": 10_000, "max_task_retries": 0}
+
+    def _started(self, options: NamedValues) -> Any:
         return ray.remote(ServingWorker).options(**options).remote(self._settings.workers)
 
 

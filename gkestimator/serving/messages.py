@@ -53,10 +53,13 @@ class WorkerSettings:
 
 @frozen
 class FleetSettings:
-    """Hold what workers are started with. ``gpus``: Ray has GPUs, and each of the plan's is one of them."""
+    """Hold what workers are started with. ``gpus``: Ray has GPUs, and each of the plan's is one of them. ``spares``:
+    processes without a replica that wait for the next load or death, where no GPU binds them from the start.
+    """
 
     workers: WorkerSettings
     gpus: bool
+    spares: int = 0
 
 
 @frozen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.documents import Application, PlacementPlan, Workload, read_cluster
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.interference.base import Interference
+from gkestimator.interference.contention import unanswerable
 from gkestimator.interference.registry import interference_between
 from gkestimator.placement.scheduling import schedule
 from gkestimator.serving.served import ServedPlan
@@ -43,6 +45,7 @@ class ServicePlanner:
         self._settings = settings
         self._first = first
         self._rows: list[Requirement] = rows_of_models(settings.tables, first.workload.names())
+        self._notes: Names = ()
         self._law = self._made_law()
         self.pool = self._gpu_pool()
 
@@ -50,7 +53,8 @@ class ServicePlanner:
         """Return ``plan`` as it is served."""
         settings = self._settings
         table = ", ".join(settings.tables)
-        return served_plan(plan, self._rows, law=self._law, gpu_specs=settings.gpu_specs, table=table)
+        served = served_plan(plan, self._rows, law=self._law, gpu_specs=settings.gpu_specs, table=table)
+        return replace(served, notes=(*served.notes, *self._notes))
 
     def plan_for(self, workload: Workload) -> PlacementPlan:
         """Return the policy's plan for ``workload``. Raises what ``gkest schedule`` raises."""
@@ -81,6 +85,11 @@ class ServicePlanner:
         settings = self._settings
         if not settings.emulate:
             return None
+        if settings.coefficients is None:
+            note = unanswerable(settings.interference, self._rows)
+            if note is not None:
+                self._notes = (note,)
+                return None
         catalogue = gpu_catalogue(settings.gpu_specs)
         types = dict.fromkeys(gpu.type for gpu in self._first.gpus)
         specs = [catalogue.spec(name) for name in types]

@@ -86,6 +86,7 @@ class RequestRouter:
                 load = await self._reset(replica)
             loads.append(load)
         self._routes = Routes(loads, objectives_ms, version)
+        self._fleet.fill_spares()
         self._lanes = {(r.gpu, r.lane): load.lane for r, load in zip(replicas, loads, strict=True)}
         self._meters.plan_version = version
 
@@ -262,6 +263,10 @@ class RequestRouter:
                 request.load.add(-1)
             if request in self._open:
                 self._send(request, now)
+
+    def replaced(self) -> None:
+        """Have another spare worker for the next death."""
+        self._fleet.fill_spares()
 
     def say(self, line: str) -> None:
         """Take a line for whoever runs the service."""

@@ -199,7 +199,8 @@ def _fleet_settings(
         timeout_s=settings.timeout_s,
         threads=threads,
     )
-    return FleetSettings(workers=workers, gpus=gpus)
+    spares = 1 if settings.planning.replan is None else 2
+    return FleetSettings(workers=workers, gpus=gpus, spares=spares)
 
 
 def _started(

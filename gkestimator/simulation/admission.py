@@ -31,7 +31,8 @@ def admitted_parts(
     ``none``: all that some replica can serve. ``plan``: what the plan's replicas are to serve
     (``goodput_rps``) of the rate that it was asked. ``expected``: the rate at which most requests are
     expected on time (:func:`gkestimator.placement.expected.expect`); a model that is not served wholly is
-    then not held at the edge of what its replicas can do, where queues grow without end. ``objectives`` (ms)
+    then not held at the edge of what its replicas can do, where queues grow without end (where batches are formed
+    late all are let in: what would be late is refused at its replica). ``objectives`` (ms)
     by model; ``curve_of`` gives a replica's rows.
 
     Raises UsageError for another admission, or where the table lacks what ``expected`` needs.
@@ -83,7 +84,13 @@ def _expected(
     models = []
     for name, rate in asked.items():
         choices = tuple(candidates[name].values())
-        model = PlacementModel(name=name, rate_rps=rate, slo_ms=objectives[name], candidates=choices)
+        model = PlacementModel(
+            name=name,
+            rate_rps=rate,
+            slo_ms=objectives[name],
+            candidates=choices,
+            batching=plan.batching,
+        )
         models.append(model)
     problem = Problem(models=tuple(models), specs={}, prices={}, workload=plan.workload)
     admitted = {}

@@ -56,23 +56,20 @@ def build_system(
         raise UsageError(
             f"{next(iter(plan.workload.languages))}: found a language model, which serves by iterations"
         )
-    if max_wait_ms is not None and not 0 <= max_wait_ms < math.inf:
-        raise UsageError(f"wait of {max_wait_ms:g} ms, expected a finite number of at least 0")
-    if max_wait_ms is not None and batching == "late":
-        raise UsageError(
-            f"{spelled('max_wait_ms')} {max_wait_ms:g}: has no use where batches are formed late"
-        )
+    _check_wait(max_wait_ms, batching)
     curves = Curves(rows, plan, gpu_catalogue(gpu_specs), table)
     models = {name: number for number, name in enumerate(plan.workload.names())}
     gpus: list[SimGpu] = []
     replicas: list[SimReplica] = []
     lacking: set[str] = set()
+    slowed = False
     partitions: dict[tuple[int, str], int] = {}
     turns_ms: dict[int, float] = defaultdict(float)
     for gpu_number, gpu in enumerate(plan.gpus):
         law = None
         if joined or _servers(gpu) > 1:
             law = interference
+            slowed = True
         gpus.append(_gpu(gpu, curves.spec(gpu.type), law))
         for replica in gpu.replicas:
             points = curves.of(replica, gpu)
@@ -86,14 +83,10 @@ def build_system(
             if law is not None:
                 full = points[-1].row
                 lacking.update(name for name in law.optional if getattr(full, name) is None)
-            cap = replica.batch_size
-            curve = points
-            if batching == "late" and replica.duty_cycle_ms is None:
-                cap = replica.max_batch_size or cap
-                curve = curves.reaching(replica, gpu, cap)
+            cap = _cap(replica, batching)
             runs = _replica(
                 replica,
-                curve,
+                curves.reaching(replica, gpu, cap),
                 full=points[-1],
                 cap=cap,
                 model=models[replica.model],
@@ -108,7 +101,7 @@ def build_system(
             )
             replicas.append(runs)
     notes = curves.notes(plan)
-    if interference is not None:
+    if interference is not None and slowed:
         notes += interference.notes
         notes += _lacking_notes(interference.name, sorted(lacking))
     objectives = _objectives(plan)
@@ -121,6 +114,24 @@ def build_system(
         host_ms=0.0 if network is None else network.host_ms,
         notes=tuple(notes),
     )
+
+
+def _check_wait(max_wait_ms: NumberOrNone, batching: str) -> None:
+    if max_wait_ms is None:
+        return
+    if not 0 <= max_wait_ms < math.inf:
+        raise UsageError(f"wait of {max_wait_ms:g} ms, expected a finite number of at least 0")
+    if batching == "late":
+        raise UsageError(
+            f"{spelled('max_wait_ms')} {max_wait_ms:g}: has no use where batches are formed late"
+        )
+
+
+def _cap(replica: Replica, batching: str) -> int:
+    """Return how many requests ``replica`` runs at once at most; at turns that is the batch its cycle is made for."""
+    if batching == "late" and replica.duty_cycle_ms is None:
+        return replica.max_batch_size or replica.batch_size
+    return replica.batch_size
 
 
 def _servers(gpu: PlacedGpu) -> int:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias, TypedDict, Unpack
 
 from gkestimator.core.errors import UsageError
 from gkestimator.documents import PlacementPlan
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.interference.contention import unanswerable
 from gkestimator.interference.registry import interference_between
+from gkestimator.simulation.arrays import Names
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.building import build_system
 from gkestimator.simulation.network import read_network
@@ -70,6 +73,19 @@ def system_builder(
         )
 
     return build
+
+
+def answerable(
+    options: Options, rows: Iterable[Requirement], coefficients: Path | str | None
+) -> tuple[Options, Names]:
+    """Return ``options`` without interference where contention has no column to answer by (a table measured on a
+    CPU), and a note that says so; else ``options`` as they are."""
+    note = None
+    if coefficients is None:
+        note = unanswerable(options.interference, rows)
+    if note is None:
+        return options, ()
+    return replace(options, interference="none"), (note,)
 
 
 def check_streams(arrivals: Arrivals, expected: int, name: str, of_what: str) -> None:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from gkestimator.core.compiled import COMPILED
 from gkestimator.core.errors import UsageError, one_line
@@ -19,14 +19,14 @@ from gkestimator.placement.languages import language_rows
 from gkestimator.reporting.simulated import first_of
 from gkestimator.simulation.arrays import Files, Names, Texts, ValuesByName
 from gkestimator.simulation.arrivals.base import Arrivals
-from gkestimator.simulation.arrivals.closed import clients_of, closed_loop
-from gkestimator.simulation.arrivals.making import make_arrivals, sources_of
-from gkestimator.simulation.arrivals.processes import PROCESSES
+from gkestimator.simulation.arrivals.closed import ClosedArrivals, closed_loop
+from gkestimator.simulation.arrivals.making import is_trace, make_arrivals, sources_of
 from gkestimator.simulation.arrivals.rates import Bursts
 from gkestimator.simulation.arrivals.replay import Replay, ReplayedArrivals
 from gkestimator.simulation.conditions import (
     Conditions,
     Progress,
+    answerable,
     check_streams,
     rows_of_models,
     system_builder,
@@ -80,6 +80,11 @@ def simulate_plan(
     ``arrivals_name`` and ``rate_scale`` are written into the report's settings alone. For the rest see
     :func:`gkestimator.simulation.building.build_system`. Raises its errors.
     """
+    if not plan.workload.languages:
+        batched = cast(list[Requirement], list(rows))
+        options, unanswered = answerable(options, batched, conditions.get("coefficients"))
+        rows = batched
+        notes = (*unanswered, *notes)
     system = _system(plan, rows, options, prefill, conditions)
     check_streams(arrivals, len(system.sources), arrivals_name, "the plan's workload")
     result = _served(system, arrivals, options, progress)
@@ -207,13 +212,12 @@ class FileRun(SimulateOptions):
         """
         replay = self.replay
         seconds = self.duration_s
-        clients = clients_of(self.arrivals)
-        drawn = self.arrivals in PROCESSES or clients is not None
-        if replay is not None and drawn:
+        from_file = is_trace(self.arrivals)
+        if replay is not None and not from_file:
             raise UsageError(
                 f"options of a trace: found arrivals {self.arrivals}, expected the file of a trace"
             )
-        if seconds is not None or drawn:
+        if seconds is not None or not from_file:
             self._options(seconds or _SECONDS, plan)  # wrong in no time; a trace takes a while to read
         sources = sources_of(plan.workload)
         arrivals = make_arrivals(
@@ -234,10 +238,8 @@ class FileRun(SimulateOptions):
                 seconds = arrivals.length_ms / 1e3
         elif replay is not None:
             raise UsageError(f"options of a trace: {self.arrivals} holds rate profiles, expected a trace")
-        elif clients is not None:
-            notes = (
-                f"{clients} clients of each model or application wait for their answers: no rate has any use",
-            )
+        elif isinstance(arrivals, ClosedArrivals):
+            notes = (arrivals.note,)
         elif self.bursts is not None:
             name += f" (bursts {', '.join(f'{b:g}' for b in self.bursts)})"
         options = self._options(_SECONDS if seconds is None else seconds, plan)

@@ -34,12 +34,17 @@ def test_pairs_alone_give_a_file(measured: Path, tmp_path: Path, capsys: pytest.
     assert done.err == f"gkest: wrote {out}\n"
     lines = done.out.splitlines()
     assert lines[0].startswith("interference: 180 slowdowns in 90 groups of 9 models on V100-SXM2-16GB")
-    assert [line.split("  ")[0] for line in lines[4:9]] == [
-        "none", "gpulet, derived", "gpulet, fitted", "contention, proportional", "contention, fitted"
+    assert [line.split("  ")[0] for line in lines[4:11]] == [
+        "none", "constant", "gpulet, derived", "gpulet, fitted", "contention, derived", "contention, fitted", "fitted"
     ]  # fmt: skip
     assert "contention, fitted is kept" in done.out
+    assert "\nthe judge, a constant of " in done.out and "no better than the constant" not in done.out
     found = read_interference(out)
     assert found.contention is not None and found.fit.pairs == "pairs.csv"
+    assert found.fitted is not None and found.fitted.form != "constant"
+    assert found.fit.constant == pytest.approx(
+        sum((r.latency_together_ms or 0.0) / r.latency_alone_ms for r in RUNS) / len(RUNS)
+    )
     # The same files, the same bytes.
     again = tmp_path / "again.yaml"
     assert run(["train", "--interference", str(measured), "-o", str(again)]) == 0

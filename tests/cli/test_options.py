@@ -55,7 +55,9 @@ def asked(**options: Any) -> EstimateRequest:
 
 def test_the_page_of_options_is_current() -> None:
     text = (ROOT / "docs/reference/options.md").read_text(encoding="utf-8")
-    assert text == page(), "run: python -m gkestimator.library.schemas.options_page > docs/reference/options.md"
+    assert text == page(), (
+        "run: python -m gkestimator.library.schemas.options_page > docs/reference/options.md"
+    )
 
 
 @pytest.mark.parametrize("command", RECORDS)
@@ -208,7 +210,8 @@ def test_a_new_option_is_one_field(net: Path, tmp_path: Path) -> None:
         shown = " ".join(python("-c", command, name, "--help").stdout.split())
         assert "--power-limit-w FLOAT Power limit of the GPU. [from 50 to 1000]" in shown
     assert (
-        "| `--power-limit-w` | `power_limit_w` |" in python("-m", "gkestimator.library.schemas.options_page").stdout
+        "| `--power-limit-w` | `power_limit_w` |"
+        in python("-m", "gkestimator.library.schemas.options_page").stdout
     )
     refused = python("-c", command, "estimate", net, "--gpu", "V100", "--power-limit-w", "20")
     assert refused.returncode == 2 and "found 20.0, expected a number from 50 to 1000" in refused.stderr

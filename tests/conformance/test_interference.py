@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 
 from gkestimator.core.errors import UsageError
-from gkestimator.documents.interference import ContentionWeights
+from gkestimator.documents.interference import FORMS, ContentionWeights, FittedWeights
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.interference import gpulet_law as gpulet_interference
 from gkestimator.interference import igniter_coefficients
 from gkestimator.interference import igniter_law as igniter_model
 from gkestimator.interference.base import FEATURES, TERMS, Interference, alone_candidate
 from gkestimator.interference.contention import Contention
+from gkestimator.interference.fitted import FittedLaw
 from gkestimator.interference.gpulet import Gpulet
 from gkestimator.interference.igniter import Igniter
-from gkestimator.interference.laws import LEAST_CLOCK, slowdown
+from gkestimator.interference.laws import LEAST_CLOCK, memory_slowdown, slowdown
 from gkestimator.interference.registry import MODELS, law_code, make_interference
 from gkestimator.placement.contention import slowdowns
 from gkestimator.placement.policy import Placed
@@ -52,9 +53,24 @@ GPULET = gpulet_interference.GpuletCoefficients(
 WEIGHTS = ContentionWeights(
     sm_overlap=0.5, sm_excess=1.0, dram_overlap=0.2, dram_excess=0.9, l2_overlap=0.0, l2_excess=0.3
 )
+# All but the law that has none of its own.
+UNFITTED = [name for name in MODELS if name != "fitted"]
+
+
+def fitted(form: str, *, logarithm: bool = False) -> FittedLaw:
+    constant = 0.05 if logarithm else 1.05
+    weights = FittedWeights(
+        form=form, logarithm=logarithm, constant=constant, sm=0.3, dram=0.2, l2=0.1, sm_more=0.4, dram_more=0.1,
+        l2_more=0.2,
+    )  # fmt: skip
+    return FittedLaw(weights)
+
+
 # Every model of the table, and those that take coefficients with some.
 CASES: dict[str, Interference] = {
-    **{name: make_interference(name, gpus=[SPEC]) for name in MODELS},
+    **{name: make_interference(name, gpus=[SPEC]) for name in UNFITTED},
+    **{f"fitted, {form}": fitted(form) for form in FORMS},
+    **{f"fitted, logarithm, {form}": fitted(form, logarithm=True) for form in FORMS},
     "gpulet, coefficients": Gpulet(GPULET),
     "igniter, coefficients": Igniter(IGNITER, [SPEC]),
     "contention, weights": Contention(WEIGHTS),
@@ -108,7 +124,9 @@ def factor(
 def test_each_name_has_a_law_of_its_own() -> None:
     assert list(OPTION_WORDS["interference"]) == list(MODELS)
     assert len({law_code(name) for name in MODELS}) == len(MODELS)
-    for name in MODELS:
+    with pytest.raises(UsageError, match="interference fitted has no coefficients of its own"):
+        make_interference("fitted", gpus=[SPEC])
+    for name in UNFITTED:
         model = make_interference(name, gpus=[SPEC])
         assert (model.name, model.code) == (name, law_code(name))
 
@@ -160,7 +178,7 @@ def test_features_do_not_depend_on_what_was_asked_before(case: str) -> None:
     assert CASES[case].features(first) == before
 
 
-@pytest.mark.parametrize("name", [n for n in MODELS if n != "none"])
+@pytest.mark.parametrize("name", [n for n in UNFITTED if n != "none"])
 def test_a_column_that_is_null_is_named(name: str) -> None:
     model = make_interference(name, gpus=[SPEC])
     assert model.needs
@@ -184,7 +202,7 @@ def test_between_a_batch_size_whose_column_is_known_and_one_where_it_is_not_it_i
     between = (np.array(model.features(known)) + np.array(model.features(unknown))) / 2
     beside = np.array(model.features(other))
     assert slowdown(model.code, np.array(model.features(known)), beside, 1, np.zeros(TERMS)) > 1.8
-    assert slowdown(model.code, between, beside, 1, np.zeros(TERMS)) == 1.0
+    assert slowdown(model.code, between, beside, 1, np.zeros(TERMS)) == pytest.approx(1.01)  # L2 alone
 
 
 # The policies' own formulas, on pairs: what a plan was made by and what it is judged by are one thing.
@@ -237,9 +255,9 @@ def test_contention_is_the_placements_formula_for_neighbours_that_always_run() -
     model = make_interference("contention")
     slowed = 0
     for seed in range(80):
-        # The placement's law knows SMs and DRAM.
-        pair = [replace(r, l2_util_mean_pct=None) for r in rows(seed, 2)]
+        pair = rows(seed, 2)
         pair[1] = pair[1] if seed % 3 else replace(pair[1], dram_util_mean_pct=None)
+        pair[0] = pair[0] if seed % 4 else replace(pair[0], l2_util_mean_pct=None)
         placed = [
             Placed(gpu=Gpu(id=f"{SPEC.name}-0", type=SPEC.name), model=r.model, candidate=alone_candidate(r))
             for r in pair
@@ -248,4 +266,47 @@ def test_contention_is_the_placements_formula_for_neighbours_that_always_run() -
         for i, j in ((0, 1), (1, 0)):
             assert factor(model, pair[i], [pair[j]]) == pytest.approx(expected[i], rel=1e-3)
             slowed += (expected[i] or 0.0) > 1
-    assert slowed > 20
+    assert slowed > 100
+
+
+def test_confined_neighbours_slow_each_other_by_the_memory_that_they_share() -> None:
+    """Two batches that use half of the DRAM bandwidth each: one in four meets the other there."""
+    model = make_interference("contention")
+    first, second = (
+        replace(r, sm_share_pct=50.0, sm_util_mean_pct=50.0, dram_util_mean_pct=50.0, l2_util_mean_pct=None)
+        for r in rows(8, 2)
+    )
+    assert factor(model, first, [second]) == pytest.approx(1.25)
+    # What both drive without a pause is shared in halves, what three drive in thirds.
+    first, second = (replace(r, dram_util_mean_pct=100.0) for r in (first, second))
+    assert factor(model, first, [second]) == pytest.approx(2.0)
+    assert factor(model, first, [second, second]) == pytest.approx(3.0)
+    assert factor(model, replace(first, dram_util_mean_pct=20.0), [second, second]) == pytest.approx(1.4)
+    assert factor(model, replace(first, dram_util_mean_pct=0.0), [second]) == 1.0
+
+
+def exact_slowdowns(demands: Sequence[float]) -> list[float]:
+    """Mean-value analysis of a closed network: each batch computes and comes to one memory, its own part of the time."""
+    waiting: dict[frozenset[int], dict[int, float]] = {frozenset(): {}}
+    slow: dict[int, float] = {}
+    everyone = range(len(demands))
+    for size in range(1, len(demands) + 1):
+        for group in map(frozenset, itertools.combinations(everyone, size)):
+            slow = {}
+            for i in group:
+                found_there = sum(waiting[group - {i}].values())
+                slow[i] = (1 - demands[i]) + demands[i] * (1 + found_there)
+            waiting[group] = {
+                i: demands[i] * (1 + sum(waiting[group - {i}].values())) / slow[i] for i in group
+            }
+    return [slow[i] for i in everyone]
+
+
+def test_the_law_of_shared_memory_is_the_exact_one_for_two_and_near_it_for_three() -> None:
+    draw = random.Random(5)
+    for _ in range(200):
+        demands = [draw.random() for _ in range(3)]
+        a, b, _ = demands
+        assert exact_slowdowns([a, b]) == pytest.approx([memory_slowdown(a, b), memory_slowdown(b, a)])
+        law = memory_slowdown(a, sum(demands[1:]))
+        assert law == pytest.approx(exact_slowdowns(demands)[0], rel=0.1)

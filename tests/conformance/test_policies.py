@@ -255,8 +255,45 @@ def test_a_column_that_is_null_is_named(name: str) -> None:
         also = {"mreq_pct": None, "reserved_bytes": None} if need == "memory" else {}
         nulls: dict[str, Any] = {column: None, **also}
         blind = replace(instance, rows=tuple(replace(r, **nulls) for r in instance.rows))
+        if need in policy.spares:
+            continue
         with pytest.raises(UsageError, match=rf"(?s){name}.*{column}.*null"):
             place(policy, blind.problem(policy.creq))
+
+
+@pytest.mark.parametrize("name", [n for n in POLICIES if policy_class(n).spares])
+def test_a_column_that_a_policy_spares_is_not_checked_and_stays_null(name: str) -> None:
+    policy = policy_for(name)
+    assert policy.spares == ("memory",)
+    instance = case_for(name, 3, "homogeneous")
+    nulls: dict[str, Any] = {"mreq_bytes": None, "mreq_pct": None, "reserved_bytes": None}
+    blind = replace(instance, rows=tuple(replace(r, **nulls) for r in instance.rows))
+    plan = place(policy, blind.problem(policy.creq))
+    assert plan.totals.goodput_rps > 0
+    names = {m.name for m in plan.workload.models}
+    (note,) = (
+        n for n in plan.notes if n.startswith("mreq_bytes (or reserved_bytes) is null in every row of ")
+    )
+    assert note.endswith("whether they fit into a GPU's memory is not checked") and min(names) in note
+    for gpu in plan.gpus:
+        assert gpu.muti_pct is None
+        assert {(r.mreq_bytes, r.mreq_pct) for r in gpu.replicas} == {(None, None)}
+
+
+@pytest.mark.parametrize("name", [n for n in POLICIES if policy_class(n).spares])
+def test_where_a_model_has_the_column_in_some_rows_the_others_are_left_out(name: str) -> None:
+    policy = policy_for(name)
+    instance = case_for(name, 3, "homogeneous")
+    nulls: dict[str, Any] = {"mreq_bytes": None, "mreq_pct": None, "reserved_bytes": None}
+    model = instance.rows[0].model
+    smallest = min(r.batch_size or 1 for r in instance.rows if r.model == model)
+    rows = [
+        replace(r, **nulls) if r.model == model and r.batch_size == smallest else r for r in instance.rows
+    ]
+    plan = place(policy, replace(instance, rows=tuple(rows)).problem(policy.creq))
+    assert not any("not checked" in note for note in plan.notes)
+    assert any(note.startswith(f"{model}: ") and "rows left out" in note for note in plan.notes)
+    assert all(r.mreq_pct is not None for gpu in plan.gpus for r in gpu.replicas)
 
 
 def flags_of(name: str) -> list[str]:

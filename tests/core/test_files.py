@@ -53,7 +53,10 @@ def test_a_pipe_that_nobody_writes_to_is_refused_without_waiting(tmp_path: Path)
 def test_what_fails_while_the_caller_decodes_is_worded_too(tmp_path: Path) -> None:
     path = tmp_path / "latin"
     path.write_bytes(b"\xe9")
-    with pytest.raises(TableError, match="no good: byte 0 is not text in UTF-8"), opened(path, WORDS) as stream:
+    with (
+        pytest.raises(TableError, match="no good: byte 0 is not text in UTF-8"),
+        opened(path, WORDS) as stream,
+    ):
         stream.read().decode()
 
 

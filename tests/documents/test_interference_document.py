@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from gkestimator.core.errors import DocumentError
+from gkestimator.core.errors import DocumentError, UsageError
 from gkestimator.documents.interference import (
     FILE_NAME,
     ContentionWeights,
+    FittedWeights,
     GpuletWeights,
     InterferenceFile,
     InterferenceFit,
@@ -44,6 +45,18 @@ FOUND = InterferenceFile(
         errors=(LawError(law="none", median_pct=20.0, p90_pct=40.0),),
         ranges=(SeenRange(name="slowdown", least=0.9, most=2.5),),
         notes=("a note, with: signs",),
+        constant=1.25,
+    ),
+    fitted=FittedWeights(
+        form="overlap",
+        logarithm=True,
+        constant=-0.1,
+        sm=0.1,
+        dram=0.2,
+        l2=0.3,
+        sm_more=0.4,
+        dram_more=0.0,
+        l2_more=0.5,
     ),
 )
 
@@ -71,6 +84,37 @@ def test_contention_may_be_null_or_missing(tmp_path: Path) -> None:
     assert read_interference(saved(tmp_path / "i.yaml", content)).contention is None
 
 
+def test_a_file_of_before_the_chosen_form_says_what_it_lacks(tmp_path: Path) -> None:
+    content = document()
+    del content["fitted"], content["fit"]["constant"]
+    before = saved(tmp_path / "i.yaml", content)
+    assert read_interference(before).fit.constant is None
+    with pytest.raises(UsageError, match=r"i.yaml: found no field 'fitted', expected one: fit it again"):
+        make_interference("fitted", before)
+
+
+def test_the_chosen_form_is_read_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "i.yaml"
+    path.write_bytes(interference_yaml(FOUND))
+    terms = make_interference("fitted", path).terms(gpu_catalogue().spec("T4"))
+    assert terms == (-2.0, -0.1, 0.1, 0.2, 0.3, 0.4, 0.0, 0.5)
+
+
+def test_a_law_that_does_not_beat_the_constant_says_so_where_it_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "i.yaml"
+    worse = LawError(law="contention, fitted", median_pct=6.0, p90_pct=9.0)
+    better = LawError(law="gpulet, fitted", median_pct=4.0, p90_pct=9.0)
+    errors = (LawError(law="constant", median_pct=5.0, p90_pct=10.0), worse, better)
+    path.write_bytes(interference_yaml(replace(FOUND, fit=replace(FOUND.fit, errors=errors))))
+    v100 = gpu_catalogue().spec("V100-SXM2-16GB")
+    (note,) = make_interference("contention", path, [v100]).notes
+    assert note == (
+        "contention, fitted does not beat a constant of 1.25 (the mean slowdown of the pairs) on models left out: off by "
+        "6.0 % (90th percentile 9.0 %), the constant by 5.0 % (90th percentile 10.0 %)"
+    )
+    assert make_interference("gpulet", path, [v100]).notes == ()
+
+
 def test_both_laws_read_it_from_a_file_and_from_a_bundle(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(interference_yaml(FOUND))
     own = GpuletCoefficients(constant=0.9, l2_own=0.1, l2_other=0.25, dram_own=1 / 3, dram_other=0.5)
@@ -85,7 +129,8 @@ def test_what_a_reader_must_know(tmp_path: Path) -> None:
     path = tmp_path / "i.yaml"
     path.write_bytes(interference_yaml(FOUND))
     for name in ("gpulet", "contention"):
-        assert make_interference(name).notes == ()
+        unfitted = ("contention is not fitted to measured pairs",) if name == "contention" else ()
+        assert make_interference(name).notes == unfitted
         assert make_interference(name, path, [v100]).notes == ()
         (note,) = make_interference(name, path, [v100, t4]).notes
         assert note.endswith("of pairs on V100-SXM2-16GB, none on T4")
@@ -112,6 +157,9 @@ def change(path: str, value: Any) -> Callable[[Any], None]:
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
+        ("fitted.form", "cubic", "fitted: form: found 'cubic', expected one of constant, overlap"),
+        ("fitted.form", None, "fitted: form: missing, expected one of constant"),
+        ("fitted.sm", -0.1, "fitted: sm: found -0.1"),
         ("schema_version", 2, "schema_version: found 2"),
         ("gpulet.constant", "x", "gpulet: constant: found 'x'"),
         ("gpulet.fitted", 1, "gpulet: fitted: found 1, expected true or false"),

@@ -333,7 +333,7 @@ def ask(url: str, inputs: dict[str, Any]) -> dict[str, Any] | None:
             found: dict[str, Any] = json.load(answer)["outputs"]
             return found
     except urllib.error.HTTPError as e:
-        assert e.code in (404, 503), e.read()
+        assert e.code in (404, 408, 503), e.read()
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         pass
     return None

@@ -40,8 +40,8 @@ def test_weights_of_contention_are_found_again(tmp_path: Path) -> None:
     assert values(found.contention) == pytest.approx(values(WEIGHTS), rel=1e-9)
     errors = {e.law: e for e in found.errors}
     assert errors["contention, fitted"].p90_pct == pytest.approx(0, abs=1e-6)
-    assert errors["contention, proportional"].p90_pct > 5
-    assert errors["none"].p90_pct > errors["contention, proportional"].p90_pct
+    assert errors["contention, derived"].p90_pct > 5
+    assert errors["none"].p90_pct > errors["contention, derived"].p90_pct
 
 
 def test_noise_costs_what_it_is_and_not_the_law(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_gpulets_coefficients_are_found_again(tmp_path: Path) -> None:
 def test_where_the_law_holds_no_fit_is_kept(tmp_path: Path, noise: float) -> None:
     found = fit_interference(measured(tmp_path, pairs(Contention(), noise=noise)))
     assert found.contention is None
-    assert any(n.startswith("contention, proportional is kept") for n in found.notes)
+    assert any(n.startswith("contention, derived is kept") for n in found.notes)
 
 
 def test_gpulets_derived_coefficients_stay_where_a_fit_is_no_better(tmp_path: Path) -> None:
@@ -162,9 +162,10 @@ def test_without_bandwidth_the_sms_alone_are_fitted(tmp_path: Path) -> None:
     found = fit_interference(measured(tmp_path, runs))
     assert found.contention is not None and not found.gpulet.fitted
     assert (found.contention.sm_overlap, found.contention.sm_excess) == pytest.approx((0.3, 0.8), rel=1e-9)
-    # What no measurement says anything of keeps the weights of proportional sharing.
-    assert (found.contention.dram_overlap, found.contention.dram_excess) == (0.0, 1.0)
-    assert {e.law for e in found.errors} == {"none", "contention, proportional", "contention, fitted"}
+    # What no measurement says anything of keeps the weights of the law without.
+    assert (found.contention.dram_overlap, found.contention.dram_excess) == (1.0, 0.0)
+    laws = {"none", "constant", "contention, derived", "contention, fitted", "fitted"}
+    assert {e.law for e in found.errors} == laws
     assert found.notes[0].startswith(
         "180 of 180 slowdowns are of models of which DRAM or L2 demand is not known"
     )

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from _pairs import V100, pairs, requirement
 
-from gkestimator.documents.interference import ContentionWeights
+from gkestimator.documents.interference import ContentionWeights, FittedWeights
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.interference.base import Interference
 from gkestimator.interference.contention import Contention
+from gkestimator.interference.fitted import FittedLaw
 from gkestimator.interference.gpulet import Gpulet
 from gkestimator.interference.gpulet_law import GpuletCoefficients
 from gkestimator.interference.laws import slowdown
@@ -21,7 +22,20 @@ from gkestimator.simulation.system import SimGpu, SimModel, SimReplica, SimSourc
 
 SPEC = gpu_catalogue().spec(V100)
 CASES: dict[str, Interference] = {
-    **{name: make_interference(name, gpus=[SPEC]) for name in MODELS},
+    **{name: make_interference(name, gpus=[SPEC]) for name in MODELS if name != "fitted"},
+    "fitted": FittedLaw(
+        FittedWeights(
+            form="saturating",
+            logarithm=True,
+            constant=0.1,
+            sm=0.3,
+            dram=0.5,
+            l2=0.2,
+            sm_more=0.1,
+            dram_more=0.0,
+            l2_more=0.4,
+        )
+    ),
     # Coefficients of a user's file may be below 0.
     "gpulet, coefficients": Gpulet(
         GpuletCoefficients(constant=1.9, l2_own=0.1, l2_other=-0.4, dram_own=0.0, dram_other=-0.1)

@@ -55,7 +55,7 @@ MEMBERS = {"table", "kernels", "timeline", "memory", "errors", "messages", "plot
 FLAG = re.compile(r"(?<![\w-])--[a-z]|(?<!\S)-o\b")
 # What only commands reach, or what writes the command lines of other programs.
 NO_MESSAGES_OF_THE_LIBRARY = (
-    "schemas",
+    "library/schemas",
     "estimation/changes_report.py",
     "estimation/doctor.py",
     "estimation/inspection.py",

@@ -55,7 +55,20 @@ def test_shares_of_the_sms_keep_neighbours_apart_but_for_the_memory_bandwidth() 
     p = two(half, half)
     assert slowdowns(together(p), [100.0, 100.0]) == [1.0, 1.0]
     p = two(half | {"dram_util_mean_pct": 70.0}, half | {"dram_util_mean_pct": 60.0})
-    assert slowdowns(together(p), [100.0, 100.0]) == pytest.approx([1.3, 1.3])
+    assert slowdowns(together(p), [100.0, 100.0]) == pytest.approx([1.42, 1.42])
+    # A neighbour that runs half of the time is met half as often; b is slowed itself, and runs longer.
+    a, b = slowdowns(together(p), [100.0, 50.0])
+    assert b == pytest.approx(1.42)
+    assert a == pytest.approx(1 + 0.7 * 0.6 * 0.5 * 1.42)
+
+
+@pytest.mark.parametrize("column", ["dram_util_mean_pct", "l2_util_mean_pct"])
+def test_a_memory_that_is_unknown_slows_nobody(column: str) -> None:
+    half = {"sm_share_pct": 50.0, "sm_util_mean_pct": 50.0}
+    p = two(half | {column: 80.0}, half)
+    assert slowdowns(together(p), [100.0, 100.0]) == [1.0, 1.0]
+    p = two(half | {column: 80.0}, half | {column: 50.0})
+    assert slowdowns(together(p), [100.0, 100.0]) == pytest.approx([1.4, 1.4])
 
 
 def test_a_confined_replica_still_takes_sms_from_one_that_is_not() -> None:

@@ -23,6 +23,9 @@ from gkestimator.exporting.ray_app.worker import LateQueue, QueueSettings, Serve
 from gkestimator.serving.access import DEFAULT_LIMITS, DoorLimits
 from gkestimator.serving.backend import Arrays, ServedSignature, signature_from
 
+GOOD = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
+INFER = "/v2/models/double/infer"
+
 
 def doubling_network(path: Path, *, kind: int = TensorProto.FLOAT, width: int | str = 4) -> Path:
     """A model of one product: ``y`` is twice ``x``, whose samples are rows of ``width`` numbers."""
@@ -97,8 +100,9 @@ class ModelBackend:
 class OpenDoor:
     """A door in a thread of its own: its address, its backend, and sockets to it."""
 
-    def __init__(self, backend: ModelBackend, url: str, door: Any) -> None:
+    def __init__(self, backend: ModelBackend, url: str, door: Any, loop: asyncio.AbstractEventLoop) -> None:
         self.backend = backend
+        self.loop = loop
         self.url = url
         self.door = door
         self.address = url.removeprefix("http://")
@@ -163,6 +167,29 @@ def read_answer(client: socket.socket) -> tuple[int, dict[str, str], bytes]:
     return int(first.split()[1]), headers, body
 
 
+def head(path: str = INFER, method: str = "POST", **headers: object) -> bytes:
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    return f"{method} {path} HTTP/1.1\r\nHost: door\r\n{lines}\r\n".encode("latin-1")
+
+
+def asked(client: socket.socket) -> None:
+    """Ask as a well-behaved client, on a connection that stays open."""
+    body = json.dumps(GOOD).encode()
+    with contextlib.suppress(ConnectionError):
+        client.sendall(head(Content_Length=len(body)) + body)
+        status, _, answer = read_answer(client)
+        assert status == 200 and json.loads(answer)["outputs"][0]["data"] == [2, 4, 6, 8]
+
+
+def error(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
+    """The status and the one line of a refusal, which is JSON."""
+    status, headers, body = answer
+    assert headers["content-type"].startswith("application/json")
+    document = json.loads(body)
+    assert set(document) == {"error"} and "\n" not in document["error"] and len(document["error"]) < 400
+    return status, document["error"]
+
+
 @contextlib.contextmanager
 def open_in_thread(
     backend: ModelBackend, *, token: str | None = None, limits: DoorLimits = DEFAULT_LIMITS
@@ -175,7 +202,7 @@ def open_in_thread(
     opening = open_door(backend, port=0, token=token, limits=limits)
     door = asyncio.run_coroutine_threadsafe(opening, loop).result(10)
     try:
-        yield OpenDoor(backend, door.url, door)
+        yield OpenDoor(backend, door.url, door, loop)
     finally:
         asyncio.run_coroutine_threadsafe(door.close(wait_s=1), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)

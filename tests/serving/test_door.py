@@ -176,6 +176,16 @@ def test_whose_client_has_gone_is_not_run(door: OpenDoor) -> None:
     assert door.backend.cancelled == 1
 
 
+def test_a_door_that_closes_does_not_wait_for_idle_connections(backend: ModelBackend) -> None:
+    with open_in_thread(backend) as door, door.connect() as idle, door.connect() as used:
+        used.sendall(b"GET /v2 HTTP/1.1\r\nHost: door\r\n\r\n")
+        assert read_answer(used)[0] == 200
+        begun = time.monotonic()
+        asyncio.run_coroutine_threadsafe(door.door.close(wait_s=5), door.loop).result(10)
+        assert time.monotonic() - begun < 2
+        assert idle.recv(1) == used.recv(1) == b""
+
+
 def test_a_door_that_closes_answers_what_came(backend: ModelBackend) -> None:
     backend.hold = 0.2
     answers: list[Any] = []

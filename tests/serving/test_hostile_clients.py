@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,15 +15,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doors import ModelBackend, OpenDoor, doubling_network, open_in_thread, read_answer
+from doors import (
+    GOOD,
+    INFER,
+    ModelBackend,
+    OpenDoor,
+    asked,
+    doubling_network,
+    error,
+    head,
+    open_in_thread,
+    read_answer,
+)
 
-from gkestimator.serving.access import DoorLimits, allowed_files
+from gkestimator.serving.access import DoorLimits
 
 pytest.importorskip("aiohttp", reason="needs ray[serve] (extra ray)")
 pytest.importorskip("onnxruntime")
-GOOD = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
 HASTE = DoorLimits(head_s=0.4, body_s=0.4, idle_s=0.8, write_s=0.4)
-INFER = "/v2/models/double/infer"
 
 
 @pytest.fixture
@@ -52,29 +58,6 @@ def door(backend: ModelBackend, caplog: pytest.LogCaptureFixture) -> Iterator[Op
         for record in caplog.records:
             assert record.getMessage().isprintable() and record.getMessage().isascii()
             assert record.levelno < logging.ERROR, record.getMessage()
-
-
-def head(path: str = INFER, method: str = "POST", **headers: object) -> bytes:
-    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-    return f"{method} {path} HTTP/1.1\r\nHost: door\r\n{lines}\r\n".encode("latin-1")
-
-
-def asked(client: socket.socket) -> None:
-    """Ask as a well-behaved client, on a connection that stays open."""
-    body = json.dumps(GOOD).encode()
-    with contextlib.suppress(ConnectionError):
-        client.sendall(head(Content_Length=len(body)) + body)
-        status, _, answer = read_answer(client)
-        assert status == 200 and json.loads(answer)["outputs"][0]["data"] == [2, 4, 6, 8]
-
-
-def error(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
-    """The status and the one line of a refusal, which is JSON."""
-    status, headers, body = answer
-    assert headers["content-type"].startswith("application/json")
-    document = json.loads(body)
-    assert set(document) == {"error"} and "\n" not in document["error"] and len(document["error"]) < 400
-    return status, document["error"]
 
 
 @pytest.mark.parametrize(
@@ -341,79 +324,3 @@ def test_connections_beyond_the_most_are_told_so(backend: ModelBackend) -> None:
             asked(client)  # who is in is served
         time.sleep(0.2)
         assert door.infer([[1, 2, 3, 4]]) == [[2, 4, 6, 8]]
-
-
-# --- in a process of its own --------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def door_process(tmp_path: Path, **limits: float) -> Iterator[tuple[tuple[str, int], int]]:
-    """A door in a process of its own: where it is, and the process' number."""
-    script = Path(__file__).with_name("doors.py")
-    model = doubling_network(tmp_path / "double.onnx")
-    with subprocess.Popen(
-        [sys.executable, str(script), str(model), json.dumps(limits)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None and process.stdin is not None and process.stderr is not None
-        try:
-            url = process.stdout.readline().strip()
-            assert url, process.stderr.read()[-2000:]
-            host, _, port = url.removeprefix("http://").rpartition(":")
-            yield (host, int(port)), process.pid
-            process.stdin.close()
-            assert process.wait(10) == 0
-            assert process.stderr.read() == ""
-        finally:
-            process.kill()
-
-
-def resident_bytes(pid: int) -> int:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
-def test_ten_thousand_idle_connections_disturb_nobody_and_are_closed(tmp_path: Path) -> None:
-    count = 10_000
-    if allowed_files() < count + 500:
-        pytest.skip(f"needs {count + 500} open files (ulimit -Hn)")
-    with door_process(tmp_path, idle_s=12) as (place, pid), contextlib.ExitStack() as stack:
-        before = resident_bytes(pid)
-        good = stack.enter_context(socket.create_connection(place, timeout=20))
-        asked(good)
-        idle = [stack.enter_context(socket.create_connection(place, timeout=20)) for _ in range(count)]
-        times = []
-        for _ in range(50):
-            begun = time.monotonic()
-            asked(good)
-            times.append(time.monotonic() - begun)
-        with socket.create_connection(place, timeout=20) as late:
-            asked(late)
-        assert np.median(times) < 0.05
-        assert (resident_bytes(pid) - before) / count < 40_000  # some 20 kB a connection
-        time.sleep(max(0.0, 13 - (time.monotonic() - begun)))
-        closed = 0
-        for client in idle:
-            client.settimeout(5)
-            closed += client.recv(1) == b""
-        assert closed == count
-        with socket.create_connection(place, timeout=20) as late:
-            asked(late)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
-def test_refused_gigabytes_leave_no_memory_behind(tmp_path: Path) -> None:
-    with door_process(tmp_path) as (place, pid):
-        before = resident_bytes(pid)
-        for _ in range(20):
-            with socket.create_connection(place, timeout=20) as client, contextlib.suppress(ConnectionError):
-                client.sendall(head(Content_Length=10**9))
-                for _ in range(400):
-                    client.sendall(b"x" * 2**16)
-        assert resident_bytes(pid) - before < 30 * 2**20

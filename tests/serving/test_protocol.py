@@ -198,6 +198,14 @@ def test_bytes_must_be_those_of_the_shape(raw: bytes, said: str) -> None:
         protocol.parse_request(head + b"\0" * 8, len(head), PLAIN)
 
 
+def test_flags_are_zeros_and_ones() -> None:
+    head = json.dumps(request(datatype="BOOL", data=None, parameters={"binary_data_size": 2})).encode()
+    found = protocol.parse_request(head + b"\0\1", len(head), signature("BOOL", 2))
+    assert found.samples[0]["x"].tolist() == [False, True]
+    with pytest.raises(RefusedError, match="found bytes other than 0 and 1, expected BOOL"):
+        protocol.parse_request(head + b"\0\2", len(head), signature("BOOL", 2))
+
+
 @pytest.mark.parametrize(
     "raw", [b"", b"\1\0\0\0", b"\xff\xff\xff\xffa", b"\0\0\0\0", b"\0\0\0\0" * 3, b"\1\0\0\0\xff" * 2]
 )

@@ -1,7 +1,7 @@
 """Name the JSON Schema of every kind of document, each derived from what reads the document.
 
-``python -m gkestimator.library.schemas.registry`` writes them to ``gkestimator/library/schemas/published/``, where editors and other
-programs find them without running anything.
+``python -m gkestimator.library.schemas.registry`` writes them to ``published/`` beside this file, where editors
+and other programs find them without running anything.
 """
 
 from __future__ import annotations

@@ -116,7 +116,9 @@ class BurstSearch:
         while self._budget > 0:
             before = set(self.state.counts)
             self._empty_some()
-            while self._budget > 0 and self._round({p for p in self.state.counts if p not in before or not p.members}):
+            while self._budget > 0 and self._round(
+                {p for p in self.state.counts if p not in before or not p.members}
+            ):
                 pass
             if self.state.value > top * (1 + _TINY):
                 top = self.state.value
@@ -194,7 +196,9 @@ class BurstSearch:
         """Return the unconfined ways of ``m`` on type ``t`` at its smallest batches."""
         ways = self._small.get((m, t))
         if ways is None:
-            ways = sorted((w for w in self._menus.of[m].get(t, ()) if w.share_pct >= 100), key=lambda w: w.batch)
+            ways = sorted(
+                (w for w in self._menus.of[m].get(t, ()) if w.share_pct >= 100), key=lambda w: w.batch
+            )
             ways = self._small[m, t] = ways[:_BATCHES]
         return ways
 

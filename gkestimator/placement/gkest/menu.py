@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from gkestimator.core.records import frozen
-from gkestimator.placement.contention import compute_demand_pct
+from gkestimator.placement.contention import MEMORY_COLUMNS, compute_demand_pct
 from gkestimator.placement.expected import model_on_time, server_of
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import FloatByIndex, FloatPair, FloatRow, Gpu, PlacementModel, Problem
@@ -36,7 +36,8 @@ WORK_FULL = 8
 @frozen
 class Way:
     """Hold one candidate of one model, with what packing asks of it. ``demand_pct`` is the SM demand while it
-    runs (None: unknown, it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined."""
+    runs (None: unknown, it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined.
+    ``memory_pct`` is 0 where it is unknown: what is not known cannot be checked."""
 
     number: int
     model: int
@@ -110,7 +111,7 @@ class Menus:
         groups: dict[tuple[str, float], list[Candidate]] = {}
         for candidate in model.candidates:
             memory = candidate.memory_pct
-            if candidate.latency_ms <= model.slo_ms and memory is not None and memory <= 100:
+            if candidate.latency_ms <= model.slo_ms and (memory is None or memory <= 100):
                 groups.setdefault((candidate.gpu, candidate.sm_share_pct), []).append(candidate)
         by_type: dict[int, Ways] = {}
         for (gpu, _), group in groups.items():
@@ -295,7 +296,7 @@ def _costs(candidate: Candidate) -> FloatRow:
         candidate.latency_ms,
         creq if sm_util is None else sm_util,
         creq,
-        _or_all(candidate.row.dram_util_mean_pct),
+        *(_or_all(getattr(candidate.row, column)) for column in MEMORY_COLUMNS),
         candidate.memory_pct or 0.0,
     )
 

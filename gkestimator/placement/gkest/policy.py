@@ -26,6 +26,9 @@ _LOOKS = 2400  # at changes, for each unit of effort
 _BURST_LOOKS = 6000  # the same, for what is left over under late batching
 _FEW = 16  # models; with more, half the looks, as each takes longer, and fewer starts
 _ENOUGH = 1e-3  # of the bound may be left
+# The share of its rate below which a model is starved, by the law of batching: the earlier law keeps its plans.
+_STARVED = 0.5
+_STARVED_LATE = 0.95
 _BURST_STEPS = 4  # factors tried: burst, and its powers 3/4, 1/2, 1/4
 _BURST_LOSS = 1e-3  # of the requests on time at the mean rates that headroom may cost
 
@@ -45,24 +48,35 @@ class GkestPolicy(Policy):
     ``oversubscribe`` lifts that: what it costs is then counted by the contention model alone. Confined
     replicas are never mixed with unconfined ones.
 
-    Options. ``fairness``: ``none``: the most requests on time, all alike; ``weighted``: requests count with
-    their model's weight (1 unless the workload says so); ``maxmin`` (default): as ``weighted``, then the
-    smallest share of its rate that a model is served is raised, and the next smallest, as long as it is below
-    a half and the total stays within ``fairness_loss_pct`` (default 0.5) of the most. ``attainment`` (default
-    0.99): the part of each rate that must be on time where the objective is cost. ``effort`` (default 1)
-    scales the search. ``turns`` (default true): false for plans that go to schedulers without turns (HAMi,
-    Ray Serve). ``burst`` (default 1): plan for rates that are for a while so many times what the workload
-    says (:func:`with_headroom`). ``rates``: how the rates vary (:mod:`gkestimator.placement.rates`); what is expected
-    over all of them is maximised. ``spare`` (default true): where batches are formed late, what the rates do not need
-    goes to bursts (:mod:`gkestimator.placement.gkest.bursts`). Within 0.03 % of equal worth, replicas run side by side instead of in turns,
-    and the fewest replicas are taken; at equal worth the smallest batch. Source: ours; answers what Elvinger
-    (ETH Zurich, 2024) found wrong with the others."""
+    Options. ``fairness``: ``none``: the most requests on time, all alike; ``weighted``: requests count with their
+    model's weight (1 unless the workload says so); ``maxmin`` (default): as ``weighted``, then the smallest share
+    of its rate that a model is served is raised, and the next smallest, as long as it is below a half (95 % where
+    batches are formed late) and the total stays within ``fairness_loss_pct`` (default 0.5) of the most.
+    ``attainment`` (default 0.99): the part of each rate that must be on time where the objective is cost.
+    ``effort`` (default 1) scales the search. ``turns`` (default true): false for plans that go to schedulers
+    without turns (HAMi, Ray Serve). ``burst`` (default 1): plan for rates that are for a while so many times what
+    the workload says (:func:`with_headroom`). ``rates``: how the rates vary (:mod:`gkestimator.placement.rates`);
+    what is expected over all of them is maximised. ``spare`` (default true): where batches are formed late, what
+    the rates do not need goes to bursts (:mod:`gkestimator.placement.gkest.bursts`). Within 0.03 % of equal
+    worth, replicas run side by side instead of in turns, and the fewest replicas are taken; at equal worth the
+    smallest batch. Source: ours; answers what Elvinger (ETH Zurich, 2024) found wrong with the others."""
 
     name = "gkest"
     summary = "ours: most requests expected on time (filling, queueing, interference, interval), fair, or least cost"
     needs = ("memory",)
+    spares = ("memory",)
     packs_by_creq = True
-    options = ("fairness", "fairness_loss_pct", "attainment", "effort", "oversubscribe", "turns", "burst", "spare", "rates")
+    options = (
+        "fairness",
+        "fairness_loss_pct",
+        "attainment",
+        "effort",
+        "oversubscribe",
+        "turns",
+        "burst",
+        "spare",
+        "rates",
+    )
 
     def __init__(
         self,
@@ -215,7 +229,8 @@ class GkestPolicy(Policy):
         search = Search(state, budget=looks, seed=problem.seed, enough=bound.value * (1 - _ENOUGH))
         search.run([optimum for optimum in optima if optimum is not None], sure)
         if self.fairness == "maxmin":
-            search.level(self.fairness_loss_pct / 100, looks // 4)
+            starved = _STARVED_LATE if problem.batching == "late" else _STARVED
+            search.level(self.fairness_loss_pct / 100, looks // 4, starved)
         search.tidy()
         return state, bound.value
 

@@ -320,8 +320,8 @@ class Search(Moves):
         cycle = math.fsum(ways[x.way].latency_ms for x in stay)
         return [PatternMember(x.way, x.turn, cycle) for x in stay]
 
-    def level(self, loss: float, looks: int) -> None:
-        """Raise the smallest served share of a rate, then the next, while it is below _STARVED and the worth
+    def level(self, loss: float, looks: int, starved: float = _STARVED) -> None:
+        """Raise the smallest served share of a rate, then the next, while it is below ``starved`` and the worth
         stays within ``loss`` (a part) of what it is now. A change counts if the smallest share among the
         models it touches rises."""
         state = self.state
@@ -330,7 +330,7 @@ class Search(Moves):
         self.budget = looks
         while self.budget > 0 and left:
             share, m = min((state.served[m] / self.asked[m], m) for m in left)
-            if share >= _STARVED:
+            if share >= starved:
                 return
             if not self._raise(m, least):
                 left.remove(m)

@@ -28,7 +28,7 @@ class ExclusivePolicy(Policy):
 
     name = "exclusive"
     summary = "one model per GPU at its largest batch within the objective (Shepherd's setting)"
-    needs = ("memory",)
+    spares = ("memory",)
 
     def place(self, problem: Problem) -> Placement:
         """Return the placement; see the class."""
@@ -66,7 +66,7 @@ def _choices(problem: Problem) -> ChoiceList:
         by_type: dict[str, Candidate] = {}
         for gpu_type in problem.types:
             fitting = [
-                c for c in model.feasible(gpu_type) if c.memory_pct is not None and c.memory_pct <= ROOM_PCT
+                c for c in model.feasible(gpu_type) if c.memory_pct is None or c.memory_pct <= ROOM_PCT
             ]
             if fitting:
                 by_type[gpu_type] = max(fitting, key=lambda c: c.batch_size)

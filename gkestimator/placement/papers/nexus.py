@@ -63,6 +63,7 @@ class NexusPolicy(Policy):
 
     name = "nexus"
     summary = "squishy bin packing: whole GPUs, then models in turns (Nexus, SOSP 2019)"
+    spares = ("memory",)
 
     def place(self, problem: Problem) -> Placement:
         """Return replicas in turns; see :class:`Policy`."""

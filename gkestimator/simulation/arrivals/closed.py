@@ -40,6 +40,12 @@ class ClosedArrivals(Arrivals):
         self.clients = clients
         self.sources = len(clients)
 
+    @property
+    def note(self) -> str:
+        """Return what a reader of a report must know of these arrivals."""
+        counts = " and ".join(map(str, sorted(set(self.clients))))
+        return f"{counts} clients of each model or application wait for their answers: no rate has any use"
+
     def chunks(self, until_ms: float) -> Iterator[Chunk]:
         """Yield the one chunk that there is."""
         yield Chunk(end_ms=until_ms, times_ms=tuple(np.zeros(count) for count in self.clients))

@@ -23,6 +23,11 @@ def sources_of(workload: Workload) -> tuple[ModelLoad | Application, ...]:
     return (*workload.models, *workload.applications)
 
 
+def is_trace(kind: str | Path) -> bool:
+    """Say whether ``kind`` of arrivals stands in a file: it is neither a process nor clients that wait."""
+    return kind not in PROCESSES and clients_of(kind) is None
+
+
 def make_arrivals(
     kind: str | Path,
     rates_rps: Series,

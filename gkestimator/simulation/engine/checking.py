@@ -19,7 +19,7 @@ _MOST_AT_ONCE = 10_000_000  # requests that one event may bring into being
 _MOST_CURVE_ROWS = 5_000_000
 _MOST_MS = 1e9
 _LEAST_CYCLE_MS = 1e-6
-_LEAST_CLOSED_MS = 1e-6  # of a service whose clients wait: else they would ask for ever at one time
+_LEAST_CLOSED_MS = 1e-6  # of a service whose clients wait
 _MOST_FEATURE = 1e12
 _MOST_TOKENS = 1_000_000_000
 
@@ -49,20 +49,37 @@ def check_source(source: SimSource, system_models: Sequence[SimModel]) -> None:
         raise UsageError(
             f"source {source.name!r}: expected lengths where it asks a language model, of which it asks one by itself"
         )
-    if source.closed and paced:
-        raise UsageError(
-            f"source {source.name!r}: expected no language model where clients wait for their answers"
-        )
-    if source.closed and not any(not stage.after and stage.fan_out >= 1 for stage in source.stages):
-        raise UsageError(
-            f"source {source.name!r}: expected a first stage that is asked at least once where clients wait"
-        )
     for prompt, answer in source.lengths or ():
         if not (1 <= prompt <= _MOST_TOKENS and 1 <= answer <= _MOST_TOKENS):
             raise UsageError(
                 f"source {source.name!r}: found a prompt of {prompt} and an answer of {answer} tokens, expected 1 to "
                 f"{_MOST_TOKENS:,}"
             )
+
+
+def check_closed(source: SimSource, drop: str) -> None:
+    """Raise UsageError where clients of ``source`` that wait for their answers might ask for ever at one time."""
+    if drop != "none":
+        raise UsageError(
+            f"drop {drop}: expected none where clients wait for their answers: they would ask again at once"
+        )
+    if source.lengths is not None:
+        raise UsageError(
+            f"source {source.name!r}: expected no language model where clients wait for their answers"
+        )
+    if not any(not stage.after and stage.fan_out >= 1 for stage in source.stages):
+        raise UsageError(
+            f"source {source.name!r}: expected a first stage that is asked at least once where clients wait"
+        )
+
+
+def check_takes_time(replica: SimReplica) -> None:
+    """Raise UsageError where clients that wait for answers of ``replica`` might ask for ever at one time."""
+    if min(replica.latencies_ms) < _LEAST_CLOSED_MS:
+        raise UsageError(
+            f"replica {replica.id!r}: latencies_ms is {replica.latencies_ms}, expected {_LEAST_CLOSED_MS:g} ms or more "
+            "where clients wait for their answers"
+        )
 
 
 def check_gpu(gpu: SimGpu) -> None:
@@ -87,13 +104,8 @@ def check_room(largest: int, most_asked: int, curve_rows: int) -> None:
         )
 
 
-def check_replica(
-    replica: SimReplica, system_models: Sequence[SimModel], gpus: int, *, closed: bool = False
-) -> None:
-    """Raise UsageError naming the replica and the field that is not as it must be.
-
-    ``closed``: clients wait for their answers, which therefore take time.
-    """
+def check_replica(replica: SimReplica, system_models: Sequence[SimModel], gpus: int) -> None:
+    """Raise UsageError naming the replica and the field that is not as it must be."""
     models = len(system_models)
 
     def need(field: str, right: bool, expected: str) -> None:
@@ -124,10 +136,6 @@ def check_replica(
         if curve is not None:
             right = len(curve) == len(batches) and all(0 <= value <= _MOST_MS for value in curve)
             need(field, right, f"{len(batches)} times of 0 to {_MOST_MS:g} ms")
-    if closed:
-        need(
-            "latencies_ms", min(replica.latencies_ms) >= _LEAST_CLOSED_MS, f"{_LEAST_CLOSED_MS:g} ms or more"
-        )
     if replica.features is not None:
         right = len(replica.features) == len(batches) and all(_finite(f, FEATURES) for f in replica.features)
         need("features", right, f"{len(batches)} times {FEATURES} finite numbers")

@@ -33,10 +33,12 @@ from gkestimator.simulation.engine.changes import (
 )
 from gkestimator.simulation.engine.checking import (
     check_chunk,
+    check_closed,
     check_gpu,
     check_replica,
     check_room,
     check_source,
+    check_takes_time,
 )
 from gkestimator.simulation.engine.plain import run_plainly
 from gkestimator.simulation.engine.pools import Draws, count_windows, fit_pools, with_needs
@@ -84,14 +86,12 @@ class Simulator:
         self._law_starts: dict[StepLaw, int] = {}
         for source in system.sources:
             check_source(source, system.models)
+            if source.closed:
+                check_closed(source, options.drop)
         self._closed = any(source.closed for source in system.sources)
         self._host_free_ms = 0.0
         if self._closed and system.host_ms:
             raise UsageError("host_ms of the network: has no use where clients wait for their answers")
-        if self._closed and options.drop != "none":
-            raise UsageError(
-                f"drop {options.drop}: expected none where clients wait for their answers: they would ask again at once"
-            )
         self._most_asked = max((most_asked(source) for source in system.sources), default=0)
         self._s = first_state(system, options)
         self.add(system.replicas, [0.0] * len(system.replicas), gpus=system.gpus)
@@ -129,7 +129,9 @@ class Simulator:
         at = len(s.curves)
         servers = len(s.servers)
         for row, replica, available in zip(new_rows, replicas, available_ms, strict=True):
-            check_replica(replica, self._system.models, len(s.gpus), closed=self._closed)
+            check_replica(replica, self._system.models, len(s.gpus))
+            if self._closed:
+                check_takes_time(replica)
             if not 0 <= available < math.inf:
                 raise UsageError(f"replica {replica.id!r}: available from {available} ms, expected 0 or more")
             server = servers

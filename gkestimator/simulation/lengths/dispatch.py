@@ -16,7 +16,10 @@ does not say which.
 ``least-padding``: the head of the first level. ``least-load``: of the heads of all levels that take the
 request the one with the fewest outstanding requests, the shortest of equals. ``earliest``: the head that
 would answer first (no scheme of the paper: what a dispatcher does that knows all latencies and looks at
-nothing but the request at hand).
+nothing but the request at hand). ``infaas``: of the heads of all levels that take the request the one with the
+least outstanding of what it answers within the SLO, the shortest of equals (INFaaS, Romero et al., USENIX ATC 2021,
+in our reading: of the variants that suit a request the least loaded serves it; a runtime of a length is a variant,
+and load is a part of what an instance can do, which ``least-load`` does not ask).
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ import math
 from gkestimator.core.compiled import compiled
 from gkestimator.simulation.arrays import Floats, Ints
 
-SCHEMES = ("arlo", "least-padding", "least-load", "earliest")
-ARLO, LEAST_PADDING, LEAST_LOAD, EARLIEST = range(4)
+SCHEMES = ("arlo", "least-padding", "least-load", "earliest", "infaas")
+ARLO, LEAST_PADDING, LEAST_LOAD, EARLIEST, INFAAS = range(5)
 CONGESTED = ("ideal", "least-load")
 # Part of a latency below which what is left of a request is the rounding of sums.
 _NOTHING = 1e-9
@@ -89,6 +92,19 @@ def take_head(heap: Ints, size: int, free_ms: Floats) -> int:
 
 
 @compiled
+def load_at(scheme: int, free_ms: float, now_ms: float, latency_ms: float, capacity: float) -> float:
+    """Return what ``scheme`` compares of an instance that is free at ``free_ms``, at the head of its level: when it
+    would have answered (ms), its outstanding requests, or these over the requests that it can have at once.
+    """
+    if scheme == EARLIEST:
+        return max(free_ms, now_ms) + latency_ms
+    load = outstanding(free_ms, now_ms, latency_ms)
+    if scheme in (INFAAS, ARLO):
+        load /= capacity
+    return load
+
+
+@compiled
 def dispatch(
     times_ms: Floats,
     shortest: Ints,
@@ -98,6 +114,7 @@ def dispatch(
     levels: int,
     congested: int,
     latency_ms: Floats,
+    service_ms: Floats,
     capacity: Floats,
     heaps: Ints,
     sizes: Ints,
@@ -108,7 +125,8 @@ def dispatch(
     """Send each request to an instance, in order.
 
     ``times_ms`` ascending and ``shortest`` (level of the shortest runtime that takes it), by request;
-    ``latency_ms`` and ``capacity``, by level; ``heaps`` (levels, instances) and ``sizes``: the instances in
+    ``latency_ms`` and ``capacity``, by level; ``service_ms``, by request: what it takes whatever the level (empty: the
+    level's latency); ``heaps`` (levels, instances) and ``sizes``: the instances in
     service; ``free_ms``, by instance. Filled: ``response_ms`` and ``level_of``, by request (-1: no instance
     in service takes it).
     """
@@ -125,13 +143,8 @@ def dispatch(
             if scheme == LEAST_PADDING:
                 chosen = level
                 break
-            free = free_ms[heaps[level, 0]]
-            if scheme == EARLIEST:
-                load = max(free, now) + latency_ms[level]
-            else:
-                load = outstanding(free, now, latency_ms[level])
+            load = load_at(scheme, free_ms[heaps[level, 0]], now, latency_ms[level], capacity[level])
             if scheme == ARLO:
-                load /= capacity[level]
                 if load < limit:
                     chosen = level
                     break
@@ -150,6 +163,9 @@ def dispatch(
             response_ms[request] = math.nan
             continue
         head = heaps[chosen, 0]
-        free_ms[head] = max(free_ms[head], now) + latency_ms[chosen]
+        took = latency_ms[chosen]
+        if len(service_ms) > 0:
+            took = service_ms[request]
+        free_ms[head] = max(free_ms[head], now) + took
         response_ms[request] = free_ms[head] - now
         _sink(heaps[chosen], sizes[chosen], free_ms)

@@ -14,7 +14,7 @@ from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.conditions import Progress, rows_of_models
 from gkestimator.simulation.lengths.allocation import allocate, even
 from gkestimator.simulation.lengths.requests import Drawn, LengthRequests, ReplayedRequests
-from gkestimator.simulation.lengths.runtimes import Ladder, ladder_of, runtimes_of
+from gkestimator.simulation.lengths.runtimes import DynamicShapes, Ladder, ladder_of, runtimes_of
 from gkestimator.simulation.lengths.serving import Served, ServeOptions, serve
 from gkestimator.simulation.lengths.spec import LengthsSpec, TraceArrivals
 from gkestimator.tables import Requirement
@@ -106,8 +106,14 @@ def simulate_lengths(
             own_ladder = ladder.largest()
             own_start = (spec.gpus,)
             rule = "least-padding"
+        dynamic = None
+        if scheme == "dynamic":
+            dynamic = DynamicShapes(ladder=ladder, slowdown=spec.dynamic_slowdown)
+            own_ladder = dynamic.single()
+            own_start = (spec.gpus,)
+            rule = "least-padding"
         dispatching = replace(spec.dispatching, scheme=rule)
-        own = replace(options, dispatching=dispatching, start=own_start)
+        own = replace(options, dispatching=dispatching, start=own_start, dynamic=dynamic)
         served[scheme] = serve(own_ladder, requests, own, progress=report_progress)
     return LengthsRun(
         spec=spec,

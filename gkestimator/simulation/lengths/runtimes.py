@@ -6,10 +6,12 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from gkestimator.core.errors import TableError, UsageError
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import gpu_catalogue
-from gkestimator.simulation.arrays import Numbers, Wholes
+from gkestimator.simulation.arrays import Floats, Ints, Numbers, Wholes
 from gkestimator.tables import Requirement
 
 _SHOWN = 5
@@ -60,6 +62,55 @@ class Ladder:
     def largest(self) -> Ladder:
         """Return the longest runtime alone: what static padding serves all with."""
         return Ladder(runtimes=self.runtimes[-1:], slo_ms=self.slo_ms)
+
+
+@frozen
+class DynamicShapes:
+    """Hold a model compiled once for inputs of any length: a request is not padded, and takes ``slowdown`` times
+    what a runtime of just its length would, for shapes that are not known can be compiled for less well.
+
+    Between the lengths of ``ladder`` latencies are drawn in a line; below the shortest they are the shortest's.
+    """
+
+    ladder: Ladder
+    slowdown: float
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.slowdown < math.inf:
+            raise UsageError(
+                f"dynamic shapes: found a slowdown of {self.slowdown:g}, expected a number of at least 1"
+            )
+        slowest_ms = self.slowdown * self.ladder.latencies_ms[-1]
+        if slowest_ms > self.ladder.slo_ms:
+            raise UsageError(
+                f"dynamic shapes: the longest request takes {slowest_ms:.4g} ms, above the SLO of "
+                f"{self.ladder.slo_ms:g} ms"
+            )
+
+    def single(self) -> Ladder:
+        """Return the one runtime that it is, as long and as slow as the longest request."""
+        length = self.ladder.lengths[-1]
+        runtime = Runtime(length=length, latency_ms=self.slowdown * self.ladder.latencies_ms[-1])
+        return Ladder(runtimes=(runtime,), slo_ms=self.ladder.slo_ms)
+
+    def service_ms(self, lengths: Ints) -> Floats:
+        """Return what each request takes."""
+        alone = np.interp(lengths, self.ladder.lengths, self.ladder.latencies_ms)
+        return np.asarray(self.slowdown * alone, np.float64)
+
+
+def service_ms(dynamic: DynamicShapes | None, lengths: Ints) -> Floats:
+    """Return what each request takes whatever runtime serves it; empty where the runtime decides."""
+    if dynamic is None:
+        return np.empty(0)
+    return dynamic.service_ms(lengths)
+
+
+def padded_tokens(ladder: Ladder, dynamic: DynamicShapes | None, lengths: Ints, level_of: Ints) -> int:
+    """Return the tokens that are computed for requests of ``lengths``, which the runtimes ``level_of`` serve."""
+    if dynamic is not None:
+        return int(lengths.sum())
+    return int(np.asarray(ladder.lengths)[level_of].sum())
 
 
 def ladder_of(runtimes: Iterable[Runtime], slo_ms: float) -> Ladder:

@@ -17,7 +17,7 @@ from gkestimator.simulation.lengths.allocation import allocate, even
 from gkestimator.simulation.lengths.dispatch import CONGESTED, SCHEMES, dispatch
 from gkestimator.simulation.lengths.fleet import InstanceFleet
 from gkestimator.simulation.lengths.requests import LengthRequests
-from gkestimator.simulation.lengths.runtimes import Ladder
+from gkestimator.simulation.lengths.runtimes import DynamicShapes, Ladder, padded_tokens, service_ms
 from gkestimator.simulation.options import check_fields
 from gkestimator.simulation.summary import mean_of
 
@@ -103,7 +103,7 @@ class ServeOptions:
 
     ``gpus`` at the start, spread over the runtimes by ``start`` (None: evenly). Requests that come before ``warmup_ms``
     are served and not counted. ``reallocation`` or ``autoscaling`` None: not done. ``window_ms`` of the timeline.
-    ``keep``: every counted response is kept.
+    ``keep``: every counted response is kept. ``dynamic``: requests are not padded, and each takes what that says.
     """
 
     gpus: int
@@ -115,6 +115,7 @@ class ServeOptions:
     start: Wholes | None = None
     window_ms: float = 10_000.0
     keep: bool = False
+    dynamic: DynamicShapes | None = None
 
     def __post_init__(self) -> None:
         if not (self.gpus >= 1 and 0 <= self.warmup_ms < self.duration_ms and self.window_ms > 0):
@@ -213,9 +214,7 @@ def _joined(parts: list[Floats]) -> Floats:
 def _quantile(parts: list[Floats]) -> NumberOrNone:
     """Return the 98th percentile of all ``parts``; None of nothing."""
     responses = _joined(parts)
-    if len(responses):
-        return float(np.quantile(responses, _PERCENTILE))
-    return None
+    return float(np.quantile(responses, _PERCENTILE)) if len(responses) else None
 
 
 class _Run:
@@ -284,6 +283,7 @@ class _Run:
             rules.levels,
             CONGESTED.index(rules.congested),
             self.latency,
+            service_ms(self.options.dynamic, lengths),
             self.capacity,
             fleet.heaps,
             fleet.sizes,
@@ -305,7 +305,7 @@ class _Run:
         self.sum_ms += float(responses.sum())
         self.histogram += np.bincount(np.searchsorted(self.edges, responses, side="right"), minlength=BINS)
         self.tokens += int(lengths[first:].sum())
-        self.padded += int(np.asarray(self.ladder.lengths)[level_of].sum())
+        self.padded += padded_tokens(self.ladder, self.options.dynamic, lengths[first:], level_of)
         if self.options.keep:
             self.kept.append(responses)
 

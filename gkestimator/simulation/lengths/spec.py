@@ -19,8 +19,11 @@ from gkestimator.simulation.lengths.dispatch import SCHEMES
 from gkestimator.simulation.lengths.requests import Lengths
 from gkestimator.simulation.lengths.serving import Autoscaling, Dispatching, Reallocation
 
-# ``padding``: every request padded to the longest runtime, the only one there is.
-ALL_SCHEMES = (*SCHEMES, "padding")
+# ``padding``: every request padded to the longest runtime, the only one there is; ``dynamic``: one runtime for any
+# length. The Arlo paper's ST and DT.
+ALL_SCHEMES = (*SCHEMES, "padding", "dynamic")
+# Between 1.22 and 3.56, which we recall from the Arlo paper; measured on nothing here.
+DYNAMIC_SLOWDOWN = 1.5
 DEFAULT_SCHEMES = ("arlo", "least-padding", "least-load", "padding")
 # The Runtime Scheduler's program takes seconds from here on.
 _MAX_GPUS = 2000
@@ -65,7 +68,8 @@ class LengthsSpec:
     """Hold what is served and how.
 
     ``lengths`` None: every length the table knows. ``start``: instances of each runtime at the beginning,
-    ``even`` or ``expected`` (the program's answer for the distribution and the mean rate).
+    ``even`` or ``expected`` (the program's answer for the distribution and the mean rate). ``dynamic_slowdown``: how
+    much longer a request takes in the runtime of scheme ``dynamic`` than in one of just its length.
     """
 
     path: Path
@@ -87,6 +91,7 @@ class LengthsSpec:
     dispatching: Dispatching
     reallocation: Reallocation | None
     autoscaling: Autoscaling | None
+    dynamic_slowdown: float = DYNAMIC_SLOWDOWN
 
 
 def read_lengths_spec(path: Path) -> LengthsSpec:
@@ -132,6 +137,7 @@ def read_lengths_spec(path: Path) -> LengthsSpec:
         dispatching=_part(fields, "request_scheduler", _dispatching) or Dispatching(),
         reallocation=_reallocation(fields),
         autoscaling=_part(fields, "autoscaling", _autoscaling),
+        dynamic_slowdown=fields.number("dynamic_slowdown", DYNAMIC_SLOWDOWN, low=1, high=1000),
     )
     fields.finish()
     _bounded(fields, spec)

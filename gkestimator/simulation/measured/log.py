@@ -38,8 +38,7 @@ class ServingLog:
     @property
     def answered(self) -> Flags:
         """Say of each request whether it was answered, after a time that is known."""
-        answered: Flags = (self.status == OK) & np.isfinite(self.total_ms)
-        return answered
+        return np.asarray((self.status == OK) & np.isfinite(self.total_ms), bool)
 
     @property
     def in_parts(self) -> Flags:

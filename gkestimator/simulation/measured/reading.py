@@ -139,12 +139,17 @@ def _headings(path: Path, names: Sequence[str]) -> tuple[list[_Heading], Names]:
         if ours not in read:
             shown = one_line(", ".join(names), limit=120)
             raise TableError(f"{path}: found columns {shown}, expected one that is {expected}")
-    used = {heading.theirs for heading in headings}
-    aside = [one_line(name, limit=40) for name in names if name not in used and name not in _KNOWN]
-    notes: Names = ()
-    if aside:
-        notes = (f"{path.name}: columns not used: {', '.join(aside[:8])}{' ...' if len(aside) > 8 else ''}",)
-    return headings, notes
+    return headings, _not_used(path, names, headings)
+
+
+def _not_used(path: Path, names: Sequence[str], headings: Sequence[_Heading]) -> Names:
+    """Return a note of columns that are neither read nor ours."""
+    known = {*_KNOWN, *(heading.theirs for heading in headings)}
+    aside = [one_line(name, limit=40) for name in names if name not in known]
+    if not aside:
+        return ()
+    more = " ..." if len(aside) > 8 else ""
+    return (f"{path.name}: columns not used: {', '.join(aside[:8])}{more}",)
 
 
 _KNOWN = ("source", "gpu", "network_ms", "request", "plan_version")

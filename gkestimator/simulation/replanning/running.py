@@ -15,7 +15,7 @@ from gkestimator.placement.run import place
 from gkestimator.simulation.arrays import AnyByName, Texts
 from gkestimator.simulation.arrivals.base import Arrivals
 from gkestimator.simulation.arrivals.making import sources_of
-from gkestimator.simulation.conditions import Conditions, Progress, check_streams, system_builder
+from gkestimator.simulation.conditions import Conditions, Progress, answerable, check_streams, system_builder
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.replanning.control import control
 from gkestimator.simulation.replanning.report import ReplanReport, report_of
@@ -84,19 +84,14 @@ def simulate_replanned(
         if progress is not None:
             progress("seconds simulated", int(now_ms / 1e3), round(options.duration_ms / 1e3))
 
+    options, unanswered = answerable(options, table_rows, conditions.get("coefficients"))
     build = system_builder(table_rows, options, cluster.types, joined=True, **conditions)
     prices = {g.spec.name: g.spec.price_per_hour_usd for g in cluster.gpus}
     prices |= {e.spec.name: e.price_per_hour for e in cluster.elastic}
     if isinstance(start, Workload):
         start = plan_for(start)
-    if arrivals.closed:
-        raise UsageError(
-            f"{arrivals_name}: re-planning follows rates, and clients that wait for answers have none"
-        )
-    check_streams(arrivals, len(sources_of(start.workload)), arrivals_name, "the workload")
-    pool = None
-    if cluster.gpus:
-        pool = {g.spec.name: [f"{g.spec.name}-{i}" for i in range(g.count)] for g in cluster.gpus}
+    _check_arrivals(arrivals, start.workload, arrivals_name)
+    pool = _pool(cluster)
     start = _on_cluster(start, cluster, pool)
     run = control(
         start,
@@ -108,7 +103,7 @@ def simulate_replanned(
         pool=pool,
         progress=report_progress,
     )
-    lines = [*run.system.notes, *notes, *_notes(replanning, start)]
+    lines = [*run.system.notes, *unanswered, *notes, *_notes(replanning, start)]
     return report_of(
         run,
         policy=policy,
@@ -120,9 +115,24 @@ def simulate_replanned(
     )
 
 
+def _check_arrivals(arrivals: Arrivals, workload: Workload, name: str) -> None:
+    if arrivals.closed:
+        raise UsageError(
+            f"{name}: re-planning follows rates, and clients that wait for their answers have none"
+        )
+    check_streams(arrivals, len(sources_of(workload)), name, "the workload")
+
+
 def _never(options: Options) -> Replanning:
     """Return settings under which the first plan serves to the end: the first period is longer than the run."""
     return Replanning(kind="gpulet", control_ms=options.duration_ms, period_ms=2 * options.duration_ms)
+
+
+def _pool(cluster: Cluster) -> dict[str, list[str]] | None:
+    """Return the ids of the GPUs of a fixed cluster by type; None where GPUs are rented."""
+    if not cluster.gpus:
+        return None
+    return {g.spec.name: [f"{g.spec.name}-{i}" for i in range(g.count)] for g in cluster.gpus}
 
 
 def _on_cluster(plan: PlacementPlan, cluster: Cluster, pool: Mapping[str, list[str]] | None) -> PlacementPlan:

@@ -28,7 +28,7 @@ def sent(
     dispatch(
         np.array(times), np.searchsorted(ladder.lengths, lengths), SCHEMES.index(scheme),
         other.get("threshold", 0.85), other.get("decay", 0.9), other.get("levels", 6),
-        CONGESTED.index(other.get("congested", "ideal")), np.array(ladder.latencies_ms),
+        CONGESTED.index(other.get("congested", "ideal")), np.array(ladder.latencies_ms), np.empty(0),
         np.array(ladder.capacities, np.float64), fleet.heaps, fleet.sizes, fleet.free_ms, responses, levels,
     )  # fmt: skip
     return levels.tolist(), responses.tolist()
@@ -75,6 +75,14 @@ def test_where_all_are_congested_and_how_far_is_looked() -> None:
     assert sent(FIGURE_5, loaded(FIGURE_5, (119, 59, 0)), [0.0], [100], levels=3)[0] == [2]
 
 
+def test_infaas_takes_the_least_loaded_variant_for_what_it_can_do() -> None:
+    """54 of 60 is more than 28 of 48; and of 12 of 120, 7 of 60 and 6 of 48 the first is least, though it is most."""
+    assert sent(FIGURE_5, loaded(FIGURE_5, (0, 54, 28)), [0.0], [200], "infaas")[0] == [2]
+    crowded = (12, 7, 6)
+    assert sent(FIGURE_5, loaded(FIGURE_5, crowded), [0.0], [100], "infaas")[0] == [0]
+    assert sent(FIGURE_5, loaded(FIGURE_5, crowded), [0.0], [100], "least-load")[0] == [2]
+
+
 def test_levels_without_instances_are_not_there() -> None:
     fleet = InstanceFleet(FIGURE_5, (1, 0, 1))
     fleet.free_ms[fleet.heaps[0, 0]] = 119 * 2.0
@@ -106,6 +114,8 @@ class Queues:
             level = able[0]
         elif scheme == "least-load":
             level = min(able, key=lambda i: (counts[i], i))
+        elif scheme == "infaas":
+            level = min(able, key=lambda i: (shares[i], i))
         elif scheme == "earliest":
             level = min(
                 able, key=lambda i: (max(self.free[i][heads[i]], now) + self.ladder.latencies_ms[i], i)

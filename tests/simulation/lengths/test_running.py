@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from gkestimator.core.errors import UsageError
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.simulation.lengths.report import lengths_words, render_lengths
+from gkestimator.simulation.lengths.requests import Lengths
 from gkestimator.simulation.lengths.running import simulate_lengths, simulate_lengths_files
-from gkestimator.simulation.lengths.spec import LengthsSpec, read_lengths_spec
+from gkestimator.simulation.lengths.spec import DrawnArrivals, LengthsSpec, read_lengths_spec
 from gkestimator.tables import REQUIREMENTS, read_table
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "lengths"
@@ -42,6 +44,29 @@ def test_all_schemes_see_the_same_requests_and_padding_has_one_runtime() -> None
     (word,) = lengths_words(run)
     best = min(run.served, key=lambda s: run.served[s].quantile_ms(0.98) or 0.0)
     assert f": {best}, " in word
+
+
+def test_dynamic_shapes_pad_nothing_and_take_longer() -> None:
+    """At next to no load a response is the request's own time: between two lengths in a line, times the slowdown."""
+    spec = short(schemes=("dynamic", "padding", "infaas"), dynamic_slowdown=2.0)
+    assert isinstance(spec.arrivals, DrawnArrivals)
+    one = Lengths.listed([96], [1.0])
+    spec = replace(spec, arrivals=replace(spec.arrivals, kind="constant", rate_rps=1.0, lengths=one))
+    served = simulate_lengths_files(spec, [TABLE]).served
+    dynamic = served["dynamic"]
+    own = [r.latency_ms or 0.0 for r in read_table(TABLE, REQUIREMENTS)]
+    assert dynamic.sum_ms / dynamic.requests == pytest.approx(2 * (own[0] + own[1]) / 2)
+    assert dynamic.padded_tokens == dynamic.tokens == 96 * dynamic.requests
+    assert served["padding"].sum_ms / dynamic.requests == pytest.approx(own[-1])
+    # INFaaS' least loaded of the variants that suit: all idle, so the shortest.
+    assert served["infaas"].sum_ms / dynamic.requests == pytest.approx(own[1])
+
+
+def test_dynamic_shapes_that_keep_no_objective_are_refused() -> None:
+    with pytest.raises(
+        UsageError, match=r"dynamic shapes: the longest request takes 675.1 ms, above the SLO of 150 ms"
+    ):
+        simulate_lengths_files(short(schemes=("dynamic",), dynamic_slowdown=100.0), [TABLE])
 
 
 def test_a_start_is_even_expected_or_given() -> None:
