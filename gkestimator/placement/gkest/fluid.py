@@ -19,8 +19,9 @@ import numpy as np
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.core.records import frozen
 from gkestimator.placement.expected import model_on_time
-from gkestimator.placement.gkest.menu import WORK_FULL, Menus, Way, Ways
+from gkestimator.placement.gkest.menu import WORK_FULL, Menus
 from gkestimator.placement.gkest.rates import quick_bounds
+from gkestimator.placement.gkest.ways import Way, Ways
 from gkestimator.placement.integer import linear_program, solver_of
 from gkestimator.placement.problem import FloatByIndex, FloatRow, Floats
 

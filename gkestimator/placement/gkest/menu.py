@@ -9,12 +9,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from operator import gt
-from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.contention import MEMORY_COLUMNS, compute_demand_pct
 from gkestimator.placement.expected import model_on_time, server_of
 from gkestimator.placement.gkest.rates import ManyRates
+from gkestimator.placement.gkest.ways import Way, Ways
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import FloatByIndex, FloatPair, FloatRow, Gpu, PlacementModel, Problem
 from gkestimator.placement.queueing import Server
@@ -34,43 +34,6 @@ _MOST_LOAD = 0.95  # of capacity that a replica is counted on for
 # looked for.
 WORK_LIGHT = 2
 WORK_FULL = 8
-
-
-@frozen
-class Way:
-    """Hold one candidate of one model, with what packing asks of it. ``demand_pct`` is the SM demand while it
-    runs (None: unknown, it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined.
-    ``memory_pct`` is 0 where it is unknown: what is not known cannot be checked."""
-
-    number: int
-    model: int
-    type: int
-    candidate: Candidate
-    capacity_rps: float
-    latency_ms: float
-    demand_pct: float | None
-    creq_pct: float | None
-    dram_pct: float | None
-    memory_pct: float
-    share_pct: float
-    batch: int
-
-    @property
-    def width(self) -> float:
-        """Return the upper end of its latency's interval over the latency."""
-        return self.candidate.latency_high_ms / self.latency_ms
-
-    @property
-    def part(self) -> float:
-        """Return the part of a GPU's compute that it holds while it runs without a pause."""
-        if self.share_pct < 100:
-            return self.share_pct / 100
-        if self.demand_pct is None:
-            return 1.0
-        return max(self.demand_pct, 1e-3) / 100
-
-
-Ways: TypeAlias = list[Way]
 
 
 @frozen

@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Iterable
 
 from gkestimator.placement.contention import slowdowns
-from gkestimator.placement.gkest.menu import MANY, Menus, Way, Ways
+from gkestimator.placement.gkest.menu import MANY, Menus
 from gkestimator.placement.gkest.state import (
     Change,
     Changes,
@@ -20,6 +20,7 @@ from gkestimator.placement.gkest.state import (
     pattern,
 )
 from gkestimator.placement.gkest.turns import TurnMoves, without
+from gkestimator.placement.gkest.ways import Way, Ways
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import FloatByIndex, Floats, Gpu
 

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gkestimator.core.records import frozen
-from gkestimator.placement.gkest.menu import Menus, Way
+from gkestimator.placement.gkest.menu import Menus
 from gkestimator.placement.gkest.state import GpuPattern, Members, PatternMember, allowed, pattern
+from gkestimator.placement.gkest.ways import Way
 from gkestimator.placement.problem import FloatPair
 from gkestimator.placement.queueing import Array
 
@@ -142,7 +143,7 @@ class _Bins:
         return int(np.argmin(self.taken[at].max(axis=0)))
 
 
-class Packing:
+class GpuPacking:
     """Pack whole GPUs and rests on ``free`` GPUs by type."""
 
     def __init__(self, menus: Menus, free: Sequence[int], margins: PackingMargins) -> None:
@@ -163,14 +164,8 @@ class Packing:
         first, or all ``by_worth`` for the GPUs that they take, the most first. What does not fit as it is is taken
         apart, and tried on the other types."""
         counts: dict[GpuPattern, int] = {}
-        steps: list[tuple[float, int, Whole | _Sized]] = []
-        for whole in wholes:
-            steps.append((-whole.worth * whole.rps if by_worth else -math.inf, len(steps), whole))
-        for rest in rests:
-            for sized in self._sized(rest):
-                steps.append((-sized.density if by_worth else -sized.size, len(steps), sized))
         left = []
-        for _, _, step in sorted(steps, key=lambda s: s[:2]):
+        for step in self._steps(wholes, rests, by_worth=by_worth):
             if isinstance(step, Whole):
                 t = step.pattern.type
                 count = min(step.count, self.free[t])
@@ -189,6 +184,20 @@ class Packing:
         for p, n in self._patterns().items():
             counts[p] = counts.get(p, 0) + n
         return counts
+
+    def _steps(
+        self, wholes: Iterable[Whole], rests: Iterable[Rest], *, by_worth: bool
+    ) -> list[Whole | _Sized]:
+        """Return what is to be placed, in order: whole GPUs, then the largest rests, or all by their worth."""
+        steps: list[tuple[float, int, Whole | _Sized]] = []
+        for whole in wholes:
+            worth = whole.worth * whole.rps if by_worth else math.inf
+            steps.append((-worth, len(steps), whole))
+        for rest in rests:
+            for sized in self._sized(rest):
+                first = sized.density if by_worth else sized.size
+                steps.append((-first, len(steps), sized))
+        return [step for _, _, step in sorted(steps, key=lambda s: s[:2])]
 
     def _sized(self, rest: Rest) -> list[_Sized]:
         """Return ``rest``, in equal parts where no single replica serves it; none where no part is served."""

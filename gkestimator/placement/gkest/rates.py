@@ -11,17 +11,14 @@ import math
 from bisect import bisect_left
 from functools import cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gkestimator.placement.gkest.ways import Way
 from gkestimator.placement.late import late_on_time
 from gkestimator.placement.problem import FloatByIndex, Floats, PlacementModel
 from gkestimator.placement.queueing import Server, interval_sigmas, on_time
 from gkestimator.tables.candidate import Candidate
-
-if TYPE_CHECKING:
-    from gkestimator.placement.gkest.menu import Way
 
 # The grid: objective over latency, latency of one request over that of the batch, upper end of the interval over the
 # latency, replicas.

@@ -11,7 +11,7 @@ from gkestimator.core.errors import GkestimatorError
 from gkestimator.placement.gkest.fluid import Fluid
 from gkestimator.placement.gkest.menu import Menus
 from gkestimator.placement.gkest.moves import Moves
-from gkestimator.placement.gkest.packing import ROOMY, TIGHTER, Packing, Rest, Whole
+from gkestimator.placement.gkest.packing import ROOMY, TIGHTER, GpuPacking, Rest, Whole
 from gkestimator.placement.gkest.state import Change, GpuPattern, Members, PatternMember, allowed, pattern
 from gkestimator.placement.policy import PlacedReplicas, partitions
 from gkestimator.placement.registry import make_policy
@@ -22,19 +22,19 @@ _HEADROOMS = (1.0, 1.2, 1.5)  # times the rates that are packed for
 
 
 def packed_starts(moves: Moves, optimum: Fluid, free: Sequence[int], close: float) -> Iterator[Change]:
-    """Yield placements on ``free`` GPUs by type: whole ones by the fluid ``optimum``, the rests by :class:`Packing`.
+    """Yield placements on ``free`` GPUs by type: whole ones by the fluid ``optimum``, the rests by :class:`GpuPacking`.
 
     Where all fit, for ever higher rates, so that queues find room; else the worthiest, with more and with less room.
     Rests below a part ``close`` of what is wanted are left out."""
     for factor in _HEADROOMS:
         wholes, rests = _parts(moves, optimum, factor, close)
-        packing = Packing(moves.menus, free, ROOMY)
+        packing = GpuPacking(moves.menus, free, ROOMY)
         counts = packing.pack(wholes, rests, by_worth=False)
         if not packing.short or factor > 1:
             yield counts
         if packing.short and factor == 1:
             for margins in (ROOMY, *TIGHTER):
-                yield Packing(moves.menus, free, margins).pack(wholes, rests, by_worth=True)
+                yield GpuPacking(moves.menus, free, margins).pack(wholes, rests, by_worth=True)
         if packing.short:
             return
 

@@ -9,7 +9,7 @@ from _problems import A100, V100
 from gkestimator.placement.expected import expect
 from gkestimator.placement.gkest.fluid import bounds_rps, most_rps
 from gkestimator.placement.gkest.menu import MANY, Menus
-from gkestimator.placement.gkest.packing import ROOMY, TIGHTER, Packing, Rest
+from gkestimator.placement.gkest.packing import ROOMY, TIGHTER, GpuPacking, Rest
 from gkestimator.placement.gkest.policy import GkestPolicy
 from gkestimator.placement.gkest.starts import as_patterns, other_starts
 from gkestimator.placement.gkest.state import PlacementState, allowed
@@ -40,7 +40,7 @@ def test_packed_gpus_hold_what_they_may_and_no_more_gpus_than_there_are() -> Non
     menus = Menus(given)
     rests = [Rest(model=m, type=m % 2, rps=x.rate_rps, worth=1.0) for m, x in enumerate(given.models)]
     for margins in (ROOMY, *TIGHTER):
-        counts = Packing(menus, [6, 6], margins).pack([], rests, by_worth=True)
+        counts = GpuPacking(menus, [6, 6], margins).pack([], rests, by_worth=True)
         assert all(allowed(menus, p) for p in counts)
         for t in (0, 1):
             assert 0 < sum(n for p, n in counts.items() if p.type == t) <= 6
@@ -50,7 +50,7 @@ def test_a_rest_larger_than_one_replica_is_served_by_several() -> None:
     given = random_problem(5, gpus=8, models=1)
     menus = Menus(given)
     most = max(menus.rate(w) for w in menus.ways)
-    packing = Packing(menus, [8], ROOMY)
+    packing = GpuPacking(menus, [8], ROOMY)
     counts = packing.pack([], [Rest(model=0, type=0, rps=2.5 * most, worth=1.0)], by_worth=False)
     assert not packing.short and sum(len(p.members) * n for p, n in counts.items()) >= 3
 

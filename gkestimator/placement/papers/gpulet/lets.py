@@ -281,10 +281,15 @@ def _in_turns(
             most = headroom
     if not best:
         return None
+    return _let_of(asked, best, size_pct)
+
+
+def _let_of(asked: Sequence[Asked], turns: Sequence[_Turn], size_pct: float) -> Let:
+    """Return the gpu-let whose models take ``turns``, its cycle no longer than they are together."""
     loads = []
-    for a, turn in zip(asked, best, strict=True):
+    for a, turn in zip(asked, turns, strict=True):
         loads.append(LetLoad(model=a.model, rate_rps=a.rate_rps, candidate=turn.candidate))
-    return Let(size_pct=size_pct, loads=tuple(loads), cycle_ms=sum(turn.late_ms for turn in best))
+    return Let(size_pct=size_pct, loads=tuple(loads), cycle_ms=sum(turn.late_ms for turn in turns))
 
 
 def _cycles(asked: Sequence[Asked], gpu: str, size_pct: float, slow: float) -> list[float]:
