@@ -111,6 +111,7 @@ def build_system(
         models=tuple(SimModel(name=name, slo_ms=slo) for name, slo in objectives.items()),
         gpus=tuple(gpus),
         replicas=_dealt(replicas),
+        host_ms=0.0 if network is None else network.host_ms,
         notes=tuple(notes),
     )
 
@@ -178,10 +179,8 @@ def _replica(
     if copy != "none":
         copies = _column(points, "copy_ms", f"copy {copy}", table)
     if network is not None:
-        inputs = _column(points, "input_bytes", "network", table)
-        outputs = _column(points, "output_bytes", "network", table)
-        request = tuple(map(network.delay_ms, inputs))
-        response = tuple(map(network.delay_ms, outputs))
+        request = _delays(network, points, "input_bytes", table)
+        response = _delays(network, points, "output_bytes", table)
     if law is not None:
         features = tuple(law.features(p.row) for p in points)
     below, above = interval_sigmas(full.latency_ms, full.row.latency_low_ms, full.row.latency_high_ms)
@@ -210,6 +209,14 @@ def _replica(
         creq_pct=replica.creq_pct,
         memory_pct=replica.mreq_pct,
     )
+
+
+def _delays(network: Network, points: Sequence[CurvePoint], column: str, table: str) -> Numbers:
+    """Return what a transfer of the batch of each point takes, by its bytes in ``column``."""
+    sizes: Numbers = (0.0,) * len(points)
+    if network.by_bytes:
+        sizes = _column(points, column, "network", table)
+    return tuple(network.delay_ms(size, p.batch) for size, p in zip(sizes, points, strict=True))
 
 
 def _column(points: Sequence[CurvePoint], name: str, why: str, table: str) -> Numbers:

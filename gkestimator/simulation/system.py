@@ -142,11 +142,13 @@ class SimReplica:
 class System:
     """Hold everything that is simulated.
 
-    ``notes`` say what a reader must know (assumptions, columns that are null).
+    ``host_ms``: CPU time of the host for each request, one at a time, before it is routed. ``notes`` say what a reader
+    must know (assumptions, columns that are null).
     """
 
     sources: tuple[SimSource, ...]
     models: tuple[SimModel, ...]
     gpus: tuple[SimGpu, ...]
     replicas: tuple[SimReplica, ...]
+    host_ms: float = 0.0
     notes: Names = ()

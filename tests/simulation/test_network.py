@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from _plans import plan, replica, row
 
 from gkestimator.core.errors import GkestimatorError
+from gkestimator.simulation.arrivals.base import Chunk
+from gkestimator.simulation.building import build_system
+from gkestimator.simulation.engine.simulator import Simulator
 from gkestimator.simulation.network import Network, read_network
+from gkestimator.simulation.options import Options
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "network.toml"
 
@@ -66,3 +73,30 @@ def test_wrong_files(case: str, tmp_path: Path) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(GkestimatorError, match="No such file"):
         read_network(tmp_path / "none.toml")
+
+
+def test_the_host_does_one_request_at_a_time_before_it_routes() -> None:
+    """Requests of two models share the host: what one does holds up the other, over the ends of chunks too."""
+    models = [("a", 100.0, 300.0), ("b", 100.0, 300.0)]
+    placed = plan([replica("a", batch=1)], [replica("b", batch=1)], models=models)
+    table = [row(name, batch, 0.001) for name in ("a", "b") for batch in (1, 2, 4)]
+    for batching in ("early", "late"):
+        system = build_system(replace(placed, batching=batching), table, interference=None, batching=batching)
+        times = (np.array([0.0, 1.0, 50.0]), np.array([0.5, 49.0]))
+        options = Options(duration_ms=100.0, keep_requests=True, batching=batching)
+        simulator = Simulator(replace(system, host_ms=2.0), options)
+        for begin, end in ((0.0, 50.0), (50.0, 100.0)):
+            here = tuple(t[(t >= begin) & (t < end)] for t in times)
+            simulator.advance(Chunk(end_ms=end, times_ms=here))
+        kept = simulator.finish().requests
+        assert kept is not None
+        order = np.argsort(kept.arrived_ms)
+        assert kept.arrived_ms[order].tolist() == [0.0, 0.5, 1.0, 49.0, 50.0]
+        waits = (kept.router_ms + kept.network_ms + kept.queue_ms)[order]
+        assert waits == pytest.approx([2.0, 3.5, 5.0, 2.0, 3.0], abs=1e-2)
+
+
+def test_more_requests_together_take_longer() -> None:
+    assert Network(source="t", base_ms=0.5, per_request_ms=0.1).delay_ms(1e9, 4) == pytest.approx(0.9)
+    found = Network(source="t", points=((0.0, 1.0), (100.0, 2.0)), per_request_ms=0.5)
+    assert found.delay_ms(50.0, 2) == 2.5 and found.by_bytes

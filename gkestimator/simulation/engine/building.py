@@ -220,6 +220,7 @@ def first_state(system: System, options: Options) -> EngineState:
         stream_keys=_whole(max(1, sources)),
         stream_what=_whole(max(1, sources)),
         arrivals=_real(0),
+        came=_real(0),
         models=_models(system),
         targets=_whole(0),
         replicas=rows(ReplicaRecord),

@@ -77,7 +77,7 @@ def unstream(s: EngineState, m: int) -> None:
     b = _plain(take_batch)(s, r)
     batch = s.batches[b]
     last = -1
-    for arrived in s.arrivals[source.at : source.stop]:
+    for arrived in s.came[source.at : source.stop]:
         i = _plain(take_request)(s, m, arrived, arrived, model.source)
         if last < 0:
             batch.head = i

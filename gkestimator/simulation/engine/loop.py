@@ -49,7 +49,7 @@ def lacks(s: EngineState) -> int:
 def come(s: EngineState, x: int, now: float) -> None:
     """Take in a request of source ``x``, whose model is not streamed."""
     source = s.sources[x]
-    arrived = s.arrivals[source.at]
+    arrived = s.came[source.at]
     source.at += 1
     enter(s, x, arrived, now)
 
@@ -71,7 +71,7 @@ def enter(s: EngineState, x: int, arrived: float, now: float) -> None:
     """Let a request of source ``x`` that came at ``arrived`` begin its stages, or be routed to its model."""
     source = s.sources[x]
     if source.kind == codes.JOB:
-        begin_job(s, x, now)
+        begin_job(s, x, arrived, now)
     else:
         i = take_request(s, source.model, arrived, arrived, x)
         if source.lengths > 0:

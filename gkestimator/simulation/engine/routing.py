@@ -289,8 +289,8 @@ def form(s: EngineState, x: int, now: float) -> int:
     last = i
     for k in range(at, at + size):
         request = s.requests[i]
-        request.arrived_ms = s.arrivals[k]
-        request.origin_ms = s.arrivals[k]
+        request.arrived_ms = s.came[k]
+        request.origin_ms = s.came[k]
         request.source = x
         request.job = -1
         last = i

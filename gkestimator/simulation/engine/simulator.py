@@ -45,6 +45,7 @@ from gkestimator.simulation.engine.pools import Draws, count_windows, fit_pools,
 from gkestimator.simulation.engine.records import Records, joined, rows
 from gkestimator.simulation.engine.results import result_of
 from gkestimator.simulation.engine.state import GpuRecord, KeptRecord, ReplicaRecord, ServerRecord
+from gkestimator.simulation.network import work_done
 from gkestimator.simulation.options import Options
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.system import SimGpu, SimIterating, SimReplica, System
@@ -88,6 +89,9 @@ class Simulator:
             if source.closed:
                 check_closed(source, options.drop)
         self._closed = any(source.closed for source in system.sources)
+        self._host_free_ms = 0.0
+        if self._closed and system.host_ms:
+            raise UsageError("host_ms of the network: has no use where clients wait for their answers")
         self._most_asked = max((most_asked(source) for source in system.sources), default=0)
         self._s = first_state(system, options)
         self.add(system.replicas, [0.0] * len(system.replicas), gpus=system.gpus)
@@ -296,17 +300,21 @@ class Simulator:
         options = self._options
         check_chunk(chunk, len(s.sources), self.now_ms)
         parts: list[Floats] = []
+        came: list[Floats] = []
+        through = self._through_host(chunk.times_ms)
         at = 0
         for k, times in enumerate(chunk.times_ms):
             source = s.sources[k]
             admit = self._admit[k]
             entered = times
+            routed = through[k]
             if admit < 1:
                 if admit > 0:
                     chosen = self._uniforms.take(s, len(times)) < admit
                 else:
                     chosen = np.zeros(len(times), bool)
                 entered = times[chosen]
+                routed = routed[chosen]
             counted = len(times) - int(np.searchsorted(times, options.warmup_ms))
             counted_in = len(entered) - int(np.searchsorted(entered, options.warmup_ms))
             self._source_arrived[k] += counted
@@ -315,9 +323,23 @@ class Simulator:
                 s.models[source.model].arrived += counted_in
                 count_windows(s, source.model, entered)
             waiting = s.arrivals[source.at : source.stop]
-            parts += [waiting, entered]
+            parts += [waiting, routed]
+            came += [s.came[source.at : source.stop], entered]
             source.at = at
             at += len(waiting) + len(entered)
             source.stop = at
-        self._s = s._replace(arrivals=np.concatenate(parts) if parts else np.zeros(0))
+        arrivals = np.concatenate(parts) if parts else np.zeros(0)
+        self._s = s._replace(arrivals=arrivals, came=np.concatenate(came) if came else arrivals)
         fill_streams(self._s)
+
+    def _through_host(self, times_ms: Sequence[Floats]) -> Sequence[Floats]:
+        """Return when the host has done its work for each request: one at a time, in the order in which they came."""
+        host_ms = self._system.host_ms
+        if host_ms == 0 or not times_ms:
+            return times_ms
+        together = np.concatenate(times_ms)
+        order = np.argsort(together, kind="stable")
+        done = np.empty(len(together))
+        done[order] = work_done(together[order], host_ms, free_ms=self._host_free_ms)
+        self._host_free_ms = max(self._host_free_ms, done.max(initial=0.0))
+        return np.split(done, np.cumsum([len(times) for times in times_ms])[:-1])

@@ -22,8 +22,8 @@ def send_next(s: EngineState, x: int, now: float) -> None:
 
 
 @part
-def begin_job(s: EngineState, x: int, now: float) -> None:
-    """Begin a request of source ``x``, an application."""
+def begin_job(s: EngineState, x: int, came: float, now: float) -> None:
+    """Begin a request of source ``x``, an application, that came at ``came``."""
     j = s.free.job
     job = s.jobs[j]
     s.free.job = job.open
@@ -33,7 +33,7 @@ def begin_job(s: EngineState, x: int, now: float) -> None:
     job.open = stages
     job.asked = 0
     job.dropped = 0
-    job.origin_ms = now
+    job.origin_ms = came
     for k in range(stages):
         s.asked[j, k] = -1
         s.lacking[j, k] = 0

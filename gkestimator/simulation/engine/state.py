@@ -339,7 +339,8 @@ class EngineState(NamedTuple):
     stream_times: Floats
     stream_keys: Ints
     stream_what: Ints
-    arrivals: Floats
+    arrivals: Floats  # at the routers
+    came: Floats  # the same requests, before the host had done its work for them
     models: Records[ModelRecord]
     targets: Ints
     replicas: Records[ReplicaRecord]

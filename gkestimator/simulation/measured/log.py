@@ -27,6 +27,7 @@ class ServingLog:
     replica: Ints
     batch: Ints
     arrived_ms: Floats
+    router_ms: Floats
     queue_ms: Floats
     gpu_ms: Floats
     total_ms: Floats

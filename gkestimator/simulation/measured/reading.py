@@ -30,6 +30,7 @@ _WORDS = FileWords(
 _TIMES = {
     "arrived_ms": "arrived|arrival|arrival_time|start|start_time|sent|timestamp|time",
     "total_ms": "total|latency|total_latency|response_time|duration|elapsed|e2e|e2e_latency",
+    "router_ms": "router",
     "queue_ms": "queue|queue_time|queued|wait",
     "gpu_ms": "gpu|service|service_time|compute|execution|exec|inference",
 }
@@ -151,7 +152,7 @@ def _not_used(path: Path, names: Sequence[str], headings: Sequence[_Heading]) ->
     return (f"{path.name}: columns not used: {', '.join(aside[:8])}{more}",)
 
 
-_KNOWN = ("source", "gpu", "router_ms", "network_ms", "request", "plan_version")
+_KNOWN = ("source", "gpu", "network_ms", "request", "plan_version")
 
 
 def _chosen(path: Path, names: Sequence[str], ours: str, pattern: str) -> str | None:
@@ -288,6 +289,7 @@ def _log_of(path: Path, columns: NamedValues, notes: Names) -> ServingLog:
         replica=replica[order],
         batch=ints("batch", 0),
         arrived_ms=arrived - arrived[0],
+        router_ms=floats("router_ms"),
         queue_ms=floats("queue_ms"),
         gpu_ms=floats("gpu_ms"),
         total_ms=floats("total_ms"),
