@@ -1,14 +1,19 @@
-"""numba where it is installed (extra ``simulate``), else plain Python: the same code, the same results."""
+"""numba where it is installed (extra ``simulate``), else plain Python: the same code, the same results.
+
+A process that sets ``GKEST_COMPILE=0`` before this module is imported does without: numba takes 120 MB and most of a
+second, which a process that calls little pays for nothing.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
-COMPILED = importlib.util.find_spec("numba") is not None
+COMPILED = os.environ.get("GKEST_COMPILE") != "0" and importlib.util.find_spec("numba") is not None
 _told: list[Callable[[], None]] = []
 
 

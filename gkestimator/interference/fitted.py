@@ -45,12 +45,12 @@ class FittedLaw(Interference):
         it was written before this law."""
         if coefficients is None:
             raise UsageError(
-                "interference fitted has no coefficients of its own: give a file that gkest train --interference wrote"
+                "interference fitted has no coefficients of its own: give a file that was fitted to measured pairs"
             )
         file = read_interference(coefficients)
         if file.fitted is None:
             raise UsageError(
-                f"{coefficients}: found no field 'fitted', expected one: fit it again with gkest train --interference"
+                f"{coefficients}: found no field 'fitted', expected one: fit it to its pairs again"
             )
         law = cls(file.fitted)
         elsewhere = file.fit.elsewhere(spec.name for spec in gpus)

@@ -54,6 +54,7 @@ _DEVIATIONS = 4.0  # beyond the mean of what arrives within an objective
 _MOST_WAITING = 1e5
 # Rates, as parts of what is asked for, at which replicas that take turns are looked at.
 _PARTS = np.array([1.0, 0.97, 0.93, 0.88, 0.8, 0.7, 0.55, 0.4, 0.25, 0.12, 0.05])
+_RESTART = 1e-9
 _NO_INTERVAL = np.ones(1)
 
 
@@ -167,6 +168,9 @@ def _reaches(number: Array, arriving: Array, replicas: int) -> Array:
 def _stationary(moves: Array) -> Array:
     """Return how often a batch is formed in each state, by factor."""
     size = moves.shape[1]
+    # A hair goes back to the empty state, where a replica begins: else there may be no single answer.
+    moves = (1.0 - _RESTART) * moves
+    moves[:, :, 0] += _RESTART
     balance = np.eye(size) - moves.transpose(0, 2, 1)
     balance[:, -1, :] = 1.0
     right = np.zeros((len(moves), size, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -50,12 +50,21 @@ class PlacementModel:
     candidates: Candidates
     incomplete: Candidates = ()
     batching: str = "early"
+    # Policies ask :meth:`on` thousands of times for each of a few groups.
+    _groups: dict[tuple[str, float | None], Candidates] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def on(self, gpu: str, *, sm_share_pct: float | None = 100.0) -> Candidates:
         """Return the candidates on GPU type ``gpu`` at one SM share (None: at every), by ascending share and
         batch size."""
-        on_type = [c for c in self.candidates if c.gpu == gpu]
-        return tuple(c for c in on_type if sm_share_pct in (None, c.sm_share_pct))
+        key = (gpu, sm_share_pct)
+        group = self._groups.get(key)
+        if group is None:
+            on_type = [c for c in self.candidates if c.gpu == gpu]
+            group = tuple(c for c in on_type if sm_share_pct in (None, c.sm_share_pct))
+            self._groups[key] = group
+        return group
 
     def feasible(self, gpu: str, *, sm_share_pct: float | None = 100.0) -> Candidates:
         """Return those of :meth:`on` whose latency is at most the objective."""

@@ -75,18 +75,21 @@ def measured(path: Path) -> Moments:
     windows = sorted(counts.get(i, 0) for i in range(last + 1))
     requests = sum(windows)
     mean = requests / len(windows)
-    levels: list[FloatPair] = []
+    levels: dict[float, float] = {}
     held = passed = 0
     size = 0
+    level = 1
     for i, count in enumerate(windows):
         held += count
         passed += count
         size += 1
-        if passed >= requests * (len(levels) + 1) / _LEVELS or i == len(windows) - 1:
+        if passed >= requests * level / _LEVELS or i == len(windows) - 1:
             if held:
-                levels.append((held / size / mean, size / len(windows)))
+                factor = held / size / mean
+                levels[factor] = levels.get(factor, 0.0) + size / len(windows)
+            level += 1
             held = size = 0
-    return tuple(levels)
+    return tuple(levels.items())
 
 
 def _counts(path: Path) -> Counter[int]:

@@ -16,6 +16,7 @@ from gkestimator.placement.policy import Policy
 from gkestimator.placement.problem import Names, Problem
 from gkestimator.placement.registry import make_policy
 from gkestimator.placement.run import place
+from gkestimator.reporting.text import plural
 from gkestimator.tables import REQUIREMENTS, Requirement, TableSource, listed, rows_in, table_label
 
 _FEW_MODELS = 16
@@ -145,8 +146,8 @@ def _cheaper_note(policy: Policy, problem: Problem, plan: PlacementPlan) -> str 
     if cheapest.unserved or not _holds_all(cheapest) or fewer >= plan.totals.gpus_used:
         return None
     return (
-        f"{fewer:,} GPUs hold every objective too ({_HELD_PCT:g} % of each model's requests expected on time): "
-        "objective cost"
+        f"every objective holds on {plural(fewer, 'GPU')} too ({_HELD_PCT:g} % of each model's requests expected on "
+        "time): objective cost"
     )
 
 

@@ -68,7 +68,9 @@ def _larger(model: PlacementModel, placed: Placed) -> list[Candidate]:
     rows = []
     for c in model.feasible(own.gpu, sm_share_pct=own.sm_share_pct):
         worth = c.throughput_rps > _WORTH_WAITING * most
-        if c.batch_size > own.batch_size and c.memory_pct is not None and worth:
+        # A table that knows no memory at all (a CPU's) is placed by without: so are its batches.
+        known = c.memory_pct is not None or own.memory_pct is None
+        if c.batch_size > own.batch_size and known and worth:
             most = c.throughput_rps
             rows.append(c)
     return rows
@@ -118,6 +120,6 @@ def with_spare(problem: Problem, placed: PlacedReplicas) -> tuple[Placed, ...]:
 def _most_alone(model: PlacementModel, gpu_type: str) -> Candidate | None:
     """Return the row by which a GPU alone serves most requests a second: where one can be, one of half the
     objective, so that a request may wait for the batch before its own."""
-    rows = [c for c in model.feasible(gpu_type) if c.memory_pct is not None and c.memory_pct <= 100]
+    rows = [c for c in model.feasible(gpu_type) if (c.memory_pct or 0.0) <= 100]
     half = [c for c in rows if 2 * c.latency_ms <= model.slo_ms]
     return max(half or rows, key=lambda c: (c.throughput_rps, -c.batch_size), default=None)

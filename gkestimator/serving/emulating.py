@@ -25,6 +25,8 @@ _NOTHING = np.zeros(FEATURES)
 # A loop wakes up to a millisecond late. A batch that begins within so much of the end of the one before on its lane has
 # that time taken off, so that lateness does not add up from batch to batch.
 _NEXT_S = 0.001
+# Beyond, the machine itself stood still, which no batch makes up for.
+_MOST_LATE_S = 0.02
 
 
 class EmulatedBatch:
@@ -63,8 +65,6 @@ class EmulatedGpu:
 
     def __init__(self, law: int) -> None:
         self._law = law
-        nobody = np.zeros(FEATURES)
-        slowdown(law, nobody, nobody, 0, np.zeros(TERMS))  # compiled now, not when the first batch runs
         self._running: list[EmulatedBatch] = []
         self._ended: dict[str, tuple[float, float]] = {}  # by lane: when its last batch did, and how late
 
@@ -76,7 +76,7 @@ class EmulatedGpu:
         ended, late_s = self._ended.get(lane, (0.0, 0.0))
         if now - ended > _NEXT_S:
             late_s = 0.0
-        batch = EmulatedBatch(max(0.0, work_ms / 1e3 - late_s), features, now)
+        batch = EmulatedBatch(work_ms / 1e3 - min(late_s, _MOST_LATE_S), features, now)
         self._running.append(batch)
         self._change(terms)
         try:

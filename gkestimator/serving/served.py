@@ -9,6 +9,14 @@ import numpy as np
 from gkestimator.core.records import Names, frozen
 from gkestimator.documents import PlacementPlan, Replica
 
+# How types of CPUs are called that were described and measured as if they were GPUs.
+_CPU = "CPU-"
+
+
+def is_cpu(gpu_type: str) -> bool:
+    """Return whether a GPU type of a plan is a CPU, measured as if it were one."""
+    return gpu_type.startswith(_CPU)
+
 
 @frozen
 class ServedReplica:

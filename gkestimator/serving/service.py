@@ -20,6 +20,7 @@ from gkestimator.interference.registry import law_code
 from gkestimator.serving.access import check_address, read_token
 from gkestimator.serving.messages import FleetSettings, RouterSettings, WorkerSettings
 from gkestimator.serving.planning import PlanningSettings, ServicePlanner, checked_replan
+from gkestimator.serving.served import is_cpu
 from gkestimator.serving.signatures import emulated_signatures
 from gkestimator.serving.state import ServiceState, plan_digest, read_state
 from gkestimator.serving.watching import watched_children
@@ -129,8 +130,6 @@ def running_service(settings: ServeSettings, say: Say) -> Iterator[Service]:
     planning = settings.planning
     checked_replan(planning, plan)
     served = ServicePlanner(planning, plan).served(plan)
-    for note in served.notes:
-        say(note)
     door = _door_settings(settings)
     signatures = {}
     if planning.emulate:
@@ -153,6 +152,8 @@ def running_service(settings: ServeSettings, say: Say) -> Iterator[Service]:
         service = _started(ray, settings, fleet, door, state)
         stack.callback(service.end)
         service.wait_serving()
+        for note in served.notes:
+            say(note)
         say(_begun_words(begin.plan, begin.version, service.url, planning.emulate))
         yield service
 
@@ -346,7 +347,7 @@ def _check_answers(address: str) -> None:
 
 def _has_gpus(ray: Any, plan: PlacementPlan, settings: ServeSettings, say: Say) -> bool:
     """Return whether models run on GPUs of the cluster. Raises UsageError where it has some, but too few."""
-    if settings.planning.emulate:
+    if settings.planning.emulate or all(is_cpu(gpu.type) for gpu in plan.gpus):
         return False
     there = int(ray.cluster_resources().get("GPU", 0))
     if there == 0:

@@ -23,7 +23,7 @@ from gkestimator.exporting.ray_app.worker import (
 )
 from gkestimator.serving.backend import RefusedError
 from gkestimator.serving.messages import OK, SentAnswer, SentRequest, WorkerSettings
-from gkestimator.serving.served import ServedReplica
+from gkestimator.serving.served import ServedReplica, is_cpu
 
 if TYPE_CHECKING:
     from gkestimator.serving.emulating import EmulatedGpu
@@ -50,7 +50,8 @@ class ServingWorker:
         self._lanes: dict[str, DeviceLane] = {}
         self._gpu: EmulatedGpu | None = None
         if settings.law is not None:
-            # Here, for the law's compiler takes a second to import and is nothing to those that compute.
+            # The law is asked a few hundred times a second here, as plain Python in 9 us; many workers fit one machine.
+            os.environ["GKEST_COMPILE"] = "0"
             from gkestimator.serving.emulating import EmulatedGpu
 
             self._gpu = EmulatedGpu(settings.law)
@@ -92,9 +93,12 @@ class ServingWorker:
     def _open(self, replica: ServedReplica) -> ServedModel:
         assert self._settings.models is not None
         asked = replica.asked
+        providers: Names = ()
+        if not is_cpu(replica.gpu_type):
+            providers = _PROVIDERS.get(asked.runtime, _CUDA)
         model = ServedModel(
             Path(self._settings.models, f"{replica.model}.onnx"),
-            providers=_PROVIDERS.get(asked.runtime, _CUDA),
+            providers=providers,
             threads=self._settings.threads,
             memory_bytes=asked.mreq_bytes,
         )

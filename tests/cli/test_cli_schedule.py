@@ -17,6 +17,7 @@ from gkestimator.cli import run
 from gkestimator.cli.schedule import command
 from gkestimator.core.errors import TableError
 from gkestimator.documents import read_plan
+from gkestimator.documents.plan import BATCHINGS
 from gkestimator.placement.building import OBJECTIVES
 from gkestimator.placement.registry import POLICIES
 from gkestimator.placement.report import PLAN_FORMATS
@@ -72,7 +73,26 @@ def test_help_names_every_policy_and_imports_none(
 def test_the_choices_are_those_of_the_package() -> None:
     """They stand in the command as literals, so that help imports no scheduler."""
     choices = {p.name: tuple(p.type.choices) for p in command.params if isinstance(p.type, click.Choice)}
-    assert choices == {"creq": tuple(CREQ_COLUMNS), "objective": OBJECTIVES, "form": PLAN_FORMATS}
+    assert choices == {
+        "creq": tuple(CREQ_COLUMNS),
+        "objective": OBJECTIVES,
+        "form": PLAN_FORMATS,
+        "batching": BATCHINGS,
+    }
+
+
+def test_a_plan_for_late_batching_says_so_and_shows_largest_batches(schedule: Schedule, folder: Path) -> None:
+    late = ("--policy", "gkest", "--batching", "late")
+    status, out, _ = schedule(*late)
+    assert status == 0
+    assert "at most" in out and "on time %" in out
+    assert "every objective holds on 1 GPU too" in out
+    schedule(*late, "-o", str(folder / "late.json"))
+    plan = read_plan(folder / "late.json")
+    assert plan.batching == "late"
+    assert any((r.max_batch_size or 0) > r.batch_size for g in plan.gpus for r in g.replicas)
+    _, out, _ = schedule("--policy", "gkest")
+    assert "at most" not in out and "every objective holds" not in out
 
 
 def test_the_plan_alone_is_on_stdout(schedule: Schedule) -> None:

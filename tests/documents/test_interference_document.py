@@ -89,7 +89,9 @@ def test_a_file_of_before_the_chosen_form_says_what_it_lacks(tmp_path: Path) -> 
     del content["fitted"], content["fit"]["constant"]
     before = saved(tmp_path / "i.yaml", content)
     assert read_interference(before).fit.constant is None
-    with pytest.raises(UsageError, match=r"i.yaml: found no field 'fitted', expected one: fit it again"):
+    with pytest.raises(
+        UsageError, match=r"i.yaml: found no field 'fitted', expected one: fit it to its pairs again"
+    ):
         make_interference("fitted", before)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import TypeAlias
 
-from gkestimator.placement.gkest.menu import Menus, Ways
+from gkestimator.placement.gkest.menu import Menus
 from gkestimator.placement.gkest.moves import total
 from gkestimator.placement.gkest.state import (
     Change,
@@ -26,6 +26,7 @@ from gkestimator.placement.gkest.state import (
     pattern,
 )
 from gkestimator.placement.gkest.turns import without
+from gkestimator.placement.gkest.ways import Ways
 from gkestimator.placement.problem import FloatPair, Problem
 
 Worth: TypeAlias = Callable[[int, float], float]

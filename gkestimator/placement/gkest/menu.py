@@ -6,12 +6,15 @@ from __future__ import annotations
 import copy
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from operator import gt
 
 from gkestimator.core.records import frozen
 from gkestimator.placement.contention import MEMORY_COLUMNS, compute_demand_pct
 from gkestimator.placement.expected import model_on_time, server_of
+from gkestimator.placement.gkest.rates import ManyRates
+from gkestimator.placement.gkest.ways import Way, Ways
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import FloatByIndex, FloatPair, FloatRow, Gpu, PlacementModel, Problem
 from gkestimator.placement.queueing import Server
@@ -31,43 +34,6 @@ _MOST_LOAD = 0.95  # of capacity that a replica is counted on for
 # looked for.
 WORK_LIGHT = 2
 WORK_FULL = 8
-
-
-@frozen
-class Way:
-    """Hold one candidate of one model, with what packing asks of it. ``demand_pct`` is the SM demand while it
-    runs (None: unknown, it must have its GPU, or its turn, to itself); ``share_pct`` below 100: confined.
-    ``memory_pct`` is 0 where it is unknown: what is not known cannot be checked."""
-
-    number: int
-    model: int
-    type: int
-    candidate: Candidate
-    capacity_rps: float
-    latency_ms: float
-    demand_pct: float | None
-    creq_pct: float | None
-    dram_pct: float | None
-    memory_pct: float
-    share_pct: float
-    batch: int
-
-    @property
-    def width(self) -> float:
-        """Return the upper end of its latency's interval over the latency."""
-        return self.candidate.latency_high_ms / self.latency_ms
-
-    @property
-    def part(self) -> float:
-        """Return the part of a GPU's compute that it holds while it runs without a pause."""
-        if self.share_pct < 100:
-            return self.share_pct / 100
-        if self.demand_pct is None:
-            return 1.0
-        return max(self.demand_pct, 1e-3) / 100
-
-
-Ways: TypeAlias = list[Way]
 
 
 @frozen
@@ -91,11 +57,15 @@ class Menus:
         self.oversubscribe = oversubscribe
         self.turns = turns
         self.work = 0
+        self.many = len(problem.models) > MANY
+        self._rates = ManyRates()
+        self._alone: FloatByIndex = {}
         self.types = problem.types
         self.ways: Ways = []
         self.of: list[dict[int, Ways]] = []
         self._serves: dict[tuple[int, int, int, int], Serves] = {}
         self._narrowest: FloatByIndex = {}
+        self._by_candidate: dict[int, Way] = {}
         self._servers: dict[tuple[int, float | None, int], Server] = {}
         for m, model in enumerate(problem.models):
             self.of.append(self._by_type(m, model))
@@ -116,12 +86,23 @@ class Menus:
         by_type: dict[int, Ways] = {}
         for (gpu, _), group in groups.items():
             t = self.types.index(gpu)
-            for candidate in group:
-                if not any(_betters(other, candidate) for other in group if other is not candidate):
-                    way = _way(len(self.ways), m, t, candidate)
-                    self.ways.append(way)
-                    by_type.setdefault(t, []).append(way)
+            for candidate in _unbettered(group):
+                way = _way(len(self.ways), m, t, candidate)
+                self.ways.append(way)
+                by_type.setdefault(t, []).append(way)
         return by_type
+
+    def way_of(self, m: int, candidate: Candidate) -> Way:
+        """Return the way of model ``m`` by ``candidate``; one that another betters is a way of its own, which no menu
+        offers."""
+        if not self._by_candidate:
+            self._by_candidate = {id(w.candidate): w for w in self.ways}
+        way = self._by_candidate.get(id(candidate))
+        if way is None:
+            way = _way(len(self.ways), m, self.types.index(candidate.gpu), candidate)
+            self.ways.append(way)
+            self._by_candidate[id(candidate)] = way
+        return way
 
     def model(self, m: int) -> PlacementModel:
         """Return the ``m``-th model."""
@@ -136,6 +117,13 @@ class Menus:
     def rate(self, way: Way) -> float:
         """Return the requests a second that one replica without neighbours serves on time; roughly, where
         there are many ways."""
+        if self.many:
+            rate = self._alone.get(way.number)
+            if rate is None:
+                model = self.model(way.model)
+                rate = way.capacity_rps * self._rates.parts(way, model, 1.0, way.width)[0]
+                self._alone[way.number] = rate
+            return rate
         if len(self.ways) <= _MANY_WAYS:
             return self.serves(way.number, None, 1.0).rate_rps
         # half of the time is lost where the upper end of the latency reaches the objective, all where the latency does
@@ -176,6 +164,8 @@ class Menus:
         holds for all. ``cap`` as of :meth:`server`."""
         if cycle_ms is not None:
             return self._in_turn(self.ways[way], cycle_ms, slowdown)
+        if self.many:
+            return self._of_many(self.ways[way], slowdown, widest)
         at = bisect_right(_SLOWDOWNS, slowdown) - 1
         low = self._at(way, at, widest, cap)
         if at + 1 >= len(_SLOWDOWNS):
@@ -189,6 +179,14 @@ class Menus:
             rate_rps=low.rate_rps + part * (high.rate_rps - low.rate_rps),
             admitted_rps=low.admitted_rps + part * (high.admitted_rps - low.admitted_rps),
         )
+
+    def _of_many(self, way: Way, slowdown: float, widest: int | None) -> Serves:
+        width = way.width
+        if widest is not None:
+            width = max(width, self.ways[widest].width)
+        served, admitted = self._rates.parts(way, self.model(way.model), slowdown, width)
+        capacity = way.capacity_rps / slowdown
+        return Serves(rate_rps=served * capacity, admitted_rps=admitted * capacity)
 
     def _in_turn(self, way: Way, cycle_ms: float, slowdown: float) -> Serves:
         """Return the same, roughly: cycles are many, and what a try is worth is worked out before it is
@@ -237,7 +235,7 @@ class Menus:
             ways = [w for w in ways if w.share_pct >= 100]
         if len(ways) <= 2:
             return ways
-        if len(self.of) > MANY:
+        if self.many:
             rates = {w.number: self.rate(w) for w in ways}
         else:
             rates = {w.number: self.serves(w.number, None, 1.0).rate_rps for w in ways}
@@ -276,14 +274,20 @@ def _way(number: int, model: int, gpu_type: int, candidate: Candidate) -> Way:
     )
 
 
-def _betters(a: Candidate, b: Candidate) -> bool:
-    """Return whether ``a`` is at least as good as ``b`` in all that a placement can feel, and the smaller
-    batch or better somewhere."""
-    ours = _costs(a)
-    theirs = _costs(b)
-    if any(x > y for x, y in zip(ours, theirs, strict=True)):
-        return False
-    return ours != theirs or a.batch_size < b.batch_size
+def _unbettered(group: Sequence[Candidate]) -> list[Candidate]:
+    """Return those of ``group`` that no other betters: is at least as good in all that a placement can feel, and the
+    smaller batch or better somewhere."""
+    costs = [_costs(c) for c in group]
+    best = []
+    for i, candidate in enumerate(group):
+        for j, other in enumerate(group):
+            if i == j or any(map(gt, costs[j], costs[i])):
+                continue
+            if costs[j] != costs[i] or other.batch_size < candidate.batch_size:
+                break
+        else:
+            best.append(candidate)
+    return best
 
 
 def _costs(candidate: Candidate) -> FloatRow:

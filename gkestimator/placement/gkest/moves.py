@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Iterable
 
 from gkestimator.placement.contention import slowdowns
-from gkestimator.placement.gkest.menu import MANY, Menus, Way, Ways
+from gkestimator.placement.gkest.menu import MANY, Menus
 from gkestimator.placement.gkest.state import (
     Change,
     Changes,
@@ -20,11 +20,13 @@ from gkestimator.placement.gkest.state import (
     pattern,
 )
 from gkestimator.placement.gkest.turns import TurnMoves, without
+from gkestimator.placement.gkest.ways import Way, Ways
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import FloatByIndex, Floats, Gpu
 
 _MOST_COPIES = 8
 _MOST_FULL = 10  # ways that a GPU is filled with for a try
+_MOST_FULL_OF_MANY = 4
 _MOST_MEMBERS = 10
 _MOST_CONFINED = 5
 # Intervals count as narrow up to this factor of the model's narrowest.
@@ -40,7 +42,8 @@ def saturated(menus: Menus, m: int, t: int) -> tuple[float, GpuPattern] | None:
         menus.of[m].get(t, ()),
         key=lambda w: (-menus.rate(w) / max(w.part, (w.dram_pct or 0.0) / 100), w.number),
     )
-    for way in sorted(ways[:_MOST_FULL], key=lambda w: (w.batch, w.number)):
+    most = _MOST_FULL_OF_MANY if menus.many else _MOST_FULL
+    for way in sorted(ways[:most], key=lambda w: (w.batch, w.number)):
         last = 0.0
         for copies in range(1, _MOST_COPIES + 1):
             p = pattern(t, [PatternMember(way.number)] * copies)
@@ -96,7 +99,7 @@ class Moves(TurnMoves):
         super().__init__(state, wanted)
         self.many = len(self.menus.of) > MANY
         self.narrow = False
-        self._full: dict[tuple[int, int], GpuPattern | None] = {}
+        self._full: dict[tuple[int, int], tuple[float, GpuPattern] | None] = {}
 
     def places(self, m: int, wide: int) -> list[GpuPattern]:
         """Return GPUs on which ``m`` is worth a try, of each type: an empty one, the fullest ``wide`` that
@@ -131,10 +134,16 @@ class Moves(TurnMoves):
 
     def full(self, m: int, t: int) -> GpuPattern | None:
         """Return the pattern of :func:`saturated`, worked out once."""
+        full = self.full_with_rate(m, t)
+        if full is None:
+            return None
+        return full[1]
+
+    def full_with_rate(self, m: int, t: int) -> tuple[float, GpuPattern] | None:
+        """Return what :func:`saturated` does, worked out once."""
         key = (m, t)
         if key not in self._full:
-            full = saturated(self.menus, m, t)
-            self._full[key] = None if full is None else full[1]
+            self._full[key] = saturated(self.menus, m, t)
         return self._full[key]
 
     def _together(self, p: GpuPattern, m: int) -> Changes:
@@ -237,6 +246,8 @@ class Moves(TurnMoves):
         its batch."""
         ways = self.menus.of[way.model][way.type]
         alike = self.ladder(way.model, way.type, way.share_pct)
+        if way not in alike:  # another policy's, which another way betters
+            return [w for w in alike if way.batch / 4 <= w.batch <= 4 * way.batch]
         at = alike.index(way)
         beside = alike[max(0, at - 2) : at + 3]
         if way.share_pct < 100:

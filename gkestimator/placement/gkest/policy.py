@@ -10,11 +10,12 @@ from functools import partial
 from gkestimator.core.errors import UsageError
 from gkestimator.placement.expected import Expected, expect
 from gkestimator.placement.gkest.bursts import climbed, stand_bursts
-from gkestimator.placement.gkest.fluid import fluid, most_rps
-from gkestimator.placement.gkest.menu import MANY, Menus
+from gkestimator.placement.gkest.fluid import bounds_rps, fluid
+from gkestimator.placement.gkest.menu import Menus
 from gkestimator.placement.gkest.moves import narrow_rates, whole_gpu_rates
 from gkestimator.placement.gkest.rent import Renting
 from gkestimator.placement.gkest.search import Search
+from gkestimator.placement.gkest.starts import other_starts
 from gkestimator.placement.gkest.state import Change, GpuPattern, PlacementState
 from gkestimator.placement.policy import Placed, Placement, Policy, check_flags
 from gkestimator.placement.problem import STEADY, FloatPair, Names, Problem
@@ -25,6 +26,10 @@ FAIRNESS = ("none", "maxmin", "weighted")
 _LOOKS = 2400  # at changes, for each unit of effort
 _BURST_LOOKS = 6000  # the same, for what is left over under late batching
 _FEW = 16  # models; with more, half the looks, as each takes longer, and fewer starts
+# With more models, looks for each of them (and at most) that are added while a part _NEAR of the bound is left.
+_FURTHER = 30
+_MOST_FURTHER = 6000
+_NEAR = 0.01
 _ENOUGH = 1e-3  # of the bound may be left
 # The share of its rate below which a model is starved, by the law of batching: the earlier law keeps its plans.
 _STARVED = 0.5
@@ -164,7 +169,7 @@ class GkestPolicy(Policy):
             menus = self._menus(problem)  # renting left ways out
         state, bound = self.most(menus)
         spare = self.spare and problem.batching == "late"
-        if spare and len(menus.of) <= MANY:
+        if spare and not menus.many:
             counts = self._standing_bursts(menus, state)
             state = PlacementState(menus, counts, state.worth)
         if bound > 0:
@@ -207,14 +212,10 @@ class GkestPolicy(Policy):
         problem = menus.problem
         weights = [1.0 if self.fairness == "none" else m.weight for m in problem.models]
         pools = problem.pools
-        most = [most_rps(menus, w) for w in menus.ways]
+        most = bounds_rps(menus)
         optimum_of = partial(fluid, menus, pools=pools, weights=weights)
         bound = optimum_of(most)
-        # with many models the bound's optimum is near enough to start from
-        if len(menus.of) > MANY:
-            rates = most
-        else:
-            rates = [menus.rate(w) for w in menus.ways]
+        rates = [menus.rate(w) for w in menus.ways]
         optima = [optimum_of(rates)]
         sure = None
         if len(menus.of) <= _FEW:
@@ -226,8 +227,19 @@ class GkestPolicy(Policy):
         empty = {GpuPattern(t): int(n) for t, n in enumerate(pools) if n}
         state = PlacementState(menus, empty, lambda m, rate: weights[m] * rate)
         looks = self.looks(menus)
-        search = Search(state, budget=looks, seed=problem.seed, enough=bound.value * (1 - _ENOUGH))
-        search.run([optimum for optimum in optima if optimum is not None], sure)
+        further = 0
+        if len(menus.of) > _FEW:
+            further = int(self.effort * min(_FURTHER * len(menus.of), _MOST_FURTHER))
+        search = Search(
+            state,
+            budget=looks,
+            seed=problem.seed,
+            enough=bound.value * (1 - _ENOUGH),
+            near=bound.value * (1 - _NEAR),
+            further=further,
+        )
+        starts = other_starts(menus) if len(menus.of) > _FEW else ()
+        search.run([optimum for optimum in optima if optimum is not None], sure, starts)
         if self.fairness == "maxmin":
             starved = _STARVED_LATE if problem.batching == "late" else _STARVED
             search.level(self.fairness_loss_pct / 100, looks // 4, starved)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from gkestimator.core.records import frozen
 from gkestimator.placement.expected import model_on_time
 from gkestimator.placement.gkest.fluid import Fluid, fluid, most_rps
-from gkestimator.placement.gkest.menu import WORK_FULL, WORK_LIGHT, Menus, Way, Ways
+from gkestimator.placement.gkest.menu import WORK_FULL, WORK_LIGHT, Menus
 from gkestimator.placement.gkest.search import Search
 from gkestimator.placement.gkest.state import (
     Change,
@@ -19,6 +19,7 @@ from gkestimator.placement.gkest.state import (
     allowed,
     pattern,
 )
+from gkestimator.placement.gkest.ways import Way, Ways
 from gkestimator.placement.problem import Floats, Indices, Names
 
 # On a fixed cluster every GPU counts 1; its price only decides between equal numbers.

@@ -6,6 +6,7 @@ placements are judged by; only what gains there is kept. So errors of the estima
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from gkestimator.placement.gkest.fluid import Fluid
 from gkestimator.placement.gkest.moves import Moves, total
+from gkestimator.placement.gkest.starts import packed_starts, replacing
 from gkestimator.placement.gkest.state import (
     Change,
     GpuPattern,
@@ -37,6 +39,7 @@ _FEW = 16  # models; with more, only the fluid optima are starts
 _HOPELESS = 0.05
 _STARVED = 0.5  # a model that is served a smaller part of its rate
 _MODEL_ANEW = 0.3  # how often all replicas of a model are taken away instead of all of a few GPUs
+_TIDY_WORK = 4000  # that tidying may take with many models, in looks
 _NO_END = 1_000_000_000
 
 # Whether a state still holds what a caller asks for.
@@ -54,7 +57,8 @@ class _Look(NamedTuple):
 
 class Search(Moves):
     """Make moves on a :class:`PlacementState`. ``budget`` counts looks at changes; it is what ends a search
-    (or a worth of ``enough``), so that the clock decides nothing. ``wanted``: requests a second on time by
+    (or a worth of ``enough``), so that the clock decides nothing; with less than ``near`` it goes on for ``further``
+    looks. ``wanted``: requests a second on time by
     model, where that is less than its rate."""
 
     def __init__(
@@ -65,25 +69,31 @@ class Search(Moves):
         seed: int,
         wanted: Floats | None = None,
         enough: float = math.inf,
+        near: float = math.inf,
+        further: int = 0,
     ) -> None:
         super().__init__(state, wanted)
         self.budget = budget
         self.enough = enough
+        self.near = near
+        self.further = further
         self.random = random.Random(seed)
         self.close = 1e-3 if wanted is None else 1e-9
 
-    def run(self, optima: Sequence[Fluid], sure: Fluid | None = None) -> None:
+    def run(self, optima: Sequence[Fluid], sure: Fluid | None = None, starts: Iterable[Change] = ()) -> None:
         """Build up from each of the fluid ``optima``, from ``sure`` with narrow ways alone, and from one
-        replica a GPU; improve the best, and try anew until the budget is spent or all is served."""
+        replica a GPU; with more models from packed rests and from ``starts`` (others' answers) too. Improve
+        the best, and try anew until the budget is spent or all is served."""
         state = self.state
         empty = state.saved()
         built: list[tuple[float, Saved]] = []
         for optimum in optima:
-            state.restore(empty)
-            self.construct(optimum)
-            built.append((state.value, state.saved()))
-            if state.value >= self.enough:
-                return
+            if not self.many:  # else it takes too long, and comes to less than packing
+                state.restore(empty)
+                self.construct(optimum)
+                built.append((state.value, state.saved()))
+                if state.value >= self.enough:
+                    return
         if len(self.asked) <= _FEW:
             state.restore(empty)
             self.spread()
@@ -94,7 +104,22 @@ class Search(Moves):
                 self.construct(sure)
                 self.narrow = False
                 built.append((state.value, state.saved()))
+        else:
+            free = [int(empty.counts.get(GpuPattern(t), 0)) for t in range(len(self.menus.types))]
+            for counts in itertools.chain(packed_starts(self, optima[0], free, self.close), starts):
+                state.restore(empty)
+                state.commit(replacing(counts))
+                built.append((state.value, state.saved()))
+                if state.value >= self.near:
+                    break
         state.restore(max(built, key=lambda b: b[0])[1])
+        self._better()
+        if state.value < self.near and self.further:
+            self.budget = self.further
+            self.enough = self.near
+            self._better()
+
+    def _better(self) -> None:
         while self.more() and self.improve():
             pass
         self.anew()
@@ -358,9 +383,13 @@ class Search(Moves):
         """Take fewer replicas where that costs less than a hair (_HAIR of what the model is served, and of
         the whole), and smaller batches wherever it costs nothing; ``holds`` must still hold."""
         least = self.state.value * (1 - _HAIR)
+        end = self.menus.work + (_TIDY_WORK if self.many else _NO_END)
         for p in sorted(self.state.counts):
-            self._with_fewer(p, least, holds)
+            if self.menus.work < end:
+                self._with_fewer(p, least, holds)
         for p in sorted(self.state.counts):
+            if self.menus.work >= end:
+                return
             now = p
             for x in p.members:
                 if now in self.state.counts and x in now.members:
@@ -371,6 +400,7 @@ class Search(Moves):
         state = self.state
         in_turns = any(x.turn >= 0 for x in p.members)
         for change in self.side_by_side(p) if in_turns else self.as_one(p):
+            self.menus.work += 1
             if state.value + state.trial(change, exact=False).gain < least - 0.02 * abs(least):
                 continue
             exact = state.trial(change, exact=True)
@@ -393,6 +423,7 @@ class Search(Moves):
             if not allowed(self.menus, q):
                 continue
             change = total((p, -state.counts[p]), (q, state.counts[p]))
+            self.menus.work += 1
             worth = state.worth(way.model, state.served[way.model])
             if state.trial(change, exact=False).gain < -_HOPELESS * worth:
                 continue
@@ -415,6 +446,5 @@ class Search(Moves):
 
 
 def _more_turns(change: Change) -> bool:
-    """Return whether more replicas take turns after ``change``: few schedulers can be told of them, so it has
-    to be worth it."""
+    """Return whether more replicas take turns after ``change``: few schedulers can be told of it."""
     return sum(n * sum(x.turn >= 0 for x in p.members) for p, n in change.items()) > 0

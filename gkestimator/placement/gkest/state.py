@@ -215,9 +215,11 @@ class PlacementState:
     def trial(self, change: Change, *, exact: bool) -> Trial:
         """Return what ``change`` (patterns with the counts to add) would gain."""
         capacity: FloatByIndex = {}
+        changed: dict[int, dict[GpuPattern, None]] = {}
         for p, added in change.items():
             for m, _, own in self.content(p):
                 capacity[m] = capacity.get(m, self.capacity[m]) + added * own
+                changed.setdefault(m, {})[p] = None
         served: FloatByIndex = {}
         gain = 0.0
         if exact:
@@ -229,7 +231,9 @@ class PlacementState:
         for m in self._touched(capacity):
             value = 0.0
             for moment, weight in self._moments:
-                value += weight * serve(m, self._alike(m, change, capacity, moment), moment)
+                value += weight * serve(
+                    m, self._alike(m, change, changed.get(m, {}), capacity, moment), moment
+                )
             served[m] = value
             gain += self.worth(m, value) - self.worth(m, now[m])
         return Trial(gain, served)
@@ -253,18 +257,23 @@ class PlacementState:
                             touched[other] = None
         return touched
 
-    def _alike(self, m: int, change: Change, capacity: NeedByModel, moment: float) -> Alike:
-        """Return the replicas of ``m`` after ``change``, with which models have the new ``capacity``, while all
-        are asked ``moment`` times their rates."""
+    def _alike(
+        self,
+        m: int,
+        change: Change,
+        changed: Iterable[GpuPattern],
+        capacity: NeedByModel,
+        moment: float,
+    ) -> Alike:
+        """Return the replicas of ``m`` after ``change``, of which ``changed`` are the patterns that hold it, with
+        which models have the new ``capacity``, while all are asked ``moment`` times their rates."""
         alike: Alike = {}
         now = self.capacity
-        for p in dict.fromkeys((*self.hosts[m], *change)):
+        for p in dict.fromkeys((*self.hosts[m], *changed)):
             count = self.counts.get(p, 0) + change.get(p, 0)
             if count <= 0:
                 continue
             content = self.content(p)
-            if not any(x[0] == m for x in content):
-                continue
             loads = tuple([round(self._load(x, capacity.get(x, now[x]) / moment), 6) for x, _, _ in content])
             factors = self.factors(p, loads, full=moment > 1)
             for (model, x, _), factor, cap in zip(content, factors, self.caps(p), strict=True):

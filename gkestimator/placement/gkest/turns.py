@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from gkestimator.placement.gkest.menu import Menus, Way, Ways
+from gkestimator.placement.gkest.menu import Menus
 from gkestimator.placement.gkest.state import (
     Changes,
     GpuPattern,
@@ -18,6 +18,7 @@ from gkestimator.placement.gkest.state import (
     groups_of,
     pattern,
 )
+from gkestimator.placement.gkest.ways import Way, Ways
 from gkestimator.placement.problem import FloatByIndex, Floats, IntRow
 
 _MOST_TURNS = 4

@@ -166,10 +166,13 @@ def test_no_models_and_hopeless_models_are_answered() -> None:
     assert GkestPolicy().place(given.with_models(())).placed == ()
 
 
-def test_null_memory_is_named() -> None:
+def test_null_memory_is_not_checked_and_a_note_says_so() -> None:
     given = problem([row("a", 1, 5.0, mreq_bytes=None)], {"a": (10, 20)}, {V100: 1})
-    with pytest.raises(UsageError, match="mreq_bytes"):
-        place(GkestPolicy(), given)
+    plan = place(GkestPolicy(), given)
+    assert plan.totals.goodput_rps == 10 and plan.gpus[0].replicas[0].mreq_bytes is None
+    assert plan.notes == (
+        "mreq_bytes (or reserved_bytes) is null in every row of a: whether they fit into a GPU's memory is not checked",
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gkestimator.core.records import frozen
 from gkestimator.interference.gpulet_law import GpuletCoefficients
-from gkestimator.placement.papers.gpulet.lets import CLOSE, Asked, Let, fit, sizes
+from gkestimator.placement.papers.gpulet.lets import CLOSE, Asked, Ladders, Let, fit, sizes
 from gkestimator.placement.policy import Placed
 from gkestimator.placement.problem import Gpu, IndicesByName, Problem
 
@@ -47,13 +47,14 @@ def settle(
     size_pct: float,
     other: Let | None,
     coefficients: GpuletCoefficients | None,
+    ladders: Ladders,
 ) -> tuple[Let, Let | None] | None:
     """Return ``asked`` in a gpu-let beside ``other``, which must go on serving all it serves, slowed down as
     it may be; None where that does not fit."""
     mine: Let | None = None
     for _ in range(_ROUNDS):
         if other is None:
-            alone = fit(asked, gpu, size_pct, coefficients=coefficients)
+            alone = fit(asked, gpu, size_pct, coefficients=coefficients, ladders=ladders)
             if alone is None:
                 return None
             return (alone, None)
@@ -64,6 +65,7 @@ def settle(
             memory_pct=100.0 - other.memory_pct,
             coefficients=coefficients,
             neighbour=other.pressure(coefficients),
+            ladders=ladders,
         )
         if new is None:
             return None
@@ -76,6 +78,7 @@ def settle(
             memory_pct=100.0 - new.memory_pct,
             coefficients=coefficients,
             neighbour=new.pressure(coefficients),
+            ladders=ladders,
         )
         if beside is None:
             return None
@@ -92,9 +95,12 @@ def settle(
 class Board:
     """Hold every GPU of a fixed cluster, or those rented so far; each split into two gpu-lets at most."""
 
-    def __init__(self, problem: Problem, coefficients: GpuletCoefficients | None) -> None:
+    def __init__(
+        self, problem: Problem, coefficients: GpuletCoefficients | None, ladders: Ladders | None = None
+    ) -> None:
         self.problem = problem
         self.coefficients = coefficients
+        self._ladders = ladders or Ladders()
         self.sizes = {gpu: sizes(problem, gpu) for gpu in problem.types}
         self._slots = [_Slot(gpu) for gpu in problem.gpus]
         self._unsplit: IndicesByName = defaultdict(list)
@@ -127,7 +133,7 @@ class Board:
             lets = self._slots[place.slot].lets
             if len(lets) > 1:
                 other = lets[1 - place.part]
-        settled = settle(asked, place.gpu, place.size_pct, other, self.coefficients)
+        settled = settle(asked, place.gpu, place.size_pct, other, self.coefficients, self._ladders)
         if settled is None:
             return None
         mine, other = settled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -152,6 +153,7 @@ def fit(
     memory_pct: float = 100.0,
     coefficients: GpuletCoefficients | None = None,
     neighbour: Pressure | None = None,
+    ladders: Ladders | None = None,
 ) -> Let | None:
     """Return a gpu-let of this size that serves ``asked``, or None. One model may be served in part (at what
     it can sustain); several are served wholly, by turns, or not at all."""
@@ -168,8 +170,10 @@ def fit(
     # The slowdown depends on the batches and they on it: from none upwards, to where it covers what it leads
     # to.
     slow = 1.0
+    if ladders is None:
+        ladders = Ladders()
     for _ in range(_ROUNDS):
-        let = _in_turns(asked, gpu, size_pct, slow, memory_pct)
+        let = _in_turns(asked, gpu, size_pct, slow, memory_pct, ladders)
         if let is None:
             return None
         needed = _slowdown([load.candidate for load in let.loads], coefficients, neighbour)
@@ -188,8 +192,56 @@ class _Turn(NamedTuple):
     candidate: Candidate
 
 
+@frozen
+class _Ladder:
+    """Hold the turns that a model may take: ``batches`` ascending, and ``fastest[i]``, the fastest turn (then
+    the smallest batch) of at least ``batches[i]``."""
+
+    batches: tuple[int, ...]
+    fastest: tuple[_Turn, ...]
+
+    @property
+    def least_ms(self) -> float:
+        """Return the time of the fastest of all its turns."""
+        return self.fastest[0].late_ms
+
+
+class Ladders:
+    """Make the ladders of one problem's models; those without a slowdown, with which every fit begins, once."""
+
+    def __init__(self) -> None:
+        self._alone: dict[tuple[str, str, float], _Ladder | None] = {}
+
+    def of(self, model: PlacementModel, gpu: str, size_pct: float, slow: float) -> _Ladder | None:
+        """Return the turns of ``model`` in a gpu-let of this size, ``slow`` times as long as alone; None: it
+        has none."""
+        key = (model.name, gpu, size_pct)
+        if slow == 1.0 and key in self._alone:
+            return self._alone[key]
+        candidates = model.on(gpu, sm_share_pct=size_pct)
+        ladder = None
+        if candidates:
+            ladder = _ladder(candidates, slow)
+        if slow == 1.0:
+            self._alone[key] = ladder
+        return ladder
+
+
+def _ladder(candidates: Sequence[Candidate], slow: float) -> _Ladder:
+    """Return the turns by ``candidates`` (at least one), each ``slow`` times as long as alone."""
+    turns = [_Turn(c.latency_ms * slow, c.batch_size, c) for c in candidates]
+    turns.sort(key=lambda turn: turn.batch)
+    fastest = turns[-1]
+    down = []
+    for turn in reversed(turns):
+        if turn[:2] <= fastest[:2]:
+            fastest = turn
+        down.append(fastest)
+    return _Ladder(batches=tuple(turn.batch for turn in turns), fastest=tuple(reversed(down)))
+
+
 def _in_turns(
-    asked: Sequence[Asked], gpu: str, size_pct: float, slow: float, memory_pct: float
+    asked: Sequence[Asked], gpu: str, size_pct: float, slow: float, memory_pct: float, ladders_of: Ladders
 ) -> Let | None:
     """Return batches b and a cycle d with rate <= b / d, sum of latencies <= d, and d + latency <= objective
     for each.
@@ -200,58 +252,82 @@ def _in_turns(
     the most headroom (the least of b / d over rate) is taken, then the shortest cycle; d is then shortened to
     the sum of the latencies, which only helps.
     """
-    options: list[list[_Turn]] = []
-    cycles = set()
-    work = 0.0
+    ladders = []
     for a in asked:
-        own = []
-        for c in a.model.on(gpu, sm_share_pct=size_pct):
-            late = c.latency_ms * slow
-            own.append(_Turn(late, c.batch_size, c))
-            cycles |= {1e3 * c.batch_size / a.rate_rps, a.model.slo_ms - late}
-        if not own:
+        ladder = ladders_of.of(a.model, gpu, size_pct, slow)
+        if ladder is None:
             return None
-        options.append(own)
-        work += a.rate_rps * min(turn.late_ms / turn.batch for turn in own)
-    if work > 1e3 * (1 + CLOSE):  # milliseconds in a second
+        ladders.append(ladder)
+    # No choice of batches is quicker than this: what it breaks, all do.
+    least = sum(ladder.least_ms for ladder in ladders)
+    if any(least + x.least_ms > a.model.slo_ms for a, x in zip(asked, ladders, strict=True)):
         return None
     best: list[_Turn] = []
     most = 0.0
-    for cycle in sorted(d for d in cycles if d > 0):
-        turns = _fastest(asked, options, cycle)
+    before: list[_Turn] = []
+    for cycle in _cycles(asked, gpu, size_pct, slow):
+        if least > cycle * (1 + CLOSE):
+            continue
+        turns = _fastest(asked, ladders, cycle)
         if turns is None:
             break  # longer cycles need larger batches still
-        headroom = _headroom(asked, turns, cycle, memory_pct)
+        # The same turns have the same headroom, once they fit a cycle.
+        if turns == before or sum(turn.late_ms for turn in turns) > cycle * (1 + CLOSE):
+            continue
+        before = turns
+        headroom = _headroom(asked, turns, memory_pct)
         if headroom > most * (1 + CLOSE):
             best = turns
             most = headroom
     if not best:
         return None
+    return _let_of(asked, best, size_pct)
+
+
+def _let_of(asked: Sequence[Asked], turns: Sequence[_Turn], size_pct: float) -> Let:
+    """Return the gpu-let whose models take ``turns``, its cycle no longer than they are together."""
     loads = []
-    for a, turn in zip(asked, best, strict=True):
+    for a, turn in zip(asked, turns, strict=True):
         loads.append(LetLoad(model=a.model, rate_rps=a.rate_rps, candidate=turn.candidate))
-    return Let(size_pct=size_pct, loads=tuple(loads), cycle_ms=sum(turn.late_ms for turn in best))
+    return Let(size_pct=size_pct, loads=tuple(loads), cycle_ms=sum(turn.late_ms for turn in turns))
 
 
-def _fastest(asked: Sequence[Asked], options: Sequence[Sequence[_Turn]], cycle: float) -> list[_Turn] | None:
+def _cycles(asked: Sequence[Asked], gpu: str, size_pct: float, slow: float) -> list[float]:
+    """Return the cycles worth a try, ascending; none where there is more work than time."""
+    cycles = set()
+    work = 0.0
+    for a in asked:
+        per_request = math.inf
+        for c in a.model.on(gpu, sm_share_pct=size_pct):
+            late = c.latency_ms * slow
+            cycles.add(1e3 * c.batch_size / a.rate_rps)
+            cycles.add(a.model.slo_ms - late)
+            per_request = min(per_request, late / c.batch_size)
+        work += a.rate_rps * per_request
+    if work > 1e3 * (1 + CLOSE):  # milliseconds in a second
+        return []
+    return sorted(d for d in cycles if d > 0)
+
+
+def _fastest(asked: Sequence[Asked], ladders: Sequence[_Ladder], cycle: float) -> list[_Turn] | None:
     """Return for each model the fastest turn (then the smallest batch) that is enough in a cycle; None: a
     model has none."""
     turns = []
-    for a, own in zip(asked, options, strict=True):
+    for a, ladder in zip(asked, ladders, strict=True):
         needed = a.rate_rps * cycle / 1e3 * (1 - CLOSE)
-        enough = [turn for turn in own if turn.batch >= needed]
-        if not enough:
+        at = bisect_left(ladder.batches, needed)
+        if at == len(ladder.batches):
             return None
-        turns.append(min(enough, key=lambda turn: turn[:2]))
+        turns.append(ladder.fastest[at])
     return turns
 
 
-def _headroom(asked: Sequence[Asked], turns: Sequence[_Turn], cycle: float, memory_pct: float) -> float:
+def _headroom(asked: Sequence[Asked], turns: Sequence[_Turn], memory_pct: float) -> float:
     """Return how many times its rate ``turns`` serve of each model at least; 0 where they do not fit the
-    cycle, the memory or the objectives."""
+    memory or the objectives."""
     busy = sum(turn.late_ms for turn in turns)
     memory = sum(turn.candidate.memory_pct or 0.0 for turn in turns)
-    if busy > cycle * (1 + CLOSE) or memory > memory_pct * (1 + CLOSE):
+    if memory > memory_pct * (1 + CLOSE):
         return 0.0
     headroom = math.inf
     for a, turn in zip(asked, turns, strict=True):

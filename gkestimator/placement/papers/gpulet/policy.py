@@ -9,7 +9,7 @@ from typing import TypeAlias
 from gkestimator.core.errors import UsageError
 from gkestimator.interference.gpulet_law import DERIVED, GpuletCoefficients, read_coefficients
 from gkestimator.placement.papers.gpulet.board import Board, Fitted, Place
-from gkestimator.placement.papers.gpulet.lets import CLOSE, Asked, Let, affordable, knee, sizes
+from gkestimator.placement.papers.gpulet.lets import CLOSE, Asked, Ladders, Let, affordable, knee, sizes
 from gkestimator.placement.policy import Placement, Policy, check_flags
 from gkestimator.placement.problem import FloatRow, PlacementModel, Problem
 
@@ -68,8 +68,9 @@ class GpuletPolicy(Policy):
         notes += whole_only({gpu: sizes(problem, gpu) for gpu in problem.types})
         order = sorted(problem.models, key=lambda m: (-m.rate_rps, m.name))
         best: tuple[float, Board] | None = None
+        ladders = Ladders()
         for _ in range(1 if self._published else _MOST_PASSES):
-            board = Board(problem, coefficients)
+            board = Board(problem, coefficients, ladders)
             filling = _Filling(problem, board, temporal=self._temporal, published=self._published)
             missing = [filling.serve(m) for m in order]
             short = sum(missing)
