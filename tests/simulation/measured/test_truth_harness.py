@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+from _serving_load import Sent  # benchmarks/ is on the path
+from _serving_runs import joined
+from serving_truth import step_figures
 
 
 def test_requests_are_joined_by_their_order_in_each_model() -> None:
-    from _serving_load import Sent
-    from _serving_runs import joined
-
     sent = [
         Sent("a", 0.0, 0.001, 20.0, "ok"),
         Sent("b", 0.0, 0.002, 30.0, "ok"),
@@ -53,9 +48,6 @@ def test_requests_are_joined_by_their_order_in_each_model() -> None:
 
 
 def test_the_share_on_time_after_a_step() -> None:
-    from _serving_load import Sent
-    from serving_truth import step_figures
-
     sent = []
     for n in range(400):
         due = n / 10
