@@ -8,8 +8,9 @@ fixed batches, one request at a time: its compute times (input, infer, output: w
 are the latency curve, what is left of its latency the way there and back. Both are put into the simulator: late
 batching, ``instances`` replicas, up to ``max_batch`` samples a batch.
 
-Three things the fixed batches do not say, and are taken from half of the models, chosen by a hash of their name before
-anything was looked at; the other half is reported apart (``--fit`` prints the choice):
+Three things the fixed batches do not say, and are taken from half of the models, chosen by a hash of their name; the
+other half is reported apart (``--fit`` prints the choice). That instances which take turns have one queue, and that
+clients begin one after the other, was settled while errors of both halves were in sight:
 
 - how two instances share the GPU: they take turns (one partition), or run side by side at full speed;
 - by how much two instances slow each other besides, by backend (``SLOWED``);
@@ -320,10 +321,11 @@ def summary(every: Sequence[Measured], found: dict[str, list[pd.DataFrame]]) -> 
     ]
     slowed = ", ".join(f"{backend} {factor:g}" for backend, factor in SLOWED.items())
     words = (
-        "Not in them, and taken from half of the models (by a hash of the name, before anything was looked at): two "
-        f"instances take turns on the GPU; they slow each other by a factor of the backend ({slowed}); the host does, for one "
+        "Not in them, and taken from half of the models (by a hash of the name; the rest of the form was settled while both "
+        f"halves were in sight): two instances take turns on the GPU; they slow each other by a factor of the backend ({slowed}); the host does, for one "
         f"request at a time, {HOST:g} times what copying a sample's input takes. Median absolute errors in percent; the bars "
-        f"are {BARS['throughput']:g} (throughput) and {BARS['p50']:g} (p50)."
+        f"are {BARS['throughput']:g} (throughput) and {BARS['p50']:g} (p50). The latencies of both ResNet-50 at fixed batches are "
+        "not split: what is there the GPU's and what the way is not known, and two instances did two to three times as much."
     )
     return {
         "words": words,
