@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.options import spelled
 from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.documents import Application, PlacementPlan, Workload, read_cluster
 from gkestimator.hardware.gpus import gpu_catalogue
@@ -150,7 +151,7 @@ def checked_replan(settings: PlanningSettings, plan: PlacementPlan) -> None:
 
     if settings.cluster is None:
         raise UsageError(
-            f"--replan {settings.replan.kind}: --cluster is missing: the GPUs that the policy may use"
+            f"replan {settings.replan.kind}: {spelled('cluster')} is missing: the GPUs that the policy may use"
         )
     make_policy(settings.policy or plan.policy, **settings.policy_options)
     SourceCounter(plan.workload)

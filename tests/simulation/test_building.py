@@ -180,8 +180,8 @@ def test_copies_and_network_are_at_the_batches_of_the_curve() -> None:
     ("column", "more", "option"),
     [
         ("copy_ms", {"copy": "overlap"}, "copy overlap"),
-        ("input_bytes", {"network": Network(source="t", base_ms=1.0)}, "network"),
-        ("output_bytes", {"network": Network(source="t", base_ms=1.0)}, "network"),
+        ("input_bytes", {"network": Network(source="t", base_ms=1.0, bytes_per_s=1e9)}, "network"),
+        ("output_bytes", {"network": Network(source="t", base_ms=1.0, bytes_per_s=1e9)}, "network"),
     ],
 )
 def test_a_null_column_is_named(column: str, more: dict[str, Any], option: str) -> None:
