@@ -82,7 +82,7 @@ OWN_RENTED = ("T4", "L4", "V100-SXM2-16GB", "A100-SXM4-80GB", "H100-SXM")
 INTRO = """Tables and pictures; what they say in words: [which policy serves best](../explanation/policies-compared.md). The setting:"""
 
 
-def specs(traces: Path, seconds: int) -> dict[str, dict[str, object]]:
+def specs(traces: Path, seconds: int, start_s: int = START_S) -> dict[str, dict[str, object]]:
     """The comparisons by name."""
     slo = {**dict.fromkeys(VISION, 200), **dict.fromkeys(LANGUAGE, 400)}
     a1 = [{"label": "a1", "models": [{"name": n, "rate_rps": 200, "slo_ms": slo[n]} for n in slo]}]
@@ -104,7 +104,7 @@ def specs(traces: Path, seconds: int) -> dict[str, dict[str, object]]:
                     "label": label,
                     "trace": str(traces / f"AzureLLMInferenceTrace_2023_{name}.csv"),
                     "format": "azure-llm",
-                    "start_s": START_S,
+                    "start_s": start_s,
                     "duration_s": seconds,
                     "assign": "requests",
                     "scaling": "copies",

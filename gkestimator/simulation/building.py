@@ -77,7 +77,7 @@ def build_system(
             offset_ms = 0.0
             if replica.partition is not None:
                 partition = partitions.setdefault((gpu_number, replica.partition), len(partitions))
-                if replica.duty_cycle_ms is not None:
+                if _cycle_ms(replica, batching) is not None:
                     offset_ms = turns_ms[partition]
                     turns_ms[partition] += points[-1].latency_ms
             if law is not None:
@@ -89,6 +89,7 @@ def build_system(
                 curves.reaching(replica, gpu, cap),
                 full=points[-1],
                 cap=cap,
+                duty_cycle_ms=_cycle_ms(replica, batching),
                 model=models[replica.model],
                 gpu=gpu_number,
                 partition=partition,
@@ -128,10 +129,21 @@ def _check_wait(max_wait_ms: NumberOrNone, batching: str) -> None:
 
 
 def _cap(replica: Replica, batching: str) -> int:
-    """Return how many requests ``replica`` runs at once at most; at turns that is the batch its cycle is made for."""
-    if batching == "late" and replica.duty_cycle_ms is None:
+    """Return how many requests ``replica`` runs at once at most."""
+    if batching == "late":
         return replica.max_batch_size or replica.batch_size
     return replica.batch_size
+
+
+def _cycle_ms(replica: Replica, batching: str) -> NumberOrNone:
+    """Return the cycle in which ``replica`` takes turns; None where it has no turns.
+
+    A server that batches late does not clock turns: whenever the partition is free, the replica whose request waits
+    longest is next, and no GPU idles until somebody's time has come.
+    """
+    if batching == "late":
+        return None
+    return replica.duty_cycle_ms
 
 
 def _servers(gpu: PlacedGpu) -> int:
@@ -161,6 +173,7 @@ def _replica(
     *,
     full: CurvePoint,
     cap: int,
+    duty_cycle_ms: NumberOrNone,
     model: int,
     gpu: int,
     partition: int | None,
@@ -196,7 +209,7 @@ def _replica(
         weight=weight,
         sm_share_pct=replica.sm_share_pct,
         partition=partition,
-        duty_cycle_ms=replica.duty_cycle_ms,
+        duty_cycle_ms=duty_cycle_ms,
         turn_offset_ms=turn_offset_ms,
         batches=tuple(p.batch for p in points),
         latencies_ms=tuple(p.latency_ms for p in points),
