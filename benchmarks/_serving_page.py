@@ -276,7 +276,7 @@ def draw(document: Figures) -> None:
 
     from gkestimator.reporting.style import STYLE, saved
 
-    hues = {0.5: "#2a6f97", 1.0: "#59a14f", 1.6: "#e15759"}
+    hues = {0.5: "#2a6f97", 1.0: "#59a14f", 1.6: "#e15759", 2.2: "#b07aa1"}
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "gkestimator"}):
         figure = Figure(figsize=(8.6, 4.0), layout="constrained")
         left, right = figure.subplots(1, 2)
