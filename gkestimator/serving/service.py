@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import UsageError, one_line
-from gkestimator.core.options import spelled
 from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.documents import PlacementPlan, read_plan
 from gkestimator.interference.registry import law_code
@@ -268,9 +267,7 @@ def _door_settings(settings: ServeSettings) -> NamedValues:
 def _check_files(plan: PlacementPlan, models: Path | None) -> None:
     """Raise UsageError where a model of ``plan`` has no file."""
     if models is None:
-        raise UsageError(
-            f"{spelled('models')} is missing: the folder of ONNX files (or {spelled('emulate')}, which needs none)"
-        )
+        raise UsageError("models: found none, expected a folder of ONNX files (emulated GPUs need none)")
     placed: Names = tuple(dict.fromkeys(r.model for gpu in plan.gpus for r in gpu.replicas))
     for name in placed:
         path = Path(models, f"{name}.onnx")
@@ -341,11 +338,11 @@ def _check_answers(address: str) -> None:
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise UsageError(f"{spelled('address')} {address}: expected HOST:PORT of a Ray cluster, or auto")
+        raise UsageError(f"address {address}: expected HOST:PORT of a Ray cluster, or auto")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except (OSError, OverflowError) as e:
-        raise UsageError(f"{spelled('address')} {address}: no Ray cluster answers there: {e}") from e
+        raise UsageError(f"address {address}: no Ray cluster answers there: {e}") from e
 
 
 def _has_gpus(ray: Any, plan: PlacementPlan, settings: ServeSettings, say: Say) -> bool:
@@ -354,9 +351,7 @@ def _has_gpus(ray: Any, plan: PlacementPlan, settings: ServeSettings, say: Say) 
         return False
     there = int(ray.cluster_resources().get("GPU", 0))
     if there == 0:
-        say(
-            f"Ray has no GPU here: the CPU serves, whatever the plan's times say ({spelled('emulate')} keeps to them)"
-        )
+        say("Ray has no GPU here: the CPU serves, whatever the plan's times say (emulated GPUs keep to them)")
         return False
     if there < len(plan.gpus):
         raise UsageError(

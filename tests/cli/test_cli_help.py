@@ -179,6 +179,7 @@ ONLY_READ = (
     "gkest profile run sweep.json",
     *(f"gkest profile {name} " for name in ("build", "table", "pairs", "merge")),
     "gkest doctor --probe",
+    "gkest serve ",  # serves until it is ended: tests/serving
 )
 FIRST = ("estimate", "schedule", "simulate")
 
@@ -187,6 +188,7 @@ def prepared(folder: Path) -> None:
     """Bring the folder of ``gkest demo --all`` to where the examples begin."""
     for name in ("yaml", "csv"):
         (folder / f"lengths.{name}").write_bytes((LENGTHS / f"bert-base.{name}").read_bytes())
+    (folder / "network.toml").write_bytes((LENGTHS.parent / "network.toml").read_bytes())
     (folder / "comparison.yaml").write_text(COMPARISON)
     (folder / "models" / "config.json").write_bytes(DECODER.read_bytes())
 
@@ -211,4 +213,8 @@ def test_the_examples_run(
                 failed[example] = said.err
         if names == ("estimate",):
             (tmp_path / "yesterday.csv").write_bytes((tmp_path / "table.csv").read_bytes())
+        if names == ("simulate",):
+            logged = "simulate plan.json --table table.csv --duration-s 5 --requests log.csv -o logged.json"
+            assert run(shlex.split(logged)) == 0
+            (tmp_path / "real.csv").write_bytes((tmp_path / "log.csv").read_bytes())
     assert not failed

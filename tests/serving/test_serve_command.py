@@ -40,7 +40,7 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -
 
 def test_what_is_wrong_is_said_in_a_line(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     plan = str(folder / "plan.json")
-    assert "--models is missing" in refused(capsys, folder, plan)
+    assert "models: found none, expected a folder" in refused(capsys, folder, plan)
     assert "bert.onnx: found no such file" in refused(capsys, folder, plan, "--models", str(folder))
     assert "--cluster is missing" in refused(capsys, folder, plan, "--emulate", "--replan", "usher")
     again = ("--replan", "usher", "--cluster", str(folder / "cluster.yaml"))

@@ -23,7 +23,7 @@ def write_network(network: Network, path: Path) -> None:
 def network_text(network: Network) -> str:
     """Return the file of a law that is a line, without its zeros."""
     lines = [
-        "# Written by `gkest evaluate --serving`; `gkest simulate --network` and `gkest compare --network` read it.",
+        "# Fitted by gkest evaluate to the log of a server; gkest simulate and gkest compare read it as a network.",
         "schema_version = 1",
         f"source = {json.dumps(one_line(network.source, limit=590), ensure_ascii=False)}",
         f"base_ms = {network.base_ms:.6g}",
