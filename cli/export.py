@@ -125,7 +125,7 @@ def command(
                 more = len(written) - 3
                 shown[2] += f" and {more} more file{'s' * (more > 1)}"
             say_written(*shown)
-        say(_named(exporter.name, line) for line in (exporter.limits, *exporter.messages(deployment)))
+        say(_named(exporter.name, line) for line in (exporter.limits, *exporter.notices(deployment)))
     if not failed:
         return 0
     if failed == len(exporters):

@@ -68,13 +68,15 @@ class ExportFile:
 
 class Exporter(abc.ABC):
     """One target. ``limits`` says, in words, which of Creq and Mreq the target enforces and which are
-    bookkeeping; every file carries it. ``options`` names the keyword arguments of its constructor, which the
-    command line fills (all may be left out).
+    bookkeeping; every file carries it. ``batching``: the law by which its server forms batches (one of BATCHINGS);
+    None: it forms none, whatever runs in its pods does. ``options`` names the keyword arguments of its constructor,
+    which the command line fills (all may be left out).
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     limits: ClassVar[str]
+    batching: ClassVar[str | None] = None
     options: ClassVar[Names] = ()
 
     @abc.abstractmethod
@@ -87,3 +89,16 @@ class Exporter(abc.ABC):
         """Return what the user must still do or know, a line each without the name of the target (a
         placeholder to fill in); for stderr."""
         return ()
+
+    def notices(self, deployment: Deployment) -> Names:
+        """Return :meth:`messages`, after a line where the plan was judged by another law of batching than the target's
+        server keeps: expected goodput and simulations of the plan are then of another server."""
+        lines = self.messages(deployment)
+        plan = deployment.plan
+        if plan is None or self.batching in (None, plan.batching):
+            return lines
+        words = (
+            f"its server forms batches {self.batching}, and the plan was judged by {plan.batching} batching: what it "
+            f"expects is of another server; plan and simulate with batching {self.batching}"
+        )
+        return (words, *lines)

@@ -23,6 +23,7 @@ class KServeExporter(Exporter):
 
     name = "kserve"
     summary = "KServe InferenceService: replicas and batch size; a whole GPU each."
+    batching = "early"
     limits = (
         "KServe gives every replica whole GPUs: neither Creq nor Mreq is a limit, and replicas that the plan "
         "puts on one GPU take one each. It holds the number of replicas and the batch size (its batcher "

@@ -66,6 +66,7 @@ class RayServeExporter(Exporter):
 
     name = _TARGET
     summary = "Ray Serve configuration (serve run, serve deploy) with an application that batches ONNX models"
+    batching = "late"
     limits = (
         "Ray Serve enforces neither Creq nor Mreq: num_gpus is logical, it decides where replicas start and "
         "confines none; Ray chooses the GPU of each replica itself. The largest batch is kept by the "

@@ -47,6 +47,7 @@ class TritonExporter(Exporter):
 
     name = _TARGET
     summary = "Triton model repository (config.pbtxt per model) and the server's rate-limiter arguments"
+    batching = "late"
     limits = (
         "Triton enforces concurrency alone: through the rate limiter (which needs the arguments in "
         f"{ARGUMENTS}) no more runs on a GPU at once than its Creq ({COMPUTE}) and Mreq ({MEMORY}) add up to. "
@@ -85,7 +86,8 @@ class TritonExporter(Exporter):
                 if path is None:
                     shapes = None
                 else:
-                    shapes = tensors(read_signature(path), way.first)
+                    largest = replace(way.first, batch_size=_largest_batch(deployment, way))
+                    shapes = tensors(read_signature(path), largest)
                 text = self._config(deployment, server, way, shapes, priorities.get(way.name))
                 files.append(ExportFile(path=server.folder / way.name / "config.pbtxt", text=text))
             text = self._arguments(deployment, server, ways)
@@ -122,9 +124,8 @@ class TritonExporter(Exporter):
         shapes: TritonTensors | None,
         priority: int | None,
     ) -> str:
-        size = way.first.batch_size
         config = new_config(name=way.name, platform="onnxruntime_onnx")
-        config.max_batch_size = size
+        config.max_batch_size = _largest_batch(deployment, way)
         if shapes is not None:
             config.max_batch_size = shapes.max_batch_size
             _add_tensors(config.input, shapes.inputs)
@@ -142,7 +143,8 @@ class TritonExporter(Exporter):
                 group.rate_limiter.priority = priority
         wait = way.wait_ms
         if config.max_batch_size:
-            config.dynamic_batching.preferred_batch_size.append(size)
+            if not _is_late(deployment):
+                config.dynamic_batching.preferred_batch_size.append(way.first.batch_size)
             if wait is not None:
                 # Rounded down: waiting longer would miss the objective.
                 config.dynamic_batching.max_queue_delay_microseconds = math.floor(wait * 1e3)
@@ -293,6 +295,18 @@ def _priorities(ways: Sequence[Variant]) -> dict[str, int]:
     weights = {name: min(max(1, round(most / r)), _PRIORITIES) for name, r in runs.items() if r > 0}
     last = max(weights.values())
     return {name: weights.get(name, last) for name in runs}
+
+
+def _is_late(deployment: Deployment) -> bool:
+    """Say whether the plan counts on batches of whatever waits once an instance is free, as Triton forms them."""
+    return deployment.plan is not None and deployment.plan.batching == "late"
+
+
+def _largest_batch(deployment: Deployment, way: Variant) -> int:
+    """Return how many requests Triton may put into one batch: the planned batch, or what a late plan has room for."""
+    if not _is_late(deployment):
+        return way.first.batch_size
+    return min(i.max_batch_size or i.batch_size for i in way.instances)
 
 
 def _config_remarks(way: Variant, shapes: TritonTensors | None, wait: float | None) -> list[str]:

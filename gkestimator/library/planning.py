@@ -184,7 +184,7 @@ def export(
         files=files,
         paths=paths,
         limits=exporter.limits,
-        messages=(*deployment.notes, *exporter.messages(deployment)),
+        messages=(*deployment.notes, *exporter.notices(deployment)),
     )
 
 

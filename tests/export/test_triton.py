@@ -10,6 +10,8 @@ import serving
 from serving import deployment, instance
 
 from gkestimator.core.errors import GkestimatorError
+from gkestimator.documents import PlacementPlan, Workload
+from gkestimator.documents.plan import PlanTotals
 from gkestimator.exporting.deployment import Deployment
 from gkestimator.exporting.triton import TritonExporter
 from gkestimator.exporting.triton_config import ENUMS, MESSAGES, config_text, new_config
@@ -287,3 +289,36 @@ def test_the_check_rejects_what_is_wrong(right: str, wrong: str) -> None:
     assert right in text
     with pytest.raises(text_format.ParseError):
         parse(text.replace(right, wrong, 1))
+
+
+def late(found: Deployment) -> Deployment:
+    """``found`` with a plan that was judged by late batching."""
+    plan = PlacementPlan(
+        policy="gkest",
+        creq="sm-util-mean",
+        objective="goodput",
+        seed=0,
+        workload=Workload(),
+        gpus=(),
+        totals=PlanTotals(goodput_rps=1.0, expected_goodput_rps=None, gpus_used=1, cost_per_hour=None),
+        batching="late",
+    )
+    return replace(found, plan=plan)
+
+
+def test_a_late_plan_has_its_largest_batches_and_nothing_waits_to_fill() -> None:
+    given = deployment([instance(max_batch_size=32, max_wait_ms=0.0)])
+    asked = parse(exported(late(given))["resnet50/config.pbtxt"])
+    assert asked.max_batch_size == 32
+    assert not asked.dynamic_batching.preferred_batch_size
+    assert asked.dynamic_batching.max_queue_delay_microseconds == 0
+    early = parse(exported(given)["resnet50/config.pbtxt"])
+    assert (early.max_batch_size, list(early.dynamic_batching.preferred_batch_size)) == (8, [8])
+
+
+def test_a_plan_judged_by_another_law_of_batching_is_said() -> None:
+    given = late(deployment([instance()]))
+    assert TritonExporter.batching == "late" and TritonExporter().notices(given) == TritonExporter().messages(given)
+    early = replace(given, plan=replace(given.plan, batching="early")) if given.plan else given
+    (first, *_) = TritonExporter().notices(early)
+    assert "forms batches late, and the plan was judged by early batching" in first
