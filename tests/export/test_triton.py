@@ -318,7 +318,9 @@ def test_a_late_plan_has_its_largest_batches_and_nothing_waits_to_fill() -> None
 
 def test_a_plan_judged_by_another_law_of_batching_is_said() -> None:
     given = late(deployment([instance()]))
-    assert TritonExporter.batching == "late" and TritonExporter().notices(given) == TritonExporter().messages(given)
+    assert TritonExporter.batching == "late" and TritonExporter().notices(given) == TritonExporter().messages(
+        given
+    )
     early = replace(given, plan=replace(given.plan, batching="early")) if given.plan else given
     (first, *_) = TritonExporter().notices(early)
     assert "forms batches late, and the plan was judged by early batching" in first
