@@ -32,6 +32,7 @@ _LOOK_S = 0.5
 _ANSWER_S = 10.0
 _STORE_BYTES = 300_000_000
 Say = Callable[[str], None]
+Told = Callable[[], None]
 
 
 @frozen
@@ -81,10 +82,12 @@ class Service:
             self._away = True
         return lines
 
-    def wait_serving(self, limit_s: float = 600.0) -> None:
-        """Return once the first plan serves. Raises UsageError where it cannot."""
+    def wait_serving(self, stopping: threading.Event, limit_s: float = 600.0) -> None:
+        """Return once the first plan serves, or ``stopping`` is set. Raises UsageError where it cannot."""
         until = time.monotonic() + limit_s
         while time.monotonic() < until:
+            if stopping.is_set():
+                return
             status = self.ray.get(self.controller.look.remote(), timeout=limit_s)
             if status.serving:
                 return
@@ -115,12 +118,19 @@ class Service:
                 self.ray.kill(actor)
 
 
+def _nothing() -> None:
+    """Take no note."""
+
+
 @contextlib.contextmanager
-def running_service(settings: ServeSettings, say: Say) -> Iterator[Service]:
+def running_service(
+    settings: ServeSettings, say: Say, stopping: threading.Event | None = None, connected: Told = _nothing
+) -> Iterator[Service]:
     """Yield the service that ``settings`` ask for, serving; it ends with the context, drained or not.
 
-    ``say`` is told what whoever started it should know. Raises UsageError, DocumentError, TableError or OutputError in
-    one line, before anything is started where that can be seen.
+    ``say`` is told what whoever started it should know. ``connected`` is called once Ray is there, which sets
+    handlers of signals; ``stopping``: once it is set, nobody waits for the plan to be loaded. Raises UsageError,
+    DocumentError, TableError or OutputError in one line, before anything is started where that can be seen.
     """
     plan = read_plan(settings.plan)
     if plan.workload.languages:
@@ -146,12 +156,13 @@ def running_service(settings: ServeSettings, say: Say) -> Iterator[Service]:
         begin = _first_state(plan, state, settings, say)
         begin.save(state)
         ray = stack.enter_context(_ray(settings.ray_address))
+        connected()
         gpus = _has_gpus(ray, plan, settings, say)
         law = law_code(planning.interference) if planning.emulate else None
         fleet = _fleet_settings(settings, law, signatures, gpus, len(served.replicas))
         service = _started(ray, settings, fleet, door, state)
         stack.callback(service.end)
-        service.wait_serving()
+        service.wait_serving(stopping or threading.Event())
         for note in served.notes:
             say(note)
         say(_begun_words(begin.plan, begin.version, service.url, planning.emulate))
@@ -171,9 +182,12 @@ def serve_until_told(settings: ServeSettings, drain_s: float, say: Say) -> int:
         stopping.set()
 
     with contextlib.ExitStack() as stack:
-        service = stack.enter_context(running_service(settings, say))
-        for number in (signal.SIGTERM, signal.SIGINT):  # after Ray, which sets its own
-            stack.callback(signal.signal, number, signal.signal(number, stop))
+
+        def listen() -> None:
+            for number in (signal.SIGTERM, signal.SIGINT):  # after Ray, which sets its own
+                stack.callback(signal.signal, number, signal.signal(number, stop))
+
+        service = stack.enter_context(running_service(settings, say, stopping, listen))
         while not stopping.wait(_LOOK_S):
             for line in service.look():
                 say(line)
