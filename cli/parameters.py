@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gkestimator.cli.group import section
+from gkestimator.core.errors import UsageError
 from gkestimator.core.option_kinds import File, Flag, Many, Number, Text, UnfitError, Word
 from gkestimator.core.options import REQUIRED, Option, options_of
 from gkestimator.estimation.request import EstimateRequest
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from gkestimator.simulation.replanning.settings import Replanning
 
     ParamType = click.ParamType[Any]
 else:
@@ -157,6 +161,47 @@ def quick_option(words: str) -> Decorator[Any]:
     """Return ``--quick``: the models of a workload, their rates and objectives, without a file."""
     help = f"Models, rates and objectives {words}. Repeatable."
     return click.option("--quick", multiple=True, metavar="MODEL:RATErps@SLOms,...", help=help)
+
+
+def replan_options(command: F) -> F:
+    """Add what says whether the policy runs again while a plan serves, under its own title."""
+    decorators = (
+        section("Planning again"),
+        click.option(
+            "--replan",
+            type=click.Choice(["none", "usher", "gpulet"]),
+            default="none",
+            show_default=True,
+            help="The policy runs again: as rates move (usher), or every 20 s (gpulet).",
+        ),
+        click.option("--cluster", type=PATH, help="With --replan: the GPUs there are (YAML)."),
+        click.option("--policy", help="With --replan: who plans again; default: the plan's."),
+        click.option(
+            "--replan-option",
+            "replan_pairs",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="With --replan: headroom, threshold-rps, period-ms, load-ms, ...; repeatable.",
+        ),
+    )
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
+def replanning_asked(replan: str, pairs: Names, **others: object) -> Replanning | None:
+    """Return how the policy runs again, None where it does not. Raises UsageError: an option (``others``, by the name
+    of its parameter, None or empty where it is not given) that has no use then.
+    """
+    from gkestimator.placement.registry import policy_options
+    from gkestimator.simulation.replanning.settings import replanning_from
+
+    if replan != "none":
+        return replanning_from(replan, policy_options(pairs, {}, option="--replan-option"))
+    for name, value in (*others.items(), ("replan_option", next(iter(pairs), None))):
+        if value is not None:
+            raise UsageError(f"--{name.replace('_', '-')} {value}: has no use with --replan none")
+    return None
 
 
 def form_option(*forms: str, help: str = "Default: by suffix of -o, else table.") -> Decorator[Any]:

@@ -10,7 +10,15 @@ import click
 
 from gkestimator.cli.group import gkest_command, section
 from gkestimator.cli.outputs import deliver, say, write_beside
-from gkestimator.cli.parameters import PATH, Names, Paths, form_option, options_from
+from gkestimator.cli.parameters import (
+    PATH,
+    Names,
+    Paths,
+    form_option,
+    options_from,
+    replan_options,
+    replanning_asked,
+)
 from gkestimator.cli.progress import Progress
 from gkestimator.core.errors import UsageError
 from gkestimator.simulation.run_options import SimulateOptions
@@ -37,23 +45,7 @@ _WORDS = ("poisson", "mmpp", "constant", "none")
 )
 @section("How it runs")
 @options_from(SimulateOptions)
-@section("Planning again")
-@click.option(
-    "--replan",
-    type=click.Choice(["none", "usher", "gpulet"]),
-    default="none",
-    show_default=True,
-    help="The policy runs again: as rates move (usher), or every 20 s (gpulet).",
-)
-@click.option("--cluster", type=PATH, help="With --replan: the GPUs there are (YAML).")
-@click.option("--policy", help="With --replan: who plans again; default: the plan's.")
-@click.option(
-    "--replan-option",
-    "replan_pairs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="With --replan: headroom, threshold-rps, period-ms, load-ms, ...; repeatable.",
-)
+@replan_options
 @section("Output")
 @click.option("--requests", type=PATH, help="Write every request: .csv or .parquet.")
 @form_option("table", "csv", "json")
@@ -88,25 +80,14 @@ def command(
     # Before the simulation, not after.
     refuse_overwriting({"-o": output, "--plot": plot, "--requests": requests}, read)
     chosen = forms(form, output, plot, requests)
+    settings = replanning_asked(replan, replan_pairs, cluster=cluster, policy=policy)
     run = FileRun(keep_requests=requests is not None, **options)
     with when_compiling(partial(click.echo, COMPILING, err=True)), Progress() as progress:
-        if replan == "none":
-            unused = {
-                "--cluster": cluster,
-                "--policy": policy,
-                "--replan-option": next(iter(replan_pairs), None),
-            }
-            for option, value in unused.items():
-                if value is not None:
-                    raise UsageError(f"{option} {value}: has no use with --replan none")
+        if settings is None:
             made = simulated_output(simulate_files(plan, tables, run, progress=progress), chosen)
         else:
-            from gkestimator.placement.registry import policy_options
-            from gkestimator.simulation.replanning.settings import replanning_from
-
             if cluster is None:
                 raise UsageError(f"--replan {replan}: --cluster is missing: the GPUs that the policy may use")
-            settings = replanning_from(replan, policy_options(replan_pairs, {}, option="--replan-option"))
             made = replanned_output(
                 replan_files(plan, tables, cluster, settings, run, policy=policy, progress=progress), chosen
             )

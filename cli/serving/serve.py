@@ -9,7 +9,14 @@ import click
 
 from gkestimator.cli.group import gkest_command, section
 from gkestimator.cli.outputs import say
-from gkestimator.cli.parameters import PATH, Names, Paths, gpu_spec_option
+from gkestimator.cli.parameters import (
+    PATH,
+    Names,
+    Paths,
+    gpu_spec_option,
+    replan_options,
+    replanning_asked,
+)
 from gkestimator.interference.registry import MODELS
 
 _SECONDS = click.FloatRange(0.001, 1e6)
@@ -68,29 +75,13 @@ _SECONDS = click.FloatRange(0.001, 1e6)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where requests come in.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
 @click.option("--token-file", type=PATH, help="Bearer token that requests must show.")
-@section("Planning again")
-@click.option(
-    "--replan",
-    type=click.Choice(["none", "usher", "gpulet"]),
-    default="none",
-    show_default=True,
-    help="The policy runs again: as rates move (usher), or every 20 s (gpulet).",
-)
-@click.option("--cluster", type=PATH, help="With --replan: the GPUs there are (YAML).")
-@click.option("--policy", help="With --replan: who plans again; default: the plan's.")
+@replan_options
 @click.option(
     "--option",
     "policy_pairs",
     multiple=True,
     metavar="NAME=VALUE",
     help="An option of the policy; repeatable.",
-)
-@click.option(
-    "--replan-option",
-    "replan_pairs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="With --replan: headroom, threshold-rps, period-ms, load-ms, ...; repeatable.",
 )
 @section("Output")
 @click.option("--requests", type=PATH, help="Log of every request: .csv.")
@@ -126,26 +117,17 @@ def command(
     new requests, those under way are answered. Exit status: 0 ended by SIGTERM, 130 by Ctrl-C, 2 the command or a file
     was wrong.
     """
-    from gkestimator.core.errors import UsageError
     from gkestimator.core.outputs import by_suffix, refuse_overwriting
     from gkestimator.placement.registry import policy_options
     from gkestimator.serving.planning import PlanningSettings
     from gkestimator.serving.service import ServeSettings, serve_until_told
-    from gkestimator.simulation.replanning.settings import replanning_from
 
     read = [plan, *tables, *gpu_specs, *filter(None, [coefficients, cluster, token_file])]
     refuse_overwriting({"--requests": requests, "--state": state}, read)
     if requests is not None:
         by_suffix("--requests", requests, {".csv": "csv"})
-    settings = None
-    if replan != "none":
-        settings = replanning_from(replan, policy_options(replan_pairs, {}, option="--replan-option"))
-    else:
-        pairs = next(iter((*replan_pairs, *policy_pairs)), None)
-        unused = {"--cluster": cluster, "--policy": policy, "--replan-option": pairs}
-        for option, value in unused.items():
-            if value is not None:
-                raise UsageError(f"{option} {value}: has no use with --replan none")
+    pair = next(iter(policy_pairs), None)
+    settings = replanning_asked(replan, replan_pairs, cluster=cluster, policy=policy, option=pair)
     planning = PlanningSettings(
         tables=tuple(map(str, tables)),
         cluster=None if cluster is None else str(cluster),
