@@ -60,10 +60,10 @@ def read_token(path: Path) -> str:
 def check_address(host: str, token: str | None) -> None:
     """Raise UsageError where strangers could come in without a token: ``host`` is no loopback address."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as e:
         raise UsageError(f"host {host}: {e}") from e
-    addresses = [str(address[0]) for *_, address in found]
+    addresses = [str(address[0]) for *_, address in answers]
     if token is None and not all(ipaddress.ip_address(a.partition("%")[0]).is_loopback for a in addresses):
         raise UsageError(
             f"host {host}: found no token, without which the door listens on the loopback address alone (127.0.0.1)"

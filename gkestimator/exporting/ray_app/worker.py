@@ -367,12 +367,12 @@ class ServedModel:
                 array = _exact(np.asarray(given[name]), np.dtype(dtype))
             except (TypeError, ValueError, OverflowError) as e:
                 raise BadRequestError(f"input {name}: expected {spec.type} of shape {spec.shape[1:]}") from e
-            shape, found = spec.shape[1:], list(array.shape)
+            shape, sizes = spec.shape[1:], list(array.shape)
             expected = [
-                asked if isinstance(asked, int) else size for asked, size in zip(shape, found, strict=False)
+                asked if isinstance(asked, int) else size for asked, size in zip(shape, sizes, strict=False)
             ]
-            if len(found) != len(shape) or found != expected:
-                raise BadRequestError(f"input {name}: found shape {found}, expected one sample of {shape}")
+            if len(sizes) != len(shape) or sizes != expected:
+                raise BadRequestError(f"input {name}: found shape {sizes}, expected one sample of {shape}")
             arrays[name] = array
         return arrays
 
