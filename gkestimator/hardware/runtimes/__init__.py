@@ -18,13 +18,15 @@ __all__ = [
     "RUNTIMES",
     "RuntimeTraits",
     "checked_layout",
+    "executor_of",
     "runtime_traits",
     "runtime_words",
     "serves_onnx_files",
     "serving_providers",
 ]
 
-RUNTIMES: Mapping[str, RuntimeTraits] = MappingProxyType({r.name: r for r in (TORCH, ONNXRUNTIME, ONNXRUNTIME_TENSORRT, TENSORRT)})
+_ENTRIES = (TORCH, ONNXRUNTIME, ONNXRUNTIME_TENSORRT, TENSORRT)
+RUNTIMES: Mapping[str, RuntimeTraits] = MappingProxyType({r.name: r for r in _ENTRIES})
 """Every runtime by name, the default one first."""
 
 
@@ -45,6 +47,16 @@ def checked_layout(name: str, layout: str) -> str:
             f"layout: found {layout}, expected {expected} under {name}, which stores images as the file has them"
         )
     return layout
+
+
+def executor_of(name: str) -> tuple[str, str]:
+    """Return the module and class that profile under the runtime ``name``. Raises UsageError where none does, which
+    says how to measure instead.
+    """
+    traits = runtime_traits(name)
+    if traits.executor is None:
+        raise UsageError(f"runtime {name}: nothing here profiles operators under it; {traits.measured_by}")
+    return traits.executor
 
 
 def serves_onnx_files(name: str) -> bool:

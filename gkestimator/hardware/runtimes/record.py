@@ -23,9 +23,11 @@ class RuntimeTraits:
     another's. ``lacking_dtypes`` maps a dtype word that the runtime lacks to the reason and the remedy.
     ``layouts`` are those in which a program can store images and the weights of convolutions.
     ``extended_patterns`` are those that a user switches off by the level of the graph optimiser.
-    ``executor`` is the module and class that profile under it, None where nothing does. ``sweep_prepare_s`` and
-    ``sweep_chunk_s`` are what a sweep spends on each entry and on each child process (seconds,
-    :mod:`gkestimator.profiling.sweep.cost`). ``lowering_name`` is the runtime whose lowering it shares (itself where
+    ``executor`` is the module and class that profile under it, None where nothing does: then ``measured_by`` says in a
+    clause how a user measures instead. ``sweep_prepare_s`` and ``sweep_chunk_s`` are what a sweep spends on each entry
+    and on each child process (seconds, :mod:`gkestimator.profiling.sweep.cost`). ``provider_of`` is set where a user
+    may also name this runtime as an execution provider of another: that runtime's name and the provider's word.
+    ``lowering_name`` is the runtime whose lowering it shares (itself where
     that is empty). ``library`` is the last word of the variants of its matrix products and convolutions where it brings
     kernels of its own for those, so that regressors can tell them from others.
     """
@@ -37,14 +39,16 @@ class RuntimeTraits:
     serving_providers: tuple[str, ...]
     patterns: frozenset[str]
     operators_as: str
-    executor: tuple[str, str] | None
-    sweep_prepare_s: float
-    sweep_chunk_s: float
+    executor: tuple[str, str] | None = None
+    sweep_prepare_s: float = 0.0
+    sweep_chunk_s: float = 0.0
     layouts: tuple[str, ...] = ("nchw",)
     lacking_dtypes: Mapping[str, str] = field(hash=False, default_factory=dict)
     extended_patterns: frozenset[str] = frozenset()
     lowering_name: str = ""
     library: str = ""
+    measured_by: str = ""
+    provider_of: tuple[str, str] | None = None
 
     @property
     def lowers_as(self) -> str:

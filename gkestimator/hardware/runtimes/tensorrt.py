@@ -34,9 +34,8 @@ TENSORRT = RuntimeTraits(
     ),
     operators_as="onnxruntime",
     library=LIBRARY,
-    executor=None,
-    sweep_prepare_s=0.0,
-    sweep_chunk_s=0.0,
+    measured_by="time whole engines with trtexec, put the medians into a table and compare it by gkest evaluate; "
+    "its reports of single layers have no importer",
     lacking_dtypes={
         "amp": "tensorrt has no autocast; use dtype fp16, which allows it half precision where that is faster",
         "w8a16": "tensorrt runs weights of few bits where the file holds them; use dtype int8 or fp8",
