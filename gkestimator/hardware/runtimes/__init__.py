@@ -9,17 +9,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.options import spelled
 from gkestimator.hardware.runtimes.onnxruntime import ONNXRUNTIME
 from gkestimator.hardware.runtimes.record import RuntimeTraits
 from gkestimator.hardware.runtimes.tensorrt import ONNXRUNTIME_TENSORRT, TENSORRT
 from gkestimator.hardware.runtimes.torch import TORCH
 
 __all__ = [
+    "PROVIDERS",
     "RUNTIMES",
     "RuntimeTraits",
     "checked_layout",
     "executor_of",
     "runtime_traits",
+    "runtime_with",
     "runtime_words",
     "serves_onnx_files",
     "serving_providers",
@@ -28,6 +31,8 @@ __all__ = [
 _ENTRIES = (TORCH, ONNXRUNTIME, ONNXRUNTIME_TENSORRT, TENSORRT)
 RUNTIMES: Mapping[str, RuntimeTraits] = MappingProxyType({r.name: r for r in _ENTRIES})
 """Every runtime by name, the default one first."""
+PROVIDERS = tuple(sorted({r.provider_of[1] for r in _ENTRIES if r.provider_of is not None}))
+"""The execution providers that a user may name beside a runtime."""
 
 
 def runtime_traits(name: str) -> RuntimeTraits:
@@ -36,6 +41,24 @@ def runtime_traits(name: str) -> RuntimeTraits:
     if traits is None:
         raise UsageError(f"runtime {name!r}: expected one of {', '.join(sorted(RUNTIMES))}")
     return traits
+
+
+def runtime_with(name: str, provider: str | None) -> str:
+    """Return the runtime that ``name`` is with an execution provider; ``name`` itself where that is None or its own.
+
+    Raises UsageError for a provider that the runtime lacks.
+    """
+    own = runtime_traits(name).provider_of
+    named = {own[1]: name} if own is not None else {}
+    for traits in RUNTIMES.values():
+        if traits.provider_of is not None and traits.provider_of[0] == name:
+            named[traits.provider_of[1]] = traits.name
+    if provider is None:
+        return name
+    if provider not in named:
+        expected = " or ".join(sorted(named)) or "none"
+        raise UsageError(f"{spelled('provider')}: found {provider}, expected {expected} under runtime {name}")
+    return named[provider]
 
 
 def checked_layout(name: str, layout: str) -> str:

@@ -6,6 +6,7 @@ from gkestimator.hardware.runtimes.record import RuntimeTraits
 
 ONNXRUNTIME = RuntimeTraits(
     name="onnxruntime",
+    provider_of=("onnxruntime", "cuda"),
     distributions=("onnxruntime", "onnxruntime-gpu"),
     eager=False,
     unfolds_batchnorm=False,

@@ -45,6 +45,7 @@ TENSORRT = RuntimeTraits(
 ONNXRUNTIME_TENSORRT = replace(
     TENSORRT,
     name="onnxruntime_tensorrt",
+    provider_of=("onnxruntime", "tensorrt"),
     distributions=("onnxruntime-gpu",),
     lowering_name="tensorrt",
 )
