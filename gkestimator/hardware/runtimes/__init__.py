@@ -24,8 +24,7 @@ __all__ = [
     "runtime_traits",
     "runtime_with",
     "runtime_words",
-    "serves_onnx_files",
-    "serving_providers",
+    "served_as",
 ]
 
 _ENTRIES = (TORCH, ONNXRUNTIME, ONNXRUNTIME_TENSORRT, TENSORRT)
@@ -82,19 +81,14 @@ def executor_of(name: str) -> tuple[str, str]:
     return traits.executor
 
 
-def serves_onnx_files(name: str) -> bool:
-    """Return whether servers run ONNX files under the runtime ``name``; a plan may name one that is not known here."""
-    traits = RUNTIMES.get(name)
-    return traits is not None and bool(traits.serving_providers)
-
-
-def serving_providers(name: str) -> tuple[str, ...]:
-    """Return the execution providers with which a server runs the ONNX files of a plan for the runtime ``name``: its
-    own, or ONNX Runtime's where servers run files under that instead.
+def served_as(name: str) -> RuntimeTraits:
+    """Return the record of the runtime under which servers run a model that was planned for the runtime ``name``: its
+    own, or ONNX Runtime's where servers run ONNX files under that instead. A plan may name one that is not known here.
     """
-    if serves_onnx_files(name):
-        return RUNTIMES[name].serving_providers
-    return ONNXRUNTIME.serving_providers
+    traits = RUNTIMES.get(name)
+    if traits is not None and traits.serving_providers:
+        return traits
+    return ONNXRUNTIME
 
 
 def runtime_words() -> str:
