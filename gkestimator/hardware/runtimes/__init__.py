@@ -24,7 +24,9 @@ __all__ = [
     "serving_providers",
 ]
 
-RUNTIMES: Mapping[str, RuntimeTraits] = MappingProxyType({r.name: r for r in (TORCH, ONNXRUNTIME, ONNXRUNTIME_TENSORRT, TENSORRT)})
+RUNTIMES: Mapping[str, RuntimeTraits] = MappingProxyType(
+    {r.name: r for r in (TORCH, ONNXRUNTIME, ONNXRUNTIME_TENSORRT, TENSORRT)}
+)
 """Every runtime by name, the default one first."""
 
 
