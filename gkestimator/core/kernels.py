@@ -63,6 +63,12 @@ class Family(StrEnum):
     __hash__ = str.__hash__  # as DType's: kernels are hashed by the thousand
 
 
+LIBRARY_FAMILIES = frozenset(
+    {Family.LINEAR, Family.BMM, Family.CONV, Family.DEPTHWISE, Family.CONV_TRANSPOSE, Family.ATTENTION}
+)
+"""Kernels of libraries: those of a runtime that brings its own say its name in the last word of their variant."""
+TENSORRT = "tensorrt"
+"""The last word of the variant of such kernels of TensorRT."""
 DECODE = "decode"
 """First word of the variant of a decoding attention; the words below follow it, joined by dots."""
 WINDOW = "window"

@@ -8,7 +8,7 @@ from gkestimator.core.errors import UsageError
 from gkestimator.core.records import Names, frozen
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec
-from gkestimator.hardware.runtimes import checked_layout
+from gkestimator.hardware.runtimes import checked_layout, runtime_traits
 from gkestimator.hardware.runtimes.profiles import RuntimeProfile, resolve_dtype
 from gkestimator.operators.registry import LoweringOptions
 
@@ -82,7 +82,7 @@ def _target(
 ) -> Target:
     matmul, conv, half, word = resolve_dtype(profile, request.dtype, gpu)
     options = LoweringOptions(
-        runtime=request.runtime,
+        runtime=runtime_traits(request.runtime).lowers_as,
         dtype=request.dtype,
         matmul_precision=matmul,
         conv_precision=conv,

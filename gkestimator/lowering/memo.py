@@ -17,7 +17,8 @@ import numpy as np
 
 from gkestimator.core.errors import ModelError
 from gkestimator.core.graph import Attribute, Operator, Tensor
-from gkestimator.core.kernels import Kernel
+from gkestimator.core.kernels import LIBRARY_FAMILIES, Kernel
+from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering.noting import leaf_tensors, with_noting_tensors
 from gkestimator.lowering.results import checked_result
 from gkestimator.operators.records import OPERATORS, is_built_in
@@ -123,6 +124,18 @@ def interned(kernels: Kernels) -> Kernels:
     return _GROUPS.setdefault(tuple(map(id, same)), same)
 
 
+def of_library(kernels: Kernels, library: str) -> Kernels:
+    """Return ``kernels`` with ``library`` as the last word of the variants of products and convolutions."""
+    if not library:
+        return kernels
+    named = []
+    for kernel in kernels:
+        if kernel.family in LIBRARY_FAMILIES:
+            kernel = replace(kernel, variant=f"{kernel.variant}.{library}")
+        named.append(kernel)
+    return tuple(named)
+
+
 _KERNELS: dict[Kernel, Kernel] = {}
 _GROUPS: dict[Shape, Kernels] = {}  # by the ids of kernels in _KERNELS, which keeps them
 
@@ -192,5 +205,6 @@ def _run(op: Operator, options: LoweringOptions) -> tuple[Lowered, set[int]]:
     if op.outputs and _gives_nothing(op):
         lowered = replace(lowered, kernels=())
     if lowered.kernels:
-        lowered = replace(lowered, kernels=interned(lowered.kernels))
+        library = runtime_traits(options.runtime).library
+        lowered = replace(lowered, kernels=interned(of_library(lowered.kernels, library)))
     return lowered, read

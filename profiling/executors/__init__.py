@@ -18,7 +18,7 @@ from gkestimator.profiling.executors.base import Executor
 
 __all__ = ["DEVICE", "EXECUTORS", "make_executor"]
 
-EXECUTORS = {name: RUNTIMES[name].executor for name in sorted(RUNTIMES)}
+EXECUTORS = {name: traits.executor for name, traits in sorted(RUNTIMES.items()) if traits.executor is not None}
 """Module and class by the name on the command line; imported when made, for each asks for a heavy library."""
 MemoryReader: TypeAlias = "Callable[[], int | None]"  # bytes; None where it is not known
 DEVICE = re.compile(r"cpu\Z|cuda:(\d{1,3})\Z")

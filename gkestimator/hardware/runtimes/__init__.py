@@ -11,6 +11,7 @@ from types import MappingProxyType
 from gkestimator.core.errors import UsageError
 from gkestimator.hardware.runtimes.onnxruntime import ONNXRUNTIME
 from gkestimator.hardware.runtimes.record import RuntimeTraits
+from gkestimator.hardware.runtimes.tensorrt import ONNXRUNTIME_TENSORRT, TENSORRT
 from gkestimator.hardware.runtimes.torch import TORCH
 
 __all__ = [
@@ -23,7 +24,7 @@ __all__ = [
     "serving_providers",
 ]
 
-RUNTIMES: Mapping[str, RuntimeTraits] = MappingProxyType({r.name: r for r in (TORCH, ONNXRUNTIME)})
+RUNTIMES: Mapping[str, RuntimeTraits] = MappingProxyType({r.name: r for r in (TORCH, ONNXRUNTIME, ONNXRUNTIME_TENSORRT, TENSORRT)})
 """Every runtime by name, the default one first."""
 
 

@@ -23,8 +23,11 @@ class RuntimeTraits:
     another's. ``lacking_dtypes`` maps a dtype word that the runtime lacks to the reason and the remedy.
     ``layouts`` are those in which a program can store images and the weights of convolutions.
     ``extended_patterns`` are those that a user switches off by the level of the graph optimiser.
-    ``executor`` is the module and class that profile under it. ``sweep_prepare_s`` and ``sweep_chunk_s`` are
-    what a sweep spends on each entry and on each child process (seconds, :mod:`gkestimator.profiling.sweep.cost`).
+    ``executor`` is the module and class that profile under it, None where nothing does. ``sweep_prepare_s`` and
+    ``sweep_chunk_s`` are what a sweep spends on each entry and on each child process (seconds,
+    :mod:`gkestimator.profiling.sweep.cost`). ``lowering_name`` is the runtime whose lowering it shares (itself where
+    that is empty). ``library`` is the last word of the variants of its matrix products and convolutions where it brings
+    kernels of its own for those, so that regressors can tell them from others.
     """
 
     name: str
@@ -34,12 +37,19 @@ class RuntimeTraits:
     serving_providers: tuple[str, ...]
     patterns: frozenset[str]
     operators_as: str
-    executor: tuple[str, str]
+    executor: tuple[str, str] | None
     sweep_prepare_s: float
     sweep_chunk_s: float
     layouts: tuple[str, ...] = ("nchw",)
     lacking_dtypes: Mapping[str, str] = field(hash=False, default_factory=dict)
     extended_patterns: frozenset[str] = frozenset()
+    lowering_name: str = ""
+    library: str = ""
+
+    @property
+    def lowers_as(self) -> str:
+        """Return the name of the lowering: that of another runtime where it is shared, else its own."""
+        return self.lowering_name or self.name
 
     def patterns_at(self, graph_level: str) -> frozenset[str]:
         """Return the names of the patterns that apply at a level of the graph optimiser, ``basic`` or

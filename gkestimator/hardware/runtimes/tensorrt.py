@@ -1,0 +1,51 @@
+"""TensorRT: a graph is compiled for one GPU into an engine, natively or by ONNX Runtime's execution provider."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gkestimator.core.kernels import TENSORRT as LIBRARY
+from gkestimator.hardware.runtimes.record import RuntimeTraits
+
+TENSORRT = RuntimeTraits(
+    name="tensorrt",
+    distributions=("tensorrt",),
+    eager=False,
+    unfolds_batchnorm=False,
+    serving_providers=("TensorrtExecutionProvider", "CUDAExecutionProvider"),
+    patterns=frozenset(
+        {
+            "quantised",
+            "attention",
+            "gelu",
+            "tanh_gelu",
+            "sigmoid_gate",
+            "hard_sigmoid_swish",
+            "clip_swish",
+            "mish",
+            "layer_norm",
+            "rms_norm",
+            "group_norm",
+            "conv_folding",
+            "relu_clip",
+            "linear",
+            "scaled_matmul",
+        }
+    ),
+    operators_as="onnxruntime",
+    library=LIBRARY,
+    executor=None,
+    sweep_prepare_s=0.0,
+    sweep_chunk_s=0.0,
+    lacking_dtypes={
+        "amp": "tensorrt has no autocast; use dtype fp16, which allows it half precision where that is faster",
+        "w8a16": "tensorrt runs weights of few bits where the file holds them; use dtype int8 or fp8",
+        "w4a16": "tensorrt runs weights of few bits where the file holds them; use dtype int8 or fp8",
+    },
+)
+ONNXRUNTIME_TENSORRT = replace(
+    TENSORRT,
+    name="onnxruntime_tensorrt",
+    distributions=("onnxruntime-gpu",),
+    lowering_name="tensorrt",
+)
