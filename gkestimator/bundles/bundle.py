@@ -155,7 +155,15 @@ class Bundle:
         return self.geometry.apply(launch, table, gpu)
 
     def _answer(self, table: KernelTable, gpu: GpuSpec, roof: Roofline) -> _Answer:
-        """Return what the models, or where none covers the analytical one, say of a whole GPU."""
+        """Return what is said of kernels on a whole GPU, in a model if the runtime compiles it."""
+        answer = self._single(table, gpu, roof)
+        if self.law is None:
+            return answer
+        duration, width = self.law.apply(table, gpu, answer.duration_us, answer.width)
+        return replace(answer, duration_us=duration, width=width)
+
+    def _single(self, table: KernelTable, gpu: GpuSpec, roof: Roofline) -> _Answer:
+        """Return what the models, or where none covers the analytical one, say of single kernels."""
         width = analytical_half_width(table)
         answer = _Answer(
             duration_us=analytical_duration_us(table, gpu),
@@ -195,10 +203,7 @@ class Bundle:
             answer.beyond[index] = model.beyond
             answer.inside[index] = within & known
             answer.trained[index] = True
-        if self.law is None:
-            return answer
-        duration, width = self.law.apply(table, gpu, answer.duration_us, answer.width)
-        return replace(answer, duration_us=duration, width=width)
+        return answer
 
 
 @frozen

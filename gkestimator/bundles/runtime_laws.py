@@ -34,12 +34,12 @@ _MOST_VERSIONS = 64
 class RuntimeLaw:
     """Hold what whole models of one runtime showed.
 
-    ``factors``: time over the estimate, by family and precision; kernels of others stay as estimated. ``added_us``: what
-    each of the kernels takes besides. ``cycles_per_score``: clock cycles of an SM for each score of an attention whose
-    block calculates the scores of a whole head of one sample (0: it does not); up to ``block_queries`` of its queries.
-    ``half_width``: 90 % half-width of log(time) of whole models on GPUs left out that intervals of kernels do not hold.
+    ``factors``: time over the estimate, by family and precision; kernels of others stay as estimated. ``added_us``:
+    what each of the kernels takes besides. ``cycles_per_score``: clock cycles of an SM for each score of an attention
+    whose blocks calculate a whole head of one sample each (0: they do not), up to ``block_queries`` of its queries.
+    ``half_width``: what the error of the law adds, in squares, to the 90 % half-width of each kernel's log(time).
     ``versions``: time over that of the ``newest``, by version (``major.minor``) and precision; a version without
-    factors is known, and no faster or slower. ``version`` and ``remark``: which one is asked for, and what to say of it.
+    factors is known, and no faster or slower. ``version``: the one in use; ``remark``: what there is to say of it.
     """
 
     factors: Mapping[str, ByPrecision]
