@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from _bert_graphs import write_bert
 
+from gkestimator.bundles.bundle import Bundle
+from gkestimator.bundles.runtime_laws import RuntimeLaw
 from gkestimator.core.kernels import KernelTable
-from gkestimator.estimation.engine import Engine, Lowering
+from gkestimator.core.records import NamedValues
+from gkestimator.estimation.engine import Engine, Lowerings
 from gkestimator.estimation.recall import ModelSource
 from gkestimator.estimation.request import EstimateRequest
-from gkestimator.training.runtime_laws import MeasuredModels, VersionTimes
+from gkestimator.training.runtime_laws import MeasuredModels, VersionTimes, fit_law, law_card
 
 MODELS = ("bert_base", "bert_large")
 RUNTIME = "tensorrt"
@@ -73,13 +77,10 @@ class LoweredBerts:
             self._engines[dtype] = Engine(request)
         return self._engines[dtype]
 
-    def lowering(self, row: pd.Series) -> Lowering:
+    def lowerings(self, row: Any) -> Lowerings:
         """Return the lowered model of ``row``, whose kernels are in the pool of its engine."""
         path = write_bert(self.folder, row.model, row.sequence)
-        engine = self.engine(row.precision)
-        source = ModelSource(path, path.stem)
-        (lowering,) = engine.lower_model(source, int(row.batch), {}).values()
-        return lowering
+        return self.engine(row.precision).lower_model(ModelSource(path, path.stem), int(row.batch), {})
 
 
 def measured_models(
@@ -98,7 +99,7 @@ def _of_gpu(
     place: dict[object, int] = {}
     counts: list[dict[int, float]] = []
     for row in rows.itertuples():
-        lowering = berts.lowering(row)
+        (lowering,) = berts.lowerings(row).values()
         pool = berts.engine(row.precision).pool.kernels
         count: dict[int, float] = {}
         for kernel, repeat in zip(lowering.program.kernel, lowering.program.repeat, strict=True):
@@ -117,6 +118,15 @@ def _of_gpu(
         measured_us=rows.avg_ms.to_numpy() * 1e3,
         group=rows[GROUP].astype(str).agg(" ".join, axis=1).to_numpy(object),
     )
+
+
+def fit_tensorrt_law(shared: Path, folder: Path, bundle: Bundle) -> tuple[RuntimeLaw, NamedValues]:
+    """Return TensorRT's law from the newest rows of every GPU, and what the bundle's card says of it."""
+    rows = read_rows(shared)
+    measured = measured_models(rows, folder, {"runtime": RUNTIME})
+    times = version_times(rows)
+    law = fit_law(measured, times, bundle, newest=newest_version(rows))
+    return law, law_card(measured, times)
 
 
 def kernels_of_layer(models: MeasuredModels, model: int, layers: int) -> Sequence[str]:

@@ -97,6 +97,13 @@ class Bundle:
         measured = tuple(each.under(runtime, version) for each in self.measured)
         return replace(self, measured=measured, law=law)
 
+    @property
+    def version_note(self) -> str | None:
+        """Return what to say of the runtime's version that is asked for; None where there is nothing."""
+        if self.law is None or not self.law.remark:
+            return None
+        return self.law.remark
+
     def covering(self, family: str, precision: str, gpu: GpuSpec, variant: str = "") -> BundleModel | None:
         """Return the model that answers: the first covering one that was trained on the GPU's chip, else the first made
         for GPUs that were not, else the first covering one. Models of the ``variant`` come before others."""

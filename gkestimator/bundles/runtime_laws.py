@@ -68,7 +68,7 @@ class RuntimeLaw:
         if not asked or not _numbers(known[0]) < asked < _numbers(known[-1]):
             raise UsageError(f"runtime_version is {version!r}; known are {', '.join(known)}")
         earlier = [name for name in known if _numbers(name) < asked][-1]
-        remark = f"nothing is known of version {version}; taken as {earlier}"
+        remark = f"runtime version {version} is not among the known ones: taken as {earlier}"
         return replace(self, version=earlier, remark=remark)
 
     def apply(

@@ -111,6 +111,11 @@ class EstimateOptions:
         section=_MODEL,
     )
     runtime: Value[str] = Option("torch", Word(tuple(sorted(RUNTIMES))), "Framework that runs the model.")
+    runtime_version: Value[str | None] = Option(
+        None,
+        Text(metavar="VERSION"),
+        "Its version, where models showed what versions change; default: the newest known.",
+    )
     dtype: Value[str] = Option(
         "auto", Word(_dtypes), "What is calculated in; auto: what the runtime does by default."
     )

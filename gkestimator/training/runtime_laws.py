@@ -286,7 +286,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def law_card(law: RuntimeLaw, measured: Sequence[MeasuredModels], versions: VersionTimes) -> NamedValues:
+def law_card(measured: Sequence[MeasuredModels], versions: VersionTimes) -> NamedValues:
     """Return what the bundle's card says of the law: what it was fitted on."""
     models = {f"{each.gpu.name}, version {each.version}": len(each.measured_us) for each in measured}
     return {
