@@ -8,7 +8,7 @@ models' time they move.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -88,17 +88,17 @@ class Predicted:
         return np.asarray((self.low_us <= measured_us) & (measured_us <= self.high_us))
 
 
+@frozen
 class _RememberingBundle(Bundle):
     """Estimate single kernels once, however often they are asked for under another law."""
 
+    memory: dict[tuple[str, int], Any] = field(default_factory=dict, compare=False)
+
     def _single(self, table: KernelTable, gpu: GpuSpec, roof: Roofline) -> Any:
         key = (gpu.name, hash(tuple(signatures(table))))
-        if key not in _REMEMBERED:
-            _REMEMBERED[key] = Bundle._single(self, table, gpu, roof)
-        return _REMEMBERED[key]
-
-
-_REMEMBERED: dict[tuple[str, int], Any] = {}
+        if key not in self.memory:
+            self.memory[key] = Bundle._single(self, table, gpu, roof)
+        return self.memory[key]
 
 
 def fit_law(
@@ -111,6 +111,7 @@ def fit_law(
     """
     if not measured:
         raise TableError("no whole models to learn a runtime's law from; expected those of at least one GPU")
+    bundle = _RememberingBundle(name=bundle.name, models=bundle.models)
     mine = np.isin(versions.gpu.astype(str), [models.gpu.name for models in measured])
     law = _fit(measured, fit_versions(versions, mine, newest), bundle, newest)
     if len(measured) == 1:
@@ -158,7 +159,7 @@ def predict_models(law: RuntimeLaw, models: MeasuredModels, bundle: Bundle) -> P
 
 
 def _kernels(law: RuntimeLaw, models: MeasuredModels, bundle: Bundle) -> KernelPredictions:
-    under = _RememberingBundle(name=bundle.name, models=bundle.models, law=law.at(models.version))
+    under = replace(bundle, law=law.at(models.version))
     return sustained(under.predict(models.table, models.gpu), models.table, models.gpu, 100.0)
 
 
