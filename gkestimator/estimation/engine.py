@@ -120,7 +120,9 @@ class Engine:
         self.host: HostProfile | None = None if host_file is None else load_host_file(host_file)
         catalogue = gpu_catalogue(tuple(request.gpu_specs), bundles=tuple(request.bundles))
         self._targets = targets_of(request, catalogue, self.profile)
-        self.estimator: KernelEstimator = load_bundles(tuple(request.bundles)).under(request.runtime)
+        bundle = load_bundles(tuple(request.bundles)).under(request.runtime, request.runtime_version)
+        self.estimator: KernelEstimator = bundle
+        self.version_note = bundle.version_note
         self.dims_met = DimensionsMet(request.dim_combinations, len(request.models))
         self.forget()
 

@@ -114,6 +114,11 @@ class EstimateOptions:
     provider: Value[str | None] = Option(
         None, Word(PROVIDERS), "Execution provider of the runtime, where it has several."
     )
+    runtime_version: Value[str | None] = Option(
+        None,
+        Text(metavar="VERSION"),
+        "Its version, where models showed what versions change; default: the newest known.",
+    )
     dtype: Value[str] = Option(
         "auto", Word(_dtypes), "What is calculated in; auto: what the runtime does by default."
     )
