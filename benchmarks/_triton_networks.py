@@ -29,7 +29,8 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
     {
         "jasper": Published(333_000_000, "arXiv 1904.03288, table 5: Jasper DR 10x5, 333 M"),
         "nnunet": Published(
-            31_200_000, "arXiv 1904.08128 and its plans for BraTS: about 31.2 M for six levels of 32 to 320 channels"
+            31_200_000,
+            "arXiv 1904.08128 and its plans for BraTS: about 31.2 M for six levels of 32 to 320 channels",
         ),
         "tft_electricity": Published(None, "none published"),
         "tft_traffic": Published(None, "none published"),
