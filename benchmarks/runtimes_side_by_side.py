@@ -1,6 +1,7 @@
 """Estimate the models that NVIDIA published behind Triton under every runtime that served them: errors, and the order.
 
     python benchmarks/export_ort_models.py .accuracy/ort_graphs
+    python benchmarks/export_ort_diffusion.py .accuracy/ort_graphs --plain
     python benchmarks/export_triton_models.py .accuracy/triton_graphs
     GKEST_SHARED=/path/to/shared python benchmarks/runtimes_side_by_side.py [--fit] [--dry] [--bundle FOLDER]
 
@@ -16,18 +17,21 @@ from __future__ import annotations
 
 import argparse
 import csv
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from _diffusion_truth import MODEL as DIFFUSION
+from _diffusion_truth import Part, diffusion_parts, diffusion_rows
 from _runtimes_page import write_page
 from _shared import shared_dir
 from _triton_truth import Judged, Measured, measured_rows
 
-from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.rows import requirement_row
@@ -38,6 +42,7 @@ CASES = ROOT / "docs" / "accuracy" / "runtimes-1.csv"
 TORCHSCRIPT_HOST = "triton-torchscript"
 VERSIONS = {"20.11": "7.2", "21.02": "7.2", "21.10": "8.0", "21.12": "8.2"}
 """TensorRT in NVIDIA's containers, by their support matrix."""
+MOST_WAITED_MS = 0.1  # the tables' resolution
 _SLOW_US = 1e5  # a host so slow that nothing else counts
 
 
@@ -51,7 +56,6 @@ class Estimate:
     roofline_ms: float
     kernels: int
     host_bound: bool
-    warnings: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,115 +71,130 @@ class Case:
         return Judged(row=self.row, estimate_ms=estimate_ms)
 
 
-def graph_of(model: str, shared: Path) -> Path:
-    """Return the file of a model's graph; it need not be there."""
+def parts_of(row: Measured, runtime: str, shared: Path) -> list[Part]:
+    """Return the graphs that one measurement ran; their files need not be there."""
     kept = ROOT / ".accuracy"
-    if model.startswith("bert_"):
-        return kept / "ort_graphs" / f"{model}.nvidia.fp16.onnx"
-    if model == "resnet50":
-        return shared / "models" / "timm" / "resnet50.onnx"
-    return kept / "triton_graphs" / f"{model}.onnx"
-
-
-def dims_of(row: Measured) -> dict[str, int]:
-    """Return the sizes that a row's graph leaves open besides the batch."""
+    if row.model == DIFFUSION:
+        return diffusion_parts(kept / "ort_graphs", runtime, row.batch)
+    path = kept / "triton_graphs" / f"{row.model}.onnx"
+    dims = {}
     if row.model.startswith("bert_"):
-        return {"S": 384}
-    if row.frames:
-        return {"T": row.frames}
-    return {}
+        path = kept / "ort_graphs" / f"{row.model}.nvidia.fp16.onnx"
+        dims = {"S": 384}
+    elif row.model == "resnet50":
+        path = shared / "models" / "timm" / "resnet50.onnx"
+    elif row.frames:
+        dims = {"T": row.frames}
+    return [Part(path=path, batch=row.batch, dims=dims)]
 
 
 def options_of(runtime: str, row: Measured, host_us: float | None = None) -> dict[str, Any]:
     """Return how ``runtime`` ran the row's model."""
-    options: dict[str, Any] = {"runtime": runtime, "dtype": row.precision, "dims": dims_of(row)}
+    options: dict[str, Any] = {"runtime": runtime, "dtype": row.precision, "host_overhead_us": host_us}
+    if row.model == DIFFUSION:
+        return {**options, "batch_dim": "B"}
     if runtime == "torch":
         options["attention"] = "eager"
-        options["host_overhead_us"] = load_runtime("torch").host_overheads[TORCHSCRIPT_HOST]
+        if host_us is None:
+            options["host_overhead_us"] = load_runtime("torch").host_overheads[TORCHSCRIPT_HOST]
     elif runtime == "onnxruntime":
         options["graph_level"] = "basic"
     elif "runtime_version" in {field.name for field in fields(EstimateRequest)}:
         options["runtime_version"] = VERSIONS.get(row.container)
-    if host_us is not None:
-        options["host_overhead_us"] = host_us
     return options
 
 
-def estimated(path: Path, gpu: str, batches: Sequence[int], options: dict[str, Any]) -> dict[int, Estimate]:
-    """Return the estimates of one graph by batch. Raises GkestimatorError."""
-    engine = Engine(EstimateRequest(models=[path], gpus=[gpu], batch_sizes=list(batches), **options))
-    found = {}
+def estimated(part: Part, gpu: str, options: dict[str, Any]) -> Estimate:
+    """Return the estimate of all runs of one graph. Raises GkestimatorError."""
+    request = EstimateRequest(
+        models=[part.path], gpus=[gpu], batch_sizes=[part.batch], dims=part.dims, **options
+    )
+    engine = Engine(request)
     for _, outcome in engine.run():
         if isinstance(outcome, GkestimatorError):
             raise outcome
-        for answer in outcome:
-            row = requirement_row(engine, answer)
-            program = answer.lowering.program
-            roofline = answer.predictions.roofline_us[program.kernel] * program.repeat
-            assert row.batch_size is not None
-            assert row.latency_ms is not None
-            assert row.latency_low_ms is not None
-            assert row.latency_high_ms is not None
-            found[row.batch_size] = Estimate(
-                ms=row.latency_ms,
-                low_ms=row.latency_low_ms,
-                high_ms=row.latency_high_ms,
-                roofline_ms=float(roofline.sum()) / 1e3,
-                kernels=int(row.kernels or 0),
-                host_bound=bool(row.host_bound),
-                warnings=row.warnings or "",
-            )
-    return found
+        answer = outcome[0]
+        row = requirement_row(engine, answer)
+        program = answer.lowering.program
+        roofline = answer.predictions.roofline_us[program.kernel] * program.repeat
+        assert row.latency_ms is not None
+        assert row.latency_low_ms is not None
+        assert row.latency_high_ms is not None
+        return Estimate(
+            ms=part.runs * row.latency_ms,
+            low_ms=part.runs * row.latency_low_ms,
+            high_ms=part.runs * row.latency_high_ms,
+            roofline_ms=part.runs * float(roofline.sum()) / 1e3,
+            kernels=part.runs * int(row.kernels or 0),
+            host_bound=bool(row.host_bound),
+        )
+    raise AssertionError("one model gives one outcome")
 
 
-def grouped(rows: Iterable[Measured]) -> list[list[Measured]]:
-    """Return rows that differ by their batch alone, together."""
-    groups: dict[tuple[object, ...], list[Measured]] = {}
-    for row in rows:
-        key = (row.gpu, row.model, row.runtime, row.precision, row.frames, row.container)
-        groups.setdefault(key, []).append(row)
-    return list(groups.values())
+def together(parts: Sequence[Estimate]) -> Estimate:
+    """Return the estimate of parts that run one after the other, its interval as if all erred together."""
+    return Estimate(
+        ms=sum(part.ms for part in parts),
+        low_ms=sum(part.low_ms for part in parts),
+        high_ms=sum(part.high_ms for part in parts),
+        roofline_ms=sum(part.roofline_ms for part in parts),
+        kernels=sum(part.kernels for part in parts),
+        host_bound=any(part.host_bound for part in parts),
+    )
+
+
+def estimate_of(row: Measured, runtime: str, shared: Path, **more: Any) -> Estimate:
+    """Return what ``runtime`` takes for a row's work; ``more`` are options beside those of :func:`options_of`."""
+    options = {**options_of(runtime, row), **more}
+    return together([estimated(part, row.gpu, options) for part in parts_of(row, runtime, shared)])
 
 
 def cases_of(
     rows: Iterable[Measured], shared: Path, bundle: Path | None, tell: Callable[[str], object] = print
 ) -> list[Case]:
-    """Return every row that has a graph beside its estimates; rows without are told of."""
+    """Return every row that has its graphs beside its estimates; rows without are told of."""
+    more: dict[str, Any] = {}
+    if bundle is not None:
+        more["bundles"] = [bundle]
     found = []
-    for group in grouped(rows):
-        first = group[0]
-        path = graph_of(first.model, shared)
-        if not path.is_file():
-            tell(f"{first.model}: no graph, {len(group)} rows left out")
+    absent: Counter[str] = Counter()
+    for row in rows:
+        runtimes = (row.runtime, "onnxruntime")
+        if not all(part.path.is_file() for name in runtimes for part in parts_of(row, name, shared)):
+            absent[f"{row.model}: no graph"] += 1
             continue
-        batches = [row.batch for row in group]
-        answers = []
-        for runtime in (first.runtime, "onnxruntime"):
-            options = options_of(runtime, first)
-            if bundle is not None:
-                options["bundles"] = [bundle]
-            answers.append(estimated(path, first.gpu, batches, options))
-        own, provider = answers
-        for row in group:
-            found.append(Case(row=row, estimate=own[row.batch], scaled_ms=provider[row.batch].ms))
+        try:
+            own, provider = (estimate_of(row, name, shared, **more) for name in runtimes)
+        except UsageError as error:  # a GPU whose rate nobody publishes
+            absent[f"{row.model}: {error}"] += 1
+            continue
+        found.append(Case(row=row, estimate=own, scaled_ms=provider.ms))
+    for why, count in sorted(absent.items()):
+        tell(f"{count} rows left out: {why}")
     return found
 
 
 def host_rows(rows: Iterable[Measured], shared: Path) -> pd.DataFrame:
     """Return how long TorchScript's host took for a call: rows of the first half whose outputs it did not wait for."""
     found = []
-    bound = [row for row in rows if row.half == "chosen by" and row.runtime == "torch" and not row.client]
-    for group in grouped(bound):
-        first = group[0]
-        batches = [row.batch for row in group if row.output_ms <= 0.1]
-        slow = estimated(
-            graph_of(first.model, shared), first.gpu, batches, options_of("torch", first, host_us=_SLOW_US)
-        )
-        for row in group:
-            if row.batch in slow:
-                calls = round(1e3 * slow[row.batch].ms / _SLOW_US)
-                found.append((row.gpu, row.model, row.batch, row.ms, calls, 1e3 * row.ms / calls))
+    for row in rows:
+        if row.half != "chosen by" or row.runtime != "torch" or row.client or row.output_ms > MOST_WAITED_MS:
+            continue
+        slow = estimate_of(row, "torch", shared, host_overhead_us=_SLOW_US)
+        calls = round(1e3 * slow.ms / _SLOW_US)
+        found.append((row.gpu, row.model, row.batch, row.ms, calls, 1e3 * row.ms / calls))
     return pd.DataFrame(found, columns=["gpu", "model", "batch", "ms", "calls", "us"])
+
+
+def in_float32(cases: Iterable[Case], shared: Path) -> list[Case]:
+    """Return the cases with the Temporal Fusion Transformer's TorchScript estimated in float32, whatever its row says."""
+    found = []
+    for case in cases:
+        if case.row.runtime == "torch" and case.row.model.startswith("tft_"):
+            estimate = estimate_of(case.row, "torch", shared, dtype="fp32")
+            case = replace(case, estimate=estimate)
+        found.append(case)
+    return found
 
 
 def write_cases(cases: Iterable[Case], path: Path) -> None:
@@ -210,6 +229,7 @@ def main() -> None:
     asked = parser.parse_args()
     shared = shared_dir()
     rows = list(measured_rows(pd.read_parquet(shared / "data" / "triton" / "triton_offline.parquet")))
+    rows += diffusion_rows(pd.read_parquet(shared / "data" / "onnxruntime" / "onnxruntime_readme.parquet"))
     if asked.fit:
         hosts = host_rows(rows, shared)
         print(hosts.round(2).to_string(index=False))
@@ -219,7 +239,8 @@ def main() -> None:
         return
     cases = cases_of(rows, shared, asked.bundle)
     page = None if asked.dry else ROOT / "docs" / "accuracy" / "runtimes.md"
-    text = write_page(cases, load_runtime("torch").host_overheads[TORCHSCRIPT_HOST], page)
+    host_us = load_runtime("torch").host_overheads[TORCHSCRIPT_HOST]
+    text = write_page(cases, in_float32(cases, shared), host_us, page)
     print(text)
     if not asked.dry:
         write_cases(cases, CASES)
