@@ -14,7 +14,7 @@ from gkestimator.core.errors import UsageError
 from gkestimator.core.option_kinds import Anything, File, Flag, Many, Number, Pairs, Text, Word
 from gkestimator.core.options import REQUIRED, Option, Value, spelled, variant
 from gkestimator.core.records import frozen
-from gkestimator.hardware.runtimes import RUNTIMES
+from gkestimator.hardware.runtimes import PROVIDERS, RUNTIMES, runtime_with
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,6 +111,9 @@ class EstimateOptions:
         section=_MODEL,
     )
     runtime: Value[str] = Option("torch", Word(tuple(sorted(RUNTIMES))), "Framework that runs the model.")
+    provider: Value[str | None] = Option(
+        None, Word(PROVIDERS), "Execution provider of the runtime, where it has several."
+    )
     dtype: Value[str] = Option(
         "auto", Word(_dtypes), "What is calculated in; auto: what the runtime does by default."
     )
@@ -180,6 +183,13 @@ class EstimateOptions:
         "Lower bounds in spite of unknown operators.",
         section=_MODEL,
     )
+
+    def __post_init__(self) -> None:
+        """Name the runtime that the provider makes of the one given, so that nobody below asks for the provider.
+
+        Raises UsageError for a provider that the runtime lacks.
+        """
+        vars(self).update(runtime=runtime_with(self.runtime, self.provider), provider=None)
 
 
 @dataclass(kw_only=True)
@@ -254,6 +264,7 @@ class EstimateRequest(EstimateOptions):
 
     def __post_init__(self) -> None:
         """Raise UsageError for options that do not go together."""
+        super().__post_init__()
         if self.max_batch and self.slo_ms is None:
             raise UsageError(f"{spelled('max_batch')} needs a latency objective: add {spelled('slo_ms')}")
 

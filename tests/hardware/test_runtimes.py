@@ -26,7 +26,7 @@ def gpu(name: str) -> GpuSpec:
 
 
 def test_every_profile_loads_and_names_its_sources() -> None:
-    assert runtime_names() == ("onnxruntime", "torch")
+    assert runtime_names() == ("onnxruntime", "onnxruntime_tensorrt", "tensorrt", "torch")
     for name in runtime_names():
         profile = load_runtime(name)
         assert profile.name == name
@@ -163,9 +163,9 @@ def test_impossible_combinations_are_refused(runtime: str, dtype: str, name: str
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["", "tensorrt", "../gpus/T4", "torch.toml"])
+@pytest.mark.parametrize("name", ["", "tensorflow", "../gpus/T4", "torch.toml"])
 def test_unknown_runtime(name: str) -> None:
-    with pytest.raises(UsageError, match=r"unknown runtime .*; known: onnxruntime, torch"):
+    with pytest.raises(UsageError, match=rf"unknown runtime .*; known: {', '.join(runtime_names())}"):
         load_runtime(name)
 
 
