@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
+from gkestimator.core.dtypes import Precision
 from gkestimator.core.records import frozen
 
 
@@ -26,7 +27,9 @@ class RuntimeTraits:
     ``executor`` is the module and class that profile under it, None where nothing does. ``sweep_prepare_s`` and
     ``sweep_chunk_s`` are what a sweep spends on each entry and on each child process (seconds,
     :mod:`gkestimator.profiling.sweep.cost`). ``lowering_name`` is the runtime whose lowering it shares (itself where
-    that is empty). ``library`` is the last word of the variants of its matrix products and convolutions where it brings
+    that is empty). ``permits`` holds, for a runtime that takes a dtype word for a permission, the precisions that each
+    word allows, the one that it names first: its compiler takes the fastest of them for each kernel, stores what lies
+    between in the narrowest that both sides can, and brings float models to 8 bits itself. ``library`` is the last word of the variants of its matrix products and convolutions where it brings
     kernels of its own for those, so that regressors can tell them from others.
     """
 
@@ -45,6 +48,7 @@ class RuntimeTraits:
     extended_patterns: frozenset[str] = frozenset()
     lowering_name: str = ""
     library: str = ""
+    permits: Mapping[str, tuple[Precision, ...]] = field(hash=False, default_factory=dict)
 
     @property
     def lowers_as(self) -> str:

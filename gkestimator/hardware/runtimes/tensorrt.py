@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from gkestimator.core.dtypes import Precision
 from gkestimator.core.kernels import TENSORRT as LIBRARY
 from gkestimator.hardware.runtimes.record import RuntimeTraits
+
+# The flags of its builder, by the words of trtexec: --fp16, --bf16, --int8 --fp16, --fp8 --fp16. FP32 is always allowed,
+# and TF32 unless --noTF32 says no (developer guide, "Reduced Precision").
+_WIDE = (Precision.TF32, Precision.FP32)
+_PERMITS: Mapping[str, tuple[Precision, ...]] = {
+    "fp32": (Precision.FP32,),
+    "tf32": _WIDE,
+    "fp16": (Precision.FP16, *_WIDE),
+    "bf16": (Precision.BF16, *_WIDE),
+    "int8": (Precision.INT8, Precision.FP16, *_WIDE),
+    "fp8": (Precision.FP8, Precision.FP16, *_WIDE),
+}
 
 TENSORRT = RuntimeTraits(
     name="tensorrt",
@@ -15,7 +29,6 @@ TENSORRT = RuntimeTraits(
     serving_providers=("TensorrtExecutionProvider", "CUDAExecutionProvider"),
     patterns=frozenset(
         {
-            "quantised",
             "attention",
             "gelu",
             "tanh_gelu",
@@ -34,6 +47,7 @@ TENSORRT = RuntimeTraits(
     ),
     operators_as="onnxruntime",
     library=LIBRARY,
+    permits=_PERMITS,
     executor=None,
     sweep_prepare_s=0.0,
     sweep_chunk_s=0.0,
