@@ -128,7 +128,7 @@ def interned(kernels: Kernels) -> Kernels:
 def of_library(kernels: Kernels, options: LoweringOptions) -> Kernels:
     """Return ``kernels`` as a runtime has them that brings its own products and convolutions: its name is the last word
     of their variants, they know which wider precisions are permitted, and normalisations that write 8 bits calculate
-    in half precision.
+    in half precision. Such a library lays weights out as it likes: how the file has them tells nothing.
     """
     library = runtime_traits(options.runtime).library
     if not library:
@@ -136,8 +136,9 @@ def of_library(kernels: Kernels, options: LoweringOptions) -> Kernels:
     named = []
     for kernel in kernels:
         if kernel.family in LIBRARY_FAMILIES:
+            variant = kernel.variant.removesuffix("_nn")
             wider = _wider(kernel.precision, options.permits)
-            kernel = replace(kernel, variant=f"{kernel.variant}.{library}", permits=wider)
+            kernel = replace(kernel, variant=f"{variant}.{library}", permits=wider)
         elif kernel.family in _NEVER_IN_BYTES and kernel.precision in _BYTES and options.half is not None:
             kernel = replace(kernel, precision=options.half)
         named.append(kernel)
