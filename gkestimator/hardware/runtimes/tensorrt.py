@@ -70,6 +70,8 @@ TENSORRT = RuntimeTraits(
             "pointwise",
         }
     ),
+    # Developer Guide 8.0, "Layer Fusion": of softmax only with Log or TopK, of attention and normalisations nothing.
+    extended_patterns=frozenset({"fused_attention", "norm", "softmax_rows", "reduced_rows"}),
     operators_as="onnxruntime",
     library=LIBRARY,
     server=ServerForm(
