@@ -143,7 +143,7 @@ class EstimateOptions:
     graph_level: Value[str] = Option(
         "extended",
         Word(("basic", "extended")),
-        "How much is fused; basic: no attention or LayerNorm, nor GELU (onnxruntime's level), as TensorRT 8.0.",
+        "How much is fused; basic: neither attention nor LayerNorm; onnxruntime: nor GELU; tensorrt: as 8.0 did.",
     )
     streams: Value[int | None] = Option(
         None, Number(low=1, high=128, whole=True), "CUDA streams; default: the runtime's."

@@ -70,8 +70,9 @@ TENSORRT = RuntimeTraits(
             "pointwise",
         }
     ),
-    # Developer Guide 8.0, "Layer Fusion": of softmax only with Log or TopK, of attention and normalisations nothing.
-    extended_patterns=frozenset({"fused_attention", "norm", "softmax_rows", "reduced_rows"}),
+    # Developer Guide 8.0, "Layer Fusion", names none for attention and normalisations, and SoftMax with Log or TopK
+    # alone; sums of squares and other reductions of element-wise results it does.
+    extended_patterns=frozenset({"fused_attention", "norm", "softmax_rows"}),
     operators_as="onnxruntime",
     library=LIBRARY,
     server=ServerForm(
