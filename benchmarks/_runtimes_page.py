@@ -10,6 +10,8 @@ import numpy as np
 from _diffusion_truth import MODEL as DIFFUSION
 from _triton_truth import APART, Pair, pairs_apart, share_right
 
+from gkestimator.hardware.runtimes import runtime_traits
+
 if TYPE_CHECKING:
     from runtimes_side_by_side import Case
 
@@ -38,7 +40,8 @@ Runtime with `graph_level=basic`, as release 1.9 ran these files ([ort_models](o
 half of a model is a hash of its name: *chosen by* (TFT) or *reported* (all others).
 
 **Baselines.** *Roofline*: each kernel at the GPU's peak arithmetic or memory rate. *Scaled*: the estimate under ONNX Runtime's CUDA
-provider times the constant that fits best each runtime's own rows, in hindsight.
+provider times the constant that fits best each runtime's own rows, in hindsight; *scaled by the other half*: times the one that fits
+best those of the models that figures are chosen by.
 """
 
 
@@ -50,22 +53,41 @@ def best_constant(ratios: Sequence[float]) -> float:
 
 
 def methods_of(cases: Sequence[Case]) -> dict[str, Method]:
-    """Return what is judged: the estimate, and both baselines."""
-    factors = {}
+    """Return what is judged: the estimate, and the baselines."""
+    best = {}
+    elsewhere = {}
     for runtime in {case.row.runtime for case in cases}:
         ratios = [case.row.ms / case.scaled_ms for case in cases if case.row.runtime == runtime]
-        factors[runtime] = best_constant(ratios)
+        best[runtime] = best_constant(ratios)
+        elsewhere[runtime] = constant_elsewhere(cases, runtime)
     return {
         "estimate": lambda case: case.estimate.ms,
         "roofline": lambda case: case.estimate.roofline_ms,
-        "scaled": lambda case: factors[case.row.runtime] * case.scaled_ms,
+        "scaled": lambda case: best[case.row.runtime] * case.scaled_ms,
+        "scaled by the other half": lambda case: elsewhere[case.row.runtime] * case.scaled_ms,
     }
+
+
+def constant_elsewhere(cases: Iterable[Case], runtime: str) -> float:
+    """Return the best factor of the models that figures are chosen by, 1 where they never ran under ``runtime``."""
+    lowering = runtime_traits(runtime).lowers_as
+    ratios = []
+    for case in cases:
+        same = runtime_traits(case.row.runtime).lowers_as == lowering
+        if same and case.row.half == "chosen by":
+            ratios.append(case.row.ms / case.scaled_ms)
+    return best_constant(ratios) if ratios else 1.0
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int) -> list[str]:
     """Return a Markdown table whose first ``words`` columns are text, and an empty line."""
     rule = ["---" if i < words else "---:" for i in range(len(head))]
     return [*(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)), ""]
+
+
+def in_percent(methods: Iterable[str]) -> list[str]:
+    """Return the headings of what is judged."""
+    return [f"{name} %" for name in methods]
 
 
 def errors(cases: Iterable[Case], method: Method) -> np.ndarray:
@@ -90,8 +112,7 @@ def error_tables(cases: Sequence[Case], methods: Mapping[str, Method]) -> list[s
         means = [mean_error(group, method) for method in methods.values()]
         half = group[0].row.half
         rows.append((*key, half, str(len(group)), *means, f"{signed:+.1f}", f"{100 * np.mean(inside):.0f}"))
-    head = ("runtime", "GPU", "model", "half", "rows", "mean error %", "roofline %", "scaled %",
-            "signed median %", "inside the interval %")  # fmt: skip
+    head = ("runtime", "GPU", "model", "half", "rows", *in_percent(methods), "signed median %", "inside %")
     return table(head, rows, 4)
 
 
@@ -112,7 +133,7 @@ def order_tables(cases: Sequence[Case], methods: Mapping[str, Method]) -> list[s
         kept = {name: [pair for pair in found if keep(pair)] for name, found in pairs.items()}
         shares = [f"{share_right(found):.1f}" for found in kept.values()]
         rows.append((words, str(len(kept["estimate"])), *shares))
-    return table(("pairs of runtimes", "pairs", "right %", "roofline %", "scaled %"), rows, 1)
+    return table(("pairs of runtimes", "pairs", *in_percent(methods)), rows, 1)
 
 
 def family(pair: Pair) -> str:
@@ -163,7 +184,7 @@ def bert_tables(cases: Sequence[Case], methods: Mapping[str, Method]) -> list[st
     rows.append(
         ("both", "both", str(len(small)), *(mean_error(small, method) for method in methods.values()))
     )
-    head = ("runtime", "GPU", "rows", "mean error %", "roofline %", "scaled %")
+    head = ("runtime", "GPU", "rows", *in_percent(methods))
     every = []
     for case in small:
         estimate = case.estimate
