@@ -86,6 +86,8 @@ _CASES: dict[str, tuple[str, list[str]]] = {
     "masked_softmax": (
         "(float[2,4,8,8] x) => (float[2,4,8,8] y) { a = Mul(x, scale) s = Add(a, mask) y = Softmax<axis=-1>(s) }",
         ["softmax.softmax: Mul Add Softmax"]),
+    "bias_before_softmax": (
+        _WIDE.format("a = MatMul(x, w) i = Add(a, b) y = Softmax(i)"), ["linear: MatMul Add", "softmax.softmax: Softmax"]),
     "reduced_squares": (
         "(float[2,8,16] x) => (float[2,8,1] y) { a = Mul(x, x) y = ReduceSum(a, axes) }", ["reduction.sum: Mul ReduceSum"]),
     "branches": (
@@ -96,7 +98,7 @@ _CASES: dict[str, tuple[str, list[str]]] = {
         ["copy.transpose: Transpose Reshape Transpose"]),
     "float_attention_stays": (
         _HEADS.format(_KEYS + "a = MatMul(q, t) m = Mul(a, scale) n = Add(m, mask) p = Softmax<axis=-1>(n) y = MatMul(p, v)"),
-        ["bmm: Transpose MatMul", "softmax.softmax: Mul Add Softmax", "bmm: MatMul"]),
+        ["bmm: Transpose MatMul Mul", "softmax.softmax: Add Softmax", "bmm: MatMul"]),
 }  # fmt: skip
 
 

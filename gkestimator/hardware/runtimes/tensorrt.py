@@ -19,10 +19,9 @@ TENSORRT = RuntimeTraits(
             "fused_attention",
             "norm",
             "convolution",
-            "softmax_rows",
             "merged_products",
             "product",
-            "reduced_rows",
+            "rows",
             "shuffle",
             "pointwise",
         }

@@ -109,10 +109,9 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(name="fused_attention", anchors=("Softmax",), find=match_fused_attention, composed=False),
     Pattern(name="norm", anchors=_NORMS, find=match_norm),
     Pattern(name="convolution", anchors=("Conv", "ConvTranspose"), find=match_convolution, last_first=True),
-    Pattern(name="softmax_rows", anchors=("Softmax", "LogSoftmax"), find=match_rows),
     Pattern(name="merged_products", anchors=("MatMul", "Gemm"), find=match_merged),
     Pattern(name="product", anchors=("MatMul", "Gemm"), find=match_product, last_first=True),
-    Pattern(name="reduced_rows", anchors=_REDUCTIONS, find=match_rows),
+    Pattern(name="rows", anchors=("Softmax", "LogSoftmax", *_REDUCTIONS), find=match_rows),
     Pattern(name="shuffle", anchors=("Transpose",), find=match_shuffle, last_first=True),
     Pattern(name="pointwise", anchors=tuple(sorted(ELEMENTWISE)), find=match_pointwise, last_first=True),
 )
