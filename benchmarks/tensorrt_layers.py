@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import onnx
 import pandas as pd
+from _shared import shared_dir
+from _tensorrt_graphs import tensorflow_resnet50, torch_mobilenet, torch_resnet18
 
-from benchmarks._shared import shared_dir
-from benchmarks._tensorrt_graphs import tensorflow_resnet50, torch_mobilenet, torch_resnet18
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.targets import targets_of

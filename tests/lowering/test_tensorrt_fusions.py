@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Kernel, KernelGraph
+from gkestimator.estimation.remarks import unfused_lines
 from gkestimator.lowering import lower
 from gkestimator.operators.registry import LoweringOptions
 
@@ -264,6 +266,17 @@ def test_float32_attention_is_products_and_a_softmax(graph_of: Graphs) -> None:
     graph = lower(graph_of(_layer(False), _LAYER), _options())
     assert [k.name for k in _kernels(graph)].count("bmm") == 2
     assert "attention" not in [k.name for k in _kernels(graph)]
+
+
+def test_what_stays_apart_is_told_with_its_reason(graph_of: Graphs) -> None:
+    graph = lower(graph_of(_layer(False), _LAYER), _options())
+    assert list(unfused_lines(graph)) == [
+        "g: not fused: 1 x attention (fused kernels are for half precision, this is float)"
+    ]
+    many = replace(graph, unfused={(f"Op{i}", "why"): 2 for i in range(7)})
+    assert list(unfused_lines(many))[3:] == ["g: not fused: 2 x Op3 (why)", "g: not fused: 6 x other kernels"]
+    by_hand = lower(graph_of(_CASES["relu"][0], _C), _options())
+    assert dict(by_hand.unfused) == {("Add", "the Relu before it takes none in"): 1}
 
 
 @pytest.mark.slow
