@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gkestimator.core.kernels import TENSORRT as LIBRARY
 from gkestimator.hardware.runtimes.record import RuntimeTraits
 
 TENSORRT = RuntimeTraits(
@@ -27,7 +26,7 @@ TENSORRT = RuntimeTraits(
         }
     ),
     operators_as="onnxruntime",
-    library=LIBRARY,
+    library="tensorrt",  # core.kernels.TENSORRT, whose module would load numpy for every --help
     executor=None,
     sweep_prepare_s=0.0,
     sweep_chunk_s=0.0,
