@@ -41,10 +41,12 @@ class AutoRule:
 class RuntimeProfile:
     """Hold one runtime. Times in microseconds, sizes in bytes, rates in bytes per second.
 
-    ``allocator`` is ``caching`` (torch) or ``arena`` (onnxruntime); ``allocator_bytes`` holds its constants,
-    the keys of :data:`ALLOCATOR_FIGURES`. ``host_overhead_us`` is the host's time per framework call;
-    ``host_overheads`` names that of other machines. ``copy_bytes_per_s`` is that of pageable host memory.
-    ``sources`` maps each field to where its figure is from.
+    ``allocator`` is ``caching`` (torch), ``arena`` (onnxruntime), ``engine`` (tensorrt) or ``arena_engine`` (tensorrt
+    inside onnxruntime); ``allocator_bytes`` holds its constants, the keys of :data:`ALLOCATOR_FIGURES`.
+    ``host_overhead_us`` is the host's time per framework call; ``host_overheads`` names that of other machines.
+    ``copy_bytes_per_s`` is that of pageable host memory. ``graph_launch_us`` is the host's time to launch a CUDA graph,
+    None where the runtime captures none; kernels follow each other in it as their predicted times say, which hold what
+    starting a kernel adds. ``sources`` maps each field to where its figure is from.
     """
 
     name: str
@@ -62,6 +64,7 @@ class RuntimeProfile:
     workspace_later_bytes: int
     auto: tuple[AutoRule, ...]
     sources: Mapping[str, str] = field(hash=False)
+    graph_launch_us: float | None = None
     note: str = ""
 
     @property
@@ -109,6 +112,7 @@ class RuntimeProfile:
 
 
 _BYTES = Quantity(units=specs.BYTES, low=1, high=2**34, integer=True)
+_STANDING = Quantity(units=specs.BYTES, low=0, high=2**34, integer=True)
 _CONTEXT = Quantity(units=specs.BYTES, low=0, high=2**34, integer=True, nullable=True)
 _STREAMS = Quantity(units=specs.COUNT, low=1, high=1024, integer=True)
 _COPY = Quantity(units=specs.BYTE_RATE, low=1e7, high=1e13)
@@ -127,6 +131,8 @@ ALLOCATOR_FIGURES: Mapping[str, tuple[str, ...]] = {
         "large_remainder",
     ),
     "arena": ("block_rounding", "initial_chunk", "dead_limit", "growth_limit"),
+    "engine": ("block_rounding",),
+    "arena_engine": ("block_rounding", "initial_chunk", "dead_limit", "growth_limit"),
 }
 
 
@@ -141,13 +147,16 @@ def load_runtime_file(path: Path | str) -> RuntimeProfile:
     if allocator not in ALLOCATOR_FIGURES:
         raise reader.fail("allocator", f"is {allocator!r}, expected {' or '.join(ALLOCATOR_FIGURES)}")
     constants = _all_of(reader, "allocator_bytes", dict.fromkeys(ALLOCATOR_FIGURES[allocator], _BYTES))
-    workspace = _all_of(reader, "workspace_bytes", {"default": _BYTES, "hopper": _BYTES, "later": _BYTES})
+    workspace = _all_of(reader, "workspace_bytes", dict.fromkeys(("default", "hopper", "later"), _STANDING))
     fixed, _ = reader.figure("context_fixed_bytes", _CONTEXT)
     if fixed is not None:
         fixed = int(fixed)
     hosts = {}
     for key, entry in reader.table("host_overheads").items():
         hosts[key] = reader.number_of(entry, f"host_overheads.{key}", _TIME)
+    graph = None
+    if reader.has("graph_launch_us"):
+        graph = reader.number("graph_launch_us", _TIME)
     profile = RuntimeProfile(
         name=reader.text("name"),
         note=reader.text("note", default=""),
@@ -164,6 +173,7 @@ def load_runtime_file(path: Path | str) -> RuntimeProfile:
         workspace_hopper_bytes=int(workspace["hopper"]),
         workspace_later_bytes=int(workspace["later"]),
         auto=_auto_rules(reader, auto),
+        graph_launch_us=graph,
         sources=reader.sources,
     )
     reader.finish()
@@ -228,13 +238,17 @@ class ResolvedDtype(NamedTuple):
 
     ``matmul_precision`` and ``conv_precision``: what float32 matrix products and convolutions calculate in;
     ``half``: the half type that activations are stored in, or None; ``effective``: the word that the row
-    names.
+    names. ``stored``: the word that says what tensors are stored in; another than the one asked for where a runtime
+    takes that for a permission and something wider is faster. ``permits``: the precisions that such a runtime chooses
+    from, the narrowest first.
     """
 
     matmul_precision: Precision
     conv_precision: Precision
     half: Precision | None
     effective: str
+    stored: str
+    permits: tuple[Precision, ...] = ()
 
 
 def _auto(profile: RuntimeProfile, gpu: GpuSpec) -> ResolvedDtype:
@@ -244,13 +258,13 @@ def _auto(profile: RuntimeProfile, gpu: GpuSpec) -> ResolvedDtype:
         word = rule.matmul.value
     else:
         word = f"{rule.conv}-conv"
-    return ResolvedDtype(rule.matmul, rule.conv, None, word)
+    return ResolvedDtype(rule.matmul, rule.conv, None, word, "auto")
 
 
 def _plain(word: str, precision: Precision, half: Precision | None) -> Callable[..., ResolvedDtype]:
     def resolve(profile: RuntimeProfile, gpu: GpuSpec) -> ResolvedDtype:
         profile.auto_rule(gpu)  # refuses a GPU that the runtime does not run on
-        return ResolvedDtype(precision, precision, half, word)
+        return ResolvedDtype(precision, precision, half, word, word)
 
     return resolve
 
@@ -258,7 +272,7 @@ def _plain(word: str, precision: Precision, half: Precision | None) -> Callable[
 def _int8(profile: RuntimeProfile, gpu: GpuSpec) -> ResolvedDtype:
     """Resolve int8: what the file has quantised runs in int8; what it left in float32 runs as under ``auto``."""
     rule = profile.auto_rule(gpu)
-    return ResolvedDtype(rule.matmul, rule.conv, None, "int8")
+    return ResolvedDtype(rule.matmul, rule.conv, None, "int8", "int8")
 
 
 _RESOLVERS: Mapping[str, Callable[[RuntimeProfile, GpuSpec], ResolvedDtype]] = {
@@ -292,18 +306,14 @@ def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> Resolved
     traits = RUNTIMES.get(profile.name)  # a profile read from a file of one's own may have any name
     if traits is not None and dtype in traits.lacking_dtypes:
         raise UsageError(f"dtype {dtype}: {traits.lacking_dtypes[dtype]}")
+    if traits is not None and traits.permits:
+        return _permitted(profile, traits.permits, dtype, gpu)
     resolved = resolver(profile, gpu)
     needed = [resolved.matmul_precision, resolved.conv_precision]
     if dtype in _NEEDED:
         needed = [_NEEDED[dtype]]
     for precision in needed:
-        if precision.value not in gpu.peak_flops_per_s:
-            gpu.refuse_unknown_peak(precision)
-            major, minor = gpu.compute_capability
-            raise UsageError(
-                f"dtype {dtype} needs {precision} arithmetic, which {gpu.name} (compute capability "
-                f"{major}.{minor}) lacks; it has {', '.join(gpu.peak_flops_per_s)}{_REMEDIES.get(dtype, '')}"
-            )
+        _require(precision, dtype, gpu, remedy=_REMEDIES.get(dtype, ""))
     return resolved._replace(
         matmul_precision=_worth(resolved.matmul_precision, gpu),
         conv_precision=_worth(resolved.conv_precision, gpu),
@@ -317,3 +327,45 @@ def _worth(precision: Precision, gpu: GpuSpec) -> Precision:
     if same_rate:
         return Precision.FP32
     return precision
+
+
+def _require(precision: Precision, dtype: str, gpu: GpuSpec, *, remedy: str = "") -> None:
+    """Raise UsageError where ``gpu`` lacks ``precision``, or has it at a rate that is unknown."""
+    if precision.value in gpu.peak_flops_per_s:
+        return
+    gpu.refuse_unknown_peak(precision)
+    major, minor = gpu.compute_capability
+    raise UsageError(
+        f"dtype {dtype} needs {precision} arithmetic, which {gpu.name} (compute capability "
+        f"{major}.{minor}) lacks; it has {', '.join(gpu.peak_flops_per_s)}{remedy}"
+    )
+
+
+def _permitted(
+    profile: RuntimeProfile, words: Mapping[str, tuple[Precision, ...]], dtype: str, gpu: GpuSpec
+) -> ResolvedDtype:
+    """Return what a runtime makes of ``dtype`` on ``gpu`` that takes the fastest precision that the word allows.
+
+    A precision that is no faster than a wider one is not stored in: half precision on GPUs that calculate it at the
+    rate of single precision or below (GeForce GTX 10xx), TF32 where it has the rate of FP32.
+    """
+    rule = profile.auto_rule(gpu)
+    word = dtype
+    if dtype == "auto":
+        word = rule.matmul.value
+    named = words[word][0]
+    _require(named, dtype, gpu)
+    permits = []
+    # From the widest on: each has to be faster than those before it.
+    for precision in reversed(words[word]):
+        rate = gpu.peak_flops_per_s.get(precision.value, 0.0)
+        if precision is Precision.INT8 or all(rate > gpu.peak(other) for other in permits):
+            permits.insert(0, precision)
+    half = None
+    for precision in permits:
+        if precision in (Precision.FP16, Precision.BF16):
+            half = precision
+    single = Precision.FP32
+    if Precision.TF32 in permits:
+        single = Precision.TF32
+    return ResolvedDtype(single, single, half, word, permits[0].value, tuple(permits))
