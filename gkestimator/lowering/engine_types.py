@@ -335,9 +335,8 @@ class _Planner:
         for index, op in enumerate(self._graph.operators):
             if self._kinds[index] not in ("moves", "pools") or index in refused or not self._result_type(index):
                 continue
-            for value in tensors_of(op.inputs):
-                activation = value.dtype.is_floating and not value.is_weight and value.value is None
-                if activation and value.name not in self._stored:
+            for place, value in self._activations(index):
+                if value.dtype.is_floating and value.name not in self._stored and (index, place) not in self._reads:
                     more.add(index)
         return more
 
