@@ -7,7 +7,37 @@ from dataclasses import replace
 
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.kernels import TENSORRT as LIBRARY
-from gkestimator.hardware.runtimes.record import RuntimeTraits
+from gkestimator.hardware.runtimes.record import RuntimeTraits, ServerForm, ServerOptions
+
+_BUILD = "an engine has to be built on the very type of GPU, and by the version of TensorRT, that will run it"
+# Precisions are permissions: float32 is always allowed, and half precision where int8 or FP8 is, as in an estimate.
+# Names: ONNX Runtime documentation, TensorRT execution provider; FP8 is what the file says, and has no flag.
+_HALF = {"trt_fp16_enable": "True"}
+_PROVIDER_OPTIONS = ServerOptions(
+    always={
+        "trt_engine_cache_enable": "True",
+        "trt_engine_cache_path": "engines",  # the worker takes it for a folder beside the ONNX file
+        "trt_timing_cache_enable": "True",
+    },
+    by_dtype={
+        "fp16": _HALF,
+        "bf16": {"trt_bf16_enable": "True"},
+        "int8": _HALF | {"trt_int8_enable": "True"},
+        "fp8": _HALF,
+    },
+    memory="trt_max_workspace_size",
+)
+# Triton's backend of ONNX Runtime has names of its own (triton-inference-server/onnxruntime_backend, README): of one
+# precision_mode, INT8 allows no half precision beside it.
+_ACCELERATOR_OPTIONS = ServerOptions(
+    always={"trt_engine_cache_enable": "true", "trt_engine_cache_path": "/tmp/triton-tensorrt-engines"},
+    by_dtype={
+        "fp16": {"precision_mode": "FP16"},
+        "int8": {"precision_mode": "INT8"},
+        "fp8": {"precision_mode": "FP16"},
+    },
+    memory="max_workspace_size_bytes",
+)
 
 # The flags of its builder, by the words of trtexec: --fp16, --bf16, --int8 --fp16, --fp8 --fp16. FP32 is always allowed,
 # and TF32 unless --noTF32 says no (developer guide, "Reduced Precision").
@@ -42,6 +72,16 @@ TENSORRT = RuntimeTraits(
     ),
     operators_as="onnxruntime",
     library=LIBRARY,
+    server=ServerForm(
+        triton_platform="tensorrt_plan",
+        model_format="tensorrt",
+        engine_file="model.plan",
+        engine_builder=("gkestimator.exporting.trtexec", "build_command"),
+        provider_options=_PROVIDER_OPTIONS,
+    ),
+    build=f"{_BUILD}; how long that takes is not known, and no part of the estimate",
+    measured_by="time whole engines with trtexec, put the medians into a table and compare it by gkest evaluate; "
+    "its reports of single layers have no importer",
     permits=_PERMITS,
     executor=None,
     sweep_prepare_s=0.0,
@@ -55,6 +95,14 @@ TENSORRT = RuntimeTraits(
 ONNXRUNTIME_TENSORRT = replace(
     TENSORRT,
     name="onnxruntime_tensorrt",
+    provider_of=("onnxruntime", "tensorrt"),
     distributions=("onnxruntime-gpu",),
     lowering_name="tensorrt",
+    server=ServerForm(
+        provider_options=_PROVIDER_OPTIONS,
+        accelerator="tensorrt",
+        accelerator_options=_ACCELERATOR_OPTIONS,
+    ),
+    build=f"{_BUILD}: ONNX Runtime does it when it first loads the model; how long that takes is not known, and no "
+    "part of the estimate",
 )
