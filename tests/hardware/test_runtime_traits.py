@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 
 import gkestimator
 from gkestimator.core.errors import UsageError
+from gkestimator.core.kernels import TENSORRT
 from gkestimator.hardware.runtimes import RUNTIMES, runtime_traits, runtime_words, served_as
 from gkestimator.hardware.runtimes.profiles import DTYPE_WORDS, load_runtime, runtime_names
 from gkestimator.lowering.patterns import PATTERNS
@@ -47,6 +48,7 @@ def test_a_record_names_what_is_there(name: str) -> None:
 def test_records_and_figures_are_of_the_same_runtimes_and_no_pattern_is_unused() -> None:
     assert set(runtime_names()) == set(RUNTIMES)
     assert {p.name for p in PATTERNS} == {name for traits in RUNTIMES.values() for name in traits.patterns}
+    assert {traits.library for traits in RUNTIMES.values()} == {"", TENSORRT}
     *others, last = RUNTIMES
     assert runtime_words() == f"{', '.join(others)} or {last}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gkestimator.core.kernels import TENSORRT as LIBRARY
 from gkestimator.hardware.runtimes.record import RuntimeTraits, ServerForm, ServerOptions
 
 _BUILD = "an engine has to be built on the very type of GPU, and by the version of TensorRT, that will run it"
@@ -24,6 +23,9 @@ _PROVIDER_OPTIONS = ServerOptions(
         "fp8": _HALF,
     },
     memory="trt_max_workspace_size",
+    # Without them a batch of a new size is built an engine for while its clients wait.
+    shapes=("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile_max_shapes"),
+    int8="a file that is not quantised needs a calibration table (trt_int8_calibration_table_name)",
 )
 # Triton's backend of ONNX Runtime has names of its own (triton-inference-server/onnxruntime_backend, README): of one
 # precision_mode, INT8 allows no half precision beside it.
@@ -35,6 +37,8 @@ _ACCELERATOR_OPTIONS = ServerOptions(
         "fp8": {"precision_mode": "FP16"},
     },
     memory="max_workspace_size_bytes",
+    int8="a file that is not quantised needs a calibration table (int8_calibration_table_name), and half precision is "
+    "not allowed beside int8, which the estimate counts on",
 )
 
 TENSORRT = RuntimeTraits(
@@ -63,7 +67,7 @@ TENSORRT = RuntimeTraits(
         }
     ),
     operators_as="onnxruntime",
-    library=LIBRARY,
+    library="tensorrt",  # core.kernels.TENSORRT: that module imports numpy, which no help may wait for
     server=ServerForm(
         triton_platform="tensorrt_plan",
         model_format="tensorrt",
