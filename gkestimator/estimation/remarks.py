@@ -50,10 +50,15 @@ def remarks(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:
     yield from _attention_form(bound, graph)
 
 
+def origins_of_bounded_sizes(bound: OperatorGraph) -> set[str]:
+    """Return the types of the operators that make a size which depends on data, and take none."""
+    open_ended = [op for op in bound.operators for v in op.outputs if v is not None and v.bounded]
+    return {op.op_type for op in open_ended if not any(v is not None and v.bounded for v in op.inputs)}
+
+
 def _bounded(bound: OperatorGraph) -> Iterator[str]:
     """Yield a remark where the size of a result depends on data: numbers behind it are those of the largest."""
-    open_ended = [op for op in bound.operators for v in op.outputs if v is not None and v.bounded]
-    origins = {op.op_type for op in open_ended if not any(v is not None and v.bounded for v in op.inputs)}
+    origins = origins_of_bounded_sizes(bound)
     if origins:
         yield f"sizes that depend on data are taken at their largest: {_named(sorted(origins))}"
 

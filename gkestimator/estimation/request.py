@@ -114,6 +114,11 @@ class EstimateOptions:
     provider: Value[str | None] = Option(
         None, Word(PROVIDERS), "Execution provider of the runtime, where it has several."
     )
+    runtime_version: Value[str | None] = Option(
+        None,
+        Text(metavar="VERSION"),
+        "Its version, where models showed what versions change; default: the newest known.",
+    )
     dtype: Value[str] = Option(
         "auto", Word(_dtypes), "What is calculated in; auto: what the runtime does by default."
     )
@@ -143,6 +148,9 @@ class EstimateOptions:
     streams: Value[int | None] = Option(
         None, Number(low=1, high=128, whole=True), "CUDA streams; default: the runtime's."
     )
+    cuda_graph: Value[bool] = Option(
+        False, Flag(), "Launch the whole model as one CUDA graph, where it can be captured."
+    )
     trip_count: Value[int | None] = Option(
         None,
         Number(low=0, high=1_000_000, whole=True),
@@ -157,6 +165,12 @@ class EstimateOptions:
     )
     context_mib: Value[float | None] = Option(
         None, Number(low=0, high=2**20), "Memory of the CUDA context and library handles.", unit="MiB"
+    )
+    workspace_mib: Value[float | None] = Option(
+        None,
+        Number(low=0, high=2**20),
+        "TensorRT: most scratch memory that a kernel may take; default: all of the GPU's.",
+        unit="MiB",
     )
     host: OnePath = Option(None, File(), "This host's figures: a file that an evaluation wrote (TOML).")
     include_copy: Value[bool] = Option(False, Flag(), "Add moving inputs and outputs to the latency.")
