@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gkestimator.serving.emulating import EmulatedGpu
 
 
-def _providers(replica: ServedReplica, path: Path) -> Sequence[Provider]:
+def asked_providers(replica: ServedReplica, path: Path) -> Sequence[Provider]:
     """Return the execution providers of a replica on a GPU, with their options."""
     asked = replica.asked
     served = served_as(asked.runtime)
@@ -106,7 +106,7 @@ class ServingWorker:
         path = Path(self._settings.models, f"{replica.model}.onnx")
         providers: Sequence[Provider] = ()
         if not is_cpu(replica.gpu_type):
-            providers = _providers(replica, path)
+            providers = asked_providers(replica, path)
         model = ServedModel(
             path,
             providers=providers,

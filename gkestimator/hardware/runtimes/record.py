@@ -44,8 +44,9 @@ class ServerForm:
     """Say how servers load a model that was planned for a runtime.
 
     ``triton_platform`` and ``model_format`` are its platform in Triton's configurations and its format in those of
-    KServe. ``engine_file`` is the name of what Triton loads in the place of the ONNX file, and ``engine_builder`` the
-    module and function that return the command which builds it; both are empty where the ONNX file is loaded.
+    KServe. ``engine_file`` is the name of what Triton loads in the place of the ONNX file, ``engine_program`` the
+    program that builds it, and ``engine_builder`` the module and function that return its command; empty where the
+    ONNX file is loaded.
     ``provider_options`` are those of the first execution provider in ONNX Runtime; ``accelerator`` is its name in
     Triton's backend for that, where it is not the default one, with ``accelerator_options``.
     """
@@ -53,6 +54,7 @@ class ServerForm:
     triton_platform: str = "onnxruntime_onnx"
     model_format: str = "onnx"
     engine_file: str = ""
+    engine_program: str = ""
     engine_builder: tuple[str, str] | None = None
     provider_options: ServerOptions = ServerOptions()
     accelerator: str = ""

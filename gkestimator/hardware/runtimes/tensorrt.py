@@ -67,6 +67,7 @@ TENSORRT = RuntimeTraits(
         triton_platform="tensorrt_plan",
         model_format="tensorrt",
         engine_file="model.plan",
+        engine_program="trtexec",
         engine_builder=("gkestimator.exporting.trtexec", "build_command"),
         provider_options=_PROVIDER_OPTIONS,
     ),
