@@ -18,13 +18,13 @@ from gkestimator.onnx_io.reading.signature import Signature, TensorSpec, read_si
 
 # A dtype is a permission, and what is wider is allowed too; int8 and FP8 allow half precision, as in an estimate.
 _FLAGS: Mapping[str, Names] = {
-    "fp32": ("--noTF32",),
-    "fp16": ("--fp16",),
-    "bf16": ("--bf16",),
-    "int8": ("--int8", "--fp16"),
-    "fp8": ("--fp8", "--fp16"),
+    "fp32": ("noTF32",),
+    "fp16": ("fp16",),
+    "bf16": ("bf16",),
+    "int8": ("int8", "fp16"),
+    "fp8": ("fp8", "fp16"),
 }
-_RANGE = ("--minShapes", "--optShapes", "--maxShapes")
+_RANGE = ("minShapes", "optShapes", "maxShapes")
 _OPEN = "SIZE"
 """Stands for a size that no row of the plan says; trtexec refuses it until somebody fills it in."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
@@ -39,24 +39,25 @@ def build_command(
     may use as much scratch memory as the plan gives the model. ``onnx_file`` lies below the shell's ``$MODELS``;
     without its ``signature`` its shapes are left to be named. Raises UsageError where the memory is unknown.
     """
-    words = ["trtexec", f'--onnx="$MODELS"/{shlex.quote(onnx_file)}', f"--saveEngine={shlex.quote(engine)}"]
-    words += _FLAGS.get(instance.dtype, ())
-    words.append(f"--memPoolSize=workspace:{memory_mib(instance, 'tensorrt')}")
+    flags = [f'onnx="$MODELS"/{shlex.quote(onnx_file)}', f"saveEngine={shlex.quote(engine)}"]
+    flags += _FLAGS.get(instance.dtype, ())
+    flags.append(f"memPoolSize=workspace:{memory_mib(instance, 'tensorrt')}")
     remarks = []
     if signature is None:
         remarks.append(
-            "# Where the file leaves dimensions open: --minShapes, --optShapes, --maxShapes, NAME:1x3x224x224,... each."
+            f"# Where the file leaves dimensions open, add {', '.join(_RANGE)}=NAME:1x3x224x224,..."
         )
     else:
         ranges = _batch_shapes(signature, instance.dims, instance.batch_size, most)
-        for flag, shapes in zip(_RANGE, ranges, strict=True):
-            if shapes:
-                words.append(f"{flag}={shlex.quote(shapes)}")
+        flags += [
+            f"{name}={shlex.quote(shapes)}" for name, shapes in zip(_RANGE, ranges, strict=True) if shapes
+        ]
     if instance.dtype == "int8":
         remarks.append(
-            "# A file that is not quantised: add --calib=FILE; else trtexec makes up ranges, and answers are wrong."
+            "# A file that is not quantised: add calib=FILE; else trtexec makes up ranges, and answers are wrong."
         )
-    return (*remarks, " ".join([*words, "--skipInference"]))
+    flags.append("skipInference")
+    return (*remarks, " ".join(["trtexec", *(f"--{flag}" for flag in flags)]))
 
 
 def batch_shapes(path: str | os.PathLike[str], dims: str, usual: int, most: int) -> Names:
