@@ -54,7 +54,7 @@ def build_command(
         ]
     if instance.dtype == "int8":
         remarks.append(
-            "# A file that is not quantised: add calib=FILE; else trtexec makes up ranges, and answers are wrong."
+            "# Unless the file is quantised, add calib=FILE: trtexec else makes up ranges, and answers are wrong."
         )
     flags.append("skipInference")
     return (*remarks, " ".join(["trtexec", *(f"--{flag}" for flag in flags)]))
