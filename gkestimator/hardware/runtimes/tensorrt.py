@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gkestimator.core.dtypes import Precision
-from gkestimator.core.kernels import TENSORRT as LIBRARY
 from gkestimator.hardware.runtimes.record import RuntimeTraits, ServerForm, ServerOptions
 
 _BUILD = "an engine has to be built on the very type of GPU, and by the version of TensorRT, that will run it"
@@ -71,7 +70,7 @@ TENSORRT = RuntimeTraits(
         }
     ),
     operators_as="onnxruntime",
-    library=LIBRARY,
+    library="tensorrt",  # gkestimator.core.kernels.TENSORRT, whose module imports numpy: this one is read at start-up
     server=ServerForm(
         triton_platform="tensorrt_plan",
         model_format="tensorrt",
