@@ -87,6 +87,8 @@ def picture(rows: Mapping[tuple[str, str, str, int, bool], Any]) -> bytes:
 
 
 def _draw(axes: Any, name: str, batch: int, rows: Mapping[tuple[str, str, str, int, bool], Any]) -> None:
+    from matplotlib.ticker import LogLocator
+
     for at, (runtime, label) in enumerate(LABELS.items()):
         colour = HUES[at]
         shift = (at - (len(LABELS) - 1) / 2) * 0.18
@@ -105,8 +107,9 @@ def _draw(axes: Any, name: str, batch: int, rows: Mapping[tuple[str, str, str, i
     axes.plot([], [], "o", color=INK, markersize=4.2, markerfacecolor="white", label="with --cuda-graph")
     axes.set_yscale("log")
     axes.set_xticks(range(len(GPUS)), list(GPUS))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("")
+    axes.minorticks_off()
     axes.grid(visible=False, axis="x")
 
 
