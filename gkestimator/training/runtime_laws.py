@@ -18,7 +18,7 @@ from gkestimator.bundles.measured_lowering import signatures
 from gkestimator.bundles.models import WIDEST
 from gkestimator.bundles.runtime_laws import RuntimeLaw
 from gkestimator.core.errors import TableError
-from gkestimator.core.kernels import Array, Family, KernelTable
+from gkestimator.core.kernels import LIBRARY_FAMILIES, Array, Family, KernelTable
 from gkestimator.core.records import NamedNumbers, NamedValues, frozen
 from gkestimator.estimation.intervals import widen
 from gkestimator.hardware.gpus import GpuSpec
@@ -37,6 +37,9 @@ _ADDED_US = (
 _SCORES_PER_CYCLE = 4.0
 """An SM evaluates 16 exponentials a clock (CUDA C++ Programming Guide, arithmetic throughput), and about as many other
 instructions a score again and again; where the search begins, with a factor of e either way."""
+_OWN_KERNELS = LIBRARY_FAMILIES | {Family.LAYERNORM, Family.SOFTMAX}
+"""Families of which a compiled runtime brings kernels of its own kind. Others move bytes, which memory sets the pace of
+whoever wrote them."""
 _LEAST_SHARE = 0.02
 """Of a group's time: kernels with less show no factor."""
 _FEWEST_GPUS = 2
@@ -220,7 +223,7 @@ def _pairs(measured: Sequence[MeasuredModels], blank: RuntimeLaw, bundle: Bundle
         kinds = list(zip(models.table.family.tolist(), models.table.precision.tolist(), strict=True))
         for kind in dict.fromkeys(kinds):
             rows = np.array([other == kind for other in kinds])
-            if shares[:, rows].sum(axis=1).max() >= _LEAST_SHARE:
+            if kind[0] in _OWN_KERNELS and shares[:, rows].sum(axis=1).max() >= _LEAST_SHARE:
                 pairs.add(kind)
     return tuple(sorted(pairs))
 
