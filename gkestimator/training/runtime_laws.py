@@ -38,8 +38,8 @@ _SCORES_PER_CYCLE = 4.0
 """An SM evaluates 16 exponentials a clock (CUDA C++ Programming Guide, arithmetic throughput), and about as many other
 instructions a score again and again; where the search begins, with a factor of e either way."""
 _OWN_KERNELS = LIBRARY_FAMILIES | {Family.LAYERNORM, Family.SOFTMAX, Family.COPY}
-"""Families of which a compiled runtime brings kernels of its own kind. A factor of copies says more of their number, which
-a compiler decides (reformats between types), than of their speed. Others move bytes, at the pace of the memory."""
+"""Families of which a compiled runtime brings kernels of its own kind; others move bytes at the pace of the memory.
+Copies between types do so too, but how many there are is the compiler's choice, and that is what their factor says."""
 _LEAST_SHARE = 0.02
 """Of a group's time: kernels with less show no factor."""
 _FEWEST_GPUS = 2
