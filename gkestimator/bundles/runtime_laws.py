@@ -38,7 +38,8 @@ class RuntimeLaw:
 
     ``factors``: time over the estimate, by family and precision; kernels of others stay as estimated. ``added_us``:
     what each of the kernels takes besides. ``cycles_per_score``: clock cycles of an SM for each score of an attention
-    whose blocks calculate a whole head of one sample each (0: they do not), up to ``block_queries`` of its queries.
+    whose blocks calculate a whole head of one sample each (0: they do not), up to ``block_queries`` of its queries: the
+    most that the models had.
     ``half_width``: what the error of the law adds, in squares, to the 90 % half-width of each kernel's log(time), which
     ``widest`` bounds then. ``versions``: what several GPUs agree on; a version without factors is known, and no faster
     or slower. ``measured_versions``: those of GPUs that were measured, by compute capability (``major.minor``): they
@@ -90,10 +91,20 @@ class RuntimeLaw:
                 if measured in factors:
                     factor[rows[table.family[rows] == family]] = factors[measured]
         known = np.isfinite(factor)
+        factor = factor ** self._share_of_seen(table)
         in_model = np.maximum(duration_us * factor, self._whole_heads_us(table, gpu))
         in_model = np.maximum((in_model + self.added_us) * version, SHORTEST_KERNEL_US)
         wider = np.minimum(np.hypot(width, self.half_width), self.widest)
         return np.where(known, in_model, duration_us), np.where(known, wider, width)
+
+    def _share_of_seen(self, table: KernelTable) -> Array:
+        """Return the exponent of each kernel's factor: below 1 for attention of more queries than the models had.
+
+        Judged: what short attention gains over a kernel for any length (starting, tiles that are not full) is one part
+        in so many of a longer one.
+        """
+        share = np.minimum(1.0, self.block_queries / table.size("gemm_m"))
+        return np.where(table.family == Family.ATTENTION, share, 1.0)
 
     def _version_on(self, gpu: GpuSpec) -> ByPrecision:
         """Return the factors of the version in use; none for the newest."""

@@ -78,7 +78,8 @@ def with_law(law: RuntimeLaw = LAW) -> Bundle:
 
 def test_a_law_holds_for_its_families_and_precisions_under_its_runtime() -> None:
     alone = durations(load_bundle())
-    expected = [alone[0] / 2 + 3, alone[1] / 4 + 3, alone[2], alone[3] * 2 + 3, alone[4]]
+    # The attention has 512 queries, those of the models had 384.
+    expected = [alone[0] / 2 + 3, alone[1] / 4 + 3, alone[2], alone[3] * 2**0.75 + 3, alone[4]]
     assert durations(with_law().under("tensorrt")) == pytest.approx(expected)
     assert durations(with_law().under("torch")) == pytest.approx(alone)
 
