@@ -22,8 +22,7 @@ import numpy as np
 from gkestimator.core.kernels import Array
 from gkestimator.training.importers.deepbench_rnn import recurrent_rows
 from gkestimator.training.importers.files import read_columns, translated
-from gkestimator.training.importers.neusight import conv_table
-from gkestimator.training.rows import TrainingRows, product_table
+from gkestimator.training.rows import TrainingRows, conv_table, product_table
 
 _GPUS = {"V100": "V100-SXM2-16GB", "P100": "P100-PCIE-16GB", "T4": "T4", "1080Ti": "GTX-1080-TI"}
 _NEWER_PRODUCTS = frozenset({"V100", "P100", "T4"})  # measured with cuBLAS 12.1 in NeuSight's linear rows
