@@ -21,6 +21,7 @@ Progress = Callable[[str, int, int], None]
 _NAMES = tuple(KernelTable.from_kernels(()).columns)
 _GEMM = tuple(name for name in _NAMES if name.startswith("gemm_"))
 _CONV = tuple(name for name in _NAMES if name.startswith("conv_"))
+_LAYER = tuple(name for name in _CONV if name != "conv_batch")
 # Floors scatter by several percent from call to call.
 _TOLD_FROM_FLOOR = 1.15
 # What Kernel says of a family that has no such size.
@@ -231,6 +232,12 @@ def size_hash(table: KernelTable) -> Array:
     take nearly the same time: a split that parts them does not leave the size out.
     """
     return _hash(table, table.family.astype(str), ("rows", "cols", "element_bytes", *_GEMM, *_CONV))
+
+
+def layer_hash(table: KernelTable) -> Array:
+    """Return numbers as :func:`shape_hash` does, but of what a convolution's layer is in a model: its channels, image,
+    filters and steps, whatever its batch, its precision and what is fused behind it."""
+    return _hash(table, table.family.astype(str), _LAYER)
 
 
 def _hash(table: KernelTable, words: Array, names: Names) -> Array:

@@ -48,13 +48,15 @@ _GENERIC_COLUMNS_NARROW = 64.0  # of images in NCHW, for groups of at most half 
 _GENERIC_SLOWDOWN = 1.55
 
 
-def tensor_convolution_us(table: KernelTable, gpu: GpuSpec) -> Array:
+def tensor_convolution_us(
+    table: KernelTable, gpu: GpuSpec, constants: TensorConstants = CONVOLUTION_CONSTANTS
+) -> Array:
     """Return microseconds (float64, one per row) of the convolutions in ``table`` on the tensor cores of ``gpu``."""
     result = np.empty(len(table))
     for precision, rows in table.by_precision():
         part = table.take(rows)
-        rate = _OVER_PRODUCTS * sustained_tensor_rate(gpu, precision, CONVOLUTION_CONSTANTS)
-        run_us = implicit_products_us(_as_run(part), gpu, precision, rate, CONVOLUTION_CONSTANTS)
+        rate = _OVER_PRODUCTS * sustained_tensor_rate(gpu, precision, constants)
+        run_us = implicit_products_us(_as_run(part), gpu, precision, rate, constants)
         result[rows] = run_us + _layout_us(part, gpu)
     return result
 
