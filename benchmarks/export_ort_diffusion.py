@@ -3,7 +3,8 @@
 Run by hand with torch, diffusers, transformers, onnx and onnxruntime (some minutes, 8 GiB of memory):
 ``python benchmarks/export_ort_diffusion.py .accuracy/ort_graphs``. Three files: the U-Net with every fusion that the
 table's last line names, the VAE's decoder, and the text encoder. Weights are zeros but for one number each, which keeps
-the exporter from merging equal ones; the optimiser sees none of them.
+the exporter from merging equal ones; the optimiser sees none of them. ``--plain`` writes ``NAME.plain.onnx`` as well, in
+float32 as torch exports it, which torch and TensorRT ran.
 """
 
 from __future__ import annotations
@@ -145,6 +146,7 @@ def _heads(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--plain", action="store_true", help="write what the optimiser reads as well")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     fusion_attention_unet.FusionAttentionUnet.get_num_heads = _heads
@@ -152,7 +154,8 @@ def main() -> None:
     numpy_helper.to_array = _zeros_where_absent
     for name, kind in _KINDS.items():
         target = options.folder / f"{name}.onnx"
-        if target.exists():
+        plain = options.folder / f"{name}.plain.onnx"
+        if target.exists() and (plain.exists() or not options.plain):
             continue
         with tempfile.TemporaryDirectory() as folder:
             full = Path(folder) / f"{name}.onnx"
@@ -160,6 +163,10 @@ def main() -> None:
             bare = onnx.load(full, load_external_data=False)
             forget_weights(bare)
             full.write_bytes(bare.SerializeToString())
+            if options.plain:
+                plain.write_bytes(full.read_bytes())
+            if target.exists():
+                continue
             target.write_bytes(optimised(full, kind).SerializeToString())
         print(f"{target} {target.stat().st_size:,} bytes", file=sys.stderr)
 

@@ -16,17 +16,22 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from _bert_cases import RUNTIME, fit_tensorrt_law
 
 from benchmarks.accuracy.figures import nested
 from benchmarks.accuracy.kernels import shipped_folder
 from benchmarks.accuracy.workspace import ROOT, SEED, Workspace, shared_folder
+from gkestimator.bundles.bundle import load_bundle
 from gkestimator.bundles.files import read_arrays, read_json, write_bundle
+from gkestimator.bundles.runtime_laws import laws_document
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.training.plan import PLANS
 from gkestimator.training.power import FILES, fit_power, read_power
 
 POWER = "power"
 """What ``--only`` calls the powers of repeated kernels, which are no regressor of time."""
+RUNTIMES = "runtimes"
+"""What it calls the laws of runtimes that compile models, which stand on the regressors of time."""
 Documents = dict[str, dict[str, Any]]
 ArrayFiles = dict[str, dict[str, np.ndarray]]
 
@@ -54,6 +59,7 @@ def main() -> int:
         documents["card"]["nested"] = figures
     arrays = {path.stem: read_arrays(path) for path in sorted(folder.glob("*.npz"))}
     _add_power(space, documents, arrays)
+    _add_laws(space, documents, folder)
     write_bundle(options.out, documents, arrays)
     size = sum(path.stat().st_size for path in options.out.iterdir())
     space.tell(f"{options.out} written, {size:,} bytes")
@@ -62,18 +68,22 @@ def main() -> int:
 
 def _refit(space: Workspace, out: Path, names: list[str]) -> int:
     """Fit the regressors ``names`` on every row and put them into the bundle in ``out``, which may lack them."""
-    unknown = [name for name in names if name not in (*PLANS, POWER)]
+    known = (*PLANS, POWER, RUNTIMES)
+    unknown = [name for name in names if name not in known]
     if unknown:
-        print(f"--only {','.join(unknown)}: expected some of {', '.join((*PLANS, POWER))}", file=sys.stderr)
+        print(f"--only {','.join(unknown)}: expected some of {', '.join(known)}", file=sys.stderr)
         return 2
     documents = {path.stem: read_json(path) for path in sorted(out.glob("*.json"))}
     arrays = {path.stem: read_arrays(path) for path in sorted(out.glob("*.npz"))}
     if POWER in names:
         _add_power(space, documents, arrays)
-    timed = [name for name in names if name != POWER]
+    timed = [name for name in names if name in PLANS]
     if timed:
         _refit_times(space, timed, documents, arrays)
     write_bundle(out, documents, arrays)
+    if RUNTIMES in names:
+        _add_laws(space, documents, out)
+        write_bundle(out, documents, arrays)
     space.tell(f"{out}: {', '.join(names)} fitted again")
     return 0
 
@@ -90,6 +100,13 @@ def _add_power(space: Workspace, documents: Documents, arrays: ArrayFiles) -> No
         "rows": {name: len(mine) for name, mine in rows.items()},
         "files": list(FILES),
     }
+
+
+def _add_laws(space: Workspace, documents: Documents, folder: Path) -> None:
+    """Fit the laws of runtimes on whole models, beside the regressors of the bundle in ``folder``."""
+    law, said = fit_tensorrt_law(space.shared, space.folder / "bert_graphs", load_bundle(folder))
+    documents[RUNTIMES] = laws_document({RUNTIME: law})
+    documents["card"][RUNTIMES] = {RUNTIME: said}
 
 
 def _refit_times(space: Workspace, names: list[str], documents: Documents, arrays: ArrayFiles) -> None:

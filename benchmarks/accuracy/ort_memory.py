@@ -92,9 +92,9 @@ def _cases(path: Path, graphs: Path) -> Iterator[MemoryCase]:
         batch = int(row.batch)
         latents = {"H": 64, "W": 64}
         lowered = [
-            _lowered(graphs / "sd_text.onnx", batch, {}),
-            _lowered(graphs / "sd_unet.onnx", 2 * batch, latents),
-            _lowered(graphs / "sd_vae.onnx", 1, latents),
+            lowered_graph(graphs / "sd_text.onnx", batch, {}),
+            lowered_graph(graphs / "sd_unet.onnx", 2 * batch, latents),
+            lowered_graph(graphs / "sd_vae.onnx", 1, latents),
         ]
         yield _case(row, "development" if row.gpu in development else "report", lowered)
 
@@ -126,13 +126,16 @@ def _case(row: object, group: str, lowered: list[KernelGraph]) -> MemoryCase:
     )
 
 
-def _lowered(path: Path, batch: int, dims: Mapping[str, int]) -> KernelGraph:
+def lowered_graph(
+    path: Path, batch: int, dims: Mapping[str, int], runtime: str = "onnxruntime"
+) -> KernelGraph:
+    """Return one part of the pipeline at a batch size, in half precision."""
     request = EstimateRequest(
         models=[path],
         gpus=[_LOWERED_FOR],
         batch_sizes=[batch],
         dims=dict(dims),
-        runtime="onnxruntime",
+        runtime=runtime,
         dtype="fp16",
         batch_dim="B",
     )

@@ -25,6 +25,7 @@ SECTION_NAMES: tuple[str, ...] = (
     "power",
     "rnn",
     "timm3090",
+    "trt_memory",
     "widths",
 )
 """Module names in this folder, in the order of their pages."""

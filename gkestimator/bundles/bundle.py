@@ -4,7 +4,7 @@ else."""
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, fields, replace
 from pathlib import Path
 
@@ -15,11 +15,13 @@ from gkestimator.bundles.measured import MeasuredGpu
 from gkestimator.bundles.measured_files import read_measured
 from gkestimator.bundles.models import SCHEMA_VERSION, BundleModel, model_of
 from gkestimator.bundles.rising import no_slower_than_more_rows
-from gkestimator.core.errors import BundleError
+from gkestimator.bundles.runtime_laws import RuntimeLaw, read_laws
+from gkestimator.core.errors import BundleError, UsageError
 from gkestimator.core.kernels import Array, Family, KernelTable, is_listed
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.core.values import Document
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.kernel_models.analytical import analytical_duration_us, analytical_half_width
 from gkestimator.kernel_models.features.vector import feature_matrix
 from gkestimator.kernel_models.geometry import Geometry
@@ -47,7 +49,8 @@ class Bundle:
 
     ``geometry``: the learned choice of library kernels; None leaves grids and blocks to the rules of ``launch``.
     ``power``: what boards draw; None in bundles that were trained without, whose powers are unknown.
-    ``measured``: GPUs that were measured by profiling, which answer for themselves.
+    ``measured``: GPUs that were measured by profiling, which answer for themselves. ``laws``: what whole models showed
+    of runtimes that compile them, by the name of the lowering; ``law``: that of the runtime in use.
     """
 
     name: str
@@ -56,6 +59,8 @@ class Bundle:
     geometry: Geometry | None = None
     power: PowerModel | None = None
     measured: tuple[MeasuredGpu, ...] = ()
+    laws: Mapping[str, RuntimeLaw] = field(default_factory=dict)
+    law: RuntimeLaw | None = None
 
     def measured_on(self, gpu: GpuSpec) -> MeasuredGpu | None:
         """Return what was measured on this board, else on another board of its chip, else None."""
@@ -74,11 +79,30 @@ class Bundle:
             return self.name
         return measured.bundle
 
-    def under(self, runtime: str) -> Bundle:
-        """Return the same for one runtime: measured lowerings are those of a runtime."""
-        if not self.measured:
+    def under(self, runtime: str, version: str | None = None) -> Bundle:
+        """Return the same for one runtime, and one version of it where it has a law; None is the newest.
+
+        Measured lowerings are those of a runtime, and so is what whole models showed. Raises UsageError for a version
+        that is not known.
+        """
+        law = self.laws.get(runtime_traits(runtime).lowers_as)
+        if law is not None:
+            law = law.at(version)
+        elif version is not None:
+            raise UsageError(
+                f"runtime_version is {version!r}; nothing is known of versions of {runtime}: leave it out"
+            )
+        if not self.measured and law == self.law:
             return self
-        return replace(self, measured=tuple(measured.under(runtime) for measured in self.measured))
+        measured = tuple(each.under(runtime, version) for each in self.measured)
+        return replace(self, measured=measured, law=law)
+
+    @property
+    def version_note(self) -> str | None:
+        """Return what to say of the runtime's version that is asked for; None where there is nothing."""
+        if self.law is None or not self.law.remark:
+            return None
+        return self.law.remark
 
     def covering(self, family: str, precision: str, gpu: GpuSpec, variant: str = "") -> BundleModel | None:
         """Return the model that answers: the first covering one that was trained on the GPU's chip, else the first made
@@ -134,7 +158,15 @@ class Bundle:
         return self.geometry.apply(launch, table, gpu)
 
     def _answer(self, table: KernelTable, gpu: GpuSpec, roof: Roofline) -> _Answer:
-        """Return what the models, or where none covers the analytical one, say of a whole GPU."""
+        """Return what is said of kernels on a whole GPU, in a model if the runtime compiles it."""
+        answer = self._single(table, gpu, roof)
+        if self.law is None:
+            return answer
+        duration, width = self.law.apply(table, gpu, answer.duration_us, answer.width)
+        return replace(answer, duration_us=duration, width=width)
+
+    def _single(self, table: KernelTable, gpu: GpuSpec, roof: Roofline) -> _Answer:
+        """Return what the models, or where none covers the analytical one, say of single kernels."""
         width = analytical_half_width(table)
         answer = _Answer(
             duration_us=analytical_duration_us(table, gpu),
@@ -282,6 +314,7 @@ def stack_bundles(bundles: Sequence[Bundle]) -> Bundle:
         geometry=next(iter(geometries), None),
         power=next(iter(powers), None),
         measured=tuple(measured for b in bundles for measured in b.measured),
+        laws={lowering: law for b in reversed(public) for lowering, law in b.laws.items()},
     )
 
 
@@ -315,6 +348,7 @@ def _load(folder: Path) -> Bundle:
         card=card,
         geometry=_geometry(folder),
         power=_power(folder),
+        laws=_laws(folder),
     )
 
 
@@ -330,6 +364,13 @@ def _power(folder: Path) -> PowerModel | None:
     if not path.is_file():
         return None
     return PowerModel.read(read_json(path), read_arrays(path.with_suffix(".npz")), where=str(path))
+
+
+def _laws(folder: Path) -> dict[str, RuntimeLaw]:
+    path = folder / "runtimes.json"
+    if not path.is_file():
+        return {}
+    return read_laws(read_json(path), where=str(path))
 
 
 def _name(card: Document, folder: Path) -> str:

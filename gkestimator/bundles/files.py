@@ -1,7 +1,8 @@
 """Read the files of an estimator bundle from a stranger's folder, and write them.
 
 A bundle folder holds ``card.json`` (for people), ``stack.json`` (which models answer what), ``ranges.json``
-(training ranges), ``quantiles.json`` (interval widths) and one ``<model>.npz`` of plain arrays per model.
+(training ranges), ``quantiles.json`` (interval widths) and one ``<model>.npz`` of plain arrays per model; where it was
+trained with them, also ``geometry``, ``power`` and ``runtimes.json`` (laws of runtimes that compile models).
 Nothing in it is code.
 """
 

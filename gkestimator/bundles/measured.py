@@ -88,9 +88,10 @@ class MeasuredGpu:
         """Return True for the boards measured and for other boards of their chip."""
         return gpu.name in self.gpus or same_chip(self.chip, chip_of(gpu), matrix=True)
 
-    def under(self, runtime: str) -> MeasuredGpu:
-        """Return the same for one runtime."""
-        return replace(self, runtime=runtime)
+    def under(self, runtime: str, version: str | None = None) -> MeasuredGpu:
+        """Return the same for one runtime, and one version of it where the base knows versions."""
+        base = self.base.under(runtime, version)
+        return replace(self, runtime=runtime, base=base)
 
     def predict(self, table: KernelTable, gpu: GpuSpec, *, sm_share_pct: float = 100.0) -> KernelPredictions:
         """Predict as ``Bundle.predict`` does, on a GPU that this one ``knows``, with ``detail``.

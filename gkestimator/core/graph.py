@@ -102,7 +102,7 @@ class OperatorGraph:
     number bound to the batch dimension; ``dims`` the other symbolic dimensions with their numbers, sorted.
     ``folded`` counts the nodes that were evaluated or cost nothing because only weights go in. ``structure`` is equal
     for two bindings of one file whose operator lists agree up to shapes (what pattern matching may be cached by);
-    a weakly referable object, or None.
+    a weakly referable object, or None. ``awaited``: control flow whose way depends on data, which the host awaits.
     """
 
     name: str
@@ -115,4 +115,5 @@ class OperatorGraph:
     producer: str = ""
     folded: int = 0
     warnings: tuple[str, ...] = ()
+    awaited: tuple[str, ...] = ()
     structure: object = None

@@ -129,7 +129,8 @@ def answered(
         host_range_us=engine.host_range_us,
         searched=request.max_batch and request.batch_sizes is None,
     )
-    notes = [note for note in (engine.left_out_note, engine.host_note, *engine.dims_met.notes) if note]
+    said = (engine.left_out_note, engine.host_note, engine.version_note, *engine.dims_met.notes)
+    notes = [note for note in said if note]
     return EstimateResult(
         rows=tuple(rows), kernel_rows=(), failures=tuple(failures), messages=(*notes, *words)
     )

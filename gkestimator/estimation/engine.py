@@ -28,7 +28,13 @@ from gkestimator.estimation.recall import (
 from gkestimator.estimation.request import EstimateRequest, GivenModel, Progress
 from gkestimator.estimation.requirement import Measures, measure
 from gkestimator.estimation.sources import load_bundles
-from gkestimator.estimation.targets import Target, targets_of
+from gkestimator.estimation.targets import (
+    Target,
+    effective_dtype,
+    graph_launch_calls,
+    most_scratch_bytes,
+    targets_of,
+)
 from gkestimator.estimation.timeline import LaunchProgram
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.hardware.host_profile import HostProfile, default_host_file, load_host_file
@@ -108,18 +114,22 @@ class Engine:
     def __init__(self, request: EstimateRequest) -> None:
         self.request = request
         self.profile: RuntimeProfile = load_runtime(request.runtime)
+        self._most_scratch = most_scratch_bytes(request, self.profile)
+        self._graph_calls = graph_launch_calls(request, self.profile)
         host_file = request.host or default_host_file()
         self.host: HostProfile | None = None if host_file is None else load_host_file(host_file)
         catalogue = gpu_catalogue(tuple(request.gpu_specs), bundles=tuple(request.bundles))
         self._targets = targets_of(request, catalogue, self.profile)
-        self.estimator: KernelEstimator = load_bundles(tuple(request.bundles)).under(request.runtime)
+        bundle = load_bundles(tuple(request.bundles)).under(request.runtime, request.runtime_version)
+        self.estimator: KernelEstimator = bundle
+        self.version_note = bundle.version_note
         self.dims_met = DimensionsMet(request.dim_combinations, len(request.models))
         self.forget()
 
     def forget(self) -> None:
         """Let go of every kernel and graph seen; what was lowered before cannot be estimated after."""
         self.pool = KernelPool()
-        self.memory = MemoryReplay(self.profile.allocator, self.profile.allocator_bytes)
+        self.memory = MemoryReplay(self.profile.allocator, self.profile.allocator_bytes, self._most_scratch)
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -194,6 +204,7 @@ class Engine:
             allocator=self.profile.allocator,
             figures=self.profile.allocator_bytes,
             library_workspace_bytes=self.profile.library_workspace_bytes(gpu),
+            most_scratch=self._most_scratch,
         )
 
     def lower_model(
@@ -247,7 +258,7 @@ class Engine:
         for options, entry in entries.items():
             key = id(entry.graph)
             if key not in placed:
-                placed[key] = self._place(entry.graph)
+                placed[key] = self._place(entry)
             program, rows = placed[key]
             lowerings[options] = Lowering(model=name, path=path, lowered=entry, program=program, rows=rows)
         return lowerings
@@ -309,11 +320,13 @@ class Engine:
             same = made.get(id(graph))
             if same is None:
                 same = made[id(graph)] = recalled(bound, graph)
-            yield options, replace(same, dtype=_effective_dtype(graph, target.dtype, request.dtype))
+            yield options, replace(same, dtype=effective_dtype(graph, target.dtype, request.dtype))
 
-    def _place(self, graph: KernelGraph) -> tuple[LaunchProgram, Array]:
-        self.pool.add(graph)
-        program = LaunchProgram.of(graph.steps, self.pool.row_of_id)
+    def _place(self, entry: RecalledLowering) -> tuple[LaunchProgram, Array]:
+        self.pool.add(entry.graph)
+        program = LaunchProgram.of(entry.graph.steps, self.pool.row_of_id)
+        if self._graph_calls is not None and not entry.not_captured:
+            program = program.captured(self._graph_calls)
         # Predictions of a lowering are taken out of the pool by these rows, in this order.
         rows, local = np.unique(program.kernel, return_inverse=True)
         return replace(program, kernel=local.astype(np.intp)), rows
@@ -381,7 +394,7 @@ class Engine:
     def _memory(self, lowering: Lowering, gpu: GpuSpec) -> MemoryProfile:
         library = self.profile.library_workspace_bytes(gpu)
         known = lowering.lowered.memory
-        key = (self.profile.name, library)
+        key = (self.profile.name, library, self._most_scratch)
         if key not in known:
             known[key] = self.memory.profile(lowering.graph, library)
         return known[key]
@@ -423,19 +436,3 @@ class Engine:
 
 # Models lowered before any is predicted: enough to share predictions, few enough to bound the memory.
 _CHUNK = 16
-
-
-def _effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:
-    """Return what the row names: under ``auto`` the precision in which most of the matrix work is done."""
-    if asked != "auto":
-        return resolved
-    work: dict[str, int] = {}
-    for step in graph.steps:
-        for kernel in step.kernels:
-            if kernel.gemm is not None or kernel.conv is not None:
-                word = kernel.precision.value
-                work[word] = work.get(word, 0) + kernel.flops * step.repeat
-    if work:
-        # Of equal work the first by name, so that the same model always says the same.
-        return max(sorted(work), key=lambda word: work[word])
-    return resolved

@@ -43,6 +43,7 @@ def joined(name: str, parts: Sequence[RecalledLowering]) -> RecalledLowering:
         dtype=_common(parts, "dtype", ""),
         host_operators=tuple(sorted(set(_chained(parts, "host_operators")))),
         warnings=tuple(dict.fromkeys(_chained(parts, "warnings"))),
+        not_captured=tuple(dict.fromkeys(_chained(parts, "not_captured"))),
     )
 
 

@@ -20,6 +20,7 @@ from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Family, KernelGraph
 from gkestimator.core.naming import distinct_names
 from gkestimator.core.records import Names
+from gkestimator.estimation.capture import obstacles
 from gkestimator.estimation.remarks import remarks
 from gkestimator.estimation.request import GivenModel, ModelInMemory
 from gkestimator.memory import MemoryProfile
@@ -94,7 +95,9 @@ def _identity(path: Path) -> tuple[str, int, int, int, int] | None:
 
 @dataclass(slots=True, kw_only=True)
 class RecalledLowering:
-    """Hold one lowering without what belongs to a request: ``memory`` by (allocator, library workspace)."""
+    """Hold one lowering without what belongs to a request: ``memory`` by what it depends on. ``not_captured``: the
+    operator types that keep it out of a CUDA graph.
+    """
 
     graph: KernelGraph
     batch_size: int | None
@@ -102,7 +105,8 @@ class RecalledLowering:
     dtype: str
     host_operators: Names
     warnings: Names
-    memory: dict[tuple[str, int], MemoryProfile] = field(default_factory=dict)
+    not_captured: Names = ()
+    memory: dict[Hashable, MemoryProfile] = field(default_factory=dict)
 
 
 def recalled(bound: OperatorGraph, graph: KernelGraph) -> RecalledLowering:
@@ -117,6 +121,7 @@ def recalled(bound: OperatorGraph, graph: KernelGraph) -> RecalledLowering:
         dims=",".join(f"{name}={n}" for name, n in bound.dims),
         dtype="",
         host_operators=tuple(sorted(host)),
+        not_captured=obstacles(bound, graph),
         warnings=tuple(dict.fromkeys((*bound.warnings, *graph.warnings, *remarks(bound, graph)))),
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Family, KernelGraph, Step
+from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering.decoder_cache import cached_values
 from gkestimator.operators.builders import tensors_of
 
@@ -49,10 +50,15 @@ def remarks(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:
     yield from _attention_form(bound, graph)
 
 
+def origins_of_bounded_sizes(bound: OperatorGraph) -> set[str]:
+    """Return the types of the operators that make a size which depends on data, and take none."""
+    open_ended = [op for op in bound.operators for v in op.outputs if v is not None and v.bounded]
+    return {op.op_type for op in open_ended if not any(v is not None and v.bounded for v in op.inputs)}
+
+
 def _bounded(bound: OperatorGraph) -> Iterator[str]:
     """Yield a remark where the size of a result depends on data: numbers behind it are those of the largest."""
-    open_ended = [op for op in bound.operators for v in op.outputs if v is not None and v.bounded]
-    origins = {op.op_type for op in open_ended if not any(v is not None and v.bounded for v in op.inputs)}
+    origins = origins_of_bounded_sizes(bound)
     if origins:
         yield f"sizes that depend on data are taken at their largest: {_named(sorted(origins))}"
 
@@ -103,21 +109,22 @@ def _decoder(bound: OperatorGraph) -> Iterator[str]:
 
 
 def _attention_form(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:
-    """Yield a remark under onnxruntime on which of two forms a file with attention has: they differ by up to two
-    times, and nothing else in the row tells them apart.
+    """Yield a remark on which of two forms a file with attention has, under a runtime whose optimiser of files fuses
+    them: they differ by up to two times, and nothing else in the row tells them apart.
     """
-    if graph.runtime != "onnxruntime":
+    optimiser = runtime_traits(graph.runtime).file_optimiser
+    if not optimiser:
         return
     fused = [
         op for op in bound.operators if op.domain == "com.microsoft" and op.op_type in _ATTENTION_OPERATORS
     ]
     if fused:
-        yield f"optimised file: {len(fused)} attentions are operators of onnxruntime's own"
+        yield f"optimised file: {len(fused)} attentions are operators of {graph.runtime}'s own"
     apart = _unfused_attentions(graph)
     if apart:
         yield (
             f"file as exported: attention is not fused (runs operator by operator, {apart} times), which "
-            f"onnxruntime.transformers.optimizer would do"
+            f"{optimiser} would do"
         )
 
 

@@ -14,7 +14,7 @@ from gkestimator.core.errors import UsageError
 from gkestimator.core.option_kinds import Anything, File, Flag, Many, Number, Pairs, Text, Word
 from gkestimator.core.options import REQUIRED, Option, Value, spelled, variant
 from gkestimator.core.records import frozen
-from gkestimator.hardware.runtimes import RUNTIMES
+from gkestimator.hardware.runtimes import PROVIDERS, RUNTIMES, runtime_with
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,6 +111,14 @@ class EstimateOptions:
         section=_MODEL,
     )
     runtime: Value[str] = Option("torch", Word(tuple(sorted(RUNTIMES))), "Framework that runs the model.")
+    provider: Value[str | None] = Option(
+        None, Word(PROVIDERS), "Execution provider of the runtime, where it has several."
+    )
+    runtime_version: Value[str | None] = Option(
+        None,
+        Text(metavar="VERSION"),
+        "Its version, where models showed what versions change; default: the newest known.",
+    )
     dtype: Value[str] = Option(
         "auto", Word(_dtypes), "What is calculated in; auto: what the runtime does by default."
     )
@@ -140,6 +148,9 @@ class EstimateOptions:
     streams: Value[int | None] = Option(
         None, Number(low=1, high=128, whole=True), "CUDA streams; default: the runtime's."
     )
+    cuda_graph: Value[bool] = Option(
+        False, Flag(), "Launch the whole model as one CUDA graph, where it can be captured."
+    )
     trip_count: Value[int | None] = Option(
         None,
         Number(low=0, high=1_000_000, whole=True),
@@ -154,6 +165,12 @@ class EstimateOptions:
     )
     context_mib: Value[float | None] = Option(
         None, Number(low=0, high=2**20), "Memory of the CUDA context and library handles.", unit="MiB"
+    )
+    workspace_mib: Value[float | None] = Option(
+        None,
+        Number(low=0, high=2**20),
+        "TensorRT: most scratch memory that a kernel may take; default: all of the GPU's.",
+        unit="MiB",
     )
     host: OnePath = Option(None, File(), "This host's figures: a file that an evaluation wrote (TOML).")
     include_copy: Value[bool] = Option(False, Flag(), "Add moving inputs and outputs to the latency.")
@@ -180,6 +197,13 @@ class EstimateOptions:
         "Lower bounds in spite of unknown operators.",
         section=_MODEL,
     )
+
+    def __post_init__(self) -> None:
+        """Name the runtime that the provider makes of the one given, so that nobody below asks for the provider.
+
+        Raises UsageError for a provider that the runtime lacks.
+        """
+        vars(self).update(runtime=runtime_with(self.runtime, self.provider), provider=None)
 
 
 @dataclass(kw_only=True)
@@ -254,6 +278,7 @@ class EstimateRequest(EstimateOptions):
 
     def __post_init__(self) -> None:
         """Raise UsageError for options that do not go together."""
+        super().__post_init__()
         if self.max_batch and self.slo_ms is None:
             raise UsageError(f"{spelled('max_batch')} needs a latency objective: add {spelled('slo_ms')}")
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gkestimator.core.records import NamedNumbers, NamedValues
+from gkestimator.estimation.capture import capture_remark
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.power import model_power
 from gkestimator.kernel_models.prediction import KernelPredictions, MeasuredLaunch
@@ -193,6 +194,8 @@ def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
     elif m.kernels == 0 and not lowering.graph.unknown_operators:
         yield "launches nothing on the GPU: every operator is a view or known before the model runs"
     yield from lowering.lowered.warnings
+    if engine.request.cuda_graph:
+        yield capture_remark(lowering.lowered.not_captured)
     calculated = sorted(name for name, share in m.analytical_families.items() if share >= _WORTH_SAYING_PCT)
     if calculated:
         yield f"calculated, not learned: {', '.join(calculated)}"
@@ -276,7 +279,8 @@ def bound_by(engine: Engine, e: Estimated, launch: int) -> str:
     """Return what sets the time of one launch of an answer: ``compute``, ``memory``, ``latency`` or ``host``."""
     program = e.lowering.program
     step = program.steps[program.step[launch]]
-    host_us = engine.host_overhead_us * step.host_calls / len(step.kernels)
+    calls = program.calls[program.step[launch]] / step.repeat
+    host_us = engine.host_overhead_us * calls / len(step.kernels)
     return _bound_by(e.predictions, int(program.kernel[launch]), host_us)
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.kernels import KernelGraph
+from gkestimator.core.options import spelled
 from gkestimator.core.records import Names, frozen
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec
 from gkestimator.hardware.runtimes import checked_layout, runtime_traits
 from gkestimator.hardware.runtimes.profiles import RuntimeProfile, resolve_dtype
+from gkestimator.memory import ENGINES
 from gkestimator.operators.registry import LoweringOptions
 
 
@@ -101,3 +104,45 @@ def _refuse_same_gpu_twice(targets: Sequence[Target]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"GPU {name} is named twice: each GPU type is estimated once")
+
+
+def graph_launch_calls(request: EstimateRequest, profile: RuntimeProfile) -> float | None:
+    """Return how many framework calls' time the launch of a CUDA graph takes the host, None where none is asked for.
+
+    A number of calls, so that a host that is slow at calls is as slow at this one. Raises UsageError where the runtime
+    captures none.
+    """
+    if not request.cuda_graph:
+        return None
+    if profile.graph_launch_us is None:
+        raise UsageError(f"{spelled('cuda_graph')}: {profile.name} captures no CUDA graphs")
+    return profile.graph_launch_us / profile.host_overhead_us
+
+
+def most_scratch_bytes(request: EstimateRequest, profile: RuntimeProfile) -> int | None:
+    """Return the most scratch memory that a kernel may take; None without a limit. Raises UsageError where the runtime
+    has none.
+    """
+    if request.workspace_mib is None:
+        return None
+    if profile.allocator not in ENGINES:
+        raise UsageError(
+            f"{spelled('workspace_mib')}: {profile.name} has no such limit, expected a runtime that builds an engine"
+        )
+    return int(request.workspace_mib * 2**20)
+
+
+def effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:
+    """Return what the row names: under ``auto`` the precision in which most of the matrix work is done."""
+    if asked != "auto":
+        return resolved
+    work: dict[str, int] = {}
+    for step in graph.steps:
+        for kernel in step.kernels:
+            if kernel.gemm is not None or kernel.conv is not None:
+                word = kernel.precision.value
+                work[word] = work.get(word, 0) + kernel.flops * step.repeat
+    if work:
+        # Of equal work the first by name, so that the same model always says the same.
+        return max(sorted(work), key=lambda word: work[word])
+    return resolved

@@ -41,6 +41,14 @@ class LaunchProgram:
         """Return the kernel launches of one inference, trips counted."""
         return int(self.repeat.sum())
 
+    def captured(self, launch_calls: float) -> LaunchProgram:
+        """Return the same launches as one CUDA graph, which the host launches in the time of ``launch_calls`` framework
+        calls; the kernels follow each other on the device without it.
+        """
+        calls = np.zeros(self.calls.size)
+        calls[:1] = launch_calls
+        return replace(self, calls=calls)
+
     def only(self, kept: Array) -> LaunchProgram:
         """Return the program of the steps for which ``kept`` (a boolean per step) holds, as if the others
         were not there.

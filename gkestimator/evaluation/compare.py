@@ -142,8 +142,8 @@ def _ask(group: Sequence[Matched], options: Options, notes: Notes) -> Answers:
         "sm_shares": first.sm_share_pct,
     }
     engine = Engine(EstimateRequest(**{**options, **of_the_rows}))
-    if engine.host_note:
-        notes.setdefault(engine.host_note)
+    for note in filter(None, (engine.host_note, engine.version_note)):
+        notes.setdefault(note)
     answers = {}
     for _, outcome in engine.run():
         if isinstance(outcome, GkestimatorError):

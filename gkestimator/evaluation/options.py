@@ -30,6 +30,9 @@ class EvaluateRequest(EstimateOptions):
     models: Paths = Option((), Many(item=File()), "Model files or folders.", repeat=True, section=ASK)
     gpu: Value[str | None] = Option(None, Text(), "GPU of rows that name none.", section=ASK)
     runtime: Value[str] = variant(EstimateOptions, "runtime", help="Runtime of rows that name none.")
+    provider: Value[str | None] = variant(
+        EstimateOptions, "provider", help="Execution provider of rows that name no runtime."
+    )
     dtype: Value[str] = variant(EstimateOptions, "dtype", help="Dtype of rows that name none.")
     dims: DimSweeps = variant(
         EstimateOptions,
@@ -50,6 +53,7 @@ class EvaluateRequest(EstimateOptions):
 
     def __post_init__(self) -> None:
         """Raise UsageError for several sizes of a dimension: a measurement was made with one."""
+        super().__post_init__()
         for name, sizes in self.dims.items():
             if len(sizes) > 1:
                 raise UsageError(f"dims: found {len(sizes)} sizes of {name}, expected one")

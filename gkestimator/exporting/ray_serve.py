@@ -25,7 +25,7 @@ from gkestimator.exporting.rounding import (
     up,
 )
 from gkestimator.exporting.variants import Variant, plain_name, variants
-from gkestimator.hardware.runtimes import serves_onnx_files, serving_providers
+from gkestimator.hardware.runtimes import served_as
 from gkestimator.onnx_io.reading.signature import read_signature
 
 CONFIG = "serve-config.yaml"
@@ -220,11 +220,12 @@ def _deployment(way: Variant, accelerator: str | None) -> NamedValues:
 def _user_config(way: Variant, limits: ReplicaLimits) -> NamedValues:
     """Return what the application reads: the file, its session, how it batches and whom it refuses."""
     first = way.first
+    most_bytes = max(memory_bytes(i, _TARGET) for i in way.instances)
     user: NamedValues = {
         "model_file": f"{way.model}.onnx",
-        "providers": list(serving_providers(first.runtime)),
+        "providers": served_as(first.runtime).providers(first.dtype, most_bytes),
         "intra_op_threads": 1,  # Ray counts one CPU for each replica
-        "memory_bytes": max(memory_bytes(i, _TARGET) for i in way.instances),
+        "memory_bytes": most_bytes,
         "max_batch_size": limits.cap,
         "timeout_s": limits.timeout_s,
     }
@@ -262,10 +263,19 @@ def _remarks(deployment: Deployment, every: Sequence[Variant]) -> Names:
         lines.append(
             f"no SLO is known of {', '.join(unknown)}: late requests are answered, up to the time-out"
         )
-    planned = {v.first.runtime for v in every}
-    others = sorted(name for name in planned if not serves_onnx_files(name))
+    planned = sorted({v.first.runtime for v in every})
+    others = [name for name in planned if served_as(name).name != name]
     if others:
         lines.append(f"planned for {', '.join(others)}; the application runs the files with onnxruntime")
+    for name in planned:
+        served = served_as(name)
+        if served.server.engine_file:
+            lines.append(
+                f"planned for {name}; the application runs the files with onnxruntime and its "
+                f"{served.serving_providers[0]}, which takes the host other times"
+            )
+        if served.build:
+            lines.append(f"{name}: {served.build}; the application waits for it at its first start")
     return tuple(lines)
 
 

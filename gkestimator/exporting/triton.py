@@ -9,6 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -18,9 +19,17 @@ from gkestimator.core.records import Names, frozen
 from gkestimator.exporting.deployment import Deployment, Exporter, ExportFile, Instance
 from gkestimator.exporting.rounding import MIB, compute_pct, memory_bytes, memory_mib, up
 from gkestimator.exporting.triton_config import config_text, new_config
+from gkestimator.exporting.triton_engines import (
+    SCRIPT,
+    add_accelerator,
+    build_remarks,
+    build_script,
+    file_of,
+    form_remarks,
+    served,
+)
 from gkestimator.exporting.triton_tensors import TritonTensor, TritonTensors, tensors
 from gkestimator.exporting.variants import Variant, variants
-from gkestimator.hardware.runtimes import serves_onnx_files
 from gkestimator.onnx_io.reading.signature import read_signature
 
 ARGUMENTS = "triton-arguments.txt"
@@ -79,19 +88,23 @@ class TritonExporter(Exporter):
                 )
         files: list[ExportFile] = []
         for server in _servers(deployment, self._gpus_per_server):
-            ways = variants(server.instances, reserved=(ARGUMENTS,))
+            ways = variants(server.instances, reserved=(ARGUMENTS, SCRIPT))
             priorities = _priorities(ways)
             for way in ways:
                 path = deployment.models.get(way.model)
                 if path is None:
                     shapes = None
                 else:
-                    largest = replace(way.first, batch_size=_largest_batch(deployment, way))
-                    shapes = tensors(read_signature(path), largest)
+                    most = replace(way.first, batch_size=_largest_batch(deployment, way))
+                    shapes = tensors(read_signature(path), most)
                 text = self._config(deployment, server, way, shapes, priorities.get(way.name))
                 files.append(ExportFile(path=server.folder / way.name / "config.pbtxt", text=text))
             text = self._arguments(deployment, server, ways)
             files.append(ExportFile(path=server.folder / ARGUMENTS, text=text))
+            largest = partial(_largest_batch, deployment)
+            script = build_script(server.gpu_type, ways, deployment.models, largest, self.limits)
+            if script is not None:
+                files.append(ExportFile(path=server.folder / SCRIPT, text=script))
         return tuple(files)
 
     def messages(self, deployment: Deployment) -> Names:
@@ -100,6 +113,7 @@ class TritonExporter(Exporter):
         lines = []
         for server in _servers(deployment, self._gpus_per_server):
             lines += _held_back(server)
+            lines += build_remarks(variants(server.instances), server.gpu_type)
         missing = sorted({i.model for i in deployment.instances} - set(deployment.models))
         for model in list(missing):
             alike = sorted(name for name in deployment.models if name.endswith(f"/{model}"))
@@ -124,7 +138,7 @@ class TritonExporter(Exporter):
         shapes: TritonTensors | None,
         priority: int | None,
     ) -> str:
-        config = new_config(name=way.name, platform="onnxruntime_onnx")
+        config = new_config(name=way.name, platform=served(way).server.triton_platform)
         config.max_batch_size = _largest_batch(deployment, way)
         if shapes is not None:
             config.max_batch_size = shapes.max_batch_size
@@ -141,6 +155,7 @@ class TritonExporter(Exporter):
                 group.rate_limiter.resources.add(name=name, count=amount)
             if priority is not None:
                 group.rate_limiter.priority = priority
+        add_accelerator(config, way)
         wait = way.wait_ms
         if config.max_batch_size:
             if not _is_late(deployment):
@@ -149,7 +164,7 @@ class TritonExporter(Exporter):
                 # Rounded down: waiting longer would miss the objective.
                 config.dynamic_batching.max_queue_delay_microseconds = math.floor(wait * 1e3)
         comments = [
-            f"Written by gkest export. The model's file: {way.name}/1/model.onnx",
+            f"Written by gkest export. The model's file: {way.name}/1/{file_of(way)}",
             self.limits,
             *_config_remarks(way, shapes, wait),
         ]
@@ -161,7 +176,7 @@ class TritonExporter(Exporter):
             f"Arguments of Triton's rate limiter for this repository, written by gkest export. Use: {usage}",
             self.limits,
             *(f"GPU {n} is {gpu} of the plan." for gpu, n in server.ordinals.items()),
-            *(f"{way.name}/1/model.onnx is to be the ONNX file of {way.model}." for way in ways),
+            *(_file_words(way) for way in ways),
             *_held_back(server),
             *_split_remarks(ways),
             *deployment.notes,
@@ -178,6 +193,14 @@ class TritonExporter(Exporter):
             for name, amount in _available(here, deployment.specs[server.gpu_type].visible_bytes()):
                 lines.append(f"--rate-limit-resource={name}:{amount}:{number}")
         return _commented(comments, "".join(f"{line}\n" for line in lines))
+
+
+def _file_words(way: Variant) -> str:
+    """Return what is to lie where Triton looks for the model."""
+    path = f"{way.name}/1/{file_of(way)}"
+    if served(way).server.engine_file:
+        return f"{path} is what {SCRIPT} makes of the ONNX file of {way.model}."
+    return f"{path} is to be the ONNX file of {way.model}."
 
 
 def _add_tensors(target: Any, tensors: Sequence[TritonTensor]) -> None:
@@ -332,9 +355,7 @@ def _config_remarks(way: Variant, shapes: TritonTensors | None, wait: float | No
         lines.append(
             "No SLO is known: max_queue_delay_microseconds is left out, so Triton waits for no batch to fill."
         )
-    if not serves_onnx_files(way.first.runtime):
-        lines.append(f"Planned for {way.first.runtime}; Triton runs the file with onnxruntime.")
-    return lines
+    return [*lines, *form_remarks(way)]
 
 
 def _split_remarks(ways: Sequence[Variant]) -> list[str]:

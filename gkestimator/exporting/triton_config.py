@@ -48,6 +48,21 @@ MESSAGES: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
         ("preferred_batch_size", 1, "int32", True),
         ("max_queue_delay_microseconds", 2, "uint64", False),
     ),
+    "ModelOptimizationPolicy": (
+        ("execution_accelerators", 4, "ModelOptimizationPolicy.ExecutionAccelerators", False),
+    ),
+    "ModelOptimizationPolicy.ExecutionAccelerators": (
+        ("gpu_execution_accelerator", 1, "ModelOptimizationPolicy.ExecutionAccelerators.Accelerator", True),
+    ),
+    "ModelOptimizationPolicy.ExecutionAccelerators.Accelerator": (
+        ("name", 1, "string", False),
+        ("parameters", 2, "ModelOptimizationPolicy.ExecutionAccelerators.Accelerator.ParametersEntry", True),
+    ),
+    # Triton's file has a map of texts here, which text and bytes hold as such pairs.
+    "ModelOptimizationPolicy.ExecutionAccelerators.Accelerator.ParametersEntry": (
+        ("key", 1, "string", False),
+        ("value", 2, "string", False),
+    ),
     "ModelConfig": (
         ("name", 1, "string", False),
         ("platform", 2, "string", False),
@@ -56,6 +71,7 @@ MESSAGES: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
         ("output", 6, "ModelOutput", True),
         ("instance_group", 7, "ModelInstanceGroup", True),
         ("dynamic_batching", 11, "ModelDynamicBatching", False),
+        ("optimization", 12, "ModelOptimizationPolicy", False),
     ),
 }
 ENUMS: dict[str, Names] = {

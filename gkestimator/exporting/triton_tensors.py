@@ -79,7 +79,7 @@ def tensors(signature: Signature, instance: Instance) -> TritonTensors:
         batched = False
         outputs = signature.outputs
         unbatched = ()
-    bound = _bound(instance.dims)
+    bound = bound_dims(instance.dims)
     most = size
     if not batched:
         bound |= dict.fromkeys(signature.batch_dims, size)
@@ -92,8 +92,8 @@ def tensors(signature: Signature, instance: Instance) -> TritonTensors:
     )
 
 
-def _bound(dims: str) -> dict[str, int]:
-    """Sizes of symbolic dimensions that the row was estimated at (``name=value`` pairs)."""
+def bound_dims(dims: str) -> dict[str, int]:
+    """Return the sizes of symbolic dimensions that the row was estimated at (``name=value`` pairs)."""
     pairs = (pair.rpartition("=") for pair in dims.split(","))
     return {name: int(value) for name, _, value in pairs if _SIZE.fullmatch(value)}
 

@@ -125,6 +125,10 @@ class KernelEstimator(Protocol):
         """Return the same for one GPU: a bundle that measured it answers instead."""
         ...
 
+    def under(self, runtime: str, version: str | None = None) -> KernelEstimator:
+        """Return the same for one runtime, and one version of it."""
+        ...
+
     def predict(self, table: KernelTable, gpu: GpuSpec, *, sm_share_pct: float = 100.0) -> KernelPredictions:
         """Predict every kernel of ``table`` on ``gpu`` confined to ``sm_share_pct`` percent of its SMs."""
         ...

@@ -125,13 +125,17 @@ def interned(kernels: Kernels) -> Kernels:
 
 
 def of_library(kernels: Kernels, library: str) -> Kernels:
-    """Return ``kernels`` with ``library`` as the last word of the variants of products and convolutions."""
+    """Return ``kernels`` with ``library`` as the last word of the variants of products and convolutions.
+
+    A library of a runtime's own lays weights out as it likes: how the file has them tells nothing.
+    """
     if not library:
         return kernels
     named = []
     for kernel in kernels:
         if kernel.family in LIBRARY_FAMILIES:
-            kernel = replace(kernel, variant=f"{kernel.variant}.{library}")
+            variant = kernel.variant.removesuffix("_nn")
+            kernel = replace(kernel, variant=f"{variant}.{library}")
         named.append(kernel)
     return tuple(named)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from gkestimator.core.errors import UsageError
 from gkestimator.core.kernels import KernelGraph
 from gkestimator.memory.allocators import Allocator, make_allocator
+from gkestimator.memory.engines import ENGINES, engines_reserved
 from gkestimator.memory.planning import planned_bytes, planned_requests
 from gkestimator.memory.trace import AllocationTrace, trace_of
 
@@ -109,6 +110,7 @@ def cumulative_reserved(
     figures: Mapping[str, int],
     library_workspace_bytes: int,
     inferences: int = INFERENCES,
+    most_scratch: int | None = None,
 ) -> tuple[int, ...]:
     """Return the bytes that the runtime holds of the driver after each of ``graphs``, all run in one process
     without emptying its cache (torch's ``max_memory_reserved``, read after each).
@@ -116,13 +118,15 @@ def cumulative_reserved(
     ``graphs`` are lowerings of one model, such as its batch sizes, in the order in which they run; the weights of
     the first are loaded once, those that a later one adds (constants folded for its shape) when it comes. Each runs
     ``inferences`` times. ``allocator`` and ``figures`` are the runtime profile's, ``library_workspace_bytes`` as in
-    :func:`~gkestimator.memory.memory_profile`, whose fresh process is this with one graph. Raises UsageError for
-    no graph, and for ``inferences`` below 1.
+    :func:`~gkestimator.memory.memory_profile`, whose fresh process is this with one graph, ``most_scratch`` as in
+    :func:`~gkestimator.memory.trace.trace_of`. Raises UsageError for no graph, and for ``inferences`` below 1.
     """
     if not graphs:
         raise UsageError("no graph to replay: expected at least one")
     if inferences < 1:
         raise UsageError(f"inferences is {inferences}: expected at least 1")
+    if allocator in ENGINES:
+        return engines_reserved(graphs, allocator, figures, most_scratch)
     arena = make_allocator(allocator, figures)
     serves = serves_libraries(allocator)
     process = Process(arena, allocator, library_workspace_bytes)

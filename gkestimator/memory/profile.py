@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from gkestimator.core.kernels import KernelGraph
 from gkestimator.core.records import frozen
 from gkestimator.memory.allocators import Allocator, make_allocator
+from gkestimator.memory.engines import ENGINES, engine_bytes
 from gkestimator.memory.process import INFERENCES, Process, run, serves_libraries
 from gkestimator.memory.trace import AllocationTrace, trace_of
 
@@ -49,12 +50,14 @@ def memory_profile(
 class MemoryReplay:
     """:func:`memory_profile` for many graphs on one kind of allocator; what two of them share is replayed once.
 
+    ``most_scratch`` is the most scratch memory that a kernel may take (bytes; None: no limit).
     Lowerings of one binding for two GPUs often differ in kernels alone, and all bindings of a model load the same
     weights. Holds on to the graphs it was given.
     """
 
-    def __init__(self, allocator: str, figures: Mapping[str, int]) -> None:
+    def __init__(self, allocator: str, figures: Mapping[str, int], most_scratch: int | None = None) -> None:
         self._allocator = allocator
+        self._most_scratch = most_scratch
         self._figures = figures
         self._traces: dict[
             int, tuple[KernelGraph, AllocationTrace]
@@ -69,7 +72,7 @@ class MemoryReplay:
         """Return what :func:`memory_profile` does."""
         held = self._traces.get(id(graph))
         if held is None:
-            held = self._traces[id(graph)] = (graph, trace_of(graph))
+            held = self._traces[id(graph)] = (graph, trace_of(graph, self._most_scratch))
         trace = held[1]
         library = 0
         if trace.product is not None:
@@ -98,6 +101,8 @@ class MemoryReplay:
 
     def _replay(self, trace: AllocationTrace, library: int) -> int:
         """Return the bytes that the allocator ends up holding."""
+        if self._allocator in ENGINES:
+            return engine_bytes(trace, self._allocator, self._figures).reserved
         events = trace.events
         serves = serves_libraries(self._allocator)
         if serves and trace.product is not None:

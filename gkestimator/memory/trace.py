@@ -89,8 +89,10 @@ def _calculated_liveness(graph: KernelGraph) -> _Liveness:
     return _Liveness(births=tuple(births), deaths=tuple(deaths))
 
 
-def trace_of(graph: KernelGraph) -> AllocationTrace:
-    """Return the requests of one inference of ``graph``, in order."""
+def trace_of(graph: KernelGraph, most_scratch: int | None = None) -> AllocationTrace:
+    """Return the requests of one inference of ``graph``, in order; no kernel takes more than ``most_scratch`` bytes of
+    scratch memory (None: as much as it asks for).
+    """
     liveness = _liveness(graph)
     events = list(graph.inputs.values())
     requests = list(range(len(events)))  # storage number -> its request
@@ -109,7 +111,7 @@ def trace_of(graph: KernelGraph) -> AllocationTrace:
         kernels = step.kernels
         counted = known.get(id(kernels))
         if counted is None:
-            counted = known[id(kernels)] = _counted(kernels)
+            counted = known[id(kernels)] = _counted(kernels, most_scratch)
         scratch, moved, multiplies = counted
         if moved > largest:
             largest = moved
@@ -156,10 +158,12 @@ def trace_of(graph: KernelGraph) -> AllocationTrace:
     )
 
 
-def _counted(kernels: tuple[Kernel, ...]) -> tuple[int, int, bool]:
+def _counted(kernels: tuple[Kernel, ...], most_scratch: int | None = None) -> tuple[int, int, bool]:
     """Return, of one call, scratch bytes, the largest input and output of a kernel, and whether a matrix
     product is in it."""
     scratch = max((k.workspace_bytes for k in kernels), default=0)
+    if most_scratch is not None:
+        scratch = min(scratch, most_scratch)
     moved = max((k.read_bytes - k.weight_bytes + k.write_bytes for k in kernels), default=0)
     if len(kernels) > 1:
         scratch = max(scratch, _handed_on(kernels))

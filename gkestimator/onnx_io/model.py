@@ -368,6 +368,7 @@ class Model:
             producer=self._program.producer,
             folded=binder.folded,
             warnings=tuple(warnings + binder.warnings),
+            awaited=tuple(sorted(binder.awaited)),
             structure=structure,
         )
 

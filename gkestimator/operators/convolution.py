@@ -13,6 +13,7 @@ from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.core.kernels import ConvShape, Family, GemmShape, Kernel
+from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.operators.builders import (
     distinct,
     elementwise_kernel,
@@ -242,8 +243,10 @@ def conv_kernels(
 
     Casts under autocast; the convolution, in which an image in NCHW is brought into NHWC and back where tensor cores
     need it (:mod:`gkestimator.kernel_models.features.tensor_convolutions`); the bias as a kernel of its own (torch
-    adds it after cuDNN, ONNX Runtime calls cudnnAddTensor) unless ``fused_bias``.
+    adds it after cuDNN, ONNX Runtime calls cudnnAddTensor) unless ``fused_bias`` or where the runtime has convolutions
+    of its own, whose epilogue adds it (TensorRT).
     """
+    fused_bias = fused_bias or bool(runtime_traits(options.runtime).library)
     separate = bias is not None and not fused_bias
     reads = (source, weight, *(() if separate or bias is None else (bias,)), *extra_reads)
     casts, reads = autocast_kernels(reads, options)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gkestimator.core.records import NamedValues, Names
+from gkestimator.core.records import NamedValues
 from gkestimator.exporting.ray_app.worker import (
     BadRequestError,
     DeviceLane,
@@ -21,15 +21,14 @@ from gkestimator.exporting.ray_app.worker import (
     QueueSettings,
     ServedModel,
 )
+from gkestimator.hardware.runtimes import served_as
+from gkestimator.hardware.runtimes.record import Provider
 from gkestimator.serving.backend import RefusedError
 from gkestimator.serving.messages import OK, SentAnswer, SentRequest, WorkerSettings
 from gkestimator.serving.served import ServedReplica, is_cpu
 
 if TYPE_CHECKING:
     from gkestimator.serving.emulating import EmulatedGpu
-
-_PROVIDERS: Mapping[str, Names] = {"tensorrt": ("TensorrtExecutionProvider", "CUDAExecutionProvider")}
-_CUDA = ("CUDAExecutionProvider",)
 
 
 class _LoadedReplica:
@@ -93,9 +92,9 @@ class ServingWorker:
     def _open(self, replica: ServedReplica) -> ServedModel:
         assert self._settings.models is not None
         asked = replica.asked
-        providers: Names = ()
+        providers: Sequence[Provider] = ()
         if not is_cpu(replica.gpu_type):
-            providers = _PROVIDERS.get(asked.runtime, _CUDA)
+            providers = served_as(asked.runtime).providers(asked.dtype, asked.mreq_bytes)
         model = ServedModel(
             Path(self._settings.models, f"{replica.model}.onnx"),
             providers=providers,

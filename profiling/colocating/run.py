@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gkestimator.core.errors import UsageError
+from gkestimator.hardware.runtimes import executor_of
 from gkestimator.jobs.stopping import Progress, RunLog, Stop, stop_on_signals
 from gkestimator.profiling.building.devices import DeviceNames
 from gkestimator.profiling.building.provenance import data_format
@@ -111,6 +112,7 @@ def _work(
     wanted = _done(entries, options, journal)
     if wanted is None:
         executor = options.executor or (journal.header.executor if journal.header else plan.runtime)
+        executor_of(executor)  # refuses a runtime that nothing here profiles under
         campaign = _measure(entries, executor, options, journal, names, means, progress)
         wanted = campaign.jobs
         log: RunLog = campaign

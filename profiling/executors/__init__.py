@@ -13,12 +13,12 @@ from importlib import import_module
 from typing import TypeAlias
 
 from gkestimator.core.errors import UsageError
-from gkestimator.hardware.runtimes import RUNTIMES
+from gkestimator.hardware.runtimes import RUNTIMES, executor_of
 from gkestimator.profiling.executors.base import Executor
 
 __all__ = ["DEVICE", "EXECUTORS", "make_executor"]
 
-EXECUTORS = {name: traits.executor for name, traits in sorted(RUNTIMES.items()) if traits.executor is not None}
+EXECUTORS = {n: traits.executor for n, traits in sorted(RUNTIMES.items()) if traits.executor is not None}
 """Module and class by the name on the command line; imported when made, for each asks for a heavy library."""
 MemoryReader: TypeAlias = "Callable[[], int | None]"  # bytes; None where it is not known
 DEVICE = re.compile(r"cpu\Z|cuda:(\d{1,3})\Z")
@@ -30,6 +30,8 @@ def make_executor(name: str, device: str, *, held_bytes: MemoryReader | None = N
     ``Prepared.memory``; without it that is not told. Raises UsageError for an unknown name or device and
     where its library is not installed or lacks the device; DeviceLostError where the device does not
     answer."""
+    if name in RUNTIMES:
+        executor_of(name)  # says how to measure instead where nothing here does
     if name not in EXECUTORS:
         raise UsageError(f"executor: found {name!r}, expected one of {', '.join(EXECUTORS)}")
     if not DEVICE.match(device):

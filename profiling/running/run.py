@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.core.records import frozen
+from gkestimator.hardware.runtimes import executor_of
 from gkestimator.jobs.stopping import Progress, Stop
 from gkestimator.profiling.collectors import AUTO, records_launches
 from gkestimator.profiling.collectors.base import Collector, CollectorError
@@ -126,6 +127,7 @@ def _counters(wanted: int, device: str, machine: Machine) -> tuple[Collector | N
 
 def _request(plan: SweepPlan, options: RunOptions, earlier: RunInfo | None) -> Request:
     executor = options.executor or (earlier.executor if earlier else plan.runtime)
+    executor_of(executor)  # refuses a runtime that nothing here profiles under
     collector = earlier.collector if earlier and options.collector == AUTO else options.collector
     if serves_counters_alone(collector) and not options.counters:
         raise UsageError(f"collector {collector}: goes with counters, found no-counters")

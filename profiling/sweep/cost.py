@@ -64,6 +64,7 @@ COSTS: Mapping[str, Costs] = MappingProxyType(
     {
         name: Costs(prepare_s=traits.sweep_prepare_s, chunk_s=traits.sweep_chunk_s)
         for name, traits in RUNTIMES.items()
+        if traits.executor is not None
     }
 )
 

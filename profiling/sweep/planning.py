@@ -16,7 +16,7 @@ from gkestimator.core.naming import find_models
 from gkestimator.core.records import frozen
 from gkestimator.estimation.sources import load_bundles
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
-from gkestimator.hardware.runtimes import RUNTIMES, runtime_words
+from gkestimator.hardware.runtimes import executor_of
 from gkestimator.jobs.stopping import Progress
 from gkestimator.operators.registry import Kernels
 from gkestimator.profiling.plan import DTYPES, MAX_ENTRIES, PlanEntry, SweepPlan
@@ -78,7 +78,7 @@ class PlanRequest:
     made_by: str = ""
 
     def __post_init__(self) -> None:
-        self._require("runtime", self.runtime in RUNTIMES, runtime_words())
+        executor_of(self.runtime)
         self._require("minutes", _between(self.minutes, _LEAST_MINUTES, 1e6), "a positive number")
         self._require("entries", _between(self.entries, 1, MAX_ENTRIES), f"1 to {MAX_ENTRIES:,}")
         self._require("counters", _between(self.counters, 0, 1), "a share from 0 to 1")

@@ -80,7 +80,7 @@ def changed(change: Callable[[onnx.ModelProto], object], name: str = "x.onnx") -
         (("--gpu", "Z9000"), "Z9000"),
         (("--gpu-spec", "none.toml"), "none.toml"),
         (("--bundle", "none"), "none"),
-        (("--runtime", "tensorrt"), "'--runtime': found 'tensorrt', expected one of"),
+        (("--runtime", "tensorflow"), "'--runtime': found 'tensorflow', expected one of"),
         (("--dtype", "fp13"), "'--dtype': found 'fp13', expected one of auto"),
         (("--omega", "0"), "'--omega': found 0.0, expected a number above 0 to 1"),
         (("--omega", "nan"), "'--omega': found nan"),

@@ -21,6 +21,7 @@ from gkestimator.core.errors import UsageError
 from gkestimator.core.options import REQUIRED, options_of
 from gkestimator.estimation.request import EstimateOptions, EstimateRequest
 from gkestimator.evaluation.options import EvaluateRequest
+from gkestimator.hardware.runtimes import RUNTIMES
 from gkestimator.library.schemas.options_page import page
 from gkestimator.merging.options import MergeOptions, MergeRequest
 
@@ -82,7 +83,7 @@ def test_the_command_and_the_library_offer_the_record(command: str, gkest: Calla
         ("host_overhead_us", ["0", "1e6"], ["nan", "inf", "-1", "2e6"], "a number from 0 to 1000000"),
         ("context_mib", ["0", "1048576"], ["nan", "1048577"], "a number from 0 to 1048576"),
         ("attention", ["auto", "fused", "eager"], ["Fused"], "one of auto, fused, eager"),
-        ("runtime", ["torch", "onnxruntime"], ["tensorflow"], "one of onnxruntime, torch"),
+        ("runtime", ["torch", "onnxruntime"], ["tensorflow"], f"one of {', '.join(sorted(RUNTIMES))}"),
         (
             "dtype",
             ["auto", "int8"],

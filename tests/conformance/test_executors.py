@@ -241,4 +241,6 @@ def test_a_device_that_is_none_is_refused(device: str) -> None:
 
 def test_an_executor_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match="expected one of onnxruntime, torch"):
+        make_executor("tensorflow", "cpu")
+    with pytest.raises(UsageError, match=r"^runtime tensorrt: nothing here profiles .* trtexec"):
         make_executor("tensorrt", "cpu")

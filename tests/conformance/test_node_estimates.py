@@ -1,6 +1,6 @@
 """ONNX's own backend node tests through the whole estimate: file, bind, lower, predict, row.
 
-Every case is estimated from its file alone under both runtimes, as ``gkest estimate`` would. What a file leaves open
+Every case is estimated from its file alone under every runtime, as ``gkest estimate`` would. What a file leaves open
 (the length of a sequence, a symbolic dimension) is then given, as a user would with ``--dim``; what is refused even
 so hangs on the value of a run-time input, and is estimated once that value is given.
 """
@@ -21,12 +21,12 @@ import pytest
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import GkestimatorError, GkestimatorWarning
 from gkestimator.estimation import estimate_rows
+from gkestimator.hardware.runtimes import RUNTIMES
 from gkestimator.operators.registry import SequenceType, TensorType
 from gkestimator.tables import Requirement
 
 pytestmark = pytest.mark.slow
 
-RUNTIMES = ("torch", "onnxruntime")
 GPU = "V100-SXM2-16GB"
 LEAST_CASES = 1_500  # onnx 1.17 has fewer than 1.23.2 (1,884); a loader that finds none must fail
 MOST_SECONDS = 90
@@ -35,7 +35,7 @@ VALUES_DECIDE = (
     "test_affine_grid_", "test_blackmanwindow_", "test_hammingwindow_", "test_hannwindow_", "test_center_crop_pad_",
     "test_split_to_sequence_1",
 )  # fmt: skip
-# Text, images and classical models have no GPU kernels in either runtime.
+# Text, images and classical models have no GPU kernels in any runtime.
 ON_THE_CPU = frozenset(
     [
         "Binarizer", "ImageDecoder", "LabelEncoder", "RegexFullMatch", "StringConcat", "StringNormalizer",

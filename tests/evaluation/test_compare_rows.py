@@ -131,13 +131,13 @@ def test_rows_fail_alone(models: list[Path], tmp_path: Path) -> None:
     broken.write_bytes(b"no model")
     truth = table(
         tmp_path / "t.csv", "model,batch_size,latency_ms,gpu,dtype,runtime", "resnet50,1,5,T4,,", "resnet50,2,5,V199,,",
-        "resnet50,4,5,T4,bf16,", "resnet50,8,5,L4,bf16,onnxruntime", "resnet50,16,5,T4,,tensorrt", "broken,1,1,T4,,",
+        "resnet50,4,5,T4,bf16,", "resnet50,8,5,L4,bf16,onnxruntime", "resnet50,16,5,T4,,tensorflow", "broken,1,1,T4,,",
         "resnet50,32,5,v199,,",
     )  # fmt: skip
     result = evaluate(truth, models=[*models, broken])
     assert [r.row for r in result.compared] == [1, 4]
     texts = " | ".join(str(f) for f in result.failures)
-    assert "V199" in texts and "bf16" in texts and "tensorrt" in texts and "broken.onnx" in texts
+    assert "V199" in texts and "bf16" in texts and "tensorflow" in texts and "broken.onnx" in texts
     assert len(result.failures) == 5
 
 

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 import gkestimator
 from gkestimator.core.errors import UsageError
-from gkestimator.hardware.runtimes import RUNTIMES, runtime_traits, runtime_words, serves_onnx_files
+from gkestimator.hardware.runtimes import RUNTIMES, runtime_traits, runtime_words, served_as
 from gkestimator.hardware.runtimes.profiles import DTYPE_WORDS, load_runtime, runtime_names
 from gkestimator.lowering.patterns import PATTERNS
 from gkestimator.profiling.executors import EXECUTORS
@@ -33,22 +33,28 @@ def test_a_record_names_what_is_there(name: str) -> None:
     assert traits.name == name == load_runtime(name).name
     assert traits.patterns <= {pattern.name for pattern in PATTERNS}
     assert traits.operators_as in RUNTIMES
-    module, executor = EXECUTORS[name]
-    assert getattr(import_module(module), executor).name == name
+    assert traits.lowers_as in RUNTIMES
     assert set(traits.lacking_dtypes) <= set(DTYPE_WORDS)
-    assert COSTS[name].prepare_s == traits.sweep_prepare_s
+    if traits.executor is None:
+        assert traits.measured_by
+        assert name not in EXECUTORS
+    else:
+        module, executor = EXECUTORS[name]
+        assert getattr(import_module(module), executor).name == name
+        assert COSTS[name].prepare_s == traits.sweep_prepare_s
 
 
 def test_records_and_figures_are_of_the_same_runtimes_and_no_pattern_is_unused() -> None:
     assert set(runtime_names()) == set(RUNTIMES)
     assert {p.name for p in PATTERNS} == {name for traits in RUNTIMES.values() for name in traits.patterns}
-    assert runtime_words() == "torch or onnxruntime"
+    *others, last = RUNTIMES
+    assert runtime_words() == f"{', '.join(others)} or {last}"
 
 
 def test_an_unknown_runtime_is_an_error_that_lists_the_known() -> None:
-    with pytest.raises(UsageError, match="runtime 'jax': expected one of onnxruntime, torch"):
+    with pytest.raises(UsageError, match=f"runtime 'jax': expected one of {', '.join(sorted(RUNTIMES))}"):
         runtime_traits("jax")
-    assert not serves_onnx_files("jax")
+    assert served_as("jax").name == served_as("torch").name == "onnxruntime"
 
 
 def test_no_list_of_runtimes_stands_elsewhere() -> None:
@@ -73,7 +79,7 @@ def copy_with_a_runtime(tmp_path: Path) -> Path:
     record = record.replace('name="onnxruntime"', 'name="thirdruntime"').replace("0.06", "0.07")
     (traits / "third.py").write_text(record, encoding="utf-8")
     registry = (traits / "__init__.py").read_text(encoding="utf-8")
-    entry = registry.replace("(TORCH, ONNXRUNTIME)", "(TORCH, ONNXRUNTIME, THIRD)").replace(
+    entry = registry.replace("_ENTRIES = (TORCH, ", "_ENTRIES = (TORCH, THIRD, ").replace(
         "from gkestimator.hardware.runtimes.torch", "from gkestimator.hardware.runtimes.third import THIRD\n"
         "from gkestimator.hardware.runtimes.torch"
     )  # fmt: skip
@@ -113,7 +119,7 @@ def run(folder: Path, *arguments: str) -> str:
 @pytest.mark.slow
 def test_a_new_runtime_is_a_record_an_entry_and_its_figures(copy_with_a_runtime: Path) -> None:
     folder = copy_with_a_runtime
-    assert "[onnxruntime|thirdruntime|torch]" in run(folder, "estimate", "--help")
+    assert "|".join(sorted([*RUNTIMES, "thirdruntime"])) in run(folder, "estimate", "--help")
     write_model(folder / "model.onnx")
     run(folder, "estimate", "model.onnx", "--gpu", "T4", "--runtime", "thirdruntime", "-o", "rows.csv")
     assert "thirdruntime" in (folder / "rows.csv").read_text(encoding="utf-8")

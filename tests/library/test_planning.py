@@ -16,6 +16,7 @@ from gkestimator.core.records import map_fields
 from gkestimator.documents import read_plan
 from gkestimator.documents.simulation import read_simulation
 from gkestimator.errors import DocumentError, GkestimatorError, OutputError, TableError, UsageError
+from gkestimator.hardware.runtimes import RUNTIMES
 from gkestimator.placement.scheduling import UnservableError
 
 WORKLOAD = {"models": [{"name": "net", "rate_rps": 100, "slo_ms": 50}]}
@@ -194,7 +195,7 @@ def test_gpus_and_runtimes_are_tables() -> None:
     with pytest.raises(UsageError, match="T5000"):
         gkestimator.gpus("T5000")
     runtimes = gkestimator.runtimes().set_index("runtime")
-    assert list(runtimes.index) == ["torch", "onnxruntime"]
+    assert list(runtimes.index) == list(RUNTIMES)
     assert (
         "amp" in runtimes["dtypes"]["torch"].split()
         and "amp" not in runtimes["dtypes"]["onnxruntime"].split()

@@ -90,7 +90,7 @@ def test_the_arithmetic_is_part_of_the_id() -> None:
     ("change", "says"),
     [
         (lambda d: d.update(schema_version=2), "schema_version"),
-        (lambda d: d.update(runtime="tensorrt"), "runtime"),
+        (lambda d: d.update(runtime="tensorflow"), "runtime"),
         (lambda d: d.update(entries=[]), "entries"),
         (lambda d: d.update(entries={}), "entries"),
         (lambda d: d.update(minutes=-1), "minutes"),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gkestimator.cli import run
 from gkestimator.core.errors import UsageError
+from gkestimator.hardware.runtimes import RUNTIMES
 from gkestimator.profiling.plan import read_plan
 from gkestimator.profiling.sweep import Planned, PlanRequest, make_plan, planning
 from gkestimator.profiling.sweep.catalogue import CatalogueItem, catalogue
@@ -142,7 +143,7 @@ def test_what_is_said_adds_up() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"runtime": "jax"}, "runtime: found 'jax', expected torch or onnxruntime"),
+        ({"runtime": "jax"}, "runtime 'jax': expected one of onnxruntime, "),
         ({"minutes": 0.0}, "minutes: found 0.0"),
         ({"minutes": float("nan")}, "minutes: found nan"),
         ({"entries": 0}, "entries: found 0"),
@@ -223,6 +224,27 @@ def test_bad_models_leave_a_plan_of_the_good_and_status_1(
     assert run([*common, "--models", str(bad)]) == 2
     assert not path.exists() and "bad.onnx" in capsys.readouterr().err
     assert run([*common, "--models", str(tmp_path / "none")]) == 2
+
+
+@pytest.mark.parametrize("runtime", sorted(name for name, traits in RUNTIMES.items() if not traits.executor))
+def test_a_runtime_that_nothing_profiles_under_says_what_to_do_instead(
+    runtime: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    with pytest.raises(UsageError, match=f"^runtime {runtime}: "):
+        PlanRequest(runtime=runtime)
+    assert (
+        run(["profile", "plan", "--cpu", "--runtime", "onnxruntime", "--entries", "1", "-o", str(path)]) == 0
+    )
+    capsys.readouterr()
+    raw = tmp_path / "raw"
+    under = ["--runtime", runtime, "-o", str(tmp_path / "other.json")]
+    for arguments in (["plan", *under], ["run", str(path), "--executor", runtime, "-o", str(raw)]):
+        assert run(["profile", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert RUNTIMES[runtime].measured_by in error
+    assert not raw.exists()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Every shared graph x batch 1, 8, 64 x four GPUs x both runtimes: estimated, every shape known."""
+"""Every shared graph x batch 1, 8, 64 x four GPUs x every runtime: estimated, every shape known."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from gkestimator.core.graph import Tensor
 from gkestimator.estimation import estimate_rows
+from gkestimator.hardware.runtimes import RUNTIMES
 from gkestimator.onnx_io import read_model
 from gkestimator.tables import Requirement
 
@@ -30,7 +31,7 @@ def test_all_graphs_are_there() -> None:
     assert by_folder == {"ethz": 12, "llm": 1, "timm": 15, "timm3090": 88}
 
 
-@pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("path", GRAPHS, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_graph_is_estimated(path: Path, runtime: str) -> None:
     result = estimate_rows([path], gpus=GPUS, batch_sizes=BATCHES, runtime=runtime)

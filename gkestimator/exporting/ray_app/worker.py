@@ -300,8 +300,8 @@ class LateQueue:
 class ServedModel:
     """An ONNX file in a session of ONNX Runtime, run on batches of samples.
 
-    ``providers`` are its execution providers by rank; those that this machine lacks are left out, and the CPU stands
-    in. ``threads`` may run on the CPU (None: one a core). ``memory_bytes`` is the most that the arena of the GPU may
+    ``providers`` are its execution providers by rank, names or pairs of a name and its options; those that this machine
+    lacks are left out, and the CPU stands in. ``threads`` may run on the CPU (None: one a core). ``memory_bytes`` is the most that the arena of the GPU may
     hold. Raises ValueError naming the file where its inputs and outputs do not begin with the batch.
     """
 
@@ -309,7 +309,7 @@ class ServedModel:
         self,
         path: Path,
         *,
-        providers: Sequence[str] = ("CUDAExecutionProvider",),
+        providers: Sequence[Any] = ("CUDAExecutionProvider",),
         threads: int | None = None,
         memory_bytes: int | None = None,
     ) -> None:
@@ -319,7 +319,7 @@ class ServedModel:
         if threads is not None:
             options.intra_op_num_threads = threads
         self.session = onnxruntime.InferenceSession(
-            os.fspath(path), sess_options=options, providers=_providers(providers, memory_bytes)
+            os.fspath(path), sess_options=options, providers=_providers(providers, memory_bytes, path.parent)
         )
         self.inputs = {i.name: i for i in self.session.get_inputs()}
         for name, spec in self.inputs.items():
@@ -415,20 +415,23 @@ class ServedModel:
         return runs
 
 
-def _providers(names: Sequence[str], memory_bytes: int | None) -> list[Any]:
-    """Return the execution providers of ``names`` that onnxruntime has here, the CPU last, with their options."""
+def _providers(asked: Sequence[Any], memory_bytes: int | None, folder: Path) -> list[Any]:
+    """Return the execution providers of ``asked`` that onnxruntime has here, the CPU last, with their options."""
     import onnxruntime
 
     available = onnxruntime.get_available_providers()
     chosen: list[Any] = []
-    for name in names:
+    for provider in asked:
+        name, options = (provider, {}) if isinstance(provider, str) else provider
         if name not in available or name == "CPUExecutionProvider":
             continue
-        options = {}
+        # Built engines are kept beside the model, for the next start.
+        folders = {key: os.fspath(folder / value) for key, value in options.items() if key.endswith("_path")}
+        options = {**options, **folders}
         if name == "CUDAExecutionProvider" and memory_bytes is not None:
             # Grown by what is asked for, not by doubling. The CUDA context lies outside the arena: the limit stops a
             # model that grows without end, it is no exact share.
-            options = {"arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": str(memory_bytes)}
+            options |= {"arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": str(memory_bytes)}
         chosen.append((name, options))
     return [*chosen, "CPUExecutionProvider"]
 

@@ -9,23 +9,29 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.options import spelled
 from gkestimator.hardware.runtimes.onnxruntime import ONNXRUNTIME
 from gkestimator.hardware.runtimes.record import RuntimeTraits
 from gkestimator.hardware.runtimes.tensorrt import ONNXRUNTIME_TENSORRT, TENSORRT
 from gkestimator.hardware.runtimes.torch import TORCH
 
 __all__ = [
+    "PROVIDERS",
     "RUNTIMES",
     "RuntimeTraits",
     "checked_layout",
+    "executor_of",
     "runtime_traits",
+    "runtime_with",
     "runtime_words",
-    "serves_onnx_files",
-    "serving_providers",
+    "served_as",
 ]
 
-RUNTIMES: Mapping[str, RuntimeTraits] = MappingProxyType({r.name: r for r in (TORCH, ONNXRUNTIME, ONNXRUNTIME_TENSORRT, TENSORRT)})
+_ENTRIES = (TORCH, ONNXRUNTIME, ONNXRUNTIME_TENSORRT, TENSORRT)
+RUNTIMES: Mapping[str, RuntimeTraits] = MappingProxyType({r.name: r for r in _ENTRIES})
 """Every runtime by name, the default one first."""
+PROVIDERS = tuple(sorted({r.provider_of[1] for r in _ENTRIES if r.provider_of is not None}))
+"""The execution providers that a user may name beside a runtime."""
 
 
 def runtime_traits(name: str) -> RuntimeTraits:
@@ -34,6 +40,24 @@ def runtime_traits(name: str) -> RuntimeTraits:
     if traits is None:
         raise UsageError(f"runtime {name!r}: expected one of {', '.join(sorted(RUNTIMES))}")
     return traits
+
+
+def runtime_with(name: str, provider: str | None) -> str:
+    """Return the runtime that ``name`` is with an execution provider; ``name`` itself where that is None or its own.
+
+    Raises UsageError for a provider that the runtime lacks.
+    """
+    own = runtime_traits(name).provider_of
+    named = {own[1]: name} if own is not None else {}
+    for traits in RUNTIMES.values():
+        if traits.provider_of is not None and traits.provider_of[0] == name:
+            named[traits.provider_of[1]] = traits.name
+    if provider is None:
+        return name
+    if provider not in named:
+        expected = " or ".join(sorted(named)) or "none"
+        raise UsageError(f"{spelled('provider')}: found {provider}, expected {expected} under runtime {name}")
+    return named[provider]
 
 
 def checked_layout(name: str, layout: str) -> str:
@@ -47,19 +71,24 @@ def checked_layout(name: str, layout: str) -> str:
     return layout
 
 
-def serves_onnx_files(name: str) -> bool:
-    """Return whether servers run ONNX files under the runtime ``name``; a plan may name one that is not known here."""
-    traits = RUNTIMES.get(name)
-    return traits is not None and bool(traits.serving_providers)
-
-
-def serving_providers(name: str) -> tuple[str, ...]:
-    """Return the execution providers with which a server runs the ONNX files of a plan for the runtime ``name``: its
-    own, or ONNX Runtime's where servers run files under that instead.
+def executor_of(name: str) -> tuple[str, str]:
+    """Return the module and class that profile under the runtime ``name``. Raises UsageError where none does, which
+    says how to measure instead.
     """
-    if serves_onnx_files(name):
-        return RUNTIMES[name].serving_providers
-    return ONNXRUNTIME.serving_providers
+    traits = runtime_traits(name)
+    if traits.executor is None:
+        raise UsageError(f"runtime {name}: nothing here profiles operators under it; {traits.measured_by}")
+    return traits.executor
+
+
+def served_as(name: str) -> RuntimeTraits:
+    """Return the record of the runtime under which servers run a model that was planned for the runtime ``name``: its
+    own, or ONNX Runtime's where servers run ONNX files under that instead. A plan may name one that is not known here.
+    """
+    traits = RUNTIMES.get(name)
+    if traits is not None and traits.serving_providers:
+        return traits
+    return ONNXRUNTIME
 
 
 def runtime_words() -> str:

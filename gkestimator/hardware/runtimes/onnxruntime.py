@@ -6,6 +6,7 @@ from gkestimator.hardware.runtimes.record import RuntimeTraits
 
 ONNXRUNTIME = RuntimeTraits(
     name="onnxruntime",
+    provider_of=("onnxruntime", "cuda"),
     distributions=("onnxruntime", "onnxruntime-gpu"),
     eager=False,
     unfolds_batchnorm=False,
@@ -41,6 +42,7 @@ ONNXRUNTIME = RuntimeTraits(
         }
     ),
     operators_as="onnxruntime",
+    file_optimiser="onnxruntime.transformers.optimizer",
     executor=("gkestimator.profiling.executors.onnxruntime", "OnnxruntimeExecutor"),
     sweep_prepare_s=0.06,  # a session is built for each entry
     sweep_chunk_s=7.0,

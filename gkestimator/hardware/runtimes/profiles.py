@@ -41,10 +41,12 @@ class AutoRule:
 class RuntimeProfile:
     """Hold one runtime. Times in microseconds, sizes in bytes, rates in bytes per second.
 
-    ``allocator`` is ``caching`` (torch) or ``arena`` (onnxruntime); ``allocator_bytes`` holds its constants,
-    the keys of :data:`ALLOCATOR_FIGURES`. ``host_overhead_us`` is the host's time per framework call;
-    ``host_overheads`` names that of other machines. ``copy_bytes_per_s`` is that of pageable host memory.
-    ``sources`` maps each field to where its figure is from.
+    ``allocator`` is ``caching`` (torch), ``arena`` (onnxruntime), ``engine`` (tensorrt) or ``arena_engine`` (tensorrt
+    inside onnxruntime); ``allocator_bytes`` holds its constants, the keys of :data:`ALLOCATOR_FIGURES`.
+    ``host_overhead_us`` is the host's time per framework call; ``host_overheads`` names that of other machines.
+    ``copy_bytes_per_s`` is that of pageable host memory. ``graph_launch_us`` is the host's time to launch a CUDA graph,
+    None where the runtime captures none; kernels follow each other in it as their predicted times say, which hold what
+    starting a kernel adds. ``sources`` maps each field to where its figure is from.
     """
 
     name: str
@@ -62,6 +64,7 @@ class RuntimeProfile:
     workspace_later_bytes: int
     auto: tuple[AutoRule, ...]
     sources: Mapping[str, str] = field(hash=False)
+    graph_launch_us: float | None = None
     note: str = ""
 
     @property
@@ -109,6 +112,7 @@ class RuntimeProfile:
 
 
 _BYTES = Quantity(units=specs.BYTES, low=1, high=2**34, integer=True)
+_STANDING = Quantity(units=specs.BYTES, low=0, high=2**34, integer=True)
 _CONTEXT = Quantity(units=specs.BYTES, low=0, high=2**34, integer=True, nullable=True)
 _STREAMS = Quantity(units=specs.COUNT, low=1, high=1024, integer=True)
 _COPY = Quantity(units=specs.BYTE_RATE, low=1e7, high=1e13)
@@ -127,6 +131,8 @@ ALLOCATOR_FIGURES: Mapping[str, tuple[str, ...]] = {
         "large_remainder",
     ),
     "arena": ("block_rounding", "initial_chunk", "dead_limit", "growth_limit"),
+    "engine": ("block_rounding",),
+    "arena_engine": ("block_rounding", "initial_chunk", "dead_limit", "growth_limit"),
 }
 
 
@@ -141,13 +147,16 @@ def load_runtime_file(path: Path | str) -> RuntimeProfile:
     if allocator not in ALLOCATOR_FIGURES:
         raise reader.fail("allocator", f"is {allocator!r}, expected {' or '.join(ALLOCATOR_FIGURES)}")
     constants = _all_of(reader, "allocator_bytes", dict.fromkeys(ALLOCATOR_FIGURES[allocator], _BYTES))
-    workspace = _all_of(reader, "workspace_bytes", {"default": _BYTES, "hopper": _BYTES, "later": _BYTES})
+    workspace = _all_of(reader, "workspace_bytes", dict.fromkeys(("default", "hopper", "later"), _STANDING))
     fixed, _ = reader.figure("context_fixed_bytes", _CONTEXT)
     if fixed is not None:
         fixed = int(fixed)
     hosts = {}
     for key, entry in reader.table("host_overheads").items():
         hosts[key] = reader.number_of(entry, f"host_overheads.{key}", _TIME)
+    graph = None
+    if reader.has("graph_launch_us"):
+        graph = reader.number("graph_launch_us", _TIME)
     profile = RuntimeProfile(
         name=reader.text("name"),
         note=reader.text("note", default=""),
@@ -164,6 +173,7 @@ def load_runtime_file(path: Path | str) -> RuntimeProfile:
         workspace_hopper_bytes=int(workspace["hopper"]),
         workspace_later_bytes=int(workspace["later"]),
         auto=_auto_rules(reader, auto),
+        graph_launch_us=graph,
         sources=reader.sources,
     )
     reader.finish()

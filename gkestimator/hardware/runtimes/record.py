@@ -4,8 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import TypeAlias
 
 from gkestimator.core.records import frozen
+
+Provider: TypeAlias = "str | list[str | dict[str, str]]"
+"""An execution provider of ONNX Runtime: its name, or a list of its name and its options."""
+
+
+@frozen
+class ServerOptions:
+    """Hold options that a server is passed by name: ``always``, those of a dtype word (``by_dtype``), and the one that
+    takes the most bytes that a model may need (``memory``; none where that is empty).
+    """
+
+    always: Mapping[str, str] = field(hash=False, default_factory=dict)
+    by_dtype: Mapping[str, Mapping[str, str]] = field(hash=False, default_factory=dict)
+    memory: str = ""
+
+    def values(self, dtype: str, memory_bytes: int | None) -> dict[str, str]:
+        """Return the options of a model that runs in ``dtype`` and has ``memory_bytes``, None for no bound."""
+        options = {**self.always, **self.by_dtype.get(dtype, {})}
+        if self.memory and memory_bytes is not None:
+            options[self.memory] = str(memory_bytes)
+        return options
+
+
+@frozen
+class ServerForm:
+    """Say how servers load a model that was planned for a runtime.
+
+    ``triton_platform`` and ``model_format`` are its platform in Triton's configurations and its format in those of
+    KServe. ``engine_file`` is the name of what Triton loads in the place of the ONNX file, and ``engine_builder`` the
+    module and function that return the command which builds it; both are empty where the ONNX file is loaded.
+    ``provider_options`` are those of the first execution provider in ONNX Runtime; ``accelerator`` is its name in
+    Triton's backend for that, where it is not the default one, with ``accelerator_options``.
+    """
+
+    triton_platform: str = "onnxruntime_onnx"
+    model_format: str = "onnx"
+    engine_file: str = ""
+    engine_builder: tuple[str, str] | None = None
+    provider_options: ServerOptions = ServerOptions()
+    accelerator: str = ""
+    accelerator_options: ServerOptions = ServerOptions()
 
 
 @frozen
@@ -23,9 +65,14 @@ class RuntimeTraits:
     another's. ``lacking_dtypes`` maps a dtype word that the runtime lacks to the reason and the remedy.
     ``layouts`` are those in which a program can store images and the weights of convolutions.
     ``extended_patterns`` are those that a user switches off by the level of the graph optimiser.
-    ``executor`` is the module and class that profile under it, None where nothing does. ``sweep_prepare_s`` and
-    ``sweep_chunk_s`` are what a sweep spends on each entry and on each child process (seconds,
-    :mod:`gkestimator.profiling.sweep.cost`). ``lowering_name`` is the runtime whose lowering it shares (itself where
+    ``executor`` is the module and class that profile under it, None where nothing does: then ``measured_by`` says in a
+    clause how a user measures instead. ``sweep_prepare_s`` and ``sweep_chunk_s`` are what a sweep spends on each entry
+    and on each child process (seconds, :mod:`gkestimator.profiling.sweep.cost`). ``provider_of`` is set where a user
+    may also name this runtime as an execution provider of another: that runtime's name and the provider's word.
+    ``file_optimiser`` is the program by which users have attentions of a file fused before it runs, where there is one.
+    ``server`` says how servers load its models, ``build`` in a sentence what must be built before a model runs under
+    it (an engine), of which no time is estimated; empty: nothing.
+    ``lowering_name`` is the runtime whose lowering it shares (itself where
     that is empty). ``library`` is the last word of the variants of its matrix products and convolutions where it brings
     kernels of its own for those, so that regressors can tell them from others.
     """
@@ -37,19 +84,34 @@ class RuntimeTraits:
     serving_providers: tuple[str, ...]
     patterns: frozenset[str]
     operators_as: str
-    executor: tuple[str, str] | None
-    sweep_prepare_s: float
-    sweep_chunk_s: float
+    executor: tuple[str, str] | None = None
+    sweep_prepare_s: float = 0.0
+    sweep_chunk_s: float = 0.0
     layouts: tuple[str, ...] = ("nchw",)
     lacking_dtypes: Mapping[str, str] = field(hash=False, default_factory=dict)
     extended_patterns: frozenset[str] = frozenset()
     lowering_name: str = ""
     library: str = ""
+    measured_by: str = ""
+    provider_of: tuple[str, str] | None = None
+    server: ServerForm = ServerForm()
+    build: str = ""
+    file_optimiser: str = ""
 
     @property
     def lowers_as(self) -> str:
         """Return the name of the lowering: that of another runtime where it is shared, else its own."""
         return self.lowering_name or self.name
+
+    def providers(self, dtype: str, memory_bytes: int | None) -> list[Provider]:
+        """Return the execution providers by rank, as a session of ONNX Runtime takes them: names, or pairs of a name
+        and its options (lists, so that YAML holds them too).
+        """
+        options = self.server.provider_options.values(dtype, memory_bytes)
+        if not options:
+            return list(self.serving_providers)
+        first, *others = self.serving_providers
+        return [[first, options], *others]
 
     def patterns_at(self, graph_level: str) -> frozenset[str]:
         """Return the names of the patterns that apply at a level of the graph optimiser, ``basic`` or

@@ -5,7 +5,37 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gkestimator.core.kernels import TENSORRT as LIBRARY
-from gkestimator.hardware.runtimes.record import RuntimeTraits
+from gkestimator.hardware.runtimes.record import RuntimeTraits, ServerForm, ServerOptions
+
+_BUILD = "an engine has to be built on the very type of GPU, and by the version of TensorRT, that will run it"
+# Precisions are permissions: float32 is always allowed, and half precision where int8 or FP8 is, as in an estimate.
+# Names: ONNX Runtime documentation, TensorRT execution provider; FP8 is what the file says, and has no flag.
+_HALF = {"trt_fp16_enable": "True"}
+_PROVIDER_OPTIONS = ServerOptions(
+    always={
+        "trt_engine_cache_enable": "True",
+        "trt_engine_cache_path": "engines",  # the worker takes it for a folder beside the ONNX file
+        "trt_timing_cache_enable": "True",
+    },
+    by_dtype={
+        "fp16": _HALF,
+        "bf16": {"trt_bf16_enable": "True"},
+        "int8": _HALF | {"trt_int8_enable": "True"},
+        "fp8": _HALF,
+    },
+    memory="trt_max_workspace_size",
+)
+# Triton's backend of ONNX Runtime has names of its own (triton-inference-server/onnxruntime_backend, README): of one
+# precision_mode, INT8 allows no half precision beside it.
+_ACCELERATOR_OPTIONS = ServerOptions(
+    always={"trt_engine_cache_enable": "true", "trt_engine_cache_path": "/tmp/triton-tensorrt-engines"},
+    by_dtype={
+        "fp16": {"precision_mode": "FP16"},
+        "int8": {"precision_mode": "INT8"},
+        "fp8": {"precision_mode": "FP16"},
+    },
+    memory="max_workspace_size_bytes",
+)
 
 TENSORRT = RuntimeTraits(
     name="tensorrt",
@@ -16,27 +46,29 @@ TENSORRT = RuntimeTraits(
     patterns=frozenset(
         {
             "quantised",
-            "attention",
-            "gelu",
-            "tanh_gelu",
-            "sigmoid_gate",
-            "hard_sigmoid_swish",
-            "clip_swish",
-            "mish",
-            "layer_norm",
-            "rms_norm",
-            "group_norm",
-            "conv_folding",
-            "relu_clip",
-            "linear",
-            "scaled_matmul",
+            "fused_attention",
+            "norm",
+            "convolution",
+            "softmax_rows",
+            "merged_products",
+            "product",
+            "reduced_rows",
+            "shuffle",
+            "pointwise",
         }
     ),
     operators_as="onnxruntime",
     library=LIBRARY,
-    executor=None,
-    sweep_prepare_s=0.0,
-    sweep_chunk_s=0.0,
+    server=ServerForm(
+        triton_platform="tensorrt_plan",
+        model_format="tensorrt",
+        engine_file="model.plan",
+        engine_builder=("gkestimator.exporting.trtexec", "build_command"),
+        provider_options=_PROVIDER_OPTIONS,
+    ),
+    build=f"{_BUILD}; how long that takes is not known, and no part of the estimate",
+    measured_by="time whole engines with trtexec, put the medians into a table and compare it by gkest evaluate; "
+    "its reports of single layers have no importer",
     lacking_dtypes={
         "amp": "tensorrt has no autocast; use dtype fp16, which allows it half precision where that is faster",
         "w8a16": "tensorrt runs weights of few bits where the file holds them; use dtype int8 or fp8",
@@ -46,6 +78,14 @@ TENSORRT = RuntimeTraits(
 ONNXRUNTIME_TENSORRT = replace(
     TENSORRT,
     name="onnxruntime_tensorrt",
+    provider_of=("onnxruntime", "tensorrt"),
     distributions=("onnxruntime-gpu",),
     lowering_name="tensorrt",
+    server=ServerForm(
+        provider_options=_PROVIDER_OPTIONS,
+        accelerator="tensorrt",
+        accelerator_options=_ACCELERATOR_OPTIONS,
+    ),
+    build=f"{_BUILD}: ONNX Runtime does it when it first loads the model; how long that takes is not known, and no "
+    "part of the estimate",
 )

@@ -36,7 +36,7 @@ same."""
 _NEAREST = {
     "add": (
         "add addcmul sub bias bias_add weighted_sum max min where equal greater less greater_or_equal "
-        "less_or_equal and or xor not"
+        "less_or_equal and or xor not pointwise"
     ),
     "relu": (
         "relu copy fill range activation thresholded_relu shrink binarizer bitwise_not bit_shift "

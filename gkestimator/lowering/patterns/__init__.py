@@ -11,7 +11,9 @@ activations after a convolution (onnxruntime's CUDA provider since 1.20), reshap
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from gkestimator.core.graph import OperatorGraph
@@ -38,7 +40,14 @@ from gkestimator.lowering.patterns.normalisation import (
 )
 from gkestimator.lowering.patterns.products import match_linear, match_scaled_matmul
 from gkestimator.lowering.patterns.qdq import match_quantised
+from gkestimator.lowering.patterns.tensorrt.attention import match_fused_attention
+from gkestimator.lowering.patterns.tensorrt.convolutions import match_convolution
+from gkestimator.lowering.patterns.tensorrt.copies import match_shuffle
+from gkestimator.lowering.patterns.tensorrt.products import match_merged, match_product
+from gkestimator.lowering.patterns.tensorrt.regions import ELEMENTWISE, match_pointwise
+from gkestimator.lowering.patterns.tensorrt.rows import match_norm, match_rows
 from gkestimator.lowering.patterns.view import GraphView, Mismatch
+from gkestimator.operators.reduction import REDUCTIONS
 from gkestimator.operators.registry import LoweringOptions
 
 __all__ = ["PATTERNS", "Match", "Pattern", "Refusal", "explain", "find_matches"]
@@ -55,7 +64,8 @@ class Pattern:
     anchors: tuple[str, ...]
     find: Callable[[GraphView, int, LoweringOptions], Match]
     composed: bool = True  # also where attention is asked for operator by operator
-    dtype: str | None = None  # likewise
+    dtype: str | None = None  # the option under which alone it applies
+    last_first: bool = False  # tried from the end of the graph backwards
 
 
 class Refusal(NamedTuple):
@@ -65,6 +75,9 @@ class Refusal(NamedTuple):
     operator: str
     reason: str
 
+
+_NORMS = ("Sqrt", "LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization")
+_REDUCTIONS = tuple(name for name in REDUCTIONS if name.startswith("Reduce"))
 
 # In order of priority: an operator belongs to the first group that takes it.
 PATTERNS: tuple[Pattern, ...] = (
@@ -92,6 +105,16 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(name="bias_softmax", anchors=("Softmax",), find=match_bias_softmax),
     Pattern(name="linear", anchors=("MatMul",), find=match_linear),
     Pattern(name="scaled_matmul", anchors=("MatMul",), find=match_scaled_matmul),
+    # TensorRT's. What is last takes a sum of two, and a chain is taken from its end.
+    Pattern(name="fused_attention", anchors=("Softmax",), find=match_fused_attention, composed=False),
+    Pattern(name="norm", anchors=_NORMS, find=match_norm),
+    Pattern(name="convolution", anchors=("Conv", "ConvTranspose"), find=match_convolution, last_first=True),
+    Pattern(name="softmax_rows", anchors=("Softmax", "LogSoftmax"), find=match_rows),
+    Pattern(name="merged_products", anchors=("MatMul", "Gemm"), find=match_merged),
+    Pattern(name="product", anchors=("MatMul", "Gemm"), find=match_product, last_first=True),
+    Pattern(name="reduced_rows", anchors=_REDUCTIONS, find=match_rows),
+    Pattern(name="shuffle", anchors=("Transpose",), find=match_shuffle, last_first=True),
+    Pattern(name="pointwise", anchors=tuple(sorted(ELEMENTWISE)), find=match_pointwise, last_first=True),
 )
 
 
@@ -103,7 +126,7 @@ def find_matches(graph: OperatorGraph, options: LoweringOptions) -> list[Match]:
 
 
 def explain(graph: OperatorGraph, options: LoweringOptions) -> list[Refusal]:
-    """Return return, for every operator that a pattern starts from and did not take: the pattern, the operator and
+    """Return, for every operator that a pattern starts from and did not take: the pattern, the operator and
     the reason.
     """
     refusals: list[Refusal] = []
@@ -112,8 +135,8 @@ def explain(graph: OperatorGraph, options: LoweringOptions) -> list[Refusal]:
 
 
 def _search(graph: OperatorGraph, options: LoweringOptions, refusals: list[Refusal] | None) -> list[Match]:
-    view = GraphView.of(graph)
-    taken = bytearray(len(view.operators))
+    taken = bytearray(len(graph.operators))
+    view = replace(GraphView.of(graph), taken=taken)
     matches: list[Match] = []
     applied = runtime_traits(options.runtime).patterns_at(options.graph_level)
     for pattern in PATTERNS:
@@ -123,22 +146,29 @@ def _search(graph: OperatorGraph, options: LoweringOptions, refusals: list[Refus
             continue
         if pattern.dtype is not None and options.dtype != pattern.dtype:
             continue
-        for anchor in pattern.anchors:
-            for index in view.by_key.get(("", anchor), ()):
-                if taken[index]:
-                    continue
-                try:
-                    match = pattern.find(view, index, options)
-                    _require_free(view, match, taken)
-                except Mismatch as mismatch:
-                    if refusals is not None:
-                        refusals.append(Refusal(pattern.name, view.name(index), str(mismatch)))
-                    continue
-                for member in match.covered:
-                    taken[member] = 1
-                matches.append(match)
+        for index in _anchored(view, pattern):
+            if taken[index]:
+                continue
+            try:
+                match = pattern.find(view, index, options)
+                _require_free(view, match, taken)
+            except Mismatch as mismatch:
+                if refusals is not None:
+                    refusals.append(Refusal(pattern.name, view.name(index), str(mismatch)))
+                continue
+            for member in match.covered:
+                taken[member] = 1
+            matches.append(match)
     matches.sort(key=lambda match: match.position)
     return matches
+
+
+def _anchored(view: GraphView, pattern: Pattern) -> Iterable[int]:
+    """Return the operators that ``pattern`` starts from, in the order in which it is tried."""
+    places = chain.from_iterable(view.by_key.get(("", anchor), ()) for anchor in pattern.anchors)
+    if pattern.last_first:
+        return sorted(places, reverse=True)
+    return places
 
 
 def _require_free(view: GraphView, match: Match, taken: bytearray) -> None:

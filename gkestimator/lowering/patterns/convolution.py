@@ -34,7 +34,7 @@ def match_conv_folding(view: GraphView, conv: int, options: LoweringOptions) -> 
         if index is None:
             shift = None
         else:
-            shift = _folded_shift(view, index, value, weight.shape[0])
+            shift = folded_shift(view, index, value, weight.shape[0])
         if index is None or shift is None:
             break
         if bias is None and view.operators[index].op_type != "Mul":
@@ -54,7 +54,7 @@ def match_conv_folding(view: GraphView, conv: int, options: LoweringOptions) -> 
     )
 
 
-def _folded_shift(view: GraphView, index: int, value: Tensor, channels: int) -> Tensor | None:
+def folded_shift(view: GraphView, index: int, value: Tensor, channels: int) -> Tensor | None:
     """Return the shift (or factor) per channel that an operator applies to ``value``; None where it does not fold."""
     op = view.operators[index]
     if op.op_type != "BatchNormalization":

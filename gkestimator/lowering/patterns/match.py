@@ -6,7 +6,7 @@ has a lowering rule, so FLOPs and traffic of a fused group are those of the fami
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -31,15 +31,16 @@ class Match:
 
     ``name`` is the pattern's. ``operator`` stands for the whole group: its key selects the lowering rule, its
     inputs and outputs are the group's. ``covered`` are the replaced operators' indices, ascending; the call runs at
-    ``position``, the last of them, when everything it reads exists and nothing has read what it writes.
-    ``also_reads`` are inputs that the operator has no place for (a second mask); they only keep their storage
-    alive.
+    ``position``, when everything it reads exists and nothing has read what it writes: the last of them, or the first
+    where ``runs_first``. ``also_reads`` are inputs that the operator has no place for (a second mask); they only keep
+    their storage alive.
     """
 
     name: str
     operator: Operator
     covered: tuple[int, ...]
     also_reads: tuple[Value, ...] = ()
+    runs_first: bool = False
 
     @property
     def op_type(self) -> str:
@@ -49,6 +50,8 @@ class Match:
     @property
     def position(self) -> int:
         """Return the index of the operator in whose place the call runs."""
+        if self.runs_first:
+            return self.covered[0]
         return self.covered[-1]
 
     @property
@@ -82,9 +85,10 @@ def _interned(attributes: Attributes | None) -> Attributes:
     """Return equal attributes as one object: the lowering's memory finds an operator's attributes by identity."""
     if not attributes:
         return _NO_ATTRIBUTES
-    if all(isinstance(value, (int, float, str)) for value in attributes.values()):
+    try:
         return _shared(tuple(attributes.items()))
-    return attributes  # those of an operator of the file, which live as long as the model
+    except TypeError:  # an array: those of an operator of the file, which live as long as the model
+        return attributes
 
 
 def fused(
@@ -106,25 +110,8 @@ def fused(
     written to memory, so the runtime cannot fuse), or when the group straddles the edge of a loop.
     """
     indices = tuple(sorted(set(covered)))
-    members = frozenset(indices)
     last = view.operators[indices[-1]]
-    for index in indices:
-        op = view.operators[index]
-        if op.repeat != last.repeat:
-            raise Mismatch(f"{op.name} runs {op.repeat} times, {last.name} {last.repeat} times")
-        if index == indices[-1]:
-            continue
-        for value in op.outputs:
-            if value is None:
-                continue
-            if value.name in view.outputs:
-                raise Mismatch(f"{value.name} is an output of the graph too")
-            for reader in view.consumers.get(value.name, ()):
-                if reader not in members:
-                    raise Mismatch(f"{value.name} is read by {view.name(reader)} too")
-    for value in (*inputs, *also_reads):
-        if value is not None and view.producer.get(value.name, -1) in members:
-            raise Mismatch(f"{value.name} is made inside the group")
+    _require_closed(view, indices, frozenset(indices[-1:]), (*inputs, *also_reads))
     operator = Operator(
         name=last.name,
         domain=domain,
@@ -136,3 +123,64 @@ def fused(
         repeat=last.repeat,
     )
     return Match(name=name, operator=operator, covered=indices, also_reads=also_reads)
+
+
+def side_by_side(
+    view: GraphView,
+    name: str,
+    covered: Iterable[int],
+    ends: Sequence[int],
+    *,
+    op_type: str,
+    inputs: tuple[Value | None, ...],
+    attributes: Attributes | None = None,
+) -> Match:
+    """Return the match that replaces ``covered`` by one operator of :data:`FUSED_DOMAIN` whose outputs are those of all
+    ``ends``, and which runs in the place of the first of them.
+
+    Raises Mismatch as :func:`fused` does, and when something that it reads is made later than that.
+    """
+    indices = tuple(sorted(set(covered)))
+    _require_closed(view, indices, frozenset(ends), inputs)
+    for value in inputs:
+        if value is not None and view.producer.get(value.name, -1) > indices[0]:
+            raise Mismatch(f"{value.name} is made after {view.name(indices[0])}")
+    last = view.operators[indices[-1]]
+    operator = Operator(
+        name=last.name,
+        domain=FUSED_DOMAIN,
+        op_type=op_type,
+        version=1,
+        attributes=_interned(attributes),
+        inputs=inputs,
+        outputs=tuple([view.result(end) for end in ends]),
+        repeat=last.repeat,
+    )
+    return Match(name=name, operator=operator, covered=indices, runs_first=True)
+
+
+def _require_closed(
+    view: GraphView, indices: Sequence[int], ends: frozenset[int], inputs: Iterable[Value | None]
+) -> None:
+    """Raise Mismatch unless what the operators at ``indices`` make stays among them, but for results of ``ends``, and
+    what they read comes from outside.
+    """
+    members = frozenset(indices)
+    last = view.operators[indices[-1]]
+    for index in indices:
+        op = view.operators[index]
+        if op.repeat != last.repeat:
+            raise Mismatch(f"{op.name} runs {op.repeat} times, {last.name} {last.repeat} times")
+        if index in ends:
+            continue
+        for value in op.outputs:
+            if value is None:
+                continue
+            if value.name in view.outputs:
+                raise Mismatch(f"{value.name} is an output of the graph too")
+            for reader in view.consumers.get(value.name, ()):
+                if reader not in members:
+                    raise Mismatch(f"{value.name} is read by {view.name(reader)} too")
+    for value in inputs:
+        if value is not None and view.producer.get(value.name, -1) in members:
+            raise Mismatch(f"{value.name} is made inside the group")

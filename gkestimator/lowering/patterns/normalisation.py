@@ -99,14 +99,15 @@ def match_layer_norm(view: GraphView, root: int, options: LoweringOptions) -> Ma
 def match_rms_norm(view: GraphView, root: int, options: LoweringOptions) -> Match:
     """Return the RMSNorm around the Sqrt at index ``root``."""
     core = _core(view, root)
-    if options.runtime != "onnxruntime":
+    if options.runtime == "torch":
         raise Mismatch("RMSNorm is python arithmetic in transformers: eager mode launches each operator")
-    if not (core.power and core.divides):
+    limited = options.runtime == "onnxruntime"
+    if limited and not (core.power and core.divides):
         raise Mismatch("onnxruntime fuses only Pow for the square and a Div by the root")
     x = core.centred
     extent = x.shape[core.axis :]
     tail, scale, _ = _affine(view, core.result, extent, shifted=False)
-    if scale is None or core.axis != len(x.shape) - 1:
+    if limited and (scale is None or core.axis != len(x.shape) - 1):
         raise Mismatch("onnxruntime fuses RMSNorm only with a scale and over the last axis")
     return fused(
         view,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -38,7 +38,7 @@ class GraphView:
     """Hold the edges of a graph.
 
     ``consumers`` lists each reading operator once, in execution order; ``weights`` are the bytes that each storage
-    of weights has.
+    of weights has. ``taken`` marks the operators that belong to a group already, where a search keeps count.
     """
 
     operators: tuple[Operator, ...]
@@ -47,6 +47,7 @@ class GraphView:
     outputs: frozenset[str]
     by_key: dict[Key, Indices]
     weights: Mapping[str, int]
+    taken: bytearray = field(default_factory=bytearray, compare=False, repr=False)
 
     @classmethod
     def of(cls, graph: OperatorGraph) -> GraphView:
@@ -86,6 +87,10 @@ class GraphView:
             by_key=by_key,
             weights=graph.weights,
         )
+
+    def free(self, index: int) -> bool:
+        """Return True for an operator that belongs to no group yet."""
+        return not (self.taken and self.taken[index])
 
     def name(self, index: int) -> str:
         """Return the name of an operator."""

@@ -77,7 +77,7 @@ def _costlier(binder: Binder, node: Node, branches: dict[str, Block]) -> Block:
     if not walked:
         raise errors[0]
     best = max(walked, key=lambda name: walked[name].elements)
-    binder.warn(f"{node.name}: the condition depends on data, its {best} is counted")
+    binder.warn_of_data(node, f"the condition depends on data, its {best} is counted")
     binder.operators.extend(walked[best].operators)
     binder.nodes.extend(walked[best].nodes)
     return walked[best].block

@@ -29,8 +29,8 @@ def _trip_count(binder: Binder, node: Node, body: Block) -> int:
     if limit is not None and endless and _goes_on(binder, body):
         trips = limit
     elif binder.trip_count is None:
-        binder.warn(
-            f"{node.name}: the trip count depends on data, one trip is counted (option trip_count says how many)"
+        binder.warn_of_data(
+            node, "the trip count depends on data, one trip is counted (option trip_count says how many)"
         )
         return 1
     elif limit is None:

@@ -117,6 +117,7 @@ class Binder:
         self.keep: set[int] = set()  # ids of values that must be computed though no operator reads them
         self.folded = statics.folded
         self.warnings: list[str] = []
+        self.awaited: set[str] = set()  # control flow whose way depends on data
         self.signatures: dict[tuple[int, bytes], int] = {}
         self._inferred: list[object] = []  # what signatures name by id
         self.suffix = ""
@@ -134,6 +135,11 @@ class Binder:
             return said
         bound = [self.dims.get(d, d) if isinstance(d, str) else d for d in said.shape]
         return said._replace(shape=tuple(bound))
+
+    def warn_of_data(self, node: Node, text: str) -> None:
+        """Add a warning that data decide the way that ``node`` takes."""
+        self.awaited.add(node.op_type)
+        self.warn(f"{node.name}: {text}")
 
     def warn(self, text: str) -> None:
         """Add a warning once."""

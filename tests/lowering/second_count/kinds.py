@@ -7,6 +7,7 @@ __all__ = ["COUNTED_KINDS", "MOVING_KINDS", "OTHER_KINDS"]
 _MATRIX_WORK = "matrix work: test_lowering_node_types.py and test_lowering_microsoft.py count it by its shape"
 _COORDINATES = "the evaluator's coordinates and taps are Python numbers, which show nothing of a kernel's way"
 _ALGORITHMS = "the library's algorithm decides (cuFFT, CUB), not the operator's formula"
+_OF_ITS_PARTS = "the sum of what the rules of its parts count: tests/lowering/test_tensorrt_fusions.py"
 _ON_THE_CPU = "runs on the CPU: no GPU time is predicted from its FLOPs"
 
 COUNTED_KINDS = frozenset(
@@ -57,6 +58,7 @@ OTHER_KINDS: dict[str, str] = {
     "column_scatter": _MATRIX_WORK,
     "convolution": _MATRIX_WORK,
     "deformable_convolution": _MATRIX_WORK,
+    "fused": _OF_ITS_PARTS,
     "gemm": _MATRIX_WORK,
     "integer_convolution": _MATRIX_WORK,
     "integer_gemm": _MATRIX_WORK,

@@ -1,0 +1,283 @@
+"""Write docs/accuracy/runtimes.md: errors of each runtime, the order of runtimes, and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from _diffusion_truth import MODEL as DIFFUSION
+from _triton_truth import APART, Pair, pairs_apart, share_right
+
+if TYPE_CHECKING:
+    from runtimes_side_by_side import Case
+
+TENSORRT = ("tensorrt", "onnxruntime_tensorrt")
+SMALL_BERTS = ("bert_dist4l", "bert_dist6l")
+ORDER_BAR = 90.0
+BERT_BAR = 15.0
+Method = Callable[["Case"], float]
+
+_INTRO = """# Are the runtimes in the right order?
+
+Written by `GKEST_SHARED=... python benchmarks/runtimes_side_by_side.py`; do not edit.
+
+NVIDIA published whole models behind the server Triton: the same model on the same GPU under TorchScript, ONNX Runtime with its
+CUDA provider, ONNX Runtime with TensorRT, and TensorRT itself. Here each row stands beside its estimate, and each pair
+of runtimes beside the order that the estimates give it.
+
+**What is compared.** Of a row, `compute_infer` and `compute_output` together: TorchScript returns before the GPU is done and
+waits while its outputs are read. Moving the inputs is Triton's work and is in neither side. Rows that the tables do not split
+hold a client's whole latency, its way to the server included: they are listed, and of them only Jasper's are counted,
+for the order alone, as whatever else is in them is the same under both runtimes.
+
+**How they are estimated.** Precision as the row says. TorchScript counts as torch, with attention spelled out as these models have
+it, and with a host cost of {host} us a call, fitted on the half of the models that is not reported (`--fit`). ONNX
+Runtime with `graph_level=basic`, as release 1.9 ran these files ([ort_models](ort_models.md)). TensorRT under `fp16`. The
+half of a model is a hash of its name: *chosen by* (TFT) or *reported* (all others).
+
+**Baselines.** *Roofline*: each kernel at the GPU's peak arithmetic or memory rate. *Scaled*: the estimate under ONNX Runtime's CUDA
+provider times the constant that fits best each runtime's own rows, in hindsight.
+"""
+
+
+def best_constant(ratios: Sequence[float]) -> float:
+    """Return the factor of least mean error, for measurements over estimates ``ratios``."""
+    values = np.array(ratios)
+    errors = [float(np.abs(factor / values - 1).mean()) for factor in values]
+    return float(values[int(np.argmin(errors))])
+
+
+def methods_of(cases: Sequence[Case]) -> dict[str, Method]:
+    """Return what is judged: the estimate, and both baselines."""
+    factors = {}
+    for runtime in {case.row.runtime for case in cases}:
+        ratios = [case.row.ms / case.scaled_ms for case in cases if case.row.runtime == runtime]
+        factors[runtime] = best_constant(ratios)
+    return {
+        "estimate": lambda case: case.estimate.ms,
+        "roofline": lambda case: case.estimate.roofline_ms,
+        "scaled": lambda case: factors[case.row.runtime] * case.scaled_ms,
+    }
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int) -> list[str]:
+    """Return a Markdown table whose first ``words`` columns are text, and an empty line."""
+    rule = ["---" if i < words else "---:" for i in range(len(head))]
+    return [*(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)), ""]
+
+
+def errors(cases: Iterable[Case], method: Method) -> np.ndarray:
+    """Return signed errors in percent."""
+    return np.array([100 * (method(case) / case.row.ms - 1) for case in cases])
+
+
+def mean_error(cases: Sequence[Case], method: Method) -> str:
+    """Return the mean absolute error in words."""
+    return f"{np.abs(errors(cases, method)).mean():.1f}"
+
+
+def error_tables(cases: Sequence[Case], methods: Mapping[str, Method]) -> list[str]:
+    """Return errors by runtime, GPU and model."""
+    groups: dict[tuple[str, str, str], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((case.row.runtime, case.row.gpu, case.row.model), []).append(case)
+    rows = []
+    for key, group in sorted(groups.items()):
+        signed = float(np.median(errors(group, methods["estimate"])))
+        inside = [case.estimate.low_ms <= case.row.ms <= case.estimate.high_ms for case in group]
+        means = [mean_error(group, method) for method in methods.values()]
+        half = group[0].row.half
+        rows.append((*key, half, str(len(group)), *means, f"{signed:+.1f}", f"{100 * np.mean(inside):.0f}"))
+    head = ("runtime", "GPU", "model", "half", "rows", "mean error %", "roofline %", "scaled %",
+            "signed median %", "inside the interval %")  # fmt: skip
+    return table(head, rows, 4)
+
+
+def order_tables(cases: Sequence[Case], methods: Mapping[str, Method]) -> list[str]:
+    """Return the share of right pairs: all, by half, and by pair of runtimes."""
+    pairs = {name: apart(cases, method) for name, method in methods.items()}
+    chosen: dict[str, Callable[[Pair], bool]] = {
+        "all": lambda pair: True,
+        "Triton's, reported half": lambda pair: (pair.faster.row.half, family(pair)) == ("reported", ""),
+        "Triton's, chosen-by half": lambda pair: pair.faster.row.half == "chosen by",
+        "Triton's, without a client's latency": lambda pair: not pair.faster.row.client and not family(pair),
+        "Stable Diffusion": lambda pair: family(pair) == DIFFUSION,
+    }
+    for names in sorted({pair.runtimes for pair in pairs["estimate"]}):
+        chosen[names] = lambda pair, names=names: pair.runtimes == names
+    rows = []
+    for words, keep in chosen.items():
+        kept = {name: [pair for pair in found if keep(pair)] for name, found in pairs.items()}
+        shares = [f"{share_right(found):.1f}" for found in kept.values()]
+        rows.append((words, str(len(kept["estimate"])), *shares))
+    return table(("pairs of runtimes", "pairs", "right %", "roofline %", "scaled %"), rows, 1)
+
+
+def family(pair: Pair) -> str:
+    """Name the model where its measurements are not Triton's, else nothing."""
+    return DIFFUSION if pair.faster.row.model == DIFFUSION else ""
+
+
+def apart(cases: Iterable[Case], method: Method) -> list[Pair]:
+    """Return the pairs that have an order, judged by ``method``."""
+    return pairs_apart(case.judged(method(case)) for case in cases)
+
+
+def wrong_pairs(cases: Sequence[Case], method: Method) -> list[str]:
+    """Return the pairs whose order the estimates have wrong."""
+    rows = []
+    for pair in apart(cases, method):
+        if pair.right:
+            continue
+        row = pair.faster.row
+        cells = []
+        for judged in (pair.faster, pair.slower):
+            cells += [judged.row.runtime, f"{judged.row.ms:.2f}", f"{judged.estimate_ms:.2f}"]
+        rows.append((row.gpu, row.model, str(row.batch), *cells))
+    head = (
+        "GPU",
+        "model",
+        "batch",
+        "faster",
+        "measured ms",
+        "estimated ms",
+        "slower",
+        "measured ms",
+        "estimated ms",
+    )
+    return table(head, sorted(rows), 2)
+
+
+def bert_tables(cases: Sequence[Case], methods: Mapping[str, Method]) -> list[str]:
+    """Return the small BERTs under TensorRT: errors by runtime and GPU, then every row."""
+    small = [c for c in cases if c.row.model in SMALL_BERTS and c.row.runtime in TENSORRT]
+    groups: dict[tuple[str, str], list[Case]] = {}
+    for case in small:
+        groups.setdefault((case.row.runtime, case.row.gpu), []).append(case)
+    rows = []
+    for key, group in sorted(groups.items()):
+        means = [mean_error(group, method) for method in methods.values()]
+        rows.append((*key, str(len(group)), *means))
+    rows.append(
+        ("both", "both", str(len(small)), *(mean_error(small, method) for method in methods.values()))
+    )
+    head = ("runtime", "GPU", "rows", "mean error %", "roofline %", "scaled %")
+    every = []
+    for case in small:
+        estimate = case.estimate
+        every.append(
+            (case.row.model, case.row.gpu, case.row.runtime, str(case.row.batch), f"{case.row.ms:.2f}",
+             f"{estimate.ms:.2f}", f"{100 * (estimate.ms / case.row.ms - 1):+.0f}", str(estimate.kernels))
+        )  # fmt: skip
+    columns = ("model", "GPU", "runtime", "batch", "measured ms", "estimated ms", "error %", "kernels")
+    return [*table(head, rows, 2), *table(columns, sorted(every), 3)]
+
+
+def bar_table(cases: Sequence[Case], methods: Mapping[str, Method]) -> list[str]:
+    """Return the two bars."""
+    estimate = methods["estimate"]
+    pairs = apart(cases, estimate)
+    triton = [pair for pair in pairs if pair.faster.row.model != DIFFUSION]
+    reported = [pair for pair in triton if pair.faster.row.half == "reported"]
+    rows = []
+    for words, found in (
+        ("Triton's models", triton),
+        ("Triton's models, reported half", reported),
+        ("Stable Diffusion beside them", pairs),
+    ):
+        share = share_right(found)
+        figure = f"{share:.1f} % of {len(found)} pairs"
+        rows.append((f"order right, {words}", f"at least {ORDER_BAR:g} %", figure, met(share >= ORDER_BAR)))
+    for runtime in TENSORRT:
+        for gpu in ("T4", "A100-SXM4-80GB"):
+            group = [
+                case
+                for case in cases
+                if case.row.model in SMALL_BERTS and (case.row.runtime, case.row.gpu) == (runtime, gpu)
+            ]
+            error = float(np.abs(errors(group, estimate)).mean())
+            what = f"BERT of 4 and 6 layers, {runtime}, {gpu}, mean error"
+            figure = f"{error:.1f} % of {len(group)} rows"
+            rows.append((what, f"at most {BERT_BAR:g} %", figure, met(error <= BERT_BAR)))
+    return table(("what", "bar", "figure", "met"), rows, 4)
+
+
+def met(yes: bool) -> str:
+    """Return the cell that says whether a bar is met."""
+    return "yes" if yes else "**no**"
+
+
+def client_table(cases: Sequence[Case]) -> list[str]:
+    """Return the rows whose way to the server is not known apart: the range of their ratio to the estimate."""
+    groups: dict[tuple[str, ...], list[Case]] = {}
+    for case in cases:
+        row = case.row
+        groups.setdefault((row.model, row.gpu, row.runtime, row.precision), []).append(case)
+    rows = []
+    for key, group in sorted(groups.items()):
+        ratios = [case.estimate.ms / case.row.ms for case in group]
+        rows.append((*key, str(len(group)), f"{min(ratios):.2f} to {max(ratios):.2f}"))
+    head = ("model", "GPU", "runtime", "precision", "rows", "estimate / client's latency")
+    return table(head, rows, 4)
+
+
+def countable(cases: Iterable[Case]) -> list[Case]:
+    """Return the cases that have an order: of those with a client's latency, Jasper's alone."""
+    return [case for case in cases if not case.row.client or case.row.model == "jasper"]
+
+
+def page_lines(cases: Sequence[Case], float32: Sequence[Case], host_us: float) -> Iterator[str]:
+    """Yield the page's lines; ``float32``: the same with TFT's TorchScript in float32."""
+    split = [case for case in cases if not case.row.client]
+    ordered = countable(cases)
+    methods = methods_of(split)
+    yield from _INTRO.format(host=f"{host_us:g}").splitlines()
+    yield ""
+    yield from bar_table(ordered, methods)
+    yield from (
+        "## Order",
+        "",
+        f"Pairs whose measurements are more than {100 * (APART - 1):.0f} % apart:",
+        "",
+    )
+    yield from order_tables(ordered, methods)
+    other = share_right(apart(countable(float32), methods["estimate"]))
+    yield f"With the Temporal Fusion Transformer's TorchScript in float32, as its times say (below): {other:.1f} % of all."
+    yield from ("", "Those that the estimates have wrong:", "")
+    yield from wrong_pairs(ordered, methods["estimate"])
+    yield from ("## BERT of 4 and 6 layers", "")
+    yield from bert_tables(split, methods)
+    yield from ("## Errors by runtime, GPU and model", "", "All rows: [runtimes-1.csv](runtimes-1.csv).", "")
+    yield from error_tables(split, methods)
+    yield from ("## What is wrong, and why", "", *WHY.strip().splitlines(), "")
+    yield from ("## Rows with a client's latency alone", "", *CLIENT.strip().splitlines(), "")
+    yield from client_table([case for case in cases if case.row.client])
+    yield from ("## Not estimated", "", *LEFT_OUT.strip().splitlines())
+
+
+WHY = """
+To be written.
+"""
+
+CLIENT = """
+What passes between client and server is not known of these rows, so no error is given: an estimate above the latency
+would be wrong, one far below it may be right.
+"""
+
+LEFT_OUT = """
+- **GPUNet** (49 rows, ONNX Runtime with TensorRT): the layer lists that a search found are not at hand; a network of equal
+  size would not be that one.
+- **FastPitch** (24 rows, TorchScript): how long its decoder runs depends on durations that it predicts from weights.
+- **Wide & Deep** (TensorFlow's, as an engine too), **ResNet-50 of TensorFlow**: no ONNX file of theirs is published.
+- **Jasper under ONNX Runtime** (12 rows): throughput alone, at an unknown number of clients.
+"""
+
+
+def write_page(cases: Sequence[Case], float32: Sequence[Case], host_us: float, path: Path | None) -> str:
+    """Return the page; write it to ``path`` unless that is None."""
+    text = "\n".join(page_lines(cases, float32, host_us)) + "\n"
+    if path is not None:
+        path.write_text(text, encoding="utf-8")
+    return text

@@ -1,0 +1,201 @@
+"""Connected element-wise operators, grown from a value forwards or from an operator backwards, with one way out.
+
+A region with one way out is sound to run as one kernel: nothing outside reads what stays inside, so nothing outside
+can lie between two of its operators either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+from gkestimator.core.graph import Operator, Tensor
+from gkestimator.lowering.memo import lower_operator, memo_of
+from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
+from gkestimator.lowering.patterns.view import GraphView, Indices, is_scalar
+from gkestimator.operators.builders import elementwise_kernel, int_of, output_at, tensor_inputs
+from gkestimator.operators.elementwise import FLOPS
+from gkestimator.operators.registry import Lowered, LoweringOptions, Shape, launched, lowering_rule
+
+#: Whether an operator may join a region, by its index and what it reads from outside.
+Accepts: TypeAlias = "Callable[[int, list[Tensor]], bool]"
+
+ELEMENTWISE = frozenset(
+    {
+        *FLOPS,
+        "Sum",
+        "Max",
+        "Min",
+        "Mean",
+        "BatchNormalization",
+        "Cast",
+        "CastLike",
+        "Identity",
+        "Dropout",
+        "Expand",
+    }
+)
+"""Operators that a generated kernel calculates element by element (Expand: reads the element that it repeats)."""
+_HIGHEST = 64  # operators of a region; the largest that exporters write (a GELU) has about ten
+
+
+def only_result(view: GraphView, index: int) -> Tensor | None:
+    """Return the only result of an operator that anybody uses; None where there are several, or no tensor."""
+    outputs = view.operators[index].outputs
+    for value in outputs[1:]:
+        if value is not None and (value.name in view.outputs or view.consumers.get(value.name)):
+            return None
+    if not outputs or not isinstance(outputs[0], Tensor):
+        return None
+    return outputs[0]
+
+
+def joins(view: GraphView, index: int, shape: Shape) -> bool:
+    """Return True for an element-wise operator that belongs to no group yet and whose only result has ``shape``."""
+    op = view.operators[index]
+    if op.domain or op.op_type not in ELEMENTWISE or not view.free(index):
+        return False
+    result = only_result(view, index)
+    if result is None or result.shape != shape:
+        return False
+    if op.op_type == "Dropout":
+        return len(op.inputs) < 3  # a third input may ask for training
+    return all(value is None or isinstance(value, Tensor) for value in op.inputs)
+
+
+def grown_backwards(
+    view: GraphView, start: Iterable[int], values: Iterable[Tensor], shape: Shape
+) -> set[int]:
+    """Return the element-wise operators behind ``values`` that only ``start`` and they themselves read.
+
+    The last is decided first, so that all readers of an operator are decided before it.
+    """
+    members = set(start)
+    first = len(members)
+    repeat = view.operators[min(members)].repeat
+    heap: list[int] = []
+    seen: set[int] = set()
+
+    def push(value: object) -> None:
+        if isinstance(value, Tensor):
+            index = view.producer.get(value.name)
+            if index is not None and index not in seen:
+                seen.add(index)
+                heappush(heap, -index)
+
+    for value in values:
+        push(value)
+    while heap and len(members) < first + _HIGHEST:
+        index = -heappop(heap)
+        op = view.operators[index]
+        if op.repeat != repeat or not joins(view, index, shape):
+            continue
+        name = view.result(index).name
+        if name in view.outputs or not members.issuperset(view.consumers.get(name, ())):
+            continue
+        members.add(index)
+        for read in op.inputs:
+            push(read)
+    return members.difference(start)
+
+
+def grown_forwards(view: GraphView, value: Tensor, accepts: Accepts) -> Indices:
+    """Return the longest run of element-wise operators that starts at ``value`` and has one way out, its last; none
+    where there is none.
+    """
+    members: Indices = []
+    inside = {value.name}
+    waiting = {value.name: _readers(view, value)}
+    heap = list(view.consumers.get(value.name, ()))
+    seen = set(heap)
+    best = 0
+    while heap and len(members) < _HIGHEST:
+        index = heappop(heap)
+        op = view.operators[index]
+        if not joins(view, index, value.shape):
+            continue
+        read = {v.name: v for v in op.inputs if isinstance(v, Tensor)}
+        outside = [v for name, v in read.items() if name not in inside]
+        if not accepts(index, outside):
+            continue
+        members.append(index)
+        for name in read.keys() & inside:
+            waiting[name] -= 1
+            if not waiting[name]:
+                del waiting[name]
+        result = view.result(index)
+        inside.add(result.name)
+        waiting[result.name] = _readers(view, result)
+        if len(waiting) == 1:
+            best = len(members)
+        for reader in view.consumers.get(result.name, ()):
+            if reader not in seen:
+                seen.add(reader)
+                heappush(heap, reader)
+    return members[:best]
+
+
+def _readers(view: GraphView, value: Tensor) -> int:
+    """Return how many operators read ``value``; the graph counts as one where it is an output, or nothing reads it."""
+    count = len(view.consumers.get(value.name, ())) + (value.name in view.outputs)
+    return max(1, count)
+
+
+def constants_alone(index: int, outside: list[Tensor]) -> bool:
+    """Return True where an operator reads nothing from outside but one-element constants, as an activation does."""
+    return all(is_scalar(value) for value in outside)
+
+
+def read_from_outside(view: GraphView, members: Iterable[int]) -> tuple[Tensor, ...]:
+    """Return the tensors that ``members`` read and do not make, each once, without one-element constants: those
+    travel as arguments of a kernel.
+    """
+    inside = set(members)
+    values: dict[str, Tensor] = {}
+    for index in sorted(inside):
+        for value in view.operators[index].inputs:
+            if not isinstance(value, Tensor) or is_scalar(value):
+                continue
+            if view.producer.get(value.name, -1) not in inside:
+                values[value.name] = value
+    return tuple(values.values())
+
+
+def flops_of(view: GraphView, members: Iterable[int], options: LoweringOptions) -> int:
+    """Return the FLOPs of ``members`` as their own rules count them."""
+    memo = memo_of(options)
+    kernels = [
+        kernel for index in members for kernel in lower_operator(view.operators[index], options, memo).kernels
+    ]
+    return sum([kernel.flops for kernel in kernels])
+
+
+def match_pointwise(view: GraphView, last: int, options: LoweringOptions) -> Match:
+    """Return the chain of element-wise operators that ends at index ``last`` ("PWN" in the names of layers)."""
+    result = only_result(view, last)
+    if result is None or not joins(view, last, result.shape):
+        raise view.mismatch(last, "gives several results, or belongs to a group")
+    op = view.operators[last]
+    values = [value for value in op.inputs if isinstance(value, Tensor)]
+    members = sorted({last, *grown_backwards(view, (last,), values, result.shape)})
+    if len(members) == 1:
+        raise view.mismatch(last, "has no element-wise operator before it that nothing else reads")
+    return fused(
+        view,
+        "pointwise",
+        members,
+        op_type="Pointwise",
+        domain=FUSED_DOMAIN,
+        inputs=read_from_outside(view, members),
+        attributes={"flops": flops_of(view, members, options)},
+    )
+
+
+@lowering_rule("Pointwise", domain=FUSED_DOMAIN, kind="fused")
+def lower_pointwise(op: Operator, options: LoweringOptions) -> Lowered:
+    """Return one kernel that reads what comes from outside once and writes the last result alone."""
+    result = output_at(op)
+    per_element = int_of(op, "flops", 0) // max(1, result.elements)
+    kernel = elementwise_kernel("pointwise", tensor_inputs(op), (result,), flops_per_element=per_element)
+    return launched(kernel)
