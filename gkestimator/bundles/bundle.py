@@ -106,8 +106,8 @@ class Bundle:
 
     def covering(self, family: str, precision: str, gpu: GpuSpec, variant: str = "") -> BundleModel | None:
         """Return the model that answers: the first covering one that was trained on the GPU's chip, else the first made
-        for GPUs that were not, else the first covering one. Models of the ``variant`` come before all others; those of a
-        library answer for nothing else."""
+        for GPUs that were not, else the first covering one. Models of the ``variant`` come before all others; those of
+        a library answer for nothing else."""
         candidates = [m for m in self.models if (family, precision) in m.covers]
         own = [m for m in candidates if is_listed(variant, m.variants)]
         others = [m for m in candidates if not m.of_library]

@@ -219,8 +219,8 @@ _NO_FLOOR = frozenset({Family.ELEMENTWISE, Family.SOFTMAX, Family.LAYERNORM})
 
 
 def _single_convolutions(table: KernelTable) -> Array:
-    """Return the mask of cuDNN's convolutions in FP32. TensorRT's have no limits of their own: a quarter of a million were
-    measured, also short ones, and reach 0.99 of the peak without Winograd's algorithm."""
+    """Return the mask of cuDNN's convolutions in FP32. TensorRT's have no limits of their own: a quarter of a million
+    were measured, also short ones, and reach 0.99 of the peak without Winograd's algorithm."""
     single = (table.family == Family.CONV) & (table.precision == "fp32")
     return np.asarray(single & ~table.has_word(TENSORRT))
 

@@ -43,15 +43,16 @@ class ModelPlan:
     tree members see at most (a deterministic sample, even over GPUs and sizes).
 
     ``scope``: ``seen`` answers on GPUs whose chip it was trained on, ``unseen`` on every other. ``folds``:
-    what out-of-fold predictions leave out together, a ``shape`` on every GPU, a convolution's ``layer`` at every batch
-    and precision, or every board of one chip (``gpu``); they give the stack's weights and the intervals. ``anchor``: the time that the target log(time
-    / anchor) is relative to (``gkestimator.kernel_models.anchors.ANCHORS``). ``members``: those that may take
+    what out-of-fold predictions leave out together, a ``shape`` on every GPU, a convolution's ``layer`` at every
+    batch and precision, or every board of one chip (``gpu``); they give the stack's weights and the intervals.
+    ``anchor``: the time that the target log(time / anchor) is relative to
+    (``gkestimator.kernel_models.anchors.ANCHORS``). ``members``: those that may take
     part. ``loss``: what XGBoost and LightGBM minimise; ``absolute`` follows the typical row where a few
     stray. ``shrink`` multiplies the stack's weights: below 1 it holds estimates closer to the anchor than the
     few chips in training suggest. ``rising``: features along which log(time / anchor) may only rise; XGBoost and
     LightGBM alone can promise that. ``variants``: those that it trains on, and answers before others that cover them
-    do (:func:`~gkestimator.core.kernels.is_listed`); none are all but a library's own. ``sources``: those that it trains
-    on; none are all. ``widest`` limits the 90 % half-widths of log(time), where whole networks say more of their
+    do (:func:`~gkestimator.core.kernels.is_listed`); none are all but a library's own. ``sources``: those that it
+    trains on; none are all. ``widest`` limits the 90 % half-widths of log(time), where whole networks say more of their
     kernels than the few chips whose kernels were measured alone.
     """
 

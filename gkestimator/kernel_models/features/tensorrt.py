@@ -1,8 +1,8 @@
 """Calculate the features and the anchor of TensorRT's convolutions.
 
-TensorRT times every kernel that it has for a layer and keeps the fastest, so what decides is which kernels a shape allows:
-by alignment of channels and pixels, by padding to tiles, by Winograd's algorithm, and by what copies between layouts
-cost where a small engine's input and output lie in rows.
+TensorRT times every kernel that it has for a layer and keeps the fastest, so what decides is which kernels a shape
+allows: by alignment of channels and pixels, by padding to tiles, by Winograd's algorithm, and by what copies between
+layouts cost where a small engine's input and output lie in rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from gkestimator.core.kernels import Array, KernelTable
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.attainable import attainable_us
 from gkestimator.kernel_models.features.columns import FeatureColumns
-from gkestimator.kernel_models.features.tensor_convolutions import CONVOLUTION_CONSTANTS, tensor_convolution_us
+from gkestimator.kernel_models.features.tensor_convolutions import (
+    CONVOLUTION_CONSTANTS,
+    tensor_convolution_us,
+)
 from gkestimator.kernel_models.features.tensor_cores import TensorConstants, half_rate, has_tensor_cores
 from gkestimator.kernel_models.tiles import pieces
 
@@ -28,11 +31,11 @@ _START_US = 2.5
 _CUDA_CORES_START_US = 4.0
 _CYCLES_OF_DEPTH = 28.0
 _WAITING_CONSTANTS = replace(CONVOLUTION_CONSTANTS, launch_us=_START_US, step_cycles=400.0, split_cycles=1e6)
-"""Before Ampere a tile's next slice cannot be fetched beside the calculation (no asynchronous copies into shared memory;
-the engines' kernels say ``stage1``), so that a step lasts as long as its loads, and TensorRT's kernels do not split k: half
-precision on a V100 takes 0.34 us for each 32 channels of one pixel's depth, at any depth. On the CUDA cores, for the same reason, a step of one (:data:`_CYCLES_OF_DEPTH`) is
-the least. All three were fitted to half of the small layers on a V100 (``python -m benchmarks.tensorrt_kernels
---constants``); other GPUs took no part."""
+"""Before Ampere a tile's next slice cannot be fetched beside the calculation (no asynchronous copies into shared
+memory; the engines' kernels say ``stage1``), so that a step lasts as long as its loads, and TensorRT's kernels do not
+split k: half precision on a V100 takes 0.34 us for each 32 channels of a 1x1 filter, however many there are. On the
+CUDA cores a step of one (:data:`_CYCLES_OF_DEPTH`) is the least for the same reason. Start, step and depth were fitted
+to half of the small layers on a V100 (``benchmarks/tensorrt_kernels.py --constants``); other GPUs took no part."""
 
 
 def shape_columns(table: KernelTable, gpu: GpuSpec) -> FeatureColumns:
@@ -75,7 +78,7 @@ def tensorrt_convolution_us(table: KernelTable, gpu: GpuSpec) -> Array:
             if precision == "fp16":
                 board = with_half_sums(gpu)
             result[rows] = tensor_convolution_us(part, board, _constants(gpu))
-    return result
+    return np.asarray(result)
 
 
 def _constants(gpu: GpuSpec) -> TensorConstants:

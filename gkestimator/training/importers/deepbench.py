@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from gkestimator.core.kernels import Array
+from gkestimator.core.records import NamedValues
 from gkestimator.training.importers.deepbench_rnn import recurrent_rows
 from gkestimator.training.importers.files import read_columns, translated
 from gkestimator.training.rows import TrainingRows, conv_table, product_table
@@ -42,7 +43,7 @@ def load(folder: Path) -> list[TrainingRows]:
     path = folder / "conv_forward.parquet"
     data = read_columns(path, ("gpu", "dtype", "forward_ms", *names))
     gpu, precision, size = _where(path, data)
-    sizes = {name: data[name].astype(np.float64) for name in names}
+    sizes: NamedValues = {name: data[name].astype(np.float64) for name in names}
     table = conv_table(**sizes, precision=precision, size=size)
     convolutions = TrainingRows.make(
         table,

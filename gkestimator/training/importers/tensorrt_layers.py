@@ -1,10 +1,10 @@
-"""Import the convolutions of TensorRT engines, layer by layer (NVIDIA/TensorRT, trt-engine-explorer; folder ``tensorrt``
-with ``tensorrt_layers``): ResNet-18 on an A100, ResNet-50 on an RTX 3090, MobileNet on a TITAN RTX.
+"""Import the convolutions of TensorRT engines, layer by layer (NVIDIA/TensorRT, trt-engine-explorer; folder
+``tensorrt`` with ``tensorrt_layers``): ResNet-18 on an A100, ResNet-50 on an RTX 3090, MobileNet on a TITAN RTX.
 
-Milliseconds by TensorRT's profiler, which records events around each layer and so keeps the layers apart: they sum to 2 to
-38 % more than the engine as a whole, which ran as a CUDA graph. What the engine does not explain is spread evenly over
-its layers (but for those of time 0, which run nothing): 5.5 to 7.5 us a layer on the A100, 3 to 4 on the RTX 3090, 1.7 on
-the TITAN RTX.
+Milliseconds by TensorRT's profiler, which records events around each layer and so keeps the layers apart: they sum to 2
+to 38 % more than the engine as a whole, which ran as a CUDA graph. What the engine does not explain is spread evenly
+over its layers (but for those of time 0, which run nothing): 5.5 to 7.5 us a layer on the A100, 3 to 4 on the RTX 3090,
+1.7 on the TITAN RTX.
 
 The precision is that of the weights and, of FP32, the kernel's name: what has ``tf32`` in it calculates in TF32.
 Left out: layers that hold more than one convolution or a pooling, and those of one pixel, which are matrix products.
@@ -29,7 +29,16 @@ _KINDS = ("CaskConvolution", "CudaDepthwiseConvolution")
 _PRECISIONS = {"Int8": "int8", "Half": "fp16", "Float": "fp32"}
 _FORMAT_BYTES = {"Int8": 1.0, "FP16": 2.0, "FP32": 4.0}
 _SIZES = ("kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h", "pad_w", "groups", "out_maps")
-_WORDS = ("engine", "gpu", "layer_type", "weights_type", "tactic", "input_dims", "input_formats", "output_formats")
+_WORDS = (
+    "engine",
+    "gpu",
+    "layer_type",
+    "weights_type",
+    "tactic",
+    "input_dims",
+    "input_formats",
+    "output_formats",
+)
 _WEIGHT = 20.0  # some hundred rows of three GPUs against a quarter of a million of one
 
 
@@ -72,7 +81,9 @@ def _images(path: Path, dims: Array) -> dict[str, Array]:
         first, *others = str(text).split(";")
         numbers = first.split("x")
         if len(numbers) != 4 or not all(number.isdigit() for number in numbers):
-            raise TableError(f"{path}: input_dims is {text!r}; expected NxCxHxW, further inputs behind a semicolon")
+            raise TableError(
+                f"{path}: input_dims is {text!r}; expected NxCxHxW, further inputs behind a semicolon"
+            )
         sizes.append([*map(float, numbers), float(len(others))])
     columns = np.array(sizes).reshape(-1, 5).T
     return dict(zip("nchw", columns[:4], strict=True)) | {"residuals": columns[4]}
