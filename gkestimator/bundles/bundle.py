@@ -130,10 +130,13 @@ class Bundle:
         roof = roofline(table, gpu)
         answer = self._answer(table, gpu, roof)
         # TF32 is a permission: the libraries may take the FP32 kernel (Winograd, say) where that is faster.
-        index = np.flatnonzero(table.precision == "tf32")
+        index = np.flatnonzero((table.precision == "tf32") & ~_permitting(table))
         if len(index):
             wide = _as_fp32(table.take(index))
             answer = _faster(answer, self._answer(wide, gpu, roofline(wide, gpu)), index)
+        if table.permits is not None:
+            table, answer = self._fastest_permitted(table, answer, gpu)
+            roof = roofline(table, gpu)
         answer = replace(answer, width=np.where(table.family == Family.HOST, 0.0, answer.width))
         if part is not gpu:
             roof = roofline(table, part)
@@ -150,6 +153,23 @@ class Bundle:
         if self.power is None or part is not gpu:
             return predictions
         return replace(predictions, power=self.power.predict(table, gpu))
+
+    def _fastest_permitted(
+        self, table: KernelTable, answer: _Answer, gpu: GpuSpec
+    ) -> tuple[KernelTable, _Answer]:
+        """Return ``table`` and what is said of it with each kernel in the fastest precision that it permits."""
+        narrow = table
+        permits = table.permits
+        assert permits is not None
+        for precision in sorted({wider for row in permits for wider in row}):
+            allowed = [precision in row for row in permits]
+            index = np.flatnonzero(np.array(allowed, dtype=bool))
+            wide = narrow.take(index).widened(precision)
+            other = self._answer(wide, gpu, roofline(wide, gpu))
+            better = other.duration_us < answer.duration_us[index]
+            answer = _faster(answer, other, index)
+            table = table.placed(index[better], wide.take(better))
+        return table, answer
 
     def _launch(self, table: KernelTable, gpu: GpuSpec) -> Launch:
         launch = launch_geometry(table, gpu)
@@ -229,6 +249,13 @@ class _Answer:
     inside: Array
 
 
+def _permitting(table: KernelTable) -> Array:
+    """Return the mask of the kernels that say themselves which wider precisions they permit."""
+    if table.permits is None:
+        return np.zeros(len(table), dtype=bool)
+    return np.array([bool(row) for row in table.permits], dtype=bool)
+
+
 def _as_fp32(table: KernelTable) -> KernelTable:
     precision = np.empty(len(table), dtype=object)
     precision[:] = "fp32"
@@ -275,6 +302,7 @@ def _complete(
         compute_us=roof.compute_us,
         memory_us=roof.memory_us,
         least_us=least,
+        precision=table.precision,
     )
 
 

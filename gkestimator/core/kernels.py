@@ -7,7 +7,7 @@ the same kernels as columns.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -132,7 +132,8 @@ class Kernel:
     of tensor operands read. ``workspace_bytes`` is scratch memory held during the launch. ``sequences``: of
     attention, the samples that attend to themselves alone (the rest of ``gemm.batch`` are heads). ``again_bytes`` are
     read besides where no cache holds what is read repeatedly (operands that are broadcast), and ``again_window`` the
-    bytes touched between one such reading and the next.
+    bytes touched between one such reading and the next. ``permits`` are the wider precisions that the runtime may take
+    instead of ``precision`` where that is faster.
     """
 
     name: str
@@ -153,6 +154,7 @@ class Kernel:
     sequences: int = 1
     again_bytes: int = 0
     again_window: int = 0
+    permits: tuple[Precision, ...] = ()
 
 
 @frozen
@@ -216,6 +218,27 @@ _SCALARS = (
     "again_bytes",
     "again_window",
 )
+_PRECISION_BITS = {
+    Precision.FP64: 64,
+    Precision.FP32: 32,
+    Precision.TF32: 32,
+    Precision.FP16: 16,
+    Precision.BF16: 16,
+    Precision.FP8: 8,
+    Precision.INT8: 8,
+    Precision.W8A16: 16,
+    Precision.W4A16: 16,
+}
+
+
+def _permits(kernels: Sequence[Kernel]) -> Array | None:
+    """Return what each of ``kernels`` permits, None where none permits anything."""
+    if not any(kernel.permits for kernel in kernels):
+        return None
+    column = np.empty(len(kernels), dtype=object)
+    for place, kernel in enumerate(kernels):
+        column[place] = kernel.permits
+    return column
 
 
 @frozen
@@ -223,13 +246,15 @@ class KernelTable:
     """Hold kernels as columns (float64 arrays of one length; NaN where a kernel has no such shape).
 
     ``columns`` holds the scalar fields of :class:`Kernel` under their names, ``gemm_batch, gemm_m, gemm_n, gemm_k``
-    and ``conv_<field of ConvShape>``. ``family``, ``variant`` and ``precision`` are arrays of str objects.
+    and ``conv_<field of ConvShape>``. ``family``, ``variant`` and ``precision`` are arrays of str objects, ``permits``
+    one of tuples of precisions (None: no kernel has any).
     """
 
     family: Array
     variant: Array
     precision: Array
     columns: Arrays
+    permits: Array | None = None
 
     def __len__(self) -> int:
         return len(self.family)
@@ -254,6 +279,7 @@ class KernelTable:
             variant=np.array([k.variant for k in kernels], dtype=object),
             precision=np.array([k.precision.value for k in kernels], dtype=object),
             columns=columns,
+            permits=_permits(kernels),
         )
 
     def take(self, index: Array) -> KernelTable:
@@ -263,7 +289,33 @@ class KernelTable:
             variant=self.variant[index],
             precision=self.precision[index],
             columns={name: column[index] for name, column in self.columns.items()},
+            permits=None if self.permits is None else self.permits[index],
         )
+
+    def widened(self, precision: Precision) -> KernelTable:
+        """Return the same kernels calculating in ``precision``, wider than theirs: operands of their precision take
+        that of ``precision`` in memory, and so do results that are not as wide already.
+        """
+        bits = np.array([_PRECISION_BITS[name] for name in self.precision.tolist()], dtype=np.float64)
+        ratio = _PRECISION_BITS[precision] / bits
+        columns = dict(self.columns)
+        size = np.maximum(columns["element_bytes"], _PRECISION_BITS[precision] / 8)
+        columns["write_bytes"] = columns["write_bytes"] * size / np.maximum(columns["element_bytes"], 1e-3)
+        columns["element_bytes"] = size
+        for name in ("read_bytes", "weight_bytes"):
+            columns[name] = columns[name] * ratio
+        words = np.empty(len(self), dtype=object)
+        words[:] = precision.value
+        return replace(self, precision=words, columns=columns)
+
+    def placed(self, index: Array, rows: KernelTable) -> KernelTable:
+        """Return this table with ``rows`` in the places of ``index``."""
+        precision = self.precision.copy()
+        precision[index] = rows.precision
+        columns = {name: column.copy() for name, column in self.columns.items()}
+        for name, column in columns.items():
+            column[index] = rows.columns[name]
+        return replace(self, precision=precision, columns=columns)
 
     @property
     def total_bytes(self) -> Array:

@@ -260,6 +260,7 @@ def _kernel_row(engine: Engine, e: Estimated, i: int, row: int) -> KernelRow:
         op_type=step.op_type,
         kernel=kernel.name,
         family=kernel.family.value,
+        precision=kernel.precision.value if p.precision is None else str(p.precision[row]),
         launches=int(program.repeat[i]),
         duration_us=float(p.duration_us[row]),
         duration_low_us=float(p.low_us[row]),

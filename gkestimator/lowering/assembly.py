@@ -17,6 +17,7 @@ from gkestimator.core.kernels import KernelGraph, Step
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering import patterns
 from gkestimator.lowering.calls import UNKNOWN, Calls, list_calls
+from gkestimator.lowering.engine_types import permitted, typed_graph, without_quantisation
 from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.storage import stored_graph
 from gkestimator.lowering.wiring import Wiring, norm_parameters, wire
@@ -57,7 +58,13 @@ def lower_each(
         )
     made: dict[tuple[object, ...], _Lowering] = {}
     graphs = []
+    quantised = None
     for option in options:
+        compiled = bool(runtime_traits(option.runtime).permits)
+        if compiled and quantised is None:
+            quantised = without_quantisation(graph)
+        if compiled and quantised is not None:
+            option = permitted(quantised, option)
         # What decides about groups and element types; the precisions only decide about kernels.
         shared = (
             option.runtime,
@@ -73,7 +80,10 @@ def lower_each(
             groups = None
             if option.dtype == "amp":  # what is one call casts as one call
                 groups = {match.position: match.operator for match in patterns.find_matches(graph, option)}
-            stored = stored_graph(graph, option, groups)
+            if compiled and quantised is not None:
+                stored = typed_graph(quantised, option)
+            else:
+                stored = stored_graph(graph, option, groups)
             before = _Lowering(stored, patterns.find_matches(stored, option), tuple(unknown))
         made[shared] = before.under(option)
         graphs.append(made[shared].result)

@@ -245,7 +245,7 @@ def test_a_layer_of_a_transformer_is_seven_kernels(before: bool, graph_of: Graph
     graph = lower(graph_of(_layer(before), _LAYER), _options("fp16"))
     half = ["linear", "attention", "linear", "layernorm.layer_norm", "linear", "linear"]
     names = ["layernorm.layer_norm", *half] if before else [*half, "layernorm.layer_norm"]
-    kernels = _kernels(graph)
+    kernels = [kernel for kernel in _kernels(graph) if kernel.variant != "reformat"]
     assert [kernel.name for kernel in kernels] == names
     by_name = {kernel.name: kernel for kernel in kernels}
     merged = kernels[1 if before else 0]

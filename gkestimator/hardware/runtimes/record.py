@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TypeAlias
 
+from gkestimator.core.dtypes import Precision
 from gkestimator.core.records import frozen
 
 Provider: TypeAlias = "str | list[str | dict[str, str]]"
@@ -72,9 +73,11 @@ class RuntimeTraits:
     ``file_optimiser`` is the program by which users have attentions of a file fused before it runs, where there is one.
     ``server`` says how servers load its models, ``build`` in a sentence what must be built before a model runs under
     it (an engine), of which no time is estimated; empty: nothing.
-    ``lowering_name`` is the runtime whose lowering it shares (itself where
-    that is empty). ``library`` is the last word of the variants of its matrix products and convolutions where it brings
-    kernels of its own for those, so that regressors can tell them from others.
+    ``lowering_name`` is the runtime whose lowering it shares (itself where that is empty). ``permits`` holds, for a
+    runtime that takes a dtype word for a permission, the precisions that each word allows, the one that it names first:
+    its compiler takes the fastest of them for each kernel, stores what lies between in the narrowest that both sides
+    can, and brings float models to 8 bits itself. ``library`` is the last word of the variants of its matrix products
+    and convolutions where it brings kernels of its own for those, so that regressors can tell them from others.
     """
 
     name: str
@@ -97,6 +100,7 @@ class RuntimeTraits:
     server: ServerForm = ServerForm()
     build: str = ""
     file_optimiser: str = ""
+    permits: Mapping[str, tuple[Precision, ...]] = field(hash=False, default_factory=dict)
 
     @property
     def lowers_as(self) -> str:

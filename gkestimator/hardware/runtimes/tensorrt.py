@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from gkestimator.core.dtypes import Precision
 from gkestimator.core.kernels import TENSORRT as LIBRARY
 from gkestimator.hardware.runtimes.record import RuntimeTraits, ServerForm, ServerOptions
 
@@ -37,6 +39,18 @@ _ACCELERATOR_OPTIONS = ServerOptions(
     memory="max_workspace_size_bytes",
 )
 
+# The flags of its builder, by the words of trtexec: --fp16, --bf16, --int8 --fp16, --fp8 --fp16. FP32 is always allowed,
+# and TF32 unless --noTF32 says no (developer guide, "Reduced Precision").
+_WIDE = (Precision.TF32, Precision.FP32)
+_PERMITS: Mapping[str, tuple[Precision, ...]] = {
+    "fp32": (Precision.FP32,),
+    "tf32": _WIDE,
+    "fp16": (Precision.FP16, *_WIDE),
+    "bf16": (Precision.BF16, *_WIDE),
+    "int8": (Precision.INT8, Precision.FP16, *_WIDE),
+    "fp8": (Precision.FP8, Precision.FP16, *_WIDE),
+}
+
 TENSORRT = RuntimeTraits(
     name="tensorrt",
     distributions=("tensorrt",),
@@ -45,7 +59,6 @@ TENSORRT = RuntimeTraits(
     serving_providers=("TensorrtExecutionProvider", "CUDAExecutionProvider"),
     patterns=frozenset(
         {
-            "quantised",
             "fused_attention",
             "norm",
             "convolution",
@@ -69,6 +82,10 @@ TENSORRT = RuntimeTraits(
     build=f"{_BUILD}; how long that takes is not known, and no part of the estimate",
     measured_by="time whole engines with trtexec, put the medians into a table and compare it by gkest evaluate; "
     "its reports of single layers have no importer",
+    permits=_PERMITS,
+    executor=None,
+    sweep_prepare_s=0.0,
+    sweep_chunk_s=0.0,
     lacking_dtypes={
         "amp": "tensorrt has no autocast; use dtype fp16, which allows it half precision where that is faster",
         "w8a16": "tensorrt runs weights of few bits where the file holds them; use dtype int8 or fp8",
