@@ -73,6 +73,9 @@ TENSORRT = RuntimeTraits(
             "pointwise",
         }
     ),
+    # Developer Guide 8.0, "Layer Fusion", names none for attention and normalisations, and SoftMax with Log or TopK
+    # alone; sums of squares and other reductions of element-wise results it does.
+    extended_patterns=frozenset({"fused_attention", "norm", "softmax_rows"}),
     operators_as="onnxruntime",
     library="tensorrt",  # core.kernels.TENSORRT, whose module would load numpy for every --help
     server=ServerForm(
