@@ -68,7 +68,8 @@ TENSORRT = RuntimeTraits(
             "convolution",
             "merged_products",
             "product",
-            "rows",
+            "softmax_rows",
+            "reduced_rows",
             "shuffle",
             "pointwise",
         }
