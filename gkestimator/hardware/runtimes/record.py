@@ -76,7 +76,7 @@ class RuntimeTraits:
     them launch no kernel or run in place (:class:`gkestimator.operators.records.OperatorTraits`): its own or
     another's. ``lacking_dtypes`` maps a dtype word that the runtime lacks to the reason and the remedy.
     ``layouts`` are those in which a program can store images and the weights of convolutions.
-    ``extended_patterns`` are those that a user switches off by ``graph_level``: an optimiser's level, or an older release.
+    ``extended_patterns`` are those that a user switches off by ``graph_level``: an optimiser's level or an old release.
     ``executor`` is the module and class that profile under it, None where nothing does: then ``measured_by`` says in a
     clause how a user measures instead. ``sweep_prepare_s`` and ``sweep_chunk_s`` are what a sweep spends on each entry
     and on each child process (seconds, :mod:`gkestimator.profiling.sweep.cost`). ``provider_of`` is set where a user
