@@ -292,3 +292,17 @@ def test_lowering_is_linear_in_the_number_of_operators(graph_of: Graphs) -> None
         lower(graph, _options())
         seconds.append(time.perf_counter() - begin)
     assert seconds[1] < 1.0 and seconds[1] < 12 * seconds[0]
+
+
+def test_a_layer_under_the_fusions_of_8_0_has_attention_and_normalisations_apart(graph_of: Graphs) -> None:
+    options = replace(_options("fp16"), graph_level="basic")
+    kernels = [
+        k for k in _kernels(lower(graph_of(_layer(False), _LAYER), options)) if k.variant != "reformat"
+    ]
+    names = [kernel.name for kernel in kernels]
+    assert "attention" not in names
+    assert names.count("bmm") == 2
+    assert names.index("softmax.softmax") > names.index(
+        "elementwise.add"
+    )  # the mask is added before, by itself
+    assert names.count("linear") == 4  # products still have their epilogues
