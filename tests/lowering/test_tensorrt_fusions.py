@@ -256,8 +256,8 @@ def test_a_layer_of_a_transformer_is_seven_kernels(before: bool, graph_of: Graph
     assert merged.gemm is not None and (merged.gemm.m, merged.gemm.n, merged.gemm.k) == (16, 192, 64)
     attention = by_name["attention"]
     assert attention.variant == "attention.tensorrt"
-    # Queries, keys and values as the product wrote them; the mask is an input and stays in float32.
-    assert attention.read_bytes == 2 * 3 * 2 * 8 * 64 + 4 * 2 * 8
+    # Queries, keys and values as the product wrote them, and the mask.
+    assert attention.read_bytes == 2 * (3 * 2 * 8 * 64 + 2 * 8)
     assert attention.write_bytes == 2 * 2 * 8 * 64
 
 
