@@ -240,7 +240,11 @@ class _Planner:
                 if value.dtype.bits == 8 and value.dtype is not DType.BOOL:
                     self._stored[value.name] = value.dtype  # moved as it is quantised
                     continue
-                if not value.dtype.is_floating or value.name in self._outputs or not self._writes(index, refused):
+                if (
+                    not value.dtype.is_floating
+                    or value.name in self._outputs
+                    or not self._writes(index, refused)
+                ):
                     continue
                 readers = self._readers.get(value.name, [])
                 dtypes = [self._wanted(read, refused) for read in readers]
@@ -323,7 +327,11 @@ class _Planner:
         while result is None and self._kinds[index] == "pointwise":
             values = tensors_of(self._graph.operators[index].outputs)
             readers = self._readers.get(values[0].name, [])
-            if len(readers) != 1 or values[0].name in self._outputs or self._kinds[readers[0][0]] != "pointwise":
+            if (
+                len(readers) != 1
+                or values[0].name in self._outputs
+                or self._kinds[readers[0][0]] != "pointwise"
+            ):
                 return None
             index = readers[0][0]
             result = self._result_type(index)
@@ -333,10 +341,18 @@ class _Planner:
         """Return the moves and pools that would write 8 bits and have a source that is not in them."""
         more = set()
         for index, op in enumerate(self._graph.operators):
-            if self._kinds[index] not in ("moves", "pools") or index in refused or not self._result_type(index):
+            if (
+                self._kinds[index] not in ("moves", "pools")
+                or index in refused
+                or not self._result_type(index)
+            ):
                 continue
             for place, value in self._activations(index):
-                if value.dtype.is_floating and value.name not in self._stored and (index, place) not in self._reads:
+                if (
+                    value.dtype.is_floating
+                    and value.name not in self._stored
+                    and (index, place) not in self._reads
+                ):
                     more.add(index)
         return more
 

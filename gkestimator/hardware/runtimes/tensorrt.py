@@ -65,6 +65,7 @@ TENSORRT = RuntimeTraits(
         {
             "fused_attention",
             "norm",
+            "concat",
             "convolution",
             "merged_products",
             "product",
