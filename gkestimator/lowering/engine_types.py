@@ -6,43 +6,28 @@ that quantises the file makes them, and a tensor lies in 8 bits where who writes
 read them. Graph inputs and outputs keep the types of the file: the engine converts them
 (:mod:`gkestimator.lowering.reformats`).
 
-A file that holds QuantizeLinear and DequantizeLinear says itself what is in 8 bits, under any word (developer guide,
-"Explicit Quantization"). Both operators are taken out, as the compiler fuses them into their neighbours: a product
-reads 8 bits where a DequantizeLinear stood before it; a tensor that nothing but QuantizeLinear reads is written in 8
-bits (with the sum and the activation that its writer fuses); one that is read in floating point as well stays in it,
-and is quantised by a kernel of its own for those who want 8 bits. Compared with the layers of ten published engines by
-``python -m benchmarks.tensorrt_reformats``.
+A file that holds QuantizeLinear and DequantizeLinear says itself what is in 8 bits, under any word
+(:mod:`gkestimator.lowering.quantised_files`): a product reads 8 bits where a DequantizeLinear stood before it, and a
+tensor that nothing but QuantizeLinear reads is written in 8 bits, with the sum and the activation that its writer
+fuses; one that is read in floating point as well stays in it, and is quantised by a kernel of its own for those who
+want 8 bits. Compared with the layers of ten published engines by ``python -m benchmarks.tensorrt_reformats``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
-from gkestimator.core.records import frozen
+from gkestimator.lowering.quantised_files import Quantised, Read
 from gkestimator.operators.builders import tensors_of
 from gkestimator.operators.records import traits_of
-from gkestimator.operators.registry import MS, LoweringOptions, half_type
-
-Read: TypeAlias = "tuple[int, int]"
-"""An operator's index and the place among its inputs."""
+from gkestimator.operators.registry import LoweringOptions, half_type
 
 NARROW_TYPES = {"int8": DType.INT8, "fp8": DType.FLOAT8E4M3FN}
 """What a float model is brought to, by the dtype word that allows it."""
 BYTES = frozenset({Precision.INT8, Precision.FP8})
-_QUANTIZE = frozenset({("", "QuantizeLinear"), (MS, "QuantizeLinear")})
-_DEQUANTIZE = frozenset({("", "DequantizeLinear"), (MS, "DequantizeLinear")})
-
-
-@frozen
-class Quantised:
-    """Hold a graph without QuantizeLinear and DequantizeLinear, and which inputs were read through them as what."""
-
-    graph: OperatorGraph
-    reads: Mapping[Read, DType]
 
 
 def permitted(quantised: Quantised, options: LoweringOptions) -> LoweringOptions:
@@ -68,97 +53,6 @@ def typed_graph(quantised: Quantised, options: LoweringOptions) -> OperatorGraph
         f"to the accuracy is yours to check"
     )
     return replace(typed, warnings=(*typed.warnings, remark))
-
-
-def without_quantisation(graph: OperatorGraph) -> Quantised:
-    """Return ``graph`` without the pairs of QuantizeLinear and DequantizeLinear; the very object where it has none."""
-    taken = _removable(graph)
-    if not taken:
-        return Quantised(graph=graph, reads={})
-    sources: dict[str, tuple[Tensor, DType]] = {}
-    operators = []
-    reads: dict[Read, DType] = {}
-    for index, op in enumerate(graph.operators):
-        if index in taken:
-            (source, *_), (result, *_) = tensors_of(op.inputs), tensors_of(op.outputs)
-            dtype = source.dtype
-            if op.key in _QUANTIZE:
-                dtype = result.dtype
-            sources[result.name] = sources.get(source.name, (source, dtype))
-            if op.key in _QUANTIZE:
-                sources[result.name] = (sources[result.name][0], _byte_type(dtype))
-            continue
-        inputs: list[Value | None] = list(op.inputs)
-        for place, value in enumerate(inputs):
-            if value is not None and value.name in sources:
-                source, dtype = sources[value.name]
-                inputs[place] = source
-                reads[len(operators), place] = _byte_type(dtype)
-        if inputs != list(op.inputs):
-            op = replace(op, inputs=tuple(inputs), signature=None)
-        operators.append(op)
-    used = {tensor.storage for op in operators for tensor in tensors_of(op.inputs)}
-    weights = {storage: size for storage, size in graph.weights.items() if storage in used}
-    stripped = replace(graph, operators=tuple(operators), weights=weights, structure=None)
-    _move_forwards(stripped, reads)
-    return Quantised(graph=stripped, reads=reads)
-
-
-def _move_forwards(graph: OperatorGraph, reads: dict[Read, DType]) -> None:
-    """Add to ``reads`` what reads a tensor that an operator moves which was dequantised before it: DequantizeLinear goes
-    behind such an operator."""
-    moved: dict[str, DType] = {}
-    for index, op in enumerate(graph.operators):
-        dtypes = []
-        for place, value in enumerate(op.inputs):
-            if not isinstance(value, Tensor) or value.is_weight or not value.dtype.is_floating:
-                continue
-            if value.name in moved:
-                reads.setdefault((index, place), moved[value.name])
-            dtypes.append(reads.get((index, place)))
-        if traits_of(op.key).few_bits != "moves" or not dtypes or dtypes[0] is None or None in dtypes:
-            continue
-        for value in tensors_of(op.outputs):
-            moved[value.name] = dtypes[0]
-
-
-def _byte_type(dtype: DType) -> DType:
-    """Return the type that products of 8 bits are counted in: unsigned integers as signed ones."""
-    if dtype is DType.UINT8:
-        return DType.INT8
-    return dtype
-
-
-def _removable(graph: OperatorGraph) -> set[int]:
-    """Return the indices of the operators that quantise to 8 bits, or back, for nobody but each other and operators
-    that move what is quantised."""
-    outputs = {value.name for value in graph.outputs}
-    readers: dict[str, list[int]] = {}
-    for index, op in enumerate(graph.operators):
-        for value in op.inputs[:1]:
-            if value is not None:
-                readers.setdefault(value.name, []).append(index)
-        for value in op.inputs[1:]:
-            if value is not None and op.key not in _QUANTIZE | _DEQUANTIZE:
-                readers.setdefault(value.name, []).append(index)
-    taken: set[int] = set()
-    # Backwards: a QuantizeLinear goes only where all that read it do, or take either type.
-    for index in range(len(graph.operators) - 1, -1, -1):
-        op = graph.operators[index]
-        results = tensors_of(op.outputs[:1])
-        sources = tensors_of(op.inputs[:1])
-        if op.key not in _QUANTIZE | _DEQUANTIZE or not results or not sources:
-            continue
-        stored = results[0].dtype if op.key in _QUANTIZE else sources[0].dtype
-        if stored.bits != 8 or results[0].name in outputs:
-            continue
-        if op.key in _DEQUANTIZE:
-            taken.add(index)
-            continue
-        following = readers.get(results[0].name, [])
-        if all(at in taken or traits_of(graph.operators[at].key).few_bits == "moves" for at in following):
-            taken.add(index)
-    return taken
 
 
 class _Planner:
@@ -240,7 +134,11 @@ class _Planner:
                 if value.dtype.bits == 8 and value.dtype is not DType.BOOL:
                     self._stored[value.name] = value.dtype  # moved as it is quantised
                     continue
-                if not value.dtype.is_floating or value.name in self._outputs or not self._writes(index, refused):
+                if (
+                    not value.dtype.is_floating
+                    or value.name in self._outputs
+                    or not self._writes(index, refused)
+                ):
                     continue
                 readers = self._readers.get(value.name, [])
                 dtypes = [self._wanted(read, refused) for read in readers]
@@ -323,7 +221,11 @@ class _Planner:
         while result is None and self._kinds[index] == "pointwise":
             values = tensors_of(self._graph.operators[index].outputs)
             readers = self._readers.get(values[0].name, [])
-            if len(readers) != 1 or values[0].name in self._outputs or self._kinds[readers[0][0]] != "pointwise":
+            if (
+                len(readers) != 1
+                or values[0].name in self._outputs
+                or self._kinds[readers[0][0]] != "pointwise"
+            ):
                 return None
             index = readers[0][0]
             result = self._result_type(index)
@@ -332,11 +234,19 @@ class _Planner:
     def _without_narrow_source(self, refused: set[int]) -> set[int]:
         """Return the moves and pools that would write 8 bits and have a source that is not in them."""
         more = set()
-        for index, op in enumerate(self._graph.operators):
-            if self._kinds[index] not in ("moves", "pools") or index in refused or not self._result_type(index):
+        for index in range(len(self._graph.operators)):
+            if (
+                self._kinds[index] not in ("moves", "pools")
+                or index in refused
+                or not self._result_type(index)
+            ):
                 continue
             for place, value in self._activations(index):
-                if value.dtype.is_floating and value.name not in self._stored and (index, place) not in self._reads:
+                if (
+                    value.dtype.is_floating
+                    and value.name not in self._stored
+                    and (index, place) not in self._reads
+                ):
                     more.add(index)
         return more
 

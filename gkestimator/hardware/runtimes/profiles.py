@@ -355,7 +355,7 @@ def _permitted(
         word = rule.matmul.value
     named = words[word][0]
     _require(named, dtype, gpu)
-    permits = []
+    permits: list[Precision] = []
     # From the widest on: each has to be faster than those before it.
     for precision in reversed(words[word]):
         rate = gpu.peak_flops_per_s.get(precision.value, 0.0)
