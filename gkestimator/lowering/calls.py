@@ -247,10 +247,7 @@ class _Lister:
     ) -> None:
         kernels = lowered.kernels
         host_calls = lowered.host_calls
-        if lowered.aliases:
-            aliases = tuple(lowered.aliases.items())
-        else:
-            aliases = ()
+        aliases = tuple(lowered.aliases.items())
         if self._eager:
             draft = _Draft(head, op, head.op_type, traits, inputs, outputs, kernels, host_calls, aliases)
             self._lay_out(draft)
