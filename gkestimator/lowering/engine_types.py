@@ -87,20 +87,23 @@ class _Planner:
         self._outputs = frozenset(value.name for value in graph.outputs)
         self.products = [self._product_type(index) for index in range(len(graph.operators))]
         """What each operator multiplies in 8 bits, None where it does not."""
+        self._sums = self._sums_bytes()
         self._stored: dict[str, DType] = {}  # tensors in 8 bits
+        self._fused: list[DType | None] = [None] * len(self._kinds)
         # Tensors that keep the float32 of the graph's inputs, and of its outputs.
         self._from_inputs: set[str] = set()
         self._to_outputs: set[str] = set()
 
     def typed(self) -> OperatorGraph:
         """Return the graph with its element types."""
-        refused: set[int] = set()
-        while True:
-            self._store(refused)
-            more = self._without_narrow_source(refused)
-            if not more:
-                break
-            refused |= more
+        if self._reads or any(self.products):
+            refused: set[int] = set()
+            more = {-1}
+            while more:
+                self._store(refused)
+                more = self._without_narrow_source(refused)
+                refused |= more
+            self._fused = self._fused_types()
         self._keep_wide()
         operators = tuple([self._retyped(index) for index in range(len(self._graph.operators))])
         return replace(self._graph, operators=operators, weights=self._weights(operators))
@@ -152,24 +155,43 @@ class _Planner:
             return self.products[index] is not None
         if kind == "pools" and self._reads and (index, 0) not in self._reads:
             return False
-        if kind == "pointwise" and not self._sums_bytes(index):
+        if kind == "pointwise" and not self._sums[index]:
             return False
         return bool(kind) and index not in refused
 
-    def _sums_bytes(self, index: int) -> bool:
-        """Return whether the sum that a product calculates before a pointwise operator, or at it, may be written in 8
-        bits: a shortcut has the type of the result (the layers of published engines)."""
-        while self._kinds[index] == "pointwise":
+    def _sums_bytes(self) -> list[bool]:
+        """Return for each operator whether the sum that a product calculates at it, or at a pointwise operator before
+        it, may be written in 8 bits: a shortcut has the type of the result (the layers of published engines).
+        """
+        of_products = self._of_products()
+        allowed = [True] * len(self._kinds)
+        for index, kind in enumerate(self._kinds):
+            if kind != "pointwise":
+                continue
             sources = self._activations(index)
-            fuses = any(self._of_product(value) for _, value in sources)
+            fuses = any(value.name in of_products for _, value in sources)
             if self._graph.operators[index].op_type in ("Add", "Sum") and fuses and len(sources) > 1:
                 in_floats = [place for place, _ in sources if (index, place) not in self._reads]
-                return not self._reads or len(in_floats) <= 1
-            producer = self._producers.get(sources[0][1].name) if len(sources) == 1 else None
-            if producer is None or len(self._readers[sources[0][1].name]) > 1:
-                return True
-            index = producer
-        return True
+                allowed[index] = not self._reads or len(in_floats) <= 1
+            elif len(sources) == 1 and len(self._readers[sources[0][1].name]) == 1:
+                producer = self._producers.get(sources[0][1].name)
+                allowed[index] = producer is None or allowed[producer]
+        return allowed
+
+    def _of_products(self) -> set[str]:
+        """Return the names of the tensors that a product makes, with pointwise operators of one operand behind it at
+        most, and that one operator reads.
+        """
+        names: set[str] = set()
+        for index, op in enumerate(self._graph.operators):
+            made = self.products[index] is not None
+            if self._kinds[index] == "pointwise":
+                sources = self._activations(index)
+                made = len(sources) == 1 and sources[0][1].name in names
+            for value in tensors_of(op.outputs):
+                if made and len(self._readers.get(value.name, ())) == 1:
+                    names.add(value.name)
+        return names
 
     def _activations(self, index: int) -> list[tuple[int, Tensor]]:
         """Return the operands of an operator that are no constants, with their places."""
@@ -178,20 +200,6 @@ class _Planner:
             if isinstance(value, Tensor) and not value.is_weight and value.value is None:
                 operands.append((place, value))
         return operands
-
-    def _of_product(self, value: Tensor) -> bool:
-        """Return whether a product makes ``value``, with pointwise operators of one operand behind it at most."""
-        while len(self._readers.get(value.name, ())) == 1:
-            producer = self._producers.get(value.name)
-            if producer is None:
-                return False
-            if self.products[producer] is not None:
-                return True
-            sources = self._activations(producer)
-            if self._kinds[producer] != "pointwise" or len(sources) != 1:
-                return False
-            value = sources[0][1]
-        return False
 
     def _wanted(self, read: Read, refused: set[int]) -> DType | None:
         """Return the type of 8 bits that a reader reads an operand in where it lies so; None: none."""
@@ -215,39 +223,39 @@ class _Planner:
             return dtypes[0]
         return None
 
-    def _fused_result_type(self, index: int) -> DType | None:
-        """Return :meth:`_result_type`, or that of the pointwise operator that alone reads the result: one kernel."""
-        result = self._result_type(index)
-        while result is None and self._kinds[index] == "pointwise":
+    def _fused_types(self) -> list[DType | None]:
+        """Return for each operator :meth:`_result_type`, or that of the pointwise operator that alone reads the result:
+        they are one kernel.
+        """
+        types: list[DType | None] = [None] * len(self._kinds)
+        for index in range(len(self._kinds) - 1, -1, -1):
+            types[index] = self._result_type(index)
             values = tensors_of(self._graph.operators[index].outputs)
+            if types[index] is not None or self._kinds[index] != "pointwise" or len(values) != 1:
+                continue
             readers = self._readers.get(values[0].name, [])
-            if (
-                len(readers) != 1
-                or values[0].name in self._outputs
-                or self._kinds[readers[0][0]] != "pointwise"
-            ):
-                return None
-            index = readers[0][0]
-            result = self._result_type(index)
-        return result
+            alone = len(readers) == 1 and values[0].name not in self._outputs
+            if alone and self._kinds[readers[0][0]] == "pointwise":
+                types[index] = types[readers[0][0]]
+        return types
 
     def _without_narrow_source(self, refused: set[int]) -> set[int]:
         """Return the moves and pools that would write 8 bits and have a source that is not in them."""
         more = set()
-        for index in range(len(self._graph.operators)):
-            if (
-                self._kinds[index] not in ("moves", "pools")
-                or index in refused
-                or not self._result_type(index)
-            ):
+        for index, op in enumerate(self._graph.operators):
+            if self._kinds[index] not in ("moves", "pools") or index in refused:
                 continue
-            for place, value in self._activations(index):
-                if (
-                    value.dtype.is_floating
-                    and value.name not in self._stored
-                    and (index, place) not in self._reads
-                ):
-                    more.add(index)
+            if self._result_type(index) is None:
+                continue
+            sources = [
+                (index, place) in self._reads or value.name in self._stored
+                for place, value in self._activations(index)
+                if value.dtype.is_floating
+            ]
+            if not all(sources):
+                more.add(index)
+                for value in tensors_of(op.outputs):  # so that what moves it further sees it
+                    self._stored.pop(value.name, None)
         return more
 
     def _keep_wide(self) -> None:
@@ -325,7 +333,7 @@ class _Planner:
         if value.is_weight or value.value is not None:
             return self._uniform(value.dtype)
         stored = self._stored.get(value.name)
-        result = self._fused_result_type(index)
+        result = self._fused[index]
         quantised = (index, place) in self._reads
         if result is not None and (stored is not None or quantised) and self._kinds[index]:
             return stored or result
