@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import onnx
 import pandas as pd
@@ -22,13 +22,18 @@ from _shared import shared_dir
 from _tensorrt_graphs import tensorflow_resnet50, torch_mobilenet, torch_resnet18
 
 from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.kernels import Kernel
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.targets import targets_of
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.hardware.runtimes.profiles import load_runtime
 from gkestimator.lowering import lower
 from gkestimator.onnx_io.model import model_of
+from gkestimator.operators.registry import LoweringOptions
 
+_COPY = "copy.reformat"
+_MOVES = frozenset({"Flatten", "Transpose", "Pad", "MaxPool", "GlobalAveragePool"})
+_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 _ACTIVATIONS = frozenset({"Relu", "Clip"})
 _UNNAMED = frozenset({"BatchNormalization", "QuantizeLinear", "DequantizeLinear", "Flatten", "Reshape"})
 # engine: its network, the dtype option, the GPU
@@ -80,13 +85,52 @@ def engine_layers(layers: pd.DataFrame, types: Mapping[str, str]) -> list[Group]
     return groups
 
 
-def our_groups(graph: OperatorGraph, options: Any, types: Mapping[str, str]) -> list[Group]:
-    """Return the groups that the lowering makes kernels of."""
+def our_groups(graph: OperatorGraph, options: LoweringOptions) -> list[Group]:
+    """Return the groups that the lowering makes kernels of. A copy into 8 bits, or back, is the QuantizeLinear (or
+    DequantizeLinear) that the kernel reads through.
+    """
+    types = {op.name: op.op_type for op in graph.operators}
     lowered = lower(graph, options)
+    pairs = _Pairs(graph)
     groups = []
     for step in lowered.steps:
-        groups += [_group(lowered.groups.get(step.name, (step.name,)), types) for _ in step.kernels[:1]]
+        members = lowered.groups.get(step.name, (step.name,))
+        if any(kernel.name != _COPY for kernel in step.kernels):
+            groups.append(_group(members, types))
+        for kernel in step.kernels:
+            name = pairs.converting(members, kernel) if kernel.name == _COPY else None
+            if name is not None:
+                groups.append(Group(frozenset({name}), False))
     return groups
+
+
+class _Pairs:
+    """Find the quantising operators before an operator, which the lowering takes out of the graph."""
+
+    def __init__(self, graph: OperatorGraph) -> None:
+        self._operators = {op.name: op for op in graph.operators}
+        self._makers = {op.outputs[0].name: op for op in graph.operators if op.outputs[0] is not None}
+        self._used: set[str] = set()
+
+    def converting(self, members: Iterable[str], kernel: Kernel) -> str | None:
+        """Return the operator that ``kernel``, a copy before ``members``, stands for; None for one of layouts alone."""
+        for member in members:
+            if kernel.element_bytes > 1 and self._operators[member].op_type in _PRODUCTS:
+                continue  # reads 8 bits itself
+            for value in self._operators[member].inputs:
+                maker = None if value is None else self._makers.get(value.name)
+                while maker is not None and maker.op_type in _MOVES:
+                    maker = self._makers.get(maker.inputs[0].name)
+                if maker is None or maker.op_type != "DequantizeLinear":
+                    continue
+                (value, *_) = maker.inputs
+                if kernel.element_bytes == 1:
+                    maker = self._makers.get(value.name)
+                if maker is None or value.elements != kernel.rows or maker.name in self._used:
+                    continue
+                self._used.add(maker.name)
+                return maker.name
+        return None
 
 
 def main() -> None:
@@ -105,7 +149,7 @@ def main() -> None:
         request = EstimateRequest(models=("x",), gpus=(gpu,), runtime="tensorrt", dtype=dtype)
         (target,) = targets_of(request, catalogue, profile).known
         theirs = Counter(engine_layers(table[table.engine == engine], types))
-        ours = Counter(our_groups(graph, target.options, types))
+        ours = Counter(our_groups(graph, target.options))
         same = theirs & ours
         counts = {"layers": theirs.total(), "same": same.total(), "ours": (ours - theirs).total()}
         total.update(counts)

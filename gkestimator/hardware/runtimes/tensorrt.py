@@ -68,7 +68,8 @@ TENSORRT = RuntimeTraits(
             "convolution",
             "merged_products",
             "product",
-            "rows",
+            "reduced_rows",
+            "softmax_rows",
             "shuffle",
             "pointwise",
         }

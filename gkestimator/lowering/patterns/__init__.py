@@ -112,7 +112,8 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(name="convolution", anchors=("Conv", "ConvTranspose"), find=match_convolution, last_first=True),
     Pattern(name="merged_products", anchors=("MatMul", "Gemm"), find=match_merged),
     Pattern(name="product", anchors=("MatMul", "Gemm"), find=match_product, last_first=True),
-    Pattern(name="rows", anchors=("Softmax", "LogSoftmax", *_REDUCTIONS), find=match_rows),
+    Pattern(name="softmax_rows", anchors=("Softmax", "LogSoftmax"), find=match_rows),
+    Pattern(name="reduced_rows", anchors=_REDUCTIONS, find=match_rows),
     Pattern(name="shuffle", anchors=("Transpose",), find=match_shuffle, last_first=True),
     Pattern(name="pointwise", anchors=tuple(sorted(ELEMENTWISE)), find=match_pointwise, last_first=True),
 )
