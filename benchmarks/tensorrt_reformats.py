@@ -63,7 +63,9 @@ def our_copies(kernels: list[Kernel], gpu: str) -> Mapping[Copy, list[float]]:
     copies = defaultdict(list)
     if not chosen:
         return copies
-    durations = load_bundle().predict(KernelTable.from_kernels(chosen), gpu_catalogue().resolve(gpu)[0]).duration_us
+    durations = (
+        load_bundle().predict(KernelTable.from_kernels(chosen), gpu_catalogue().resolve(gpu)[0]).duration_us
+    )
     for kernel, duration in zip(chosen, durations, strict=True):
         copy = Copy(kernel.rows, kernel.read_bytes // kernel.rows, kernel.write_bytes // kernel.rows)
         copies[copy].append(float(duration))
@@ -91,7 +93,9 @@ def main() -> None:
         _print(engine, line)
         if details:
             for copy in sorted({*theirs, *ours}):
-                print(f"    {copy} engine {np.round(theirs.get(copy, []), 1)} ours {np.round(ours.get(copy, []), 1)}")
+                print(
+                    f"    {copy} engine {np.round(theirs.get(copy, []), 1)} ours {np.round(ours.get(copy, []), 1)}"
+                )
     _print("all", total)
 
 
