@@ -43,8 +43,8 @@ _ACCELERATOR_OPTIONS = ServerOptions(
     "not allowed beside int8, which the estimate counts on",
 )
 
-# The flags of its builder, by the words of trtexec: --fp16, --bf16, --int8 --fp16, --fp8 --fp16. FP32 is always allowed,
-# and TF32 unless --noTF32 says no (developer guide, "Reduced Precision").
+# The flags of its builder, by the words of trtexec: --fp16, --bf16, --int8 --fp16, --fp8 --fp16. FP32 is always
+# allowed, and TF32 unless --noTF32 says no (developer guide, "Reduced Precision").
 _WIDE = (Precision.TF32, Precision.FP32)
 _PERMITS: Mapping[str, tuple[Precision, ...]] = {
     "fp32": (Precision.FP32,),
