@@ -17,7 +17,7 @@ from gkestimator.bundles.models import SCHEMA_VERSION, BundleModel, model_of
 from gkestimator.bundles.rising import no_slower_than_more_rows
 from gkestimator.bundles.runtime_laws import RuntimeLaw, read_laws
 from gkestimator.core.errors import BundleError, UsageError
-from gkestimator.core.kernels import Array, Family, KernelTable
+from gkestimator.core.kernels import Array, Family, KernelTable, is_listed
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.core.values import Document
 from gkestimator.hardware.gpus import GpuSpec
@@ -106,16 +106,12 @@ class Bundle:
 
     def covering(self, family: str, precision: str, gpu: GpuSpec, variant: str = "") -> BundleModel | None:
         """Return the model that answers: the first covering one that was trained on the GPU's chip, else the first made
-        for GPUs that were not, else the first covering one. Models of the ``variant`` come before others."""
+        for GPUs that were not, else the first covering one. Models of the ``variant`` come before all others; those of
+        a library answer for nothing else."""
         candidates = [m for m in self.models if (family, precision) in m.covers]
-        candidates.sort(key=lambda m: variant not in m.variants)
-        for model in candidates:
-            if model.scope == "seen" and model.knows_chip(gpu):
-                return model
-        for model in candidates:
-            if model.scope == "unseen":
-                return model
-        return next(iter(candidates), None)
+        own = [m for m in candidates if is_listed(variant, m.variants)]
+        others = [m for m in candidates if not m.of_library]
+        return _made_for(own, gpu) or _made_for(others, gpu) or next(iter(others), None)
 
     def predict(self, table: KernelTable, gpu: GpuSpec, *, sm_share_pct: float = 100.0) -> KernelPredictions:
         """Predict every kernel of ``table`` on ``gpu`` confined to ``sm_share_pct`` percent of its SMs.
@@ -134,10 +130,13 @@ class Bundle:
         roof = roofline(table, gpu)
         answer = self._answer(table, gpu, roof)
         # TF32 is a permission: the libraries may take the FP32 kernel (Winograd, say) where that is faster.
-        index = np.flatnonzero(table.precision == "tf32")
+        index = np.flatnonzero((table.precision == "tf32") & ~_permitting(table))
         if len(index):
             wide = _as_fp32(table.take(index))
             answer = _faster(answer, self._answer(wide, gpu, roofline(wide, gpu)), index)
+        if table.permits is not None:
+            table, answer = self._fastest_permitted(table, answer, gpu)
+            roof = roofline(table, gpu)
         answer = replace(answer, width=np.where(table.family == Family.HOST, 0.0, answer.width))
         if part is not gpu:
             roof = roofline(table, part)
@@ -154,6 +153,23 @@ class Bundle:
         if self.power is None or part is not gpu:
             return predictions
         return replace(predictions, power=self.power.predict(table, gpu))
+
+    def _fastest_permitted(
+        self, table: KernelTable, answer: _Answer, gpu: GpuSpec
+    ) -> tuple[KernelTable, _Answer]:
+        """Return ``table`` and what is said of it with each kernel in the fastest precision that it permits."""
+        narrow = table
+        permits = table.permits
+        assert permits is not None
+        for precision in sorted({wider for row in permits for wider in row}):
+            allowed = [precision in row for row in permits]
+            index = np.flatnonzero(np.array(allowed, dtype=bool))
+            wide = narrow.take(index).widened(precision)
+            other = self._answer(wide, gpu, roofline(wide, gpu))
+            better = other.duration_us < answer.duration_us[index]
+            answer = _faster(answer, other, index)
+            table = table.placed(index[better], wide.take(better))
+        return table, answer
 
     def _launch(self, table: KernelTable, gpu: GpuSpec) -> Launch:
         launch = launch_geometry(table, gpu)
@@ -213,6 +229,14 @@ class Bundle:
         return answer
 
 
+def _made_for(models: Sequence[BundleModel], gpu: GpuSpec) -> BundleModel | None:
+    """Return the first of ``models`` that knows the chip of ``gpu``, else the first for GPUs that were not measured."""
+    for model in models:
+        if model.scope == "seen" and model.knows_chip(gpu):
+            return model
+    return next((model for model in models if model.scope == "unseen"), None)
+
+
 @frozen
 class _Answer:
     """Hold, per kernel: microseconds, 90 % half-width of their logarithm, that of kernels unlike any trained
@@ -223,6 +247,13 @@ class _Answer:
     beyond: Array
     trained: Array
     inside: Array
+
+
+def _permitting(table: KernelTable) -> Array:
+    """Return the mask of the kernels that say themselves which wider precisions they permit."""
+    if table.permits is None:
+        return np.zeros(len(table), dtype=bool)
+    return np.array([bool(row) for row in table.permits], dtype=bool)
 
 
 def _as_fp32(table: KernelTable) -> KernelTable:
@@ -271,6 +302,7 @@ def _complete(
         compute_us=roof.compute_us,
         memory_us=roof.memory_us,
         least_us=least,
+        precision=table.precision,
     )
 
 

@@ -6,8 +6,8 @@ the same kernels as columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, fields
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, fields, replace
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -30,6 +30,11 @@ that they divide by follows."""
 def plain_variant(variant: str) -> str:
     """Return ``variant`` without its indexed dimensions."""
     return variant.partition(INDEXED)[0]
+
+
+def is_listed(variant: str, variants: Collection[str]) -> bool:
+    """Return whether ``variant`` is among ``variants``, itself or by its ending (:data:`ENDING`)."""
+    return variant in variants or any(v.startswith(ENDING) and variant.endswith(v) for v in variants)
 
 
 class Family(StrEnum):
@@ -69,6 +74,8 @@ LIBRARY_FAMILIES = frozenset(
 """Kernels of libraries: those of a runtime that brings its own say its name in the last word of their variant."""
 TENSORRT = "tensorrt"
 """The last word of the variant of such kernels of TensorRT."""
+ENDING = "."
+"""Begins what stands for every variant that ends so, in lists of variants: ``.tensorrt``."""
 DECODE = "decode"
 """First word of the variant of a decoding attention; the words below follow it, joined by dots."""
 WINDOW = "window"
@@ -125,7 +132,8 @@ class Kernel:
     of tensor operands read. ``workspace_bytes`` is scratch memory held during the launch. ``sequences``: of
     attention, the samples that attend to themselves alone (the rest of ``gemm.batch`` are heads). ``again_bytes`` are
     read besides where no cache holds what is read repeatedly (operands that are broadcast), and ``again_window`` the
-    bytes touched between one such reading and the next.
+    bytes touched between one such reading and the next. ``permits`` are the wider precisions that the runtime may take
+    instead of ``precision`` where that is faster.
     """
 
     name: str
@@ -146,6 +154,7 @@ class Kernel:
     sequences: int = 1
     again_bytes: int = 0
     again_window: int = 0
+    permits: tuple[Precision, ...] = ()
 
 
 @frozen
@@ -176,7 +185,8 @@ class KernelGraph:
 
     Two graphs whose ``wiring`` is one object (not None) agree in everything but kernels and bytes: the same steps
     touch the same storages (what liveness may be cached by). ``groups``: the names of all operators that a step stands
-    for, by its own, where they are several (a fused group).
+    for, by its own, where they are several (a fused group). ``unfused``: what stayed a kernel of its own though users
+    may expect it in a group, with the reason: how often.
     """
 
     name: str
@@ -191,6 +201,7 @@ class KernelGraph:
     notes: Mapping[str, int] = field(default_factory=dict)  # pattern name -> how often it was recognised
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
     wiring: object = field(default=None, compare=False, repr=False)
+    unfused: Mapping[tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
 
 
 _GEMM = tuple(f.name for f in fields(GemmShape))
@@ -209,6 +220,27 @@ _SCALARS = (
     "again_bytes",
     "again_window",
 )
+_PRECISION_BITS = {
+    Precision.FP64: 64,
+    Precision.FP32: 32,
+    Precision.TF32: 32,
+    Precision.FP16: 16,
+    Precision.BF16: 16,
+    Precision.FP8: 8,
+    Precision.INT8: 8,
+    Precision.W8A16: 16,
+    Precision.W4A16: 16,
+}
+
+
+def _permits(kernels: Sequence[Kernel]) -> Array | None:
+    """Return what each of ``kernels`` permits, None where none permits anything."""
+    if not any(kernel.permits for kernel in kernels):
+        return None
+    column = np.empty(len(kernels), dtype=object)
+    for place, kernel in enumerate(kernels):
+        column[place] = kernel.permits
+    return column
 
 
 @frozen
@@ -216,13 +248,15 @@ class KernelTable:
     """Hold kernels as columns (float64 arrays of one length; NaN where a kernel has no such shape).
 
     ``columns`` holds the scalar fields of :class:`Kernel` under their names, ``gemm_batch, gemm_m, gemm_n, gemm_k``
-    and ``conv_<field of ConvShape>``. ``family``, ``variant`` and ``precision`` are arrays of str objects.
+    and ``conv_<field of ConvShape>``. ``family``, ``variant`` and ``precision`` are arrays of str objects, ``permits``
+    one of tuples of precisions (None: no kernel has any).
     """
 
     family: Array
     variant: Array
     precision: Array
     columns: Arrays
+    permits: Array | None = None
 
     def __len__(self) -> int:
         return len(self.family)
@@ -247,6 +281,7 @@ class KernelTable:
             variant=np.array([k.variant for k in kernels], dtype=object),
             precision=np.array([k.precision.value for k in kernels], dtype=object),
             columns=columns,
+            permits=_permits(kernels),
         )
 
     def take(self, index: Array) -> KernelTable:
@@ -256,7 +291,33 @@ class KernelTable:
             variant=self.variant[index],
             precision=self.precision[index],
             columns={name: column[index] for name, column in self.columns.items()},
+            permits=None if self.permits is None else self.permits[index],
         )
+
+    def widened(self, precision: Precision) -> KernelTable:
+        """Return the same kernels calculating in ``precision``, wider than theirs: operands of their precision take
+        that of ``precision`` in memory, and so do results that are not as wide already.
+        """
+        bits = np.array([_PRECISION_BITS[name] for name in self.precision.tolist()], dtype=np.float64)
+        ratio = _PRECISION_BITS[precision] / bits
+        columns = dict(self.columns)
+        size = np.maximum(columns["element_bytes"], _PRECISION_BITS[precision] / 8)
+        columns["write_bytes"] = columns["write_bytes"] * size / np.maximum(columns["element_bytes"], 1e-3)
+        columns["element_bytes"] = size
+        for name in ("read_bytes", "weight_bytes"):
+            columns[name] = columns[name] * ratio
+        words = np.empty(len(self), dtype=object)
+        words[:] = precision.value
+        return replace(self, precision=words, columns=columns)
+
+    def placed(self, index: Array, rows: KernelTable) -> KernelTable:
+        """Return this table with ``rows`` in the places of ``index``."""
+        precision = self.precision.copy()
+        precision[index] = rows.precision
+        columns = {name: column.copy() for name, column in self.columns.items()}
+        for name, column in columns.items():
+            column[index] = rows.columns[name]
+        return replace(self, precision=precision, columns=columns)
 
     @property
     def total_bytes(self) -> Array:
@@ -274,6 +335,12 @@ class KernelTable:
         variants, which = np.unique(self.variant.astype(str), return_inverse=True)
         held = np.array([word in variant.split(".") for variant in variants], dtype=bool)
         return np.asarray(held[which])
+
+    def is_listed(self, variants: Collection[str]) -> Array:
+        """Return the mask of the rows whose variant is among ``variants`` (:func:`is_listed`)."""
+        known, which = np.unique(self.variant.astype(str), return_inverse=True)
+        listed = np.array([is_listed(variant, variants) for variant in known], dtype=bool)
+        return np.asarray(listed[which])
 
     def size(self, name: str) -> Array:
         """Return a column of sizes, each at least 1; 1 where a kernel has no such shape."""

@@ -38,6 +38,7 @@ from gkestimator.estimation.targets import (
 from gkestimator.estimation.timeline import LaunchProgram
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.hardware.host_profile import HostProfile, default_host_file, load_host_file
+from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.hardware.runtimes.profiles import RuntimeProfile, load_runtime
 from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions
 from gkestimator.kernel_models.steady import sustained
@@ -309,10 +310,11 @@ class Engine:
         self, bound: OperatorGraph, targets: Mapping[LoweringOptions, Target]
     ) -> Iterator[tuple[LoweringOptions, RecalledLowering]]:
         request = self.request
-        if request.dtype == "int8" and not is_quantised(bound):
+        calibrates = bool(runtime_traits(request.runtime).permits)
+        if request.dtype == "int8" and not calibrates and not is_quantised(bound):
             raise UsageError(
                 f"{bound.name}: dtype int8 needs a quantised model, found no QuantizeLinear, QLinear* or *Integer "
-                f"operator; quantise the file first, or use another dtype"
+                f"operator; quantise the file first, use another dtype, or runtime tensorrt, which calibrates"
             )
         graphs = lower_each(bound, tuple(targets), allow_unknown=request.allow_unknown)
         made: dict[int, RecalledLowering] = {}

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from gkestimator.core.records import NamedNumbers, NamedValues
-from gkestimator.estimation.capture import capture_remark
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.power import model_power
+from gkestimator.estimation.remarks import capture_remark
 from gkestimator.kernel_models.prediction import KernelPredictions, MeasuredLaunch
 from gkestimator.tables import KernelRow, Requirement
 
@@ -260,6 +260,7 @@ def _kernel_row(engine: Engine, e: Estimated, i: int, row: int) -> KernelRow:
         op_type=step.op_type,
         kernel=kernel.name,
         family=kernel.family.value,
+        precision=kernel.precision.value if p.precision is None else str(p.precision[row]),
         launches=int(program.repeat[i]),
         duration_us=float(p.duration_us[row]),
         duration_low_us=float(p.low_us[row]),

@@ -83,20 +83,21 @@ def targets_of(request: EstimateRequest, catalogue: GpuCatalogue, profile: Runti
 def _target(
     request: EstimateRequest, profile: RuntimeProfile, gpu: GpuSpec, note: str | None, of_group: bool
 ) -> Target:
-    matmul, conv, half, word = resolve_dtype(profile, request.dtype, gpu)
+    resolved = resolve_dtype(profile, request.dtype, gpu)
     options = LoweringOptions(
         runtime=runtime_traits(request.runtime).lowers_as,
-        dtype=request.dtype,
-        matmul_precision=matmul,
-        conv_precision=conv,
-        half=half,
+        dtype=resolved.stored,
+        matmul_precision=resolved.matmul_precision,
+        conv_precision=resolved.conv_precision,
+        half=resolved.half,
+        permits=resolved.permits,
         attention=request.attention,
         amp_norms=request.amp_norms,
         unfold_batchnorm=request.unfold_batchnorm,
         graph_level=request.graph_level,
         layout=checked_layout(request.runtime, request.layout),
     )
-    return Target(gpu=gpu, options=options, dtype=word, note=note, of_group=of_group)
+    return Target(gpu=gpu, options=options, dtype=resolved.effective, note=note, of_group=of_group)
 
 
 def _refuse_same_gpu_twice(targets: Sequence[Target]) -> None:

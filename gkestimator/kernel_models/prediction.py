@@ -66,7 +66,8 @@ class KernelPredictions:
     achieved occupancy in percent of maximum warps (active SMs only) · ``sm_util_pct``: SM utilisation ·
     ``dram_util_pct`` and ``l2_util_pct``: percent of the peak bandwidth · ``roofline_us``, ``compute_us``,
     ``memory_us``: the roofline and its two sides, which say what bounds the kernel ·
-    ``least_us``: what no kernel is faster than (None: not calculated) ·
+    ``least_us``: what no kernel is faster than (None: not calculated) · ``precision``: what the kernel calculates in,
+    of those that it permits (str objects; None: as it was lowered) ·
     ``detail``: what a measured GPU adds, else None · ``power``: None where no kernel's power is known on the GPU.
     """
 
@@ -89,6 +90,7 @@ class KernelPredictions:
     detail: KernelDetail | None = None
     power: KernelPower | None = None
     least_us: Array | None = None
+    precision: Array | None = None
 
     @property
     def launch(self) -> Launch:

@@ -17,7 +17,8 @@ from gkestimator.core.kernels import KernelGraph, Step
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering import patterns
 from gkestimator.lowering.calls import UNKNOWN, Calls, list_calls
-from gkestimator.lowering.patterns import Match
+from gkestimator.lowering.engine_types import permitted, typed_graph, without_quantisation
+from gkestimator.lowering.patterns import Groups, Match
 from gkestimator.lowering.storage import stored_graph
 from gkestimator.lowering.wiring import Wiring, norm_parameters, wire
 from gkestimator.operators.builders import tensors_of
@@ -57,7 +58,13 @@ def lower_each(
         )
     made: dict[tuple[object, ...], _Lowering] = {}
     graphs = []
+    quantised = None
     for option in options:
+        compiled = bool(runtime_traits(option.runtime).permits)
+        if compiled and quantised is None:
+            quantised = without_quantisation(graph)
+        if compiled and quantised is not None:
+            option = permitted(quantised, option)
         # What decides about groups and element types; the precisions only decide about kernels.
         shared = (
             option.runtime,
@@ -73,8 +80,11 @@ def lower_each(
             groups = None
             if option.dtype == "amp":  # what is one call casts as one call
                 groups = {match.position: match.operator for match in patterns.find_matches(graph, option)}
-            stored = stored_graph(graph, option, groups)
-            before = _Lowering(stored, patterns.find_matches(stored, option), tuple(unknown))
+            if compiled and quantised is not None:
+                stored = typed_graph(quantised, option)
+            else:
+                stored = stored_graph(graph, option, groups)
+            before = _Lowering(stored, patterns.find_groups(stored, option), tuple(unknown))
         made[shared] = before.under(option)
         graphs.append(made[shared].result)
     return graphs
@@ -132,9 +142,9 @@ def _wiring(graph: OperatorGraph, calls: Calls, torch: bool) -> Wiring:
 class _Lowering:
     """Hold one graph with its fused groups, and what it became last."""
 
-    def __init__(self, graph: OperatorGraph, matches: list[Match], unknown: tuple[str, ...]) -> None:
+    def __init__(self, graph: OperatorGraph, groups: Groups, unknown: tuple[str, ...]) -> None:
         self._graph = graph
-        self._matches = matches
+        self._groups = groups
         self._unknown = unknown
         self._calls: Calls | None = None
         self._result: KernelGraph | None = None
@@ -153,7 +163,7 @@ class _Lowering:
         else:
             calls = None
         if before is None or calls is None:
-            calls = list_calls(self._graph, options, self._matches)
+            calls = list_calls(self._graph, options, self._groups.matches)
             wiring = _wiring(self._graph, calls, runtime_traits(options.runtime).eager)
             self._result = self._build(calls, wiring, options)
         elif calls is not before:
@@ -259,4 +269,5 @@ class _Lowering:
                 if type(head) is Match
             },
             wiring=wiring,
+            unfused=self._groups.unfused,
         )

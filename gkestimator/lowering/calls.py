@@ -14,6 +14,7 @@ from gkestimator.core.kernels import Family, Kernel
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
+from gkestimator.lowering.reformats import Reformats
 from gkestimator.lowering.storage import copies_after_casts
 from gkestimator.lowering.torch_layouts import Layouts, Values, folded_batchnorm, folded_bias, with_bias
 from gkestimator.operators.builders import batchnorm_kernel, elementwise_kernel, tensors_of
@@ -178,6 +179,8 @@ class _Lister:
         self._channels_last = runtime.eager and options.layout == "nhwc"
         self._by_signature: dict[int, Lowered] = {}
         self._unfolded: dict[tuple[int, bool], Unfolded] = {}
+        self._reformats: Reformats | None = None
+        self._compiled = bool(runtime.permits)
 
     def run(self, graph: OperatorGraph, matches: Sequence[Match]) -> Calls:
         covered = {index for match in matches for index in match.covered}
@@ -185,6 +188,8 @@ class _Lister:
         if self._channels_last:
             for value in graph.inputs:
                 self._layouts.store_channels_last(value)
+        if self._compiled:
+            self._reformats = Reformats(graph)
         for index, op in enumerate(graph.operators):
             if index in covered:
                 if index in groups:
@@ -197,7 +202,18 @@ class _Lister:
                 self._add_unfolded(with_bias(op))
             else:
                 self._add(op, op, record.traits, op.inputs, op.outputs, self._lowered(op))
+        if self._reformats is not None:
+            for at, copies in self._reformats.at_end(graph.outputs).items():
+                self._append_copies(at, copies)
         return self._calls
+
+    def _append_copies(self, at: int, copies: Kernels) -> None:
+        """Put copies after the kernels of the call ``at``."""
+        calls = self._calls
+        kernels = calls.kernels[at]
+        calls.copied.add(id(kernels))
+        calls.kernels[at] = (*kernels, *interned(copies))
+        calls.host_calls[at] += len(copies)
 
     def _lowered(self, op: Operator) -> Lowered:
         signature = op.signature
@@ -250,6 +266,16 @@ class _Lister:
                 return
             if self._runtime in traits.in_place or (self._eager and traits.in_place_before):
                 token |= _fits(inputs, outputs)
+        if self._reformats is not None:
+            copies = self._reformats.before(inputs, kernels)
+            viewed = []
+            for out_index, in_index in aliases:
+                viewed += aliased_tensors(traits, inputs, out_index, in_index, outputs)
+            self._reformats.after(inputs, outputs, kernels, viewed, len(self._calls.heads))
+            if copies:
+                self._calls.copied.add(id(kernels))
+                kernels = (*interned(copies), *kernels)
+                host_calls += len(copies)
         self._calls.add(head, inputs, outputs, kernels, host_calls, aliases, token)
 
     def _lay_out(self, draft: _Draft) -> None:

@@ -15,9 +15,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import ModelError
 from gkestimator.core.graph import Attribute, Operator, Tensor
-from gkestimator.core.kernels import LIBRARY_FAMILIES, Kernel
+from gkestimator.core.kernels import LIBRARY_FAMILIES, Family, Kernel
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering.noting import leaf_tensors, with_noting_tensors
 from gkestimator.lowering.results import checked_result
@@ -124,20 +125,35 @@ def interned(kernels: Kernels) -> Kernels:
     return _GROUPS.setdefault(tuple(map(id, same)), same)
 
 
-def of_library(kernels: Kernels, library: str) -> Kernels:
-    """Return ``kernels`` with ``library`` as the last word of the variants of products and convolutions.
-
-    A library of a runtime's own lays weights out as it likes: how the file has them tells nothing.
+def of_library(kernels: Kernels, options: LoweringOptions) -> Kernels:
+    """Return ``kernels`` as a runtime has them that brings its own products and convolutions: its name is the last word
+    of their variants, they know which wider precisions are permitted, and normalisations that write 8 bits calculate
+    in half precision. Such a library lays weights out as it likes: how the file has them tells nothing.
     """
+    library = runtime_traits(options.runtime).library
     if not library:
         return kernels
     named = []
     for kernel in kernels:
         if kernel.family in LIBRARY_FAMILIES:
             variant = kernel.variant.removesuffix("_nn")
-            kernel = replace(kernel, variant=f"{variant}.{library}")
+            wider = _wider(kernel.precision, options.permits)
+            kernel = replace(kernel, variant=f"{variant}.{library}", permits=wider)
+        elif kernel.family in _NEVER_IN_BYTES and kernel.precision in _BYTES and options.half is not None:
+            kernel = replace(kernel, precision=options.half)
         named.append(kernel)
     return tuple(named)
+
+
+_NEVER_IN_BYTES = frozenset({Family.LAYERNORM, Family.SOFTMAX})
+_BYTES = frozenset({Precision.INT8, Precision.FP8})
+
+
+def _wider(precision: Precision, permits: tuple[Precision, ...]) -> tuple[Precision, ...]:
+    """Return those of ``permits`` that come after ``precision``; none where it is not among them."""
+    if precision not in permits:
+        return ()
+    return permits[permits.index(precision) + 1 :]
 
 
 _KERNELS: dict[Kernel, Kernel] = {}
@@ -209,6 +225,5 @@ def _run(op: Operator, options: LoweringOptions) -> tuple[Lowered, set[int]]:
     if op.outputs and _gives_nothing(op):
         lowered = replace(lowered, kernels=())
     if lowered.kernels:
-        library = runtime_traits(options.runtime).library
-        lowered = replace(lowered, kernels=interned(of_library(lowered.kernels, library)))
+        lowered = replace(lowered, kernels=interned(of_library(lowered.kernels, options)))
     return lowered, read

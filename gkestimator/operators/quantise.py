@@ -15,7 +15,7 @@ from gkestimator.operators.builders import (
     tensor_outputs,
 )
 from gkestimator.operators.checks import dtype_attribute, optional_tensor, tensor
-from gkestimator.operators.records import traits_of
+from gkestimator.operators.records import declare_traits, traits_of
 from gkestimator.operators.registry import (
     MS,
     SAME_STORAGE,
@@ -31,6 +31,19 @@ from gkestimator.operators.registry import (
 
 QUANTIZE_FLOPS = 5  # divide, round, add the zero point, saturate at both ends
 DEQUANTIZE_FLOPS = 2  # subtract the zero point, multiply
+
+# TensorRT's developer guide: "Q/DQ Layer-Placement Recommendations" (layers that commute with them, layers that run in
+# 8 bits where both sides are quantised) and "Layer Fusion" (pointwise layers, which take and give any type).
+declare_traits("Conv", "ConvTranspose", "MatMul", "Gemm", few_bits="product")
+declare_traits("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Dropout", few_bits="moves")
+declare_traits("Concat", "Split", "Slice", "Expand", "Tile", "Pad", few_bits="moves")
+declare_traits("DepthToSpace", "SpaceToDepth", "MaxPool", "GlobalMaxPool", few_bits="moves")
+declare_traits("AveragePool", "GlobalAveragePool", "ReduceMean", few_bits="pools")
+declare_traits("Add", "Sub", "Mul", "Sum", "Max", "Min", "BatchNormalization", few_bits="pointwise")
+declare_traits("Relu", "LeakyRelu", "PRelu", "Clip", "Elu", few_bits="pointwise")
+declare_traits("Sigmoid", "HardSigmoid", "HardSwish", "Swish", few_bits="pointwise")
+declare_traits("LayerNormalization", "Gelu", "GroupNormalization", few_bits="writes")
+declare_traits("SkipLayerNormalization", "Gelu", "BiasGelu", "FastGelu", domain=MS, few_bits="writes")
 
 
 @shape_rule("QuantizeLinear")

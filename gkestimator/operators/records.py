@@ -18,6 +18,7 @@ RuleT = TypeVar("RuleT", bound=Callable[..., Any])
 
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "autocast": ("widest", "first", "half", "fp32", "norm", "declared"),
+    "few_bits": ("", "product", "moves", "pools", "pointwise", "writes"),
     "strides": ("", "reshape", "transpose", "expand", "slice", "select", "same"),
 }
 _ELEMENTS: Mapping[str, type] = {"host_inputs": int, "in_place": str, "view_in": str}
@@ -42,6 +43,9 @@ class OperatorTraits:
     runtimes that answer it without a kernel. ``strides`` says how the strides of a view follow from its source's in
     torch; empty where it is never a view. ``keeps_layout``: the result lies in memory as the operand of its size.
     ``sequence``: it makes or takes sequences of tensors. ``quantised``: it makes or takes quantised activations.
+    ``few_bits`` says what a compiler that brings models to 8 bits makes of it: ``product`` multiplies 8 bits by constant
+    weights of 8 bits; ``moves`` gives what it takes; ``pools`` takes and gives 8 bits together; ``pointwise`` reads and
+    writes either, in any mixture; ``writes`` calculates in half precision and writes either; empty: half precision.
     """
 
     host_inputs: tuple[int, ...] = ()
@@ -57,6 +61,7 @@ class OperatorTraits:
     keeps_layout: bool = False
     sequence: bool = False
     quantised: bool = False
+    few_bits: str = ""
 
 
 @frozen

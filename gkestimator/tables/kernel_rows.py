@@ -31,6 +31,9 @@ class KernelRow:
     op_type: str = required_column("", "Operator type, or the pattern that was recognised.", _KEY)
     kernel: str = required_column("", "Kernel name, `family.variant`.", _KEY)
     family: str = required_column("", "Kernel family, which chooses the regressor.", _KEY)
+    precision: str | None = column(
+        "", "What its inner loop calculates in; where the dtype is a permission, the fastest of it.", _KEY
+    )
     launches: int = required_column("launches", "How often it runs (loop trips).", _TIME, minimum=0)
     duration_us: float | None = required_column("us", "GPU time of one launch.", _TIME, minimum=0)
     duration_low_us: float | None = column("us", "Lower end of the 90 % interval.", _TIME, minimum=0)

@@ -42,9 +42,13 @@ def lowering_options(runtime: str, dtypes: Iterable[str], gpu: GpuSpec) -> dict[
     profile = load_runtime(runtime)
     options = {}
     for dtype in dtypes:
-        matmul, conv, half, _ = resolve_dtype(profile, dtype, gpu)
+        resolved = resolve_dtype(profile, dtype, gpu)
         options[dtype] = LoweringOptions(
-            runtime=runtime, dtype=dtype, matmul_precision=matmul, conv_precision=conv, half=half
+            runtime=runtime,
+            dtype=dtype,
+            matmul_precision=resolved.matmul_precision,
+            conv_precision=resolved.conv_precision,
+            half=resolved.half,
         )
     return options
 

@@ -238,13 +238,17 @@ class ResolvedDtype(NamedTuple):
 
     ``matmul_precision`` and ``conv_precision``: what float32 matrix products and convolutions calculate in;
     ``half``: the half type that activations are stored in, or None; ``effective``: the word that the row
-    names.
+    names. ``stored``: the word that says what tensors are stored in; another than the one asked for where a runtime
+    takes that for a permission and something wider is faster. ``permits``: the precisions that such a runtime chooses
+    from, the narrowest first.
     """
 
     matmul_precision: Precision
     conv_precision: Precision
     half: Precision | None
     effective: str
+    stored: str
+    permits: tuple[Precision, ...] = ()
 
 
 def _auto(profile: RuntimeProfile, gpu: GpuSpec) -> ResolvedDtype:
@@ -254,13 +258,13 @@ def _auto(profile: RuntimeProfile, gpu: GpuSpec) -> ResolvedDtype:
         word = rule.matmul.value
     else:
         word = f"{rule.conv}-conv"
-    return ResolvedDtype(rule.matmul, rule.conv, None, word)
+    return ResolvedDtype(rule.matmul, rule.conv, None, word, "auto")
 
 
 def _plain(word: str, precision: Precision, half: Precision | None) -> Callable[..., ResolvedDtype]:
     def resolve(profile: RuntimeProfile, gpu: GpuSpec) -> ResolvedDtype:
         profile.auto_rule(gpu)  # refuses a GPU that the runtime does not run on
-        return ResolvedDtype(precision, precision, half, word)
+        return ResolvedDtype(precision, precision, half, word, word)
 
     return resolve
 
@@ -268,7 +272,7 @@ def _plain(word: str, precision: Precision, half: Precision | None) -> Callable[
 def _int8(profile: RuntimeProfile, gpu: GpuSpec) -> ResolvedDtype:
     """Resolve int8: what the file has quantised runs in int8; what it left in float32 runs as under ``auto``."""
     rule = profile.auto_rule(gpu)
-    return ResolvedDtype(rule.matmul, rule.conv, None, "int8")
+    return ResolvedDtype(rule.matmul, rule.conv, None, "int8", "int8")
 
 
 _RESOLVERS: Mapping[str, Callable[[RuntimeProfile, GpuSpec], ResolvedDtype]] = {
@@ -302,18 +306,14 @@ def resolve_dtype(profile: RuntimeProfile, dtype: str, gpu: GpuSpec) -> Resolved
     traits = RUNTIMES.get(profile.name)  # a profile read from a file of one's own may have any name
     if traits is not None and dtype in traits.lacking_dtypes:
         raise UsageError(f"dtype {dtype}: {traits.lacking_dtypes[dtype]}")
+    if traits is not None and traits.permits:
+        return _permitted(profile, traits.permits, dtype, gpu)
     resolved = resolver(profile, gpu)
     needed = [resolved.matmul_precision, resolved.conv_precision]
     if dtype in _NEEDED:
         needed = [_NEEDED[dtype]]
     for precision in needed:
-        if precision.value not in gpu.peak_flops_per_s:
-            gpu.refuse_unknown_peak(precision)
-            major, minor = gpu.compute_capability
-            raise UsageError(
-                f"dtype {dtype} needs {precision} arithmetic, which {gpu.name} (compute capability "
-                f"{major}.{minor}) lacks; it has {', '.join(gpu.peak_flops_per_s)}{_REMEDIES.get(dtype, '')}"
-            )
+        _require(precision, dtype, gpu, remedy=_REMEDIES.get(dtype, ""))
     return resolved._replace(
         matmul_precision=_worth(resolved.matmul_precision, gpu),
         conv_precision=_worth(resolved.conv_precision, gpu),
@@ -327,3 +327,45 @@ def _worth(precision: Precision, gpu: GpuSpec) -> Precision:
     if same_rate:
         return Precision.FP32
     return precision
+
+
+def _require(precision: Precision, dtype: str, gpu: GpuSpec, *, remedy: str = "") -> None:
+    """Raise UsageError where ``gpu`` lacks ``precision``, or has it at a rate that is unknown."""
+    if precision.value in gpu.peak_flops_per_s:
+        return
+    gpu.refuse_unknown_peak(precision)
+    major, minor = gpu.compute_capability
+    raise UsageError(
+        f"dtype {dtype} needs {precision} arithmetic, which {gpu.name} (compute capability "
+        f"{major}.{minor}) lacks; it has {', '.join(gpu.peak_flops_per_s)}{remedy}"
+    )
+
+
+def _permitted(
+    profile: RuntimeProfile, words: Mapping[str, tuple[Precision, ...]], dtype: str, gpu: GpuSpec
+) -> ResolvedDtype:
+    """Return what a runtime makes of ``dtype`` on ``gpu`` that takes the fastest precision that the word allows.
+
+    A precision that is no faster than a wider one is not stored in: half precision on GPUs that calculate it at the
+    rate of single precision or below (GeForce GTX 10xx), TF32 where it has the rate of FP32.
+    """
+    rule = profile.auto_rule(gpu)
+    word = dtype
+    if dtype == "auto":
+        word = rule.matmul.value
+    named = words[word][0]
+    _require(named, dtype, gpu)
+    permits = []
+    # From the widest on: each has to be faster than those before it.
+    for precision in reversed(words[word]):
+        rate = gpu.peak_flops_per_s.get(precision.value, 0.0)
+        if precision is Precision.INT8 or all(rate > gpu.peak(other) for other in permits):
+            permits.insert(0, precision)
+    half = None
+    for precision in permits:
+        if precision in (Precision.FP16, Precision.BF16):
+            half = precision
+    single = Precision.FP32
+    if Precision.TF32 in permits:
+        single = Precision.TF32
+    return ResolvedDtype(single, single, half, word, permits[0].value, tuple(permits))

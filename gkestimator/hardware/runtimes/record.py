@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TypeAlias
 
+from gkestimator.core.dtypes import Precision
 from gkestimator.core.records import Names, frozen
 
 Provider: TypeAlias = "str | list[str | dict[str, str]]"
@@ -75,7 +76,7 @@ class RuntimeTraits:
     them launch no kernel or run in place (:class:`gkestimator.operators.records.OperatorTraits`): its own or
     another's. ``lacking_dtypes`` maps a dtype word that the runtime lacks to the reason and the remedy.
     ``layouts`` are those in which a program can store images and the weights of convolutions.
-    ``extended_patterns`` are those that a user switches off by the level of the graph optimiser.
+    ``extended_patterns`` are those that a user switches off by ``graph_level``: an optimiser's level, or an older release.
     ``executor`` is the module and class that profile under it, None where nothing does: then ``measured_by`` says in a
     clause how a user measures instead. ``sweep_prepare_s`` and ``sweep_chunk_s`` are what a sweep spends on each entry
     and on each child process (seconds, :mod:`gkestimator.profiling.sweep.cost`). ``provider_of`` is set where a user
@@ -83,9 +84,11 @@ class RuntimeTraits:
     ``file_optimiser`` is the program by which users have attentions of a file fused before it runs, where there is one.
     ``server`` says how servers load its models, ``build`` in a sentence what must be built before a model runs under
     it (an engine), of which no time is estimated; empty: nothing.
-    ``lowering_name`` is the runtime whose lowering it shares (itself where
-    that is empty). ``library`` is the last word of the variants of its matrix products and convolutions where it brings
-    kernels of its own for those, so that regressors can tell them from others.
+    ``lowering_name`` is the runtime whose lowering it shares (itself where that is empty). ``permits`` holds, for a
+    runtime that takes a dtype word for a permission, the precisions that each word allows, the one that it names first:
+    its compiler takes the fastest of them for each kernel, stores what lies between in the narrowest that both sides
+    can, and brings float models to 8 bits itself. ``library`` is the last word of the variants of its matrix products
+    and convolutions where it brings kernels of its own for those, so that regressors can tell them from others.
     """
 
     name: str
@@ -108,6 +111,7 @@ class RuntimeTraits:
     server: ServerForm = ServerForm()
     build: str = ""
     file_optimiser: str = ""
+    permits: Mapping[str, tuple[Precision, ...]] = field(hash=False, default_factory=dict)
 
     @property
     def lowers_as(self) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from gkestimator.core.dtypes import Precision
 from gkestimator.hardware.runtimes.record import RuntimeTraits, ServerForm, ServerOptions
 
 _BUILD = "an engine has to be built on the very type of GPU, and by the version of TensorRT, that will run it"
@@ -41,6 +43,18 @@ _ACCELERATOR_OPTIONS = ServerOptions(
     "not allowed beside int8, which the estimate counts on",
 )
 
+# The flags of its builder, by the words of trtexec: --fp16, --bf16, --int8 --fp16, --fp8 --fp16. FP32 is always allowed,
+# and TF32 unless --noTF32 says no (developer guide, "Reduced Precision").
+_WIDE = (Precision.TF32, Precision.FP32)
+_PERMITS: Mapping[str, tuple[Precision, ...]] = {
+    "fp32": (Precision.FP32,),
+    "tf32": _WIDE,
+    "fp16": (Precision.FP16, *_WIDE),
+    "bf16": (Precision.BF16, *_WIDE),
+    "int8": (Precision.INT8, Precision.FP16, *_WIDE),
+    "fp8": (Precision.FP8, Precision.FP16, *_WIDE),
+}
+
 TENSORRT = RuntimeTraits(
     name="tensorrt",
     distributions=("tensorrt",),
@@ -49,20 +63,21 @@ TENSORRT = RuntimeTraits(
     serving_providers=("TensorrtExecutionProvider", "CUDAExecutionProvider"),
     patterns=frozenset(
         {
-            "quantised",
             "fused_attention",
             "norm",
             "convolution",
-            "softmax_rows",
             "merged_products",
             "product",
-            "reduced_rows",
+            "rows",
             "shuffle",
             "pointwise",
         }
     ),
+    # Developer Guide 8.0, "Layer Fusion", names none for attention and normalisations, and SoftMax with Log or TopK
+    # alone; sums of squares and other reductions of element-wise results it does.
+    extended_patterns=frozenset({"fused_attention", "norm", "softmax_rows"}),
     operators_as="onnxruntime",
-    library="tensorrt",  # core.kernels.TENSORRT: that module imports numpy, which no help may wait for
+    library="tensorrt",  # core.kernels.TENSORRT, whose module would load numpy for every --help
     server=ServerForm(
         triton_platform="tensorrt_plan",
         model_format="tensorrt",
@@ -74,6 +89,10 @@ TENSORRT = RuntimeTraits(
     build=f"{_BUILD}; how long that takes is not known, and no part of the estimate",
     measured_by="time whole engines with trtexec, put the medians into a table and compare it by gkest evaluate; "
     "its reports of single layers have no importer",
+    permits=_PERMITS,
+    executor=None,
+    sweep_prepare_s=0.0,
+    sweep_chunk_s=0.0,
     lacking_dtypes={
         "amp": "tensorrt has no autocast; use dtype fp16, which allows it half precision where that is faster",
         "w8a16": "tensorrt runs weights of few bits where the file holds them; use dtype int8 or fp8",

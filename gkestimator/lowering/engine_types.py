@@ -1,0 +1,460 @@
+"""Element types of a graph that a compiler builds for one GPU, as TensorRT does: what lies in 8 bits, and what in half.
+
+A dtype word is a permission there. Under ``fp16`` every float32 tensor between two operators is in half precision;
+under ``int8`` (``fp8``) convolutions and linear layers with constant weights read 8 bits, as a calibrator or a tool
+that quantises the file makes them, and a tensor lies in 8 bits where who writes it can write them and all who read it
+read them. Graph inputs and outputs keep the types of the file: the engine converts them
+(:mod:`gkestimator.lowering.reformats`).
+
+A file that holds QuantizeLinear and DequantizeLinear says itself what is in 8 bits, under any word (developer guide,
+"Explicit Quantization"). Both operators are taken out, as the compiler fuses them into their neighbours: a product
+reads 8 bits where a DequantizeLinear stood before it; a tensor that nothing but QuantizeLinear reads is written in 8
+bits (with the sum and the activation that its writer fuses); one that is read in floating point as well stays in it,
+and is quantised by a kernel of its own for those who want 8 bits. Compared with the layers of ten published engines by
+``python -m benchmarks.tensorrt_reformats``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from gkestimator.core.dtypes import DType, Precision
+from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
+from gkestimator.core.records import frozen
+from gkestimator.operators.builders import tensors_of
+from gkestimator.operators.records import traits_of
+from gkestimator.operators.registry import MS, LoweringOptions, half_type
+
+Read: TypeAlias = "tuple[int, int]"
+"""An operator's index and the place among its inputs."""
+
+NARROW_TYPES = {"int8": DType.INT8, "fp8": DType.FLOAT8E4M3FN}
+"""What a float model is brought to, by the dtype word that allows it."""
+BYTES = frozenset({Precision.INT8, Precision.FP8})
+_QUANTIZE = frozenset({("", "QuantizeLinear"), (MS, "QuantizeLinear")})
+_DEQUANTIZE = frozenset({("", "DequantizeLinear"), (MS, "DequantizeLinear")})
+
+
+@frozen
+class Quantised:
+    """Hold a graph without QuantizeLinear and DequantizeLinear, and which inputs were read through them as what."""
+
+    graph: OperatorGraph
+    reads: Mapping[Read, DType]
+
+
+def permitted(quantised: Quantised, options: LoweringOptions) -> LoweringOptions:
+    """Return ``options`` for the kernels of a graph: what the file itself has quantised stays so, and no kernel of it
+    may take a wider precision."""
+    if not quantised.reads:
+        return options
+    permits = tuple([precision for precision in options.permits if precision not in BYTES])
+    return replace(options, permits=permits)
+
+
+def typed_graph(quantised: Quantised, options: LoweringOptions) -> OperatorGraph:
+    """Return the graph in the types that ``options`` permit."""
+    narrow = None
+    if not quantised.reads:
+        narrow = NARROW_TYPES.get(options.dtype)
+    planner = _Planner(quantised.graph, options, quantised.reads, narrow)
+    typed = planner.typed()
+    if narrow is None or not any(planner.products):
+        return typed
+    remark = (
+        f"{options.dtype} of a float model: that of an engine which a calibrator or a tool has quantised; what it does "
+        f"to the accuracy is yours to check"
+    )
+    return replace(typed, warnings=(*typed.warnings, remark))
+
+
+def without_quantisation(graph: OperatorGraph) -> Quantised:
+    """Return ``graph`` without the pairs of QuantizeLinear and DequantizeLinear; the very object where it has none."""
+    taken = _removable(graph)
+    if not taken:
+        return Quantised(graph=graph, reads={})
+    sources: dict[str, tuple[Tensor, DType]] = {}
+    operators = []
+    reads: dict[Read, DType] = {}
+    for index, op in enumerate(graph.operators):
+        if index in taken:
+            (source, *_), (result, *_) = tensors_of(op.inputs), tensors_of(op.outputs)
+            dtype = source.dtype
+            if op.key in _QUANTIZE:
+                dtype = result.dtype
+            sources[result.name] = sources.get(source.name, (source, dtype))
+            if op.key in _QUANTIZE:
+                sources[result.name] = (sources[result.name][0], _byte_type(dtype))
+            continue
+        inputs: list[Value | None] = list(op.inputs)
+        for place, value in enumerate(inputs):
+            if value is not None and value.name in sources:
+                source, dtype = sources[value.name]
+                inputs[place] = source
+                reads[len(operators), place] = _byte_type(dtype)
+        if inputs != list(op.inputs):
+            op = replace(op, inputs=tuple(inputs), signature=None)
+        operators.append(op)
+    used = {tensor.storage for op in operators for tensor in tensors_of(op.inputs)}
+    weights = {storage: size for storage, size in graph.weights.items() if storage in used}
+    stripped = replace(graph, operators=tuple(operators), weights=weights, structure=None)
+    _move_forwards(stripped, reads)
+    return Quantised(graph=stripped, reads=reads)
+
+
+def _move_forwards(graph: OperatorGraph, reads: dict[Read, DType]) -> None:
+    """Add to ``reads`` what reads a tensor that an operator moves which was dequantised before it: DequantizeLinear goes
+    behind such an operator."""
+    moved: dict[str, DType] = {}
+    for index, op in enumerate(graph.operators):
+        dtypes = []
+        for place, value in enumerate(op.inputs):
+            if not isinstance(value, Tensor) or value.is_weight or not value.dtype.is_floating:
+                continue
+            if value.name in moved:
+                reads.setdefault((index, place), moved[value.name])
+            dtypes.append(reads.get((index, place)))
+        if traits_of(op.key).few_bits != "moves" or not dtypes or dtypes[0] is None or None in dtypes:
+            continue
+        for value in tensors_of(op.outputs):
+            moved[value.name] = dtypes[0]
+
+
+def _byte_type(dtype: DType) -> DType:
+    """Return the type that products of 8 bits are counted in: unsigned integers as signed ones."""
+    if dtype is DType.UINT8:
+        return DType.INT8
+    return dtype
+
+
+def _removable(graph: OperatorGraph) -> set[int]:
+    """Return the indices of the operators that quantise to 8 bits, or back, for nobody but each other and operators
+    that move what is quantised."""
+    outputs = {value.name for value in graph.outputs}
+    readers: dict[str, list[int]] = {}
+    for index, op in enumerate(graph.operators):
+        for value in op.inputs[:1]:
+            if value is not None:
+                readers.setdefault(value.name, []).append(index)
+        for value in op.inputs[1:]:
+            if value is not None and op.key not in _QUANTIZE | _DEQUANTIZE:
+                readers.setdefault(value.name, []).append(index)
+    taken: set[int] = set()
+    # Backwards: a QuantizeLinear goes only where all that read it do, or take either type.
+    for index in range(len(graph.operators) - 1, -1, -1):
+        op = graph.operators[index]
+        results = tensors_of(op.outputs[:1])
+        sources = tensors_of(op.inputs[:1])
+        if op.key not in _QUANTIZE | _DEQUANTIZE or not results or not sources:
+            continue
+        stored = results[0].dtype if op.key in _QUANTIZE else sources[0].dtype
+        if stored.bits != 8 or results[0].name in outputs:
+            continue
+        if op.key in _DEQUANTIZE:
+            taken.add(index)
+            continue
+        following = readers.get(results[0].name, [])
+        if all(at in taken or traits_of(graph.operators[at].key).few_bits == "moves" for at in following):
+            taken.add(index)
+    return taken
+
+
+class _Planner:
+    """Decide which tensors lie in 8 bits, and rewrite the types of a graph.
+
+    ``reads`` are the inputs that a file reads quantised; without any, ``narrow`` is what a float model is brought to
+    (None: nothing is).
+    """
+
+    def __init__(
+        self,
+        graph: OperatorGraph,
+        options: LoweringOptions,
+        reads: Mapping[Read, DType],
+        narrow: DType | None,
+    ) -> None:
+        self._graph = graph
+        self._reads = reads
+        self._narrow = narrow
+        self._half = DType.FLOAT
+        if options.half is not None:
+            self._half = half_type(options)
+        self._kinds = [traits_of(op.key).few_bits for op in graph.operators]
+        self._readers: dict[str, list[Read]] = {}
+        for index, op in enumerate(graph.operators):
+            for place, value in enumerate(op.inputs):
+                if value is not None:
+                    self._readers.setdefault(value.name, []).append((index, place))
+        self._producers: dict[str, int] = {}
+        for index, op in enumerate(graph.operators):
+            self._producers.update({value.name: index for value in op.outputs if value is not None})
+        self._outputs = frozenset(value.name for value in graph.outputs)
+        self.products = [self._product_type(index) for index in range(len(graph.operators))]
+        """What each operator multiplies in 8 bits, None where it does not."""
+        self._stored: dict[str, DType] = {}  # tensors in 8 bits
+        # Tensors that keep the float32 of the graph's inputs, and of its outputs.
+        self._from_inputs: set[str] = set()
+        self._to_outputs: set[str] = set()
+
+    def typed(self) -> OperatorGraph:
+        """Return the graph with its element types."""
+        refused: set[int] = set()
+        while True:
+            self._store(refused)
+            more = self._without_narrow_source(refused)
+            if not more:
+                break
+            refused |= more
+        self._keep_wide()
+        operators = tuple([self._retyped(index) for index in range(len(self._graph.operators))])
+        return replace(self._graph, operators=operators, weights=self._weights(operators))
+
+    def _product_type(self, index: int) -> DType | None:
+        op = self._graph.operators[index]
+        if self._kinds[index] != "product" or len(op.inputs) < 2:
+            return None
+        left, right = op.inputs[:2]
+        if not isinstance(left, Tensor) or not isinstance(right, Tensor):
+            return None
+        if not self._reads:
+            constant = right.is_weight and not left.is_weight
+            if constant and self._narrow is not None and left.dtype.is_floating and right.dtype.is_floating:
+                return self._narrow
+            return None
+        # Binding folds what quantises a weight, whose values it need not have: one beside a quantised activation is.
+        if right.is_weight or (index, 1) in self._reads:
+            return self._reads.get((index, 0))
+        return None
+
+    def _in_bytes(self, weight: Tensor) -> bool:
+        """Return whether the file stores ``weight`` in 8 bits: binding folds its DequantizeLinear away."""
+        return weight.is_weight and self._graph.weights.get(weight.storage) == weight.elements
+
+    def _store(self, refused: set[int]) -> None:
+        """Find the tensors that lie in 8 bits: who writes them can write so, and all who read them read so."""
+        self._stored = {}
+        for index in range(len(self._graph.operators) - 1, -1, -1):
+            for value in tensors_of(self._graph.operators[index].outputs):
+                if value.dtype.bits == 8 and value.dtype is not DType.BOOL:
+                    self._stored[value.name] = value.dtype  # moved as it is quantised
+                    continue
+                if not value.dtype.is_floating or value.name in self._outputs or not self._writes(index, refused):
+                    continue
+                readers = self._readers.get(value.name, [])
+                dtypes = [self._wanted(read, refused) for read in readers]
+                if dtypes and dtypes[0] is not None and None not in dtypes:
+                    self._stored[value.name] = dtypes[0]
+
+    def _writes(self, index: int, refused: set[int]) -> bool:
+        """Return whether an operator can write 8 bits."""
+        kind = self._kinds[index]
+        if kind == "product":
+            return self.products[index] is not None
+        if kind == "pools" and self._reads and (index, 0) not in self._reads:
+            return False
+        if kind == "pointwise" and not self._sums_bytes(index):
+            return False
+        return bool(kind) and index not in refused
+
+    def _sums_bytes(self, index: int) -> bool:
+        """Return whether the sum that a product calculates before a pointwise operator, or at it, may be written in 8
+        bits: a shortcut has the type of the result (the layers of published engines)."""
+        while self._kinds[index] == "pointwise":
+            sources = self._activations(index)
+            fuses = any(self._of_product(value) for _, value in sources)
+            if self._graph.operators[index].op_type in ("Add", "Sum") and fuses and len(sources) > 1:
+                in_floats = [place for place, _ in sources if (index, place) not in self._reads]
+                return not self._reads or len(in_floats) <= 1
+            producer = self._producers.get(sources[0][1].name) if len(sources) == 1 else None
+            if producer is None or len(self._readers[sources[0][1].name]) > 1:
+                return True
+            index = producer
+        return True
+
+    def _activations(self, index: int) -> list[tuple[int, Tensor]]:
+        """Return the operands of an operator that are no constants, with their places."""
+        operands = []
+        for place, value in enumerate(self._graph.operators[index].inputs):
+            if isinstance(value, Tensor) and not value.is_weight and value.value is None:
+                operands.append((place, value))
+        return operands
+
+    def _of_product(self, value: Tensor) -> bool:
+        """Return whether a product makes ``value``, with pointwise operators of one operand behind it at most."""
+        while len(self._readers.get(value.name, ())) == 1:
+            producer = self._producers.get(value.name)
+            if producer is None:
+                return False
+            if self.products[producer] is not None:
+                return True
+            sources = self._activations(producer)
+            if self._kinds[producer] != "pointwise" or len(sources) != 1:
+                return False
+            value = sources[0][1]
+        return False
+
+    def _wanted(self, read: Read, refused: set[int]) -> DType | None:
+        """Return the type of 8 bits that a reader reads an operand in where it lies so; None: none."""
+        index, place = read
+        if self._reads:
+            if read in self._reads:
+                return self._reads[read]
+            if self._kinds[index] != "moves":
+                return None
+        elif self._kinds[index] == "product" and place == 0:
+            return self.products[index]
+        if self._kinds[index] in ("moves", "pools", "pointwise") and index not in refused:
+            return self._result_type(index)
+        return None
+
+    def _result_type(self, index: int) -> DType | None:
+        """Return the type of 8 bits that all results of an operator lie in, None where one does not."""
+        results = tensors_of(self._graph.operators[index].outputs)
+        dtypes = [self._stored.get(value.name) for value in results]
+        if dtypes and None not in dtypes:
+            return dtypes[0]
+        return None
+
+    def _fused_result_type(self, index: int) -> DType | None:
+        """Return :meth:`_result_type`, or that of the pointwise operator that alone reads the result: one kernel."""
+        result = self._result_type(index)
+        while result is None and self._kinds[index] == "pointwise":
+            values = tensors_of(self._graph.operators[index].outputs)
+            readers = self._readers.get(values[0].name, [])
+            if len(readers) != 1 or values[0].name in self._outputs or self._kinds[readers[0][0]] != "pointwise":
+                return None
+            index = readers[0][0]
+            result = self._result_type(index)
+        return result
+
+    def _without_narrow_source(self, refused: set[int]) -> set[int]:
+        """Return the moves and pools that would write 8 bits and have a source that is not in them."""
+        more = set()
+        for index, op in enumerate(self._graph.operators):
+            if self._kinds[index] not in ("moves", "pools") or index in refused or not self._result_type(index):
+                continue
+            for place, value in self._activations(index):
+                if value.dtype.is_floating and value.name not in self._stored and (index, place) not in self._reads:
+                    more.add(index)
+        return more
+
+    def _keep_wide(self) -> None:
+        """Find the tensors that keep float32: what is moved from the graph's inputs and to its outputs."""
+        if self._half is DType.FLOAT:
+            return
+        for value in tensors_of(self._graph.inputs):
+            if value.dtype is DType.FLOAT:
+                self._from_inputs.add(value.name)
+        for index, op in enumerate(self._graph.operators):
+            floats = [v.name for v in tensors_of(op.inputs) if v.dtype is DType.FLOAT]
+            if self._kinds[index] == "moves" and floats and self._from_inputs.issuperset(floats):
+                self._from_inputs.update([value.name for value in tensors_of(op.outputs)])
+        # Towards the outputs only what a product of 8 bits writes: it has float32 in its registers.
+        for index, op in enumerate(self._graph.operators):
+            if self.products[index] is None:
+                continue
+            chain = self._chain_to_output(tensors_of(op.outputs[:1]))
+            self._to_outputs.update(chain)
+
+    def _chain_to_output(self, values: Sequence[Tensor]) -> list[str]:
+        """Return the names of a result and of what moves it to an output of the graph; nothing where it goes elsewhere
+        as well."""
+        names: list[str] = []
+        while len(values) == 1 and values[0].dtype is DType.FLOAT:
+            names.append(values[0].name)
+            if values[0].name in self._outputs:
+                return names
+            readers = self._readers.get(values[0].name, [])
+            if len(readers) != 1 or self._kinds[readers[0][0]] not in ("moves", "pointwise"):
+                break
+            if len(self._activations(readers[0][0])) > 1:
+                break  # a shortcut has the type of the result
+            values = tensors_of(self._graph.operators[readers[0][0]].outputs)
+        return []
+
+    def _retyped(self, index: int) -> Operator:
+        op = self._graph.operators[index]
+        changed = False
+        inputs: list[Value | None] = []
+        for place, value in enumerate(op.inputs):
+            if isinstance(value, Tensor):
+                dtype = self._read_type(index, place, value)
+                changed |= dtype is not self._uniform(value.dtype)
+                value = _as(value, dtype)
+            elif value is not None:
+                elements = tuple([_as(t, self._uniform(t.dtype)) for t in value.elements_])
+                value = replace(value, elements_=elements)
+            inputs.append(value)
+        outputs: list[Value | None] = []
+        for value in op.outputs:
+            if isinstance(value, Tensor):
+                dtype = self._written_type(value)
+                changed |= dtype is not self._uniform(value.dtype)
+                value = _as(value, dtype)
+            elif value is not None:
+                elements = tuple([_as(t, self._uniform(t.dtype)) for t in value.elements_])
+                value = replace(value, elements_=elements)
+            outputs.append(value)
+        signature = op.signature
+        if changed:
+            signature = None  # equal operators may differ now in what they read
+        return replace(op, inputs=tuple(inputs), outputs=tuple(outputs), signature=signature)
+
+    def _uniform(self, dtype: DType) -> DType:
+        """Return what a tensor is in that nothing special is said of."""
+        if dtype is DType.FLOAT:
+            return self._half
+        return dtype
+
+    def _read_type(self, index: int, place: int, value: Tensor) -> DType:
+        narrow = self.products[index]
+        if narrow is not None and place < 2 and (value.dtype.is_floating or value.dtype.bits == 8):
+            return narrow
+        if value.is_weight or value.value is not None:
+            return self._uniform(value.dtype)
+        stored = self._stored.get(value.name)
+        result = self._fused_result_type(index)
+        quantised = (index, place) in self._reads
+        if result is not None and (stored is not None or quantised) and self._kinds[index]:
+            return stored or result
+        if stored is not None and self._kinds[index] == "pointwise" and len(self._activations(index)) == 1:
+            return stored
+        if stored is not None:
+            return self._half  # somebody dequantises it first
+        if value.name in self._to_outputs:
+            return value.dtype
+        if value.name in self._from_inputs and self._kinds[index] == "moves":
+            return value.dtype
+        return self._uniform(value.dtype)
+
+    def _written_type(self, value: Tensor) -> DType:
+        if value.name in self._stored:
+            return self._stored[value.name]
+        if value.name in self._from_inputs or value.name in self._to_outputs:
+            return value.dtype
+        return self._uniform(value.dtype)
+
+    def _weights(self, operators: Sequence[Operator]) -> dict[str, int]:
+        """Return the bytes of the weights as they are stored now: the widest that somebody reads."""
+        weights = dict(self._graph.weights)
+        ratios: dict[str, float] = {}
+        for before, after in zip(self._graph.operators, operators, strict=True):
+            for old, new in zip(tensors_of(before.inputs), tensors_of(after.inputs), strict=True):
+                if not old.is_weight or old.storage not in weights:
+                    continue
+                bits = old.dtype.bits
+                if self._reads and old.dtype is DType.FLOAT and self._in_bytes(old):
+                    bits = 8
+                ratio = new.dtype.bits / bits
+                ratios[old.storage] = max(ratios.get(old.storage, 0.0), ratio)
+        for storage, ratio in ratios.items():
+            weights[storage] = round(weights[storage] * ratio)
+        return weights
+
+
+def _as(tensor: Tensor, dtype: DType) -> Tensor:
+    if tensor.dtype is dtype:
+        return tensor
+    return replace(tensor, dtype=dtype)
