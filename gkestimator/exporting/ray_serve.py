@@ -285,9 +285,9 @@ def _remarks(deployment: Deployment, every: Sequence[Variant]) -> Names:
                 f"planned for {name}; the application runs the files with onnxruntime and its "
                 f"{served.serving_providers[0]}, which takes the host other times"
             )
-        needs = served.server.provider_options.int8
-        if needs and any(v.first.dtype == "int8" for v in every if v.first.runtime == name):
-            lines.append(f"{name}, int8: {needs}")
+        remarks = served.server.provider_options.remarks
+        for dtype in sorted({v.first.dtype for v in every if v.first.runtime == name} & set(remarks)):
+            lines.append(f"{name}, {dtype}: {remarks[dtype]}")
         if served.build:
             lines.append(f"{name}: {served.build}; the application waits for it at its first start")
     return tuple(lines)

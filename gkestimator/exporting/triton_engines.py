@@ -103,10 +103,7 @@ def form_remarks(way: Variant) -> Names:
     lines = []
     if traits.build:
         lines.append(f"{runtime}: {traits.build}.")
-    words = traits.server.accelerator_options.by_dtype
-    dtype = way.first.dtype
-    if traits.server.accelerator and dtype not in ("fp32", "tf32", *words):
-        lines.append(f"The accelerator has no option for {dtype}: the file itself must say it.")
-    if traits.server.accelerator_options.int8 and dtype == "int8":
-        lines.append(f"int8: {traits.server.accelerator_options.int8}.")
+    remark = traits.server.accelerator_options.remarks.get(way.first.dtype)
+    if remark is not None:
+        lines.append(f"{way.first.dtype}: {remark}.")
     return tuple(lines)

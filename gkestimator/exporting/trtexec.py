@@ -10,20 +10,14 @@ import re
 import shlex
 from collections.abc import Mapping
 
+from gkestimator.core.dtypes import Precision
 from gkestimator.core.records import Names
 from gkestimator.exporting.deployment import Instance
 from gkestimator.exporting.rounding import memory_mib
 from gkestimator.exporting.triton_tensors import bound_dims
+from gkestimator.hardware.runtimes import served_as
 from gkestimator.onnx_io.reading.signature import Signature, TensorSpec, read_signature
 
-# A dtype is a permission, and what is wider is allowed too; int8 and FP8 allow half precision, as in an estimate.
-_FLAGS: Mapping[str, Names] = {
-    "fp32": ("noTF32",),
-    "fp16": ("fp16",),
-    "bf16": ("bf16",),
-    "int8": ("int8", "fp16"),
-    "fp8": ("fp8", "fp16"),
-}
 _RANGE = ("minShapes", "optShapes", "maxShapes")
 _OPEN = "SIZE"
 """Stands for a size that no row of the plan says; trtexec refuses it until somebody fills it in."""
@@ -40,7 +34,7 @@ def build_command(
     without its ``signature`` its shapes are left to be named. Raises UsageError where the memory is unknown.
     """
     flags = [f'onnx="$MODELS"/{shlex.quote(onnx_file)}', f"saveEngine={shlex.quote(engine)}"]
-    flags += _FLAGS.get(instance.dtype, ())
+    flags += _permissions(instance)
     flags.append(f"memPoolSize=workspace:{memory_mib(instance, 'tensorrt')}")
     remarks = []
     if signature is None:
@@ -58,6 +52,15 @@ def build_command(
         )
     flags.append("skipInference")
     return (*remarks, " ".join(["trtexec", *(f"--{flag}" for flag in flags)]))
+
+
+def _permissions(instance: Instance) -> Names:
+    """Return the flags for the precisions that the builder may take; FP32 always, and TF32 unless it is forbidden."""
+    allowed = served_as(instance.runtime).permits.get(instance.dtype, ())
+    flags = [p.value for p in allowed if p not in (Precision.TF32, Precision.FP32)]
+    if allowed and Precision.TF32 not in allowed:
+        flags.append("noTF32")
+    return tuple(flags)
 
 
 def batch_shapes(path: str | os.PathLike[str], dims: str, usual: int, most: int) -> Names:
