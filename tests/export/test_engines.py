@@ -14,12 +14,12 @@ import yaml
 from serving import deployment, instance
 
 from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.engines import SCRIPT
 from gkestimator.exporting.kserve import KServeExporter
 from gkestimator.exporting.modelmesh import ModelMeshExporter
 from gkestimator.exporting.ray_app.worker import ServedModel
 from gkestimator.exporting.ray_serve import RayServeExporter
 from gkestimator.exporting.triton import TritonExporter
-from gkestimator.exporting.triton_engines import SCRIPT
 from gkestimator.hardware.runtimes import served_as
 
 pb = pytest.importorskip("tritonclient.grpc.model_config_pb2", reason="needs tritonclient[grpc] (extra test)")

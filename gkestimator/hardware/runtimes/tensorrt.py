@@ -54,7 +54,7 @@ _ACCELERATOR_OPTIONS = ServerOptions(
     },
 )
 
-# The flags of its builder; gkestimator.exporting.trtexec spells them. FP32 is always allowed, and TF32 unless --noTF32
+# The flags of its builder; gkestimator.exporting.engines spells them. FP32 is always allowed, and TF32 unless --noTF32
 # says no (developer guide, "Reduced Precision").
 _WIDE = (Precision.TF32, Precision.FP32)
 _PERMITS: Mapping[str, tuple[Precision, ...]] = {
@@ -94,7 +94,7 @@ TENSORRT = RuntimeTraits(
         model_format="tensorrt",
         engine_file="model.plan",
         engine_program="trtexec",
-        engine_builder=("gkestimator.exporting.trtexec", "build_command"),
+        engine_builder=("gkestimator.exporting.engines", "trtexec_command"),
         provider_options=_PROVIDER_OPTIONS,
     ),
     build=f"{_BUILD}; how long that takes is not known, and no part of the estimate",
