@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from gkestimator.core.graph import OperatorGraph
@@ -49,6 +50,19 @@ def remarks(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:
     yield from _language_pass(bound)
     yield from _decoder(bound)
     yield from _attention_form(bound, graph)
+
+
+def unfused_lines(graph: KernelGraph) -> Iterator[str]:
+    """Yield a line for each of the commonest kinds of kernels that stay apart though users may expect them in another,
+    with the reason.
+    """
+    unfused = Counter(graph.unfused)
+    common = unfused.most_common(_MOST_NAMED)
+    for (what, reason), count in common:
+        yield f"{graph.name}: not fused: {count} x {what} ({reason})"
+    left = unfused.total() - sum(count for _, count in common)
+    if left:
+        yield f"{graph.name}: not fused: {left} x other kernels"
 
 
 def origins_of_bounded_sizes(bound: OperatorGraph) -> set[str]:
