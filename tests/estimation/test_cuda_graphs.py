@@ -144,3 +144,14 @@ def test_a_runtime_without_them_refuses() -> None:
     profile = replace(load_runtime("torch"), graph_launch_us=None)
     with pytest.raises(UsageError, match="cuda_graph: torch captures no CUDA graphs"):
         graph_launch_calls(request, profile)
+
+
+def test_operators_that_an_engine_cannot_hold_are_named_and_cut_its_graph() -> None:
+    nodes = [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Det", ["e"], ["y"])]
+    given = model(nodes, [value("y", 1)], [value("x", 1, 8, 8)])
+    words = "no engine of tensorrt holds Det: natively none is built, ONNX Runtime cuts the model there"
+    for runtime in ("tensorrt", "onnxruntime_tensorrt"):
+        assert words in rows(given, runtime=runtime).warnings
+        assert "(Det)" in not_captured(given, runtime=runtime)
+    assert "engine" not in rows(given, runtime="onnxruntime").warnings
+    assert "launched as one CUDA graph" in rows(given, runtime="onnxruntime", cuda_graph=True).warnings

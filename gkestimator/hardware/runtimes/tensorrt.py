@@ -55,6 +55,20 @@ _PERMITS: Mapping[str, tuple[Precision, ...]] = {
     "fp8": (Precision.FP8, Precision.FP16, *_WIDE),
 }
 
+# Types without an importer in the parser of ONNX files (onnx/onnx-tensorrt, docs/operators.md, up to release 10). Some
+# that newer releases import are not listed, so that no file is called impossible which is not.
+_NOT_IMPORTED = frozenset(
+    [
+        "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Col2Im", "ConcatFromSequence",
+        "ConvInteger", "Det", "DynamicQuantizeLinear", "ImageDecoder", "LabelEncoder", "MatMulInteger",
+        "MaxRoiPool", "MaxUnpool", "MelWeightMatrix", "Multinomial", "NegativeLogLikelihoodLoss", "Optional",
+        "OptionalGetElement", "OptionalHasElement", "QLinearConv", "QLinearMatMul", "RegexFullMatch",
+        "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
+        "SequenceLength", "SequenceMap", "SoftmaxCrossEntropyLoss", "SplitToSequence", "StringConcat",
+        "StringNormalizer", "StringSplit", "TfIdfVectorizer", "TreeEnsemble", "Unique",
+    ]
+)  # fmt: skip
+
 TENSORRT = RuntimeTraits(
     name="tensorrt",
     distributions=("tensorrt",),
@@ -90,6 +104,7 @@ TENSORRT = RuntimeTraits(
     measured_by="time whole engines with trtexec, put the medians into a table and compare it by gkest evaluate; "
     "its reports of single layers have no importer",
     permits=_PERMITS,
+    lacking_operators=_NOT_IMPORTED,
     executor=None,
     sweep_prepare_s=0.0,
     sweep_chunk_s=0.0,
