@@ -68,6 +68,18 @@ def test_a_host_that_is_slow_at_calls_is_as_slow_at_the_launch() -> None:
     assert plain.host_low_ms < plain.host_ms < plain.host_high_ms
 
 
+def test_shares_and_copies_go_on_beside_it() -> None:
+    def half(**options: Any) -> Any:
+        return rows(small(), cuda_graph=True, sm_shares=[50.0], **options)
+
+    whole = rows(small(), cuda_graph=True)
+    assert half().host_ms == whole.host_ms
+    assert half().gpu_ms >= whole.gpu_ms
+    copied = half(include_copy=True)
+    assert copied.copy_ms > 0
+    assert copied.latency_ms == pytest.approx(half().latency_ms + copied.copy_ms)
+
+
 def test_kernels_are_not_bound_by_a_host_that_launched_them_all() -> None:
     def bounds(**options: Any) -> set[str]:
         answer = gkestimator.estimate([small()], gpus=["T4"], runtime="torch", **options)
