@@ -81,6 +81,7 @@ def _bounded(bound: OperatorGraph) -> Iterator[str]:
 
 def _quantised(graph: KernelGraph) -> Iterator[str]:
     used = {step.op_type for step in graph.steps}
+    # Under a runtime that permits 8 bits the pairs stand for them: one that is left quantises for its readers.
     if "QuantizeLinear" in used and not runtime_traits(graph.runtime).permits:
         pairs = "quantised in pairs (QuantizeLinear, DequantizeLinear)"
         yield f"{pairs}: {graph.runtime} calculates between them in floats"
