@@ -91,6 +91,7 @@ TENSORRT = RuntimeTraits(
     # alone; sums of squares and other reductions of element-wise results it does.
     extended_patterns=frozenset({"fused_attention", "norm", "softmax_rows"}),
     operators_as="onnxruntime",
+    lacking_operators=_NOT_IMPORTED,
     library="tensorrt",  # core.kernels.TENSORRT, whose module would load numpy for every --help
     server=ServerForm(
         triton_platform="tensorrt_plan",
@@ -104,7 +105,6 @@ TENSORRT = RuntimeTraits(
     measured_by="time whole engines with trtexec, put the medians into a table and compare it by gkest evaluate; "
     "its reports of single layers have no importer",
     permits=_PERMITS,
-    lacking_operators=_NOT_IMPORTED,
     executor=None,
     sweep_prepare_s=0.0,
     sweep_chunk_s=0.0,
