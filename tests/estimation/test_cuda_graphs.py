@@ -68,6 +68,13 @@ def test_a_host_that_is_slow_at_calls_is_as_slow_at_the_launch() -> None:
     assert plain.host_low_ms < plain.host_ms < plain.host_high_ms
 
 
+def test_the_timeline_has_one_launch_of_the_host() -> None:
+    table = gkestimator.estimate([small()], gpus=["T4"], cuda_graph=True).timeline
+    (launch,) = table[table.lane == "host"].itertuples()
+    assert (launch.name, launch.times, launch.duration_us) == ("CUDA graph", 1.0, pytest.approx(2.5))
+    assert (table[table.lane == "GPU"].start_us >= 2.5).all()
+
+
 def test_shares_and_copies_go_on_beside_it() -> None:
     def half(**options: Any) -> Any:
         return rows(small(), cuda_graph=True, sm_shares=[50.0], **options)
