@@ -84,6 +84,7 @@ class RuntimeTraits:
     ``file_optimiser`` is the program by which users have attentions of a file fused before it runs, where there is one.
     ``server`` says how servers load its models, ``build`` in a sentence what must be built before a model runs under
     it (an engine), of which no time is estimated; empty: nothing.
+    ``lacking_operators`` are the types that its engine cannot hold (nor, then, those of ONNX Runtime's own domain).
     ``lowering_name`` is the runtime whose lowering it shares (itself where that is empty). ``permits`` holds, for a
     runtime that takes a dtype word for a permission, the precisions that each word allows, the one that it names first:
     its compiler takes the fastest of them for each kernel, stores what lies between in the narrowest that both sides
@@ -106,6 +107,7 @@ class RuntimeTraits:
     extended_patterns: frozenset[str] = frozenset()
     lowering_name: str = ""
     library: str = ""
+    lacking_operators: frozenset[str] = frozenset()
     measured_by: str = ""
     provider_of: tuple[str, str] | None = None
     server: ServerForm = ServerForm()

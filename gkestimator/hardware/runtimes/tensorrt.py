@@ -66,6 +66,20 @@ _PERMITS: Mapping[str, tuple[Precision, ...]] = {
     "fp8": (Precision.FP8, Precision.FP16, *_WIDE),
 }
 
+# Types without an importer in the parser of ONNX files (onnx/onnx-tensorrt, docs/operators.md, up to release 10). Some
+# that newer releases import are not listed, so that no file is called impossible which is not.
+_NOT_IMPORTED = frozenset(
+    [
+        "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Col2Im", "ConcatFromSequence",
+        "ConvInteger", "Det", "DynamicQuantizeLinear", "ImageDecoder", "LabelEncoder", "MatMulInteger",
+        "MaxRoiPool", "MaxUnpool", "MelWeightMatrix", "Multinomial", "NegativeLogLikelihoodLoss", "Optional",
+        "OptionalGetElement", "OptionalHasElement", "QLinearConv", "QLinearMatMul", "RegexFullMatch",
+        "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
+        "SequenceLength", "SequenceMap", "SoftmaxCrossEntropyLoss", "SplitToSequence", "StringConcat",
+        "StringNormalizer", "StringSplit", "TfIdfVectorizer", "TreeEnsemble", "Unique",
+    ]
+)  # fmt: skip
+
 TENSORRT = RuntimeTraits(
     name="tensorrt",
     distributions=("tensorrt",),
@@ -90,6 +104,7 @@ TENSORRT = RuntimeTraits(
     # alone; sums of squares and other reductions of element-wise results it does.
     extended_patterns=frozenset({"fused_attention", "norm", "softmax_rows"}),
     operators_as="onnxruntime",
+    lacking_operators=_NOT_IMPORTED,
     library="tensorrt",  # core.kernels.TENSORRT, whose module would load numpy for every --help
     server=ServerForm(
         triton_platform="tensorrt_plan",
