@@ -25,7 +25,7 @@ DEFAULT = Path(__file__).parents[2] / "models" / "default"
 A100 = gpu_catalogue().resolve("A100-SXM4-40GB")[0]
 PRODUCT = """
     <ir_version: 8, opset_import: ["" : 17]>
-    net (float[512, 512] x, float[512, 512] a) => (float[512, 512] y) {
+    net (float[2048, 2048] x, float[2048, 2048] a) => (float[2048, 2048] y) {
       y = MatMul (x, a)
     }"""
 LAW = RuntimeLaw(
