@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,19 @@ from _bert_cases import RUNTIME, fit_tensorrt_law
 
 from benchmarks.accuracy.figures import nested
 from benchmarks.accuracy.kernels import shipped_folder
-from benchmarks.accuracy.workspace import ROOT, SEED, Workspace, shared_folder
+from benchmarks.accuracy.workspace import ROOT, SEED, TENSORRT_FORMATS, Workspace, shared_folder
 from gkestimator.bundles.bundle import load_bundle
 from gkestimator.bundles.files import read_arrays, read_json, write_bundle
 from gkestimator.bundles.runtime_laws import laws_document
 from gkestimator.hardware.gpus import gpu_catalogue
-from gkestimator.training.plan import PLANS
+from gkestimator.training.plan import PLANS, TENSORRT_PLANS
 from gkestimator.training.power import FILES, fit_power, read_power
 
 POWER = "power"
 """What ``--only`` calls the powers of repeated kernels, which are no regressor of time."""
 RUNTIMES = "runtimes"
 """What it calls the laws of runtimes that compile models, which stand on the regressors of time."""
+OF_TENSORRT = tuple(plan.name for plan in TENSORRT_PLANS)
 Documents = dict[str, dict[str, Any]]
 ArrayFiles = dict[str, dict[str, np.ndarray]]
 
@@ -58,6 +60,7 @@ def main() -> int:
     if figures is not None:
         documents["card"]["nested"] = figures
     arrays = {path.stem: read_arrays(path) for path in sorted(folder.glob("*.npz"))}
+    _refit_times(tensorrt_space(space), OF_TENSORRT, documents, arrays)
     _add_power(space, documents, arrays)
     _add_laws(space, documents, folder)
     write_bundle(options.out, documents, arrays)
@@ -77,9 +80,12 @@ def _refit(space: Workspace, out: Path, names: list[str]) -> int:
     arrays = {path.stem: read_arrays(path) for path in sorted(out.glob("*.npz"))}
     if POWER in names:
         _add_power(space, documents, arrays)
-    timed = [name for name in names if name in PLANS]
+    timed = [name for name in names if name in PLANS and name not in OF_TENSORRT]
     if timed:
         _refit_times(space, timed, documents, arrays)
+    of_tensorrt = [name for name in names if name in OF_TENSORRT]
+    if of_tensorrt:
+        _refit_times(tensorrt_space(space), of_tensorrt, documents, arrays)
     write_bundle(out, documents, arrays)
     if RUNTIMES in names:
         _add_laws(space, documents, out)
@@ -109,7 +115,12 @@ def _add_laws(space: Workspace, documents: Documents, folder: Path) -> None:
     documents["card"][RUNTIMES] = {RUNTIME: said}
 
 
-def _refit_times(space: Workspace, names: list[str], documents: Documents, arrays: ArrayFiles) -> None:
+def tensorrt_space(space: Workspace) -> Workspace:
+    """Return the measurements of TensorRT's kernels, which no other regressor learns from."""
+    return Workspace(space.shared, space.folder, formats=TENSORRT_FORMATS)
+
+
+def _refit_times(space: Workspace, names: Sequence[str], documents: Documents, arrays: ArrayFiles) -> None:
     """Fit the regressors ``names`` on every row and put them into the bundle."""
     plans = tuple(PLANS[name] for name in names)
     folder = space.bundle_folder("refit", np.arange(len(space.rows)), plans)
@@ -119,6 +130,9 @@ def _refit_times(space: Workspace, names: list[str], documents: Documents, array
         listed = {entry["name"]: entry for entry in documents[document][part]}
         listed.update({entry["name"]: entry for entry in fitted[document][part]})
         documents[document][part] = [listed[name] for name in PLANS if name in listed]
+    sources = {entry["source"]: entry for entry in documents["card"]["trained_on"]}
+    sources.update({entry["source"]: entry for entry in fitted["card"]["trained_on"]})
+    documents["card"]["trained_on"] = list(sources.values())
     for document in ("ranges", "quantiles"):
         documents[document].update(fitted[document])
     arrays.update({name: read_arrays(folder / f"{name}.npz") for name in names})

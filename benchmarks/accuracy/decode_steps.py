@@ -135,7 +135,7 @@ def run_steps(space: Workspace) -> None:
     held_out = np.zeros(len(rows), dtype=bool)
     decode = np.flatnonzero(family == "decode")
     held_out[decode] = shape_hash(rows.table.take(decode)) < HELD_OUT
-    linear = plans[0].mask(rows.table) & (rows.source.astype(str) != "vidur")
+    linear = plans[0].mask(rows) & (rows.source.astype(str) != "vidur")
     train = np.flatnonzero(linear | ((family == "decode") & ~held_out))
     bundle = space.bundle(STEPS, train, plans)
     data = space.shared / "data"

@@ -179,7 +179,7 @@ def left_out(space: Workspace) -> None:
 def _trained_on(space: Workspace, plans: Sequence[ModelPlan]) -> np.ndarray:
     mask = np.zeros(len(space.rows), dtype=bool)
     for plan in plans:
-        mask |= plan.mask(space.rows.table)
+        mask |= plan.mask(space.rows)
     return mask
 
 

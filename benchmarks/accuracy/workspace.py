@@ -29,15 +29,20 @@ from gkestimator.training.train import measured_rows
 
 ROOT = Path(__file__).parents[2]
 FORMATS = ("neusight", "deepbench", "aiconfigurator", "vidur", "pipeweave", "llmservingsim")
+TENSORRT_FORMATS = ("alibaba", "tensorrt")
+"""Kernels of TensorRT, which have regressors of their own (``TENSORRT_PLANS``) and are judged by
+``benchmarks/tensorrt_kernels.py``: no other regressor and no other experiment sees them."""
 SEED = 0
 
 
 class Workspace:
-    """Rows, GPUs and the cache. ``smoke`` > 0 keeps that many rows of each (GPU, source, family, precision): a
+    """Rows of the folders ``formats``, GPUs and the cache. ``smoke`` > 0 keeps that many rows of each (GPU, source, family, precision): a
     trial run of the command in minutes, whose figures mean nothing."""
 
-    def __init__(self, shared: Path, folder: Path, *, smoke: int = 0) -> None:
-        self.shared, self.smoke = shared, smoke
+    def __init__(
+        self, shared: Path, folder: Path, *, smoke: int = 0, formats: Sequence[str] = FORMATS
+    ) -> None:
+        self.shared, self.smoke, self.formats = shared, smoke, formats
         self.folder = folder / f"smoke{smoke}" if smoke else folder
         self.begun = time.monotonic()
         self._read: dict[str, KernelCases] = {}
@@ -48,7 +53,7 @@ class Workspace:
 
     @cached_property
     def _measured(self) -> tuple[Loaded, list[TrainingRows], dict[str, GpuSpec]]:
-        return measured_rows([self.shared / "data" / name for name in FORMATS])
+        return measured_rows([self.shared / "data" / name for name in self.formats])
 
     @cached_property
     def rows(self) -> TrainingRows:
@@ -64,7 +69,7 @@ class Workspace:
     @cached_property
     def data_key(self) -> str:
         """Changes when a measurement file does (by name and size)."""
-        files = sorted(p for name in FORMATS for p in (self.shared / "data" / name).glob("*.parquet"))
+        files = sorted(p for name in self.formats for p in (self.shared / "data" / name).glob("*.parquet"))
         listed = [f"{p.parent.name}/{p.name} {p.stat().st_size}" for p in files]
         return _digest([*listed, f"smoke {self.smoke}", f"seed {SEED}"])
 

@@ -17,7 +17,7 @@ from gkestimator.bundles.models import SCHEMA_VERSION, BundleModel, model_of
 from gkestimator.bundles.rising import no_slower_than_more_rows
 from gkestimator.bundles.runtime_laws import RuntimeLaw, read_laws
 from gkestimator.core.errors import BundleError, UsageError
-from gkestimator.core.kernels import Array, Family, KernelTable
+from gkestimator.core.kernels import Array, Family, KernelTable, is_listed
 from gkestimator.core.records import frozen, map_fields
 from gkestimator.core.values import Document
 from gkestimator.hardware.gpus import GpuSpec
@@ -106,16 +106,12 @@ class Bundle:
 
     def covering(self, family: str, precision: str, gpu: GpuSpec, variant: str = "") -> BundleModel | None:
         """Return the model that answers: the first covering one that was trained on the GPU's chip, else the first made
-        for GPUs that were not, else the first covering one. Models of the ``variant`` come before others."""
+        for GPUs that were not, else the first covering one. Models of the ``variant`` come before all others; those of
+        a library answer for nothing else."""
         candidates = [m for m in self.models if (family, precision) in m.covers]
-        candidates.sort(key=lambda m: variant not in m.variants)
-        for model in candidates:
-            if model.scope == "seen" and model.knows_chip(gpu):
-                return model
-        for model in candidates:
-            if model.scope == "unseen":
-                return model
-        return next(iter(candidates), None)
+        own = [m for m in candidates if is_listed(variant, m.variants)]
+        others = [m for m in candidates if not m.of_library]
+        return _made_for(own, gpu) or _made_for(others, gpu) or next(iter(others), None)
 
     def predict(self, table: KernelTable, gpu: GpuSpec, *, sm_share_pct: float = 100.0) -> KernelPredictions:
         """Predict every kernel of ``table`` on ``gpu`` confined to ``sm_share_pct`` percent of its SMs.
@@ -231,6 +227,14 @@ class Bundle:
             answer.inside[index] = within & known
             answer.trained[index] = True
         return answer
+
+
+def _made_for(models: Sequence[BundleModel], gpu: GpuSpec) -> BundleModel | None:
+    """Return the first of ``models`` that knows the chip of ``gpu``, else the first for GPUs that were not measured."""
+    for model in models:
+        if model.scope == "seen" and model.knows_chip(gpu):
+            return model
+    return next((model for model in models if model.scope == "unseen"), None)
 
 
 @frozen

@@ -11,7 +11,7 @@ import numpy as np
 
 from gkestimator.bundles.files import NAME, read_arrays
 from gkestimator.core.errors import BundleError
-from gkestimator.core.kernels import Array, Family, KernelTable
+from gkestimator.core.kernels import ENDING, TENSORRT, Array, Family, KernelTable
 from gkestimator.core.values import Document, is_list, is_number, is_row, is_text
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import ANALYTICAL_FACTOR
@@ -92,8 +92,8 @@ class BundleModel:
     size class of the prediction, the 90 % quantile of |log error| over the scale that the model's
     :class:`Uncertainty` gives, for rows inside the training range; ``beyond``: the 90 % quantile of |log error|
     of kernels larger than any trained on. ``bandwidths``: DRAM bytes/s of the boards of each of ``chips``; empty in
-    bundles that do not tell. ``variants``: those that it answers before other models do; none are all. ``widest``: the
-    most that a half-width of log(time) is.
+    bundles that do not tell. ``variants``: those that it answers before other models do
+    (:func:`~gkestimator.core.kernels.is_listed`); none are all. ``widest``: the most that a half-width of log(time) is.
     """
 
     name: str
@@ -126,6 +126,11 @@ class BundleModel:
             uncertainty = Uncertainty.from_arrays(arrays, features=width, where=where)
             self._fitted = (stack, uncertainty)
         return self._fitted
+
+    @property
+    def of_library(self) -> bool:
+        """Return whether it was trained on the kernels of one library alone, told by the ending of their variants."""
+        return any(variant.startswith(ENDING) for variant in self.variants)
 
     def knows_chip(self, gpu: GpuSpec) -> bool:
         """Return whether a GPU of the same compute capability and, within 10 %, as many SMs was trained on; of models
@@ -214,7 +219,10 @@ _NO_FLOOR = frozenset({Family.ELEMENTWISE, Family.SOFTMAX, Family.LAYERNORM})
 
 
 def _single_convolutions(table: KernelTable) -> Array:
-    return np.asarray((table.family == Family.CONV) & (table.precision == "fp32"))
+    """Return the mask of cuDNN's convolutions in FP32. TensorRT's have no limits of their own: a quarter of a million
+    were measured, also short ones, and reach 0.99 of the peak without Winograd's algorithm."""
+    single = (table.family == Family.CONV) & (table.precision == "fp32")
+    return np.asarray(single & ~table.has_word(TENSORRT))
 
 
 def _least_of_peak(table: KernelTable) -> Array:

@@ -6,7 +6,7 @@ the same kernels as columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from enum import StrEnum
 from typing import TypeAlias
@@ -30,6 +30,11 @@ that they divide by follows."""
 def plain_variant(variant: str) -> str:
     """Return ``variant`` without its indexed dimensions."""
     return variant.partition(INDEXED)[0]
+
+
+def is_listed(variant: str, variants: Collection[str]) -> bool:
+    """Return whether ``variant`` is among ``variants``, itself or by its ending (:data:`ENDING`)."""
+    return variant in variants or any(v.startswith(ENDING) and variant.endswith(v) for v in variants)
 
 
 class Family(StrEnum):
@@ -69,6 +74,8 @@ LIBRARY_FAMILIES = frozenset(
 """Kernels of libraries: those of a runtime that brings its own say its name in the last word of their variant."""
 TENSORRT = "tensorrt"
 """The last word of the variant of such kernels of TensorRT."""
+ENDING = "."
+"""Begins what stands for every variant that ends so, in lists of variants: ``.tensorrt``."""
 DECODE = "decode"
 """First word of the variant of a decoding attention; the words below follow it, joined by dots."""
 WINDOW = "window"
@@ -178,7 +185,8 @@ class KernelGraph:
 
     Two graphs whose ``wiring`` is one object (not None) agree in everything but kernels and bytes: the same steps
     touch the same storages (what liveness may be cached by). ``groups``: the names of all operators that a step stands
-    for, by its own, where they are several (a fused group).
+    for, by its own, where they are several (a fused group). ``unfused``: what stayed a kernel of its own though users
+    may expect it in a group, with the reason: how often.
     """
 
     name: str
@@ -193,6 +201,7 @@ class KernelGraph:
     notes: Mapping[str, int] = field(default_factory=dict)  # pattern name -> how often it was recognised
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
     wiring: object = field(default=None, compare=False, repr=False)
+    unfused: Mapping[tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
 
 
 _GEMM = tuple(f.name for f in fields(GemmShape))
@@ -326,6 +335,12 @@ class KernelTable:
         variants, which = np.unique(self.variant.astype(str), return_inverse=True)
         held = np.array([word in variant.split(".") for variant in variants], dtype=bool)
         return np.asarray(held[which])
+
+    def is_listed(self, variants: Collection[str]) -> Array:
+        """Return the mask of the rows whose variant is among ``variants`` (:func:`is_listed`)."""
+        known, which = np.unique(self.variant.astype(str), return_inverse=True)
+        listed = np.array([is_listed(variant, variants) for variant in known], dtype=bool)
+        return np.asarray(listed[which])
 
     def size(self, name: str) -> Array:
         """Return a column of sizes, each at least 1; 1 where a kernel has no such shape."""

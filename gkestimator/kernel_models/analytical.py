@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gkestimator.core.kernels import Array, Family, KernelTable
+from gkestimator.core.kernels import TENSORRT, Array, Family, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.attainable import memory_us
@@ -235,10 +235,12 @@ def _window_loads_us(pools: KernelTable, gpu: GpuSpec) -> Array:
 
 
 def analytical_half_width(table: KernelTable) -> Array:
-    """Return the (rows,) 90 % half-width of log(time) of :func:`analytical_duration_us`."""
+    """Return the (rows,) 90 % half-width of log(time) of :func:`analytical_duration_us`; how fast TensorRT's depthwise
+    convolutions stream was not fitted to anything."""
     wide = float(np.log(ANALYTICAL_FACTOR))
     narrow = float(np.log(STREAMING_FACTOR))
-    return np.where(table.is_of(_STREAMING), narrow, wide)
+    streaming = table.is_of(_STREAMING) & ~table.has_word(TENSORRT)
+    return np.where(streaming, narrow, wide)
 
 
 def _scattered_us(gathers: KernelTable, gpu: GpuSpec) -> Array:

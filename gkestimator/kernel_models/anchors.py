@@ -16,6 +16,7 @@ from gkestimator.kernel_models.features.decode import decode_us
 from gkestimator.kernel_models.features.tensor_attention import fused_attention_us
 from gkestimator.kernel_models.features.tensor_convolutions import tensor_convolution_us
 from gkestimator.kernel_models.features.tensor_cores import has_tensor_cores, tensor_core_us
+from gkestimator.kernel_models.features.tensorrt import tensorrt_convolution_us
 from gkestimator.kernel_models.launch import matrix_tiles
 from gkestimator.kernel_models.recurrent import recurrent_us, slowly_rising_us
 from gkestimator.kernel_models.roofline import peak_rate, roofline
@@ -67,6 +68,7 @@ ANCHORS: Mapping[str, Anchor] = MappingProxyType(
         "recurrent": recurrent_us,
         "recurrent_rising": slowly_rising_us,
         "decode": decode_us,
+        "tensorrt_convolution": tensorrt_convolution_us,
     }
 )
 """By the name that a bundle's model states. A new anchor is a function and a line here."""

@@ -17,7 +17,7 @@ from gkestimator.kernel_models.regressors import Stack
 from gkestimator.kernel_models.roofline import MATRIX_FAMILIES
 from gkestimator.training.members import Fitted, fit_member, out_of_fold, stack_of, stack_weights
 from gkestimator.training.plan import ModelPlan
-from gkestimator.training.rows import TrainingRows, by_gpu, feature_rows, rooflines_us, shape_hash
+from gkestimator.training.rows import TrainingRows, by_gpu, feature_rows, layer_hash, rooflines_us, shape_hash
 
 FOLDS = 3
 _FEW_ROWS, _FOLDS_OF_FEW = 2_000, 8  # few rows: members of a fold must not see a third less
@@ -102,12 +102,15 @@ def problem(plan: ModelPlan, rows: TrainingRows, gpus: GpuSpecs) -> FitProblem:
     trust = np.where(rows.gap_us > 0, (duration / (duration + doubt)) ** 2, 1.0)
     narrow = np.where(rows.hold_us > 0, (rows.hold_us / most) ** 2, 1.0)
     trust = np.where(hidden, _HIDDEN_WEIGHT * narrow, trust)
+    shape = shape_hash(rows.table)
+    if plan.folds == "layer":
+        shape = layer_hash(rows.table)
     return FitProblem(
         x=x,
         y=np.log(duration / base),
         weight=rows.weight * trust,
         hidden=hidden,
-        shape=shape_hash(rows.table),
+        shape=shape,
         chip=chip_numbers(rows.gpu, gpus),
         names=names,
         anchor_us=base,

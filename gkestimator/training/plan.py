@@ -10,10 +10,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from gkestimator.bundles.models import WIDEST
-from gkestimator.core.kernels import Array, KernelTable
+from gkestimator.core.kernels import TENSORRT, Array
 from gkestimator.core.records import Names, frozen
 from gkestimator.kernel_models.features.recurrent import SEEN_RISING, UNSEEN_RISING
 from gkestimator.kernel_models.regressors import MEMBERS
+from gkestimator.training.rows import TrainingRows
 
 _TREES = {"gradient_boosting": 100, "xgboost": 200, "lightgbm": 200}
 _MORE_TREES = {"xgboost": 300, "lightgbm": 300}  # where the library chooses kernels
@@ -42,14 +43,16 @@ class ModelPlan:
     tree members see at most (a deterministic sample, even over GPUs and sizes).
 
     ``scope``: ``seen`` answers on GPUs whose chip it was trained on, ``unseen`` on every other. ``folds``:
-    what out-of-fold predictions leave out together, a ``shape`` on every GPU or every board of one chip
-    (``gpu``); they give the stack's weights and the intervals. ``anchor``: the time that the target log(time
-    / anchor) is relative to (``gkestimator.kernel_models.anchors.ANCHORS``). ``members``: those that may take
+    what out-of-fold predictions leave out together, a ``shape`` on every GPU, a convolution's ``layer`` at every
+    batch and precision, or every board of one chip (``gpu``); they give the stack's weights and the intervals.
+    ``anchor``: the time that the target log(time / anchor) is relative to
+    (``gkestimator.kernel_models.anchors.ANCHORS``). ``members``: those that may take
     part. ``loss``: what XGBoost and LightGBM minimise; ``absolute`` follows the typical row where a few
     stray. ``shrink`` multiplies the stack's weights: below 1 it holds estimates closer to the anchor than the
     few chips in training suggest. ``rising``: features along which log(time / anchor) may only rise; XGBoost and
     LightGBM alone can promise that. ``variants``: those that it trains on, and answers before others that cover them
-    do; none are all. ``widest`` limits the 90 % half-widths of log(time), where whole networks say more of their
+    do (:func:`~gkestimator.core.kernels.is_listed`); none are all but a library's own. ``sources``: those that it
+    trains on; none are all. ``widest`` limits the 90 % half-widths of log(time), where whole networks say more of their
     kernels than the few chips whose kernels were measured alone.
     """
 
@@ -60,7 +63,7 @@ class ModelPlan:
     rows: int = 15_000
     estimators: Mapping[str, int] = field(default_factory=lambda: dict(_TREES))
     scope: Literal["seen", "unseen"] = "seen"
-    folds: Literal["shape", "gpu"] = "shape"
+    folds: Literal["shape", "layer", "gpu"] = "shape"
     anchor: str = "roofline"
     members: Names = MEMBERS
     loss: Literal["squared", "absolute"] = "squared"
@@ -68,6 +71,7 @@ class ModelPlan:
     widest: float = WIDEST
     rising: Names = ()
     variants: Names = ()
+    sources: Names = ()
 
     def __post_init__(self) -> None:
         if self.rising and not set(self.members) <= set(RISING_MEMBERS):
@@ -75,12 +79,17 @@ class ModelPlan:
         if self.rising and self.loss != "squared":
             raise ValueError(f"plan {self.name}: LightGBM is bound to rise by squared errors alone")
 
-    def mask(self, table: KernelTable) -> Array:
-        """Return the rows of ``table`` that this regressor trains on."""
+    def mask(self, rows: TrainingRows) -> Array:
+        """Return the mask of ``rows`` that this regressor trains on."""
+        table = rows.table
         pairs = np.char.add(np.char.add(table.family.astype(str), "/"), table.precision.astype(str))
         mine = np.isin(pairs, [f"{f}/{p}" for f, p in self.trains])
         if self.variants:
-            mine &= np.isin(table.variant.astype(str), self.variants)
+            mine &= table.is_listed(self.variants)
+        else:
+            mine &= ~table.has_word(TENSORRT)
+        if self.sources:
+            mine &= np.isin(rows.source.astype(str), self.sources)
         return np.asarray(mine)
 
 
@@ -168,6 +177,51 @@ def _eighth(
     )
     return (*plans, unseen)
 
+
+_OF_TENSORRT = (f".{TENSORRT}",)
+
+
+def _tensorrt(name: str, family: str, precision: str, *, also: Names = ()) -> ModelPlan:
+    """Return the regressor of TensorRT's convolutions of one precision, on the chip that they were measured on."""
+    return ModelPlan(
+        name=f"tensorrt_{name}",
+        features="tensorrt_conv",
+        anchor="convolution" if family == "conv" else "roofline",
+        folds="layer",
+        trains=_pairs(family, (precision,)),
+        covers=_pairs(family, also),
+        variants=_OF_TENSORRT,
+        sources=("alibaba",),
+        rows=80_000,
+        members=("xgboost", "lightgbm"),
+        estimators={"xgboost": 600, "lightgbm": 600} if family == "conv" else _MORE_TREES,
+    )
+
+
+TENSORRT_PLANS: Plans = (
+    _tensorrt("conv", "conv", "fp32", also=("tf32",)),
+    _tensorrt("conv_half", "conv", "fp16", also=("bf16",)),
+    _tensorrt("conv_int8", "conv", "int8"),
+    _tensorrt("depthwise", "depthwise", "fp32", also=("tf32",)),
+    _tensorrt("depthwise_half", "depthwise", "fp16", also=("bf16",)),
+    _tensorrt("depthwise_int8", "depthwise", "int8"),
+    # Engines alone: the single convolutions hold copies between layouts, which an engine needs once in many layers, and
+    # made every GPU that was left out worse (docs/accuracy/tensorrt-kernels.md).
+    ModelPlan(
+        name="tensorrt_conv_unseen",
+        scope="unseen",
+        folds="gpu",
+        features="tensor",
+        anchor="tensorrt_convolution",
+        trains=_pairs("conv", ("fp32", "tf32", "fp16", "int8")),
+        covers=_pairs("conv", ("bf16", "fp8")),
+        variants=_OF_TENSORRT,
+        sources=("tensorrt_layers",),
+        members=("xgboost", "lightgbm"),
+        estimators={"xgboost": 60, "lightgbm": 60},
+    ),
+)
+"""Regressors of what TensorRT ran, learned from measurements of its own."""
 
 PLAN: Plans = (
     ModelPlan(
@@ -385,5 +439,6 @@ PLAN: Plans = (
         estimators={"xgboost": 100, "lightgbm": 100},
         rising=UNSEEN_RISING,
     ),
+    *TENSORRT_PLANS,
 )
 PLANS: Mapping[str, ModelPlan] = MappingProxyType({p.name: p for p in PLAN})

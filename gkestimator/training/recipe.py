@@ -36,7 +36,7 @@ from gkestimator.training.members import fit_member, predicted
 from gkestimator.training.plan import PLAN, ModelPlan
 from gkestimator.training.rows import Progress, TrainingRows, rooflines_us
 
-FEWEST_ROWS = 200
+FEWEST_ROWS = 150
 """A family with fewer measured rows gets no regressor."""
 FEWEST_CHIPS = 2
 """A regressor for GPUs that were not measured needs measurements of at least so many chips: its anchor carries the
@@ -200,7 +200,7 @@ def fit_bundle(
     models: list[FittedModel] = []
     most = 0
     for number, plan in enumerate(plans):
-        parts = [p.take(plan.mask(p.table)) for p in rows]
+        parts = [p.take(plan.mask(p)) for p in rows]
         count = sum(len(p) for p in parts)
         most = max(most, count)
         if count < FEWEST_ROWS:

@@ -21,6 +21,7 @@ Progress = Callable[[str, int, int], None]
 _NAMES = tuple(KernelTable.from_kernels(()).columns)
 _GEMM = tuple(name for name in _NAMES if name.startswith("gemm_"))
 _CONV = tuple(name for name in _NAMES if name.startswith("conv_"))
+_LAYER = tuple(name for name in _CONV if name != "conv_batch")
 # Floors scatter by several percent from call to call.
 _TOLD_FROM_FLOOR = 1.15
 # What Kernel says of a family that has no such size.
@@ -109,6 +110,76 @@ def product_table(
     )
 
 
+def conv_table(
+    *,
+    n: Array,
+    c: Array,
+    h: Array,
+    w: Array,
+    k: Array,
+    r: Array,
+    s: Array,
+    pad_h: Array,
+    pad_w: Array,
+    stride_h: Array,
+    stride_w: Array,
+    precision: Words,
+    size: Numbers,
+    result_size: Numbers | None = None,
+    groups: Numbers = 1.0,
+    residuals: Numbers = 0.0,
+    family: str = "conv",
+    variant: Words = "conv",
+) -> KernelTable:
+    """Return 2-D convolutions of n images (c, h, w) with k filters (c / groups, r, s); ``size`` is bytes per element.
+
+    ``result_size``: bytes an element of the result where they differ. ``residuals``: how many images of the result's
+    size are read besides and added.
+    """
+    if result_size is None:
+        result_size = size
+    out_h = np.floor((h + 2 * pad_h - r) / stride_h) + 1
+    out_w = np.floor((w + 2 * pad_w - s) / stride_w) + 1
+    m = n * out_h * out_w
+    one = np.ones_like(n)
+    groups = groups * one
+    depth = c / groups * r * s
+    weights = k * depth * size
+    written = m * k * result_size
+    return kernel_table(
+        family=family,
+        variant=variant,
+        precision=precision,
+        columns={
+            "flops": m * k * (2 * depth + residuals),
+            "read_bytes": n * c * h * w * size + weights + residuals * written,
+            "write_bytes": written,
+            "weight_bytes": weights,
+            "rows": m * k,
+            "element_bytes": result_size * one,
+            "inputs": 2.0 + residuals,
+            "gemm_batch": groups,
+            "gemm_m": m,
+            "gemm_n": k / groups,
+            "gemm_k": depth,
+            "conv_batch": n,
+            "conv_in_channels": c,
+            "conv_out_channels": k,
+            "conv_groups": groups,
+            "conv_in_h": h,
+            "conv_in_w": w,
+            "conv_out_h": out_h,
+            "conv_out_w": out_w,
+            "conv_kernel_h": r,
+            "conv_kernel_w": s,
+            "conv_stride_h": stride_h,
+            "conv_stride_w": stride_w,
+            "conv_dilation_h": one,
+            "conv_dilation_w": one,
+        },
+    )
+
+
 def by_gpu(gpu: Array) -> Iterator[tuple[str, Array]]:
     """Yield each GPU in a column of names, in the order of names, with the indices of its rows."""
     names = gpu.astype(str)
@@ -161,6 +232,12 @@ def size_hash(table: KernelTable) -> Array:
     take nearly the same time: a split that parts them does not leave the size out.
     """
     return _hash(table, table.family.astype(str), ("rows", "cols", "element_bytes", *_GEMM, *_CONV))
+
+
+def layer_hash(table: KernelTable) -> Array:
+    """Return numbers as :func:`shape_hash` does, but of what a convolution's layer is in a model: its channels, image,
+    filters and steps, whatever its batch, its precision and what is fused behind it."""
+    return _hash(table, table.family.astype(str), _LAYER)
 
 
 def _hash(table: KernelTable, words: Array, names: Names) -> Array:

@@ -13,8 +13,7 @@ from gkestimator.kernel_models.features.vector import feature_matrix
 from gkestimator.kernel_models.launch import matrix_tiles
 from gkestimator.kernel_models.roofline import roofline
 from gkestimator.kernel_models.traffic import least_traffic_us, softmax_misses
-from gkestimator.training.importers.neusight import conv_table
-from gkestimator.training.rows import kernel_table
+from gkestimator.training.rows import conv_table, kernel_table
 
 
 def spec(name: str) -> GpuSpec:

@@ -9,8 +9,7 @@ import pytest
 
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.training.importers.launch_gap import climb, local_floor, with_launch_gaps
-from gkestimator.training.importers.neusight import conv_table
-from gkestimator.training.rows import TrainingRows, kernel_table
+from gkestimator.training.rows import TrainingRows, conv_table, kernel_table
 
 V100 = gpu_catalogue().resolve("V100-PCIE-32GB")[0]
 NAME = "V100-PCIE-32GB"

@@ -102,7 +102,7 @@ def test_too_little_to_train_on_is_one_line(tmp_path: Path) -> None:
     columns = {"gpu": ["h100_sxm"], "m": [8], "n": [8], "k": [8], "latency_ms": [0.1]}
     (tmp_path / "s").mkdir()
     pq.write_table(pa.table(columns), tmp_path / "s" / "gemm_bf16.parquet")
-    with pytest.raises(TableError, match="expected at least 200"):
+    with pytest.raises(TableError, match="expected at least 150"):
         train([tmp_path / "s"], tmp_path / "b")
     assert not (tmp_path / "b").exists()
 

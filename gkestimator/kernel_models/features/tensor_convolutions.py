@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gkestimator.core.kernels import Array, KernelTable
+from gkestimator.core.kernels import TENSORRT, Array, KernelTable
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.tensor_cores import (
     TensorConstants,
@@ -48,13 +48,15 @@ _GENERIC_COLUMNS_NARROW = 64.0  # of images in NCHW, for groups of at most half 
 _GENERIC_SLOWDOWN = 1.55
 
 
-def tensor_convolution_us(table: KernelTable, gpu: GpuSpec) -> Array:
+def tensor_convolution_us(
+    table: KernelTable, gpu: GpuSpec, constants: TensorConstants = CONVOLUTION_CONSTANTS
+) -> Array:
     """Return microseconds (float64, one per row) of the convolutions in ``table`` on the tensor cores of ``gpu``."""
     result = np.empty(len(table))
     for precision, rows in table.by_precision():
         part = table.take(rows)
-        rate = _OVER_PRODUCTS * sustained_tensor_rate(gpu, precision, CONVOLUTION_CONSTANTS)
-        run_us = implicit_products_us(_as_run(part), gpu, precision, rate, CONVOLUTION_CONSTANTS)
+        rate = _OVER_PRODUCTS * sustained_tensor_rate(gpu, precision, constants)
+        run_us = implicit_products_us(_as_run(part), gpu, precision, rate, constants)
         result[rows] = run_us + _layout_us(part, gpu)
     return result
 
@@ -67,6 +69,12 @@ def generic_groups(table: KernelTable) -> Array:
     return np.asarray((groups > 1) & ~power_of_two & (width % _OWN_KERNEL_CHANNELS != 0))
 
 
+def _in_channels_last(table: KernelTable) -> Array:
+    """Return the mask of the convolutions whose images lie as tensor cores want them; TensorRT's all do, and copies
+    between layouts are kernels of their own."""
+    return np.asarray((table.variant == CHANNELS_LAST) | table.has_word(TENSORRT))
+
+
 def _as_run(table: KernelTable) -> KernelTable:
     """Return ``table`` with the products that the library runs: narrow groups packed, others padded."""
     columns = dict(table.columns)
@@ -75,7 +83,7 @@ def _as_run(table: KernelTable) -> KernelTable:
     packed = np.where(groups > 1, np.clip(_PACKED_CHANNELS / width, 1.0, groups), 1.0)
     generic = generic_groups(table)
     batch, _, n, k = table.gemm_sizes()
-    narrow = (table.variant != CHANNELS_LAST) & (n <= _GENERIC_COLUMNS_NARROW / 2)
+    narrow = ~_in_channels_last(table) & (n <= _GENERIC_COLUMNS_NARROW / 2)
     tile = np.where(narrow, _GENERIC_COLUMNS_NARROW, _GENERIC_COLUMNS)
     padded = pieces(n, tile) * tile
     columns["gemm_batch"] = batch / packed
@@ -95,5 +103,5 @@ def _layout_us(table: KernelTable, gpu: GpuSpec) -> Array:
     direct = (area == 1) & (pixels % _PIXELS_OF_A_ROW == 0) & ~grouped
     passes = np.where(grouped, _GROUPED_PASSES, _TRANSPOSED_PASSES)
     passes = np.where(direct | generic_groups(table), _DIRECT_PASSES, passes)
-    passes = np.where(table.variant == CHANNELS_LAST, 0.0, passes)
+    passes = np.where(_in_channels_last(table), 0.0, passes)
     return np.asarray(passes * images / sustained_bytes_per_s(gpu) * 1e6)

@@ -21,6 +21,7 @@ from gkestimator.kernel_models.features.decode import decode_columns
 from gkestimator.kernel_models.features.recurrent import recurrent_features, recurrent_transfer
 from gkestimator.kernel_models.features.tensor import fused_attention_features, tensor_features
 from gkestimator.kernel_models.features.tensor_cores import tensor_core_us
+from gkestimator.kernel_models.features.tensorrt import shape_columns
 from gkestimator.kernel_models.features.transfer import transfer_conv, transfer_matrix, transfer_memory
 from gkestimator.kernel_models.launch import memory_launch
 from gkestimator.kernel_models.roofline import peak_rate, roofline
@@ -135,6 +136,11 @@ def _conv_seen_features(table: KernelTable, gpu: GpuSpec) -> Features:
     """Return those of ``conv`` and what each algorithm would cost."""
     costs = convolution_columns(table, gpu, roofline(table, gpu))
     return joined(_conv_features(table, gpu), costs.matrix(len(table)))
+
+
+def _tensorrt_conv_features(table: KernelTable, gpu: GpuSpec) -> Features:
+    """Return those of ``conv_seen`` and what decides between TensorRT's kernels."""
+    return joined(_conv_seen_features(table, gpu), shape_columns(table, gpu).matrix(len(table)))
 
 
 EIGHTH_WORDS = ("tensorrt_llm", "vllm", "sglang", "static", "blocks")
@@ -252,6 +258,7 @@ FEATURE_SETS: Mapping[str, FeatureFunction] = MappingProxyType(
         "fused_attention": fused_attention_features,
         "conv": _conv_features,
         "conv_seen": _conv_seen_features,
+        "tensorrt_conv": _tensorrt_conv_features,
         "attention": _attention_features,
         "decode": _decode_features,
         "decode_unseen": _decode_unseen_features,

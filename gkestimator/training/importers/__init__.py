@@ -17,6 +17,8 @@ from gkestimator.training.importers import (
     llmservingsim,
     neusight,
     pipeweave,
+    tensorrt_convolutions,
+    tensorrt_layers,
     vidur,
 )
 from gkestimator.training.rows import TrainingRows
@@ -33,6 +35,8 @@ IMPORTERS: Mapping[str, tuple[Matches, Load]] = MappingProxyType(
         "pipeweave": (pipeweave.matches, pipeweave.load),
         "vidur": (vidur.matches, vidur.load),
         "llmservingsim": (llmservingsim.matches, llmservingsim.load),
+        "alibaba": (tensorrt_convolutions.matches, tensorrt_convolutions.load),
+        "tensorrt": (tensorrt_layers.matches, tensorrt_layers.load),
         "kernel dataset": (kernel_dataset.matches, kernel_dataset.load),
     }
 )

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from gkestimator.core.kernels import Array
+from gkestimator.core.records import NamedValues
 from gkestimator.training.importers.deepbench_rnn import recurrent_rows
 from gkestimator.training.importers.files import read_columns, translated
-from gkestimator.training.importers.neusight import conv_table
-from gkestimator.training.rows import TrainingRows, product_table
+from gkestimator.training.rows import TrainingRows, conv_table, product_table
 
 _GPUS = {"V100": "V100-SXM2-16GB", "P100": "P100-PCIE-16GB", "T4": "T4", "1080Ti": "GTX-1080-TI"}
 _NEWER_PRODUCTS = frozenset({"V100", "P100", "T4"})  # measured with cuBLAS 12.1 in NeuSight's linear rows
@@ -43,7 +43,7 @@ def load(folder: Path) -> list[TrainingRows]:
     path = folder / "conv_forward.parquet"
     data = read_columns(path, ("gpu", "dtype", "forward_ms", *names))
     gpu, precision, size = _where(path, data)
-    sizes = {name: data[name].astype(np.float64) for name in names}
+    sizes: NamedValues = {name: data[name].astype(np.float64) for name in names}
     table = conv_table(**sizes, precision=precision, size=size)
     convolutions = TrainingRows.make(
         table,

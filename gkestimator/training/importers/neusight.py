@@ -18,7 +18,7 @@ from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.kernel_models.tiles import recorded_tile
 from gkestimator.training.importers.files import read_columns, translated
 from gkestimator.training.importers.launch_gap import Part, with_launch_gaps
-from gkestimator.training.rows import TrainingRows, kernel_table, product_table
+from gkestimator.training.rows import TrainingRows, conv_table, kernel_table, product_table
 
 _GPUS = {
     "Tesla P4": "P4",
@@ -203,63 +203,5 @@ def _along_rows(kind: str, rows: Array, cols: Array) -> KernelTable:
             "rows": rows,
             "cols": cols,
             "element_bytes": _F,
-        },
-    )
-
-
-def conv_table(
-    *,
-    n: Array,
-    c: Array,
-    h: Array,
-    w: Array,
-    k: Array,
-    r: Array,
-    s: Array,
-    pad_h: Array,
-    pad_w: Array,
-    stride_h: Array,
-    stride_w: Array,
-    precision: Array | str,
-    size: Array | float,
-) -> KernelTable:
-    """Return dense 2-D convolutions of n images (c, h, w) with k filters (c, r, s); ``size`` is bytes per
-    element.
-    """
-    out_h = np.floor((h + 2 * pad_h - r) / stride_h) + 1
-    out_w = np.floor((w + 2 * pad_w - s) / stride_w) + 1
-    m = n * out_h * out_w
-    depth = c * r * s
-    one = np.ones_like(n)
-    return kernel_table(
-        family="conv",
-        variant="conv",
-        precision=precision,
-        columns={
-            "flops": 2 * m * k * depth,
-            "read_bytes": (n * c * h * w + k * depth) * size,
-            "write_bytes": m * k * size,
-            "weight_bytes": k * depth * size,
-            "rows": m * k,
-            "element_bytes": np.asarray(size * one),
-            "inputs": 2.0,
-            "gemm_batch": one,
-            "gemm_m": m,
-            "gemm_n": k,
-            "gemm_k": depth,
-            "conv_batch": n,
-            "conv_in_channels": c,
-            "conv_out_channels": k,
-            "conv_groups": one,
-            "conv_in_h": h,
-            "conv_in_w": w,
-            "conv_out_h": out_h,
-            "conv_out_w": out_w,
-            "conv_kernel_h": r,
-            "conv_kernel_w": s,
-            "conv_stride_h": stride_h,
-            "conv_stride_w": stride_w,
-            "conv_dilation_h": one,
-            "conv_dilation_w": one,
         },
     )
