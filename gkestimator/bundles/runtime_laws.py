@@ -38,12 +38,11 @@ class RuntimeLaw:
 
     ``factors``: time over the estimate, by family and precision; kernels of others stay as estimated. ``added_us``:
     what each of the kernels takes besides. ``cycles_per_score``: clock cycles of an SM for each score of an attention
-    whose blocks calculate a whole head of one sample each (0: they do not), up to ``longest`` queries and keys: the most
-    that the models had.
-    ``half_width``: what the error of the law adds, in squares, to the 90 % half-width of each kernel's log(time), which
-    ``widest`` bounds then. ``versions``: what several GPUs agree on; a version without factors is known, and no faster
-    or slower. ``measured_versions``: those of GPUs that were measured, by compute capability (``major.minor``): they
-    go before. ``version``: the one in use; ``remark``: what there is to say of it.
+    whose blocks calculate a whole head of one sample each (0: they do not), up to ``longest`` queries and keys: the
+    most that the models had. ``half_width``: what the error of the law adds, in squares, to the 90 % half-width of
+    each kernel's log(time), which ``widest`` bounds then. ``versions``: what several GPUs agree on; a version without
+    factors is known, and no faster or slower. ``measured_versions``: those of GPUs that were measured, by compute
+    capability (``major.minor``): they go before. ``version``: the one in use; ``remark``: what there is to say of it.
     """
 
     factors: Mapping[str, ByPrecision]
