@@ -309,7 +309,7 @@ the same process (`gkestimator/kernel_models/steady.py`) was settled in sight of
 energy that single products on a T4 show, the errors of its rows would be {without}.
 
 Errors are mean absolute percentages of `avg_ms`. Estimates are GPU time: kernels follow one another as in a CUDA graph. The
-table does not say whether one was used, but its shortest time does: 0.33 ms (BERT base, L40S, int8, batch 1) are 3.7 us for
+table does not say whether one was used; its shortest time suggests it: 0.33 ms (BERT base, L40S, int8, batch 1) are 3.7 us for
 each of some 90 kernels, less than one launch through the driver is taken to cost a host here (5 us). `inside` is the share of rows within the 90 % interval (bar: 80). Baselines: the roofline of the same
 kernels, and the estimate for ONNX Runtime's CUDA provider in fp16 times the one constant that suits all rows of a precision
 best (so it knows all GPUs).
