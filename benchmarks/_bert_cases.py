@@ -44,11 +44,6 @@ def read_rows(shared: Path) -> pd.DataFrame:
     return rows.reset_index(drop=True)
 
 
-def newest_version(rows: pd.DataFrame) -> str:
-    """Return the newest version of all GPUs."""
-    return str(rows.version[rows.order.idxmax()])
-
-
 def version_times(rows: pd.DataFrame) -> VersionTimes:
     """Return the times of all versions."""
     return VersionTimes(
@@ -112,7 +107,6 @@ def _of_gpu(
     (target,) = berts.engine(rows.precision.iloc[0]).targets
     return MeasuredModels(
         gpu=target.gpu,
-        version=str(rows.version.iloc[0]),
         table=KernelTable.from_kernels(list(place)),
         launches=launches,
         measured_us=rows.avg_ms.to_numpy() * 1e3,
@@ -125,7 +119,7 @@ def fit_tensorrt_law(shared: Path, folder: Path, bundle: Bundle) -> tuple[Runtim
     rows = read_rows(shared)
     measured = measured_models(rows, folder, {"runtime": RUNTIME})
     times = version_times(rows)
-    law = fit_law(measured, times, bundle, newest=newest_version(rows))
+    law = fit_law(measured, times, bundle)
     return law, law_card(measured, times)
 
 

@@ -19,7 +19,7 @@ import argparse
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,11 @@ from _shared import shared_dir
 from _triton_truth import Judged, Measured, measured_rows
 
 from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.kernels import TENSORRT
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.rows import requirement_row
+from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.hardware.runtimes.profiles import load_runtime
 
 ROOT = Path(__file__).parents[1]
@@ -97,9 +99,9 @@ def options_of(runtime: str, row: Measured, host_us: float | None = None) -> dic
         options["attention"] = "eager"
         if host_us is None:
             options["host_overhead_us"] = load_runtime("torch").host_overheads[TORCHSCRIPT_HOST]
-    elif runtime == "onnxruntime":
+    else:
         options["graph_level"] = "basic"
-    elif "runtime_version" in {field.name for field in fields(EstimateRequest)}:
+    if runtime_traits(runtime).library == TENSORRT:
         options["runtime_version"] = VERSIONS.get(row.container)
     return options
 

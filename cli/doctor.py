@@ -29,4 +29,4 @@ def command(probe: bool) -> None:
     for section, facts in diagnose(partial(profiler_facts, probing=probe)):
         click.echo(section)
         for name, fact in facts:
-            click.echo(f"  {name:<22} {fact}")
+            click.echo(f"  {name:<25} {fact}")

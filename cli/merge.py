@@ -21,7 +21,7 @@ from gkestimator.core.errors import UsageError
 from gkestimator.core.options import option_of
 from gkestimator.merging.options import MergeOptions, MergeRequest
 
-_OF_A_PLAN = ("gpu", "runtime", "dtype", "batch_sizes", "dims")
+_OF_A_PLAN = ("gpu", "runtime", "provider", "dtype", "batch_sizes", "dims")
 
 
 @gkest_command(

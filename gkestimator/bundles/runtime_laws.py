@@ -2,8 +2,8 @@
 
 A runtime that compiles graphs (TensorRT) brings kernels of its own, and of most of them no single measurement is
 published; whole models are. A :class:`RuntimeLaw` holds the few figures that such models show: a factor for each family
-and precision of kernels, what starting a kernel adds, what attention takes where a block calculates a whole head, and a
-factor for each version of the runtime. It is fitted by :mod:`gkestimator.training.runtime_laws` and lies in
+and precision of kernels, what starting a kernel adds, what attention takes where a block calculates a whole head, and
+factors of versions of the runtime. It is fitted by :mod:`gkestimator.training.runtime_laws` and lies in
 ``runtimes.json`` of a bundle, by the name of the lowering: another runtime adds an entry there, not code.
 """
 
@@ -24,6 +24,8 @@ from gkestimator.hardware.gpus import GpuSpec
 
 SCHEMA_VERSION = 1  # of runtimes.json
 ByPrecision: TypeAlias = Mapping[str, float]
+Versions: TypeAlias = Mapping[str, ByPrecision]
+"""Time over that of the newest version, by version (``major.minor``) and precision."""
 _SAME_KERNELS = {"bf16": "fp16"}
 """Precisions that no model was measured in, and the one whose kernels differ from theirs in the format alone."""
 _MOST_LAWS = 16
@@ -36,10 +38,12 @@ class RuntimeLaw:
 
     ``factors``: time over the estimate, by family and precision; kernels of others stay as estimated. ``added_us``:
     what each of the kernels takes besides. ``cycles_per_score``: clock cycles of an SM for each score of an attention
-    whose blocks calculate a whole head of one sample each (0: they do not), up to ``block_queries`` of its queries.
-    ``half_width``: what the error of the law adds, in squares, to the 90 % half-width of each kernel's log(time).
-    ``versions``: time over that of the ``newest``, by version (``major.minor``) and precision; a version without
-    factors is known, and no faster or slower. ``version``: the one in use; ``remark``: what there is to say of it.
+    whose blocks calculate a whole head of one sample each (0: they do not), up to ``block_queries`` of its queries: the
+    most that the models had.
+    ``half_width``: what the error of the law adds, in squares, to the 90 % half-width of each kernel's log(time), which
+    ``widest`` bounds then. ``versions``: what several GPUs agree on; a version without factors is known, and no faster
+    or slower. ``measured_versions``: those of GPUs that were measured, by compute capability (``major.minor``): they
+    go before. ``version``: the one in use; ``remark``: what there is to say of it.
     """
 
     factors: Mapping[str, ByPrecision]
@@ -47,8 +51,9 @@ class RuntimeLaw:
     cycles_per_score: float
     block_queries: int
     half_width: float
-    versions: Mapping[str, ByPrecision]
-    newest: str
+    widest: float
+    versions: Versions
+    measured_versions: Mapping[str, Versions] = field(default_factory=dict)
     version: str = ""
     remark: str = field(default="", compare=False)
 
@@ -78,7 +83,7 @@ class RuntimeLaw:
         logarithms; ``duration_us`` and ``width`` are those of single kernels."""
         factor = np.full(len(table), np.nan)
         version = np.ones(len(table))
-        by_version = self.versions.get(self.version, {})
+        by_version = self._version_on(gpu)
         for precision, rows in table.by_precision():
             measured = _SAME_KERNELS.get(precision, precision)
             version[rows] = by_version.get(measured, 1.0)
@@ -86,11 +91,26 @@ class RuntimeLaw:
                 if measured in factors:
                     factor[rows[table.family[rows] == family]] = factors[measured]
         known = np.isfinite(factor)
+        factor = factor ** self._share_of_seen(table)
         in_model = np.maximum(duration_us * factor, self._whole_heads_us(table, gpu))
         in_model = np.maximum((in_model + self.added_us) * version, SHORTEST_KERNEL_US)
-        return np.where(known, in_model, duration_us), np.where(
-            known, np.hypot(width, self.half_width), width
-        )
+        wider = np.minimum(np.hypot(width, self.half_width), self.widest)
+        return np.where(known, in_model, duration_us), np.where(known, wider, width)
+
+    def _share_of_seen(self, table: KernelTable) -> Array:
+        """Return the exponent of each kernel's factor: below 1 for attention of more queries than the models had.
+
+        Judged: what short attention gains over a kernel for any length (starting, tiles that are not full) is one part
+        in so many of a longer one.
+        """
+        share = np.minimum(1.0, self.block_queries / table.size("gemm_m"))
+        return np.where(table.family == Family.ATTENTION, share, 1.0)
+
+    def _version_on(self, gpu: GpuSpec) -> ByPrecision:
+        """Return the factors of the version in use; none for the newest."""
+        major, minor = gpu.compute_capability
+        measured = self.measured_versions.get(f"{major}.{minor}", {})
+        return measured.get(self.version, self.versions.get(self.version, {}))
 
     def _whole_heads_us(self, table: KernelTable, gpu: GpuSpec) -> Array:
         """Return the least microseconds of attention whose blocks calculate a whole head each; 0 for all else."""
@@ -101,13 +121,21 @@ class RuntimeLaw:
     def document(self) -> NamedValues:
         """Return the law as JSON values."""
         return {
-            "factors": {family: dict(factors) for family, factors in self.factors.items()},
+            "factors": _plain(self.factors),
             "added_us": self.added_us,
             "cycles_per_score": self.cycles_per_score,
             "block_queries": self.block_queries,
             "half_width": self.half_width,
-            "versions": {version: dict(factors) for version, factors in self.versions.items()},
+            "widest": self.widest,
+            "versions": _plain(self.versions),
+            "measured_versions": {
+                chip: _plain(versions) for chip, versions in self.measured_versions.items()
+            },
         }
+
+
+def _plain(versions: Versions) -> dict[str, dict[str, float]]:
+    return {version: dict(factors) for version, factors in versions.items()}
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -145,21 +173,32 @@ def _law(at: str, entry: Any) -> RuntimeLaw:
     unknown = sorted(set(factors) - families)
     if unknown:
         raise BundleError(f"{at}: factors of {unknown[0][:40]!r}; expected families of kernels")
-    versions = _factors(f"{at}: versions", entry.get("versions"), _MOST_VERSIONS)
-    for name in versions:
-        if len(_numbers(name)) != 2:
-            raise BundleError(f"{at}: versions has {name[:40]!r}; expected major.minor")
+    versions = _versions(f"{at}: versions", entry.get("versions"))
     if not versions:
-        raise BundleError(f"{at}: versions names none; expected at least the newest")
+        raise BundleError(f"{at}: versions names none; expected at least one")
+    measured = entry.get("measured_versions")
+    if not isinstance(measured, dict) or len(measured) > _MOST_VERSIONS:
+        raise BundleError(f"{at}: measured_versions is no object of at most {_MOST_VERSIONS} entries")
     return RuntimeLaw(
         factors=factors,
         added_us=_number(at, entry, "added_us", -100.0, 100.0),
         cycles_per_score=_number(at, entry, "cycles_per_score", 0.0, 1000.0),
         block_queries=int(_number(at, entry, "block_queries", 1, 1_000_000)),
         half_width=_number(at, entry, "half_width", 0.0, 5.0),
+        widest=_number(at, entry, "widest", 0.0, 5.0),
         versions=versions,
-        newest=max(versions, key=_numbers),
+        measured_versions={
+            chip: _versions(f"{at}: measured_versions: {chip[:40]}", each) for chip, each in measured.items()
+        },
     )
+
+
+def _versions(at: str, value: Any) -> dict[str, dict[str, float]]:
+    versions = _factors(at, value, _MOST_VERSIONS)
+    for name in versions:
+        if len(_numbers(name)) != 2:
+            raise BundleError(f"{at} has {name[:40]!r}; expected major.minor")
+    return versions
 
 
 def _factors(at: str, value: Any, most: int) -> dict[str, dict[str, float]]:

@@ -185,7 +185,8 @@ class KernelGraph:
 
     Two graphs whose ``wiring`` is one object (not None) agree in everything but kernels and bytes: the same steps
     touch the same storages (what liveness may be cached by). ``groups``: the names of all operators that a step stands
-    for, by its own, where they are several (a fused group).
+    for, by its own, where they are several (a fused group). ``unfused``: what stayed a kernel of its own though users
+    may expect it in a group, with the reason: how often.
     """
 
     name: str
@@ -200,6 +201,7 @@ class KernelGraph:
     notes: Mapping[str, int] = field(default_factory=dict)  # pattern name -> how often it was recognised
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
     wiring: object = field(default=None, compare=False, repr=False)
+    unfused: Mapping[tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
 
 
 _GEMM = tuple(f.name for f in fields(GemmShape))

@@ -25,6 +25,9 @@ ANSWER_FORMS = {
 """Documents of whole answers, kernels and timelines included: where each is made."""
 
 
+_MOST_REMARKS = 12
+
+
 class Gatherer(Protocol):
     """Take answers in, one by one, while the engine that made them still holds their kernels."""
 
@@ -39,16 +42,24 @@ def _answer_form(form: str) -> Any:
 
 
 class KernelListing:
-    """Gather the rows of the kernel listing."""
+    """Gather the rows of the kernel listing, and a few lines on what stays unfused."""
 
     def __init__(self) -> None:
         self.rows: list[KernelRow] = []
+        self._remarks: dict[str, None] = {}
+
+    @property
+    def remarks(self) -> Names:
+        """Return the lines, each once: they are the same on every GPU of a runtime and for every batch."""
+        return tuple(self._remarks)[:_MOST_REMARKS]
 
     def add(self, engine: Engine, answer: Estimated) -> None:
         """Take in the kernels of one answer."""
+        from gkestimator.estimation.remarks import unfused_lines
         from gkestimator.estimation.rows import kernel_rows
 
         self.rows += kernel_rows(engine, answer)
+        self._remarks.update(dict.fromkeys(unfused_lines(answer.lowering.graph)))
 
 
 @frozen
@@ -87,7 +98,8 @@ def estimate_rows(
     pages: dict[str, bytes] = {}
     if result.rows:
         pages = {form: document.page(result.messages) for form, document in documents.items()}
-    return replace(result, kernel_rows=tuple(listing.rows), documents=pages)
+    messages = (*listing.remarks, *result.messages)
+    return replace(result, kernel_rows=tuple(listing.rows), messages=messages, documents=pages)
 
 
 def answered(

@@ -19,7 +19,7 @@ Facts: TypeAlias = "list[tuple[str, str]]"
 # A driver that hangs must not hang the report about it.
 _TIMEOUT_S = 10
 _LIBRARIES = {
-    "Runtimes": (*(d for r in RUNTIMES.values() for d in r.distributions), "tensorrt"),
+    "Runtimes": tuple(dict.fromkeys(d for r in RUNTIMES.values() for d in r.distributions)),
     "Reading, tables": ("onnx", "numpy", "pandas", "pyarrow"),
     "Pictures": ("matplotlib",),
     "Training": ("scikit-learn", "scipy", "xgboost", "xgboost-cpu", "lightgbm"),
@@ -40,6 +40,9 @@ def diagnose(profilers: Callable[[], Facts] | None = None) -> Iterator[tuple[str
         yield "Profilers", profilers()
     for section, names in _LIBRARIES.items():
         yield section, [(name, _version(name)) for name in names]
+        if section == "Runtimes":
+            yield "Execution providers of onnxruntime", _providers()
+            yield "Builders of engines", _builders()
     yield "Estimator bundles", _bundles()
     yield "Host profile", _host()
     yield "Operators", _operators()
@@ -50,6 +53,24 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _providers() -> Facts:
+    """Return which of the execution providers that runtimes are served under onnxruntime has here."""
+    wanted = dict.fromkeys(name for traits in RUNTIMES.values() for name in traits.serving_providers)
+    try:
+        import onnxruntime
+
+        available = onnxruntime.get_available_providers()
+    except Exception as e:  # noqa: BLE001 - a library that is broken says so in errors of any class
+        return [(name, f"unknown: {one_line(e)}") for name in wanted]
+    # It names those that it was built with: whether the libraries of CUDA and TensorRT load shows in a session alone.
+    return [(name, "in this build" if name in available else "not in this build") for name in wanted]
+
+
+def _builders() -> Facts:
+    builders = dict.fromkeys(t.server.engine_program for t in RUNTIMES.values() if t.server.engine_program)
+    return [(name, shutil.which(name) or "not found on PATH") for name in builders]
 
 
 def _run(command: Names) -> str:

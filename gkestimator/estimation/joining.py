@@ -21,8 +21,10 @@ def joined(name: str, parts: Sequence[RecalledLowering]) -> RecalledLowering:
         return first
     graphs = [part.graph for part in parts]
     notes: Counter[str] = Counter()
+    unfused: Counter[tuple[str, str]] = Counter()
     for graph in graphs:
         notes.update(graph.notes)
+        unfused.update(graph.unfused)
     whole = KernelGraph(
         name=name,
         runtime=first.graph.runtime,
@@ -35,6 +37,7 @@ def joined(name: str, parts: Sequence[RecalledLowering]) -> RecalledLowering:
         warnings=tuple(dict.fromkeys(_chained(graphs, "warnings"))),
         notes=dict(notes),
         groups=_merged(graphs, "groups"),
+        unfused=unfused,
     )
     return RecalledLowering(
         graph=whole,

@@ -20,8 +20,7 @@ from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Family, KernelGraph
 from gkestimator.core.naming import distinct_names
 from gkestimator.core.records import Names
-from gkestimator.estimation.capture import obstacles
-from gkestimator.estimation.remarks import remarks
+from gkestimator.estimation.remarks import obstacles, remarks
 from gkestimator.estimation.request import GivenModel, ModelInMemory
 from gkestimator.memory import MemoryProfile
 from gkestimator.onnx_io import Model, model_of, read_model

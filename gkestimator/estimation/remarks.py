@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Family, KernelGraph, Step
+from gkestimator.core.records import Names
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering.decoder_cache import cached_values
 from gkestimator.operators.builders import tensors_of
@@ -48,6 +50,19 @@ def remarks(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:
     yield from _language_pass(bound)
     yield from _decoder(bound)
     yield from _attention_form(bound, graph)
+
+
+def unfused_lines(graph: KernelGraph) -> Iterator[str]:
+    """Yield a line for each of the commonest kinds of kernels that stay apart though users may expect them in another,
+    with the reason.
+    """
+    unfused = Counter(graph.unfused)
+    common = unfused.most_common(_MOST_NAMED)
+    for (what, reason), count in common:
+        yield f"{graph.name}: not fused: {count} x {what} ({reason})"
+    left = unfused.total() - sum(count for _, count in common)
+    if left:
+        yield f"{graph.name}: not fused: {left} x other kernels"
 
 
 def origins_of_bounded_sizes(bound: OperatorGraph) -> set[str]:
@@ -145,3 +160,30 @@ def _unfused_attentions(graph: KernelGraph) -> int:
 
 def _has(step: Step, family: Family) -> bool:
     return any(kernel.family is family for kernel in step.kernels)
+
+
+def obstacles(bound: OperatorGraph, graph: KernelGraph) -> Names:
+    """Return what keeps a bound model with the kernels of ``graph`` from being captured in a CUDA graph, which the host
+    then launches by one call: operator types, sorted.
+
+    A graph is a fixed list of kernels with fixed arguments, so the host must not look at a result in between: a
+    condition, a trip count or a size that depends on data, an operator that runs on the CPU. Runtimes that compile a
+    model keep a loop as a loop, and capture none. Sources: CUDA programming guide, "Prohibited and Unhandled
+    Operations" of stream capture; TensorRT developer guide, "CUDA Graphs"; ONNX Runtime, CUDA execution provider,
+    ``enable_cuda_graph`` (no If, Loop and Scan; every node on the GPU).
+    """
+    held_up = {*graph.unknown_operators, *bound.awaited, *origins_of_bounded_sizes(bound)}
+    unrolls = runtime_traits(graph.runtime).eager
+    for step in graph.steps:
+        if any(kernel.family is Family.HOST for kernel in step.kernels):
+            held_up.add(step.op_type)
+        if step.repeat > 1 and not unrolls:
+            held_up.add("Loop")
+    return tuple(sorted(held_up))
+
+
+def capture_remark(not_captured: Names) -> str:
+    """Return the remark of a row that was asked for as a CUDA graph; ``not_captured`` as :func:`obstacles` says."""
+    if not not_captured:
+        return "launched as one CUDA graph"
+    return f"no CUDA graph can hold it ({_named(list(not_captured))}): launched call by call"

@@ -143,7 +143,7 @@ class EstimateOptions:
     graph_level: Value[str] = Option(
         "extended",
         Word(("basic", "extended")),
-        "onnxruntime: level of its graph optimiser; basic fuses no attention, GELU or LayerNorm.",
+        "How much is fused; basic: neither attention nor LayerNorm; onnxruntime: nor GELU; tensorrt: as 8.0 did.",
     )
     streams: Value[int | None] = Option(
         None, Number(low=1, high=128, whole=True), "CUDA streams; default: the runtime's."

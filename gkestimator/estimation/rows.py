@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from gkestimator.core.records import NamedNumbers, NamedValues
-from gkestimator.estimation.capture import capture_remark
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.power import model_power
+from gkestimator.estimation.remarks import capture_remark
 from gkestimator.kernel_models.prediction import KernelPredictions, MeasuredLaunch
 from gkestimator.tables import KernelRow, Requirement
 

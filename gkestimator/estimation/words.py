@@ -11,6 +11,7 @@ from gkestimator.core.records import Names
 from gkestimator.estimation.rows import answers_within, fits
 from gkestimator.estimation.targets import Target
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.tables import Requirement
 from gkestimator.tables.requirement import RequirementRows
 from gkestimator.tables.units import number_text
@@ -46,6 +47,10 @@ def closing_words(
     if len(by_model) > _MODELS_SPELLED_OUT:
         lines.append(f"... and {len(by_model) - _MODELS_SPELLED_OUT} more models: see the table")
     lines.append(_trust(rows))
+    for name in dict.fromkeys(r.runtime for r in rows):
+        build = runtime_traits(name).build
+        if build:
+            lines.append(f"{name}: {build}.")
     bound = [r for r in rows if r.host_bound]
     if bound:
         low, high = host_range_us

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path, PurePosixPath
-from urllib.parse import quote
 
-from gkestimator.core.options import spelled
 from gkestimator.core.records import Names
 from gkestimator.estimation.inspection import inspect_model
 from gkestimator.exporting.deployment import Deployment, ExportFile, Instance
-from gkestimator.exporting.kserve import STORAGE_PLACEHOLDER, KServeExporter
+from gkestimator.exporting.kserve import KServeExporter
 from gkestimator.exporting.kubernetes import ReplicaGroup, annotations_of, yaml_text
 from gkestimator.exporting.names import dns_labels
 from gkestimator.exporting.rounding import memory_bytes, no_turns
+from gkestimator.hardware.runtimes import served_as
 
 
 class ModelMeshExporter(KServeExporter):
@@ -42,13 +41,11 @@ class ModelMeshExporter(KServeExporter):
             size = memory_bytes(i, self.name)
             if i.model not in largest or size > memory_bytes(largest[i.model], self.name):
                 largest[i.model] = i
-        root = (self.storage_uri or STORAGE_PLACEHOLDER).rstrip("/")
         labels = dns_labels(largest)
         objects = []
         for model, one in largest.items():
             group = ReplicaGroup(label=labels[model], instances=(one,))
             annotations = annotations_of(group, deployment, self.limits)
-            uri = f"{root}/{quote(model)}"
             objects.append(
                 {
                     "apiVersion": "serving.kserve.io/v1beta1",
@@ -57,7 +54,7 @@ class ModelMeshExporter(KServeExporter):
                         "name": group.label,
                         "annotations": {"serving.kserve.io/deploymentMode": "ModelMesh", **annotations},
                     },
-                    "spec": {"predictor": {"model": {"modelFormat": {"name": "onnx"}, "storageUri": uri}}},
+                    "spec": {"predictor": {"model": self.model_of(one)}},
                 }
             )
         text = yaml_text(self, deployment, objects, self._settings(largest, deployment))
@@ -78,9 +75,16 @@ class ModelMeshExporter(KServeExporter):
         return f"{text}, MODELSIZE_MULTIPLIER={math.ceil(factor * 100) / 100:.2f}"
 
     def messages(self, deployment: Deployment) -> Names:
-        """Say what is still to be named."""
-        if self.storage_uri is None:
-            return (
-                f"models are taken from {STORAGE_PLACEHOLDER}: name the place by {spelled('storage_uri')}",
-            )
-        return ()
+        """Say what is still to be named or built."""
+        lines = [*self.model_messages(deployment)]
+        types: dict[str, set[str]] = {}
+        for i in deployment.instances:
+            if served_as(i.runtime).server.engine_file:
+                types.setdefault(i.model, set()).add(i.gpu_type)
+        for model, gpus in types.items():
+            if len(gpus) > 1:
+                lines.append(
+                    f"{model}: an engine runs on one type of GPU, found {', '.join(sorted(gpus))}; ModelMesh puts one "
+                    "file on any of its servers: export a plan of each type"
+                )
+        return tuple(lines)

@@ -24,6 +24,7 @@ from gkestimator.exporting.rounding import (
     refuse_other_batch,
     up,
 )
+from gkestimator.exporting.trtexec import batch_shapes
 from gkestimator.exporting.variants import Variant, plain_name, variants
 from gkestimator.hardware.runtimes import served_as
 from gkestimator.onnx_io.reading.signature import read_signature
@@ -94,7 +95,9 @@ class RayServeExporter(Exporter):
         for model, ways in by_model.items():
             if model in deployment.models:
                 _check_file(model, deployment.models[model], ways)
-            applications.append(_application(plain_name(model, names), ways, accelerators, deployments))
+            file = deployment.models.get(model)
+            name = plain_name(model, names)
+            applications.append(_application(name, ways, file, accelerators, deployments))
         # What the proxies allow is one number for all: the longest that a replica allows, and its way there and back.
         timeout_s = max(replica_limits(v).timeout_s for v in every) + _PROXY_S
         document = {"http_options": {"request_timeout_s": timeout_s}, "applications": applications}
@@ -164,9 +167,13 @@ def _check_file(model: str, path: str, ways: Sequence[Variant]) -> None:
 
 
 def _application(
-    name: str, ways: Sequence[Variant], accelerators: Mapping[str, str | None], taken: set[str]
+    name: str,
+    ways: Sequence[Variant],
+    file: str | None,
+    accelerators: Mapping[str, str | None],
+    taken: set[str],
 ) -> NamedValues:
-    deployments = [_deployment(way, accelerators[way.first.gpu_type]) for way in ways]
+    deployments = [_deployment(way, file, accelerators[way.first.gpu_type]) for way in ways]
     arguments: NamedValues = {"deployments": _weights(ways)}
     if len(ways) > 1:
         arguments["router"] = plain_name(f"{name}_router", taken)
@@ -199,7 +206,7 @@ def _weights(ways: Sequence[Variant]) -> NamedNumbers:
     return {way.name: float(len(way.instances)) for way in ways}
 
 
-def _deployment(way: Variant, accelerator: str | None) -> NamedValues:
+def _deployment(way: Variant, file: str | None, accelerator: str | None) -> NamedValues:
     limits = replica_limits(way)
     options: NamedValues = {"num_gpus": _fraction(way)}
     if accelerator is not None:
@@ -213,17 +220,21 @@ def _deployment(way: Variant, accelerator: str | None) -> NamedValues:
         "max_ongoing_requests": limits.max_ongoing,
         "max_queued_requests": limits.max_queued,
         "ray_actor_options": options,
-        "user_config": _user_config(way, limits),
+        "user_config": _user_config(way, file, limits),
     }
 
 
-def _user_config(way: Variant, limits: ReplicaLimits) -> NamedValues:
+def _user_config(way: Variant, file: str | None, limits: ReplicaLimits) -> NamedValues:
     """Return what the application reads: the file, its session, how it batches and whom it refuses."""
     first = way.first
     most_bytes = max(memory_bytes(i, _TARGET) for i in way.instances)
+    served = served_as(first.runtime)
+    shapes: Names = ()
+    if file is not None and served.server.provider_options.shapes:
+        shapes = batch_shapes(file, first.dims, first.batch_size, limits.cap)
     user: NamedValues = {
         "model_file": f"{way.model}.onnx",
-        "providers": served_as(first.runtime).providers(first.dtype, most_bytes),
+        "providers": served.providers(first.dtype, most_bytes, shapes),
         "intra_op_threads": 1,  # Ray counts one CPU for each replica
         "memory_bytes": most_bytes,
         "max_batch_size": limits.cap,
@@ -274,6 +285,9 @@ def _remarks(deployment: Deployment, every: Sequence[Variant]) -> Names:
                 f"planned for {name}; the application runs the files with onnxruntime and its "
                 f"{served.serving_providers[0]}, which takes the host other times"
             )
+        needs = served.server.provider_options.int8
+        if needs and any(v.first.dtype == "int8" for v in every if v.first.runtime == name):
+            lines.append(f"{name}, int8: {needs}")
         if served.build:
             lines.append(f"{name}: {served.build}; the application waits for it at its first start")
     return tuple(lines)

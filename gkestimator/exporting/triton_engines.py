@@ -55,8 +55,8 @@ def build_script(
     if not lines:
         return None
     comments = [
-        f"Builds the engines of this repository, written by gkest export. Run it on a {gpu_type}, with the version of "
-        "TensorRT that the server has: engines of another type of GPU or version do not load.",
+        f"Builds the engines of this repository, written by gkest export. Run it where the GPU is of the type "
+        f"{gpu_type}, with the version of TensorRT that the server has: other engines do not load.",
         f"Use: sh {SCRIPT} FOLDER, which holds the ONNX files.",
         limits,
     ]
@@ -71,7 +71,9 @@ def add_accelerator(config: Any, way: Variant) -> None:
     if not form.accelerator:
         return
     most_bytes = max(memory_bytes(i, _TARGET) for i in way.instances)
-    accelerator = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name=form.accelerator)
+    accelerator = config.optimization.execution_accelerators.gpu_execution_accelerator.add(
+        name=form.accelerator
+    )
     for key, value in form.accelerator_options.values(way.first.dtype, most_bytes).items():
         accelerator.parameters.add(key=key, value=value)
 
@@ -105,4 +107,6 @@ def form_remarks(way: Variant) -> Names:
     dtype = way.first.dtype
     if traits.server.accelerator and dtype not in ("fp32", "tf32", *words):
         lines.append(f"The accelerator has no option for {dtype}: the file itself must say it.")
+    if traits.server.accelerator_options.int8 and dtype == "int8":
+        lines.append(f"int8: {traits.server.accelerator_options.int8}.")
     return tuple(lines)

@@ -18,7 +18,7 @@ from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering import patterns
 from gkestimator.lowering.calls import UNKNOWN, Calls, list_calls
 from gkestimator.lowering.engine_types import permitted, typed_graph, without_quantisation
-from gkestimator.lowering.patterns import Match
+from gkestimator.lowering.patterns import Groups, Match
 from gkestimator.lowering.storage import stored_graph
 from gkestimator.lowering.wiring import Wiring, norm_parameters, wire
 from gkestimator.operators.builders import tensors_of
@@ -84,7 +84,7 @@ def lower_each(
                 stored = typed_graph(quantised, option)
             else:
                 stored = stored_graph(graph, option, groups)
-            before = _Lowering(stored, patterns.find_matches(stored, option), tuple(unknown))
+            before = _Lowering(stored, patterns.find_groups(stored, option), tuple(unknown))
         made[shared] = before.under(option)
         graphs.append(made[shared].result)
     return graphs
@@ -142,9 +142,9 @@ def _wiring(graph: OperatorGraph, calls: Calls, torch: bool) -> Wiring:
 class _Lowering:
     """Hold one graph with its fused groups, and what it became last."""
 
-    def __init__(self, graph: OperatorGraph, matches: list[Match], unknown: tuple[str, ...]) -> None:
+    def __init__(self, graph: OperatorGraph, groups: Groups, unknown: tuple[str, ...]) -> None:
         self._graph = graph
-        self._matches = matches
+        self._groups = groups
         self._unknown = unknown
         self._calls: Calls | None = None
         self._result: KernelGraph | None = None
@@ -163,7 +163,7 @@ class _Lowering:
         else:
             calls = None
         if before is None or calls is None:
-            calls = list_calls(self._graph, options, self._matches)
+            calls = list_calls(self._graph, options, self._groups.matches)
             wiring = _wiring(self._graph, calls, runtime_traits(options.runtime).eager)
             self._result = self._build(calls, wiring, options)
         elif calls is not before:
@@ -269,4 +269,5 @@ class _Lowering:
                 if type(head) is Match
             },
             wiring=wiring,
+            unfused=self._groups.unfused,
         )

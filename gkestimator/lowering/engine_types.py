@@ -100,7 +100,26 @@ def without_quantisation(graph: OperatorGraph) -> Quantised:
     used = {tensor.storage for op in operators for tensor in tensors_of(op.inputs)}
     weights = {storage: size for storage, size in graph.weights.items() if storage in used}
     stripped = replace(graph, operators=tuple(operators), weights=weights, structure=None)
+    _move_forwards(stripped, reads)
     return Quantised(graph=stripped, reads=reads)
+
+
+def _move_forwards(graph: OperatorGraph, reads: dict[Read, DType]) -> None:
+    """Add to ``reads`` what reads a tensor that an operator moves which was dequantised before it: DequantizeLinear goes
+    behind such an operator."""
+    moved: dict[str, DType] = {}
+    for index, op in enumerate(graph.operators):
+        dtypes = []
+        for place, value in enumerate(op.inputs):
+            if not isinstance(value, Tensor) or value.is_weight or not value.dtype.is_floating:
+                continue
+            if value.name in moved:
+                reads.setdefault((index, place), moved[value.name])
+            dtypes.append(reads.get((index, place)))
+        if traits_of(op.key).few_bits != "moves" or not dtypes or dtypes[0] is None or None in dtypes:
+            continue
+        for value in tensors_of(op.outputs):
+            moved[value.name] = dtypes[0]
 
 
 def _byte_type(dtype: DType) -> DType:
@@ -168,11 +187,16 @@ class _Planner:
             for place, value in enumerate(op.inputs):
                 if value is not None:
                     self._readers.setdefault(value.name, []).append((index, place))
+        self._producers: dict[str, int] = {}
+        for index, op in enumerate(graph.operators):
+            self._producers.update({value.name: index for value in op.outputs if value is not None})
         self._outputs = frozenset(value.name for value in graph.outputs)
         self.products = [self._product_type(index) for index in range(len(graph.operators))]
         """What each operator multiplies in 8 bits, None where it does not."""
         self._stored: dict[str, DType] = {}  # tensors in 8 bits
-        self._wide: set[str] = set()  # tensors that keep the float32 of the graph's inputs or outputs
+        # Tensors that keep the float32 of the graph's inputs, and of its outputs.
+        self._from_inputs: set[str] = set()
+        self._to_outputs: set[str] = set()
 
     def typed(self) -> OperatorGraph:
         """Return the graph with its element types."""
@@ -199,9 +223,9 @@ class _Planner:
             if constant and self._narrow is not None and left.dtype.is_floating and right.dtype.is_floating:
                 return self._narrow
             return None
-        dtype = self._reads.get((index, 0))
-        if dtype is not None and ((index, 1) in self._reads or self._in_bytes(right)):
-            return dtype
+        # Binding folds what quantises a weight, whose values it need not have: one beside a quantised activation is.
+        if right.is_weight or (index, 1) in self._reads:
+            return self._reads.get((index, 0))
         return None
 
     def _in_bytes(self, weight: Tensor) -> bool:
@@ -230,7 +254,46 @@ class _Planner:
             return self.products[index] is not None
         if kind == "pools" and self._reads and (index, 0) not in self._reads:
             return False
+        if kind == "pointwise" and not self._sums_bytes(index):
+            return False
         return bool(kind) and index not in refused
+
+    def _sums_bytes(self, index: int) -> bool:
+        """Return whether the sum that a product calculates before a pointwise operator, or at it, may be written in 8
+        bits: a shortcut has the type of the result (the layers of published engines)."""
+        while self._kinds[index] == "pointwise":
+            sources = self._activations(index)
+            fuses = any(self._of_product(value) for _, value in sources)
+            if self._graph.operators[index].op_type in ("Add", "Sum") and fuses and len(sources) > 1:
+                in_floats = [place for place, _ in sources if (index, place) not in self._reads]
+                return not self._reads or len(in_floats) <= 1
+            producer = self._producers.get(sources[0][1].name) if len(sources) == 1 else None
+            if producer is None or len(self._readers[sources[0][1].name]) > 1:
+                return True
+            index = producer
+        return True
+
+    def _activations(self, index: int) -> list[tuple[int, Tensor]]:
+        """Return the operands of an operator that are no constants, with their places."""
+        operands = []
+        for place, value in enumerate(self._graph.operators[index].inputs):
+            if isinstance(value, Tensor) and not value.is_weight and value.value is None:
+                operands.append((place, value))
+        return operands
+
+    def _of_product(self, value: Tensor) -> bool:
+        """Return whether a product makes ``value``, with pointwise operators of one operand behind it at most."""
+        while len(self._readers.get(value.name, ())) == 1:
+            producer = self._producers.get(value.name)
+            if producer is None:
+                return False
+            if self.products[producer] is not None:
+                return True
+            sources = self._activations(producer)
+            if self._kinds[producer] != "pointwise" or len(sources) != 1:
+                return False
+            value = sources[0][1]
+        return False
 
     def _wanted(self, read: Read, refused: set[int]) -> DType | None:
         """Return the type of 8 bits that a reader reads an operand in where it lies so; None: none."""
@@ -254,15 +317,26 @@ class _Planner:
             return dtypes[0]
         return None
 
+    def _fused_result_type(self, index: int) -> DType | None:
+        """Return :meth:`_result_type`, or that of the pointwise operator that alone reads the result: one kernel."""
+        result = self._result_type(index)
+        while result is None and self._kinds[index] == "pointwise":
+            values = tensors_of(self._graph.operators[index].outputs)
+            readers = self._readers.get(values[0].name, [])
+            if len(readers) != 1 or values[0].name in self._outputs or self._kinds[readers[0][0]] != "pointwise":
+                return None
+            index = readers[0][0]
+            result = self._result_type(index)
+        return result
+
     def _without_narrow_source(self, refused: set[int]) -> set[int]:
         """Return the moves and pools that would write 8 bits and have a source that is not in them."""
         more = set()
         for index, op in enumerate(self._graph.operators):
             if self._kinds[index] not in ("moves", "pools") or index in refused or not self._result_type(index):
                 continue
-            for value in tensors_of(op.inputs):
-                activation = value.dtype.is_floating and not value.is_weight and value.value is None
-                if activation and value.name not in self._stored:
+            for place, value in self._activations(index):
+                if value.dtype.is_floating and value.name not in self._stored and (index, place) not in self._reads:
                     more.add(index)
         return more
 
@@ -272,17 +346,17 @@ class _Planner:
             return
         for value in tensors_of(self._graph.inputs):
             if value.dtype is DType.FLOAT:
-                self._wide.add(value.name)
+                self._from_inputs.add(value.name)
         for index, op in enumerate(self._graph.operators):
             floats = [v.name for v in tensors_of(op.inputs) if v.dtype is DType.FLOAT]
-            if self._kinds[index] == "moves" and floats and self._wide.issuperset(floats):
-                self._wide.update([value.name for value in tensors_of(op.outputs)])
+            if self._kinds[index] == "moves" and floats and self._from_inputs.issuperset(floats):
+                self._from_inputs.update([value.name for value in tensors_of(op.outputs)])
         # Towards the outputs only what a product of 8 bits writes: it has float32 in its registers.
         for index, op in enumerate(self._graph.operators):
             if self.products[index] is None:
                 continue
             chain = self._chain_to_output(tensors_of(op.outputs[:1]))
-            self._wide.update(chain)
+            self._to_outputs.update(chain)
 
     def _chain_to_output(self, values: Sequence[Tensor]) -> list[str]:
         """Return the names of a result and of what moves it to an output of the graph; nothing where it goes elsewhere
@@ -295,6 +369,8 @@ class _Planner:
             readers = self._readers.get(values[0].name, [])
             if len(readers) != 1 or self._kinds[readers[0][0]] not in ("moves", "pointwise"):
                 break
+            if len(self._activations(readers[0][0])) > 1:
+                break  # a shortcut has the type of the result
             values = tensors_of(self._graph.operators[readers[0][0]].outputs)
         return []
 
@@ -339,27 +415,24 @@ class _Planner:
         if value.is_weight or value.value is not None:
             return self._uniform(value.dtype)
         stored = self._stored.get(value.name)
-        result = self._result_type(index)
+        result = self._fused_result_type(index)
         quantised = (index, place) in self._reads
         if result is not None and (stored is not None or quantised) and self._kinds[index]:
             return stored or result
-        if stored is not None and self._kinds[index] == "pointwise" and self._alone(index):
+        if stored is not None and self._kinds[index] == "pointwise" and len(self._activations(index)) == 1:
             return stored
         if stored is not None:
             return self._half  # somebody dequantises it first
-        if value.name in self._wide and self._kinds[index] in ("moves", "pointwise"):
+        if value.name in self._to_outputs:
+            return value.dtype
+        if value.name in self._from_inputs and self._kinds[index] == "moves":
             return value.dtype
         return self._uniform(value.dtype)
-
-    def _alone(self, index: int) -> bool:
-        """Return whether an operator reads one activation, so that it dequantises it on the way."""
-        read = tensors_of(self._graph.operators[index].inputs)
-        return sum(1 for value in read if not value.is_weight and value.value is None) == 1
 
     def _written_type(self, value: Tensor) -> DType:
         if value.name in self._stored:
             return self._stored[value.name]
-        if value.name in self._wide:
+        if value.name in self._from_inputs or value.name in self._to_outputs:
             return value.dtype
         return self._uniform(value.dtype)
 

@@ -132,7 +132,11 @@ def planned_block_bytes(lives: Lives, rounding: int) -> int:
     sizes = -(-lives.sizes // rounding) * rounding
     rounded_lives = replace(lives, sizes=sizes)
     spans = sizes * (lives.deaths - lives.births)
-    orders = (np.lexsort((lives.births, -sizes)), np.lexsort((lives.births, -spans)), np.argsort(lives.births))
+    orders = (
+        np.lexsort((lives.births, -sizes)),
+        np.lexsort((lives.births, -spans)),
+        np.argsort(lives.births),
+    )
     return min(_planned_in_order(rounded_lives, order) for order in orders)
 
 

@@ -18,6 +18,7 @@ from gkestimator.estimation.request import (
     Paths,
     Wholes,
 )
+from gkestimator.hardware.runtimes import runtime_with
 
 PRICES = ("latency", "gpu")
 MOST_MODELS = 64
@@ -44,6 +45,7 @@ class MergeOptions:
         default="onnxruntime",
         help="Framework that runs the file; for a plan, the plan's.",
     )
+    provider: Value[str | None] = variant(EstimateRequest, "provider")
     dtype: Value[str] = variant(EstimateRequest, "dtype", help="As in an estimate; for a plan, the plan's.")
     batch_sizes: Wholes = variant(
         EstimateRequest,
@@ -77,6 +79,10 @@ class MergeOptions:
     always: Value[bool] = Option(False, Flag(), "Merge also what is not expected to save time.")
     bundles: Paths = variant(EstimateRequest, "bundles")
     gpu_specs: Paths = variant(EstimateRequest, "gpu_specs")
+
+    def __post_init__(self) -> None:
+        """Name the runtime that the provider makes of the one given. Raises UsageError for one that it lacks."""
+        vars(self).update(runtime=runtime_with(self.runtime, self.provider), provider=None)
 
 
 @dataclass

@@ -243,11 +243,9 @@ def conv_kernels(
 
     Casts under autocast; the convolution, in which an image in NCHW is brought into NHWC and back where tensor cores
     need it (:mod:`gkestimator.kernel_models.features.tensor_convolutions`); the bias as a kernel of its own (torch
-    adds it after cuDNN, ONNX Runtime calls cudnnAddTensor) unless ``fused_bias`` or where the runtime has convolutions
-    of its own, whose epilogue adds it (TensorRT).
+    adds it after cuDNN, ONNX Runtime calls cudnnAddTensor) unless ``fused_bias``, or the runtime has its own library.
     """
-    fused_bias = fused_bias or bool(runtime_traits(options.runtime).library)
-    separate = bias is not None and not fused_bias
+    separate = bias is not None and not (fused_bias or runtime_traits(options.runtime).library)
     reads = (source, weight, *(() if separate or bias is None else (bias,)), *extra_reads)
     casts, reads = autocast_kernels(reads, options)
     epilogue = epilogue_flops + (result.elements if bias is not None and not separate else 0)

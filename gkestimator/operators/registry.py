@@ -93,8 +93,8 @@ class LoweringOptions:
     normalisations calculate in under ``amp``: ``fp32``, ``half``, or ``images`` (half over images, fp32 over tokens).
     ``unfold_batchnorm`` (torch): convolutions that an exporter folded a BatchNorm into run it as a kernel of its own,
     as the author's model does; False where the model that runs is folded as well. ``layout`` (torch) is ``nchw`` or
-    ``nhwc``: how the program stores images and the weights of convolutions. ``graph_level`` (onnxruntime):
-    ``extended``, or ``basic``, which fuses nothing that takes a kernel of ONNX Runtime's own. ``permits``: the
+    ``nhwc``: how the program stores images and the weights of convolutions. ``graph_level``:
+    ``extended``, or ``basic``, without the fusions that the runtime's record calls extended. ``permits``: the
     precisions that the runtime chooses from for each kernel, the narrowest first; empty where a word is an order.
     """
 

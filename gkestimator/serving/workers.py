@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gkestimator.core.records import NamedValues
+from gkestimator.core.records import NamedValues, Names
 from gkestimator.exporting.ray_app.worker import (
     BadRequestError,
     DeviceLane,
@@ -21,6 +21,7 @@ from gkestimator.exporting.ray_app.worker import (
     QueueSettings,
     ServedModel,
 )
+from gkestimator.exporting.trtexec import batch_shapes
 from gkestimator.hardware.runtimes import served_as
 from gkestimator.hardware.runtimes.record import Provider
 from gkestimator.serving.backend import RefusedError
@@ -29,6 +30,16 @@ from gkestimator.serving.served import ServedReplica, is_cpu
 
 if TYPE_CHECKING:
     from gkestimator.serving.emulating import EmulatedGpu
+
+
+def asked_providers(replica: ServedReplica, path: Path) -> Sequence[Provider]:
+    """Return the execution providers of a replica on a GPU, with their options."""
+    asked = replica.asked
+    served = served_as(asked.runtime)
+    shapes: Names = ()
+    if served.server.provider_options.shapes:
+        shapes = batch_shapes(path, asked.dims, asked.batch_size, replica.cap)
+    return served.providers(asked.dtype, asked.mreq_bytes, shapes)
 
 
 class _LoadedReplica:
@@ -92,11 +103,12 @@ class ServingWorker:
     def _open(self, replica: ServedReplica) -> ServedModel:
         assert self._settings.models is not None
         asked = replica.asked
+        path = Path(self._settings.models, f"{replica.model}.onnx")
         providers: Sequence[Provider] = ()
         if not is_cpu(replica.gpu_type):
-            providers = served_as(asked.runtime).providers(asked.dtype, asked.mreq_bytes)
+            providers = asked_providers(replica, path)
         model = ServedModel(
-            Path(self._settings.models, f"{replica.model}.onnx"),
+            path,
             providers=providers,
             threads=self._settings.threads,
             memory_bytes=asked.mreq_bytes,

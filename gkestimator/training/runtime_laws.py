@@ -7,7 +7,7 @@ models' time they move.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any, TypeAlias
 
@@ -15,9 +15,10 @@ import numpy as np
 
 from gkestimator.bundles.bundle import Bundle
 from gkestimator.bundles.measured_lowering import signatures
+from gkestimator.bundles.models import WIDEST
 from gkestimator.bundles.runtime_laws import RuntimeLaw
 from gkestimator.core.errors import TableError
-from gkestimator.core.kernels import Array, Family, KernelTable
+from gkestimator.core.kernels import LIBRARY_FAMILIES, Array, Family, KernelTable
 from gkestimator.core.records import NamedNumbers, NamedValues, frozen
 from gkestimator.estimation.intervals import widen
 from gkestimator.hardware.gpus import GpuSpec
@@ -36,12 +37,17 @@ _ADDED_US = (
 _SCORES_PER_CYCLE = 4.0
 """An SM evaluates 16 exponentials a clock (CUDA C++ Programming Guide, arithmetic throughput), and about as many other
 instructions a score again and again; where the search begins, with a factor of e either way."""
+_OWN_KERNELS = LIBRARY_FAMILIES | {Family.LAYERNORM, Family.SOFTMAX, Family.COPY}
+"""Families of which a compiled runtime brings kernels of its own kind; others move bytes at the pace of the memory.
+Copies between types do so too, but how many there are is the compiler's choice, and that is what their factor says."""
 _LEAST_SHARE = 0.02
 """Of a group's time: kernels with less show no factor."""
+_FEWEST_GPUS = 2
 _LEAST_FACTOR = 0.02
 """A version that differs less than this from the newest has no factor: rows of versions with the same kernels differ so
 much."""
-_HALF_WIDTHS = np.arange(0.0, 0.6, 0.02)
+_HALF_WIDTHS = tuple(number / 50 for number in range(30))
+_WIDEST = tuple(number / 20 for number in range(2, 40))
 
 Pair: TypeAlias = tuple[str, str]
 Figures: TypeAlias = "tuple[tuple[Pair, ...], Array]"
@@ -49,14 +55,13 @@ Figures: TypeAlias = "tuple[tuple[Pair, ...], Array]"
 
 @frozen
 class MeasuredModels:
-    """Hold whole models that were timed on one GPU in one version.
+    """Hold whole models that were timed on one GPU.
 
     ``table``: their distinct kernels; ``launches``: (models, kernels) how often each runs; ``measured_us`` and
     ``group`` (equal where models err alike): (models,).
     """
 
     gpu: GpuSpec
-    version: str
     table: KernelTable
     launches: Array
     measured_us: Array
@@ -101,10 +106,9 @@ class _RememberingBundle(Bundle):
         return self.memory[key]
 
 
-def fit_law(
-    measured: Sequence[MeasuredModels], versions: VersionTimes, bundle: Bundle, *, newest: str
-) -> RuntimeLaw:
-    """Return the law of a runtime from whole models on some GPUs, those of ``measured``.
+def fit_law(measured: Sequence[MeasuredModels], versions: VersionTimes, bundle: Bundle) -> RuntimeLaw:
+    """Return the law of a runtime from whole models on some GPUs, those of ``measured``, each of which is timed in its
+    newest version.
 
     ``bundle`` estimates single kernels. Half-widths are set on each of the GPUs in turn while it is left out. Raises
     TableError for no models.
@@ -112,33 +116,26 @@ def fit_law(
     if not measured:
         raise TableError("no whole models to learn a runtime's law from; expected those of at least one GPU")
     bundle = _RememberingBundle(name=bundle.name, models=bundle.models)
-    mine = np.isin(versions.gpu.astype(str), [models.gpu.name for models in measured])
-    law = _fit(measured, fit_versions(versions, mine, newest), bundle, newest)
+    law = replace(_fit(measured, bundle), **fit_versions(versions, [models.gpu for models in measured]))
     if len(measured) == 1:
         return law
-    needed = []
+    trials = []
     for left_out in measured:
         others = [models for models in measured if models is not left_out]
-        among = mine & (versions.gpu != left_out.gpu.name)
-        without = _fit(others, fit_versions(versions, among, newest), bundle, newest)
-        needed.append(_needed(without, left_out, bundle))
-    return replace(law, half_width=_calibrated(np.concatenate(needed)))
+        trials.append((_fit(others, bundle), left_out))
 
+    def held(half_width: float, widest: float) -> float:
+        """Return the share of models on GPUs left out whose interval holds."""
+        inside = []
+        for without, models in trials:
+            wide = replace(without, half_width=half_width, widest=widest)
+            inside.append(predict_models(wide, models, bundle).held(models.measured_us))
+        return float(np.concatenate(inside).mean())
 
-def _calibrated(needed: Array) -> float:
-    place = min(int(np.ceil(LEVEL * (len(needed) + 1))), len(needed)) - 1
-    return round(float(np.sort(needed)[place]), 3)
-
-
-def _needed(law: RuntimeLaw, left_out: MeasuredModels, bundle: Bundle) -> Array:
-    """Return the least half-width of the law at which each model's interval holds."""
-    result = np.full(len(left_out.measured_us), _HALF_WIDTHS[-1])
-    for width in _HALF_WIDTHS[::-1]:
-        held = predict_models(replace(law, half_width=float(width)), left_out, bundle).held(
-            left_out.measured_us
-        )
-        result[held] = width
-    return result
+    # As little as need be is added to what the kernels' intervals say, then as much taken from the widest as may be.
+    half_width = next((w for w in _HALF_WIDTHS if held(w, WIDEST) >= LEVEL), _HALF_WIDTHS[-1])
+    widest = next((w for w in _WIDEST if w > half_width and held(half_width, w) >= LEVEL), WIDEST)
+    return replace(law, half_width=half_width, widest=widest)
 
 
 def predict_models(law: RuntimeLaw, models: MeasuredModels, bundle: Bundle) -> Predicted:
@@ -159,13 +156,12 @@ def predict_models(law: RuntimeLaw, models: MeasuredModels, bundle: Bundle) -> P
 
 
 def _kernels(law: RuntimeLaw, models: MeasuredModels, bundle: Bundle) -> KernelPredictions:
-    under = replace(bundle, law=law.at(models.version))
+    under = replace(bundle, law=law)
     return sustained(under.predict(models.table, models.gpu), models.table, models.gpu, 100.0)
 
 
-def _fit(
-    measured: Sequence[MeasuredModels], versions: Mapping[str, NamedNumbers], bundle: Bundle, newest: str
-) -> RuntimeLaw:
+def _fit(measured: Sequence[MeasuredModels], bundle: Bundle) -> RuntimeLaw:
+    """Return the law of the newest versions."""
     from scipy.optimize import least_squares
 
     queries = max(_longest(models.table) for models in measured)
@@ -175,8 +171,8 @@ def _fit(
         cycles_per_score=0.0,
         block_queries=queries,
         half_width=0.0,
-        versions=versions,
-        newest=newest,
+        widest=WIDEST,
+        versions={},
     )
     pairs = _pairs(measured, blank, bundle)
     weights = np.concatenate([_weights(models.group) for models in measured])
@@ -227,49 +223,48 @@ def _pairs(measured: Sequence[MeasuredModels], blank: RuntimeLaw, bundle: Bundle
         kinds = list(zip(models.table.family.tolist(), models.table.precision.tolist(), strict=True))
         for kind in dict.fromkeys(kinds):
             rows = np.array([other == kind for other in kinds])
-            if shares[:, rows].sum(axis=1).max() >= _LEAST_SHARE:
+            if kind[0] in _OWN_KERNELS and shares[:, rows].sum(axis=1).max() >= _LEAST_SHARE:
                 pairs.add(kind)
     return tuple(sorted(pairs))
 
 
-def fit_versions(times: VersionTimes, rows: Array, newest: str) -> dict[str, NamedNumbers]:
-    """Return time over that of ``newest`` by version and precision, from the ``rows`` of ``times``.
+def fit_versions(times: VersionTimes, gpus: Sequence[GpuSpec]) -> dict[str, Any]:
+    """Return the fields ``versions`` and ``measured_versions`` of a law from the times on ``gpus``.
 
-    A GPU that has no row of the newest version is compared through the newest that it has: what the other GPUs say of
-    that one. A factor is given where all GPUs that know the version agree on its sign and their mean shows it.
+    A version has a factor on a GPU where its median is not within the noise, and everywhere where several GPUs knew it
+    before their newest one, agree on the sign, and their mean is not within the noise.
     """
-    known = sorted({*times.version.tolist(), newest}, key=_numbers)
-    factors: dict[str, NamedNumbers] = {version: {} for version in known}
-    for precision in np.unique(times.precision[rows].astype(str)):
-        chosen = rows & (times.precision == precision)
-        for version, factor in _of_precision(times, chosen, newest).items():
-            factors[version][str(precision)] = factor
-    return factors
+    known = sorted(set(times.version.tolist()), key=_numbers)
+    shared: dict[str, NamedNumbers] = {version: {} for version in known}
+    measured: dict[str, dict[str, NamedNumbers]] = {}
+    for precision in np.unique(times.precision.astype(str)).tolist():
+        logs: dict[str, list[float]] = {}
+        for gpu in gpus:
+            major, minor = gpu.compute_capability
+            mine = measured.setdefault(f"{major}.{minor}", {})
+            ratios = version_ratios(times, (times.gpu == gpu.name) & (times.precision == precision))
+            for version, ratio in ratios.items():
+                logs.setdefault(version, []).append(float(np.log(ratio)))
+                mine.setdefault(version, {}).update(_shown(precision, [float(np.log(ratio))]))
+        for version, values in logs.items():
+            if len(values) >= _FEWEST_GPUS:
+                shared[version].update(_shown(precision, values))
+    return {"versions": shared, "measured_versions": measured}
 
 
-def _of_precision(times: VersionTimes, rows: Array, newest: str) -> NamedNumbers:
-    by_gpu = {gpu: version_ratios(times, rows & (times.gpu == gpu)) for gpu in set(times.gpu[rows].tolist())}
-    last = {gpu: max(ratios, key=_numbers) for gpu, ratios in by_gpu.items()}
-    # GPUs that end with the newest version first: others stand on them.
-    logs: dict[str, list[float]] = {}
-    for gpu in sorted(by_gpu, key=lambda gpu: _numbers(last[gpu]), reverse=True):
-        behind = float(np.mean(logs.get(last[gpu], [0.0])))
-        if last[gpu] == newest:
-            behind = 0.0
-        for version, ratio in by_gpu[gpu].items():
-            if version != last[gpu]:
-                logs.setdefault(version, []).append(behind + float(np.log(ratio)))
-    factors = {}
-    for version, values in logs.items():
-        agree = all(value > 0 for value in values) or all(value < 0 for value in values)
-        if agree and abs(np.mean(values)) >= _LEAST_FACTOR:
-            factors[version] = round(float(np.exp(np.mean(values))), 3)
-    return factors
+def _shown(precision: str, logs: Sequence[float]) -> NamedNumbers:
+    """Return the factor of a version, by its precision; empty where its logarithms on some GPUs show none."""
+    mean = float(np.mean(logs))
+    if abs(mean) < _LEAST_FACTOR or len({value > 0 for value in logs}) > 1 or 0.0 in logs:
+        return {}
+    return {precision: round(float(np.exp(mean)), 3)}
 
 
 def version_ratios(times: VersionTimes, rows: Array) -> NamedNumbers:
     """Return the median of time over that of the same model in the newest version there is, by version."""
     places = np.flatnonzero(rows)
+    if not len(places):
+        return {}
     last = max(set(times.version[places].tolist()), key=_numbers)
     newest_time = {}
     for at in places:
@@ -289,9 +284,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def law_card(measured: Sequence[MeasuredModels], versions: VersionTimes) -> NamedValues:
     """Return what the bundle's card says of the law: what it was fitted on."""
-    models = {f"{each.gpu.name}, version {each.version}": len(each.measured_us) for each in measured}
     return {
-        "models": models,
+        "models": {each.gpu.name: len(each.measured_us) for each in measured},
         "rows_of_versions": len(versions.time),
         "target": "log(time of a whole model), kernels one after the other; factors drawn towards 1; half-width "
         "on each GPU left out",

@@ -34,8 +34,8 @@ LAW = RuntimeLaw(
     cycles_per_score=0.0,
     block_queries=384,
     half_width=0.3,
+    widest=5.0,
     versions={"8.2": {"fp16": 1.5}, "8.6": {}, "10.0": {"int8": 1.1}, "10.8": {}},
-    newest="10.8",
 )
 
 
@@ -78,7 +78,8 @@ def with_law(law: RuntimeLaw = LAW) -> Bundle:
 
 def test_a_law_holds_for_its_families_and_precisions_under_its_runtime() -> None:
     alone = durations(load_bundle())
-    expected = [alone[0] / 2 + 3, alone[1] / 4 + 3, alone[2], alone[3] * 2 + 3, alone[4]]
+    # The attention has 512 queries, those of the models had 384.
+    expected = [alone[0] / 2 + 3, alone[1] / 4 + 3, alone[2], alone[3] * 2**0.75 + 3, alone[4]]
     assert durations(with_law().under("tensorrt")) == pytest.approx(expected)
     assert durations(with_law().under("torch")) == pytest.approx(alone)
 
@@ -103,6 +104,26 @@ def test_a_version_multiplies_what_it_has_factors_for() -> None:
     newest = durations(with_law().under("tensorrt"))
     older = durations(with_law().under("tensorrt", "8.2"))
     assert older / newest == pytest.approx([1.5, 1.0, 1.0, 1.5, 1.0])
+
+
+def test_what_a_version_changes_on_a_measured_gpu_goes_before_what_gpus_agree_on() -> None:
+    measured = {"8.0": {"8.2": {"int8": 1.2}, "8.6": {"fp16": 1.4}}, "7.5": {"10.8": {"fp16": 9.0}}}
+    bundle = with_law(replace(LAW, measured_versions=measured))
+    newest = durations(bundle.under("tensorrt"))
+    for version, expected in (
+        ("8.2", [1, 1.2, 1, 1, 1]),
+        ("8.6", [1.4, 1, 1, 1.4, 1]),
+        ("10.0", [1, 1.1, 1, 1, 1]),
+    ):
+        assert durations(bundle.under("tensorrt", version)) / newest == pytest.approx(expected)
+
+
+def test_a_law_bounds_how_wide_intervals_of_its_kernels_are() -> None:
+    table = KernelTable.from_kernels(KERNELS)
+    under = with_law(replace(LAW, widest=0.2)).under("tensorrt").predict(table, A100)
+    width = np.log(under.high_us / under.duration_us)
+    assert width[[1, 3]] == pytest.approx([0.2, 0.2])
+    assert width[4] > 0.2
 
 
 def test_bf16_runs_at_the_factor_of_fp16() -> None:
@@ -188,6 +209,12 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "truth": (lambda d: law_of(d)["factors"].update(linear={"fp16": True}), "linear: expected numbers"),
     "added": (lambda d: law_of(d).update(added_us="3"), "added_us is 3; expected a number from -100 to 100"),
     "width": (lambda d: law_of(d).pop("half_width"), "half_width is None; expected a number from 0 to 5"),
+    "widest": (lambda d: law_of(d).update(widest=-1), "widest is -1; expected a number from 0 to 5"),
+    "chips": (lambda d: law_of(d).pop("measured_versions"), "measured_versions is no object"),
+    "chip": (
+        lambda d: law_of(d).update(measured_versions={"8.0": {"8.6": {"fp16": 0}}}),
+        "measured_versions: 8.0: 8.6: expected numbers",
+    ),
     "queries": (lambda d: law_of(d).update(block_queries=0), "block_queries is 0; expected a number"),
     "versions": (lambda d: law_of(d).update(versions={}), "versions names none"),
     "name": (lambda d: law_of(d)["versions"].update({"8.6.1": {}}), "versions has '8.6.1'"),

@@ -32,13 +32,14 @@ def model(nodes: list[Any], outputs: list[Any], inputs: list[Any] | None = None,
 
 
 def small() -> Any:
-    """Many kernels of little work, so that the host sets the pace."""
+    """Many kernels of little work, so that the host sets the pace; no two of them become one under any runtime."""
     nodes = []
-    for at in range(20):
-        nodes.append(helper.make_node("Exp" if at % 2 else "Sin", [f"t{at}"], [f"t{at + 1}"]))
+    for at in range(0, 40, 2):
+        nodes.append(helper.make_node("Softmax", [f"t{at}"], [f"t{at + 1}"]))
+        nodes.append(helper.make_node("CumSum", [f"t{at + 1}", "axis"], [f"t{at + 2}"]))
     nodes[0].input[0] = "x"
     nodes[-1].output[0] = "y"
-    return model(nodes, [value("y", 1, 64)])
+    return model(nodes, [value("y", 1, 64)], weights=[helper.make_tensor("axis", TensorProto.INT64, [], [1])])
 
 
 def rows(given: Any, **options: Any) -> Any:

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 
 import gkestimator
 from gkestimator.core.errors import UsageError
+from gkestimator.core.kernels import TENSORRT
 from gkestimator.hardware.runtimes import RUNTIMES, runtime_traits, runtime_words, served_as
 from gkestimator.hardware.runtimes.profiles import DTYPE_WORDS, load_runtime, runtime_names
 from gkestimator.lowering.patterns import PATTERNS
@@ -47,6 +48,7 @@ def test_a_record_names_what_is_there(name: str) -> None:
 def test_records_and_figures_are_of_the_same_runtimes_and_no_pattern_is_unused() -> None:
     assert set(runtime_names()) == set(RUNTIMES)
     assert {p.name for p in PATTERNS} == {name for traits in RUNTIMES.values() for name in traits.patterns}
+    assert {traits.library for traits in RUNTIMES.values()} == {"", TENSORRT}
     *others, last = RUNTIMES
     assert runtime_words() == f"{', '.join(others)} or {last}"
 
@@ -66,6 +68,22 @@ def test_no_list_of_runtimes_stands_elsewhere() -> None:
     assert [path.name for path in sources if both.search(path.read_text(encoding="utf-8"))] == []
 
 
+def test_nobody_compares_names_of_runtimes() -> None:
+    """Whoever wants to know what a runtime does asks its record; rules of operators and their lowering alone name it."""
+    compared = re.compile(
+        rf"""(?:==|!=)\s*["'](?:{"|".join(RUNTIMES)})["']|\bruntime\w*\s+(?:not )?in [({{]"""
+    )
+    assert compared.search('if graph.runtime != "torch"') and compared.search("row.runtime in (a, b)")
+    found = []
+    for root in (PACKAGE, *ROOTS.values()):
+        for path in root.rglob("*.py"):
+            apart = {"operators", "lowering", "executors"} & set(path.parts)
+            lines = [] if apart else path.read_text(encoding="utf-8").splitlines()
+            found += [(path.name, line.strip()) for line in lines if compared.search(line)]
+    # The name of a module that is lacking, not of a runtime.
+    assert found == [("checking.py", 'if isinstance(e, ModuleNotFoundError) and e.name == "onnxruntime":')]
+
+
 @pytest.fixture
 def copy_with_a_runtime(tmp_path: Path) -> Path:
     """Return a folder with a copy of the package that knows a third runtime, ``thirdruntime``."""
@@ -76,7 +94,13 @@ def copy_with_a_runtime(tmp_path: Path) -> Path:
         shutil.copytree(root, package / name, ignore=ignored, dirs_exist_ok=True)
     traits = package / "hardware" / "runtimes"
     record = (traits / "onnxruntime.py").read_text(encoding="utf-8").replace("ONNXRUNTIME", "THIRD")
-    record = record.replace('name="onnxruntime"', 'name="thirdruntime"').replace("0.06", "0.07")
+    record = record.replace("import RuntimeTraits", "import RuntimeTraits, ServerForm").replace(
+        "0.06", "0.07"
+    )
+    record = record.replace(
+        'name="onnxruntime"', 'name="thirdruntime", server=ServerForm(accelerator="third")'
+    )
+    record = record.replace('provider_of=("onnxruntime", "cuda")', 'provider_of=("onnxruntime", "third")')
     (traits / "third.py").write_text(record, encoding="utf-8")
     registry = (traits / "__init__.py").read_text(encoding="utf-8")
     entry = registry.replace("_ENTRIES = (TORCH, ", "_ENTRIES = (TORCH, THIRD, ").replace(
@@ -123,6 +147,16 @@ def test_a_new_runtime_is_a_record_an_entry_and_its_figures(copy_with_a_runtime:
     write_model(folder / "model.onnx")
     run(folder, "estimate", "model.onnx", "--gpu", "T4", "--runtime", "thirdruntime", "-o", "rows.csv")
     assert "thirdruntime" in (folder / "rows.csv").read_text(encoding="utf-8")
+    by_provider = ("--runtime", "onnxruntime", "--provider", "third")
+    assert "thirdruntime" in run(folder, "estimate", "model.onnx", "--gpu", "T4", *by_provider)
+    (folder / "cluster.yaml").write_text("gpus: [{type: T4, count: 1}]\n")
+    asked = ("--quick", "model:20rps@100ms", "--cluster", "cluster.yaml")
+    run(folder, "schedule", "rows.csv", *asked, "-o", "placed.json")
+    assert '"thirdruntime"' in (folder / "placed.json").read_text(encoding="utf-8")
+    run(folder, "simulate", "placed.json", "--table", "rows.csv", "--duration-s", "1", "-o", "served.json")
+    run(folder, "export", "placed.json", "--to", "triton", "-o", "out")
+    (config,) = (folder / "out").rglob("config.pbtxt")
+    assert 'name: "third"' in config.read_text(encoding="utf-8")
     assert "thirdruntime" in run(folder, "profile", "run", "--help")
     run(folder, "profile", "plan", "--runtime", "thirdruntime", "--minutes", "1", "-o", "plan.json")
     assert '"thirdruntime"' in (folder / "plan.json").read_text(encoding="utf-8")

@@ -132,7 +132,7 @@ def test_pinned_copies_follow_the_bus() -> None:
 def test_dtype_words(
     runtime: str, dtype: str, name: str, expected: tuple[Precision, Precision, Precision | None, str]
 ) -> None:
-    assert resolve_dtype(load_runtime(runtime), dtype, gpu(name)) == expected
+    assert resolve_dtype(load_runtime(runtime), dtype, gpu(name))[:4] == expected
 
 
 @pytest.mark.parametrize(

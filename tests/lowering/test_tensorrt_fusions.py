@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Kernel, KernelGraph
+from gkestimator.estimation.remarks import unfused_lines
 from gkestimator.lowering import lower
 from gkestimator.operators.registry import LoweringOptions
 
@@ -86,6 +88,8 @@ _CASES: dict[str, tuple[str, list[str]]] = {
     "masked_softmax": (
         "(float[2,4,8,8] x) => (float[2,4,8,8] y) { a = Mul(x, scale) s = Add(a, mask) y = Softmax<axis=-1>(s) }",
         ["softmax.softmax: Mul Add Softmax"]),
+    "bias_before_softmax": (
+        _WIDE.format("a = MatMul(x, w) i = Add(a, b) y = Softmax(i)"), ["linear: MatMul Add", "softmax.softmax: Softmax"]),
     "reduced_squares": (
         "(float[2,8,16] x) => (float[2,8,1] y) { a = Mul(x, x) y = ReduceSum(a, axes) }", ["reduction.sum: Mul ReduceSum"]),
     "branches": (
@@ -96,7 +100,7 @@ _CASES: dict[str, tuple[str, list[str]]] = {
         ["copy.transpose: Transpose Reshape Transpose"]),
     "float_attention_stays": (
         _HEADS.format(_KEYS + "a = MatMul(q, t) m = Mul(a, scale) n = Add(m, mask) p = Softmax<axis=-1>(n) y = MatMul(p, v)"),
-        ["bmm: Transpose MatMul", "softmax.softmax: Mul Add Softmax", "bmm: MatMul"]),
+        ["bmm: Transpose MatMul Mul", "softmax.softmax: Add Softmax", "bmm: MatMul"]),
 }  # fmt: skip
 
 
@@ -134,7 +138,7 @@ def test_the_work_of_a_group_is_that_of_its_parts(case: str, graph_of: Graphs) -
     graph = graph_of(_CASES[case][0], _C)
     together = _kernels(lower(graph, _options()))
     apart = [kernel for op in graph.operators for kernel in _kernels(lower(_alone(graph, op), _options()))]
-    folded = case in {"folded", "factors"}
+    folded = case in {"folded", "factors", "float_attention_stays"}
     norms = case in {"layer_norm", "rms_norm"}  # counted by their own formula
     if not folded and not norms:
         assert sum(k.flops for k in together) == sum(k.flops for k in apart)
@@ -264,6 +268,17 @@ def test_float32_attention_is_products_and_a_softmax(graph_of: Graphs) -> None:
     assert "attention" not in [k.name for k in _kernels(graph)]
 
 
+def test_what_stays_apart_is_told_with_its_reason(graph_of: Graphs) -> None:
+    graph = lower(graph_of(_layer(False), _LAYER), _options())
+    assert list(unfused_lines(graph)) == [
+        "g: not fused: 1 x attention (fused kernels are for half precision, this is float)"
+    ]
+    many = replace(graph, unfused={(f"Op{i}", "why"): 2 for i in range(7)})
+    assert list(unfused_lines(many))[3:] == ["g: not fused: 2 x Op3 (why)", "g: not fused: 6 x other kernels"]
+    by_hand = lower(graph_of(_CASES["relu"][0], _C), _options())
+    assert dict(by_hand.unfused) == {("Add", "the Relu before it takes none in"): 1}
+
+
 @pytest.mark.slow
 def test_lowering_is_linear_in_the_number_of_operators(graph_of: Graphs) -> None:
     """A value with many readers, and a long chain: both in time that grows with the operators alone."""
@@ -278,3 +293,17 @@ def test_lowering_is_linear_in_the_number_of_operators(graph_of: Graphs) -> None
         lower(graph, _options())
         seconds.append(time.perf_counter() - begin)
     assert seconds[1] < 1.0 and seconds[1] < 12 * seconds[0]
+
+
+def test_a_layer_under_the_fusions_of_8_0_has_attention_and_normalisations_apart(graph_of: Graphs) -> None:
+    options = replace(_options("fp16"), graph_level="basic")
+    kernels = [
+        k for k in _kernels(lower(graph_of(_layer(False), _LAYER), options)) if k.variant != "reformat"
+    ]
+    names = [kernel.name for kernel in kernels]
+    assert "attention" not in names
+    assert names.count("bmm") == 2
+    assert names.index("softmax.softmax") > names.index(
+        "elementwise.add"
+    )  # the mask is added before, by itself
+    assert names.count("linear") == 4  # products still have their epilogues

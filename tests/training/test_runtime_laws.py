@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ from gkestimator.training.runtime_laws import (
 )
 
 CATALOGUE = gpu_catalogue()
-GPUS = [CATALOGUE.resolve(name)[0] for name in ("A100-SXM4-40GB", "L40S", "T4")]
+A100, L40S, T4 = "A100-SXM4-40GB", "L40S", "T4"
+GPUS = [CATALOGUE.resolve(name)[0] for name in (A100, L40S, T4)]
 BATCHES = (1, 4, 16, 64)
 TRUE = RuntimeLaw(
     factors={"attention": {"fp16": 0.8}, "linear": {"fp16": 1.25}},
@@ -32,8 +34,9 @@ TRUE = RuntimeLaw(
     cycles_per_score=0.3,
     block_queries=128,
     half_width=0.0,
-    versions={"8.5": {"fp16": 1.1}, "10.8": {}},
-    newest="10.8",
+    widest=5.0,
+    versions={"8.5": {}, "10.8": {}},
+    measured_versions={"8.0": {"8.5": {"fp16": 1.1}, "10.8": {}}, "8.9": {}},
 )
 
 
@@ -72,7 +75,7 @@ def attention(batch: int) -> Kernel:
     )
 
 
-def models(at: int, law: RuntimeLaw = TRUE, version: str = "10.8") -> MeasuredModels:
+def models(at: int, law: RuntimeLaw = TRUE) -> MeasuredModels:
     kernels = [each for batch in BATCHES for each in (product(128 * batch), attention(batch))]
     launches = np.zeros((2 * len(BATCHES), len(kernels)))
     group = np.empty(len(launches), dtype=object)
@@ -84,7 +87,6 @@ def models(at: int, law: RuntimeLaw = TRUE, version: str = "10.8") -> MeasuredMo
     group[len(BATCHES) :] = "attention"
     made = MeasuredModels(
         gpu=GPUS[at],
-        version=version,
         table=KernelTable.from_kernels(kernels),
         launches=launches,
         measured_us=np.ones(len(launches)),
@@ -105,30 +107,23 @@ def times(ratios: Mapping[tuple[str, str], float], precision: str = "fp16") -> V
     )
 
 
-def factors(ratios: Mapping[tuple[str, str], float], newest: str = "10.8") -> dict[str, float]:
-    made = times(ratios)
-    fitted = fit_versions(made, np.ones(len(made.time), dtype=bool), newest)
-    return {version: by["fp16"] for version, by in fitted.items() if by}
+def fitted(ratios: Mapping[tuple[str, str], float]) -> dict[str, Any]:
+    return fit_versions(times(ratios), GPUS)
 
 
-TAUGHT = times({("A100-SXM4-40GB", "8.5"): 1.1, ("A100-SXM4-40GB", "10.8"): 1.0})
+TAUGHT = times({(A100, "8.5"): 1.1, (A100, "10.8"): 1.0})
 
 
 @pytest.mark.slow
 def test_a_law_is_found_again_in_the_models_that_it_made() -> None:
-    law = fit_law([models(0), models(1)], TAUGHT, load_bundle(), newest="10.8")
+    law = fit_law([models(0), models(1)], TAUGHT, load_bundle())
     assert law.factors["linear"]["fp16"] == pytest.approx(1.25, rel=0.05)
     assert law.factors["attention"]["fp16"] == pytest.approx(0.8, rel=0.15)
     assert law.block_queries == 128
-    assert law.versions == {"8.5": {"fp16": 1.1}, "10.8": {}}
+    assert law.versions == TRUE.versions
+    assert law.measured_versions == TRUE.measured_versions
     unseen = models(2)
     assert predict_models(law, unseen, load_bundle()).us == pytest.approx(unseen.measured_us, rel=0.1)
-
-
-def test_models_of_an_older_version_teach_the_law_of_the_newest() -> None:
-    older = fit_law([models(0, version="8.5")], TAUGHT, load_bundle(), newest="10.8")
-    newest = fit_law([models(0)], TAUGHT, load_bundle(), newest="10.8")
-    assert older.factors["linear"]["fp16"] == pytest.approx(newest.factors["linear"]["fp16"], rel=0.02)
 
 
 @pytest.mark.slow
@@ -136,7 +131,7 @@ def test_intervals_hold_on_the_gpus_that_were_left_out() -> None:
     other = replace(TRUE, factors={"attention": {"fp16": 1.6}, "linear": {"fp16": 2.5}})
     apart = [models(0), models(1, other)]
     alike = [models(0), models(1)]
-    wide, narrow = (fit_law(each, TAUGHT, load_bundle(), newest="10.8") for each in (apart, alike))
+    wide, narrow = (fit_law(each, TAUGHT, load_bundle()) for each in (apart, alike))
     assert wide.half_width > narrow.half_width + 0.1
     held = predict_models(wide, apart[1], load_bundle()).held(apart[1].measured_us)
     assert held.mean() >= 0.8
@@ -144,26 +139,34 @@ def test_intervals_hold_on_the_gpus_that_were_left_out() -> None:
 
 def test_no_models_teach_no_law() -> None:
     with pytest.raises(TableError, match="no whole models"):
-        fit_law([], TAUGHT, load_bundle(), newest="10.8")
+        fit_law([], TAUGHT, load_bundle())
 
 
-def test_a_version_has_the_mean_factor_of_gpus_that_agree() -> None:
-    ratios = {("a", "8.2"): 1.21, ("a", "10.8"): 1.0, ("b", "8.2"): 1.0 / 1.0, ("b", "10.8"): 1 / 1.1}
-    assert factors(ratios) == pytest.approx({"8.2": np.sqrt(1.21 * 1.1)}, abs=1e-3)
+def test_a_version_has_the_factor_of_each_gpu_and_elsewhere_the_mean_of_those_that_agree() -> None:
+    law = fitted({(A100, "8.2"): 1.21, (A100, "10.8"): 1.0, (T4, "8.2"): 1.1, (T4, "8.5"): 1.0})
+    assert law["measured_versions"] == {
+        "8.0": {"8.2": {"fp16": 1.21}, "10.8": {}},
+        "8.9": {},
+        "7.5": {"8.2": {"fp16": 1.1}, "8.5": {}},
+    }
+    assert law["versions"] == {"8.2": {"fp16": round(1.331**0.5, 3)}, "8.5": {}, "10.8": {}}
 
 
-def test_a_version_on_whose_sign_gpus_disagree_has_no_factor() -> None:
-    ratios = {("a", "8.2"): 1.3, ("a", "10.8"): 1.0, ("b", "8.2"): 0.95, ("b", "10.8"): 1.0}
-    assert factors(ratios) == {}
+@pytest.mark.parametrize("ratio", [0.95, 1.0])
+def test_a_version_on_whose_sign_gpus_disagree_changes_nothing_elsewhere(ratio: float) -> None:
+    law = fitted({(A100, "8.2"): 1.3, (A100, "10.8"): 1.0, (T4, "8.2"): ratio, (T4, "8.5"): 1.0})
+    assert law["versions"]["8.2"] == {}
+    assert law["measured_versions"]["8.0"]["8.2"] == {"fp16": 1.3}
+
+
+def test_what_one_gpu_says_of_a_version_holds_for_no_other() -> None:
+    law = fitted({(A100, "8.2"): 1.3, (A100, "10.8"): 1.0, (T4, "8.5"): 1.0})
+    assert law["versions"]["8.2"] == {}
 
 
 def test_a_version_within_the_noise_has_no_factor() -> None:
-    assert factors({("a", "8.6"): 1.015, ("a", "10.8"): 1.0}) == {}
-
-
-def test_a_gpu_without_the_newest_version_stands_on_what_others_say_of_its_own() -> None:
-    ratios = {("a", "8.5"): 1.1, ("a", "10.8"): 1.0, ("b", "7.1"): 1.05, ("b", "8.5"): 1.0}
-    assert factors(ratios) == pytest.approx({"8.5": 1.1, "7.1": 1.05 * 1.1}, abs=1e-3)
+    law = fitted({(A100, "8.6"): 1.015, (A100, "10.8"): 1.0})
+    assert law["measured_versions"]["8.0"] == {"8.6": {}, "10.8": {}}
 
 
 def test_versions_are_compared_model_by_model() -> None:

@@ -300,9 +300,9 @@ class LateQueue:
 class ServedModel:
     """An ONNX file in a session of ONNX Runtime, run on batches of samples.
 
-    ``providers`` are its execution providers by rank, names or pairs of a name and its options; those that this machine
-    lacks are left out, and the CPU stands in. ``threads`` may run on the CPU (None: one a core). ``memory_bytes`` is the most that the arena of the GPU may
-    hold. Raises ValueError naming the file where its inputs and outputs do not begin with the batch.
+    ``providers`` are its execution providers by rank, names or pairs of a name and its options; those that are lacking
+    here are left out, and the CPU stands in. ``threads`` may run on the CPU (None: one a core). ``memory_bytes`` is the
+    most that the arena of the GPU may hold. Raises ValueError naming the file where it cannot be batched.
     """
 
     def __init__(

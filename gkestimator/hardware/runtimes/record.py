@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import TypeAlias
 
 from gkestimator.core.dtypes import Precision
-from gkestimator.core.records import frozen
+from gkestimator.core.records import Names, frozen
 
 Provider: TypeAlias = "str | list[str | dict[str, str]]"
 """An execution provider of ONNX Runtime: its name, or a list of its name and its options."""
@@ -15,17 +15,26 @@ Provider: TypeAlias = "str | list[str | dict[str, str]]"
 
 @frozen
 class ServerOptions:
-    """Hold options that a server is passed by name: ``always``, those of a dtype word (``by_dtype``), and the one that
-    takes the most bytes that a model may need (``memory``; none where that is empty).
+    """Hold options that a server is passed by name: ``always``, those of a dtype word (``by_dtype``), the one that
+    takes the most bytes that a model may need (``memory``), and those that take the shapes of the smallest, the usual
+    and the largest batch (``shapes``); empty: there is none. ``int8`` says what a model in int8 needs besides.
     """
 
     always: Mapping[str, str] = field(hash=False, default_factory=dict)
     by_dtype: Mapping[str, Mapping[str, str]] = field(hash=False, default_factory=dict)
     memory: str = ""
+    shapes: Names = ()
+    int8: str = ""
 
-    def values(self, dtype: str, memory_bytes: int | None) -> dict[str, str]:
-        """Return the options of a model that runs in ``dtype`` and has ``memory_bytes``, None for no bound."""
-        options = {**self.always, **self.by_dtype.get(dtype, {})}
+    def values(self, dtype: str, memory_bytes: int | None, shapes: Names = ()) -> dict[str, str]:
+        """Return the options of a model that runs in ``dtype`` and has ``memory_bytes``, None for no bound; ``shapes``
+        of its batches as TensorRT writes them, where they are known.
+        """
+        options = {
+            **self.always,
+            **self.by_dtype.get(dtype, {}),
+            **dict(zip(self.shapes, shapes, strict=False)),
+        }
         if self.memory and memory_bytes is not None:
             options[self.memory] = str(memory_bytes)
         return options
@@ -36,8 +45,9 @@ class ServerForm:
     """Say how servers load a model that was planned for a runtime.
 
     ``triton_platform`` and ``model_format`` are its platform in Triton's configurations and its format in those of
-    KServe. ``engine_file`` is the name of what Triton loads in the place of the ONNX file, and ``engine_builder`` the
-    module and function that return the command which builds it; both are empty where the ONNX file is loaded.
+    KServe. ``engine_file`` is the name of what Triton loads in the place of the ONNX file, ``engine_program`` the
+    program that builds it, and ``engine_builder`` the module and function that return its command; empty where the
+    ONNX file is loaded.
     ``provider_options`` are those of the first execution provider in ONNX Runtime; ``accelerator`` is its name in
     Triton's backend for that, where it is not the default one, with ``accelerator_options``.
     """
@@ -45,6 +55,7 @@ class ServerForm:
     triton_platform: str = "onnxruntime_onnx"
     model_format: str = "onnx"
     engine_file: str = ""
+    engine_program: str = ""
     engine_builder: tuple[str, str] | None = None
     provider_options: ServerOptions = ServerOptions()
     accelerator: str = ""
@@ -65,7 +76,7 @@ class RuntimeTraits:
     them launch no kernel or run in place (:class:`gkestimator.operators.records.OperatorTraits`): its own or
     another's. ``lacking_dtypes`` maps a dtype word that the runtime lacks to the reason and the remedy.
     ``layouts`` are those in which a program can store images and the weights of convolutions.
-    ``extended_patterns`` are those that a user switches off by the level of the graph optimiser.
+    ``extended_patterns`` are those that a user switches off by ``graph_level``: an optimiser's level, or an older release.
     ``executor`` is the module and class that profile under it, None where nothing does: then ``measured_by`` says in a
     clause how a user measures instead. ``sweep_prepare_s`` and ``sweep_chunk_s`` are what a sweep spends on each entry
     and on each child process (seconds, :mod:`gkestimator.profiling.sweep.cost`). ``provider_of`` is set where a user
@@ -107,11 +118,11 @@ class RuntimeTraits:
         """Return the name of the lowering: that of another runtime where it is shared, else its own."""
         return self.lowering_name or self.name
 
-    def providers(self, dtype: str, memory_bytes: int | None) -> list[Provider]:
+    def providers(self, dtype: str, memory_bytes: int | None, shapes: Names = ()) -> list[Provider]:
         """Return the execution providers by rank, as a session of ONNX Runtime takes them: names, or pairs of a name
-        and its options (lists, so that YAML holds them too).
+        and its options (lists, so that YAML holds them too). Parameters: as of :meth:`ServerOptions.values`.
         """
-        options = self.server.provider_options.values(dtype, memory_bytes)
+        options = self.server.provider_options.values(dtype, memory_bytes, shapes)
         if not options:
             return list(self.serving_providers)
         first, *others = self.serving_providers

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gkestimator.core.dtypes import Precision
-from gkestimator.core.kernels import TENSORRT as LIBRARY
 from gkestimator.hardware.runtimes.record import RuntimeTraits, ServerForm, ServerOptions
 
 _BUILD = "an engine has to be built on the very type of GPU, and by the version of TensorRT, that will run it"
@@ -26,6 +25,9 @@ _PROVIDER_OPTIONS = ServerOptions(
         "fp8": _HALF,
     },
     memory="trt_max_workspace_size",
+    # Without them a batch of a new size is built an engine for while its clients wait.
+    shapes=("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile_max_shapes"),
+    int8="a file that is not quantised needs a calibration table (trt_int8_calibration_table_name)",
 )
 # Triton's backend of ONNX Runtime has names of its own (triton-inference-server/onnxruntime_backend, README): of one
 # precision_mode, INT8 allows no half precision beside it.
@@ -37,6 +39,8 @@ _ACCELERATOR_OPTIONS = ServerOptions(
         "fp8": {"precision_mode": "FP16"},
     },
     memory="max_workspace_size_bytes",
+    int8="a file that is not quantised needs a calibration table (int8_calibration_table_name), and half precision is "
+    "not allowed beside int8, which the estimate counts on",
 )
 
 # The flags of its builder, by the words of trtexec: --fp16, --bf16, --int8 --fp16, --fp8 --fp16. FP32 is always allowed,
@@ -62,20 +66,23 @@ TENSORRT = RuntimeTraits(
             "fused_attention",
             "norm",
             "convolution",
-            "softmax_rows",
             "merged_products",
             "product",
-            "reduced_rows",
+            "rows",
             "shuffle",
             "pointwise",
         }
     ),
+    # Developer Guide 8.0, "Layer Fusion", names none for attention and normalisations, and SoftMax with Log or TopK
+    # alone; sums of squares and other reductions of element-wise results it does.
+    extended_patterns=frozenset({"fused_attention", "norm", "softmax_rows"}),
     operators_as="onnxruntime",
-    library=LIBRARY,
+    library="tensorrt",  # core.kernels.TENSORRT, whose module would load numpy for every --help
     server=ServerForm(
         triton_platform="tensorrt_plan",
         model_format="tensorrt",
         engine_file="model.plan",
+        engine_program="trtexec",
         engine_builder=("gkestimator.exporting.trtexec", "build_command"),
         provider_options=_PROVIDER_OPTIONS,
     ),

@@ -11,7 +11,8 @@ activations after a convolution (onnxruntime's CUDA provider since 1.20), reshap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
@@ -46,11 +47,11 @@ from gkestimator.lowering.patterns.tensorrt.copies import match_shuffle
 from gkestimator.lowering.patterns.tensorrt.products import match_merged, match_product
 from gkestimator.lowering.patterns.tensorrt.regions import ELEMENTWISE, match_pointwise
 from gkestimator.lowering.patterns.tensorrt.rows import match_norm, match_rows
-from gkestimator.lowering.patterns.view import GraphView, Mismatch
+from gkestimator.lowering.patterns.view import GraphView, Mismatch, NotFused
 from gkestimator.operators.reduction import REDUCTIONS
 from gkestimator.operators.registry import LoweringOptions
 
-__all__ = ["PATTERNS", "Match", "Pattern", "Refusal", "explain", "find_matches"]
+__all__ = ["PATTERNS", "Groups", "Match", "Pattern", "Refusal", "explain", "find_groups", "find_matches"]
 
 
 @frozen
@@ -109,20 +110,33 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(name="fused_attention", anchors=("Softmax",), find=match_fused_attention, composed=False),
     Pattern(name="norm", anchors=_NORMS, find=match_norm),
     Pattern(name="convolution", anchors=("Conv", "ConvTranspose"), find=match_convolution, last_first=True),
-    Pattern(name="softmax_rows", anchors=("Softmax", "LogSoftmax"), find=match_rows),
     Pattern(name="merged_products", anchors=("MatMul", "Gemm"), find=match_merged),
     Pattern(name="product", anchors=("MatMul", "Gemm"), find=match_product, last_first=True),
-    Pattern(name="reduced_rows", anchors=_REDUCTIONS, find=match_rows),
+    Pattern(name="rows", anchors=("Softmax", "LogSoftmax", *_REDUCTIONS), find=match_rows),
     Pattern(name="shuffle", anchors=("Transpose",), find=match_shuffle, last_first=True),
     Pattern(name="pointwise", anchors=tuple(sorted(ELEMENTWISE)), find=match_pointwise, last_first=True),
 )
+
+
+@frozen
+class Groups:
+    """Hold the groups of a graph by position, none of which overlap, and what stays apart and why, by how often."""
+
+    matches: list[Match]
+    unfused: Mapping[tuple[str, str], int]
+
+
+def find_groups(graph: OperatorGraph, options: LoweringOptions) -> Groups:
+    """Return what the runtime of ``options`` launches as one call, and what users may miss among that."""
+    unfused: Counter[tuple[str, str]] = Counter()
+    return Groups(matches=_search(graph, options, [], unfused), unfused=unfused)
 
 
 def find_matches(graph: OperatorGraph, options: LoweringOptions) -> list[Match]:
     """Return the groups of ``graph`` that the runtime of ``options`` launches as one call, by position; none
     overlap.
     """
-    return _search(graph, options, None)
+    return find_groups(graph, options).matches
 
 
 def explain(graph: OperatorGraph, options: LoweringOptions) -> list[Refusal]:
@@ -130,11 +144,13 @@ def explain(graph: OperatorGraph, options: LoweringOptions) -> list[Refusal]:
     the reason.
     """
     refusals: list[Refusal] = []
-    _search(graph, options, refusals)
+    _search(graph, options, refusals, Counter())
     return refusals
 
 
-def _search(graph: OperatorGraph, options: LoweringOptions, refusals: list[Refusal] | None) -> list[Match]:
+def _search(
+    graph: OperatorGraph, options: LoweringOptions, refusals: list[Refusal], unfused: Counter[tuple[str, str]]
+) -> list[Match]:
     taken = bytearray(len(graph.operators))
     view = replace(GraphView.of(graph), taken=taken)
     matches: list[Match] = []
@@ -153,8 +169,9 @@ def _search(graph: OperatorGraph, options: LoweringOptions, refusals: list[Refus
                 match = pattern.find(view, index, options)
                 _require_free(view, match, taken)
             except Mismatch as mismatch:
-                if refusals is not None:
-                    refusals.append(Refusal(pattern.name, view.name(index), str(mismatch)))
+                refusals.append(Refusal(pattern.name, view.name(index), str(mismatch)))
+                if isinstance(mismatch, NotFused):
+                    unfused[mismatch.what, mismatch.reason] += 1
                 continue
             for member in match.covered:
                 taken[member] = 1

@@ -33,6 +33,19 @@ class Mismatch(Exception):  # noqa: N818  (an answer, not an error)
     """Say that a pattern does not apply here, and why. Never leaves the package."""
 
 
+class NotFused(Mismatch):
+    """Say that a kernel stays apart that a user could expect in a group: told where kernels are listed.
+
+    ``what`` is in words what stays apart; the reason names no operator, so that equal ones can be counted, and
+    ``detail`` says more of this one.
+    """
+
+    def __init__(self, what: str, reason: str, detail: str = "") -> None:
+        super().__init__(f"{what}: {detail or reason}")
+        self.what = what
+        self.reason = reason
+
+
 @frozen
 class GraphView:
     """Hold the edges of a graph.

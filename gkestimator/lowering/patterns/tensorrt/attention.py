@@ -16,7 +16,7 @@ from gkestimator.core.graph import Attribute, Operator, Tensor, Value
 from gkestimator.lowering.patterns.attention import match_attention
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
 from gkestimator.lowering.patterns.tensorrt.regions import only_result
-from gkestimator.lowering.patterns.view import GraphView, Indices, is_scalar
+from gkestimator.lowering.patterns.view import GraphView, Indices, Mismatch, NotFused, is_scalar
 from gkestimator.operators.attention import attention_kernels, attention_shape
 from gkestimator.operators.attention_parts import AttentionShape
 from gkestimator.operators.builders import int_of, output_at, tensor_inputs
@@ -25,6 +25,8 @@ from gkestimator.operators.registry import HALF_TYPES, Lowered, LoweringOptions,
 _LEAST_HEAD = 16
 _LARGEST_HEAD = 256
 _HEAD_STEP = 8
+_WHAT = "attention"
+_BETWEEN = ("Dropout", "Cast", "CastLike", "Identity", "IsNaN")
 _COPIES = frozenset(
     {
         *("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Identity"),
@@ -36,7 +38,12 @@ _SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "qk_dim", "v_dim")
 
 def match_fused_attention(view: GraphView, softmax: int, options: LoweringOptions) -> Match:
     """Return the attention around the Softmax at index ``softmax`` that a fused kernel of TensorRT exists for."""
-    inner = match_attention(view, softmax, replace(options, attention="fused"))
+    _require_product(view, softmax)
+    try:
+        inner = match_attention(view, softmax, replace(options, attention="fused"))
+    except Mismatch as mismatch:
+        reason = "its products and factors have another form than fused kernels take"
+        raise NotFused(_WHAT, reason, str(mismatch)) from mismatch
     shape = attention_shape(inner.operator)
     _require_kernel(view, softmax, shape)
     covered = set(inner.covered)
@@ -57,18 +64,24 @@ def match_fused_attention(view: GraphView, softmax: int, options: LoweringOption
     )
 
 
+def _require_product(view: GraphView, softmax: int) -> None:
+    """Raise Mismatch unless a product reads what the Softmax gives: any other is no attention."""
+    value = view.result(softmax)
+    for reader in view.consumers.get(value.name, ()):
+        if view.operators[reader].op_type in ("MatMul", *_BETWEEN):
+            return
+    raise view.mismatch(softmax, "is read by no product")
+
+
 def _require_kernel(view: GraphView, softmax: int, shape: AttentionShape) -> None:
     """Raise Mismatch unless TensorRT has a fused kernel for the type and the head sizes."""
     dtype = view.operand(softmax, 0).dtype
     if dtype not in HALF_TYPES:
-        raise view.mismatch(softmax, f"calculates in {dtype.value}: fused attention is for half precision")
+        raise NotFused(_WHAT, f"fused kernels are for half precision, this is {dtype.value}")
     for size in (shape.qk_dim, shape.v_dim):
         if not _LEAST_HEAD <= size <= _LARGEST_HEAD or size % _HEAD_STEP:
-            raise view.mismatch(
-                softmax,
-                f"has heads of {size} values: fused attention takes {_LEAST_HEAD} to {_LARGEST_HEAD} in steps of "
-                f"{_HEAD_STEP}",
-            )
+            sizes = f"{_LEAST_HEAD} to {_LARGEST_HEAD} in steps of {_HEAD_STEP}"
+            raise NotFused(_WHAT, f"heads of {size} values, fused kernels take {sizes}")
 
 
 def _absorb_before(view: GraphView, covered: set[int], values: Iterable[Value | None]) -> None:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.lowering.memo import lower_operator, memo_of
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
-from gkestimator.lowering.patterns.view import GraphView, Indices, is_scalar
+from gkestimator.lowering.patterns.view import GraphView, Indices, Mismatch, NotFused, is_scalar
 from gkestimator.operators.builders import elementwise_kernel, int_of, output_at, tensor_inputs
 from gkestimator.operators.elementwise import FLOPS
 from gkestimator.operators.registry import Lowered, LoweringOptions, Shape, launched, lowering_rule
@@ -180,7 +180,7 @@ def match_pointwise(view: GraphView, last: int, options: LoweringOptions) -> Mat
     values = [value for value in op.inputs if isinstance(value, Tensor)]
     members = sorted({last, *grown_backwards(view, (last,), values, result.shape)})
     if len(members) == 1:
-        raise view.mismatch(last, "has no element-wise operator before it that nothing else reads")
+        raise _apart(view, last, values)
     return fused(
         view,
         "pointwise",
@@ -190,6 +190,23 @@ def match_pointwise(view: GraphView, last: int, options: LoweringOptions) -> Mat
         inputs=read_from_outside(view, members),
         attributes={"flops": flops_of(view, members, options)},
     )
+
+
+def _apart(view: GraphView, index: int, values: Iterable[Tensor]) -> Mismatch:
+    """Return why the element-wise operator at ``index``, which reads ``values``, is a kernel of its own."""
+    op = view.operators[index]
+    if op.op_type in ("Identity", "Dropout"):
+        return view.mismatch(index, "is no kernel")
+    made = [value for value in values if value.name in view.producer]
+    reason = "reads inputs and weights alone"
+    if made:
+        maker = view.operators[view.producer[made[0].name]]
+        reason = f"the {maker.op_type} before it takes none in"
+    if any(value.shape != view.result(index).shape for value in made):
+        reason = "reads a result of another shape"
+    if made and not any(view.sole_reader(value) is not None for value in made):
+        reason = "what it reads is read elsewhere too"
+    return NotFused(op.op_type, reason)
 
 
 @lowering_rule("Pointwise", domain=FUSED_DOMAIN, kind="fused")
