@@ -14,6 +14,10 @@ from gkestimator.core.dtypes import Precision
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Kernel, KernelGraph
 from gkestimator.estimation.remarks import unfused_lines
+from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.targets import targets_of
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.hardware.runtimes.profiles import load_runtime
 from gkestimator.lowering import lower
 from gkestimator.operators.registry import LoweringOptions
 
@@ -285,6 +289,15 @@ def test_a_layer_of_a_transformer_is_seven_kernels(before: bool, graph_of: Graph
     # Queries, keys and values as the product wrote them, and the mask.
     assert attention.read_bytes == 2 * (3 * 2 * 8 * 64 + 2 * 8)
     assert attention.write_bytes == 2 * 2 * 8 * 64
+
+
+@pytest.mark.parametrize(("gpu", "fused"), [("V100-SXM2-16GB", False), ("T4", True)])
+def test_attention_is_fused_from_turing_on(gpu: str, fused: bool, graph_of: Graphs) -> None:
+    request = EstimateRequest(models=("x",), gpus=(gpu,), runtime="tensorrt", dtype="fp16")
+    (target,) = targets_of(request, gpu_catalogue(), load_runtime("tensorrt")).known
+    graph = lower(graph_of(_layer(False), _LAYER), target.options)
+    assert ("attention" in [kernel.name for kernel in _kernels(graph)]) is fused
+    assert ("attention" in [what for what, _ in graph.unfused]) is not fused
 
 
 def test_float32_attention_is_products_and_a_softmax(graph_of: Graphs) -> None:

@@ -89,6 +89,7 @@ class RuntimeTraits:
     its compiler takes the fastest of them for each kernel, stores what lies between in the narrowest that both sides
     can, and brings float models to 8 bits itself. ``library`` is the last word of the variants of its matrix products
     and convolutions where it brings kernels of its own for those, so that regressors can tell them from others.
+    ``fused_attention_from`` is the least compute capability of GPUs on which it fuses attention unless told otherwise.
     """
 
     name: str
@@ -106,6 +107,7 @@ class RuntimeTraits:
     extended_patterns: frozenset[str] = frozenset()
     lowering_name: str = ""
     library: str = ""
+    fused_attention_from: tuple[int, int] = (0, 0)
     measured_by: str = ""
     provider_of: tuple[str, str] | None = None
     server: ServerForm = ServerForm()

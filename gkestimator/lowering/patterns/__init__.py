@@ -107,7 +107,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(name="linear", anchors=("MatMul",), find=match_linear),
     Pattern(name="scaled_matmul", anchors=("MatMul",), find=match_scaled_matmul),
     # TensorRT's. What is last takes a sum of two, and a chain is taken from its end.
-    Pattern(name="fused_attention", anchors=("Softmax",), find=match_fused_attention, composed=False),
+    Pattern(name="fused_attention", anchors=("Softmax",), find=match_fused_attention),
     Pattern(name="norm", anchors=_NORMS, find=match_norm),
     Pattern(name="convolution", anchors=("Conv", "ConvTranspose"), find=match_convolution, last_first=True),
     Pattern(name="merged_products", anchors=("MatMul", "Gemm"), find=match_merged),
