@@ -36,11 +36,11 @@ _MOVES = frozenset({"Flatten", "Transpose", "Pad", "MaxPool", "GlobalAveragePool
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 _ACTIVATIONS = frozenset({"Relu", "Clip"})
 _UNNAMED = frozenset({"BatchNormalization", "QuantizeLinear", "DequantizeLinear", "Flatten", "Reshape"})
-# engine: its network, the dtype option, the GPU
+# engine: its network, the dtype option (the tactics of those named fp32 are TF32 ones), the GPU
 ENGINES: Mapping[str, tuple[Callable[[], onnx.ModelProto], str, str]] = {
-    "pytorch/resnet/A100/fp32": (lambda: torch_resnet18(32), "fp32", "A100-PCIE-80GB"),
+    "pytorch/resnet/A100/fp32": (lambda: torch_resnet18(32), "auto", "A100-PCIE-80GB"),
     "pytorch/resnet/A100/fp16": (lambda: torch_resnet18(32), "fp16", "A100-PCIE-80GB"),
-    "tensorflow/resnet/RTX-3090/fp32": (lambda: tensorflow_resnet50(32, qat=False), "fp32", "RTX-3090"),
+    "tensorflow/resnet/RTX-3090/fp32": (lambda: tensorflow_resnet50(32, qat=False), "auto", "RTX-3090"),
     "tensorflow/resnet/RTX-3090/fp16": (lambda: tensorflow_resnet50(32, qat=False), "fp16", "RTX-3090"),
     "pytorch/resnet/A100/qat": (lambda: torch_resnet18(32, qat=True), "int8", "A100-PCIE-80GB"),
     "pytorch/resnet/A100/qat-residual": (
