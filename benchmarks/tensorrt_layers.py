@@ -4,7 +4,7 @@
 
 The engines' networks are rebuilt (``benchmarks/_tensorrt_graphs.py``) and lowered. A layer counts as lowered to the same
 group where a kernel of ours stands for the same operators. NoOps and "Reformatting CopyNode"s, which change layouts, are
-no layers here. A layer's name leaves out some operators that it calculates: what folds into weights, the quantising of its
+no layers here; what copies between float and 8 bits is one. A layer's name leaves out some operators that it calculates: what folds into weights, the quantising of its
 result, and an activation that quantising moved into it (its field ``activation`` has that), so those are left out on both
 sides, and of an activation only counts whether there is one.
 """
@@ -133,25 +133,32 @@ class _Pairs:
         return None
 
 
+def compared(table: pd.DataFrame, engine: str, runtime: str) -> tuple[Counter[Group], Counter[Group]]:
+    """Return the layers of ``engine``, and the groups of its network under ``runtime``."""
+    network, dtype, gpu = ENGINES[engine]
+    graph = model_of(network().SerializeToString(), name=engine).bind()
+    types = {op.name: op.op_type for op in graph.operators}
+    layers = engine_layers(table[table.engine == engine], types)
+    return Counter(layers), Counter(our_groups(graph, _options(runtime, dtype, gpu)))
+
+
 def main() -> None:
     """Print a line per engine, and one for all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--details", action="store_true", help="name every layer that differs")
     details = parser.parse_args().details
     table = pd.read_parquet(shared_dir() / "data/tensorrt/tensorrt_layers.parquet")
-    catalogue = gpu_catalogue()
-    profile = load_runtime("tensorrt")
     total = Counter[str]()
-    print(f"{'engine':40}{'layers':>8}{'the same':>10}{'share %':>9}{'only ours':>11}")
-    for engine, (network, dtype, gpu) in ENGINES.items():
-        graph = model_of(network().SerializeToString(), name=engine).bind()
-        types = {op.name: op.op_type for op in graph.operators}
-        request = EstimateRequest(models=("x",), gpus=(gpu,), runtime="tensorrt", dtype=dtype)
-        (target,) = targets_of(request, catalogue, profile).known
-        theirs = Counter(engine_layers(table[table.engine == engine], types))
-        ours = Counter(our_groups(graph, target.options))
-        same = theirs & ours
-        counts = {"layers": theirs.total(), "same": same.total(), "ours": (ours - theirs).total()}
+    print(f"{'engine':40}{'layers':>8}{'the same':>10}{'share %':>9}{'only ours':>11}{'CUDA provider %':>17}")
+    for engine in ENGINES:
+        theirs, ours = compared(table, engine, "tensorrt")
+        _, baseline = compared(table, engine, "onnxruntime")
+        counts = {
+            "layers": theirs.total(),
+            "same": (theirs & ours).total(),
+            "ours": (ours - theirs).total(),
+            "baseline": (theirs & baseline).total(),
+        }
         total.update(counts)
         _print(engine, counts)
         if details:
@@ -160,9 +167,17 @@ def main() -> None:
     _print("all", total)
 
 
+def _options(runtime: str, dtype: str, gpu: str) -> LoweringOptions:
+    """Return what an estimate under these options lowers by."""
+    request = EstimateRequest(models=("x",), gpus=(gpu,), runtime=runtime, dtype=dtype)
+    (target,) = targets_of(request, gpu_catalogue(), load_runtime(runtime)).known
+    return target.options
+
+
 def _print(name: str, counts: Mapping[str, int]) -> None:
     share = 100 * counts["same"] / counts["layers"]
-    print(f"{name:40}{counts['layers']:8}{counts['same']:10}{share:9.1f}{counts['ours']:11}")
+    baseline = 100 * counts["baseline"] / counts["layers"]
+    print(f"{name:40}{counts['layers']:8}{counts['same']:10}{share:9.1f}{counts['ours']:11}{baseline:17.1f}")
 
 
 def _differences(whose: str, groups: Counter[Group]) -> None:
