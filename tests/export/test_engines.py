@@ -12,6 +12,7 @@ import pytest
 import serving
 import yaml
 from serving import deployment, instance
+from test_triton import late
 
 from gkestimator.exporting.deployment import Deployment
 from gkestimator.exporting.engines import SCRIPT
@@ -68,6 +69,13 @@ def test_each_gpu_type_has_a_repository_and_a_script_of_its_own(tmp_path: Path) 
         ]
     messages = " ".join(TritonExporter().notices(deployment(here)))
     assert messages.count("how long that takes is not known") == 2
+
+
+def test_engines_of_a_late_plan_take_its_largest_batches(tmp_path: Path) -> None:
+    file = serving.network(tmp_path / "resnet50.onnx")
+    given = late(deployment([planned(max_batch_size=32)], models={"resnet50": str(file)}))
+    (words,) = commands(triton(given)[SCRIPT])
+    assert {"--optShapes=image:8x3x8x8", "--maxShapes=image:32x3x8x8"} <= set(words)
 
 
 @pytest.mark.parametrize(
