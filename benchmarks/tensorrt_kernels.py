@@ -415,14 +415,15 @@ _DATA = """## What was measured
 **Single convolutions** (Alibaba's lightweight-neural-architecture-search, V100-SXM2): 247,432 times in FP32, FP16 and INT8, with
 and without a sum behind. They are means of ten times of a clock with steps of 1.024 us, as TensorRT's per-layer profiler has,
 and the shortest takes 6.96 us: one layer's profiling events cost about 5.5 us, which is taken off as no GPU time. Small
-FP16 convolutions take 9, 18 or 28 us, that is one, two or three layers: the image is copied into another layout and back where
-the kernel wants that. How many layers a time holds is not said, so copies stay part of the convolution. In an engine, neighbours
+FP16 convolutions take about 9 or about 28 us, seldom 18, which reads as one or three layers: the image is copied into another
+layout and back where the kernel wants that. How many layers a time holds is not said, so copies stay part of the convolution. In an engine, neighbours
 agree on a layout and most copies go: on a V100, estimates of small convolutions in FP16 are those of a network of one layer.
 Since every precision is a permission, an estimate takes the fastest of those allowed, which caps this at the FP32 kernel's
 time (12 us with its events).
 
-**INT8 on a V100** ran on the CUDA cores (dp4a, up to 0.99 of its peak; there are no integer tensor cores), and where memory binds
-it is as slow as FP32: images are kept in four bytes. So those rows say nothing of GPUs with integer tensor cores.
+**INT8 on a V100** ran on the CUDA cores (dp4a, up to 0.99 of its peak; there are no integer tensor cores). Where memory binds it
+takes 0.77 of FP32 (median of dense layers) and 0.99 (depthwise), where a quarter of the bytes would give 0.25: images outside the
+kernel stay in four bytes. So those rows say nothing of GPUs with integer tensor cores.
 
 **Engines** (NVIDIA's trt-engine-explorer): 359 convolutions of ten engines on an A100, an RTX 3090 and a TITAN RTX. Their layer
 times sum to more than the engine under a CUDA graph; the difference is spread evenly over the layers (1.7 to 7.5 us each).

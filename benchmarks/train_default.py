@@ -33,6 +33,8 @@ POWER = "power"
 """What ``--only`` calls the powers of repeated kernels, which are no regressor of time."""
 RUNTIMES = "runtimes"
 """What it calls the laws of runtimes that compile models, which stand on the regressors of time."""
+TENSORRT = "tensorrt"
+"""What it calls all regressors of TensorRT's kernels."""
 OF_TENSORRT = tuple(plan.name for plan in TENSORRT_PLANS)
 Documents = dict[str, dict[str, Any]]
 ArrayFiles = dict[str, dict[str, np.ndarray]]
@@ -51,7 +53,10 @@ def main() -> int:
         return 2
     space = Workspace(shared, options.cache)
     if options.only:
-        return _refit(space, options.out, options.only.split(","))
+        names = options.only.split(",")
+        if TENSORRT in names:
+            names = [name for name in names if name != TENSORRT] + list(OF_TENSORRT)
+        return _refit(space, options.out, names)
     folder = shipped_folder(space)
     documents = {path.stem: read_json(path) for path in sorted(folder.glob("*.json"))}
     figures = nested(space)

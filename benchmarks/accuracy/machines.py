@@ -50,7 +50,7 @@ def run_machines(space: Workspace) -> None:
 def _of_plan(space: Workspace, plan: ModelPlan) -> Iterator[dict[str, object]]:
     """Yield a machine's factor for each source that ``plan`` trains on and another source of its chip confirms."""
     rows = space.rows
-    mine = plan.mask(rows.table) & ~np.isin(rows.source.astype(str), sorted(_SAME_MACHINE))
+    mine = plan.mask(rows) & ~np.isin(rows.source.astype(str), sorted(_SAME_MACHINE))
     chip = np.array([repr(chip_of(space.gpus[name])) for name in rows.gpu.tolist()])
     source = rows.source.astype(str)
     for name in sorted(set(source[mine].tolist())):
@@ -100,7 +100,7 @@ def run_chips(space: Workspace) -> None:
 
 def _shared_by_chips(space: Workspace, plan: ModelPlan) -> dict[str, object]:
     """Return the variance of log errors between the means of chips left out, and within each chip."""
-    mine = space.rows.take(np.flatnonzero(plan.mask(space.rows.table)))
+    mine = space.rows.take(np.flatnonzero(plan.mask(space.rows)))
     index, stands_for = sample(mine, plan.rows, SEED, space.gpus)
     rows = mine.take(index)
     data = problem(plan, rows, space.gpus)

@@ -207,8 +207,10 @@ def plans_for(
     pairs = set(zip(left.family.astype(str), left.precision.astype(str), strict=True))
     wanted = "unseen" if unseen else "seen"
     chosen = []
+    # TensorRT's plans learn from sources of their own, and answer nobody else's kernels.
+    plans = [p for p in PLAN if not p.sources or set(p.sources) & set(known.source.tolist())]
     for pair in sorted(pairs):
-        covering = [p for p in PLAN if pair in p.trains or pair in p.covers]
+        covering = [p for p in plans if pair in p.trains or pair in p.covers]
         apart = [
             p for p in covering if p.scope == wanted and (not unseen or _trainable(p, known, space.gpus))
         ]
@@ -218,7 +220,7 @@ def plans_for(
 
 def _trainable(plan: ModelPlan, rows: TrainingRows, gpus: dict[str, GpuSpec]) -> bool:
     """Whether the recipe trains ``plan`` on ``rows``."""
-    mine = np.flatnonzero(plan.mask(rows.table))
+    mine = np.flatnonzero(plan.mask(rows))
     return len(mine) >= FEWEST_ROWS and len(chips(rows.take(mine), gpus)) >= FEWEST_CHIPS
 
 

