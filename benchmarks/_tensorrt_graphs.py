@@ -36,9 +36,9 @@ class Network:
         self._nodes.append(helper.make_node(op_type, list(inputs), [name], name=name, **attributes))
         return name
 
-    def weight(self, name: str, *shape: int) -> str:
+    def weight(self, name: str, *shape: int, dtype: int = TensorProto.FLOAT) -> str:
         """Add a weight without values."""
-        tensor = TensorProto(name=name, dims=shape, data_type=TensorProto.FLOAT)
+        tensor = TensorProto(name=name, dims=shape, data_type=dtype)
         tensor.data_location = TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value="absent")
         self._initializers.append(tensor)
@@ -49,25 +49,29 @@ class Network:
         self._initializers.append(numpy_helper.from_array(values, name))
         return name
 
-    def quantised(
-        self, value: str, *, channels: int = 0, name: str = "", constants: tuple[int, int] = (2, 0)
-    ) -> str:
-        """Return ``value`` behind QuantizeLinear and DequantizeLinear, by channel where ``channels`` are given.
-
-        ``constants`` are the numbers of nodes that the exporter wrote before either.
+    def quantised(self, value: str, *, name: str = "", constants: tuple[int, int] = (2, 0)) -> str:
+        """Return ``value`` behind QuantizeLinear and DequantizeLinear; ``constants`` are the numbers of nodes that the
+        exporter wrote before either.
         """
-        many = max(1, channels)
         key = name or f"q{self.next}"
-        scale = self.constant(
-            f"{key}/scale", np.full(many, 0.1, np.float32) if channels else np.array(0.1, np.float32)
-        )
-        zero = self.constant(f"{key}/zero", np.zeros(many, np.int8) if channels else np.array(0, np.int8))
-        attributes = {"axis": 0} if channels else {}
-        low = self.node("QuantizeLinear", value, scale, zero, name=name, constants=constants[0], **attributes)
+        scale = self.constant(f"{key}/scale", np.array(0.1, np.float32))
+        zero = self.constant(f"{key}/zero", np.array(0, np.int8))
+        low = self.node("QuantizeLinear", value, scale, zero, name=name, constants=constants[0])
         behind = f"{name}/back" if name else ""
-        return self.node(
-            "DequantizeLinear", low, scale, zero, name=behind, constants=constants[1], **attributes
-        )
+        return self.node("DequantizeLinear", low, scale, zero, name=behind, constants=constants[1])
+
+    def quantised_weight(self, name: str, *shape: int, channels: bool = True, before: int = 0) -> str:
+        """Return a weight in 8 bits behind DequantizeLinear, by channel or as a whole.
+
+        The exporter wrote ``before`` other nodes for it, a QuantizeLinear among them, which no engine runs.
+        """
+        many = (shape[0],) if channels else ()
+        scale = self.constant(f"{name}/scale", np.full(many, 0.1, np.float32))
+        zero = self.constant(f"{name}/zero", np.zeros(many, np.int8))
+        weight = self.weight(name, *shape, dtype=TensorProto.INT8)
+        attributes = {"axis": 0} if channels else {}
+        self.next += before
+        return self.node("DequantizeLinear", weight, scale, zero, name=f"{name}/back", **attributes)
 
     def scaled(self, value: str, channels: int, *, name: str = "") -> str:
         """Return ``value`` behind a BatchNormalization."""
@@ -97,13 +101,13 @@ class _Torch(Network):
         self.qat = qat
         self.residual = residual
         self._pair = (2, 2) if apart else (2, 0)
-        self._by_channel = (2, 2) if apart else (3, 0)
+        self._before_weight = 5 if apart else 4
 
     def conv(self, value: str, shape: tuple[int, int], kernel: int, stride: int = 1, groups: int = 1) -> str:
         """Return the convolution of ``value`` from and to ``shape`` channels, and its BatchNorm where that is not folded."""
         source, channels = shape
         before = self.next
-        weight = self.weight(f"w{before}", channels, source // groups, kernel, kernel)
+        sizes = (channels, source // groups, kernel, kernel)
         attributes = {
             "kernel_shape": [kernel] * 2,
             "strides": [stride] * 2,
@@ -111,10 +115,10 @@ class _Torch(Network):
             "group": groups,
         }
         if not self.qat:
-            bias = self.weight(f"b{before}", channels)
-            return self.node("Conv", value, weight, bias, **attributes)
+            weight = self.weight(f"w{before}", *sizes)
+            return self.node("Conv", value, weight, self.weight(f"b{before}", channels), **attributes)
         value = self.quantised(value, constants=self._pair)
-        weight = self.quantised(weight, channels=channels, constants=self._by_channel)
+        weight = self.quantised_weight(f"w{before}", *sizes, before=self._before_weight)
         return self.scaled(self.node("Conv", value, weight, **attributes), channels)
 
     def shortcut(self, value: str) -> str:
@@ -125,10 +129,11 @@ class _Torch(Network):
 
     def linear(self, value: str, width: int) -> str:
         """Return the classifier."""
-        weight = self.weight("fc.weight", 1000, width)
         if self.qat:
             value = self.quantised(value, constants=self._pair)
-            weight = self.quantised(weight, channels=1000, constants=self._by_channel)
+            weight = self.quantised_weight("fc.weight", 1000, width, before=self._before_weight)
+        else:
+            weight = self.weight("fc.weight", 1000, width)
         return self.node("Gemm", value, weight, self.weight("fc.bias", 1000), transB=1)
 
 
@@ -216,12 +221,14 @@ class _Keras:
         """Return a convolution whose BatchNorm the exporter folded (and, with quantisation, did not)."""
         net = self.net
         source, channels = shape
-        weight = net.weight(f"{name}/weight", channels, source, kernel, kernel)
+        sizes = (channels, source, kernel, kernel)
         same = kernel // 2 if kernel < 7 else 0
         attributes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [same] * 4}
         if self.qat:
             value = net.quantised(value, name=f"{name}/q")
-            weight = net.quantised(weight, channels=channels, name=f"{name}/qw")
+            weight = net.quantised_weight(f"{name}/weight", *sizes)
+        else:
+            weight = net.weight(f"{name}/weight", *sizes)
         return net.node("Conv", value, weight, net.weight(f"{name}/bias", channels), name=name, **attributes)
 
     def _stem(self) -> str:
@@ -240,7 +247,7 @@ class _Keras:
             value = net.node(
                 "Transpose", value, name="resnet50/quant_conv1_conv/BiasAdd__1121", perm=[0, 3, 1, 2]
             )
-            weight = net.quantised(net.weight("stem/weight", 64, 3, 7, 7), channels=64, name="stem/qw")
+            weight = net.quantised_weight("stem/weight", 64, 3, 7, 7)
             bias = net.weight("stem/bias", 64)
             attributes = {"kernel_shape": [7, 7], "strides": [2, 2]}
             value = net.node(
@@ -270,14 +277,14 @@ class _Keras:
             value = net.quantised(value, name="avg_pool/q")
         value = net.node("GlobalAveragePool", value, name=f"resnet50/{word}avg_pool/Mean")
         value = net.node("Flatten", value, name="flat")
-        weight = net.weight("fc/weight", 2048, 1000)
         bias = net.weight("fc/bias", 1000)
         if self.qat:
             value = net.quantised(value, name="fc/q")
-            weight = net.quantised(weight, name="fc/qw")
+            weight = net.quantised_weight("fc/weight", 2048, 1000, channels=False)
             value = net.node("MatMul", value, weight, name="resnet50/quant_predictions/MatMul")
             value = net.node("Add", value, bias, name="resnet50/quant_predictions/BiasAdd")
         else:
+            weight = net.weight("fc/weight", 2048, 1000)
             value = net.node("Gemm", value, weight, bias, name="resnet50/predictions/MatMul")
         return net.model(net.node("Softmax", value, name=f"resnet50/{word}predictions/Softmax"))
 

@@ -4,7 +4,7 @@
 
 The engines' networks are rebuilt (``benchmarks/_tensorrt_graphs.py``) and lowered. A layer counts as lowered to the same
 group where a kernel of ours stands for the same operators. NoOps and "Reformatting CopyNode"s, which change layouts, are
-no layers here. A layer's name leaves out some operators that it calculates: what folds into weights, the quantising of its
+no layers here; what copies between float and 8 bits is one. A layer's name leaves out some operators that it calculates: what folds into weights, the quantising of its
 result, and an activation that quantising moved into it (its field ``activation`` has that), so those are left out on both
 sides, and of an activation only counts whether there is one.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import onnx
 import pandas as pd
@@ -22,20 +22,25 @@ from _shared import shared_dir
 from _tensorrt_graphs import tensorflow_resnet50, torch_mobilenet, torch_resnet18
 
 from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.kernels import Kernel
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.targets import targets_of
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.hardware.runtimes.profiles import load_runtime
 from gkestimator.lowering import lower
 from gkestimator.onnx_io.model import model_of
+from gkestimator.operators.registry import LoweringOptions
 
+_COPY = "copy.reformat"
+_MOVES = frozenset({"Flatten", "Transpose", "Pad", "MaxPool", "GlobalAveragePool"})
+_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 _ACTIVATIONS = frozenset({"Relu", "Clip"})
 _UNNAMED = frozenset({"BatchNormalization", "QuantizeLinear", "DequantizeLinear", "Flatten", "Reshape"})
-# engine: its network, the dtype option, the GPU
-_ENGINES: Mapping[str, tuple[Callable[[], onnx.ModelProto], str, str]] = {
-    "pytorch/resnet/A100/fp32": (lambda: torch_resnet18(32), "fp32", "A100-PCIE-80GB"),
+# engine: its network, the dtype option (the tactics of those named fp32 are TF32 ones), the GPU
+ENGINES: Mapping[str, tuple[Callable[[], onnx.ModelProto], str, str]] = {
+    "pytorch/resnet/A100/fp32": (lambda: torch_resnet18(32), "auto", "A100-PCIE-80GB"),
     "pytorch/resnet/A100/fp16": (lambda: torch_resnet18(32), "fp16", "A100-PCIE-80GB"),
-    "tensorflow/resnet/RTX-3090/fp32": (lambda: tensorflow_resnet50(32, qat=False), "fp32", "RTX-3090"),
+    "tensorflow/resnet/RTX-3090/fp32": (lambda: tensorflow_resnet50(32, qat=False), "auto", "RTX-3090"),
     "tensorflow/resnet/RTX-3090/fp16": (lambda: tensorflow_resnet50(32, qat=False), "fp16", "RTX-3090"),
     "pytorch/resnet/A100/qat": (lambda: torch_resnet18(32, qat=True), "int8", "A100-PCIE-80GB"),
     "pytorch/resnet/A100/qat-residual": (
@@ -80,13 +85,61 @@ def engine_layers(layers: pd.DataFrame, types: Mapping[str, str]) -> list[Group]
     return groups
 
 
-def our_groups(graph: OperatorGraph, options: Any, types: Mapping[str, str]) -> list[Group]:
-    """Return the groups that the lowering makes kernels of."""
+def our_groups(graph: OperatorGraph, options: LoweringOptions) -> list[Group]:
+    """Return the groups that the lowering makes kernels of. A copy into 8 bits, or back, is the QuantizeLinear (or
+    DequantizeLinear) that the kernel reads through.
+    """
+    types = {op.name: op.op_type for op in graph.operators}
     lowered = lower(graph, options)
+    pairs = _Pairs(graph)
     groups = []
     for step in lowered.steps:
-        groups += [_group(lowered.groups.get(step.name, (step.name,)), types) for _ in step.kernels[:1]]
+        members = lowered.groups.get(step.name, (step.name,))
+        if any(kernel.name != _COPY for kernel in step.kernels):
+            groups.append(_group(members, types))
+        for kernel in step.kernels:
+            name = pairs.converting(members, kernel) if kernel.name == _COPY else None
+            if name is not None:
+                groups.append(Group(frozenset({name}), False))
     return groups
+
+
+class _Pairs:
+    """Find the quantising operators before an operator, which the lowering takes out of the graph."""
+
+    def __init__(self, graph: OperatorGraph) -> None:
+        self._operators = {op.name: op for op in graph.operators}
+        self._makers = {op.outputs[0].name: op for op in graph.operators if op.outputs[0] is not None}
+        self._used: set[str] = set()
+
+    def converting(self, members: Iterable[str], kernel: Kernel) -> str | None:
+        """Return the operator that ``kernel``, a copy before ``members``, stands for; None for one of layouts alone."""
+        for member in members:
+            if kernel.element_bytes > 1 and self._operators[member].op_type in _PRODUCTS:
+                continue  # reads 8 bits itself
+            for value in self._operators[member].inputs:
+                maker = None if value is None else self._makers.get(value.name)
+                while maker is not None and maker.op_type in _MOVES:
+                    maker = self._makers.get(maker.inputs[0].name)
+                if maker is None or maker.op_type != "DequantizeLinear":
+                    continue
+                (value, *_) = maker.inputs
+                if kernel.element_bytes == 1:
+                    maker = self._makers.get(value.name)
+                if maker is None or value.elements != kernel.rows or maker.name in self._used:
+                    continue
+                self._used.add(maker.name)
+                return maker.name
+        return None
+
+
+def compared(table: pd.DataFrame, engine: str, runtime: str) -> tuple[Counter[Group], Counter[Group]]:
+    """Return the layers of ``engine``, and the groups of its network under ``runtime``."""
+    network, dtype, gpu = ENGINES[engine]
+    graph = model_of(network().SerializeToString(), name=engine).bind()
+    types = {op.name: op.op_type for op in graph.operators}
+    layers = engine_layers(table[table.engine == engine], types)
+    return Counter(layers), Counter(our_groups(graph, _options(runtime, dtype, gpu)))
 
 
 def main() -> None:
@@ -95,19 +148,17 @@ def main() -> None:
     parser.add_argument("--details", action="store_true", help="name every layer that differs")
     details = parser.parse_args().details
     table = pd.read_parquet(shared_dir() / "data/tensorrt/tensorrt_layers.parquet")
-    catalogue = gpu_catalogue()
-    profile = load_runtime("tensorrt")
     total = Counter[str]()
-    print(f"{'engine':40}{'layers':>8}{'the same':>10}{'share %':>9}{'only ours':>11}")
-    for engine, (network, dtype, gpu) in _ENGINES.items():
-        graph = model_of(network().SerializeToString(), name=engine).bind()
-        types = {op.name: op.op_type for op in graph.operators}
-        request = EstimateRequest(models=("x",), gpus=(gpu,), runtime="tensorrt", dtype=dtype)
-        (target,) = targets_of(request, catalogue, profile).known
-        theirs = Counter(engine_layers(table[table.engine == engine], types))
-        ours = Counter(our_groups(graph, target.options, types))
-        same = theirs & ours
-        counts = {"layers": theirs.total(), "same": same.total(), "ours": (ours - theirs).total()}
+    print(f"{'engine':40}{'layers':>8}{'the same':>10}{'share %':>9}{'only ours':>11}{'CUDA provider %':>17}")
+    for engine in ENGINES:
+        theirs, ours = compared(table, engine, "tensorrt")
+        _, baseline = compared(table, engine, "onnxruntime")
+        counts = {
+            "layers": theirs.total(),
+            "same": (theirs & ours).total(),
+            "ours": (ours - theirs).total(),
+            "baseline": (theirs & baseline).total(),
+        }
         total.update(counts)
         _print(engine, counts)
         if details:
@@ -116,9 +167,17 @@ def main() -> None:
     _print("all", total)
 
 
+def _options(runtime: str, dtype: str, gpu: str) -> LoweringOptions:
+    """Return what an estimate under these options lowers by."""
+    request = EstimateRequest(models=("x",), gpus=(gpu,), runtime=runtime, dtype=dtype)
+    (target,) = targets_of(request, gpu_catalogue(), load_runtime(runtime)).known
+    return target.options
+
+
 def _print(name: str, counts: Mapping[str, int]) -> None:
     share = 100 * counts["same"] / counts["layers"]
-    print(f"{name:40}{counts['layers']:8}{counts['same']:10}{share:9.1f}{counts['ours']:11}")
+    baseline = 100 * counts["baseline"] / counts["layers"]
+    print(f"{name:40}{counts['layers']:8}{counts['same']:10}{share:9.1f}{counts['ours']:11}{baseline:17.1f}")
 
 
 def _differences(whose: str, groups: Counter[Group]) -> None:

@@ -38,18 +38,17 @@ class RuntimeLaw:
 
     ``factors``: time over the estimate, by family and precision; kernels of others stay as estimated. ``added_us``:
     what each of the kernels takes besides. ``cycles_per_score``: clock cycles of an SM for each score of an attention
-    whose blocks calculate a whole head of one sample each (0: they do not), up to ``block_queries`` of its queries: the
-    most that the models had.
-    ``half_width``: what the error of the law adds, in squares, to the 90 % half-width of each kernel's log(time), which
-    ``widest`` bounds then. ``versions``: what several GPUs agree on; a version without factors is known, and no faster
-    or slower. ``measured_versions``: those of GPUs that were measured, by compute capability (``major.minor``): they
-    go before. ``version``: the one in use; ``remark``: what there is to say of it.
+    whose blocks calculate a whole head of one sample each (0: they do not), up to ``longest`` queries and keys: the
+    most that the models had. ``half_width``: what the error of the law adds, in squares, to the 90 % half-width of
+    each kernel's log(time), which ``widest`` bounds then. ``versions``: what several GPUs agree on; a version without
+    factors is known, and no faster or slower. ``measured_versions``: those of GPUs that were measured, by compute
+    capability (``major.minor``): they go before. ``version``: the one in use; ``remark``: what there is to say of it.
     """
 
     factors: Mapping[str, ByPrecision]
     added_us: float
     cycles_per_score: float
-    block_queries: int
+    longest: int
     half_width: float
     widest: float
     versions: Versions
@@ -103,7 +102,7 @@ class RuntimeLaw:
         Judged: what short attention gains over a kernel for any length (starting, tiles that are not full) is one part
         in so many of a longer one.
         """
-        share = np.minimum(1.0, self.block_queries / table.size("gemm_m"))
+        share = np.minimum(1.0, self.longest / table.size("gemm_m"))
         return np.where(table.family == Family.ATTENTION, share, 1.0)
 
     def _version_on(self, gpu: GpuSpec) -> ByPrecision:
@@ -114,8 +113,10 @@ class RuntimeLaw:
 
     def _whole_heads_us(self, table: KernelTable, gpu: GpuSpec) -> Array:
         """Return the least microseconds of attention whose blocks calculate a whole head each; 0 for all else."""
-        queries = np.minimum(table.size("gemm_m"), self.block_queries)
-        cycles = self.cycles_per_score * queries * table.size("gemm_n")
+        scores = np.minimum(table.size("gemm_m"), self.longest) * np.minimum(
+            table.size("gemm_n"), self.longest
+        )
+        cycles = self.cycles_per_score * scores
         return np.where(table.family == Family.ATTENTION, cycles / gpu.boost_clock_mhz, 0.0)
 
     def document(self) -> NamedValues:
@@ -124,7 +125,7 @@ class RuntimeLaw:
             "factors": _plain(self.factors),
             "added_us": self.added_us,
             "cycles_per_score": self.cycles_per_score,
-            "block_queries": self.block_queries,
+            "longest": self.longest,
             "half_width": self.half_width,
             "widest": self.widest,
             "versions": _plain(self.versions),
@@ -183,7 +184,7 @@ def _law(at: str, entry: Any) -> RuntimeLaw:
         factors=factors,
         added_us=_number(at, entry, "added_us", -100.0, 100.0),
         cycles_per_score=_number(at, entry, "cycles_per_score", 0.0, 1000.0),
-        block_queries=int(_number(at, entry, "block_queries", 1, 1_000_000)),
+        longest=int(_number(at, entry, "longest", 1, 1_000_000)),
         half_width=_number(at, entry, "half_width", 0.0, 5.0),
         widest=_number(at, entry, "widest", 0.0, 5.0),
         versions=versions,

@@ -33,18 +33,17 @@ from gkestimator.estimation.targets import (
     effective_dtype,
     graph_launch_calls,
     most_scratch_bytes,
+    require_quantised,
     targets_of,
 )
 from gkestimator.estimation.timeline import LaunchProgram
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.hardware.host_profile import HostProfile, default_host_file, load_host_file
-from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.hardware.runtimes.profiles import RuntimeProfile, load_runtime
 from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions
 from gkestimator.kernel_models.steady import sustained
 from gkestimator.lowering import lower_each
 from gkestimator.memory import MemoryProfile, MemoryReplay, cumulative_reserved
-from gkestimator.operators.quantise import is_quantised
 from gkestimator.operators.records import version_of_operators
 from gkestimator.operators.registry import LoweringOptions
 
@@ -217,7 +216,7 @@ class Engine:
         """
         if dims is None:
             dims = self.request.dim_combinations[0]
-        targets = {target.options: target for target in reversed(self.targets)}  # the first of equals stays
+        targets = self._targets.by_options()
         keys = {options: self._key(source, batch_size, dims, options) for options in targets}
         known = {options: None if key is None else RECALL.get(key) for options, key in keys.items()}
         # One option that is missing costs about as much as all: they share reading, binding and shapes.
@@ -245,7 +244,7 @@ class Engine:
 
         No two of them may have a storage's name in common.
         """
-        targets = {target.options: target for target in reversed(self.targets)}
+        targets = self._targets.by_options()
         parts = [dict(self._lower_bound(graph, targets)) for graph in bound]
         entries = {options: joined(name, [part[options] for part in parts]) for options in targets}
         return self._placed(name, None, entries)
@@ -310,12 +309,7 @@ class Engine:
         self, bound: OperatorGraph, targets: Mapping[LoweringOptions, Target]
     ) -> Iterator[tuple[LoweringOptions, RecalledLowering]]:
         request = self.request
-        calibrates = bool(runtime_traits(request.runtime).permits)
-        if request.dtype == "int8" and not calibrates and not is_quantised(bound):
-            raise UsageError(
-                f"{bound.name}: dtype int8 needs a quantised model, found no QuantizeLinear, QLinear* or *Integer "
-                f"operator; quantise the file first, use another dtype, or runtime tensorrt, which calibrates"
-            )
+        require_quantised(request, bound)
         graphs = lower_each(bound, tuple(targets), allow_unknown=request.allow_unknown)
         made: dict[int, RecalledLowering] = {}
         for (options, target), graph in zip(targets.items(), graphs, strict=True):
@@ -338,37 +332,51 @@ class Engine:
         GPU.
         """
         table = KernelTable.from_kernels(self.pool.kernels)
-        flops = table.columns["flops"]
-        moved = table.columns["read_bytes"] + table.columns["write_bytes"]
-        families = table.family
         cache = self._predict_all(table, lowerings)
         for by_options in lowerings:
             for target in self.targets:
-                lowering = by_options[target.options]
                 for share in self.request.sm_shares:
-                    everything, place = cache[target.gpu.name, share]
-                    predictions = everything.take(place[lowering.rows])
-                    measures = measure(
-                        lowering.program,
-                        predictions,
-                        flops=flops[lowering.rows],
-                        dram_bytes=moved[lowering.rows],
-                        families=families[lowering.rows],
-                        host_overhead_us=self.host_overhead_us,
-                        host_range_us=self.host_range_us,
-                        streams=self.streams,
-                        tau_ms=self.request.tau_ms,
-                        part=share < 100,
-                    )
-                    yield Estimated(
-                        lowering=lowering,
-                        target=target,
-                        sm_share_pct=share,
-                        measures=measures,
-                        memory=self._memory(lowering, target.gpu),
-                        predictions=predictions,
-                        estimator=self.estimator.name_on(target.gpu),
-                    )
+                    # Of the ways that the dtype permits the compiler takes the fastest; of equals the narrowest.
+                    predicted = cache[target.gpu.name, share]
+                    ways = []
+                    for options in target.all_options:
+                        ways.append(self._estimated(table, by_options[options], target, share, predicted))
+                    yield min(ways, key=lambda way: way.measures.latency_ms)
+
+    def _estimated(
+        self,
+        table: KernelTable,
+        lowering: Lowering,
+        target: Target,
+        share: float,
+        predicted: tuple[KernelPredictions, Array],
+    ) -> Estimated:
+        """Return one lowering on one GPU at one SM share, given the predictions of all kernels of ``table``."""
+        rows = lowering.rows
+        columns = table.columns
+        everything, place = predicted
+        predictions = everything.take(place[rows])
+        measures = measure(
+            lowering.program,
+            predictions,
+            flops=columns["flops"][rows],
+            dram_bytes=columns["read_bytes"][rows] + columns["write_bytes"][rows],
+            families=table.family[rows],
+            host_overhead_us=self.host_overhead_us,
+            host_range_us=self.host_range_us,
+            streams=self.streams,
+            tau_ms=self.request.tau_ms,
+            part=share < 100,
+        )
+        return Estimated(
+            lowering=lowering,
+            target=target,
+            sm_share_pct=share,
+            measures=measures,
+            memory=self._memory(lowering, target.gpu),
+            predictions=predictions,
+            estimator=self.estimator.name_on(target.gpu),
+        )
 
     def _predict_all(
         self, table: KernelTable, lowerings: Sequence[Lowerings]
@@ -377,7 +385,8 @@ class Engine:
         # Every lowering asks for the same kernels on a GPU at a share: one prediction answers all of them.
         predicted = {}
         for target in self.targets:
-            used = np.unique(np.concatenate([by[target.options].rows for by in lowerings]))
+            asked = [by[options].rows for by in lowerings for options in target.all_options]
+            used = np.unique(np.concatenate(asked))
             try:
                 for share in self.request.sm_shares:
                     predicted[target.gpu.name, share] = self._predict(table, used, target.gpu, share)

@@ -47,6 +47,7 @@ def remarks(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:
     """Yield sentences about the bound model and its kernels, in a fixed order, without repetition."""
     yield from _bounded(bound)
     yield from _quantised(graph)
+    yield from _lacking(bound, graph)
     yield from _language_pass(bound)
     yield from _decoder(bound)
     yield from _attention_form(bound, graph)
@@ -80,14 +81,31 @@ def _bounded(bound: OperatorGraph) -> Iterator[str]:
 
 def _quantised(graph: KernelGraph) -> Iterator[str]:
     used = {step.op_type for step in graph.steps}
-    if "QuantizeLinear" in used:
+    # Under a runtime that permits 8 bits the pairs stand for them: one that is left quantises for its readers.
+    if "QuantizeLinear" in used and not runtime_traits(graph.runtime).permits:
         pairs = "quantised in pairs (QuantizeLinear, DequantizeLinear)"
         yield f"{pairs}: {graph.runtime} calculates between them in floats"
-    lacking = sorted(used & _NO_GPU_KERNEL)
+    lacking = sorted(used & _NO_GPU_KERNEL - runtime_traits(graph.runtime).lacking_operators)
     if lacking:
         yield (
             f"{graph.runtime} has no GPU kernel for {_named(lacking)}: estimated as if it had int8 kernels"
         )
+
+
+def operators_lacking(bound: OperatorGraph, runtime: str) -> list[str]:
+    """Return the types of ``bound``'s operators that an engine of ``runtime`` cannot hold, sorted."""
+    lacking = runtime_traits(runtime).lacking_operators
+    if not lacking:
+        return []
+    own = {op.op_type for op in bound.operators if op.domain == "com.microsoft"}
+    return sorted(own | {op.op_type for op in bound.operators if op.op_type in lacking})
+
+
+def _lacking(bound: OperatorGraph, graph: KernelGraph) -> Iterator[str]:
+    lacking = operators_lacking(bound, graph.runtime)
+    if lacking:
+        held = f"no engine of {graph.runtime} holds {_named(lacking)}"
+        yield f"{held}: natively none is built, ONNX Runtime cuts the model there, the estimate is of one engine"
 
 
 def _named(op_types: list[str]) -> str:
@@ -173,6 +191,7 @@ def obstacles(bound: OperatorGraph, graph: KernelGraph) -> Names:
     ``enable_cuda_graph`` (no If, Loop and Scan; every node on the GPU).
     """
     held_up = {*graph.unknown_operators, *bound.awaited, *origins_of_bounded_sizes(bound)}
+    held_up.update(operators_lacking(bound, graph.runtime))
     unrolls = runtime_traits(graph.runtime).eager
     for step in graph.steps:
         if any(kernel.family is Family.HOST for kernel in step.kernels):

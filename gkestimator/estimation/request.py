@@ -120,7 +120,9 @@ class EstimateOptions:
         "Its version, where models showed what versions change; default: the newest known.",
     )
     dtype: Value[str] = Option(
-        "auto", Word(_dtypes), "What is calculated in; auto: what the runtime does by default."
+        "auto",
+        Word(_dtypes),
+        "What is calculated in (tensorrt: what it may choose from); auto: what the runtime does by default.",
     )
     attention: Value[str] = Option(
         "auto",

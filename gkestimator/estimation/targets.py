@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import KernelGraph
 from gkestimator.core.options import spelled
 from gkestimator.core.records import Names, frozen
@@ -13,6 +15,7 @@ from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec
 from gkestimator.hardware.runtimes import checked_layout, runtime_traits
 from gkestimator.hardware.runtimes.profiles import RuntimeProfile, resolve_dtype
 from gkestimator.memory import ENGINES
+from gkestimator.operators.quantise import is_quantised
 from gkestimator.operators.registry import LoweringOptions
 
 
@@ -20,7 +23,8 @@ from gkestimator.operators.registry import LoweringOptions
 class Target:
     """Hold one GPU with what the runtime calculates in on it.
 
-    ``of_group``: nobody named it, but a group that it belongs to (``all``): it may be left out.
+    ``of_group``: nobody named it, but a group that it belongs to (``all``): it may be left out. ``wider``: how the
+    runtime may lower a model instead, where the dtype word permits it to store wider types.
     """
 
     gpu: GpuSpec
@@ -28,6 +32,12 @@ class Target:
     dtype: str
     note: str | None
     of_group: bool
+    wider: tuple[LoweringOptions, ...] = ()
+
+    @property
+    def all_options(self) -> tuple[LoweringOptions, ...]:
+        """Return every way in which a model may be lowered for it, that with the narrowest types first."""
+        return (self.options, *self.wider)
 
 
 @frozen
@@ -43,6 +53,14 @@ class Targets:
         if not target.of_group or not known:
             raise reason
         return Targets(known=known, left_out=(*self.left_out, target.gpu.name))
+
+    def by_options(self) -> dict[LoweringOptions, Target]:
+        """Return every set of options that models are lowered under, with the first GPU that asks for it."""
+        targets: dict[LoweringOptions, Target] = {}
+        for target in self.known:
+            for options in target.all_options:
+                targets.setdefault(options, target)
+        return targets
 
     @property
     def left_out_note(self) -> str | None:
@@ -97,7 +115,23 @@ def _target(
         graph_level=request.graph_level,
         layout=checked_layout(request.runtime, request.layout),
     )
-    return Target(gpu=gpu, options=options, dtype=resolved.effective, note=note, of_group=of_group)
+    wider = tuple([_stored_in(options, place) for place in range(1, len(resolved.permits))])
+    return Target(
+        gpu=gpu, options=options, dtype=resolved.effective, note=note, of_group=of_group, wider=wider
+    )
+
+
+def _stored_in(options: LoweringOptions, place: int) -> LoweringOptions:
+    """Return ``options`` for a graph that is stored in the permitted precision at ``place``."""
+    permits = options.permits[place:]
+    return replace(
+        options,
+        dtype=permits[0].value,
+        matmul_precision=options.matmul_precision if options.matmul_precision in permits else permits[0],
+        conv_precision=options.conv_precision if options.conv_precision in permits else permits[0],
+        half=options.half if options.half in permits else None,
+        permits=permits,
+    )
 
 
 def _refuse_same_gpu_twice(targets: Sequence[Target]) -> None:
@@ -147,3 +181,13 @@ def effective_dtype(graph: KernelGraph, resolved: str, asked: str) -> str:
         # Of equal work the first by name, so that the same model always says the same.
         return max(sorted(work), key=lambda word: work[word])
     return resolved
+
+
+def require_quantised(request: EstimateRequest, graph: OperatorGraph) -> None:
+    """Raise UsageError where int8 is asked for of a float model and the runtime does not quantise models itself."""
+    calibrates = bool(runtime_traits(request.runtime).permits)
+    if request.dtype == "int8" and not calibrates and not is_quantised(graph):
+        raise UsageError(
+            f"{graph.name}: dtype int8 needs a quantised model, found no QuantizeLinear, QLinear* or *Integer "
+            f"operator; quantise the file first, use another dtype, or runtime tensorrt, which calibrates"
+        )

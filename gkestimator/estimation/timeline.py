@@ -27,7 +27,8 @@ class LaunchProgram:
     """Hold a lowered model flattened to launches, ready for arithmetic on arrays.
 
     ``kernel[i]`` is the row of launch i in the table of distinct kernels, ``step[i]`` the step it belongs to,
-    ``repeat[i]`` how often it runs; ``calls[s]`` is the number of framework calls of step s, trips included.
+    ``repeat[i]`` how often it runs; ``calls[s]`` is the number of framework calls of step s, trips included. In one
+    CUDA graph (``one_graph``) the first step has the time of the launch, counted in calls.
     """
 
     steps: tuple[Step, ...]
@@ -35,6 +36,7 @@ class LaunchProgram:
     step: Array
     repeat: Array
     calls: Array
+    one_graph: bool = False
 
     @property
     def launches(self) -> int:
@@ -47,7 +49,7 @@ class LaunchProgram:
         """
         calls = np.zeros(self.calls.size)
         calls[:1] = launch_calls
-        return replace(self, calls=calls)
+        return replace(self, calls=calls, one_graph=True)
 
     def only(self, kept: Array) -> LaunchProgram:
         """Return the program of the steps for which ``kept`` (a boolean per step) holds, as if the others

@@ -38,18 +38,21 @@ class LaneSpan:
 
 
 def host_spans(engine: Engine, answer: Estimated) -> Iterator[LaneSpan]:
-    """Yield what the host issues: each operator's calls, one after another."""
+    """Yield what the host issues: each operator's calls, one after another, or the launch of a CUDA graph."""
     program = answer.lowering.program
     begin = 0.0
     for step, calls in zip(program.steps, program.calls.tolist(), strict=True):
         duration = calls * engine.host_overhead_us
+        name, times = step.name, calls
+        if program.one_graph:
+            name, times = "CUDA graph", 1.0
         if duration > 0:
             yield LaneSpan(
                 stream=None,
-                name=step.name,
+                name=name,
                 operator=step.name,
                 op_type=step.op_type,
-                times=calls,
+                times=times,
                 start_us=begin,
                 duration_us=duration,
             )

@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from gkestimator.core.errors import UsageError, one_line
 from gkestimator.core.records import NamedNumbers, NamedValues, Names
 from gkestimator.exporting.deployment import Deployment, Exporter, ExportFile, Instance
+from gkestimator.exporting.engines import batch_shapes
 from gkestimator.exporting.ray_serve_limits import ReplicaLimits, replica_limits
 from gkestimator.exporting.rounding import (
     compute_pct,
@@ -24,7 +25,6 @@ from gkestimator.exporting.rounding import (
     refuse_other_batch,
     up,
 )
-from gkestimator.exporting.trtexec import batch_shapes
 from gkestimator.exporting.variants import Variant, plain_name, variants
 from gkestimator.hardware.runtimes import served_as
 from gkestimator.onnx_io.reading.signature import read_signature
@@ -274,20 +274,28 @@ def _remarks(deployment: Deployment, every: Sequence[Variant]) -> Names:
         lines.append(
             f"no SLO is known of {', '.join(unknown)}: late requests are answered, up to the time-out"
         )
-    planned = sorted({v.first.runtime for v in every})
-    others = [name for name in planned if served_as(name).name != name]
+    return (*lines, *_runtime_remarks(every))
+
+
+def _runtime_remarks(every: Sequence[Variant]) -> Names:
+    """Return what the runtimes that the plan counts on mean for an application that runs ONNX Runtime."""
+    lines = []
+    dtypes: dict[str, set[str]] = defaultdict(set)
+    for way in every:
+        dtypes[way.first.runtime].add(way.first.dtype)
+    others = [name for name in sorted(dtypes) if served_as(name).name != name]
     if others:
         lines.append(f"planned for {', '.join(others)}; the application runs the files with onnxruntime")
-    for name in planned:
+    for name in sorted(dtypes):
         served = served_as(name)
         if served.server.engine_file:
             lines.append(
                 f"planned for {name}; the application runs the files with onnxruntime and its "
                 f"{served.serving_providers[0]}, which takes the host other times"
             )
-        needs = served.server.provider_options.int8
-        if needs and any(v.first.dtype == "int8" for v in every if v.first.runtime == name):
-            lines.append(f"{name}, int8: {needs}")
+        remarks = served.server.provider_options.remarks
+        for dtype in sorted(dtypes[name] & set(remarks)):
+            lines.append(f"{name}, {dtype}: {remarks[dtype]}")
         if served.build:
             lines.append(f"{name}: {served.build}; the application waits for it at its first start")
     return tuple(lines)

@@ -17,9 +17,7 @@ from gkestimator.core.errors import UsageError, one_line
 from gkestimator.core.options import spelled
 from gkestimator.core.records import Names, frozen
 from gkestimator.exporting.deployment import Deployment, Exporter, ExportFile, Instance
-from gkestimator.exporting.rounding import MIB, compute_pct, memory_bytes, memory_mib, up
-from gkestimator.exporting.triton_config import config_text, new_config
-from gkestimator.exporting.triton_engines import (
+from gkestimator.exporting.engines import (
     SCRIPT,
     add_accelerator,
     build_remarks,
@@ -28,6 +26,8 @@ from gkestimator.exporting.triton_engines import (
     form_remarks,
     served,
 )
+from gkestimator.exporting.rounding import MIB, compute_pct, memory_bytes, memory_mib, up
+from gkestimator.exporting.triton_config import config_text, new_config
 from gkestimator.exporting.triton_tensors import TritonTensor, TritonTensors, tensors
 from gkestimator.exporting.variants import Variant, variants
 from gkestimator.onnx_io.reading.signature import read_signature

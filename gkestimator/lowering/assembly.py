@@ -17,8 +17,9 @@ from gkestimator.core.kernels import KernelGraph, Step
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering import patterns
 from gkestimator.lowering.calls import UNKNOWN, Calls, list_calls
-from gkestimator.lowering.engine_types import permitted, typed_graph, without_quantisation
+from gkestimator.lowering.engine_types import permitted, typed_graph
 from gkestimator.lowering.patterns import Groups, Match
+from gkestimator.lowering.quantised_files import without_quantisation
 from gkestimator.lowering.storage import stored_graph
 from gkestimator.lowering.wiring import Wiring, norm_parameters, wire
 from gkestimator.operators.builders import tensors_of

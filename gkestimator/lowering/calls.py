@@ -16,8 +16,15 @@ from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.reformats import Reformats
 from gkestimator.lowering.storage import copies_after_casts
-from gkestimator.lowering.torch_layouts import Layouts, Values, folded_batchnorm, folded_bias, with_bias
-from gkestimator.operators.builders import batchnorm_kernel, elementwise_kernel, tensors_of
+from gkestimator.lowering.torch_layouts import (
+    Layouts,
+    Values,
+    bias_apart,
+    folded_batchnorm,
+    folded_bias,
+    with_bias,
+)
+from gkestimator.operators.builders import batchnorm_kernel, tensors_of
 from gkestimator.operators.convolution import conv_kernels, conv_shape, in_channels_last
 from gkestimator.operators.indexing import gather_kernel
 from gkestimator.operators.records import OPERATORS, OperatorTraits, traits_of
@@ -204,16 +211,10 @@ class _Lister:
                 self._add(op, op, record.traits, op.inputs, op.outputs, self._lowered(op))
         if self._reformats is not None:
             for at, copies in self._reformats.at_end(graph.outputs).items():
-                self._append_copies(at, copies)
+                self._calls.copied.add(id(self._calls.kernels[at]))
+                self._calls.kernels[at] += interned(copies)
+                self._calls.host_calls[at] += len(copies)
         return self._calls
-
-    def _append_copies(self, at: int, copies: Kernels) -> None:
-        """Put copies after the kernels of the call ``at``."""
-        calls = self._calls
-        kernels = calls.kernels[at]
-        calls.copied.add(id(kernels))
-        calls.kernels[at] = (*kernels, *interned(copies))
-        calls.host_calls[at] += len(copies)
 
     def _lowered(self, op: Operator) -> Lowered:
         signature = op.signature
@@ -246,10 +247,7 @@ class _Lister:
     ) -> None:
         kernels = lowered.kernels
         host_calls = lowered.host_calls
-        if lowered.aliases:
-            aliases = tuple(lowered.aliases.items())
-        else:
-            aliases = ()
+        aliases = tuple(lowered.aliases.items())
         if self._eager:
             draft = _Draft(head, op, head.op_type, traits, inputs, outputs, kernels, host_calls, aliases)
             self._lay_out(draft)
@@ -267,10 +265,10 @@ class _Lister:
             if self._runtime in traits.in_place or (self._eager and traits.in_place_before):
                 token |= _fits(inputs, outputs)
         if self._reformats is not None:
-            copies = self._reformats.before(inputs, kernels)
             viewed = []
             for out_index, in_index in aliases:
                 viewed += aliased_tensors(traits, inputs, out_index, in_index, outputs)
+            copies = self._reformats.before(inputs, kernels)
             self._reformats.after(inputs, outputs, kernels, viewed, len(self._calls.heads))
             if copies:
                 self._calls.copied.add(id(kernels))
@@ -311,7 +309,7 @@ class _Lister:
             copied.add(id(kernels))
             head = draft.head
             if isinstance(head, Match) and head.op_type == "Linear" and len(copies) == 1:
-                kernels = (*kernels[:-1], *_bias_apart(kernels[-1], head.operator))
+                kernels = (*kernels[:-1], *bias_apart(kernels[-1], head.operator))
                 draft.host_calls += 1
             kernels = (*copies, *kernels)
             draft.host_calls += len(copies)
@@ -406,22 +404,6 @@ def aliased_tensors(
                 source = sources[0]
         pairs.append((result, source))
     return pairs
-
-
-def _bias_apart(linear: Kernel, op: Operator) -> Kernels:
-    """Return torch's linear on a tensor that is not contiguous: a product of the copy, then an addition of its own."""
-    bias = op.inputs[2]
-    result = op.outputs[0]
-    assert isinstance(bias, Tensor) and isinstance(result, Tensor), "match_linear gives both"
-    product = replace(
-        linear,
-        flops=linear.flops - result.elements,
-        read_bytes=linear.read_bytes - bias.nbytes,
-        weight_bytes=linear.weight_bytes - bias.nbytes,
-        inputs=linear.inputs - 1,
-    )
-    addition = elementwise_kernel("add", (result, bias), (result,), flops_per_element=1)
-    return interned((product, addition))
 
 
 def _main_family(kernels: Kernels) -> Family:

@@ -6,43 +6,28 @@ that quantises the file makes them, and a tensor lies in 8 bits where who writes
 read them. Graph inputs and outputs keep the types of the file: the engine converts them
 (:mod:`gkestimator.lowering.reformats`).
 
-A file that holds QuantizeLinear and DequantizeLinear says itself what is in 8 bits, under any word (developer guide,
-"Explicit Quantization"). Both operators are taken out, as the compiler fuses them into their neighbours: a product
-reads 8 bits where a DequantizeLinear stood before it; a tensor that nothing but QuantizeLinear reads is written in 8
-bits (with the sum and the activation that its writer fuses); one that is read in floating point as well stays in it,
-and is quantised by a kernel of its own for those who want 8 bits. Compared with the layers of ten published engines by
-``python -m benchmarks.tensorrt_reformats``.
+A file that holds QuantizeLinear and DequantizeLinear says itself what is in 8 bits, under any word
+(:mod:`gkestimator.lowering.quantised_files`): a product reads 8 bits where a DequantizeLinear stood before it, and a
+tensor that nothing but QuantizeLinear reads is written in 8 bits, with the sum and the activation that its writer
+fuses; one that is read in floating point as well stays in it, and is quantised by a kernel of its own for those who
+want 8 bits. Compared with the layers of ten published engines by ``python -m benchmarks.tensorrt_reformats``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
-from gkestimator.core.records import frozen
+from gkestimator.lowering.quantised_files import Quantised, Read
 from gkestimator.operators.builders import tensors_of
 from gkestimator.operators.records import traits_of
-from gkestimator.operators.registry import MS, LoweringOptions, half_type
-
-Read: TypeAlias = "tuple[int, int]"
-"""An operator's index and the place among its inputs."""
+from gkestimator.operators.registry import LoweringOptions, half_type
 
 NARROW_TYPES = {"int8": DType.INT8, "fp8": DType.FLOAT8E4M3FN}
 """What a float model is brought to, by the dtype word that allows it."""
 BYTES = frozenset({Precision.INT8, Precision.FP8})
-_QUANTIZE = frozenset({("", "QuantizeLinear"), (MS, "QuantizeLinear")})
-_DEQUANTIZE = frozenset({("", "DequantizeLinear"), (MS, "DequantizeLinear")})
-
-
-@frozen
-class Quantised:
-    """Hold a graph without QuantizeLinear and DequantizeLinear, and which inputs were read through them as what."""
-
-    graph: OperatorGraph
-    reads: Mapping[Read, DType]
 
 
 def permitted(quantised: Quantised, options: LoweringOptions) -> LoweringOptions:
@@ -68,97 +53,6 @@ def typed_graph(quantised: Quantised, options: LoweringOptions) -> OperatorGraph
         f"to the accuracy is yours to check"
     )
     return replace(typed, warnings=(*typed.warnings, remark))
-
-
-def without_quantisation(graph: OperatorGraph) -> Quantised:
-    """Return ``graph`` without the pairs of QuantizeLinear and DequantizeLinear; the very object where it has none."""
-    taken = _removable(graph)
-    if not taken:
-        return Quantised(graph=graph, reads={})
-    sources: dict[str, tuple[Tensor, DType]] = {}
-    operators = []
-    reads: dict[Read, DType] = {}
-    for index, op in enumerate(graph.operators):
-        if index in taken:
-            (source, *_), (result, *_) = tensors_of(op.inputs), tensors_of(op.outputs)
-            dtype = source.dtype
-            if op.key in _QUANTIZE:
-                dtype = result.dtype
-            sources[result.name] = sources.get(source.name, (source, dtype))
-            if op.key in _QUANTIZE:
-                sources[result.name] = (sources[result.name][0], _byte_type(dtype))
-            continue
-        inputs: list[Value | None] = list(op.inputs)
-        for place, value in enumerate(inputs):
-            if value is not None and value.name in sources:
-                source, dtype = sources[value.name]
-                inputs[place] = source
-                reads[len(operators), place] = _byte_type(dtype)
-        if inputs != list(op.inputs):
-            op = replace(op, inputs=tuple(inputs), signature=None)
-        operators.append(op)
-    used = {tensor.storage for op in operators for tensor in tensors_of(op.inputs)}
-    weights = {storage: size for storage, size in graph.weights.items() if storage in used}
-    stripped = replace(graph, operators=tuple(operators), weights=weights, structure=None)
-    _move_forwards(stripped, reads)
-    return Quantised(graph=stripped, reads=reads)
-
-
-def _move_forwards(graph: OperatorGraph, reads: dict[Read, DType]) -> None:
-    """Add to ``reads`` what reads a tensor that an operator moves which was dequantised before it: DequantizeLinear goes
-    behind such an operator."""
-    moved: dict[str, DType] = {}
-    for index, op in enumerate(graph.operators):
-        dtypes = []
-        for place, value in enumerate(op.inputs):
-            if not isinstance(value, Tensor) or value.is_weight or not value.dtype.is_floating:
-                continue
-            if value.name in moved:
-                reads.setdefault((index, place), moved[value.name])
-            dtypes.append(reads.get((index, place)))
-        if traits_of(op.key).few_bits != "moves" or not dtypes or dtypes[0] is None or None in dtypes:
-            continue
-        for value in tensors_of(op.outputs):
-            moved[value.name] = dtypes[0]
-
-
-def _byte_type(dtype: DType) -> DType:
-    """Return the type that products of 8 bits are counted in: unsigned integers as signed ones."""
-    if dtype is DType.UINT8:
-        return DType.INT8
-    return dtype
-
-
-def _removable(graph: OperatorGraph) -> set[int]:
-    """Return the indices of the operators that quantise to 8 bits, or back, for nobody but each other and operators
-    that move what is quantised."""
-    outputs = {value.name for value in graph.outputs}
-    readers: dict[str, list[int]] = {}
-    for index, op in enumerate(graph.operators):
-        for value in op.inputs[:1]:
-            if value is not None:
-                readers.setdefault(value.name, []).append(index)
-        for value in op.inputs[1:]:
-            if value is not None and op.key not in _QUANTIZE | _DEQUANTIZE:
-                readers.setdefault(value.name, []).append(index)
-    taken: set[int] = set()
-    # Backwards: a QuantizeLinear goes only where all that read it do, or take either type.
-    for index in range(len(graph.operators) - 1, -1, -1):
-        op = graph.operators[index]
-        results = tensors_of(op.outputs[:1])
-        sources = tensors_of(op.inputs[:1])
-        if op.key not in _QUANTIZE | _DEQUANTIZE or not results or not sources:
-            continue
-        stored = results[0].dtype if op.key in _QUANTIZE else sources[0].dtype
-        if stored.bits != 8 or results[0].name in outputs:
-            continue
-        if op.key in _DEQUANTIZE:
-            taken.add(index)
-            continue
-        following = readers.get(results[0].name, [])
-        if all(at in taken or traits_of(graph.operators[at].key).few_bits == "moves" for at in following):
-            taken.add(index)
-    return taken
 
 
 class _Planner:
@@ -193,20 +87,23 @@ class _Planner:
         self._outputs = frozenset(value.name for value in graph.outputs)
         self.products = [self._product_type(index) for index in range(len(graph.operators))]
         """What each operator multiplies in 8 bits, None where it does not."""
+        self._sums = self._sums_bytes()
         self._stored: dict[str, DType] = {}  # tensors in 8 bits
+        self._fused: list[DType | None] = [None] * len(self._kinds)
         # Tensors that keep the float32 of the graph's inputs, and of its outputs.
         self._from_inputs: set[str] = set()
         self._to_outputs: set[str] = set()
 
     def typed(self) -> OperatorGraph:
         """Return the graph with its element types."""
-        refused: set[int] = set()
-        while True:
-            self._store(refused)
-            more = self._without_narrow_source(refused)
-            if not more:
-                break
-            refused |= more
+        if self._reads or any(self.products):
+            refused: set[int] = set()
+            more = {-1}
+            while more:
+                self._store(refused)
+                more = self._without_narrow_source(refused)
+                refused |= more
+            self._fused = self._fused_types()
         self._keep_wide()
         operators = tuple([self._retyped(index) for index in range(len(self._graph.operators))])
         return replace(self._graph, operators=operators, weights=self._weights(operators))
@@ -240,7 +137,11 @@ class _Planner:
                 if value.dtype.bits == 8 and value.dtype is not DType.BOOL:
                     self._stored[value.name] = value.dtype  # moved as it is quantised
                     continue
-                if not value.dtype.is_floating or value.name in self._outputs or not self._writes(index, refused):
+                if (
+                    not value.dtype.is_floating
+                    or value.name in self._outputs
+                    or not self._writes(index, refused)
+                ):
                     continue
                 readers = self._readers.get(value.name, [])
                 dtypes = [self._wanted(read, refused) for read in readers]
@@ -254,24 +155,43 @@ class _Planner:
             return self.products[index] is not None
         if kind == "pools" and self._reads and (index, 0) not in self._reads:
             return False
-        if kind == "pointwise" and not self._sums_bytes(index):
+        if kind == "pointwise" and not self._sums[index]:
             return False
         return bool(kind) and index not in refused
 
-    def _sums_bytes(self, index: int) -> bool:
-        """Return whether the sum that a product calculates before a pointwise operator, or at it, may be written in 8
-        bits: a shortcut has the type of the result (the layers of published engines)."""
-        while self._kinds[index] == "pointwise":
+    def _sums_bytes(self) -> list[bool]:
+        """Return for each operator whether the sum that a product calculates at it, or at a pointwise operator before
+        it, may be written in 8 bits: a shortcut has the type of the result (the layers of published engines).
+        """
+        of_products = self._of_products()
+        allowed = [True] * len(self._kinds)
+        for index, kind in enumerate(self._kinds):
+            if kind != "pointwise":
+                continue
             sources = self._activations(index)
-            fuses = any(self._of_product(value) for _, value in sources)
+            fuses = any(value.name in of_products for _, value in sources)
             if self._graph.operators[index].op_type in ("Add", "Sum") and fuses and len(sources) > 1:
                 in_floats = [place for place, _ in sources if (index, place) not in self._reads]
-                return not self._reads or len(in_floats) <= 1
-            producer = self._producers.get(sources[0][1].name) if len(sources) == 1 else None
-            if producer is None or len(self._readers[sources[0][1].name]) > 1:
-                return True
-            index = producer
-        return True
+                allowed[index] = not self._reads or len(in_floats) <= 1
+            elif len(sources) == 1 and len(self._readers[sources[0][1].name]) == 1:
+                producer = self._producers.get(sources[0][1].name)
+                allowed[index] = producer is None or allowed[producer]
+        return allowed
+
+    def _of_products(self) -> set[str]:
+        """Return the names of the tensors that a product makes, with pointwise operators of one operand behind it at
+        most, and that one operator reads.
+        """
+        names: set[str] = set()
+        for index, op in enumerate(self._graph.operators):
+            made = self.products[index] is not None
+            if self._kinds[index] == "pointwise":
+                sources = self._activations(index)
+                made = len(sources) == 1 and sources[0][1].name in names
+            for value in tensors_of(op.outputs):
+                if made and len(self._readers.get(value.name, ())) == 1:
+                    names.add(value.name)
+        return names
 
     def _activations(self, index: int) -> list[tuple[int, Tensor]]:
         """Return the operands of an operator that are no constants, with their places."""
@@ -280,20 +200,6 @@ class _Planner:
             if isinstance(value, Tensor) and not value.is_weight and value.value is None:
                 operands.append((place, value))
         return operands
-
-    def _of_product(self, value: Tensor) -> bool:
-        """Return whether a product makes ``value``, with pointwise operators of one operand behind it at most."""
-        while len(self._readers.get(value.name, ())) == 1:
-            producer = self._producers.get(value.name)
-            if producer is None:
-                return False
-            if self.products[producer] is not None:
-                return True
-            sources = self._activations(producer)
-            if self._kinds[producer] != "pointwise" or len(sources) != 1:
-                return False
-            value = sources[0][1]
-        return False
 
     def _wanted(self, read: Read, refused: set[int]) -> DType | None:
         """Return the type of 8 bits that a reader reads an operand in where it lies so; None: none."""
@@ -317,27 +223,39 @@ class _Planner:
             return dtypes[0]
         return None
 
-    def _fused_result_type(self, index: int) -> DType | None:
-        """Return :meth:`_result_type`, or that of the pointwise operator that alone reads the result: one kernel."""
-        result = self._result_type(index)
-        while result is None and self._kinds[index] == "pointwise":
+    def _fused_types(self) -> list[DType | None]:
+        """Return for each operator :meth:`_result_type`, or that of the pointwise operator that alone reads the result:
+        they are one kernel.
+        """
+        types: list[DType | None] = [None] * len(self._kinds)
+        for index in range(len(self._kinds) - 1, -1, -1):
+            types[index] = self._result_type(index)
             values = tensors_of(self._graph.operators[index].outputs)
+            if types[index] is not None or self._kinds[index] != "pointwise" or len(values) != 1:
+                continue
             readers = self._readers.get(values[0].name, [])
-            if len(readers) != 1 or values[0].name in self._outputs or self._kinds[readers[0][0]] != "pointwise":
-                return None
-            index = readers[0][0]
-            result = self._result_type(index)
-        return result
+            alone = len(readers) == 1 and values[0].name not in self._outputs
+            if alone and self._kinds[readers[0][0]] == "pointwise":
+                types[index] = types[readers[0][0]]
+        return types
 
     def _without_narrow_source(self, refused: set[int]) -> set[int]:
         """Return the moves and pools that would write 8 bits and have a source that is not in them."""
         more = set()
         for index, op in enumerate(self._graph.operators):
-            if self._kinds[index] not in ("moves", "pools") or index in refused or not self._result_type(index):
+            if self._kinds[index] not in ("moves", "pools") or index in refused:
                 continue
-            for place, value in self._activations(index):
-                if value.dtype.is_floating and value.name not in self._stored and (index, place) not in self._reads:
-                    more.add(index)
+            if self._result_type(index) is None:
+                continue
+            sources = [
+                (index, place) in self._reads or value.name in self._stored
+                for place, value in self._activations(index)
+                if value.dtype.is_floating
+            ]
+            if not all(sources):
+                more.add(index)
+                for value in tensors_of(op.outputs):  # so that what moves it further sees it
+                    self._stored.pop(value.name, None)
         return more
 
     def _keep_wide(self) -> None:
@@ -415,7 +333,7 @@ class _Planner:
         if value.is_weight or value.value is not None:
             return self._uniform(value.dtype)
         stored = self._stored.get(value.name)
-        result = self._fused_result_type(index)
+        result = self._fused[index]
         quantised = (index, place) in self._reads
         if result is not None and (stored is not None or quantised) and self._kinds[index]:
             return stored or result

@@ -23,7 +23,8 @@ LINEAR = "linear"
 CHANNELS_INNERMOST = "channels_innermost"
 VECTORS_OF_32 = "vectors_of_32"
 _CONVOLUTIONS = frozenset({Family.CONV, Family.DEPTHWISE, Family.CONV_TRANSPOSE})
-_FOLLOW = frozenset({Family.POOLING, Family.ELEMENTWISE, Family.BATCHNORM})
+_FOLLOW = frozenset({Family.POOLING, Family.ELEMENTWISE, Family.BATCHNORM, Family.COPY})
+_COPIES_IN_PLACE = ("pad", "concat", "slice", "split")
 _BYTES = frozenset({Precision.INT8, Precision.FP8})
 _TF32_VECTOR = 4
 
@@ -122,8 +123,9 @@ class Reformats:
 
 
 def _main(kernels: Kernels) -> Kernel | None:
+    """Return the kernel whose layouts are those of a call; None of calls that rearrange what they read."""
     for kernel in kernels:
-        if kernel.family is not Family.COPY:
+        if kernel.family is not Family.COPY or kernel.variant in _COPIES_IN_PLACE:
             return kernel
     return None
 

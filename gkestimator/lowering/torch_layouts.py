@@ -22,10 +22,18 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.kernels import Family, Kernel
 from gkestimator.lowering import strides as st
+from gkestimator.lowering.memo import interned
 from gkestimator.lowering.sectors import fetched_per_byte
-from gkestimator.operators.builders import int_of, ints_of, operator_axis, optional_input, optional_output
+from gkestimator.operators.builders import (
+    elementwise_kernel,
+    int_of,
+    ints_of,
+    operator_axis,
+    optional_input,
+    optional_output,
+)
 from gkestimator.operators.records import traits_of
-from gkestimator.operators.registry import Shape, element_precision
+from gkestimator.operators.registry import Kernels, Shape, element_precision
 
 Layout: TypeAlias = "st.Strides | None"
 Values: TypeAlias = "Sequence[Value | None]"
@@ -396,3 +404,19 @@ class Layouts:
             strides = self.strides.get(tensor.name)
             if strides is not None:
                 self.strides[name] = strides
+
+
+def bias_apart(linear: Kernel, op: Operator) -> Kernels:
+    """Return torch's linear on a tensor that is not contiguous: a product of the copy, then an addition of its own."""
+    bias = op.inputs[2]
+    result = op.outputs[0]
+    assert isinstance(bias, Tensor) and isinstance(result, Tensor), "match_linear gives both"
+    product = replace(
+        linear,
+        flops=linear.flops - result.elements,
+        read_bytes=linear.read_bytes - bias.nbytes,
+        weight_bytes=linear.weight_bytes - bias.nbytes,
+        inputs=linear.inputs - 1,
+    )
+    addition = elementwise_kernel("add", (result, bias), (result,), flops_per_element=1)
+    return interned((product, addition))

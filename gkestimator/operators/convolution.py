@@ -241,9 +241,8 @@ def conv_kernels(
 ) -> Kernels:
     """Return a convolution as the runtimes launch it.
 
-    Casts under autocast; the convolution, in which an image in NCHW is brought into NHWC and back where tensor cores
-    need it (:mod:`gkestimator.kernel_models.features.tensor_convolutions`); the bias as a kernel of its own (torch
-    adds it after cuDNN, ONNX Runtime calls cudnnAddTensor) unless ``fused_bias``, or the runtime has its own library.
+    Casts under autocast; the convolution, brought into NHWC and back where tensor cores need that
+    (:mod:`gkestimator.kernel_models.features.tensor_convolutions`); the bias apart (cuDNN) unless ``fused_bias``.
     """
     separate = bias is not None and not (fused_bias or runtime_traits(options.runtime).library)
     reads = (source, weight, *(() if separate or bias is None else (bias,)), *extra_reads)

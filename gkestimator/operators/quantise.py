@@ -35,7 +35,9 @@ DEQUANTIZE_FLOPS = 2  # subtract the zero point, multiply
 # TensorRT's developer guide: "Q/DQ Layer-Placement Recommendations" (layers that commute with them, layers that run in
 # 8 bits where both sides are quantised) and "Layer Fusion" (pointwise layers, which take and give any type).
 declare_traits("Conv", "ConvTranspose", "MatMul", "Gemm", few_bits="product")
-declare_traits("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Dropout", few_bits="moves")
+declare_traits(
+    "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Dropout", few_bits="moves"
+)
 declare_traits("Concat", "Split", "Slice", "Expand", "Tile", "Pad", few_bits="moves")
 declare_traits("DepthToSpace", "SpaceToDepth", "MaxPool", "GlobalMaxPool", few_bits="moves")
 declare_traits("AveragePool", "GlobalAveragePool", "ReduceMean", few_bits="pools")

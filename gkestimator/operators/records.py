@@ -43,9 +43,10 @@ class OperatorTraits:
     runtimes that answer it without a kernel. ``strides`` says how the strides of a view follow from its source's in
     torch; empty where it is never a view. ``keeps_layout``: the result lies in memory as the operand of its size.
     ``sequence``: it makes or takes sequences of tensors. ``quantised``: it makes or takes quantised activations.
-    ``few_bits`` says what a compiler that brings models to 8 bits makes of it: ``product`` multiplies 8 bits by constant
-    weights of 8 bits; ``moves`` gives what it takes; ``pools`` takes and gives 8 bits together; ``pointwise`` reads and
-    writes either, in any mixture; ``writes`` calculates in half precision and writes either; empty: half precision.
+    ``few_bits`` says what a compiler that brings models to 8 bits makes of it: ``product`` multiplies 8 bits by
+    constant weights of 8 bits; ``moves`` gives what it takes; ``pools`` takes and gives 8 bits together; ``pointwise``
+    reads and writes either, in any mixture; ``writes`` calculates in half precision and writes either; empty: half
+    precision.
     """
 
     host_inputs: tuple[int, ...] = ()

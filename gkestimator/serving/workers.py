@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gkestimator.core.records import NamedValues, Names
+from gkestimator.exporting.engines import batch_shapes
 from gkestimator.exporting.ray_app.worker import (
     BadRequestError,
     DeviceLane,
@@ -21,7 +22,6 @@ from gkestimator.exporting.ray_app.worker import (
     QueueSettings,
     ServedModel,
 )
-from gkestimator.exporting.trtexec import batch_shapes
 from gkestimator.hardware.runtimes import served_as
 from gkestimator.hardware.runtimes.record import Provider
 from gkestimator.serving.backend import RefusedError

@@ -19,6 +19,7 @@ from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec
+from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.hardware.runtimes.profiles import load_runtime, resolve_dtype
 from gkestimator.lowering import lower
 from gkestimator.operators.registry import LoweringOptions
@@ -177,7 +178,7 @@ def _options(runtime: str, dtype: str, gpu: GpuSpec) -> LoweringOptions | None:
     except UsageError:
         return None
     return LoweringOptions(
-        runtime=runtime,
+        runtime=runtime_traits(runtime).lowers_as,
         dtype=dtype,
         matmul_precision=resolved.matmul_precision,
         conv_precision=resolved.conv_precision,

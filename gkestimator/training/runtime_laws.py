@@ -169,7 +169,7 @@ def _fit(measured: Sequence[MeasuredModels], bundle: Bundle) -> RuntimeLaw:
         factors={},
         added_us=0.0,
         cycles_per_score=0.0,
-        block_queries=queries,
+        longest=queries,
         half_width=0.0,
         widest=WIDEST,
         versions={},

@@ -13,6 +13,7 @@ from gkestimator.core.fragments import Fragment
 from gkestimator.core.kernels import Family, Kernel, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.hardware.runtimes.profiles import load_runtime, resolve_dtype
 from gkestimator.kernel_models.roofline import Roofline, roofline
 from gkestimator.lowering import LoweringOptions, lower
@@ -67,7 +68,7 @@ def lowering_options(runtime: str, dtype: str, gpu: GpuSpec | None) -> LoweringO
             pass
         else:
             return LoweringOptions(
-                runtime=runtime,
+                runtime=runtime_traits(runtime).lowers_as,
                 dtype=resolved.effective,
                 matmul_precision=resolved.matmul_precision,
                 conv_precision=resolved.conv_precision,
@@ -75,7 +76,7 @@ def lowering_options(runtime: str, dtype: str, gpu: GpuSpec | None) -> LoweringO
             )
     precision = Precision(dtype)
     return LoweringOptions(
-        runtime=runtime,
+        runtime=runtime_traits(runtime).lowers_as,
         dtype=dtype,
         matmul_precision=precision,
         conv_precision=precision,

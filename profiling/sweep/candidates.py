@@ -11,6 +11,7 @@ from gkestimator.core.fragments import Fragment
 from gkestimator.core.kernels import Kernel
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
+from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.hardware.runtimes.profiles import load_runtime, resolve_dtype
 from gkestimator.lowering import LoweringOptions, lower_each
 from gkestimator.onnx_io.fragment_models import fragment_graph
@@ -44,7 +45,7 @@ def lowering_options(runtime: str, dtypes: Iterable[str], gpu: GpuSpec) -> dict[
     for dtype in dtypes:
         resolved = resolve_dtype(profile, dtype, gpu)
         options[dtype] = LoweringOptions(
-            runtime=runtime,
+            runtime=runtime_traits(runtime).lowers_as,
             dtype=dtype,
             matmul_precision=resolved.matmul_precision,
             conv_precision=resolved.conv_precision,

@@ -14,6 +14,8 @@ import onnx.parser
 import pytest
 
 from gkestimator.bundles.bundle import Bundle, load_bundle, stack_bundles
+from gkestimator.bundles.measured import MeasuredContents, MeasuredGpu
+from gkestimator.bundles.models import chip_of
 from gkestimator.bundles.runtime_laws import RuntimeLaw, laws_document
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import BundleError, UsageError
@@ -25,14 +27,14 @@ DEFAULT = Path(__file__).parents[2] / "models" / "default"
 A100 = gpu_catalogue().resolve("A100-SXM4-40GB")[0]
 PRODUCT = """
     <ir_version: 8, opset_import: ["" : 17]>
-    net (float[512, 512] x, float[512, 512] a) => (float[512, 512] y) {
+    net (float[2048, 2048] x, float[2048, 2048] a) => (float[2048, 2048] y) {
       y = MatMul (x, a)
     }"""
 LAW = RuntimeLaw(
     factors={"linear": {"fp16": 0.5, "int8": 0.25}, "attention": {"fp16": 2.0}},
     added_us=3.0,
     cycles_per_score=0.0,
-    block_queries=384,
+    longest=384,
     half_width=0.3,
     widest=5.0,
     versions={"8.2": {"fp16": 1.5}, "8.6": {}, "10.0": {"int8": 1.1}, "10.8": {}},
@@ -135,8 +137,8 @@ def test_bf16_runs_at_the_factor_of_fp16() -> None:
 def test_an_attention_whose_blocks_take_whole_heads_takes_the_time_of_one_at_least() -> None:
     law = replace(LAW, cycles_per_score=10.0)
     heads = durations(with_law(law).under("tensorrt"), kernel(Family.ATTENTION, m=512))
-    # Ten cycles for each of the 512 keys of 384 queries, at which a block ends.
-    assert heads == pytest.approx([10 * 384 * 512 / A100.boost_clock_mhz + 3])
+    # Ten cycles for each score of 384 queries and keys, the longest that models had.
+    assert heads == pytest.approx([10 * 384 * 384 / A100.boost_clock_mhz + 3])
 
 
 @pytest.mark.parametrize(
@@ -162,6 +164,17 @@ def test_versions_outside_the_known_ones_are_refused_with_their_names(asked: str
     with pytest.raises(UsageError) as caught:
         with_law().under("tensorrt", asked)
     assert str(caught.value) == f"runtime_version is {asked!r}; known are 8.2, 8.6, 10.0, 10.8"
+
+
+def test_what_corrects_a_measured_gpu_stands_on_the_law() -> None:
+    nothing = MeasuredContents(corrections=(), lowering=None, occupancy=None, shift=None)
+    measured = MeasuredGpu(
+        bundle="mine", base=with_law(), gpus=(A100.name,), chip=chip_of(A100), read=lambda: nothing
+    )
+    bundle = replace(with_law(), measured=(measured,))
+    for version in (None, "8.2"):
+        expected = durations(with_law().under("tensorrt", version))
+        assert durations(bundle.under("tensorrt", version)) == pytest.approx(expected)
 
 
 def test_a_version_of_a_runtime_without_a_law_is_refused() -> None:
@@ -215,7 +228,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
         lambda d: law_of(d).update(measured_versions={"8.0": {"8.6": {"fp16": 0}}}),
         "measured_versions: 8.0: 8.6: expected numbers",
     ),
-    "queries": (lambda d: law_of(d).update(block_queries=0), "block_queries is 0; expected a number"),
+    "queries": (lambda d: law_of(d).update(longest=0), "longest is 0; expected a number"),
     "versions": (lambda d: law_of(d).update(versions={}), "versions names none"),
     "name": (lambda d: law_of(d)["versions"].update({"8.6.1": {}}), "versions has '8.6.1'"),
     "word": (lambda d: law_of(d)["versions"].update({"next": {}}), "versions has 'next'"),

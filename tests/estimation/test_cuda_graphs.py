@@ -68,6 +68,25 @@ def test_a_host_that_is_slow_at_calls_is_as_slow_at_the_launch() -> None:
     assert plain.host_low_ms < plain.host_ms < plain.host_high_ms
 
 
+def test_the_timeline_has_one_launch_of_the_host() -> None:
+    table = gkestimator.estimate([small()], gpus=["T4"], cuda_graph=True).timeline
+    (launch,) = table[table.lane == "host"].itertuples()
+    assert (launch.name, launch.times, launch.duration_us) == ("CUDA graph", 1.0, pytest.approx(2.5))
+    assert (table[table.lane == "GPU"].start_us >= 2.5).all()
+
+
+def test_shares_and_copies_go_on_beside_it() -> None:
+    def half(**options: Any) -> Any:
+        return rows(small(), cuda_graph=True, sm_shares=[50.0], **options)
+
+    whole = rows(small(), cuda_graph=True)
+    assert half().host_ms == whole.host_ms
+    assert half().gpu_ms >= whole.gpu_ms
+    copied = half(include_copy=True)
+    assert copied.copy_ms > 0
+    assert copied.latency_ms == pytest.approx(half().latency_ms + copied.copy_ms)
+
+
 def test_kernels_are_not_bound_by_a_host_that_launched_them_all() -> None:
     def bounds(**options: Any) -> set[str]:
         answer = gkestimator.estimate([small()], gpus=["T4"], runtime="torch", **options)
@@ -144,3 +163,14 @@ def test_a_runtime_without_them_refuses() -> None:
     profile = replace(load_runtime("torch"), graph_launch_us=None)
     with pytest.raises(UsageError, match="cuda_graph: torch captures no CUDA graphs"):
         graph_launch_calls(request, profile)
+
+
+def test_operators_that_an_engine_cannot_hold_are_named_and_cut_its_graph() -> None:
+    nodes = [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Det", ["e"], ["y"])]
+    given = model(nodes, [value("y", 1)], [value("x", 1, 8, 8)])
+    words = "no engine of tensorrt holds Det: natively none is built, ONNX Runtime cuts the model there"
+    for runtime in ("tensorrt", "onnxruntime_tensorrt"):
+        assert words in rows(given, runtime=runtime).warnings
+        assert "(Det)" in not_captured(given, runtime=runtime)
+    assert "engine" not in rows(given, runtime="onnxruntime").warnings
+    assert "launched as one CUDA graph" in rows(given, runtime="onnxruntime", cuda_graph=True).warnings

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import gkestimator
 from gkestimator.cli import run
 from gkestimator.core.errors import UnboundDimensionError
+from gkestimator.hardware.runtimes import RUNTIMES
 from gkestimator.onnx_io import read_model
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -220,11 +221,13 @@ def test_a_second_batch_dimension_is_named(tmp_path: Path) -> None:
 # --- quantised files ----------------------------------------------------------------------------------------------
 
 
-def pairs(path: Path) -> Path:
-    """Write a convolution as quantize_static leaves one that a BatchNorm had been folded into."""
+def pairs(path: Path, *, given_out: bool = False) -> Path:
+    """Write a convolution as quantize_static leaves one that a BatchNorm had been folded into. ``given_out``: what it
+    reads is an output in 8 bits, too."""
     weight = "onnx::Conv_538_quantized"
     nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("QuantizeLinear", ["r", "s", "z"], ["xq"]),
         helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),
         helper.make_node("DequantizeLinear", [weight, "s", "z"], ["onnx::Conv_538_DequantizeLinear_Output"]),
         helper.make_node("Conv", ["xd", "onnx::Conv_538_DequantizeLinear_Output", "onnx::Conv_539"], ["y"]),
@@ -236,7 +239,8 @@ def pairs(path: Path) -> Path:
         "onnx::Conv_539": np.ones(8, np.float32),
     }
     arrays = {name: np.asarray(value) for name, value in weights.items()}
-    return save(path, nodes, {"x": (FLOAT, ["batch", 3, 16, 16])}, ["y"], **arrays)
+    outputs = ["y", "xq"] if given_out else ["y"]
+    return save(path, nodes, {"x": (FLOAT, ["batch", 3, 16, 16])}, outputs, **arrays)
 
 
 @pytest.mark.parametrize("runtime", ["torch", "onnxruntime"])
@@ -246,6 +250,13 @@ def test_pairs_are_said_to_calculate_in_floats(tmp_path: Path, runtime: str) -> 
     assert row["dtype"] == "fp32"
     assert f"quantised in pairs (QuantizeLinear, DequantizeLinear): {runtime} calculates" in row.warnings
     assert "BatchNorm" not in row.warnings
+
+
+@pytest.mark.parametrize("runtime", [name for name, traits in RUNTIMES.items() if traits.permits])
+def test_pairs_are_8_bits_to_a_compiler(tmp_path: Path, runtime: str) -> None:
+    path = pairs(tmp_path / "a.onnx", given_out=True)
+    row = gkestimator.estimate([path], gpus=["T4"], runtime=runtime, dtype="int8").iloc[0]
+    assert "in floats" not in row.warnings
 
 
 def test_what_quantises_as_it_runs_has_no_gpu_kernel_in_onnxruntime(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import gkestimator
 from gkestimator.core.errors import UsageError
+from gkestimator.hardware.runtimes import RUNTIMES
 
 GRAPHS = Path(__file__).parents[1] / "data/ort_graphs"
 
@@ -36,8 +37,9 @@ def test_a_row_says_that_the_file_was_optimised() -> None:
     assert "as exported" not in warnings
 
 
-def test_torch_says_neither() -> None:
-    assert "file as exported" not in row("exported", runtime="torch", attention="eager").warnings
+@pytest.mark.parametrize("runtime", [name for name, traits in RUNTIMES.items() if not traits.file_optimiser])
+def test_runtimes_without_an_optimiser_of_files_say_neither(runtime: str) -> None:
+    assert "file as exported" not in row("exported", runtime=runtime, attention="eager").warnings
 
 
 def test_the_basic_level_launches_what_the_file_says() -> None:

@@ -14,12 +14,13 @@ import yaml
 from serving import deployment, instance
 
 from gkestimator.exporting.deployment import Deployment
+from gkestimator.exporting.engines import SCRIPT
 from gkestimator.exporting.kserve import KServeExporter
 from gkestimator.exporting.modelmesh import ModelMeshExporter
 from gkestimator.exporting.ray_app.worker import ServedModel
 from gkestimator.exporting.ray_serve import RayServeExporter
 from gkestimator.exporting.triton import TritonExporter
-from gkestimator.exporting.triton_engines import SCRIPT
+from gkestimator.hardware.runtimes import served_as
 
 pb = pytest.importorskip("tritonclient.grpc.model_config_pb2", reason="needs tritonclient[grpc] (extra test)")
 text_format = pytest.importorskip("google.protobuf.text_format")
@@ -172,6 +173,42 @@ def test_a_session_keeps_engines_beside_the_model_and_falls_back(
         assert names == gpu[lacking:]
         if not lacking:
             assert asked["providers"][0][1] == {"trt_engine_cache_path": str(tmp_path / "engines")}
+
+
+def test_a_provider_that_does_not_load_leaves_the_others_their_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where TensorRT's libraries are lacking ONNX Runtime goes on with the others' names alone (seen with 1.31.1)."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    again = []
+
+    class Session:
+        def __init__(self, path: str, **_: Any) -> None:
+            pass
+
+        def get_providers(self) -> list[str]:
+            return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+        def set_providers(self, providers: list[Any]) -> None:
+            again.extend(providers)
+
+        def get_inputs(self) -> list[Any]:
+            return []
+
+        get_outputs = get_inputs
+
+    available = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
+    for wanted in (served_as("tensorrt").providers("fp16", None), ["CUDAExecutionProvider"]):
+        with pytest.raises(ValueError, match="no output begins with the batch"):
+            ServedModel(tmp_path / "m.onnx", providers=wanted, memory_bytes=2**30)
+    (name, options), last = again
+    assert (name, options["gpu_mem_limit"], last) == (
+        "CUDAExecutionProvider",
+        str(2**30),
+        "CPUExecutionProvider",
+    )
 
 
 def test_kserve_takes_engines_from_the_folder_of_their_gpu() -> None:

@@ -19,7 +19,7 @@ COMPILERS = [name for name, traits in RUNTIMES.items() if traits.permits]
     [
         ("auto", "T4", "fp32", "fp32"),
         ("auto", "A100", "tf32", "tf32 fp32"),
-        ("tf32", "RTX-3090", "fp32", "fp32"),  # one rate: nothing to gain
+        ("auto", "RTX-3090", "tf32", "tf32 fp32"),  # at one rate, yet its kernels may be the faster ones
         ("fp32", "H100", "fp32", "fp32"),
         ("fp16", "T4", "fp16", "fp16 fp32"),
         ("fp16", "V100", "fp16", "fp16 fp32"),
@@ -27,7 +27,12 @@ COMPILERS = [name for name, traits in RUNTIMES.items() if traits.permits]
         ("fp16", "GTX-1080", "fp32", "fp32"),  # half precision has no rate of its own there
         ("bf16", "L40S", "bf16", "bf16 tf32 fp32"),
         ("int8", "T4", "int8", "int8 fp16 fp32"),
-        ("int8", "V100", "int8", "int8 fp16 fp32"),  # without tensor cores: half precision is faster, and is permitted
+        (
+            "int8",
+            "V100",
+            "int8",
+            "int8 fp16 fp32",
+        ),  # without tensor cores: half precision is faster, and is permitted
         ("int8", "GTX-1080", "int8", "int8 fp32"),
         ("int8", "H100", "int8", "int8 fp16 tf32 fp32"),
         ("fp8", "L40S", "fp8", "fp8 fp16 tf32 fp32"),

@@ -97,7 +97,9 @@ def test_int8_of_a_float_model_is_in_bytes_from_the_image_to_the_classifier(
 
 
 def test_fp8_is_brought_about_alike(lowered: Callable[..., KernelGraph]) -> None:
-    assert told(lowered(_FLOAT, "fp8")) == [line.replace("int8", "fp8") for line in told(lowered(_FLOAT, "int8"))]
+    assert told(lowered(_FLOAT, "fp8")) == [
+        line.replace("int8", "fp8") for line in told(lowered(_FLOAT, "int8"))
+    ]
 
 
 def test_half_precision_is_converted_at_both_ends(lowered: Callable[..., KernelGraph]) -> None:
@@ -118,7 +120,9 @@ def test_half_precision_is_converted_at_both_ends(lowered: Callable[..., KernelG
     assert not graph.warnings
 
 
-def test_tf32_rearranges_the_image_behind_the_layers_that_stay_linear(lowered: Callable[..., KernelGraph]) -> None:
+def test_tf32_rearranges_the_image_behind_the_layers_that_stay_linear(
+    lowered: Callable[..., KernelGraph],
+) -> None:
     text = f"(float[2,3,8,8] x) => (float[2,8,4,4] y) {{ a = {_CONV}(x, k3) p = MaxPool<kernel_shape=[2,2],strides=[2,2]>(a) " \
         f"b = {_CONV}(p, k) y = {_CONV}(b, k) }}"  # fmt: skip
     names = ["conv tf32 4", "pooling.max_pool fp32 4", "copy.reformat fp32 4", "conv tf32 4", "conv tf32 4"]
@@ -126,7 +130,9 @@ def test_tf32_rearranges_the_image_behind_the_layers_that_stay_linear(lowered: C
     assert "copy.reformat fp32 4" not in told(lowered(text, "fp32"))
 
 
-def test_normalisations_attention_and_gates_stay_in_half_precision(lowered: Callable[..., KernelGraph]) -> None:
+def test_normalisations_attention_and_gates_stay_in_half_precision(
+    lowered: Callable[..., KernelGraph],
+) -> None:
     text = "(float[4,16] x) => (float[4,16] y) { n = LayerNormalization(x, gain, gain) h = MatMul(n, wide) p = Softmax<axis=-1>(h) " \
         "o = MatMul(p, back) y = Add(o, x) }"  # fmt: skip
     graph = lowered(text, "int8")
@@ -141,14 +147,18 @@ def test_normalisations_attention_and_gates_stay_in_half_precision(lowered: Call
     ]
 
 
-def test_products_of_activations_and_what_is_no_product_are_not_quantised(lowered: Callable[..., KernelGraph]) -> None:
+def test_products_of_activations_and_what_is_no_product_are_not_quantised(
+    lowered: Callable[..., KernelGraph],
+) -> None:
     text = "(float[4,16] x, float[16,4] u) => (float[4,4] y) { h = MatMul(x, u) y = Relu(h) }"
     graph = lowered(text, "int8")
     assert [k.precision.value for k in kernels(graph) if k.family == "linear"] == ["fp16"]
     assert not graph.warnings  # nothing was quantised, so nothing is to be checked
 
 
-def test_a_tensor_that_two_layers_want_in_bytes_is_converted_once(lowered: Callable[..., KernelGraph]) -> None:
+def test_a_tensor_that_two_layers_want_in_bytes_is_converted_once(
+    lowered: Callable[..., KernelGraph],
+) -> None:
     text = "(float[2,8,8,8] x) => (float[2,8,8,8] y, float[2,8,8,8] w) { a = Softmax<axis=1>(x) " \
         f"y = {_CONV}(a, k) w = Conv(a, k1) }}"  # fmt: skip
     assert told(lowered(text, "int8")).count("copy.reformat int8 1") == 1
@@ -190,7 +200,13 @@ def _sums(shortcut: str) -> str:
 
 def test_a_sum_is_in_bytes_where_its_shortcut_is(lowered: Callable[..., KernelGraph]) -> None:
     both = lowered(_sums(quantised("j", "d", "t")), "int8")
-    assert told(both) == ["copy.reformat int8 1", "conv int8 1", "conv int8 1", "conv.sum int8 1", "conv int8 4"]
+    assert told(both) == [
+        "copy.reformat int8 1",
+        "conv int8 1",
+        "conv int8 1",
+        "conv.sum int8 1",
+        "conv int8 4",
+    ]
     # Read in floating point by the sum, which writes what it reads.
     one = lowered(_sums("j = Identity(d)"), "int8")
     assert told(one) == [
@@ -218,7 +234,9 @@ def test_a_quantised_shortcut_of_a_sum_in_floating_point_is_dequantised_first(
     ]
 
 
-def test_an_average_of_what_bytes_wrote_in_halves_needs_another_layout(lowered: Callable[..., KernelGraph]) -> None:
+def test_an_average_of_what_bytes_wrote_in_halves_needs_another_layout(
+    lowered: Callable[..., KernelGraph],
+) -> None:
     text = "(float[2,8,8,8] x) => (float[2,16] y) { " + quantised("a", "x") + f"b = {_CONV}(a, k) p = GlobalAveragePool(b) " \
         "f = Flatten(p) " + quantised("e", "f") + "y = Gemm(e, g) }"  # fmt: skip
     assert told(lowered(text, "int8")) == [
@@ -240,7 +258,12 @@ def test_dequantising_goes_behind_what_moves(lowered: Callable[..., KernelGraph]
 def test_quantising_goes_before_what_moves(lowered: Callable[..., KernelGraph]) -> None:
     text = "(float[2,8,8,8] x) => (float[2,8,4,4] y) { " + quantised("a", "x") + f"b = {_CONV}(a, k) " \
         "p = MaxPool<kernel_shape=[2,2],strides=[2,2]>(b) " + quantised("e", "p") + f"y = {_CONV}(e, k) }}"  # fmt: skip
-    assert told(lowered(text, "int8")) == ["copy.reformat int8 1", "conv int8 1", "pooling.max_pool int8 1", "conv int8 4"]
+    assert told(lowered(text, "int8")) == [
+        "copy.reformat int8 1",
+        "conv int8 1",
+        "pooling.max_pool int8 1",
+        "conv int8 4",
+    ]
 
 
 def test_a_quantised_output_of_the_graph_is_a_kernel(lowered: Callable[..., KernelGraph]) -> None:
@@ -248,7 +271,9 @@ def test_a_quantised_output_of_the_graph_is_a_kernel(lowered: Callable[..., Kern
     assert told(lowered(text, "fp16")) == ["copy.reformat fp16 2", "conv fp16 2", "quantize.quantize int8 1"]
 
 
-def test_what_lay_behind_dequantising_alone_stays_in_half_precision(lowered: Callable[..., KernelGraph]) -> None:
+def test_what_lay_behind_dequantising_alone_stays_in_half_precision(
+    lowered: Callable[..., KernelGraph],
+) -> None:
     # Activations that nobody quantised: TensorRT folds the weight's pair away and multiplies in half precision.
     text = "(float[2,8,8,8] x, int8[8,8,3,3] w) => (float[2,8,8,8] y) { v = DequantizeLinear(w, s, z) " \
         f"y = {_CONV}(x, v) }}"  # fmt: skip

@@ -98,6 +98,13 @@ _CASES: dict[str, tuple[str, list[str]]] = {
     "shuffle": (
         "(float[2,8,16] x) => (float[16,16] y) { a = Transpose<perm=[1,0,2]>(x) r = Reshape(a, rows) y = Transpose(r) }",
         ["copy.transpose: Transpose Reshape Transpose"]),
+    "activated_norm": (
+        _IMAGE.format("n = InstanceNormalization(x, c, c) g = Sigmoid(n) h = Mul(n, g) y = Add(h, z)"),
+        ["layernorm.instance_norm: InstanceNormalization Sigmoid Mul", "elementwise.add: Add"]),
+    "joined_in_place": (
+        "(float[2,8,6,6] x) => (float[2,24,6,6] y) { a = Conv<pads=[1,1,1,1]>(x, k, c) r = Relu(a) d = Conv(x, k1) "
+        "y = Concat<axis=1>(r, d, x) }",
+        ["conv: Conv Relu", "conv: Conv", "copy.concat: Concat"]),
     "float_attention_stays": (
         _HEADS.format(_KEYS + "a = MatMul(q, t) m = Mul(a, scale) n = Add(m, mask) p = Softmax<axis=-1>(n) y = MatMul(p, v)"),
         ["bmm: Transpose MatMul Mul", "softmax.softmax: Add Softmax", "bmm: MatMul"]),
@@ -168,6 +175,25 @@ def test_a_shortcut_is_read_and_added_in_the_convolution(graph_of: Graphs) -> No
     assert kernel.read_bytes == 4 * (2 * image + 8 * 8 * 9 + 8)
     assert (kernel.write_bytes, kernel.weight_bytes) == (4 * image, 4 * (8 * 8 * 9 + 8))
     assert graph.steps[0].reads == ("x", "k", "c", "z")
+
+
+def test_operands_that_move_are_joined_without_a_copy(graph_of: Graphs) -> None:
+    *_, copy = _kernels(lower(graph_of(_CASES["joined_in_place"][0], _C), _options()))
+    assert (copy.read_bytes, copy.write_bytes) == (
+        4 * 2 * 8 * 36,
+        4 * 2 * 8 * 36,
+    )  # x alone: no kernel writes it
+    text = "(float[2,8,6,6] x) => (float[2,16,6,6] y, float[2,16,6,6] z) {{ r = Relu(x) d = Tanh(x) y = Concat<axis={0}>(r, d) z = Neg(y) }}"
+    graph = lower(graph_of(text.format(1), _C), _options())
+    assert [kernel.name for kernel in _kernels(graph)] == [
+        "elementwise.relu",
+        "elementwise.tanh",
+        "elementwise.neg",
+    ]
+    joined = graph.steps[2]
+    assert (joined.reads, joined.writes) == (("r", "d"), (("y", 4 * 2 * 16 * 36),))
+    again = text.replace("z = Neg(y)", "z = Concat<axis=1>(d, r)")
+    assert _groups(lower(graph_of(again.format(1), _C), _options()))[2:] == ["copy.concat: Concat"]
 
 
 def test_a_chain_reads_each_tensor_once_and_constants_never(graph_of: Graphs) -> None:
@@ -256,9 +282,8 @@ def test_a_layer_of_a_transformer_is_seven_kernels(before: bool, graph_of: Graph
     assert merged.gemm is not None and (merged.gemm.m, merged.gemm.n, merged.gemm.k) == (16, 192, 64)
     attention = by_name["attention"]
     assert attention.variant == "attention.tensorrt"
-    assert attention.read_bytes == 2 * (
-        3 * 2 * 8 * 64 + 2 * 8
-    )  # queries, keys, values as the product wrote them, mask
+    # Queries, keys and values as the product wrote them, and the mask.
+    assert attention.read_bytes == 2 * (3 * 2 * 8 * 64 + 2 * 8)
     assert attention.write_bytes == 2 * 2 * 8 * 64
 
 
@@ -281,11 +306,13 @@ def test_what_stays_apart_is_told_with_its_reason(graph_of: Graphs) -> None:
 
 @pytest.mark.slow
 def test_lowering_is_linear_in_the_number_of_operators(graph_of: Graphs) -> None:
-    """A value with many readers, and a long chain: both in time that grows with the operators alone."""
+    """Hold a value with many readers, and many chains, to a time that grows with the operators alone."""
     seconds = []
     for count in (500, 2000):
         body = ["a0 = Relu(x)"]
-        body += [f"a{i} = Add(a{i - 1}, x)" for i in range(1, count)]
+        body += [
+            f"a{i} = Add(a{i - 1}, x)" if i % 20 else f"a{i} = Softmax(a{i - 1})" for i in range(1, count)
+        ]
         graph = graph_of(
             f"(float[2,16] x) => (float[2,16] y) {{ {' '.join(body)} y = Neg(a{count - 1}) }}", {}
         )

@@ -32,7 +32,7 @@ TRUE = RuntimeLaw(
     factors={"attention": {"fp16": 0.8}, "linear": {"fp16": 1.25}},
     added_us=0.5,
     cycles_per_score=0.3,
-    block_queries=128,
+    longest=128,
     half_width=0.0,
     widest=5.0,
     versions={"8.5": {}, "10.8": {}},
@@ -119,7 +119,7 @@ def test_a_law_is_found_again_in_the_models_that_it_made() -> None:
     law = fit_law([models(0), models(1)], TAUGHT, load_bundle())
     assert law.factors["linear"]["fp16"] == pytest.approx(1.25, rel=0.05)
     assert law.factors["attention"]["fp16"] == pytest.approx(0.8, rel=0.15)
-    assert law.block_queries == 128
+    assert law.longest == 128
     assert law.versions == TRUE.versions
     assert law.measured_versions == TRUE.measured_versions
     unseen = models(2)

@@ -318,9 +318,11 @@ class ServedModel:
         options = onnxruntime.SessionOptions()
         if threads is not None:
             options.intra_op_num_threads = threads
-        self.session = onnxruntime.InferenceSession(
-            os.fspath(path), sess_options=options, providers=_providers(providers, memory_bytes, path.parent)
-        )
+        chosen = _providers(providers, memory_bytes, path.parent)
+        self.session = onnxruntime.InferenceSession(os.fspath(path), sess_options=options, providers=chosen)
+        loaded = self.session.get_providers()
+        if 1 < len(loaded) < len(chosen):  # where one does not load, ONNX Runtime forgets the others' options
+            self.session.set_providers(chosen[-len(loaded) :])
         self.inputs = {i.name: i for i in self.session.get_inputs()}
         for name, spec in self.inputs.items():
             if spec.type not in _ELEMENTS or not spec.shape:
@@ -426,11 +428,9 @@ def _providers(asked: Sequence[Any], memory_bytes: int | None, folder: Path) -> 
         if name not in available or name == "CPUExecutionProvider":
             continue
         # Built engines are kept beside the model, for the next start.
-        folders = {key: os.fspath(folder / value) for key, value in options.items() if key.endswith("_path")}
-        options = {**options, **folders}
+        options = options | {k: os.fspath(folder / v) for k, v in options.items() if k.endswith("_path")}
         if name == "CUDAExecutionProvider" and memory_bytes is not None:
-            # Grown by what is asked for, not by doubling. The CUDA context lies outside the arena: the limit stops a
-            # model that grows without end, it is no exact share.
+            # Grown by what is asked for, not by doubling; no exact share, for the CUDA context lies outside the arena.
             options |= {"arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": str(memory_bytes)}
         chosen.append((name, options))
     return [*chosen, "CPUExecutionProvider"]

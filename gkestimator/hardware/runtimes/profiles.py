@@ -346,8 +346,8 @@ def _permitted(
 ) -> ResolvedDtype:
     """Return what a runtime makes of ``dtype`` on ``gpu`` that takes the fastest precision that the word allows.
 
-    A precision that is no faster than a wider one is not stored in: half precision on GPUs that calculate it at the
-    rate of single precision or below (GeForce GTX 10xx), TF32 where it has the rate of FP32.
+    Half precision that is no faster than single precision is not stored in (GeForce GTX 10xx calculate it at that rate
+    or below). TF32 is permitted even at the rate of FP32: an engine for RTX 3090 runs 40 of its 53 convolutions so.
     """
     rule = profile.auto_rule(gpu)
     word = dtype
@@ -355,16 +355,17 @@ def _permitted(
         word = rule.matmul.value
     named = words[word][0]
     _require(named, dtype, gpu)
-    permits = []
-    # From the widest on: each has to be faster than those before it.
-    for precision in reversed(words[word]):
-        rate = gpu.peak_flops_per_s.get(precision.value, 0.0)
-        if precision is Precision.INT8 or all(rate > gpu.peak(other) for other in permits):
-            permits.insert(0, precision)
+    permits: list[Precision] = []
     half = None
-    for precision in permits:
+    for precision in words[word]:
+        rate = gpu.peak_flops_per_s.get(precision.value)
+        if rate is None:
+            continue
         if precision in (Precision.FP16, Precision.BF16):
+            if rate <= gpu.peak(Precision.FP32):
+                continue
             half = precision
+        permits.append(precision)
     single = Precision.FP32
     if Precision.TF32 in permits:
         single = Precision.TF32

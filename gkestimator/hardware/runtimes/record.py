@@ -17,14 +17,14 @@ Provider: TypeAlias = "str | list[str | dict[str, str]]"
 class ServerOptions:
     """Hold options that a server is passed by name: ``always``, those of a dtype word (``by_dtype``), the one that
     takes the most bytes that a model may need (``memory``), and those that take the shapes of the smallest, the usual
-    and the largest batch (``shapes``); empty: there is none. ``int8`` says what a model in int8 needs besides.
+    and the largest batch (``shapes``); empty: there is none. ``remarks`` say by dtype word what no option can.
     """
 
     always: Mapping[str, str] = field(hash=False, default_factory=dict)
     by_dtype: Mapping[str, Mapping[str, str]] = field(hash=False, default_factory=dict)
     memory: str = ""
     shapes: Names = ()
-    int8: str = ""
+    remarks: Mapping[str, str] = field(hash=False, default_factory=dict)
 
     def values(self, dtype: str, memory_bytes: int | None, shapes: Names = ()) -> dict[str, str]:
         """Return the options of a model that runs in ``dtype`` and has ``memory_bytes``, None for no bound; ``shapes``
@@ -76,7 +76,7 @@ class RuntimeTraits:
     them launch no kernel or run in place (:class:`gkestimator.operators.records.OperatorTraits`): its own or
     another's. ``lacking_dtypes`` maps a dtype word that the runtime lacks to the reason and the remedy.
     ``layouts`` are those in which a program can store images and the weights of convolutions.
-    ``extended_patterns`` are those that a user switches off by ``graph_level``: an optimiser's level, or an older release.
+    ``extended_patterns`` are those that a user switches off by ``graph_level``: an optimiser's level, an older release.
     ``executor`` is the module and class that profile under it, None where nothing does: then ``measured_by`` says in a
     clause how a user measures instead. ``sweep_prepare_s`` and ``sweep_chunk_s`` are what a sweep spends on each entry
     and on each child process (seconds, :mod:`gkestimator.profiling.sweep.cost`). ``provider_of`` is set where a user
@@ -84,6 +84,7 @@ class RuntimeTraits:
     ``file_optimiser`` is the program by which users have attentions of a file fused before it runs, where there is one.
     ``server`` says how servers load its models, ``build`` in a sentence what must be built before a model runs under
     it (an engine), of which no time is estimated; empty: nothing.
+    ``lacking_operators`` are the types that its engine cannot hold (nor, then, those of ONNX Runtime's own domain).
     ``lowering_name`` is the runtime whose lowering it shares (itself where that is empty). ``permits`` holds, for a
     runtime that takes a dtype word for a permission, the precisions that each word allows, the one that it names first:
     its compiler takes the fastest of them for each kernel, stores what lies between in the narrowest that both sides
@@ -106,6 +107,7 @@ class RuntimeTraits:
     extended_patterns: frozenset[str] = frozenset()
     lowering_name: str = ""
     library: str = ""
+    lacking_operators: frozenset[str] = frozenset()
     measured_by: str = ""
     provider_of: tuple[str, str] | None = None
     server: ServerForm = ServerForm()

@@ -12,6 +12,8 @@ _BUILD = "an engine has to be built on the very type of GPU, and by the version 
 # Precisions are permissions: float32 is always allowed, and half precision where int8 or FP8 is, as in an estimate.
 # Names: ONNX Runtime documentation, TensorRT execution provider; FP8 is what the file says, and has no flag.
 _HALF = {"trt_fp16_enable": "True"}
+_NO_TF32 = "TF32 is allowed too, unless the environment of the server holds NVIDIA_TF32_OVERRIDE=0"
+_FP8 = "FP8 runs where the file quantises to it, and no option asks for it"
 _PROVIDER_OPTIONS = ServerOptions(
     always={
         "trt_engine_cache_enable": "True",
@@ -27,7 +29,11 @@ _PROVIDER_OPTIONS = ServerOptions(
     memory="trt_max_workspace_size",
     # Without them a batch of a new size is built an engine for while its clients wait.
     shapes=("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile_max_shapes"),
-    int8="a file that is not quantised needs a calibration table (trt_int8_calibration_table_name)",
+    remarks={
+        "fp32": _NO_TF32,
+        "int8": "a file that is not quantised needs a calibration table (trt_int8_calibration_table_name)",
+        "fp8": _FP8,
+    },
 )
 # Triton's backend of ONNX Runtime has names of its own (triton-inference-server/onnxruntime_backend, README): of one
 # precision_mode, INT8 allows no half precision beside it.
@@ -39,12 +45,17 @@ _ACCELERATOR_OPTIONS = ServerOptions(
         "fp8": {"precision_mode": "FP16"},
     },
     memory="max_workspace_size_bytes",
-    int8="a file that is not quantised needs a calibration table (int8_calibration_table_name), and half precision is "
-    "not allowed beside int8, which the estimate counts on",
+    remarks={
+        "fp32": _NO_TF32,
+        "bf16": "Triton's accelerator has no option for bf16, which the estimate counts on: take fp16, or a bf16 file",
+        "int8": "a file that is not quantised needs a calibration table (int8_calibration_table_name), and half "
+        "precision is not allowed beside int8, which the estimate counts on",
+        "fp8": _FP8,
+    },
 )
 
-# The flags of its builder, by the words of trtexec: --fp16, --bf16, --int8 --fp16, --fp8 --fp16. FP32 is always allowed,
-# and TF32 unless --noTF32 says no (developer guide, "Reduced Precision").
+# The flags of its builder; gkestimator.exporting.engines spells them. FP32 is always allowed, and TF32 unless --noTF32
+# says no (developer guide, "Reduced Precision").
 _WIDE = (Precision.TF32, Precision.FP32)
 _PERMITS: Mapping[str, tuple[Precision, ...]] = {
     "fp32": (Precision.FP32,),
@@ -54,6 +65,20 @@ _PERMITS: Mapping[str, tuple[Precision, ...]] = {
     "int8": (Precision.INT8, Precision.FP16, *_WIDE),
     "fp8": (Precision.FP8, Precision.FP16, *_WIDE),
 }
+
+# Types without an importer in the parser of ONNX files (onnx/onnx-tensorrt, docs/operators.md, up to release 10). Some
+# that newer releases import are not listed, so that no file is called impossible which is not.
+_NOT_IMPORTED = frozenset(
+    [
+        "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Col2Im", "ConcatFromSequence",
+        "ConvInteger", "Det", "DynamicQuantizeLinear", "ImageDecoder", "LabelEncoder", "MatMulInteger",
+        "MaxRoiPool", "MaxUnpool", "MelWeightMatrix", "Multinomial", "NegativeLogLikelihoodLoss", "Optional",
+        "OptionalGetElement", "OptionalHasElement", "QLinearConv", "QLinearMatMul", "RegexFullMatch",
+        "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
+        "SequenceLength", "SequenceMap", "SoftmaxCrossEntropyLoss", "SplitToSequence", "StringConcat",
+        "StringNormalizer", "StringSplit", "TfIdfVectorizer", "TreeEnsemble", "Unique",
+    ]
+)  # fmt: skip
 
 TENSORRT = RuntimeTraits(
     name="tensorrt",
@@ -65,10 +90,12 @@ TENSORRT = RuntimeTraits(
         {
             "fused_attention",
             "norm",
+            "concat",
             "convolution",
             "merged_products",
             "product",
-            "rows",
+            "reduced_rows",
+            "softmax_rows",
             "shuffle",
             "pointwise",
         }
@@ -77,22 +104,20 @@ TENSORRT = RuntimeTraits(
     # alone; sums of squares and other reductions of element-wise results it does.
     extended_patterns=frozenset({"fused_attention", "norm", "softmax_rows"}),
     operators_as="onnxruntime",
+    lacking_operators=_NOT_IMPORTED,
     library="tensorrt",  # core.kernels.TENSORRT, whose module would load numpy for every --help
     server=ServerForm(
         triton_platform="tensorrt_plan",
         model_format="tensorrt",
         engine_file="model.plan",
         engine_program="trtexec",
-        engine_builder=("gkestimator.exporting.trtexec", "build_command"),
+        engine_builder=("gkestimator.exporting.engines", "trtexec_command"),
         provider_options=_PROVIDER_OPTIONS,
     ),
     build=f"{_BUILD}; how long that takes is not known, and no part of the estimate",
     measured_by="time whole engines with trtexec, put the medians into a table and compare it by gkest evaluate; "
     "its reports of single layers have no importer",
     permits=_PERMITS,
-    executor=None,
-    sweep_prepare_s=0.0,
-    sweep_chunk_s=0.0,
     lacking_dtypes={
         "amp": "tensorrt has no autocast; use dtype fp16, which allows it half precision where that is faster",
         "w8a16": "tensorrt runs weights of few bits where the file holds them; use dtype int8 or fp8",

@@ -43,7 +43,7 @@ from gkestimator.lowering.patterns.products import match_linear, match_scaled_ma
 from gkestimator.lowering.patterns.qdq import match_quantised
 from gkestimator.lowering.patterns.tensorrt.attention import match_fused_attention
 from gkestimator.lowering.patterns.tensorrt.convolutions import match_convolution
-from gkestimator.lowering.patterns.tensorrt.copies import match_shuffle
+from gkestimator.lowering.patterns.tensorrt.copies import match_concat, match_shuffle
 from gkestimator.lowering.patterns.tensorrt.products import match_merged, match_product
 from gkestimator.lowering.patterns.tensorrt.regions import ELEMENTWISE, match_pointwise
 from gkestimator.lowering.patterns.tensorrt.rows import match_norm, match_rows
@@ -112,7 +112,9 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(name="convolution", anchors=("Conv", "ConvTranspose"), find=match_convolution, last_first=True),
     Pattern(name="merged_products", anchors=("MatMul", "Gemm"), find=match_merged),
     Pattern(name="product", anchors=("MatMul", "Gemm"), find=match_product, last_first=True),
-    Pattern(name="rows", anchors=("Softmax", "LogSoftmax", *_REDUCTIONS), find=match_rows),
+    Pattern(name="softmax_rows", anchors=("Softmax", "LogSoftmax"), find=match_rows),
+    Pattern(name="reduced_rows", anchors=_REDUCTIONS, find=match_rows),
+    Pattern(name="concat", anchors=("Concat",), find=match_concat),
     Pattern(name="shuffle", anchors=("Transpose",), find=match_shuffle, last_first=True),
     Pattern(name="pointwise", anchors=tuple(sorted(ELEMENTWISE)), find=match_pointwise, last_first=True),
 )

@@ -82,6 +82,9 @@ def _summed(view: GraphView, value: Tensor) -> Indices:
         return []
     op = view.operators[index]
     others = [v for v in op.inputs if isinstance(v, Tensor) and v.name != value.name]
-    if len(others) == 1 and others[0].shape == value.shape and not others[0].is_weight:
-        return [index]
-    return []
+    if len(others) != 1 or others[0].shape != value.shape or others[0].is_weight:
+        return []
+    # What is quantised before the sum is written in 8 bits: the sum belongs to the convolution on the other side.
+    if value.dtype.bits == 8 and others[0].dtype.bits > 8:
+        return []
+    return [index]

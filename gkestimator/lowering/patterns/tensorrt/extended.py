@@ -58,11 +58,13 @@ def extended(
         inputs[0] = None
     present = {value.name for value in inputs if value is not None}
     inside = set(covered)
+    result = view.result(covered[-1])
     extras = []
     for value in read_from_outside(view, added):
-        made_inside = view.producer.get(value.name, -1) in inside
-        if not made_inside and value.name not in present:
-            extras.append(value)
+        maker = view.producer.get(value.name, -1)
+        if maker in inside or value.name in present:
+            continue
+        extras.append(_as_summed(view, value, result))
     return fused(
         view,
         name,
@@ -72,6 +74,21 @@ def extended(
         inputs=(*inputs, *extras),
         attributes=attributes,
     )
+
+
+def _as_summed(view: GraphView, value: Tensor, result: Tensor) -> Tensor:
+    """Return ``value`` in the type in which a kernel that writes ``result`` reads it.
+
+    A shortcut that lies in the type of the sum is read so: one in 8 bits, which an Add of its own would read in half
+    precision, is not converted before the kernel that writes 8 bits.
+    """
+    maker = view.producer.get(value.name)
+    if maker is None or value.shape != result.shape:
+        return value
+    for stored in view.operators[maker].outputs:
+        if isinstance(stored, Tensor) and stored.name == value.name and stored.dtype is result.dtype:
+            return stored
+    return value
 
 
 @lowering_rule(*_CORES, domain=FUSED_DOMAIN, kind="fused")

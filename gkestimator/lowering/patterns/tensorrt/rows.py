@@ -1,7 +1,7 @@
 """Kernels over rows (normalisations, softmax, reductions) with the element-wise operators that make their rows.
 
-A normalisation also takes the sum of a residual before it, as the "skip" normalisations of BERT engines do; a sum that
-is read elsewhere too (networks that normalise first) stays with the product before it.
+A normalisation also takes an activation behind it, and the sum of a residual before it, as the "skip" normalisations of
+BERT engines do; a sum that is read elsewhere too (networks that normalise first) stays with the product before it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _WRITTEN_OUT = {"Sqrt": (match_layer_norm, match_rms_norm), "InstanceNormalizati
 
 
 def match_norm(view: GraphView, index: int, options: LoweringOptions) -> Match:
-    """Return the normalisation at (or written out around) index ``index``, with the residual's sum before it."""
+    """Return the normalisation at (or written out around) index ``index``, with the residual's sum before it and the
+    activation behind it.
+    """
     written = _written_out(view, index, options)
     if written is None:
         core = view.operators[index]
@@ -36,12 +38,15 @@ def match_norm(view: GraphView, index: int, options: LoweringOptions) -> Match:
     else:
         core = written.operator
         own = list(written.covered)
-    summed = _residual(view, core, own)
-    if not summed:
+    before = _residual(view, core, own)
+    after: Indices = []
+    if only_result(view, own[-1]) is not None:
+        after = grown_forwards(view, view.result(own[-1]), constants_alone)
+    if not before and not after:
         if written is None:
-            raise view.mismatch(index, "adds no residual")
+            raise view.mismatch(index, "adds no residual and no activation follows")
         return written
-    return extended(view, "norm", core, own, summed, options, prologue=True)
+    return extended(view, "norm", core, own, [*before, *after], options, prologue=bool(before))
 
 
 def _written_out(view: GraphView, index: int, options: LoweringOptions) -> Match | None:
