@@ -307,6 +307,17 @@ def test_a_layer_of_a_transformer_is_seven_kernels(before: bool, graph_of: Graph
     assert attention.write_bytes == 2 * 2 * 8 * 64
 
 
+def test_attention_of_one_query_reads_its_cache_and_its_mask(graph_of: Graphs) -> None:
+    text = (
+        "(float[2,4,1,16] q, float[2,4,64,16] k0, float[2,4,64,16] v, float[2,1,1,64] far) => (float[2,4,1,16] y) { "
+        "t = Transpose<perm=[0,1,3,2]>(k0) a = MatMul(q, t) s = Add(a, far) p = Softmax<axis=-1>(s) y = MatMul(p, v) }"
+    )
+    kernels = _kernels(lower(graph_of(text, {}), _options("fp16")))
+    (kernel,) = [kernel for kernel in kernels if kernel.name == "attention.decode"]
+    assert kernel.variant == "decode.trtllm"
+    assert kernel.read_bytes == 2 * (2 * 4 * 16 + 2 * 2 * 4 * 64 * 16 + 2 * 64)
+
+
 @pytest.mark.parametrize(("gpu", "fused"), [("V100-SXM2-16GB", False), ("T4", True)])
 def test_attention_is_fused_from_turing_on(gpu: str, fused: bool, graph_of: Graphs) -> None:
     request = EstimateRequest(models=("x",), gpus=(gpu,), runtime="tensorrt", dtype="fp16")
