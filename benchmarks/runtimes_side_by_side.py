@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,35 @@ VERSIONS = {"20.11": "7.2", "21.02": "7.2", "21.10": "8.0", "21.12": "8.2"}
 """TensorRT in NVIDIA's containers, by their support matrix."""
 MOST_WAITED_MS = 0.1  # the tables' resolution
 _SLOW_US = 1e5  # a host so slow that nothing else counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """Hold another way to estimate some rows: those of a lowering, and of models whose names begin with ``models``."""
+
+    words: str
+    lowering: str
+    models: str | tuple[str, ...]
+    options: Mapping[str, Any]
+
+
+_TRITON = ("bert_", "tft_", "jasper")
+VARIANTS = (
+    Variant(words="TFT's TorchScript in float32", lowering="torch", models="tft_", options={"dtype": "fp32"}),
+    Variant(
+        words="TensorRT with all fusions",
+        lowering="tensorrt",
+        models=_TRITON,
+        options={"graph_level": "extended"},
+    ),
+    Variant(
+        words="TensorRT of no given version",
+        lowering="tensorrt",
+        models=_TRITON,
+        options={"runtime_version": None},
+    ),
+)
+"""What the page says besides: how far the figures rest on what was assumed of the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,12 +181,9 @@ def estimate_of(row: Measured, runtime: str, shared: Path, **more: Any) -> Estim
 
 
 def cases_of(
-    rows: Iterable[Measured], shared: Path, bundle: Path | None, tell: Callable[[str], object] = print
+    rows: Iterable[Measured], shared: Path, more: Mapping[str, Any], tell: Callable[[str], object] = print
 ) -> list[Case]:
     """Return every row that has its graphs beside its estimates; rows without are told of."""
-    more: dict[str, Any] = {}
-    if bundle is not None:
-        more["bundles"] = [bundle]
     found = []
     absent: Counter[str] = Counter()
     for row in rows:
@@ -188,12 +214,13 @@ def host_rows(rows: Iterable[Measured], shared: Path) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["gpu", "model", "batch", "ms", "calls", "us"])
 
 
-def in_float32(cases: Iterable[Case], shared: Path) -> list[Case]:
-    """Return the cases with the Temporal Fusion Transformer's TorchScript estimated in float32, whatever its row says."""
+def changed(cases: Iterable[Case], variant: Variant, shared: Path, more: Mapping[str, Any]) -> list[Case]:
+    """Return the cases with those that ``variant`` is about estimated anew."""
     found = []
     for case in cases:
-        if case.row.runtime == "torch" and case.row.model.startswith("tft_"):
-            estimate = estimate_of(case.row, "torch", shared, dtype="fp32")
+        row = case.row
+        if runtime_traits(row.runtime).lowers_as == variant.lowering and row.model.startswith(variant.models):
+            estimate = estimate_of(row, row.runtime, shared, **{**more, **variant.options})
             case = replace(case, estimate=estimate)
         found.append(case)
     return found
@@ -239,10 +266,12 @@ def main() -> None:
             f"median {np.median(hosts.us):.1f} us; by GPU: {hosts.groupby('gpu').us.median().round(1).to_dict()}"
         )
         return
-    cases = cases_of(rows, shared, asked.bundle)
+    more = {"bundles": [asked.bundle]} if asked.bundle else {}
+    cases = cases_of(rows, shared, more)
+    variants = {variant.words: changed(cases, variant, shared, more) for variant in VARIANTS}
     page = None if asked.dry else ROOT / "docs" / "accuracy" / "runtimes.md"
     host_us = load_runtime("torch").host_overheads[TORCHSCRIPT_HOST]
-    text = write_page(cases, in_float32(cases, shared), host_us, page)
+    text = write_page(cases, variants, host_us, page)
     print(text)
     if not asked.dry:
         write_cases(cases, CASES)

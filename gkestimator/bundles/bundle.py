@@ -323,6 +323,7 @@ def _complete(
         memory_us=roof.memory_us,
         least_us=least,
         precision=table.precision,
+        moved_bytes=table.total_bytes,
     )
 
 

@@ -14,6 +14,10 @@ from gkestimator.core.dtypes import Precision
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Kernel, KernelGraph
 from gkestimator.estimation.remarks import unfused_lines
+from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.targets import targets_of
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.hardware.runtimes.profiles import load_runtime
 from gkestimator.lowering import lower
 from gkestimator.operators.registry import LoweringOptions
 
@@ -22,7 +26,7 @@ Graphs = Callable[..., OperatorGraph]
 _C: dict[str, Any] = {
     "w": (16, 32), "w2": (16, 32), "square": (16, 16), "b": (32,), "b2": (32,), "gain": (16,), "shift": (16,), "half": 0.5,
     "one": 1.0, "root2": 1.4142135, "eps": 1e-5, "two": 2.0, "zero": 0.0, "six": 6.0, "low": -1e4, "scale": 0.25,
-    "k": (8, 8, 3, 3), "k1": (8, 8, 1, 1), "c": (8,), "positive": np.ones(8, np.float32), "mask": (1, 1, 8, 8),
+    "k": (8, 8, 3, 3), "k1": (8, 8, 1, 1), "c4": (1, 8, 1, 1), "c": (8,), "positive": np.ones(8, np.float32), "mask": (1, 1, 8, 8),
     "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64), "heads": np.array([2, 8, 4, 16], np.int64),
     "rows": np.array([16, 16], np.int64), "tokens": np.array([2, 8, 32], np.int64), "joined": np.array([2, 8, 64], np.int64),
     "axes": np.array([-1], np.int64),
@@ -43,6 +47,10 @@ _CASES: dict[str, tuple[str, list[str]]] = {
     "folded": (
         _IMAGE.format("a = Conv<pads=[1,1,1,1]>(x, k) n = BatchNormalization(a, c, c, c, positive) s = Add(n, z) y = Clip(s, zero, six)"),
         ["conv.sum: Conv BatchNormalization Add Clip"]),
+    "scaled": (
+        _IMAGE.format(_CONV + "s = Mul(half, a) t = Add(s, z) y = Relu(t)"), ["conv.sum: Conv Mul Add Relu"]),
+    "divided_by": (
+        _IMAGE.format(_CONV + "y = Div(c4, a)"), ["conv: Conv", "elementwise.div: Div"]),
     "last_convolution_sums": (
         _IMAGE.format(_CONV + "d = Conv(z, k1) s = Add(a, d) y = Relu(s)"), ["conv: Conv", "conv.sum: Conv Add Relu"]),
     "silu": (_IMAGE.format(_CONV + "g = Sigmoid(a) y = Mul(a, g)"), ["conv: Conv Sigmoid Mul"]),
@@ -145,7 +153,7 @@ def test_the_work_of_a_group_is_that_of_its_parts(case: str, graph_of: Graphs) -
     graph = graph_of(_CASES[case][0], _C)
     together = _kernels(lower(graph, _options()))
     apart = [kernel for op in graph.operators for kernel in _kernels(lower(_alone(graph, op), _options()))]
-    folded = case in {"folded", "factors", "float_attention_stays"}
+    folded = case in {"folded", "scaled", "factors", "float_attention_stays"}
     norms = case in {"layer_norm", "rms_norm"}  # counted by their own formula
     if not folded and not norms:
         assert sum(k.flops for k in together) == sum(k.flops for k in apart)
@@ -200,6 +208,12 @@ def test_a_chain_reads_each_tensor_once_and_constants_never(graph_of: Graphs) ->
     (kernel,) = _kernels(lower(graph_of(_CASES["branches"][0], _C), _options()))
     assert (kernel.read_bytes, kernel.write_bytes, kernel.inputs) == (4 * 256, 4 * 256, 1)
     assert kernel.flops == (4 + 1 + 1 + 1 + 1) * 256
+
+
+def test_a_chain_repeats_what_it_broadcasts_and_reads_no_shape(graph_of: Graphs) -> None:
+    text = "(float[2,1,16] x, float[2,8,16] z) => (float[2,8,16] y) { a = Exp(z) e = Expand(x, whole) y = Add(a, e) }"
+    (kernel,) = _kernels(lower(graph_of(text, {"whole": np.array([2, 8, 16], np.int64)}), _options()))
+    assert (kernel.read_bytes, kernel.write_bytes) == (4 * (2 * 16 + 2 * 8 * 16), 4 * 2 * 8 * 16)
 
 
 _LEAKING = {
@@ -285,6 +299,15 @@ def test_a_layer_of_a_transformer_is_seven_kernels(before: bool, graph_of: Graph
     # Queries, keys and values as the product wrote them, and the mask.
     assert attention.read_bytes == 2 * (3 * 2 * 8 * 64 + 2 * 8)
     assert attention.write_bytes == 2 * 2 * 8 * 64
+
+
+@pytest.mark.parametrize(("gpu", "fused"), [("V100-SXM2-16GB", False), ("T4", True)])
+def test_attention_is_fused_from_turing_on(gpu: str, fused: bool, graph_of: Graphs) -> None:
+    request = EstimateRequest(models=("x",), gpus=(gpu,), runtime="tensorrt", dtype="fp16")
+    (target,) = targets_of(request, gpu_catalogue(), load_runtime("tensorrt")).known
+    graph = lower(graph_of(_layer(False), _LAYER), target.options)
+    assert ("attention" in [kernel.name for kernel in _kernels(graph)]) is fused
+    assert ("attention" in [what for what, _ in graph.unfused]) is not fused
 
 
 def test_float32_attention_is_products_and_a_softmax(graph_of: Graphs) -> None:

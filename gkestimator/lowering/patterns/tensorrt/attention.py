@@ -39,6 +39,8 @@ _SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "qk_dim", "v_dim")
 def match_fused_attention(view: GraphView, softmax: int, options: LoweringOptions) -> Match:
     """Return the attention around the Softmax at index ``softmax`` that a fused kernel of TensorRT exists for."""
     _require_product(view, softmax)
+    if options.attention == "eager":
+        raise NotFused(_WHAT, "told so, or the GPU is older than fused kernels (compute capability 7.5)")
     try:
         inner = match_attention(view, softmax, replace(options, attention="fused"))
     except Mismatch as mismatch:

@@ -16,6 +16,7 @@ from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Indices, Mismatch, NotFused, is_scalar
 from gkestimator.operators.builders import elementwise_kernel, int_of, output_at, tensor_inputs
 from gkestimator.operators.elementwise import FLOPS
+from gkestimator.operators.records import traits_of
 from gkestimator.operators.registry import Lowered, LoweringOptions, Shape, launched, lowering_rule
 
 #: Whether an operator may join a region, by its index and what it reads from outside.
@@ -37,6 +38,7 @@ ELEMENTWISE = frozenset(
     }
 )
 """Operators that a generated kernel calculates element by element (Expand: reads the element that it repeats)."""
+_TYPE_INPUTS = {"CastLike": (1,)}
 _HIGHEST = 64  # operators of a region; the largest that exporters write (a GELU) has about ten
 
 
@@ -105,6 +107,8 @@ def grown_forwards(view: GraphView, value: Tensor, accepts: Accepts) -> Indices:
     where there is none.
     """
     members: Indices = []
+    maker = view.producer.get(value.name)
+    repeat = None if maker is None else view.operators[maker].repeat
     inside = {value.name}
     waiting = {value.name: _readers(view, value)}
     heap = list(view.consumers.get(value.name, ()))
@@ -113,7 +117,7 @@ def grown_forwards(view: GraphView, value: Tensor, accepts: Accepts) -> Indices:
     while heap and len(members) < _HIGHEST:
         index = heappop(heap)
         op = view.operators[index]
-        if not joins(view, index, value.shape):
+        if repeat not in (None, op.repeat) or not joins(view, index, value.shape):
             continue
         read = {v.name: v for v in op.inputs if isinstance(v, Tensor)}
         outside = [v for name, v in read.items() if name not in inside]
@@ -148,14 +152,16 @@ def constants_alone(index: int, outside: list[Tensor]) -> bool:
 
 
 def read_from_outside(view: GraphView, members: Iterable[int]) -> tuple[Tensor, ...]:
-    """Return the tensors that ``members`` read and do not make, each once, without one-element constants: those
-    travel as arguments of a kernel.
+    """Return the tensors that ``members`` read and do not make, each once, without one-element constants, which travel
+    as arguments of a kernel, and without shapes and types, which the compiler knows.
     """
     inside = set(members)
     values: dict[str, Tensor] = {}
     for index in sorted(inside):
-        for value in view.operators[index].inputs:
-            if not isinstance(value, Tensor) or is_scalar(value):
+        op = view.operators[index]
+        known = _TYPE_INPUTS.get(op.op_type, traits_of(op.key).host_inputs)
+        for place, value in enumerate(op.inputs):
+            if not isinstance(value, Tensor) or is_scalar(value) or place in known:
                 continue
             if view.producer.get(value.name, -1) not in inside:
                 values[value.name] = value
