@@ -425,7 +425,8 @@ FP16 convolutions take about 9 or about 28 us, seldom 18, which reads as one or 
 layout and back where the kernel wants that. How many layers a time holds is not said, so copies stay part of the convolution. In an engine, neighbours
 agree on a layout and most copies go: on a V100, estimates of small convolutions in FP16 are those of a network of one layer.
 Since every precision is a permission, an estimate takes the fastest of those allowed, which caps this at the FP32 kernel's
-time (12 us with its events).
+time (12 us with its events). And in estimates of whole models (not on this page) convolutions below FP32 are held to the upper
+end of the interval that the regressor of engines gives; that is judged, as no engine was measured on a V100.
 
 **INT8 on a V100** ran on the CUDA cores (dp4a, up to 0.99 of its peak; there are no integer tensor cores). Where memory binds it
 takes 0.77 of FP32 (median of dense layers) and 0.99 (depthwise), where a quarter of the bytes would give 0.25: images outside the

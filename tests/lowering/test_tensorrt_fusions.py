@@ -75,6 +75,12 @@ _CASES: dict[str, tuple[str, list[str]]] = {
         "(float[2,8,16] x) => (float[2,8,32] y) { a = MatMul(x, w) i = Add(a, b) e = MatMul(x, w2) j = Add(e, b2) "
         "s = Sigmoid(i) y = Mul(s, j) }",
         ["linear: MatMul Add MatMul Add", "elementwise.pointwise: Sigmoid Mul"]),
+    "side_by_side_and_read_in_between": (
+        _WIDE.format("a = MatMul(x, w) s = Softmax(a) e = MatMul(x, w2) y = Add(s, e)"),
+        ["linear: MatMul MatMul", "softmax.softmax: Softmax", "elementwise.add: Add"]),
+    "products_of_what_is_made_later": (
+        "(float[2,8,16] x, float[16,32] u) => (float[2,8,32] y) { a = MatMul(x, w) e = MatMul(x, u) y = Mul(a, e) }",
+        ["linear: MatMul", "linear: MatMul", "elementwise.mul: Mul"]),
     "factors": (
         "(float[2,8,16] x, float[2,8,16] z) => (float[2,8,8] y) { u = Mul(x, scale) t = Transpose<perm=[0,2,1]>(z) y = MatMul(u, t) }",
         ["bmm: Mul Transpose MatMul"]),
@@ -301,6 +307,17 @@ def test_a_layer_of_a_transformer_is_seven_kernels(before: bool, graph_of: Graph
     assert attention.write_bytes == 2 * 2 * 8 * 64
 
 
+def test_attention_of_one_query_reads_its_cache_and_its_mask(graph_of: Graphs) -> None:
+    text = (
+        "(float[2,4,1,16] q, float[2,4,64,16] k0, float[2,4,64,16] v, float[2,1,1,64] far) => (float[2,4,1,16] y) { "
+        "t = Transpose<perm=[0,1,3,2]>(k0) a = MatMul(q, t) s = Add(a, far) p = Softmax<axis=-1>(s) y = MatMul(p, v) }"
+    )
+    kernels = _kernels(lower(graph_of(text, {}), _options("fp16")))
+    (kernel,) = [kernel for kernel in kernels if kernel.name == "attention.decode"]
+    assert kernel.variant == "decode.trtllm"
+    assert kernel.read_bytes == 2 * (2 * 4 * 16 + 2 * 2 * 4 * 64 * 16 + 2 * 64)
+
+
 @pytest.mark.parametrize(("gpu", "fused"), [("V100-SXM2-16GB", False), ("T4", True)])
 def test_attention_is_fused_from_turing_on(gpu: str, fused: bool, graph_of: Graphs) -> None:
     request = EstimateRequest(models=("x",), gpus=(gpu,), runtime="tensorrt", dtype="fp16")
@@ -339,10 +356,13 @@ def test_lowering_is_linear_in_the_number_of_operators(graph_of: Graphs) -> None
         graph = graph_of(
             f"(float[2,16] x) => (float[2,16] y) {{ {' '.join(body)} y = Neg(a{count - 1}) }}", {}
         )
-        begin = time.perf_counter()
-        lower(graph, _options())
-        seconds.append(time.perf_counter() - begin)
-    assert seconds[1] < 1.0 and seconds[1] < 12 * seconds[0]
+        tries = []
+        for _ in range(3):
+            begin = time.process_time()
+            lower(graph, _options())
+            tries.append(time.process_time() - begin)
+        seconds.append(min(tries))
+    assert seconds[1] < 1.0 and seconds[1] < 10 * seconds[0]
 
 
 def test_a_layer_under_the_fusions_of_8_0_has_attention_and_normalisations_apart(graph_of: Graphs) -> None:
