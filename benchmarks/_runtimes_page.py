@@ -319,7 +319,7 @@ WHY = """
 - **BERT under TensorRT, A100**: at 4 layers of 288 the engine took 0.1 to 0.6 ms longer than estimated. Its kernels are short, and what
   release 8.0 left unfused of them is known by its guide alone, not by a dump of such an engine. **T4**: 8 to 12 % too slow.
 - **TFT under TensorRT**: up to three times too slow at small batches, right at large ones. Nearly all of the estimate is the LSTM,
-  whose 192 steps cost what cuDNN 7 took for a step (DeepBench); TensorRT's whole model takes less than 7 us a step.
+  whose 192 steps cost what cuDNN 7 took for a step (DeepBench); TensorRT's whole model takes 7 to 8 us a step at batch 1.
 - **TFT under TorchScript**: the rows say fp16, but at large batches they take what float32 takes (1,024 samples: 40 ms on the A100, 248 ms on
   the T4). Estimated in fp16 as stated, they come out two to four times too fast there, below TensorRT on the T4.
 - **BERT under TorchScript**: 10 to 25 % too fast at large batches. Its LayerNorm is written out in Python, and likely ran as several

@@ -353,14 +353,14 @@ class Engine:
     ) -> Estimated:
         """Return one lowering on one GPU at one SM share, given the predictions of all kernels of ``table``."""
         rows = lowering.rows
-        columns = table.columns
         everything, place = predicted
         predictions = everything.take(place[rows])
+        moved = predictions.moved_bytes
         measures = measure(
             lowering.program,
             predictions,
-            flops=columns["flops"][rows],
-            dram_bytes=columns["read_bytes"][rows] + columns["write_bytes"][rows],
+            flops=table.columns["flops"][rows],
+            dram_bytes=table.total_bytes[rows] if moved is None else moved,
             families=table.family[rows],
             host_overhead_us=self.host_overhead_us,
             host_range_us=self.host_range_us,

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gkestimator.core.kernels import Kernel
 from gkestimator.core.records import NamedNumbers, NamedValues
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.power import model_power
@@ -270,10 +271,17 @@ def _kernel_row(engine: Engine, e: Estimated, i: int, row: int) -> KernelRow:
         share_pct=share,
         bound_by=bound_by(engine, e, i),
         flops=kernel.flops,
-        dram_bytes=kernel.read_bytes + kernel.write_bytes,
+        dram_bytes=_moved_bytes(p, row, kernel),
         source=source,
         **geometry,
     )
+
+
+def _moved_bytes(predictions: KernelPredictions, row: int, kernel: Kernel) -> int:
+    """Return what a kernel reads and writes in the precision that it was predicted in."""
+    if predictions.moved_bytes is None:
+        return kernel.read_bytes + kernel.write_bytes
+    return round(float(predictions.moved_bytes[row]))
 
 
 def bound_by(engine: Engine, e: Estimated, launch: int) -> str:

@@ -67,7 +67,8 @@ class KernelPredictions:
     ``dram_util_pct`` and ``l2_util_pct``: percent of the peak bandwidth · ``roofline_us``, ``compute_us``,
     ``memory_us``: the roofline and its two sides, which say what bounds the kernel ·
     ``least_us``: what no kernel is faster than (None: not calculated) · ``precision``: what the kernel calculates in,
-    of those that it permits (str objects; None: as it was lowered) ·
+    of those that it permits (str objects), and ``moved_bytes``, what it reads and writes then (None: as it was
+    lowered) ·
     ``detail``: what a measured GPU adds, else None · ``power``: None where no kernel's power is known on the GPU.
     """
 
@@ -91,6 +92,7 @@ class KernelPredictions:
     power: KernelPower | None = None
     least_us: Array | None = None
     precision: Array | None = None
+    moved_bytes: Array | None = None
 
     @property
     def launch(self) -> Launch:

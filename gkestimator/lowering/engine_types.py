@@ -327,23 +327,28 @@ class _Planner:
         return dtype
 
     def _read_type(self, index: int, place: int, value: Tensor) -> DType:
+        quantised = (index, place) in self._reads
+        if not (value.dtype.is_floating or quantised):
+            return value.dtype
         narrow = self.products[index]
-        if narrow is not None and place < 2 and (value.dtype.is_floating or value.dtype.bits == 8):
+        if narrow is not None and place < 2:
             return narrow
         if value.is_weight or value.value is not None:
             return self._uniform(value.dtype)
         stored = self._stored.get(value.name)
+        if stored is None and not quantised:
+            return self._wide_type(index, value)
         result = self._fused[index]
-        quantised = (index, place) in self._reads
-        if result is not None and (stored is not None or quantised) and self._kinds[index]:
+        if result is not None and self._kinds[index]:
             return stored or result
         if stored is not None and self._kinds[index] == "pointwise" and len(self._activations(index)) == 1:
             return stored
-        if stored is not None:
-            return self._half  # somebody dequantises it first
-        if value.name in self._to_outputs:
-            return value.dtype
-        if value.name in self._from_inputs and self._kinds[index] == "moves":
+        return self._half  # somebody dequantises it first, or nobody quantises it
+
+    def _wide_type(self, index: int, value: Tensor) -> DType:
+        """Return the type in which an operator reads a tensor that does not lie in 8 bits."""
+        moved = value.name in self._from_inputs and self._kinds[index] == "moves"
+        if moved or value.name in self._to_outputs:
             return value.dtype
         return self._uniform(value.dtype)
 

@@ -78,7 +78,7 @@ def _move_forwards(graph: OperatorGraph, reads: dict[Read, DType]) -> None:
             if value.name in moved:
                 reads.setdefault((index, place), moved[value.name])
             dtypes.append(reads.get((index, place)))
-        if traits_of(op.key).few_bits != "moves" or not dtypes or dtypes[0] is None or None in dtypes:
+        if not _moves(op) or not dtypes or dtypes[0] is None or None in dtypes:
             continue
         for value in tensors_of(op.outputs):
             moved[value.name] = dtypes[0]
@@ -97,27 +97,34 @@ def _removable(graph: OperatorGraph) -> set[int]:
     outputs = {value.name for value in graph.outputs}
     readers: dict[str, list[int]] = {}
     for index, op in enumerate(graph.operators):
-        for value in op.inputs[:1]:
+        for value in op.inputs:
             if value is not None:
-                readers.setdefault(value.name, []).append(index)
-        for value in op.inputs[1:]:
-            if value is not None and op.key not in _QUANTIZE | _DEQUANTIZE:
                 readers.setdefault(value.name, []).append(index)
     taken: set[int] = set()
     # Backwards: a QuantizeLinear goes only where all that read it do, or take either type.
     for index in range(len(graph.operators) - 1, -1, -1):
         op = graph.operators[index]
-        results = tensors_of(op.outputs[:1])
-        sources = tensors_of(op.inputs[:1])
-        if op.key not in _QUANTIZE | _DEQUANTIZE or not results or not sources:
+        result = _converted(op)
+        if result is None or result.name in outputs:
             continue
-        stored = results[0].dtype if op.key in _QUANTIZE else sources[0].dtype
-        if stored.bits != 8 or results[0].name in outputs:
-            continue
-        if op.key in _DEQUANTIZE:
-            taken.add(index)
-            continue
-        following = readers.get(results[0].name, [])
-        if all(at in taken or traits_of(graph.operators[at].key).few_bits == "moves" for at in following):
+        following = readers.get(result.name, [])
+        if op.key in _DEQUANTIZE or all(at in taken or _moves(graph.operators[at]) for at in following):
             taken.add(index)
     return taken
+
+
+def _converted(op: Operator) -> Tensor | None:
+    """Return the result of an operator that quantises to 8 bits, or back; None of any other."""
+    if op.key not in _QUANTIZE | _DEQUANTIZE or not op.outputs or not op.inputs:
+        return None
+    source, result = op.inputs[0], op.outputs[0]
+    if not isinstance(source, Tensor) or not isinstance(result, Tensor):
+        return None
+    narrow = result if op.key in _QUANTIZE else source
+    if narrow.dtype.bits != 8:
+        return None
+    return result
+
+
+def _moves(op: Operator) -> bool:
+    return traits_of(op.key).few_bits == "moves"

@@ -97,3 +97,14 @@ def test_the_listing_says_what_each_kernel_calculates_in(net: Path) -> None:
     by_kernel = {row.kernel: row.precision for row in rows}
     assert by_kernel["conv"] == "int8"
     assert {row.precision for row in rows} <= {"int8", "fp16", "tf32", "fp32"}
+
+
+def test_a_kernel_that_takes_a_wider_precision_is_listed_with_its_bytes(net: Path) -> None:
+    options = {"gpus": ["V100"], "batch_sizes": [64], "runtime": "tensorrt", "kernels": True}
+    result = estimate_rows([net], dtype="int8", **options)
+    wide = [row for row in result.kernel_rows if row.kernel == "conv" and row.precision == "fp16"]
+    assert wide  # its tensor cores know no int8
+    plain = estimate_rows([net], dtype="fp16", **options).kernel_rows
+    bytes_of = {row.operator: row.dram_bytes for row in plain if row.kernel == "conv"}
+    for row in wide:
+        assert row.dram_bytes == pytest.approx(bytes_of[row.operator], rel=0.01)

@@ -279,3 +279,12 @@ def test_what_lay_behind_dequantising_alone_stays_in_half_precision(
         f"y = {_CONV}(x, v) }}"  # fmt: skip
     precisions = [k.precision.value for k in kernels(lowered(text, "fp16")) if k.family == "conv"]
     assert precisions == ["fp16"]
+
+
+def test_integers_that_nobody_dequantises_keep_their_type(lowered: Callable[..., KernelGraph]) -> None:
+    text = "(uint8[2,8] x, float[2,16] u) => (float[2,16] y, uint8[2,8] w) { w = BitwiseNot(x) " \
+        + quantised("a", "u") + "y = MatMul(a, square) }"  # fmt: skip
+    graph = lowered(text.replace("BitwiseNot(x)", "Identity(x)"), "int8")
+    assert told(graph) == ["copy.reformat int8 1", "linear int8 4"]
+    text = "(float[2,16] u) => (float[2,16] y) { m1 = Cast<to=2>(u) m2 = Cast<to=1>(m1) y = Relu(m2) }"
+    assert told(lowered(text, "int8"))[-1] == "copy.reformat fp32 4"
