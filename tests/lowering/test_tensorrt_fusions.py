@@ -29,7 +29,8 @@ _C: dict[str, Any] = {
     "k": (8, 8, 3, 3), "k1": (8, 8, 1, 1), "c4": (1, 8, 1, 1), "c": (8,), "positive": np.ones(8, np.float32), "mask": (1, 1, 8, 8),
     "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64), "heads": np.array([2, 8, 4, 16], np.int64),
     "rows": np.array([16, 16], np.int64), "tokens": np.array([2, 8, 32], np.int64), "joined": np.array([2, 8, 64], np.int64),
-    "axes": np.array([-1], np.int64),
+    "axes": np.array([-1], np.int64), "begin": np.array([0], np.int64), "middle": np.array([16], np.int64),
+    "end": np.array([32], np.int64),
 }  # fmt: skip
 _IMAGE = "(float[2,8,6,6] x, float[2,8,6,6] z) => (float[2,8,6,6] y) {{ {0} }}"
 _CONV = "a = Conv<pads=[1,1,1,1]>(x, k, c) "
@@ -106,6 +107,16 @@ _CASES: dict[str, tuple[str, list[str]]] = {
         _WIDE.format("a = MatMul(x, w) i = Add(a, b) y = Softmax(i)"), ["linear: MatMul Add", "softmax.softmax: Softmax"]),
     "reduced_squares": (
         "(float[2,8,16] x) => (float[2,8,1] y) { a = Mul(x, x) y = ReduceSum(a, axes) }", ["reduction.sum: Mul ReduceSum"]),
+    "gate": (
+        "(float[2,8,32] x) => (float[2,8,16] y) { a, g = Split<axis=-1>(x) s = Sigmoid(g) y = Mul(a, s) }",
+        ["elementwise.pointwise: Split Sigmoid Mul"]),
+    "gate_of_slices": (
+        "(float[2,8,32] x) => (float[2,8,16] y) { a = Slice(x, begin, middle, axes) g = Slice(x, middle, end, axes) "
+        "s = Tanh(g) y = Mul(a, s) }",
+        ["elementwise.pointwise: Slice Slice Tanh Mul"]),
+    "half_a_gate": (
+        "(float[2,8,32] x) => (float[2,8,16] y, float[2,8,16] a) { a, g = Split<axis=-1>(x) y = Sigmoid(g) }",
+        ["copy.split: Split", "elementwise.sigmoid: Sigmoid"]),
     "branches": (
         _ROWS.format("a = Sigmoid(x) d = Tanh(x) e = Mul(a, d) f = Greater(e, zero) y = Where(f, e, x)"),
         ["elementwise.pointwise: Sigmoid Tanh Mul Greater Where"]),

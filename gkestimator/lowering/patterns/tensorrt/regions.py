@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
+from itertools import chain
 from typing import TypeAlias
 
 from gkestimator.core.graph import Operator, Tensor
@@ -66,6 +67,30 @@ def joins(view: GraphView, index: int, shape: Shape) -> bool:
     return all(value is None or isinstance(value, Tensor) for value in op.inputs)
 
 
+def _parts(view: GraphView, index: int, shape: Shape) -> Indices:
+    """Return the operators that cut a tensor into parts of ``shape``, that at ``index`` among them, as before a gate: a
+    Split, or Slices that nothing else reads the tensor beside. A kernel that reads all parts reads the whole.
+    """
+    op = view.operators[index]
+    if op.key == ("", "Split"):
+        together = [index]
+    elif op.key == ("", "Slice") and op.inputs[0] is not None:
+        together = view.consumers[op.inputs[0].name]
+    else:
+        return []
+    elements = 0
+    for member in together:
+        if view.operators[member].key != op.key or not view.free(member):
+            return []
+        for value in view.operators[member].outputs:
+            if not isinstance(value, Tensor) or value.shape != shape:
+                return []
+            elements += value.elements
+    if elements != view.operand(index, 0).elements:
+        return []
+    return together
+
+
 def grown_backwards(
     view: GraphView, start: Iterable[int], values: Iterable[Tensor], shape: Shape
 ) -> set[int]:
@@ -91,14 +116,19 @@ def grown_backwards(
     while heap and len(members) < first + _HIGHEST:
         index = -heappop(heap)
         op = view.operators[index]
-        if op.repeat != repeat or not joins(view, index, shape):
+        if op.repeat != repeat:
             continue
-        name = view.result(index).name
-        if name in view.outputs or not members.issuperset(view.consumers.get(name, ())):
+        together = [index] if joins(view, index, shape) else _parts(view, index, shape)
+        names = [
+            value.name for member in together for value in view.operators[member].outputs if value is not None
+        ]
+        readers = chain.from_iterable(view.consumers.get(name, ()) for name in names)
+        if not together or not view.outputs.isdisjoint(names) or not members.issuperset(readers):
             continue
-        members.add(index)
-        for read in op.inputs:
-            push(read)
+        members.update(together)
+        for member in together:
+            for read in view.operators[member].inputs:
+                push(read)
     return members.difference(start)
 
 
