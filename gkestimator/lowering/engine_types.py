@@ -368,7 +368,7 @@ class _Planner:
                 if not old.is_weight or old.storage not in weights:
                     continue
                 bits = old.dtype.bits
-                if self._reads and old.dtype is DType.FLOAT and self._in_bytes(old):
+                if old.dtype is DType.FLOAT and self._in_bytes(old):
                     bits = 8
                 ratio = new.dtype.bits / bits
                 ratios[old.storage] = max(ratios.get(old.storage, 0.0), ratio)

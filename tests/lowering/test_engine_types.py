@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -288,3 +289,13 @@ def test_integers_that_nobody_dequantises_keep_their_type(lowered: Callable[...,
     assert told(graph) == ["copy.reformat int8 1", "linear int8 4"]
     text = "(float[2,16] u) => (float[2,16] y) { m1 = Cast<to=2>(u) m2 = Cast<to=1>(m1) y = Relu(m2) }"
     assert told(lowered(text, "int8"))[-1] == "copy.reformat fp32 4"
+
+
+@pytest.mark.parametrize(("word", "element"), [("int8", 1), ("fp16", 2), ("tf32", 4)])
+def test_a_weight_that_the_file_has_in_bytes_is_stored_as_its_product_reads_it(
+    word: str, element: int, graph_of: Graphs
+) -> None:
+    # Binding folds what dequantises a weight: a float32 tensor in a storage of a byte an element.
+    graph = graph_of("(float[2,16] x) => (float[2,16] y) { y = MatMul(x, square) }", {"square": (16, 16)})
+    graph = replace(graph, weights={"square": 16 * 16})
+    assert lower(graph, options(word)).weights == {"square": element * 16 * 16}
