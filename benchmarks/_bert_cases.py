@@ -94,7 +94,8 @@ def _of_gpu(
     place: dict[object, int] = {}
     counts: list[dict[int, float]] = []
     for row in rows.itertuples():
-        (lowering,) = berts.lowerings(row).values()
+        (target,) = berts.engine(row.precision).targets
+        lowering = berts.lowerings(row)[target.options]  # the narrowest: wider ones are for other GPUs
         pool = berts.engine(row.precision).pool.kernels
         count: dict[int, float] = {}
         for kernel, repeat in zip(lowering.program.kernel, lowering.program.repeat, strict=True):
