@@ -94,9 +94,10 @@ def _of_gpu(
     place: dict[object, int] = {}
     counts: list[dict[int, float]] = []
     for row in rows.itertuples():
-        (target,) = berts.engine(row.precision).targets
-        lowering = berts.lowerings(row)[target.options]  # the narrowest: wider ones are for other GPUs
-        pool = berts.engine(row.precision).pool.kernels
+        engine = berts.engine(row.precision)
+        (asked,) = engine.targets
+        lowering = berts.lowerings(row)[asked.options]  # not those of wider types, which are lowered as well
+        pool = engine.pool.kernels
         count: dict[int, float] = {}
         for kernel, repeat in zip(lowering.program.kernel, lowering.program.repeat, strict=True):
             at = place.setdefault(pool[lowering.rows[kernel]], len(place))

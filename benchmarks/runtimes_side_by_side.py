@@ -36,6 +36,7 @@ from gkestimator.core.kernels import TENSORRT
 from gkestimator.estimation.engine import Engine
 from gkestimator.estimation.request import EstimateRequest
 from gkestimator.estimation.rows import requirement_row
+from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.hardware.runtimes.profiles import load_runtime
 
@@ -192,10 +193,11 @@ def cases_of(
             absent[f"{row.model}: no graph"] += 1
             continue
         try:
-            own, provider = (estimate_of(row, name, shared, **more) for name in runtimes)
-        except UsageError as error:  # a GPU whose rate nobody publishes
+            gpu_catalogue().spec(row.gpu).refuse_unknown_peak(row.precision)
+        except UsageError as error:
             absent[f"{row.model}: {error}"] += 1
             continue
+        own, provider = (estimate_of(row, name, shared, **more) for name in runtimes)
         found.append(Case(row=row, estimate=own, scaled_ms=provider.ms))
     for why, count in sorted(absent.items()):
         tell(f"{count} rows left out: {why}")

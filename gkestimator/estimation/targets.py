@@ -102,6 +102,9 @@ def _target(
     request: EstimateRequest, profile: RuntimeProfile, gpu: GpuSpec, note: str | None, of_group: bool
 ) -> Target:
     resolved = resolve_dtype(profile, request.dtype, gpu)
+    attention = request.attention
+    if attention == "auto" and gpu.compute_capability < runtime_traits(request.runtime).fused_attention_from:
+        attention = "eager"
     options = LoweringOptions(
         runtime=runtime_traits(request.runtime).lowers_as,
         dtype=resolved.stored,
@@ -109,7 +112,7 @@ def _target(
         conv_precision=resolved.conv_precision,
         half=resolved.half,
         permits=resolved.permits,
-        attention=request.attention,
+        attention=attention,
         amp_norms=request.amp_norms,
         unfold_batchnorm=request.unfold_batchnorm,
         graph_level=request.graph_level,

@@ -29,6 +29,7 @@ _TARGET = "triton"
 _RANGE = ("minShapes", "optShapes", "maxShapes")
 _OPEN = "SIZE"
 """Stands for a size that no row of the plan says; trtexec refuses it until somebody fills it in."""
+_UNKNOWN = re.compile(rf"[:x]{_OPEN}(?=[x,]|$)")
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
 
@@ -141,7 +142,7 @@ def trtexec_command(
             f"# Where the file leaves dimensions open, add {', '.join(_RANGE)}=NAME:1x3x224x224,..."
         )
     else:
-        ranges = _batch_shapes(signature, instance.dims, instance.batch_size, most)
+        ranges = _batch_shapes(signature, instance.dims, instance.batch_size, most, name=_quoted)
         flags += [
             f"{name}={shlex.quote(shapes)}" for name, shapes in zip(_RANGE, ranges, strict=True) if shapes
         ]
@@ -164,24 +165,26 @@ def _permissions(instance: Instance) -> Names:
 
 def batch_shapes(path: str | os.PathLike[str], dims: str, usual: int, most: int) -> Names:
     """Return the shapes of all inputs that leave a dimension open, for one sample, the usual batch and the largest, as
-    TensorRT reads them. Empty where the ONNX file at ``path`` leaves none open, or one that ``dims`` has no size of.
+    ONNX Runtime reads them. Empty where the file at ``path`` leaves none open, or one that ``dims`` has no size of.
     """
-    shapes = _batch_shapes(read_signature(path), dims, usual, most)
-    if _OPEN in "".join(shapes) or not all(shapes):
-        return ()
-    return shapes
+    shapes = _batch_shapes(read_signature(path), dims, usual, most, name=str)
+    if all(shapes) and not any(map(_UNKNOWN.search, shapes)):
+        return shapes
+    return ()
 
 
-def _batch_shapes(signature: Signature, dims: str, usual: int, most: int) -> Names:
-    sizes = bound_dims(dims)
-    return tuple(_shapes(signature, sizes, batch) for batch in (1, min(usual, most), most))
-
-
-def _shapes(signature: Signature, sizes: Mapping[str, int], batch: int) -> str:
-    """Return the shapes of all inputs that leave a dimension open, as trtexec reads them; nothing where none does."""
-    sizes = {**sizes} | dict.fromkeys(signature.batch_dims, batch)
-    inputs = [t for t in signature.inputs if any(not isinstance(dim, int) for dim in t.shape or ())]
-    return ",".join(f"{_name(t.name)}:{_shape(t, sizes)}" for t in inputs)
+def _batch_shapes(
+    signature: Signature, dims: str, usual: int, most: int, *, name: Callable[[str], str]
+) -> Names:
+    """Return the shapes of one sample, the usual batch and the largest, ``name`` spelling the names of inputs; empty
+    texts where the file leaves no dimension open.
+    """
+    open_ended = [t for t in signature.inputs if any(not isinstance(dim, int) for dim in t.shape or ())]
+    texts = []
+    for batch in (1, min(usual, most), most):
+        sizes = bound_dims(dims) | dict.fromkeys(signature.batch_dims, batch)
+        texts.append(",".join(f"{name(t.name)}:{_shape(t, sizes)}" for t in open_ended))
+    return tuple(texts)
 
 
 def _shape(tensor: TensorSpec, sizes: Mapping[str, int]) -> str:
@@ -193,8 +196,8 @@ def _shape(tensor: TensorSpec, sizes: Mapping[str, int]) -> str:
     return "x".join(parts)
 
 
-def _name(name: str) -> str:
-    """Return the name of an input; one with a colon, say, stands in quotes of trtexec's own."""
+def _quoted(name: str) -> str:
+    """Return the name of an input for trtexec: one with a colon, say, stands in quotes of its own."""
     if _PLAIN.fullmatch(name):
         return name
     return f"'{name}'"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pd = pytest.importorskip("pandas")
 
+from _diffusion_truth import diffusion_parts, diffusion_rows  # noqa: E402
 from _triton_truth import Judged, Measured, measured_rows, pairs_apart, share_right  # noqa: E402
 
 ROW: dict[str, Any] = {
@@ -78,3 +80,26 @@ def test_other_batches_are_other_cases() -> None:
     pairs = pairs_apart([one, other])
     assert pairs == []
     assert math.isnan(share_right(pairs))
+
+
+def test_an_image_is_read_once_a_runtime_in_its_newest_version() -> None:
+    image = {
+        "table": "Stable Diffusion README", "gpu": "T4", "engine": "onnxruntime", "provider": "cuda", "batch": 1,
+        "version": "1.14.1", "precision": "fp16", "latency_ms": 5600.0,
+    }  # fmt: skip
+    newer = image | {"version": "1.15.1", "latency_ms": 5500.0}
+    others = [
+        image | {"engine": "torch", "provider": "xformers"},
+        image | {"gpu": "MI100"},
+        image | {"table": "transformers README"},
+    ]
+    (row,) = diffusion_rows(pd.DataFrame([newer, image, *others]))
+    assert (row.runtime, row.ms, row.container) == ("onnxruntime", 5500.0, "1.15.1")
+
+
+def test_images_take_fifty_steps_at_twice_the_batch_and_one_decoder_each() -> None:
+    parts = {part.path.name: part for part in diffusion_parts(Path("graphs"), "tensorrt", 4)}
+    steps, decoder = parts["sd_unet.plain.onnx"], parts["sd_vae.plain.onnx"]
+    assert (steps.batch, steps.runs) == (8, 50)
+    assert (decoder.batch, decoder.runs) == (1, 4)
+    assert diffusion_parts(Path("graphs"), "onnxruntime", 4)[1].path.name == "sd_unet.onnx"

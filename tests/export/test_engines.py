@@ -12,9 +12,10 @@ import pytest
 import serving
 import yaml
 from serving import deployment, instance
+from test_triton import late
 
 from gkestimator.exporting.deployment import Deployment
-from gkestimator.exporting.engines import SCRIPT
+from gkestimator.exporting.engines import SCRIPT, batch_shapes
 from gkestimator.exporting.kserve import KServeExporter
 from gkestimator.exporting.modelmesh import ModelMeshExporter
 from gkestimator.exporting.ray_app.worker import ServedModel
@@ -70,6 +71,13 @@ def test_each_gpu_type_has_a_repository_and_a_script_of_its_own(tmp_path: Path) 
     assert messages.count("how long that takes is not known") == 2
 
 
+def test_engines_of_a_late_plan_take_its_largest_batches(tmp_path: Path) -> None:
+    file = serving.network(tmp_path / "resnet50.onnx")
+    given = late(deployment([planned(max_batch_size=32)], models={"resnet50": str(file)}))
+    (words,) = commands(triton(given)[SCRIPT])
+    assert {"--optShapes=image:8x3x8x8", "--maxShapes=image:32x3x8x8"} <= set(words)
+
+
 @pytest.mark.parametrize(
     ("dtype", "flags"),
     [
@@ -94,6 +102,7 @@ def test_a_size_that_the_plan_does_not_know_is_left_to_be_filled_in(tmp_path: Pa
     file = serving.network(tmp_path / "resnet50.onnx", sides=None)
     (words,) = commands(triton(deployment([planned(dims="H=8")], models={"resnet50": str(file)}))[SCRIPT])
     assert "--minShapes=image:1x3x8xSIZE" in words
+    assert batch_shapes(file, "H=8", 4, 8) == ()
     fixed = serving.network(tmp_path / "fixed.onnx", batch=8)
     (words,) = commands(triton(deployment([planned()], models={"resnet50": str(fixed)}))[SCRIPT])
     assert not [word for word in words if "Shapes" in word]
@@ -107,6 +116,7 @@ def test_names_of_strangers_stay_words_of_the_script(tmp_path: Path) -> None:
     onnx.save(graph, file)
     (words,) = commands(triton(deployment([planned()], models={"resnet50": str(file)}))[SCRIPT])
     assert f"--minShapes='{name}':1x3x8x8" in words
+    assert batch_shapes(file, "", 4, 8)[0] == f"{name}:1x3x8x8"  # ONNX Runtime knows no quotes
 
 
 def test_onnxruntime_is_told_its_accelerator() -> None:

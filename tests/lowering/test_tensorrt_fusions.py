@@ -14,6 +14,10 @@ from gkestimator.core.dtypes import Precision
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.kernels import Kernel, KernelGraph
 from gkestimator.estimation.remarks import unfused_lines
+from gkestimator.estimation.request import EstimateRequest
+from gkestimator.estimation.targets import targets_of
+from gkestimator.hardware.gpus import gpu_catalogue
+from gkestimator.hardware.runtimes.profiles import load_runtime
 from gkestimator.lowering import lower
 from gkestimator.operators.registry import LoweringOptions
 
@@ -22,10 +26,11 @@ Graphs = Callable[..., OperatorGraph]
 _C: dict[str, Any] = {
     "w": (16, 32), "w2": (16, 32), "square": (16, 16), "b": (32,), "b2": (32,), "gain": (16,), "shift": (16,), "half": 0.5,
     "one": 1.0, "root2": 1.4142135, "eps": 1e-5, "two": 2.0, "zero": 0.0, "six": 6.0, "low": -1e4, "scale": 0.25,
-    "k": (8, 8, 3, 3), "k1": (8, 8, 1, 1), "c": (8,), "positive": np.ones(8, np.float32), "mask": (1, 1, 8, 8),
+    "k": (8, 8, 3, 3), "k1": (8, 8, 1, 1), "c4": (1, 8, 1, 1), "c": (8,), "positive": np.ones(8, np.float32), "mask": (1, 1, 8, 8),
     "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64), "heads": np.array([2, 8, 4, 16], np.int64),
     "rows": np.array([16, 16], np.int64), "tokens": np.array([2, 8, 32], np.int64), "joined": np.array([2, 8, 64], np.int64),
-    "axes": np.array([-1], np.int64),
+    "axes": np.array([-1], np.int64), "begin": np.array([0], np.int64), "middle": np.array([16], np.int64),
+    "end": np.array([32], np.int64),
 }  # fmt: skip
 _IMAGE = "(float[2,8,6,6] x, float[2,8,6,6] z) => (float[2,8,6,6] y) {{ {0} }}"
 _CONV = "a = Conv<pads=[1,1,1,1]>(x, k, c) "
@@ -43,6 +48,10 @@ _CASES: dict[str, tuple[str, list[str]]] = {
     "folded": (
         _IMAGE.format("a = Conv<pads=[1,1,1,1]>(x, k) n = BatchNormalization(a, c, c, c, positive) s = Add(n, z) y = Clip(s, zero, six)"),
         ["conv.sum: Conv BatchNormalization Add Clip"]),
+    "scaled": (
+        _IMAGE.format(_CONV + "s = Mul(half, a) t = Add(s, z) y = Relu(t)"), ["conv.sum: Conv Mul Add Relu"]),
+    "divided_by": (
+        _IMAGE.format(_CONV + "y = Div(c4, a)"), ["conv: Conv", "elementwise.div: Div"]),
     "last_convolution_sums": (
         _IMAGE.format(_CONV + "d = Conv(z, k1) s = Add(a, d) y = Relu(s)"), ["conv: Conv", "conv.sum: Conv Add Relu"]),
     "silu": (_IMAGE.format(_CONV + "g = Sigmoid(a) y = Mul(a, g)"), ["conv: Conv Sigmoid Mul"]),
@@ -67,6 +76,12 @@ _CASES: dict[str, tuple[str, list[str]]] = {
         "(float[2,8,16] x) => (float[2,8,32] y) { a = MatMul(x, w) i = Add(a, b) e = MatMul(x, w2) j = Add(e, b2) "
         "s = Sigmoid(i) y = Mul(s, j) }",
         ["linear: MatMul Add MatMul Add", "elementwise.pointwise: Sigmoid Mul"]),
+    "side_by_side_and_read_in_between": (
+        _WIDE.format("a = MatMul(x, w) s = Softmax(a) e = MatMul(x, w2) y = Add(s, e)"),
+        ["linear: MatMul MatMul", "softmax.softmax: Softmax", "elementwise.add: Add"]),
+    "products_of_what_is_made_later": (
+        "(float[2,8,16] x, float[16,32] u) => (float[2,8,32] y) { a = MatMul(x, w) e = MatMul(x, u) y = Mul(a, e) }",
+        ["linear: MatMul", "linear: MatMul", "elementwise.mul: Mul"]),
     "factors": (
         "(float[2,8,16] x, float[2,8,16] z) => (float[2,8,8] y) { u = Mul(x, scale) t = Transpose<perm=[0,2,1]>(z) y = MatMul(u, t) }",
         ["bmm: Mul Transpose MatMul"]),
@@ -92,6 +107,16 @@ _CASES: dict[str, tuple[str, list[str]]] = {
         _WIDE.format("a = MatMul(x, w) i = Add(a, b) y = Softmax(i)"), ["linear: MatMul Add", "softmax.softmax: Softmax"]),
     "reduced_squares": (
         "(float[2,8,16] x) => (float[2,8,1] y) { a = Mul(x, x) y = ReduceSum(a, axes) }", ["reduction.sum: Mul ReduceSum"]),
+    "gate": (
+        "(float[2,8,32] x) => (float[2,8,16] y) { a, g = Split<axis=-1>(x) s = Sigmoid(g) y = Mul(a, s) }",
+        ["elementwise.pointwise: Split Sigmoid Mul"]),
+    "gate_of_slices": (
+        "(float[2,8,32] x) => (float[2,8,16] y) { a = Slice(x, begin, middle, axes) g = Slice(x, middle, end, axes) "
+        "s = Tanh(g) y = Mul(a, s) }",
+        ["elementwise.pointwise: Slice Slice Tanh Mul"]),
+    "half_a_gate": (
+        "(float[2,8,32] x) => (float[2,8,16] y, float[2,8,16] a) { a, g = Split<axis=-1>(x) y = Sigmoid(g) }",
+        ["copy.split: Split", "elementwise.sigmoid: Sigmoid"]),
     "branches": (
         _ROWS.format("a = Sigmoid(x) d = Tanh(x) e = Mul(a, d) f = Greater(e, zero) y = Where(f, e, x)"),
         ["elementwise.pointwise: Sigmoid Tanh Mul Greater Where"]),
@@ -145,7 +170,7 @@ def test_the_work_of_a_group_is_that_of_its_parts(case: str, graph_of: Graphs) -
     graph = graph_of(_CASES[case][0], _C)
     together = _kernels(lower(graph, _options()))
     apart = [kernel for op in graph.operators for kernel in _kernels(lower(_alone(graph, op), _options()))]
-    folded = case in {"folded", "factors", "float_attention_stays"}
+    folded = case in {"folded", "scaled", "factors", "float_attention_stays"}
     norms = case in {"layer_norm", "rms_norm"}  # counted by their own formula
     if not folded and not norms:
         assert sum(k.flops for k in together) == sum(k.flops for k in apart)
@@ -200,6 +225,12 @@ def test_a_chain_reads_each_tensor_once_and_constants_never(graph_of: Graphs) ->
     (kernel,) = _kernels(lower(graph_of(_CASES["branches"][0], _C), _options()))
     assert (kernel.read_bytes, kernel.write_bytes, kernel.inputs) == (4 * 256, 4 * 256, 1)
     assert kernel.flops == (4 + 1 + 1 + 1 + 1) * 256
+
+
+def test_a_chain_repeats_what_it_broadcasts_and_reads_no_shape(graph_of: Graphs) -> None:
+    text = "(float[2,1,16] x, float[2,8,16] z) => (float[2,8,16] y) { a = Exp(z) e = Expand(x, whole) y = Add(a, e) }"
+    (kernel,) = _kernels(lower(graph_of(text, {"whole": np.array([2, 8, 16], np.int64)}), _options()))
+    assert (kernel.read_bytes, kernel.write_bytes) == (4 * (2 * 16 + 2 * 8 * 16), 4 * 2 * 8 * 16)
 
 
 _LEAKING = {
@@ -287,6 +318,26 @@ def test_a_layer_of_a_transformer_is_seven_kernels(before: bool, graph_of: Graph
     assert attention.write_bytes == 2 * 2 * 8 * 64
 
 
+def test_attention_of_one_query_reads_its_cache_and_its_mask(graph_of: Graphs) -> None:
+    text = (
+        "(float[2,4,1,16] q, float[2,4,64,16] k0, float[2,4,64,16] v, float[2,1,1,64] far) => (float[2,4,1,16] y) { "
+        "t = Transpose<perm=[0,1,3,2]>(k0) a = MatMul(q, t) s = Add(a, far) p = Softmax<axis=-1>(s) y = MatMul(p, v) }"
+    )
+    kernels = _kernels(lower(graph_of(text, {}), _options("fp16")))
+    (kernel,) = [kernel for kernel in kernels if kernel.name == "attention.decode"]
+    assert kernel.variant == "decode.trtllm"
+    assert kernel.read_bytes == 2 * (2 * 4 * 16 + 2 * 2 * 4 * 64 * 16 + 2 * 64)
+
+
+@pytest.mark.parametrize(("gpu", "fused"), [("V100-SXM2-16GB", False), ("T4", True)])
+def test_attention_is_fused_from_turing_on(gpu: str, fused: bool, graph_of: Graphs) -> None:
+    request = EstimateRequest(models=("x",), gpus=(gpu,), runtime="tensorrt", dtype="fp16")
+    (target,) = targets_of(request, gpu_catalogue(), load_runtime("tensorrt")).known
+    graph = lower(graph_of(_layer(False), _LAYER), target.options)
+    assert ("attention" in [kernel.name for kernel in _kernels(graph)]) is fused
+    assert ("attention" in [what for what, _ in graph.unfused]) is not fused
+
+
 def test_float32_attention_is_products_and_a_softmax(graph_of: Graphs) -> None:
     graph = lower(graph_of(_layer(False), _LAYER), _options())
     assert [k.name for k in _kernels(graph)].count("bmm") == 2
@@ -316,10 +367,13 @@ def test_lowering_is_linear_in_the_number_of_operators(graph_of: Graphs) -> None
         graph = graph_of(
             f"(float[2,16] x) => (float[2,16] y) {{ {' '.join(body)} y = Neg(a{count - 1}) }}", {}
         )
-        begin = time.perf_counter()
-        lower(graph, _options())
-        seconds.append(time.perf_counter() - begin)
-    assert seconds[1] < 1.0 and seconds[1] < 12 * seconds[0]
+        tries = []
+        for _ in range(3):
+            begin = time.process_time()
+            lower(graph, _options())
+            tries.append(time.process_time() - begin)
+        seconds.append(min(tries))
+    assert seconds[1] < 1.0 and seconds[1] < 10 * seconds[0]
 
 
 def test_a_layer_under_the_fusions_of_8_0_has_attention_and_normalisations_apart(graph_of: Graphs) -> None:

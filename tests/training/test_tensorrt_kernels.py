@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from gkestimator.bundles.bundle import Bundle
 from gkestimator.bundles.models import BundleModel, chip_of
+from gkestimator.bundles.runtime_laws import RuntimeLaw
 from gkestimator.core.errors import TableError
 from gkestimator.core.kernels import KernelTable, is_listed
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
@@ -21,6 +23,7 @@ from gkestimator.training.importers import load_source
 from gkestimator.training.importers.tensorrt_convolutions import EVENTS_US
 from gkestimator.training.importers.tensorrt_layers import events_us
 from gkestimator.training.plan import PLANS
+from gkestimator.training.recipe import fit_bundle
 from gkestimator.training.rows import TrainingRows, conv_table, layer_hash, shape_hash
 
 pa = pytest.importorskip("pyarrow")
@@ -315,3 +318,48 @@ def test_features_tell_a_sum_apart() -> None:
     changed = [name for name, a, b in zip(names, plain[0], added[0], strict=True) if a != b]
     assert changed == ["residuals"]
     assert len(set(names)) == len(names)
+
+
+def measured(gpu: str, source: str, slowdown: float, count: int = 200) -> TrainingRows:
+    """Return half-precision layers that take ``slowdown`` times the anchor."""
+    rng = np.random.default_rng(0)
+    channels = 32.0 * rng.integers(1, 33, count)
+    side = rng.integers(4, 57, count).astype(float)
+    one = np.ones(count)
+    width = rng.choice([1.0, 3.0], count)
+    table = conv_table(
+        n=rng.choice([1.0, 8.0, 32.0], count), c=channels, h=side, w=side, k=channels, r=width, s=width, pad_h=width // 2,
+        pad_w=width // 2, stride_h=one, stride_w=one, variant="conv.tensorrt", precision="fp16", size=2.0,
+    )  # fmt: skip
+    times = slowdown * ANCHORS["tensorrt_convolution"](table, spec(gpu))
+    return TrainingRows.make(table, gpu=np.full(count, gpu, dtype=object), measured_us=times, source=source)
+
+
+@pytest.mark.slow
+def test_copies_of_single_convolutions_do_not_enter_compiled_models() -> None:
+    few = {"xgboost": 20, "lightgbm": 20}
+    plans = [replace(PLANS[name], estimators=few) for name in ("tensorrt_conv_half", "tensorrt_conv_unseen")]
+    rows = [measured(V100, "alibaba", 6.0)]
+    rows += [measured(gpu, "tensorrt_layers", 1.0) for gpu in ("A100-PCIE-80GB", "RTX-3090")]
+    gpus = {name: spec(name) for name in (V100, "A100-PCIE-80GB", "RTX-3090")}
+    bundle = fit_bundle(rows, gpus, plans=plans, geometry=False).bundle
+    law = RuntimeLaw(
+        factors={},
+        added_us=0.0,
+        cycles_per_score=0.0,
+        longest=1,
+        half_width=0.0,
+        widest=5.0,
+        versions={"10.0": {}},
+    )
+    table = rows[0].table
+    anchor = ANCHORS["tensorrt_convolution"](table, spec(V100))
+    alone = bundle.predict(table, spec(V100)).duration_us / anchor
+    within = replace(bundle, law=law).predict(table, spec(V100)).duration_us / anchor
+    assert np.median(alone) > 4
+    assert np.median(within) < 2
+    # Elsewhere only engines were measured, so there is nothing to hold.
+    other = spec("A100-PCIE-80GB")
+    np.testing.assert_array_equal(
+        bundle.predict(table, other).duration_us, replace(bundle, law=law).predict(table, other).duration_us
+    )

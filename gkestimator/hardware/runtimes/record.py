@@ -90,6 +90,7 @@ class RuntimeTraits:
     its compiler takes the fastest of them for each kernel, stores what lies between in the narrowest that both sides
     can, and brings float models to 8 bits itself. ``library`` is the last word of the variants of its matrix products
     and convolutions where it brings kernels of its own for those, so that regressors can tell them from others.
+    ``fused_attention_from`` is the least compute capability of GPUs on which it fuses attention unless told otherwise.
     """
 
     name: str
@@ -107,6 +108,7 @@ class RuntimeTraits:
     extended_patterns: frozenset[str] = frozenset()
     lowering_name: str = ""
     library: str = ""
+    fused_attention_from: tuple[int, int] = (0, 0)
     lacking_operators: frozenset[str] = frozenset()
     measured_by: str = ""
     provider_of: tuple[str, str] | None = None

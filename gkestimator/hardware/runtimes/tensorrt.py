@@ -104,6 +104,7 @@ TENSORRT = RuntimeTraits(
     # alone; sums of squares and other reductions of element-wise results it does.
     extended_patterns=frozenset({"fused_attention", "norm", "softmax_rows"}),
     operators_as="onnxruntime",
+    fused_attention_from=(7, 5),  # Developer Guide, "Multi-Head Attention Fusion"
     lacking_operators=_NOT_IMPORTED,
     library="tensorrt",  # core.kernels.TENSORRT, whose module would load numpy for every --help
     server=ServerForm(

@@ -107,7 +107,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(name="linear", anchors=("MatMul",), find=match_linear),
     Pattern(name="scaled_matmul", anchors=("MatMul",), find=match_scaled_matmul),
     # TensorRT's. What is last takes a sum of two, and a chain is taken from its end.
-    Pattern(name="fused_attention", anchors=("Softmax",), find=match_fused_attention, composed=False),
+    Pattern(name="fused_attention", anchors=("Softmax",), find=match_fused_attention),
     Pattern(name="norm", anchors=_NORMS, find=match_norm),
     Pattern(name="convolution", anchors=("Conv", "ConvTranspose"), find=match_convolution, last_first=True),
     Pattern(name="merged_products", anchors=("MatMul", "Gemm"), find=match_merged),
@@ -131,7 +131,7 @@ class Groups:
 def find_groups(graph: OperatorGraph, options: LoweringOptions) -> Groups:
     """Return what the runtime of ``options`` launches as one call, and what users may miss among that."""
     unfused: Counter[tuple[str, str]] = Counter()
-    return Groups(matches=_search(graph, options, [], unfused), unfused=unfused)
+    return Groups(matches=_search(graph, options, None, unfused), unfused=unfused)
 
 
 def find_matches(graph: OperatorGraph, options: LoweringOptions) -> list[Match]:
@@ -151,7 +151,10 @@ def explain(graph: OperatorGraph, options: LoweringOptions) -> list[Refusal]:
 
 
 def _search(
-    graph: OperatorGraph, options: LoweringOptions, refusals: list[Refusal], unfused: Counter[tuple[str, str]]
+    graph: OperatorGraph,
+    options: LoweringOptions,
+    refusals: list[Refusal] | None,
+    unfused: Counter[tuple[str, str]],
 ) -> list[Match]:
     taken = bytearray(len(graph.operators))
     view = replace(GraphView.of(graph), taken=taken)
@@ -171,7 +174,8 @@ def _search(
                 match = pattern.find(view, index, options)
                 _require_free(view, match, taken)
             except Mismatch as mismatch:
-                refusals.append(Refusal(pattern.name, view.name(index), str(mismatch)))
+                if refusals is not None:
+                    refusals.append(Refusal(pattern.name, view.name(index), str(mismatch)))
                 if isinstance(mismatch, NotFused):
                     unfused[mismatch.what, mismatch.reason] += 1
                 continue

@@ -39,6 +39,8 @@ _SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "qk_dim", "v_dim")
 def match_fused_attention(view: GraphView, softmax: int, options: LoweringOptions) -> Match:
     """Return the attention around the Softmax at index ``softmax`` that a fused kernel of TensorRT exists for."""
     _require_product(view, softmax)
+    if options.attention == "eager":
+        raise NotFused(_WHAT, "told so, or the GPU is older than fused kernels (compute capability 7.5)")
     try:
         inner = match_attention(view, softmax, replace(options, attention="fused"))
     except Mismatch as mismatch:
@@ -50,16 +52,16 @@ def match_fused_attention(view: GraphView, softmax: int, options: LoweringOption
     _absorb_before(view, covered, inner.operator.inputs[:3])
     end = _absorb_after(view, covered, max(covered), shape)
     reads = _operands(view, covered, inner)
+    masks = [value for value in (*inner.operator.inputs[3:], *inner.also_reads) if isinstance(value, Tensor)]
     attributes: dict[str, Attribute] = {name: getattr(shape, name) for name in _SIZES}
-    masks = len(inner.operator.inputs) - 3 + int_of(inner.operator, "is_causal", 0)
-    attributes["masked"] = int(masks > 0)
+    attributes["masks"] = len(masks)
     return fused(
         view,
         "attention",
         {*covered, *end},
         op_type="FusedAttention",
         domain=FUSED_DOMAIN,
-        inputs=reads,
+        inputs=(*reads, *masks),
         attributes=attributes,
     )
 
@@ -127,14 +129,11 @@ def _absorb_after(view: GraphView, covered: set[int], last: int, shape: Attentio
 
 
 def _operands(view: GraphView, covered: set[int], inner: Match) -> tuple[Tensor, ...]:
-    """Return what the kernel reads: what lies behind queries, keys and values, then masks."""
+    """Return what lies behind queries, keys and values, each tensor once."""
     reads: dict[str, Tensor] = {}
     for value in inner.operator.inputs[:3]:
         while value is not None and view.producer.get(value.name, -1) in covered:
             value = view.operators[view.producer[value.name]].inputs[0]
-        if isinstance(value, Tensor):
-            reads[value.name] = value
-    for value in (*inner.operator.inputs[3:], *inner.also_reads):
         if isinstance(value, Tensor):
             reads[value.name] = value
     return tuple(reads.values())
@@ -147,6 +146,10 @@ def lower_fused_attention(op: Operator, options: LoweringOptions) -> Lowered:
     shape = AttentionShape(
         batch=batch, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len, qk_dim=qk_dim, v_dim=v_dim
     )
-    masked = bool(int_of(op, "masked", 0))
-    kernels = attention_kernels(shape, tensor_inputs(op), output_at(op), options, masked=masked)
+    reads = tensor_inputs(op)
+    masks = int_of(op, "masks", 0)
+    qkv = reads[: len(reads) - masks]
+    kernels = attention_kernels(
+        shape, qkv, output_at(op), options, extra_reads=reads[len(qkv) :], masked=masks > 0
+    )
     return launched(*kernels)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from gkestimator.core.graph import Operator, Tensor
 from gkestimator.lowering.patterns.convolution import folded_shift
 from gkestimator.lowering.patterns.match import Match
+from gkestimator.lowering.patterns.products import scales
 from gkestimator.lowering.patterns.tensorrt.extended import extended
 from gkestimator.lowering.patterns.tensorrt.regions import constants_alone, grown_forwards, joins
 from gkestimator.lowering.patterns.view import GraphView, Indices
@@ -47,10 +48,13 @@ def _folded(view: GraphView, conv: int, op: Operator) -> tuple[Operator, Indices
         index = view.optional_reader(value, "BatchNormalization", "Mul", "Add", "Sub", "Div")
         if index is None or not view.free(index):
             break
-        shift = folded_shift(view, index, value, channels)
-        if shift is None:
+        op_type = view.operators[index].op_type
+        if op_type == "Div" and not view.reads(index, 0, value):
             break
-        if bias is None and view.operators[index].op_type not in ("Mul", "Div"):
+        shift = folded_shift(view, index, value, channels)
+        if shift is None and (op_type == "BatchNormalization" or not scales(view, index, value)):
+            break
+        if bias is None and shift is not None and op_type not in ("Mul", "Div"):
             bias = shift
         own.append(index)
         value = view.result(index)

@@ -105,6 +105,8 @@ def match_merged(view: GraphView, product: int, options: LoweringOptions) -> Mat
     """Return the products by weights that read what the one at index ``product`` reads, as one, with their biases."""
     op = view.operators[product]
     x = view.operand(product, 0)
+    if op.attributes.get("transA", 0):
+        raise view.mismatch(product, "transposes what it reads")
     own: Indices = []
     ends: Indices = []
     parameters: list[Tensor] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
+from itertools import chain
 from typing import TypeAlias
 
 from gkestimator.core.graph import Operator, Tensor
@@ -16,6 +17,7 @@ from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
 from gkestimator.lowering.patterns.view import GraphView, Indices, Mismatch, NotFused, is_scalar
 from gkestimator.operators.builders import elementwise_kernel, int_of, output_at, tensor_inputs
 from gkestimator.operators.elementwise import FLOPS
+from gkestimator.operators.records import traits_of
 from gkestimator.operators.registry import Lowered, LoweringOptions, Shape, launched, lowering_rule
 
 #: Whether an operator may join a region, by its index and what it reads from outside.
@@ -37,6 +39,7 @@ ELEMENTWISE = frozenset(
     }
 )
 """Operators that a generated kernel calculates element by element (Expand: reads the element that it repeats)."""
+_TYPE_INPUTS = {"CastLike": (1,)}
 _HIGHEST = 64  # operators of a region; the largest that exporters write (a GELU) has about ten
 
 
@@ -64,6 +67,30 @@ def joins(view: GraphView, index: int, shape: Shape) -> bool:
     return all(value is None or isinstance(value, Tensor) for value in op.inputs)
 
 
+def _parts(view: GraphView, index: int, shape: Shape) -> Indices:
+    """Return the operators that cut a tensor into parts of ``shape``, that at ``index`` among them, as before a gate: a
+    Split, or Slices that nothing else reads the tensor beside. A kernel that reads all parts reads the whole.
+    """
+    op = view.operators[index]
+    if op.key == ("", "Split"):
+        together = [index]
+    elif op.key == ("", "Slice") and op.inputs[0] is not None:
+        together = view.consumers[op.inputs[0].name]
+    else:
+        return []
+    elements = 0
+    for member in together:
+        if view.operators[member].key != op.key or not view.free(member):
+            return []
+        for value in view.operators[member].outputs:
+            if not isinstance(value, Tensor) or value.shape != shape:
+                return []
+            elements += value.elements
+    if elements != view.operand(index, 0).elements:
+        return []
+    return together
+
+
 def grown_backwards(
     view: GraphView, start: Iterable[int], values: Iterable[Tensor], shape: Shape
 ) -> set[int]:
@@ -89,14 +116,19 @@ def grown_backwards(
     while heap and len(members) < first + _HIGHEST:
         index = -heappop(heap)
         op = view.operators[index]
-        if op.repeat != repeat or not joins(view, index, shape):
+        if op.repeat != repeat:
             continue
-        name = view.result(index).name
-        if name in view.outputs or not members.issuperset(view.consumers.get(name, ())):
+        together = [index] if joins(view, index, shape) else _parts(view, index, shape)
+        names = [
+            value.name for member in together for value in view.operators[member].outputs if value is not None
+        ]
+        readers = chain.from_iterable(view.consumers.get(name, ()) for name in names)
+        if not together or not view.outputs.isdisjoint(names) or not members.issuperset(readers):
             continue
-        members.add(index)
-        for read in op.inputs:
-            push(read)
+        members.update(together)
+        for member in together:
+            for read in view.operators[member].inputs:
+                push(read)
     return members.difference(start)
 
 
@@ -105,6 +137,8 @@ def grown_forwards(view: GraphView, value: Tensor, accepts: Accepts) -> Indices:
     where there is none.
     """
     members: Indices = []
+    maker = view.producer.get(value.name)
+    repeat = None if maker is None else view.operators[maker].repeat
     inside = {value.name}
     waiting = {value.name: _readers(view, value)}
     heap = list(view.consumers.get(value.name, ()))
@@ -113,7 +147,7 @@ def grown_forwards(view: GraphView, value: Tensor, accepts: Accepts) -> Indices:
     while heap and len(members) < _HIGHEST:
         index = heappop(heap)
         op = view.operators[index]
-        if not joins(view, index, value.shape):
+        if repeat not in (None, op.repeat) or not joins(view, index, value.shape):
             continue
         read = {v.name: v for v in op.inputs if isinstance(v, Tensor)}
         outside = [v for name, v in read.items() if name not in inside]
@@ -148,14 +182,16 @@ def constants_alone(index: int, outside: list[Tensor]) -> bool:
 
 
 def read_from_outside(view: GraphView, members: Iterable[int]) -> tuple[Tensor, ...]:
-    """Return the tensors that ``members`` read and do not make, each once, without one-element constants: those
-    travel as arguments of a kernel.
+    """Return the tensors that ``members`` read and do not make, each once, without one-element constants, which travel
+    as arguments of a kernel, and without shapes and types, which the compiler knows.
     """
     inside = set(members)
     values: dict[str, Tensor] = {}
     for index in sorted(inside):
-        for value in view.operators[index].inputs:
-            if not isinstance(value, Tensor) or is_scalar(value):
+        op = view.operators[index]
+        known = _TYPE_INPUTS.get(op.op_type, traits_of(op.key).host_inputs)
+        for place, value in enumerate(op.inputs):
+            if not isinstance(value, Tensor) or is_scalar(value) or place in known:
                 continue
             if view.producer.get(value.name, -1) not in inside:
                 values[value.name] = value
