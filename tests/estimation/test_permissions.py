@@ -108,3 +108,10 @@ def test_a_kernel_that_takes_a_wider_precision_is_listed_with_its_bytes(net: Pat
     bytes_of = {row.operator: row.dram_bytes for row in plain if row.kernel == "conv"}
     for row in wide:
         assert row.dram_bytes == pytest.approx(bytes_of[row.operator], rel=0.01)
+
+
+def test_gpus_that_permit_different_precisions_do_not_disturb_each_other(net: Path) -> None:
+    options = {"batch_sizes": [8], "runtime": "tensorrt", "dtype": "int8"}
+    together = estimate_rows([net], gpus=GPUS, **options).rows
+    for row in together:
+        assert row == estimate_rows([net], gpus=[row.gpu], **options).rows[0], row.gpu
