@@ -42,6 +42,7 @@ from gkestimator.hardware.runtimes.profiles import load_runtime
 
 ROOT = Path(__file__).parents[1]
 CASES = ROOT / "docs" / "accuracy" / "runtimes-1.csv"
+GRAPHS = tuple(ROOT / ".accuracy" / name for name in ("ort_graphs", "triton_graphs"))
 TORCHSCRIPT_HOST = "triton-torchscript"
 VERSIONS = {"20.11": "7.2", "21.02": "7.2", "21.10": "8.0", "21.12": "8.2"}
 """TensorRT in NVIDIA's containers, by their support matrix."""
@@ -259,6 +260,9 @@ def main() -> None:
     parser.add_argument("--bundle", type=Path, help="a bundle to judge instead of the shipped one")
     asked = parser.parse_args()
     shared = shared_dir()
+    for folder in GRAPHS:
+        if not folder.is_dir():  # a page without half of the models would read as a whole one
+            raise SystemExit(f"{folder}: no such folder; export the models first (see --help)")
     rows = list(measured_rows(pd.read_parquet(shared / "data" / "triton" / "triton_offline.parquet")))
     rows += diffusion_rows(pd.read_parquet(shared / "data" / "onnxruntime" / "onnxruntime_readme.parquet"))
     if asked.fit:
