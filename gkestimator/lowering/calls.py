@@ -201,13 +201,7 @@ class _Lister:
                 if index in groups:
                     self._add_group(op, groups[index])
                 continue
-            record = OPERATORS.get((op.domain, op.op_type))
-            if record is None or record.lowering_rule is None:
-                self._calls.add(op, op.inputs, op.outputs, (), 1, (), UNKNOWN)
-            elif self._unfolds and op.op_type == "Conv" and folded_batchnorm(op):
-                self._add_unfolded(with_bias(op))
-            else:
-                self._add(op, op, record.traits, op.inputs, op.outputs, self._lowered(op))
+            self._add_alone(op)
         calls = self._calls
         for at, copies in self._reformats.at_end(graph.outputs).items():
             calls.copied.add(id(calls.kernels[at]))
@@ -215,12 +209,19 @@ class _Lister:
             calls.host_calls[at] += len(copies)
         return calls
 
+    def _add_alone(self, op: Operator) -> None:
+        """Add an operator that is in no group."""
+        record = OPERATORS.get((op.domain, op.op_type))
+        if record is None or record.lowering_rule is None:
+            self._calls.add(op, op.inputs, op.outputs, (), 1, (), UNKNOWN)
+        elif self._unfolds and op.op_type == "Conv" and folded_batchnorm(op):
+            self._add_unfolded(with_bias(op))
+        else:
+            self._add(op, op, record.traits, op.inputs, op.outputs, self._lowered(op))
+
     def _lowered(self, op: Operator) -> Lowered:
         signature = op.signature
-        if signature is not None:
-            known = self._by_signature.get(signature)
-        else:
-            known = None
+        known = self._by_signature.get(signature) if signature is not None else None
         if known is None:
             known = lower_operator(op, self._options, self._memo)
             self._calls.lowered[id(known)] = (op, known)
@@ -253,9 +254,7 @@ class _Lister:
             kernels = draft.kernels
             host_calls = draft.host_calls
             aliases = draft.aliases
-        token = 0
-        if kernels:
-            token = LAUNCHES
+        token = LAUNCHES if kernels else 0
         if host_calls:
             token |= CALLS
         if not aliases:

@@ -40,7 +40,7 @@ def match_fused_attention(view: GraphView, softmax: int, options: LoweringOption
     """Return the attention around the Softmax at index ``softmax`` that a fused kernel of TensorRT exists for."""
     _require_product(view, softmax)
     if options.attention == "eager":
-        raise NotFused(_WHAT, "told so, or the GPU is older than fused kernels (compute capability 7.5)")
+        raise NotFused(_WHAT, "on GPUs before compute capability 7.5, or by --attention eager")
     try:
         inner = match_attention(view, softmax, replace(options, attention="fused"))
     except Mismatch as mismatch:
