@@ -186,7 +186,7 @@ class _Lister:
         self._channels_last = runtime.eager and options.layout == "nhwc"
         self._by_signature: dict[int, Lowered] = {}
         self._unfolded: dict[tuple[int, bool], Unfolded] = {}
-        self._reformats: Reformats | None = None
+        self._reformats = Reformats()
         self._compiled = bool(runtime.permits)
 
     def run(self, graph: OperatorGraph, matches: Sequence[Match]) -> Calls:
@@ -195,20 +195,19 @@ class _Lister:
         if self._channels_last:
             for value in graph.inputs:
                 self._layouts.store_channels_last(value)
-        if self._compiled:
-            self._reformats = Reformats(graph)
+        self._reformats.begin(graph)
         for index, op in enumerate(graph.operators):
             if index in covered:
                 if index in groups:
                     self._add_group(op, groups[index])
                 continue
             self._add_alone(op)
-        if self._reformats is not None:
-            for at, copies in self._reformats.at_end(graph.outputs).items():
-                self._calls.copied.add(id(self._calls.kernels[at]))
-                self._calls.kernels[at] += interned(copies)
-                self._calls.host_calls[at] += len(copies)
-        return self._calls
+        calls = self._calls
+        for at, copies in self._reformats.at_end(graph.outputs).items():
+            calls.copied.add(id(calls.kernels[at]))
+            calls.kernels[at] += interned(copies)
+            calls.host_calls[at] += len(copies)
+        return calls
 
     def _add_alone(self, op: Operator) -> None:
         """Add an operator that is in no group."""
@@ -263,7 +262,7 @@ class _Lister:
                 return
             if self._runtime in traits.in_place or (self._eager and traits.in_place_before):
                 token |= _fits(inputs, outputs)
-        if self._reformats is not None:
+        if self._compiled:
             viewed = []
             for out_index, in_index in aliases:
                 viewed += aliased_tensors(traits, inputs, out_index, in_index, outputs)

@@ -48,11 +48,17 @@ def reformat_kernel(tensor: Tensor, source: DType) -> Kernel:
 class Reformats:
     """Follow the types and layouts of a graph's activations through its calls."""
 
-    def __init__(self, graph: OperatorGraph) -> None:
-        self._types = {tensor.name: tensor.dtype for tensor in tensors_of(graph.inputs)}
-        self._layouts = {tensor.name: LINEAR for tensor in tensors_of(graph.inputs)}
+    def __init__(self) -> None:
+        self._types: dict[str, DType] = {}
+        self._layouts: dict[str, str] = {}
         self._made: set[tuple[str, DType, str]] = set()
         self._writers: dict[str, int] = {}
+
+    def begin(self, graph: OperatorGraph) -> None:
+        """Note the types of the graph's inputs, which lie linearly."""
+        for tensor in tensors_of(graph.inputs):
+            self._types[tensor.name] = tensor.dtype
+            self._layouts[tensor.name] = LINEAR
 
     def before(self, inputs: Sequence[Value | None], kernels: Kernels) -> Kernels:
         """Return the copies that a call with ``kernels`` needs of what it reads."""
