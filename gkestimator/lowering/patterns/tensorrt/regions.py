@@ -91,6 +91,15 @@ def _parts(view: GraphView, index: int, shape: Shape) -> Indices:
     return together
 
 
+def _stay_inside(view: GraphView, together: Indices, members: set[int]) -> bool:
+    """Return whether the results of ``together`` are read by ``members`` alone, and are no outputs of the graph."""
+    names = [
+        value.name for member in together for value in view.operators[member].outputs if value is not None
+    ]
+    readers = chain.from_iterable(view.consumers.get(name, ()) for name in names)
+    return view.outputs.isdisjoint(names) and members.issuperset(readers)
+
+
 def grown_backwards(
     view: GraphView, start: Iterable[int], values: Iterable[Tensor], shape: Shape
 ) -> set[int]:
@@ -119,11 +128,7 @@ def grown_backwards(
         if op.repeat != repeat:
             continue
         together = [index] if joins(view, index, shape) else _parts(view, index, shape)
-        names = [
-            value.name for member in together for value in view.operators[member].outputs if value is not None
-        ]
-        readers = chain.from_iterable(view.consumers.get(name, ()) for name in names)
-        if not together or not view.outputs.isdisjoint(names) or not members.issuperset(readers):
+        if not together or not _stay_inside(view, together, members):
             continue
         members.update(together)
         for member in together:
