@@ -13,6 +13,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from gkestimator.onnx_io.demo_models import BOTTLENECKS
+
 
 class Network:
     """Collect the nodes of one graph; nodes are numbered as torch's exporter does unless a name is given."""
@@ -161,17 +163,6 @@ def torch_resnet18(
     return net.model(net.linear(value, width))
 
 
-_MOBILENET = (
-    (1, 16, 1, 1),
-    (6, 24, 2, 2),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
-
-
 def torch_mobilenet(*, residual: bool, apart: bool) -> onnx.ModelProto:
     """Return torchvision's MobileNet v2, trained for quantisation."""
     net = _Torch(1, qat=True, residual=residual, apart=apart)
@@ -183,7 +174,7 @@ def torch_mobilenet(*, residual: bool, apart: bool) -> onnx.ModelProto:
 
     value = clipped(net.conv("input", (3, 32), 3, 2))
     width = 32
-    for expansion, channels, count, first_stride in _MOBILENET:
+    for expansion, channels, count, first_stride in BOTTLENECKS:
         for block in range(count):
             stride = 1 if block else first_stride
             adds = stride == 1 and width == channels

@@ -19,9 +19,9 @@ PRODUCT = ("gkestimator", "profiling", "cli")
 PREPOSITIONS = ("Of", "What", "Whether", "Where", "How", "By", "As", "Under", "With", "In", "On", "At")
 MOST_COMPLEXITY = 15
 # A bar that is not reached yet is held where it stands.
-DENSITY_HELD = 9.39
+DENSITY_HELD = 9.4
 # The bar is what version 0.1's features were to fit in. New features add to it: raise this with them, knowingly.
-NODES_HELD = 898_500
+NODES_HELD = 929_500
 LOOSE_ALLOWED = ("__init__.py", "__main__.py")
 BRANCHES = (
     ast.If,

@@ -65,11 +65,13 @@ class RuntimeLaw:
         if version is None:
             return self
         known = sorted(self.versions, key=_numbers)
+        oldest = _numbers(known[0])
+        newest = _numbers(known[-1])
         asked = _numbers(version)
         same = [name for name in known if asked and _numbers(name)[: len(asked)] == asked[:2]]
         if same:
             return replace(self, version=same[-1])
-        if not asked or not _numbers(known[0]) < asked < _numbers(known[-1]):
+        if not asked or not oldest < asked < newest:
             raise UsageError(f"runtime_version is {version!r}; known are {', '.join(known)}")
         earlier = [name for name in known if _numbers(name) < asked][-1]
         remark = f"runtime version {version} is not among the known ones: taken as {earlier}"
@@ -88,7 +90,8 @@ class RuntimeLaw:
             version[rows] = by_version.get(measured, 1.0)
             for family, factors in self.factors.items():
                 if measured in factors:
-                    factor[rows[table.family[rows] == family]] = factors[measured]
+                    of_family = table.family[rows] == family
+                    factor[rows[of_family]] = factors[measured]
         known = np.isfinite(factor)
         factor = factor ** self._share_of_seen(table)
         in_model = np.maximum(duration_us * factor, self._whole_heads_us(table, gpu))
@@ -113,14 +116,17 @@ class RuntimeLaw:
 
     def _whole_heads_us(self, table: KernelTable, gpu: GpuSpec) -> Array:
         """Return the least microseconds of attention whose blocks calculate a whole head each; 0 for all else."""
-        scores = np.minimum(table.size("gemm_m"), self.longest) * np.minimum(
-            table.size("gemm_n"), self.longest
-        )
-        cycles = self.cycles_per_score * scores
-        return np.where(table.family == Family.ATTENTION, cycles / gpu.boost_clock_mhz, 0.0)
+        queries = np.minimum(table.size("gemm_m"), self.longest)
+        keys = np.minimum(table.size("gemm_n"), self.longest)
+        cycles = self.cycles_per_score * queries * keys
+        microseconds = cycles / gpu.boost_clock_mhz
+        return np.where(table.family == Family.ATTENTION, microseconds, 0.0)
 
     def document(self) -> NamedValues:
         """Return the law as JSON values."""
+        measured = {}
+        for chip, versions in self.measured_versions.items():
+            measured[chip] = _plain(versions)
         return {
             "factors": _plain(self.factors),
             "added_us": self.added_us,
@@ -129,9 +135,7 @@ class RuntimeLaw:
             "half_width": self.half_width,
             "widest": self.widest,
             "versions": _plain(self.versions),
-            "measured_versions": {
-                chip: _plain(versions) for chip, versions in self.measured_versions.items()
-            },
+            "measured_versions": measured,
         }
 
 
@@ -180,6 +184,9 @@ def _law(at: str, entry: Any) -> RuntimeLaw:
     measured = entry.get("measured_versions")
     if not isinstance(measured, dict) or len(measured) > _MOST_VERSIONS:
         raise BundleError(f"{at}: measured_versions is no object of at most {_MOST_VERSIONS} entries")
+    measured_versions = {}
+    for chip, each in measured.items():
+        measured_versions[chip] = _versions(f"{at}: measured_versions: {chip[:40]}", each)
     return RuntimeLaw(
         factors=factors,
         added_us=_number(at, entry, "added_us", -100.0, 100.0),
@@ -188,9 +195,7 @@ def _law(at: str, entry: Any) -> RuntimeLaw:
         half_width=_number(at, entry, "half_width", 0.0, 5.0),
         widest=_number(at, entry, "widest", 0.0, 5.0),
         versions=versions,
-        measured_versions={
-            chip: _versions(f"{at}: measured_versions: {chip[:40]}", each) for chip, each in measured.items()
-        },
+        measured_versions=measured_versions,
     )
 
 

@@ -15,8 +15,9 @@ want 8 bits. Compared with the layers of ten published engines by ``python -m be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from gkestimator.core.dtypes import DType, Precision
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor, Value
@@ -25,6 +26,7 @@ from gkestimator.operators.builders import tensors_of
 from gkestimator.operators.records import traits_of
 from gkestimator.operators.registry import LoweringOptions, half_type
 
+TypeOf: TypeAlias = "Callable[[int, Tensor], DType]"
 NARROW_TYPES = {"int8": DType.INT8, "fp8": DType.FLOAT8E4M3FN}
 """What a float model is brought to, by the dtype word that allows it."""
 BYTES = frozenset({Precision.INT8, Precision.FP8})
@@ -83,7 +85,9 @@ class _Planner:
                     self._readers.setdefault(value.name, []).append((index, place))
         self._producers: dict[str, int] = {}
         for index, op in enumerate(graph.operators):
-            self._producers.update({value.name: index for value in op.outputs if value is not None})
+            for value in op.outputs:
+                if value is not None:
+                    self._producers[value.name] = index
         self._outputs = frozenset(value.name for value in graph.outputs)
         self.products = [self._product_type(index) for index in range(len(graph.operators))]
         """What each operator multiplies in 8 bits, None where it does not."""
@@ -105,8 +109,10 @@ class _Planner:
                 refused |= more
             self._fused = self._fused_types()
         self._keep_wide()
-        operators = tuple([self._retyped(index) for index in range(len(self._graph.operators))])
-        return replace(self._graph, operators=operators, weights=self._weights(operators))
+        count = len(self._graph.operators)
+        operators = tuple([self._retyped(index) for index in range(count)])
+        weights = self._weights(operators)
+        return replace(self._graph, operators=operators, weights=weights)
 
     def _product_type(self, index: int) -> DType | None:
         op = self._graph.operators[index]
@@ -117,7 +123,8 @@ class _Planner:
             return None
         if not self._reads:
             constant = right.is_weight and not left.is_weight
-            if constant and self._narrow is not None and left.dtype.is_floating and right.dtype.is_floating:
+            floating = left.dtype.is_floating and right.dtype.is_floating
+            if constant and floating:
                 return self._narrow
             return None
         # Binding folds what quantises a weight, whose values it need not have: one beside a quantised activation is.
@@ -137,14 +144,12 @@ class _Planner:
                 if value.dtype.bits == 8 and value.dtype is not DType.BOOL:
                     self._stored[value.name] = value.dtype  # moved as it is quantised
                     continue
-                if (
-                    not value.dtype.is_floating
-                    or value.name in self._outputs
-                    or not self._writes(index, refused)
-                ):
+                inside = value.dtype.is_floating and value.name not in self._outputs
+                if not inside or not self._writes(index, refused):
                     continue
-                readers = self._readers.get(value.name, [])
-                dtypes = [self._wanted(read, refused) for read in readers]
+                dtypes = []
+                for read in self._readers.get(value.name, ()):
+                    dtypes.append(self._wanted(read, refused))
                 if dtypes and dtypes[0] is not None and None not in dtypes:
                     self._stored[value.name] = dtypes[0]
 
@@ -169,12 +174,13 @@ class _Planner:
             if kind != "pointwise":
                 continue
             sources = self._activations(index)
-            fuses = any(value.name in of_products for _, value in sources)
-            if self._graph.operators[index].op_type in ("Add", "Sum") and fuses and len(sources) > 1:
+            names = [value.name for _, value in sources]
+            adds = self._graph.operators[index].op_type in ("Add", "Sum")
+            if adds and len(sources) > 1 and not of_products.isdisjoint(names):
                 in_floats = [place for place, _ in sources if (index, place) not in self._reads]
                 allowed[index] = not self._reads or len(in_floats) <= 1
-            elif len(sources) == 1 and len(self._readers[sources[0][1].name]) == 1:
-                producer = self._producers.get(sources[0][1].name)
+            elif len(names) == 1 and len(self._readers[names[0]]) == 1:
+                producer = self._producers.get(names[0])
                 allowed[index] = producer is None or allowed[producer]
         return allowed
 
@@ -233,10 +239,13 @@ class _Planner:
             values = tensors_of(self._graph.operators[index].outputs)
             if types[index] is not None or self._kinds[index] != "pointwise" or len(values) != 1:
                 continue
-            readers = self._readers.get(values[0].name, [])
-            alone = len(readers) == 1 and values[0].name not in self._outputs
-            if alone and self._kinds[readers[0][0]] == "pointwise":
-                types[index] = types[readers[0][0]]
+            name = values[0].name
+            readers = self._readers.get(name, [])
+            if len(readers) != 1 or name in self._outputs:
+                continue
+            reader, _ = readers[0]
+            if self._kinds[reader] == "pointwise":
+                types[index] = types[reader]
         return types
 
     def _without_narrow_source(self, refused: set[int]) -> set[int]:
@@ -281,44 +290,49 @@ class _Planner:
         as well."""
         names: list[str] = []
         while len(values) == 1 and values[0].dtype is DType.FLOAT:
-            names.append(values[0].name)
-            if values[0].name in self._outputs:
+            name = values[0].name
+            names.append(name)
+            if name in self._outputs:
                 return names
-            readers = self._readers.get(values[0].name, [])
-            if len(readers) != 1 or self._kinds[readers[0][0]] not in ("moves", "pointwise"):
+            readers = self._readers.get(name, [])
+            if len(readers) != 1:
                 break
-            if len(self._activations(readers[0][0])) > 1:
+            reader, _ = readers[0]
+            if self._kinds[reader] not in ("moves", "pointwise"):
+                break
+            if len(self._activations(reader)) > 1:
                 break  # a shortcut has the type of the result
-            values = tensors_of(self._graph.operators[readers[0][0]].outputs)
+            values = tensors_of(self._graph.operators[reader].outputs)
         return []
 
     def _retyped(self, index: int) -> Operator:
         op = self._graph.operators[index]
-        changed = False
-        inputs: list[Value | None] = []
-        for place, value in enumerate(op.inputs):
-            if isinstance(value, Tensor):
-                dtype = self._read_type(index, place, value)
-                changed |= dtype is not self._uniform(value.dtype)
-                value = _as(value, dtype)
-            elif value is not None:
-                elements = tuple([_as(t, self._uniform(t.dtype)) for t in value.elements_])
-                value = replace(value, elements_=elements)
-            inputs.append(value)
-        outputs: list[Value | None] = []
-        for value in op.outputs:
-            if isinstance(value, Tensor):
-                dtype = self._written_type(value)
-                changed |= dtype is not self._uniform(value.dtype)
-                value = _as(value, dtype)
-            elif value is not None:
-                elements = tuple([_as(t, self._uniform(t.dtype)) for t in value.elements_])
-                value = replace(value, elements_=elements)
-            outputs.append(value)
+        inputs = self._typed(op.inputs, lambda place, value: self._read_type(index, place, value))
+        outputs = self._typed(op.outputs, lambda _, value: self._written_type(value))
+        changed = any(self._differs(*pair) for pair in zip(op.inputs, inputs, strict=True))
+        changed |= any(self._differs(*pair) for pair in zip(op.outputs, outputs, strict=True))
         signature = op.signature
         if changed:
             signature = None  # equal operators may differ now in what they read
-        return replace(op, inputs=tuple(inputs), outputs=tuple(outputs), signature=signature)
+        return replace(op, inputs=inputs, outputs=outputs, signature=signature)
+
+    def _typed(self, values: Sequence[Value | None], type_of: TypeOf) -> tuple[Value | None, ...]:
+        """Return ``values`` in the types that ``type_of`` says of a tensor, by its place; sequences in usual ones."""
+        typed: list[Value | None] = []
+        for place, value in enumerate(values):
+            if isinstance(value, Tensor):
+                value = _as(value, type_of(place, value))
+            elif value is not None:
+                elements = tuple([_as(t, self._uniform(t.dtype)) for t in value.elements_])
+                value = replace(value, elements_=elements)
+            typed.append(value)
+        return tuple(typed)
+
+    def _differs(self, before: Value | None, after: Value | None) -> bool:
+        """Return whether a tensor became another type than the usual one."""
+        if not isinstance(before, Tensor) or not isinstance(after, Tensor):
+            return False
+        return after.dtype is not self._uniform(before.dtype)
 
     def _uniform(self, dtype: DType) -> DType:
         """Return what a tensor is in that nothing special is said of."""

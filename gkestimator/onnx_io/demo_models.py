@@ -14,7 +14,7 @@ MINILM_PARAMETERS = 22_565_376
 """Parameters of all-MiniLM-L6-v2 without its pooler, which embeddings of sentences do not use."""
 
 # Sandler et al. 2018, table 2: widening, channels, blocks, stride of the first block.
-_BOTTLENECKS = (
+BOTTLENECKS = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
     (6, 32, 3, 2),
@@ -43,7 +43,7 @@ def write_mobilenet_v2(folder: Path) -> Path:
 
     x = unit("input", "features.0", (3, 32), 3, 2)
     inside, number = 32, 0
-    for widening, outside, blocks, first_stride in _BOTTLENECKS:
+    for widening, outside, blocks, first_stride in BOTTLENECKS:
         for block in range(blocks):
             number += 1
             name = f"features.{number}"

@@ -31,9 +31,8 @@ _MODEL_ERROR = 0.1
 """Standard deviation of log(time) of a group of models that err alike. Judged."""
 _FACTOR_ERROR = 0.3
 """Standard deviation of log(factor) about 0. Judged: two libraries of one vendor differ by a third on one kernel."""
-_ADDED_US = (
-    1.0  # standard deviation of what starting a kernel adds: the gap of kernels that wait for one another
-)
+_ADDED_US = 1.0
+"""Standard deviation of what starting a kernel adds: the gap of kernels that wait for one another. Judged."""
 _SCORES_PER_CYCLE = 4.0
 """An SM evaluates 16 exponentials a clock (CUDA C++ Programming Guide, arithmetic throughput), and about as many other
 instructions a score again and again; where the search begins, with a factor of e either way."""
@@ -244,8 +243,9 @@ def fit_versions(times: VersionTimes, gpus: Sequence[GpuSpec]) -> dict[str, Any]
             mine = measured.setdefault(f"{major}.{minor}", {})
             ratios = version_ratios(times, (times.gpu == gpu.name) & (times.precision == precision))
             for version, ratio in ratios.items():
-                logs.setdefault(version, []).append(float(np.log(ratio)))
-                mine.setdefault(version, {}).update(_shown(precision, [float(np.log(ratio))]))
+                log = float(np.log(ratio))
+                logs.setdefault(version, []).append(log)
+                mine.setdefault(version, {}).update(_shown(precision, [log]))
         for version, values in logs.items():
             if len(values) >= _FEWEST_GPUS:
                 shared[version].update(_shown(precision, values))
@@ -255,7 +255,8 @@ def fit_versions(times: VersionTimes, gpus: Sequence[GpuSpec]) -> dict[str, Any]
 def _shown(precision: str, logs: Sequence[float]) -> NamedNumbers:
     """Return the factor of a version, by its precision; empty where its logarithms on some GPUs show none."""
     mean = float(np.mean(logs))
-    if abs(mean) < _LEAST_FACTOR or len({value > 0 for value in logs}) > 1 or 0.0 in logs:
+    signs = {float(np.sign(value)) for value in logs}
+    if abs(mean) < _LEAST_FACTOR or signs not in ({1.0}, {-1.0}):
         return {}
     return {precision: round(float(np.exp(mean)), 3)}
 
@@ -272,8 +273,9 @@ def version_ratios(times: VersionTimes, rows: Array) -> NamedNumbers:
             newest_time[times.model[at]] = times.time[at]
     ratios: dict[str, list[float]] = {}
     for at in places:
-        if times.model[at] in newest_time:
-            ratio = times.time[at] / newest_time[times.model[at]]
+        model = times.model[at]
+        if model in newest_time:
+            ratio = times.time[at] / newest_time[model]
             ratios.setdefault(times.version[at], []).append(ratio)
     return {version: float(np.median(values)) for version, values in ratios.items()}
 

@@ -24,16 +24,17 @@ def match_convolution(view: GraphView, conv: int, options: LoweringOptions) -> M
     op = view.operators[conv]
     core, own = _folded(view, conv, op)
     value = view.result(own[-1])
-    own += _padding(view, op)
+    padding = _padding(view, op)
+    own += padding
     added = _summed(view, value)
     if added:
         value = view.result(added[-1])
     added += grown_forwards(view, value, constants_alone)
     if own == [conv] and not added:
         raise view.mismatch(conv, "has nothing around it that its kernel could do")
-    if _padding(view, op):
-        pad = view.source(core.inputs[0], "Pad")
-        core = replace(core, inputs=(view.operand(pad, 0), *core.inputs[1:]))
+    for pad in padding:
+        source = view.operand(pad, 0)
+        core = replace(core, inputs=(source, *core.inputs[1:]))
     return extended(view, "convolution", core, own, added, options)
 
 
