@@ -18,6 +18,7 @@ from gkestimator.hardware.runtimes import runtime_traits
 from gkestimator.lowering import patterns
 from gkestimator.lowering.calls import UNKNOWN, Calls, list_calls
 from gkestimator.lowering.engine_types import permitted, typed_graph
+from gkestimator.lowering.idle_copies import without_idle_copies
 from gkestimator.lowering.patterns import Groups, Match
 from gkestimator.lowering.quantised_files import without_quantisation
 from gkestimator.lowering.storage import stored_graph
@@ -63,7 +64,7 @@ def lower_each(
     for option in options:
         compiled = bool(runtime_traits(option.runtime).permits)
         if compiled and quantised is None:
-            quantised = without_quantisation(graph)
+            quantised = without_quantisation(without_idle_copies(graph))
         if compiled and quantised is not None:
             option = permitted(quantised, option)
         # What decides about groups and element types; the precisions only decide about kernels.

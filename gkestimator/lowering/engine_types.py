@@ -51,8 +51,8 @@ def typed_graph(quantised: Quantised, options: LoweringOptions) -> OperatorGraph
     if narrow is None or not any(planner.products):
         return typed
     remark = (
-        f"{options.dtype} of a float model: that of an engine which a calibrator or a tool has quantised; what it does "
-        f"to the accuracy is yours to check"
+        f"{options.dtype} of a float model: as in an engine that a calibrator or a tool has quantised, whose accuracy "
+        f"is yours to check"
     )
     return replace(typed, warnings=(*typed.warnings, remark))
 

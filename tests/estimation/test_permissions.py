@@ -73,7 +73,7 @@ def test_int8_of_a_float_model_is_marked_where_it_is_calibrated_and_refused_else
     for runtime in ("tensorrt", "onnxruntime_tensorrt"):
         (row,) = estimate_rows([net], runtime=runtime, dtype="int8", **options).rows
         assert row.runtime == runtime
-        assert "int8 of a float model: that of an engine which a calibrator" in row.warnings
+        assert "int8 of a float model: as in an engine that a calibrator" in row.warnings
     (row,) = estimate_rows([net], runtime="tensorrt", dtype="fp16", **options).rows
     assert "of a float model" not in (row.warnings or "")
     failed = estimate_rows([net], runtime="onnxruntime", dtype="int8", **options).failures

@@ -61,13 +61,14 @@ def runtime_with(name: str, provider: str | None) -> str:
 
 
 def checked_layout(name: str, layout: str) -> str:
-    """Return ``layout``. Raises UsageError where the runtime ``name`` stores images as the file has them."""
+    """Return ``layout``. Raises UsageError where a program under the runtime ``name`` has no choice of it."""
     layouts = runtime_traits(name).layouts
     if layout not in layouts:
         expected = ", ".join(layouts)
-        raise UsageError(
-            f"layout: found {layout}, expected {expected} under {name}, which stores images as the file has them"
-        )
+        reason = "stores images as the file has them"
+        if runtime_traits(name).permits:
+            reason = "chooses the layout of each kernel itself"
+        raise UsageError(f"layout: found {layout}, expected {expected} under {name}, which {reason}")
     return layout
 
 

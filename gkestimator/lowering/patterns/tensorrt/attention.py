@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import chain
 
 from gkestimator.core.graph import Attribute, Operator, Tensor, Value
+from gkestimator.lowering.idle_copies import moving_order, permutation
 from gkestimator.lowering.patterns.attention import match_attention
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
 from gkestimator.lowering.patterns.tensorrt.regions import only_result
@@ -116,16 +117,24 @@ def _is_copy(view: GraphView, index: int) -> bool:
 
 
 def _absorb_after(view: GraphView, covered: set[int], last: int, shape: AttentionShape) -> Indices:
-    """Return the transposition that joins heads after ``last``, and the view after it."""
-    following = view.optional_reader(view.result(last), "Transpose")
+    """Return the transposition that joins heads after ``last``, with the views before and after it."""
+    value = view.result(last)
+    views: Indices = []
+    same = view.optional_reader(value, "Reshape", "Identity")
+    while same is not None and view.free(same) and view.result(same).shape == value.shape:
+        views.append(same)  # PyTorch's exporter writes one that changes nothing
+        value = view.result(same)
+        same = view.optional_reader(value, "Reshape", "Identity")
+    following = view.optional_reader(value, "Transpose")
     if following is None or not view.free(following):
         return []
-    if view.operators[following].attributes.get("perm") != (0, 2, 1, 3):
+    perm = permutation(view.operators[following], len(value.shape))
+    if moving_order(perm, value.shape) != moving_order((0, 2, 1, 3), value.shape):
         return []
     after = view.optional_reader(view.result(following), "Reshape", "Flatten")
     if after is None or only_result(view, after) is None:
-        return [following]
-    return [following, after]
+        return [*views, following]
+    return [*views, following, after]
 
 
 def _operands(view: GraphView, covered: set[int], inner: Match) -> tuple[Tensor, ...]:
