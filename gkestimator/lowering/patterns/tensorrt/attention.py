@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import chain
 
 from gkestimator.core.graph import Attribute, Operator, Tensor, Value
+from gkestimator.core.options import spelled
 from gkestimator.lowering.idle_copies import moving_order, permutation
 from gkestimator.lowering.patterns.attention import match_attention
 from gkestimator.lowering.patterns.match import FUSED_DOMAIN, Match, fused
@@ -41,7 +42,7 @@ def match_fused_attention(view: GraphView, softmax: int, options: LoweringOption
     """Return the attention around the Softmax at index ``softmax`` that a fused kernel of TensorRT exists for."""
     _require_product(view, softmax)
     if options.attention == "eager":
-        raise NotFused(_WHAT, "on GPUs before compute capability 7.5, or by --attention eager")
+        raise NotFused(_WHAT, f"on GPUs before compute capability 7.5, or by {spelled('attention')} eager")
     try:
         inner = match_attention(view, softmax, replace(options, attention="fused"))
     except Mismatch as mismatch:
