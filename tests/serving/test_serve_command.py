@@ -80,7 +80,16 @@ def test_a_plan_that_does_not_fit_the_table(
 
 
 @pytest.fixture
-def started(folder: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def port() -> int:
+    """A port of this machine that nothing listens at: tests of this file run beside one another."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number: int = probe.getsockname()[1]
+    return number
+
+
+@pytest.fixture
+def started(folder: Path, tmp_path: Path, port: int) -> Iterator[subprocess.Popen[str]]:
     """A service in a process of its own that has just been started; the state is in ``tmp_path``."""
     command = [sys.executable, "-c", "from gkestimator.cli import main; main()", "serve", "--emulate"]
     command += [
@@ -88,7 +97,7 @@ def started(folder: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         "--table",
         str(folder / "table.csv"),
         "--port",
-        "18473",
+        str(port),
         "--state",
         str(tmp_path / "state.json"),
     ]
@@ -113,11 +122,11 @@ def served(started: subprocess.Popen[str]) -> subprocess.Popen[str]:
     return started
 
 
-def infer() -> bytes:
-    """Return the answer to a request of one sample."""
+def infer(port: int) -> bytes:
+    """Return the answer of the service at ``port`` to a request of one sample."""
     tensor = {"name": "input", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}
     body = json.dumps({"inputs": [tensor]}).encode()
-    request = urllib.request.Request("http://127.0.0.1:18473/v2/models/resnet/infer", data=body)
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v2/models/resnet/infer", data=body)
     with urllib.request.urlopen(request, timeout=10) as answer:
         content: bytes = answer.read()
         return content
@@ -141,19 +150,19 @@ def below(pid: int) -> set[int]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_in_order(served: subprocess.Popen[str], tmp_path: Path) -> None:
-    assert json.loads(infer())["outputs"][0]["data"] == [0.0]
+def test_ctrl_c_ends_it_in_order(served: subprocess.Popen[str], tmp_path: Path, port: int) -> None:
+    assert json.loads(infer(port))["outputs"][0]["data"] == [0.0]
     served.send_signal(signal.SIGINT)
     assert served.wait(60) == 130
     assert read_state(tmp_path / "state.json").version == 1
 
 
 @pytest.mark.slow
-def test_a_service_that_only_begins_is_ended_in_order(started: subprocess.Popen[str]) -> None:
+def test_a_service_that_only_begins_is_ended_in_order(started: subprocess.Popen[str], port: int) -> None:
     """Ray sets handlers of signals too: before ours stood, SIGTERM ended it with a trace of Ray's, without a drain."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", 18473), timeout=1):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             break
         time.sleep(0.05)
     started.send_signal(signal.SIGTERM)
@@ -163,8 +172,8 @@ def test_a_service_that_only_begins_is_ended_in_order(started: subprocess.Popen[
 
 
 @pytest.mark.slow
-def test_nothing_outlives_a_kill(served: subprocess.Popen[str]) -> None:
-    infer()
+def test_nothing_outlives_a_kill(served: subprocess.Popen[str], port: int) -> None:
+    infer(port)
     children = below(served.pid)
     assert len(children) > 4
     served.kill()
