@@ -14,8 +14,9 @@ from gkestimator.core.kernels import ConvShape, Family, GemmShape, Kernel, Kerne
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.kernel_models.least import HIGHEST_CLOCK, least_us
 from gkestimator.kernel_models.roofline import roofline
+from gkestimator.training.train import training_gpus
 
-CATALOGUE = gpu_catalogue()
+CATALOGUE = gpu_catalogue(training_gpus())  # those of old boards that public tables measured among them
 GPUS = (
     "P4",
     "T4",
