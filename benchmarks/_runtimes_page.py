@@ -57,6 +57,15 @@ best those of the models that figures are chosen by. Errors are means of absolut
 """
 
 
+_BY_MODEL = """# Errors by runtime, GPU and model
+
+Written by `GKEST_SHARED=... python benchmarks/runtimes_side_by_side.py`; do not edit.
+
+The models behind [the order of the runtimes](runtimes.md), which says what is compared, how they are estimated, and what the
+baselines are. All rows: [runtimes-1.csv](runtimes-1.csv).
+"""
+
+
 def best_constant(ratios: Sequence[float]) -> float:
     """Return the factor of least mean error, for measurements over estimates ``ratios``."""
     values = np.array(ratios)
@@ -305,8 +314,15 @@ def page_lines(cases: Sequence[Case], variants: Variants, host_us: float) -> Ite
     yield from bert_tables(split, methods)
     yield from ("## What the figures rest on", "", *VARIED.strip().splitlines(), "")
     yield from variant_table({"as above": cases, **variants})
-    yield from ("## Errors by runtime, GPU and model", "", "All rows: [runtimes-1.csv](runtimes-1.csv).", "")
-    yield from error_tables(split, methods)
+    yield "Errors by model, what is wrong and why, and what is not estimated: [runtimes by model](runtimes-models.md)."
+
+
+def model_lines(cases: Sequence[Case]) -> Iterator[str]:
+    """Yield the lines of the page beside it, model by model."""
+    split = [case for case in cases if not case.row.client]
+    yield from _BY_MODEL.splitlines()
+    yield ""
+    yield from error_tables(split, methods_of(split))
     yield from ("## What is wrong, and why", "", *WHY.strip().splitlines(), "")
     yield from ("## Rows with a client's latency alone", "", *CLIENT.strip().splitlines(), "")
     yield from client_table([case for case in cases if case.row.client])
@@ -332,7 +348,7 @@ WHY = """
   kernels; the estimate takes it for one.
 - **Stable Diffusion**: the A100s are a third too fast under every runtime alike, so the order holds; the pipeline's Python between
   steps, its scheduler and copies are not in the estimate. The T4 ran at 990 MHz, which the estimate does not know.
-- **nnU-Net, A100, float32** (below): estimated without TF32, which NVIDIA's containers allow.
+- **nnU-Net, A100, float32**: estimated without TF32, which NVIDIA's containers allow.
 """
 
 CLIENT = """
@@ -349,9 +365,13 @@ LEFT_OUT = """
 """
 
 
-def write_page(cases: Sequence[Case], variants: Variants, host_us: float, path: Path | None) -> str:
-    """Return the page; write it to ``path`` unless that is None."""
-    text = "\n".join(page_lines(cases, variants, host_us)) + "\n"
-    if path is not None:
-        path.write_text(text, encoding="utf-8")
-    return text
+def write_pages(cases: Sequence[Case], variants: Variants, host_us: float, folder: Path | None) -> str:
+    """Return both pages, one behind the other; write them into ``folder`` unless that is None."""
+    pages = {
+        "runtimes.md": "\n".join(page_lines(cases, variants, host_us)) + "\n",
+        "runtimes-models.md": "\n".join(model_lines(cases)) + "\n",
+    }
+    if folder is not None:
+        for name, text in pages.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    return "\n".join(pages.values())

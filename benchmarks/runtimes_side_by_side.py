@@ -10,7 +10,7 @@ spells it out and the host cost ``triton-torchscript`` of torch's profile; ONNX 
 (``benchmarks/accuracy/ort_models.py``); TensorRT with the version of the row's container. Figures that rows of this table
 decide are taken from half of the models, by a hash of their name (``--fit`` prints them); the others are reported apart.
 
-It writes docs/accuracy/runtimes.md and all cases beside it as a CSV file.
+It writes docs/accuracy/runtimes.md, runtimes-models.md and all cases beside them as a CSV file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 from _diffusion_truth import MODEL as DIFFUSION
 from _diffusion_truth import Part, diffusion_parts, diffusion_rows
-from _runtimes_page import write_page
+from _runtimes_page import write_pages
 from _shared import shared_dir
 from _triton_truth import Judged, Measured, measured_rows
 
@@ -275,9 +275,9 @@ def main() -> None:
     more = {"bundles": [asked.bundle]} if asked.bundle else {}
     cases = cases_of(rows, shared, more)
     variants = {variant.words: changed(cases, variant, shared, more) for variant in VARIANTS}
-    page = None if asked.dry else ROOT / "docs" / "accuracy" / "runtimes.md"
+    folder = None if asked.dry else CASES.parent
     host_us = load_runtime("torch").host_overheads[TORCHSCRIPT_HOST]
-    text = write_page(cases, variants, host_us, page)
+    text = write_pages(cases, variants, host_us, folder)
     print(text)
     if not asked.dry:
         write_cases(cases, CASES)
