@@ -40,9 +40,10 @@ from gkestimator.kernel_models.prediction import KernelPredictions
 from gkestimator.kernel_models.roofline import Roofline, confined, roofline
 from gkestimator.kernel_models.shares import slowdown_on_part
 
-_UNCOPIED = ("fp32", "tf32")
-_CONVOLUTIONS = (Family.CONV, Family.DEPTHWISE)
 __all__ = ["Bundle", "BundleModel", "load_bundle", "stack_bundles"]
+
+_CONVOLUTIONS = (Family.CONV, Family.DEPTHWISE)
+_UNCOPIED = ("fp32", "tf32")  # a single one's images lie as its kernel reads them: no copies are in its time
 
 
 @frozen
