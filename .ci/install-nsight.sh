@@ -29,6 +29,11 @@ prefix=$(realpath -m "${prefix:-${XDG_CACHE_HOME:-$HOME/.cache}/gkestimator/nsig
 
 tools=(nsys)
 ((ncu)) && tools+=(ncu)
+# A killed nsys of 2022.4 leaves its lock in shared memory, and every later one waits for it in vain ("Agent launcher
+# failed"). One of ours that no process has mapped is nobody's.
+for lock in /dev/shm/NSys-[0-9]*; do
+  if [[ -O $lock ]] && [[ -n $(find "$lock" -mmin +10) ]] && ! grep -qsF "$lock" /proc/[0-9]*/maps; then rm -f "$lock"; fi
+done
 works() { # does PREFIX $1 hold tools that answer, and an nsys that makes reports and exports them?
   local tool probe status=0
   for tool in "${tools[@]}"; do

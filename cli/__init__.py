@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -11,14 +13,21 @@ from collections.abc import Sequence
 import click
 
 from gkestimator.cli.group import CliSession, gkest
-from gkestimator.core.errors import GkestimatorError, GkestimatorWarning, OutputError, one_line
+from gkestimator.core.errors import DefectError, GkestimatorError, GkestimatorWarning, OutputError, one_line
+from gkestimator.core.escaping import printable_lines
 
 __all__ = ["main", "run"]
+
+_INTERRUPTED = 130
 
 
 def main() -> None:
     """Entry point of ``gkest``: runs ``sys.argv`` and exits with the status of :func:`run`."""
-    sys.exit(run(sys.argv[1:]))
+    sys.unraisablehook = _again_where_lost
+    status = run(sys.argv[1:])
+    # All is said and written: Ctrl-C while Python ends would add a trace and take the status away.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(status)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -27,6 +36,7 @@ def run(arguments: Sequence[str]) -> int:
 
     Every error is one line on stderr; ``--debug`` adds the traceback.
     """
+    _open_what_is_closed()
     session = CliSession()
     stdout = sys.stdout
     warnings.showwarning = _show_warning
@@ -47,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     except GkestimatorError as e:
         return _fail(session, e, str(e), e.exit_code)
     except (KeyboardInterrupt, click.Abort) as e:
-        return _fail(session, e, "interrupted", 130)
+        return _fail(session, e, "interrupted", _INTERRUPTED)
     except SystemExit:
         if sys.stdout is stdout:
             raise
@@ -64,11 +74,52 @@ def run(arguments: Sequence[str]) -> int:
             _drop_unwritten()
         return _fail(session, e, str(OutputError(e)), 2)
     except Exception as e:  # noqa: BLE001 - the last net: a defect of ours must still end in one line
-        text = f"a defect of gkestimator, please report it with --debug: {type(e).__name__}: {e}"
-        return _fail(session, e, text, 2)
+        return _fail(session, e, f"{DefectError(e)} (--debug shows it)", 2)
     if isinstance(status, int):
         return status
     return 0
+
+
+def _again_where_lost(lost: sys.UnraisableHookArgs) -> None:
+    """Repeat a Ctrl-C that came while an object was being destroyed, where Python shows a trace and goes on."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        import threading  # here: no command needs it to begin
+
+        # Once this hook has ended: within it, it would be lost again.
+        threading.Timer(0.02, _interrupt).start()
+    else:
+        sys.__unraisablehook__(lost)
+
+
+def _interrupt() -> None:
+    """Interrupt the main thread as Ctrl-C does, also while it sleeps or waits, where the system can."""
+    import threading
+
+    main = threading.main_thread().ident
+    if main is not None and hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(main, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Return whether an error is what an import or a class in the making turned Ctrl-C into."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _open_what_is_closed() -> None:
+    """Open the null device for each standard stream that the caller closed (``gkest ... >&-``).
+
+    Else Python has None in its place, and the next file that is opened takes its number: a library's prints would go
+    into a model or a table.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - as long as the process
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def _drop_unwritten() -> None:
@@ -76,8 +127,12 @@ def _drop_unwritten() -> None:
 
 
 def _fail(session: CliSession, error: BaseException, text: str, status: int) -> int:
+    if _is_interrupt(error):
+        text, status = "interrupted", _INTERRUPTED
     if session.debug:
-        traceback.print_exception(error)
+        click.echo(printable_lines("".join(traceback.format_exception(error))), err=True)
+    if status == _INTERRUPTED and sys.stderr.isatty():
+        click.echo(err=True)  # the terminal has shown ^C
     click.echo(f"gkest: error: {one_line(text)}", err=True)
     return status
 

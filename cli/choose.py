@@ -11,6 +11,7 @@ from gkestimator.cli.group import gkest_command, section
 from gkestimator.cli.outputs import deliver, say
 from gkestimator.cli.parameters import PATH, form_option, options_from
 from gkestimator.cli.progress import Progress
+from gkestimator.core.escaping import utf8
 from gkestimator.estimation.request import ChooseOptions, DimOptions, EstimateRequest
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def command(
     alone = cpu_lines(rows)
     if alone:
         if form == "table":
-            deliver(f"{alone[0]}\n".encode(), output)
+            deliver(utf8(f"{alone[0]}\n"), output)
         else:
             deliver(render_choices(choices, form), output)
             say(alone, "note")

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from gkestimator.cli.group import gkest_command, section
-from gkestimator.cli.outputs import deliver, say, write_beside
+from gkestimator.cli.outputs import deliver, say, tell, write_beside
 from gkestimator.cli.parameters import PATH, Paths, form_option, options_from
 from gkestimator.core.errors import UsageError
 from gkestimator.simulation.measured.options import AgainstOptions
@@ -100,7 +100,7 @@ def _comparison(spec: Path, output: Path, engine: str, processes: int | None) ->
             progress=progress,
         )
     report = write_report(asked, results, output)
-    click.echo(report.text, nl=False)
+    tell(report.text)
     say(report.words)
     return 0 if report.whole else 1
 

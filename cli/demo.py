@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import say, say_written
 from gkestimator.cli.parameters import PATH
 from gkestimator.core.errors import UsageError
+from gkestimator.core.leftovers import scratch_folder
 
 # What people deploy: eager PyTorch, which `estimate` assumes, waits for its host at small batches.
 _DEFAULTS = {"runtime": "onnxruntime"}
@@ -47,8 +47,8 @@ def command(everything: Path | None, folder: Path | None, **options: Any) -> int
 
     options["gpus"] = options["gpus"] or ("V100", "H100")
     options["batch_sizes"] = options["batch_sizes"] or (1, 4, 8, 16, 32, 64)
-    with tempfile.TemporaryDirectory(prefix="gkest-demo-") as scratch:
-        path = write_resnet50(folder or Path(scratch))
+    with scratch_folder("gkest-demo") as scratch:
+        path = write_resnet50(folder or scratch)
         if folder is not None:
             say_written(path)
         return run_estimate((path,), (), **options)

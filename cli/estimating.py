@@ -78,7 +78,9 @@ def _naming_its_file(path: Path, error: GkestimatorError) -> GkestimatorError:
     if any(one_line(name) in str(error) for name in (path, path.name)):
         return error
     # what is found after reading is behind the model's name, which the path repeats
-    return GkestimatorError(f"{path}: {str(error).removeprefix(f'{path.stem}: ')}")
+    named = GkestimatorError(f"{path}: {str(error).removeprefix(f'{path.stem}: ')}")
+    named.__cause__ = error
+    return named
 
 
 def default_gpus() -> Names:

@@ -9,9 +9,10 @@ import click
 
 from gkestimator.cli.group import gkest_command, section
 from gkestimator.cli.outputs import say, say_written, to_stdout
-from gkestimator.cli.parameters import PATH, Paths, options_from
+from gkestimator.cli.parameters import PATH, Paths, form_option, options_from
 from gkestimator.cli.progress import Progress
 from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.escaping import utf8
 from gkestimator.core.options import option_of
 from gkestimator.core.outputs import refuse_overwriting
 from gkestimator.evaluation.options import EvaluateRequest
@@ -42,7 +43,7 @@ _FORMATS = ("table", "csv", "json", "markdown")
 @section("Output")
 @click.option("--report", type=PATH, help="Folder for report.md, rows.csv and plots.")
 @click.option("--write-host", type=PATH, help="Fit this host and write its figures to this file.")
-@click.option("--format", "form", type=click.Choice(_FORMATS), default="table", show_default=True)
+@form_option(*_FORMATS, help="Of what is printed.", default="table", show_default=True)
 def command(
     truth: Path | None,
     serving: Path | None,
@@ -89,7 +90,7 @@ def _serving(
     refuse_overwriting({"-o": output}, [log, *tables, *filter(None, [plan])])
     with Progress() as progress:
         fit = fit_serving(log, tables, plan, gpu_specs=gpu_specs, progress=progress)
-    to_stdout(serving_text(fit).encode())
+    to_stdout(utf8(serving_text(fit)))
     if output is not None:
         write_network(fit.law.network, output)
         say_written(output)

@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from gkestimator.cli.group import OUTPUT, gkest_command, section
-from gkestimator.cli.outputs import say, say_written, to_stdout
-from gkestimator.cli.parameters import PATH, Names, Paths, gpu_spec_option, names_option
+from gkestimator.cli.outputs import say, say_written, tell, to_stdout
+from gkestimator.cli.parameters import PATH, Names, Paths, gpu_spec_option, names_option, safe_csv_option
 from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.escaping import utf8
 from gkestimator.exporting.registry import EXPORTERS, exporter_class, make_exporters
 
 
@@ -18,7 +19,7 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         for name in EXPORTERS:
             exporter = exporter_class(name)
-            click.echo(f"{name}: {exporter.summary.rstrip('.')}. {exporter.limits}")
+            tell(f"{name}: {exporter.summary.rstrip('.')}. {exporter.limits}")
         ctx.exit()
 
 
@@ -66,6 +67,7 @@ def _list_targets(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     help="List the targets, what each is told and which limits it enforces.",
 )
 @section(OUTPUT)
+@safe_csv_option
 @click.option("-o", "--output", type=PATH, help="Folder; a target's files go to OUTPUT/<target>.")
 def command(
     source: Path,
@@ -118,7 +120,7 @@ def command(
             say([_named(exporter.name, str(e))], "error")
             continue
         if output is None:
-            to_stdout(files[0].text.encode())
+            to_stdout(utf8(files[0].text))
         else:
             shown = [str(path) for path in written[:3]]
             if len(written) > 3:

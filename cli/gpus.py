@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gkestimator.cli.group import gkest_command
-from gkestimator.cli.outputs import say
+from gkestimator.cli.outputs import say, tell
 from gkestimator.cli.parameters import Paths, form_option, gpu_spec_option
 
 _HELP = (
@@ -31,17 +31,17 @@ def command(name: str | None, gpu_specs: Paths, form: str | None) -> None:
     catalogue = gpu_catalogue(gpu_specs)
     if name is None:
         sheets = [catalogue.sheet(n)[0] for n in catalogue.names()]
-        click.echo(listing(sheets, form) if form in LISTING_FORMATS else overview(sheets), nl=False)
+        tell(listing(sheets, form) if form in LISTING_FORMATS else overview(sheets))
         return
     sheet, note = catalogue.sheet(name)
     if note:
         say([f"gkest: {note}"])
     if form in LISTING_FORMATS:
-        click.echo(listing([sheet], form), nl=False)
+        tell(listing([sheet], form))
         return
-    click.echo(describe(sheet), nl=False)
+    tell(describe(sheet))
     if not sheet.missing():
         from gkestimator.bundles.basis import basis_of, basis_text
         from gkestimator.bundles.bundle import load_bundle
 
-        click.echo("\n" + basis_text(basis_of(load_bundle(), catalogue.spec(name), catalogue)), nl=False)
+        tell("\n" + basis_text(basis_of(load_bundle(), catalogue.spec(name), catalogue)))

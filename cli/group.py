@@ -200,8 +200,11 @@ class LazyGroup(DescribedCommand, click.Group):
         """Run the command; what it says names options as they are spelled here."""
         from gkestimator.core.options import at_command_line
 
-        with at_command_line():
-            return super().invoke(ctx)
+        try:
+            with at_command_line():
+                return super().invoke(ctx)
+        except KeyboardInterrupt as e:
+            raise click.Abort from e  # click itself would write an empty line first
 
 
 def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:

@@ -9,6 +9,7 @@ import click
 from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import deliver
 from gkestimator.cli.parameters import PATH, Names, quick_option
+from gkestimator.core.escaping import utf8
 
 
 @gkest_command(
@@ -33,4 +34,4 @@ def command(kind: str, quick: Names, output: Path | None) -> None:
     if output is not None and output.exists():
         raise UsageError(f"-o: {output} exists already, expected a new file")
     text = quick_text(quick) if quick else template_text(kind)
-    deliver(text.encode(), output)
+    deliver(utf8(text), output)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gkestimator.cli.group import gkest_command
-from gkestimator.cli.outputs import say
+from gkestimator.cli.outputs import say, tell
 from gkestimator.cli.parameters import MODELS, Names, form_option, options_from
 from gkestimator.estimation.request import DimOptions
 
@@ -26,12 +26,12 @@ def command(models: Names, form: str | None, dims: Any) -> int:
     No GPU is needed. MODEL is an ONNX file, a folder or a quoted pattern. Exit status: 0 done, 1 some files could
     not be read, 2 none could.
     """
-    from gkestimator.core.errors import GkestimatorError
+    from gkestimator.core.errors import error_of_one
+    from gkestimator.core.escaping import printable
     from gkestimator.core.naming import find_models
     from gkestimator.estimation.dimensions import DimensionsMet
     from gkestimator.estimation.inspection import inspect_model, inspection_json, inspection_lines
     from gkestimator.estimation.recall import ModelSource
-    from gkestimator.tables.layout import printable
 
     paths, failures = find_models(models)
     errors = [error for _, error in failures]
@@ -41,15 +41,15 @@ def command(models: Names, form: str | None, dims: Any) -> int:
         try:
             (own,) = met.combinations(ModelSource(path, path.stem))
             inspections.append((inspect_model(path, dims=own), path, own))
-        except GkestimatorError as e:
-            errors.append(e)
+        except Exception as e:  # noqa: BLE001 - a defect that one model meets is called one, in its place
+            errors.append(error_of_one(e))
     met.check()
     if form == "json":
-        click.echo(inspection_json([inspection for inspection, *_ in inspections]))
+        tell(inspection_json([inspection for inspection, *_ in inspections]))
     else:
         for inspection in inspections:
             for line in inspection_lines(*inspection):
-                click.echo(printable(line))
+                tell(printable(line))
     say(errors, "error")
     say(met.notes, "note")
     if not errors:

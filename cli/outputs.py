@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -10,25 +11,35 @@ import click
 
 from gkestimator.cli.group import CliSession
 from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.escaping import printable, printable_lines, utf8
 from gkestimator.core.outputs import by_suffix
 from gkestimator.reporting.style import PICTURE_SUFFIXES, check_drawable
 from gkestimator.tables import format_of, write_bytes
 
 
-def _quiet() -> bool:
+def _session() -> CliSession:
     context = click.get_current_context(silent=True)
-    return context is not None and context.ensure_object(CliSession).quiet
+    return CliSession() if context is None else context.ensure_object(CliSession)
 
 
 def say(lines: Iterable[object], kind: str = "") -> None:
     """Write each line to stderr, behind ``gkest: KIND:`` where a kind (error, note, warning) is named.
 
-    Under ``--quiet`` errors alone are said.
+    Under ``--quiet`` errors alone are said; ``--debug`` adds the traceback of a line that is an error.
     """
-    if kind != "error" and _quiet():
+    session = _session()
+    if kind != "error" and session.quiet:
         return
     for line in lines:
-        click.echo(f"gkest: {kind}: {line}" if kind else str(line), err=True)
+        if session.debug and isinstance(line, Exception):
+            click.echo(printable_lines("".join(traceback.format_exception(line))), err=True)
+        shown = printable(str(line))
+        click.echo(f"gkest: {kind}: {shown}" if kind else shown, err=True)
+
+
+def tell(text: object) -> None:
+    """Write a result in lines to stdout; names in it come from strangers."""
+    click.echo(printable_lines(str(text).removesuffix("\n")))
 
 
 def say_written(*paths: object) -> None:
@@ -37,9 +48,11 @@ def say_written(*paths: object) -> None:
 
 
 def to_stdout(data: bytes) -> None:
-    """Write bytes to stdout as they are: UTF-8 whatever the locale."""
+    """Write bytes to stdout as they are: UTF-8 whatever the locale. On a terminal nothing in them steers it."""
     # print would encode by the locale, and end lines by the system's.
     stream = sys.stdout.buffer
+    if sys.stdout.isatty():
+        data = utf8(printable_lines(data.decode(errors="surrogateescape")))
     stream.write(data)
     stream.flush()
 

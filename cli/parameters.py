@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gkestimator.cli.group import section
+from gkestimator.cli.outputs import say
 from gkestimator.core.errors import UsageError
 from gkestimator.core.option_kinds import File, Flag, Many, Number, Text, UnfitError, Word
-from gkestimator.core.options import REQUIRED, Option, options_of
+from gkestimator.core.options import REQUIRED, Option, option_of, options_of
 from gkestimator.estimation.request import EstimateRequest
+from gkestimator.tables.csv_text import CsvOptions, safe_cells
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -204,6 +206,26 @@ def replanning_asked(replan: str, pairs: Names, **others: object) -> Replanning 
     return None
 
 
-def form_option(*forms: str, help: str = "Default: by suffix of -o, else table.") -> Decorator[Any]:
-    """Return ``--format``, one of ``forms``."""
-    return click.option("--format", "form", type=click.Choice(forms), help=help)
+def form_option(
+    *forms: str, help: str = "Default: by suffix of -o, else table.", **more: Any
+) -> Decorator[Any]:
+    """Return ``--format``, one of ``forms``; with it ``--safe-csv`` where CSV is among them."""
+    decorator = click.option("--format", "form", type=click.Choice(forms), help=help, **more)
+    if "csv" not in forms:
+        return decorator
+    return lambda function: decorator(safe_csv_option(function))
+
+
+def safe_csv_option(function: F) -> F:
+    """Add ``--safe-csv``: the command writes CSV as it asks, and what that changed is said in the end."""
+    option = option_of(CsvOptions, "safe_csv")
+    decorator: Decorator[F] = click.option(
+        str(option.flag), is_flag=True, expose_value=False, callback=_ask_for_safe_csv, help=option.help
+    )
+    return decorator(function)
+
+
+def _ask_for_safe_csv(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        changed = context.with_resource(safe_cells())
+        context.call_on_close(lambda: say([changed.words()]))

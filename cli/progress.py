@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from gkestimator.core.escaping import printable
+
 PATIENCE_S = 2.0
 _WIDTH = 24
 
@@ -27,9 +29,8 @@ class Progress:
         if not self._active or self._clock() - self._start < PATIENCE_S:
             return
         filled = _WIDTH * done // total if total > 0 else 0
-        plain = "".join(c if c.isprintable() else "?" for c in stage)[:40]
         bar = "#" * filled + "." * (_WIDTH - filled)
-        line = f"[{bar}] {done}/{total} {plain}"
+        line = f"[{bar}] {done}/{total} {printable(stage)[:40]}"
         self._stream.write("\r" + line.ljust(self._shown))
         self._stream.flush()
         self._shown = max(self._shown, len(line))

@@ -9,6 +9,7 @@ import click
 from gkestimator.cli.group import gkest_command
 from gkestimator.cli.outputs import deliver
 from gkestimator.cli.parameters import PATH
+from gkestimator.core.escaping import utf8
 
 
 @gkest_command(
@@ -30,4 +31,4 @@ def command(name: str | None, output: Path | None) -> None:
         text = "".join(f"{kind:<{width}}  {document.summary}\n" for kind, document in KINDS.items())
     else:
         text = schema_text(name)
-    deliver(text.encode(), output)
+    deliver(utf8(text), output)

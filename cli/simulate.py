@@ -82,7 +82,7 @@ def command(
     chosen = forms(form, output, plot, requests)
     settings = replanning_asked(replan, replan_pairs, cluster=cluster, policy=policy)
     run = FileRun(keep_requests=requests is not None, **options)
-    with when_compiling(partial(click.echo, COMPILING, err=True)), Progress() as progress:
+    with when_compiling(partial(say, (COMPILING,))), Progress() as progress:
         if settings is None:
             made = simulated_output(simulate_files(plan, tables, run, progress=progress), chosen)
         else:

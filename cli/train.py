@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gkestimator.cli.group import gkest_command, section
-from gkestimator.cli.outputs import deliver, say_written
+from gkestimator.cli.outputs import deliver, say_written, tell
 from gkestimator.cli.parameters import PATH, Paths
 
 
@@ -101,7 +101,7 @@ def command(
                 gpu_specs=gpu_specs,
             )
         say_written(output)
-        click.echo(str(report))
+        tell(report)
     if fitted is not None:
         deliver(fitted.data, into)
-        click.echo(str(fitted))
+        tell(fitted)

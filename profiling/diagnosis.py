@@ -9,6 +9,7 @@ from pathlib import Path
 from gkestimator.profiling.collectors import collector_class, collector_names, make_collector, probe
 from gkestimator.profiling.collectors.ncu import mps_process
 from gkestimator.profiling.cuda_driver import cuda_device_count
+from gkestimator.profiling.executors.nvtx_package import PACKAGE, nvtx_version
 from gkestimator.profiling.tools import Tool, ToolError, find_tool, missing_tool, tool_version
 
 _DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
@@ -20,6 +21,7 @@ def profiler_facts(*, probing: bool = False) -> list[tuple[str, str]]:
     names = collector_names()
     tools = [collector_class(name).tool for name in names]
     facts = [(tool.name, _tool(tool)) for tool in tools if tool is not None]
+    facts.append(("nvtx", _nvtx()))
     gpus = cuda_device_count()
     if gpus:
         facts.append(("GPU counters", counters_permission()))
@@ -46,8 +48,29 @@ def _tool(tool: Tool) -> str:
 
 
 def _probed(name: str, device: str) -> str:
-    reason = probe(make_collector(name, device), device)
-    return "records" if reason is None else reason
+    collector = make_collector(name, device)
+    reason = probe(collector, device)
+    if reason is not None:
+        return reason
+    if collector.tool is None:
+        return "records"
+    return f"records, with {_annotator(collector.annotator)}"
+
+
+def _nvtx() -> str:
+    version = nvtx_version()
+    if version is None:
+        return "not installed: ranges are made by gkestimator's own client"
+    return f"{version} (gkest doctor --probe says whether the profilers here record through it)"
+
+
+def _annotator(name: str) -> str:
+    version = nvtx_version()
+    if name == PACKAGE:
+        return f"the nvtx package {version}"
+    if version is None:
+        return "gkestimator's own NVTX client: the nvtx package is not installed"
+    return f"gkestimator's own NVTX client: through the nvtx package {version} it records nothing"
 
 
 def counters_permission(parameters: Path = _DRIVER_PARAMETERS) -> str:

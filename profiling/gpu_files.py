@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from gkestimator.core.errors import SpecError, UsageError
+from gkestimator.core.escaping import is_line
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.profiling.chip_rates import ChipRates, architecture_of, chip_rates
 from gkestimator.profiling.raw import DeviceFacts
@@ -300,7 +301,7 @@ def _header(facts: DeviceFacts, architecture: str, note: str) -> _Toml:
     toml.key("name", name)
     # The same name once more would be a second claim on one key.
     own = _MAKER.sub("", facts.name).strip()
-    if facts.kind == "gpu" and own and _as_name(own) != name and own.isprintable():
+    if facts.kind == "gpu" and own and _as_name(own) != name and is_line(own, 10**4):
         alias = [own[:100]]
     else:
         alias = []

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import GkestimatorError, UsageError
-from gkestimator.core.files import FileWords, opened, refuse_constant
+from gkestimator.core.escaping import is_line
+from gkestimator.core.files import FileWords, opened
 from gkestimator.core.fragments import Fragment
 from gkestimator.core.records import frozen
+from gkestimator.core.texts import parse_json
 from gkestimator.hardware.runtimes import RUNTIMES, runtime_words
 from gkestimator.profiling.type_names import CountByName, Fields, Members, Paths
 from gkestimator.tables import write_bytes
@@ -171,10 +173,7 @@ def read_plan(path: Path) -> SweepPlan:
     """Return the plan in the file at ``path``. An entry without an ``id`` (added by hand) is given its own; one whose
     fragment was edited must lose its old id. Raises UsageError in one line naming file, entry and field."""
     with opened(path, _WORDS, MAX_PLAN_BYTES) as stream:
-        try:
-            document = json.loads(stream.read().decode("utf-8"), parse_constant=refuse_constant)
-        except RecursionError as e:
-            raise ValueError(e) from e  # worded as the system's errors are
+        document = parse_json(stream.read())
     return _plan(document, str(path))
 
 
@@ -231,7 +230,7 @@ class _Fields:
     def short_text(self, name: str, *, default: Any = None, least: int = 0) -> str:
         """Return a field of ``least`` to 200 printable characters."""
         value = self._document.get(name, default)
-        if not isinstance(value, str) or not value.isprintable() or not least <= len(value) <= 200:
+        if not is_line(value, 200, least=least):
             raise UsageError(f"{self._prefix}{name}: found {str(value)[:40]!r}, expected a short text")
         return value
 
@@ -302,7 +301,7 @@ def _point(document: Any, where: str, *, whole: bool) -> ModelPoint | None:
 
 
 def _is_dimension(name: str, size: object) -> bool:
-    return 0 < len(name) <= 200 and name.isprintable() and size is not None and _is_size_or_null(size)
+    return is_line(name, 200, least=1) and size is not None and _is_size_or_null(size)
 
 
 def _is_size_or_null(value: Any) -> bool:

@@ -18,7 +18,6 @@ A chunk is committed by renaming its folder, after its collector said that the c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, field, fields
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import Any, TypeVar
 from gkestimator.core.errors import TableError
 from gkestimator.core.files import input_errors
 from gkestimator.core.records import frozen
+from gkestimator.core.texts import parse_json
 from gkestimator.profiling.type_names import Fields, Names, NumberByName, TextByName
 
 RAW_VERSION = 1
@@ -152,7 +152,7 @@ def read_environment(folder: Path) -> Iterator[EnvironmentSample]:
     try:
         whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
         for line in whole.split("\n") if whole else ():
-            yield _build(EnvironmentSample, json.loads(line), path)
+            yield _build(EnvironmentSample, parse_json(line), path)
     except (OSError, ValueError) as e:
         raise TableError(f"{path}: cannot be read: {e}") from e
 
@@ -163,10 +163,10 @@ def document_of(value: RunInfo | ChunkInfo | EnvironmentSample) -> Fields:
 
 
 def _json(path: Path) -> Fields:
-    with input_errors(path, ValueError, RecursionError):
+    with input_errors(path, ValueError):
         if path.stat().st_size > _MAX_BYTES:
             raise TableError(f"{path}: too large for what it should be")
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(path.read_bytes())
     if not isinstance(document, dict):
         raise TableError(f"{path}: found {type(document).__name__}, expected an object")
     return document

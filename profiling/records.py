@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from gkestimator.core.errors import TableError
 from gkestimator.core.files import input_errors
 from gkestimator.core.records import frozen
+from gkestimator.core.texts import parse_json
 from gkestimator.profiling.type_names import Floats, Ints
 
 HostKernels: TypeAlias = "tuple[HostKernel, ...]"
@@ -89,8 +90,8 @@ def read_records(path: Path) -> Iterator[EntryRecord]:
     whole, _, _ = text.rpartition("\n")
     for number, line in enumerate(whole.split("\n") if whole else (), start=1):
         try:
-            yield _record(json.loads(line))
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as e:
+            yield _record(parse_json(line))
+        except (ValueError, TypeError, KeyError, OverflowError) as e:
             raise TableError(f"{path}: line {number} is no record of an entry: {e}") from e
 
 

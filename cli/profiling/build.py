@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from gkestimator.cli.group import gkest_command
-from gkestimator.cli.outputs import say, say_written
-from gkestimator.cli.parameters import PATH, Paths, gpu_spec_option
+from gkestimator.cli.outputs import say, say_written, tell
+from gkestimator.cli.parameters import PATH, Paths, gpu_spec_option, safe_csv_option
 from gkestimator.cli.progress import Progress
 
 
@@ -22,6 +22,7 @@ from gkestimator.cli.progress import Progress
     "-o", "--output", required=True, type=PATH, help="The dataset: a name ending in .parquet or .csv."
 )
 @click.option("--report", type=PATH, help="Folder for report.md and plots.")
+@safe_csv_option
 @gpu_spec_option
 def command(raws: Paths, output: Path, report: Path | None, gpu_specs: Paths) -> int:
     """Make a kernel dataset of what gkest profile run measured.
@@ -48,8 +49,8 @@ def command(raws: Paths, output: Path, report: Path | None, gpu_specs: Paths) ->
             files += made
         except GkestimatorError as e:  # the dataset is there
             unwritten.append(e)
-    click.echo(summary_words(result))
-    click.echo(kernels_table(result.table))
+    tell(summary_words(result))
+    tell(kernels_table(result.table))
     say(result.problems, "error")
     say((*build_words(result), *notes))
     say_written(*files)

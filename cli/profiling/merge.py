@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from gkestimator.cli.group import gkest_command
-from gkestimator.cli.outputs import say, say_written
-from gkestimator.cli.parameters import PATH, Paths
+from gkestimator.cli.outputs import say, say_written, tell
+from gkestimator.cli.parameters import PATH, Paths, safe_csv_option
 
 
 @gkest_command(
@@ -20,6 +20,7 @@ from gkestimator.cli.parameters import PATH, Paths
 @click.option(
     "-o", "--output", required=True, type=PATH, help="The dataset: a name ending in .parquet or .csv."
 )
+@safe_csv_option
 def command(datasets: Paths, output: Path) -> int:
     """Merge kernel datasets of several runs and machines; files of older versions become today's.
 
@@ -31,8 +32,8 @@ def command(datasets: Paths, output: Path) -> int:
     from gkestimator.profiling.building.words import kernels_table, merge_words
 
     result = merge_datasets(datasets, output)
-    click.echo(merge_words(result))
-    click.echo(kernels_table(result.table))
+    tell(merge_words(result))
+    tell(kernels_table(result.table))
     say(result.problems, "error")
     say((*result.notes, *result.lines()))
     say_written(*result.files)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from gkestimator.cli.group import gkest_command, section
-from gkestimator.cli.outputs import say
+from gkestimator.cli.outputs import say, tell
 from gkestimator.cli.parameters import PATH, ParamType, Paths, gpu_spec_option
 from gkestimator.cli.progress import Progress
 from gkestimator.hardware.runtimes import RUNTIMES
@@ -114,7 +114,7 @@ def command(plan: Path, output: Path, tables: Paths, gpu_specs: Paths, **options
         report = measure_pairs(
             read_plan(plan), output, wanted, tables=tables, gpu_specs=gpu_specs, progress=progress
         )
-    click.echo(report.summary())
+    tell(report.summary())
     say(report.problems, "warning")
     say((*report.messages, *report.words()))
     return report.exit_code

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from gkestimator.cli.group import DescribedCommand, gkest_command, section
-from gkestimator.cli.outputs import say
+from gkestimator.cli.outputs import say, tell
 from gkestimator.cli.parameters import PATH, Names, names_option
 from gkestimator.cli.progress import Progress
 from gkestimator.hardware.runtimes import RUNTIMES
@@ -104,7 +104,7 @@ def command(plan: Path, raw: Path, devices: Names, entry_timeout: float, **optio
     with Progress() as progress:
         report = run_plan(read_plan(plan), raw, wanted, progress=progress)
     for part in report.parts or (report,):
-        click.echo(part.summary())
+        tell(part.summary())
         say(part.problems, "warning")
         say((*part.messages, *part.words()))
     return report.exit_code

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from gkestimator.cli.group import gkest_command
-from gkestimator.cli.outputs import say, say_written
-from gkestimator.cli.parameters import PATH, Paths, gpu_spec_option
+from gkestimator.cli.outputs import say, say_written, tell
+from gkestimator.cli.parameters import PATH, Paths, gpu_spec_option, safe_csv_option
 from gkestimator.cli.progress import Progress
 
 
@@ -21,6 +21,7 @@ from gkestimator.cli.progress import Progress
 @click.option(
     "-o", "--output", required=True, type=PATH, help="The table: a name ending in .csv, .json or .parquet."
 )
+@safe_csv_option
 @gpu_spec_option
 def command(raws: Paths, output: Path, gpu_specs: Paths) -> int:
     """Make the requirement table of the whole models that gkest profile run measured.
@@ -35,7 +36,7 @@ def command(raws: Paths, output: Path, gpu_specs: Paths) -> int:
 
     with Progress() as progress:
         result = build_table(raws, output, gpu_specs=gpu_specs, progress=progress)
-    click.echo(summary_words(result))
+    tell(summary_words(result))
     say(result.problems, "error")
     say(result.notes)
     say_written(*result.files)

@@ -10,11 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from gkestimator.bundles.files import LARGEST_BUNDLE_BYTES, NAME, read_arrays, read_json
+from gkestimator.bundles.files import (
+    LARGEST_BUNDLE_BYTES,
+    bring_back,
+    read_card,
+    stored_arrays,
+    stored_object,
+)
 from gkestimator.bundles.measured import MeasuredGpu
 from gkestimator.bundles.measured_files import read_measured
 from gkestimator.bundles.models import SCHEMA_VERSION, BundleModel, model_of
-from gkestimator.bundles.rising import no_slower_than_more_rows
+from gkestimator.bundles.rising import VECTOR_STEPS, no_slower_than_more_rows
 from gkestimator.bundles.runtime_laws import RuntimeLaw, read_laws
 from gkestimator.core.errors import BundleError, UsageError
 from gkestimator.core.kernels import TENSORRT, Array, Family, KernelTable, is_listed
@@ -247,6 +253,12 @@ class Bundle:
             answer.beyond[index] = model.beyond
             answer.inside[index] = within & known
             answer.trained[index] = True
+            # No vector takes longer than two of them as a matrix, however little is known of vectors.
+            thin = np.flatnonzero(np.array([kind in chosen for kind in kinds], dtype=bool) & vectors)
+            if thin.size:
+                known_us = answer.duration_us[thin]
+                held = no_slower_than_more_rows(model, table.take(thin), gpu, known_us, VECTOR_STEPS)
+                answer.duration_us[thin] = held
         return answer
 
 
@@ -369,6 +381,7 @@ def stack_bundles(bundles: Sequence[Bundle]) -> Bundle:
 
 
 def _load(folder: Path) -> Bundle:
+    bring_back(folder)
     if (folder / "measured.json").is_file():
         return _load_measured(folder)
     if not folder.is_dir():
@@ -376,24 +389,20 @@ def _load(folder: Path) -> Bundle:
             f"{folder}: no such bundle folder; expected card, stack, ranges and quantiles (.json) in it"
         )
     at = folder / "stack.json"
-    stack = read_json(at)
-    ranges = read_json(folder / "ranges.json")
-    quantiles = read_json(folder / "quantiles.json")
-    card = read_json(folder / "card.json")
-    version = stack.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise BundleError(f"{at}: schema_version is {version!r}; expected {SCHEMA_VERSION}")
-    listed = stack.get("models")
-    if not isinstance(listed, list) or not 1 <= len(listed) <= 64:
-        raise BundleError(f"{at}: models is no list of 1 to 64 entries")
+    stack = stored_object(at)
+    ranges = stored_object(folder / "ranges.json")
+    quantiles = stored_object(folder / "quantiles.json")
+    name, card = read_card(folder)
+    stack.version(SCHEMA_VERSION)
+    listed = stack.objects("models", least=1, most=64)
     models = tuple(model_of(folder, entry, ranges, quantiles) for entry in listed)
     if len({m.name for m in models}) != len(models):
-        raise BundleError(f"{at}: two models share a name")
+        raise stack.unfit("models", "a name of its own for each")
     size = sum(m.path.stat().st_size for m in models if m.path.is_file())
     if size > LARGEST_BUNDLE_BYTES:
         raise BundleError(f"{folder}: holds {size} bytes; expected at most {LARGEST_BUNDLE_BYTES}")
     return Bundle(
-        name=_name(card, folder),
+        name=name,
         models=models,
         card=card,
         geometry=_geometry(folder),
@@ -406,37 +415,27 @@ def _geometry(folder: Path) -> Geometry | None:
     path = folder / "geometry.json"
     if not path.is_file():
         return None
-    return Geometry.read(read_json(path), read_arrays(path.with_suffix(".npz")), where=str(path))
+    return Geometry.read(stored_object(path), stored_arrays(path.with_suffix(".npz")))
 
 
 def _power(folder: Path) -> PowerModel | None:
     path = folder / "power.json"
     if not path.is_file():
         return None
-    return PowerModel.read(read_json(path), read_arrays(path.with_suffix(".npz")), where=str(path))
+    return PowerModel.read(stored_object(path), stored_arrays(path.with_suffix(".npz")))
 
 
 def _laws(folder: Path) -> dict[str, RuntimeLaw]:
     path = folder / "runtimes.json"
     if not path.is_file():
         return {}
-    return read_laws(read_json(path), where=str(path))
-
-
-def _name(card: Document, folder: Path) -> str:
-    name = card.get("name")
-    if not isinstance(name, str) or not NAME.match(name):
-        raise BundleError(
-            f"{folder / 'card.json'}: name is {name!r}; expected lower-case letters, digits and underscores"
-        )
-    return name
+    return read_laws(stored_object(path))
 
 
 def _load_measured(folder: Path) -> Bundle:
     """Return a bundle of measured GPUs: its base lies in ``base/``, a bundle of public measurements."""
     if (folder / "base" / "measured.json").exists():
         raise BundleError(f"{folder / 'base'}: is a bundle of measured GPUs; expected one that is not")
-    card = read_json(folder / "card.json")
-    name = _name(card, folder)
+    name, card = read_card(folder)
     base = _load(folder / "base")
     return replace(base, name=name, card=card, measured=read_measured(folder, name, base))

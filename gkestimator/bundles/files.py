@@ -8,11 +8,14 @@ Nothing in it is code.
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import math
+import os
 import re
-import tempfile
+import shutil
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -23,7 +26,10 @@ import numpy as np
 
 from gkestimator.core.errors import BundleError, OutputError
 from gkestimator.core.files import FileWords, read_bytes
-from gkestimator.core.values import Document
+from gkestimator.core.leftovers import remove_leftovers, scratch_folder
+from gkestimator.core.stored import StoredArrays, StoredObject, damaged
+from gkestimator.core.values import Document, shown
+from gkestimator.jobs.disk import held_beside
 
 LARGEST_BUNDLE_BYTES = 15_000_000
 _LARGEST_JSON_BYTES = 2_000_000
@@ -34,15 +40,23 @@ _WORDS = FileWords(
 _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
+    struct.error,
     ValueError,
     EOFError,
-    KeyError,
     NotImplementedError,
-    RuntimeError,
     OSError,
 )
-"""What the readers of zip archives and arrays raise on files that are none."""
-NAME = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
+"""What the reader of zip archives raises on files that are none."""
+_PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_ENCRYPTED = 1  # bit of a member's flags
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '([<|][fiu][1248])', 'fortran_order': False, 'shape': \(([0-9, ]{0,99})\), \} *\n",
+    re.DOTALL,
+)
+"""How NumPy begins a file of plain numbers. Its own reader takes any Python literal, and fails in as many ways."""
+_MOST_DIMENSIONS = 4
+_HERE = -100  # AT_FDCWD and RENAME_EXCHANGE of Linux
+_EXCHANGE = 2
 
 
 def _not_a_number(text: str) -> float:
@@ -57,11 +71,16 @@ def read_json(path: Path) -> dict[str, Any]:
     raw = read_bytes(path, _WORDS, _LARGEST_JSON_BYTES)
     try:
         value = json.loads(raw.decode("utf-8"), parse_constant=_not_a_number)
-    except (UnicodeDecodeError, ValueError, RecursionError) as e:
-        raise BundleError(f"{path}: not valid JSON: {e}") from e
+    except (ValueError, RecursionError) as e:
+        raise damaged(str(path), "all of it", f"not valid JSON: {e}") from e
     if not isinstance(value, dict):
-        raise BundleError(f"{path}: holds a {type(value).__name__}; expected an object")
+        raise damaged(str(path), "all of it", f"found {shown(value)}, expected an object")
     return value
+
+
+def stored_object(path: Path) -> StoredObject:
+    """Return the object in a JSON file, to be taken apart. Raises BundleError as :func:`read_json`."""
+    return StoredObject(read_json(path), str(path))
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -74,41 +93,66 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             return _members(path, archive)
     except _UNREADABLE as e:
-        raise BundleError(f"{path}: not a readable array file: {e}") from e
+        raise damaged(str(path), "all of it", f"not a readable array file: {e}") from e
+
+
+def stored_arrays(path: Path) -> StoredArrays:
+    """Return the arrays of an ``.npz`` file, to be taken by name. Raises BundleError as :func:`read_arrays`."""
+    return StoredArrays(read_arrays(path), str(path))
 
 
 def _members(path: Path, archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
     members = archive.infolist()
+    where = str(path)
     if len(members) > _LARGEST_ARRAYS:
-        raise BundleError(f"{path}: {len(members)} arrays; expected at most {_LARGEST_ARRAYS}")
+        raise damaged(where, "all of it", f"found {len(members)} arrays, expected at most {_LARGEST_ARRAYS}")
     total = sum(m.file_size for m in members)
     most = 4 * LARGEST_BUNDLE_BYTES
     if total > most:
-        raise BundleError(f"{path}: unpacks to {total} bytes; expected at most {most}")
-    arrays = {}
+        raise damaged(where, "all of it", f"unpacks to {total} bytes, expected at most {most}")
+    arrays: dict[str, np.ndarray] = {}
     for member in members:
-        # One byte more than it states, so that a member that lies about its size is found out.
-        with archive.open(member) as file:
-            data = file.read(member.file_size + 1)
-        name = member.filename
-        if len(data) != member.file_size or not name.endswith(".npy"):
-            raise BundleError(f"{path}: member {name!r} is no array of the size it states")
-        arrays[name[:-4]] = _array(path, name, data)
+        name = member.filename.removesuffix(".npy")
+        field = f"array {shown(name)}"
+        if name == member.filename or name in arrays:
+            raise damaged(where, field, "stands twice or has no name of an array (.npy)")
+        if member.compress_type not in _PLAIN or member.flag_bits & _ENCRYPTED:
+            raise damaged(where, field, "found another packing, expected a plain or deflated member")
+        try:
+            # One byte more than it states, so that a member that lies about its size is found out.
+            with archive.open(member) as file:
+                data = file.read(member.file_size + 1)
+        except _UNREADABLE as e:
+            raise damaged(where, field, f"cannot be unpacked: {e}") from e
+        if len(data) != member.file_size:
+            raise damaged(where, field, "is not of the size that it states")
+        arrays[name] = _array(where, field, data)
     return arrays
 
 
-def _array(path: Path, name: str, data: bytes) -> np.ndarray:
-    form = np.lib.format
-    stream = io.BytesIO(data)
-    if form.read_magic(stream) == (1, 0):
-        shape, fortran, dtype = form.read_array_header_1_0(stream)
-    else:
-        shape, fortran, dtype = form.read_array_header_2_0(stream)
-    if dtype.kind not in "fiu" or fortran:
-        raise BundleError(f"{path}: array {name!r} is {dtype}; expected plain numbers in C order")
-    if any(d < 0 for d in shape) or math.prod(shape) * dtype.itemsize != len(data) - stream.tell():
-        raise BundleError(f"{path}: array {name!r} states the shape {shape}, which its bytes do not fill")
-    return np.frombuffer(data, dtype=dtype, offset=stream.tell()).reshape(shape)
+def _array(where: str, field: str, data: bytes) -> np.ndarray:
+    header = _HEADER.match(data)
+    if header is None:
+        raise damaged(where, field, "found no header of plain numbers in C order, as NumPy writes it")
+    dtype = np.dtype(header[1].decode())
+    sizes = [size.strip() for size in header[2].decode().split(",")]
+    shape = tuple(int(size) for size in sizes if size)
+    if len(shape) > _MOST_DIMENSIONS or math.prod(shape) * dtype.itemsize != len(data) - header.end():
+        raise damaged(where, field, f"states the shape {shape}, which its bytes do not fill")
+    return np.frombuffer(data, dtype=dtype, offset=header.end()).reshape(shape)
+
+
+def read_card(folder: Path) -> tuple[str, Document]:
+    """Return the bundle's name, and its card: what it says of the boards of each model is checked, the rest is for
+    people."""
+    path = folder / "card.json"
+    document = read_json(path)
+    card = StoredObject(document, str(path))
+    if isinstance(document.get("models"), list):
+        for model in card.objects("models", most=64):
+            if "per_gpu_pct" in model:
+                model.object("per_gpu_pct")
+    return card.name("name"), document
 
 
 MARKS = ("stack.json", "measured.json")
@@ -142,14 +186,15 @@ def write_bundle(
     (a folder with a file of ``MARKS``) is replaced, anything else at ``folder`` refused with OutputError.
     """
     folder = folder.absolute()
-    if not _is_free(folder):
-        raise OutputError(f"{folder}: exists and is no bundle; expected a new folder or a bundle to replace")
     try:
+        recover_bundle(folder)
+        if not _is_free(folder):
+            raise OutputError(
+                f"{folder}: exists and is no bundle; expected a new folder or a bundle to replace"
+            )
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            prefix=f".{folder.name}.", dir=folder.parent, ignore_cleanup_errors=True
-        ) as beside:
-            aside = Path(beside, folder.name)
+        with scratch_folder(f".{folder.name}", folder.parent) as beside:
+            aside = beside / folder.name
             aside.mkdir()
             _fill(aside, documents, arrays, texts or {})
             size = sum(p.stat().st_size for p in aside.rglob("*") if p.is_file())
@@ -158,22 +203,69 @@ def write_bundle(
                     f"{folder}: the bundle takes {size} bytes; expected at most {LARGEST_BUNDLE_BYTES}"
                 )
             aside.chmod(0o755)
-            _replace(folder, aside, Path(beside, "old"))
+            _replace(folder, aside)
     except OSError as e:
         raise OutputError(f"{folder}: cannot be written: {e.strerror or e}") from e
 
 
-def _replace(folder: Path, aside: Path, old: Path) -> None:
-    """Rename ``aside`` to ``folder``; what was there becomes ``old``, and comes back where the renaming fails."""
+def recover_bundle(folder: Path) -> None:
+    """Bring a bundle back that was set aside by a process which ended before its new one was in place; remove what else
+    such processes left. Raises OSError."""
+    folder = folder.absolute()
+    if folder.parent.is_dir():
+        remove_leftovers(folder.parent)
+    old = _aside_of(folder)
+    if not old.is_dir():
+        return
+    if folder.exists():
+        shutil.rmtree(old)
+    else:
+        old.rename(folder)
+
+
+def bring_back(folder: Path) -> None:
+    """Bring the bundle back where a process was killed while it replaced it.
+
+    Raises BundleError, UsageError where a process is replacing it right now.
+    """
+    if folder.exists() or not _aside_of(folder.absolute()).is_dir():
+        return
+    with held_beside(folder):
+        try:
+            recover_bundle(folder)
+        except OSError as e:
+            raise BundleError(f"{folder}: was being replaced, and cannot be brought back: {e}") from e
+
+
+def _aside_of(folder: Path) -> Path:
+    """Return where an old bundle lies while a new one takes its place: a name that a next process finds."""
+    return folder.with_name(f".{folder.name}.old")
+
+
+def _replace(folder: Path, aside: Path) -> None:
+    """Put ``aside`` in the place of ``folder``; where that fails, what was there stays or comes back."""
     if not folder.exists():
         aside.rename(folder)
         return
+    if _exchanged(folder, aside):
+        return
+    old = _aside_of(folder)
     folder.rename(old)
     try:
         aside.rename(folder)
-    except OSError:
+    except BaseException:
         old.rename(folder)
         raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step, in which neither is missing; return False where the system has no such step."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+        return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
+    except (OSError, AttributeError, TypeError):
+        return False
 
 
 def _fill(
@@ -186,6 +278,8 @@ def _fill(
         text = json.dumps(document, indent=1, sort_keys=True, allow_nan=False)
         _place(folder, f"{name}.json").write_text(text + "\n", encoding="utf-8")
     for name, columns in arrays.items():
-        np.savez_compressed(_place(folder, f"{name}.npz"), allow_pickle=False, **dict(columns))
+        # allow_pickle stays unsaid: NumPy before 2.1 takes it for an array
+        named: dict[str, Any] = dict(columns)
+        np.savez_compressed(_place(folder, f"{name}.npz"), **named)
     for name, data in texts.items():
         _place(folder, name).write_bytes(data)

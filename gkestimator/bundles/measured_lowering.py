@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.core.errors import BundleError
 from gkestimator.core.kernels import Array, Arrays, ConvShape, GemmShape, KernelTable
-from gkestimator.core.values import Document, is_list, is_whole
+from gkestimator.core.stored import StoredArrays, StoredObject
 
 LAUNCH_KINDS = ("kernel", "memcpy", "memset", "host")
 LAUNCH_COLUMNS = (
@@ -27,7 +26,6 @@ LAUNCH_COLUMNS = (
 MOST_CALLS = 100_000
 _MOST_LAUNCHES = 400_000
 _MOST_NAMES = 20_000
-_MOST_TEXT = 200
 _ALWAYS = ("flops", "read_bytes", "write_bytes", "weight_bytes", "rows", "cols", "element_bytes", "inputs")
 """Columns that every kernel has."""
 SIZES = (
@@ -108,50 +106,46 @@ class MeasuredLowering:
         }
 
     @classmethod
-    def read(cls, document: Document, arrays: Arrays, *, where: str) -> MeasuredLowering:
+    def read(cls, document: StoredObject, arrays: StoredArrays) -> MeasuredLowering:
         """Return what :meth:`document` and :meth:`arrays` gave, checked as a stranger's. Raises BundleError."""
-        take = _Reader(document, arrays, where)
-        calls = take.count("calls", MOST_CALLS)
-        launches = take.count("launches", _MOST_LAUNCHES)
-        first = take.whole("first", calls + 1, high=launches)
+        calls = document.whole("calls", 0, MOST_CALLS)
+        launches = document.whole("launches", 0, _MOST_LAUNCHES)
+        first = arrays("first", (calls + 1,), low=0, high=launches, whole=True).astype(np.int64)
         if first[0] != 0 or first[-1] != launches or np.any(np.diff(first) < 1):
-            raise BundleError(
-                f"{where}: array 'first' does not divide {launches} launches among {calls} calls"
-            )
-        sizes = take.numbers("sizes", (calls, len(SIZES)), low=0.0, high=1e18)
+            raise arrays.unfit("first", f"does not divide {launches} launches among {calls} calls")
+        sizes = arrays("sizes", (calls, len(SIZES)), low=0.0, high=1e18, unknown=True)
         columns = dict(zip(SIZES, sizes.T, strict=True))
         for name in _ALWAYS:
             if np.isnan(columns[name]).any():
-                raise BundleError(f"{where}: array 'sizes' leaves {name} of a kernel open")
+                raise arrays.unfit("sizes", f"leaves {name} of a kernel open")
         columns["workspace_bytes"] = np.zeros(calls)
         columns["sequences"] = np.ones(calls)  # no duration depends on it
-        numbers = take.numbers("launches", (launches, len(LAUNCH_COLUMNS)), low=0.0, high=2.0**40)
+        shape = (launches, len(LAUNCH_COLUMNS))
+        numbers = arrays("launches", shape, low=0.0, high=2.0**40, unknown=True)
         figures = dict(zip(LAUNCH_COLUMNS, numbers.T, strict=True))
+        if np.isnan(figures["share"]).any():
+            raise arrays.unfit("launches", "leaves the share of a launch open")
         for name, most in (("share", 1.0 + 1e-6), ("occupancy_pct", 100.0)):
             if np.any(figures[name] > most):
-                raise BundleError(f"{where}: array 'launches': {name} of a launch exceeds {most:g}")
-        duration = take.numbers("duration_us", (calls,), low=1e-6, high=1e12)
-        width = take.numbers("width", (calls,), low=0.0, high=5.0)
-        for column in (duration, width, figures["share"]):
-            if np.isnan(column).any():
-                raise BundleError(f"{where}: a duration, its width or a launch's share is not a number")
-        kind = take.words("kind", launches)
+                raise arrays.unfit("launches", f"{name} of a launch exceeds {most:g}")
+        words = document.object("words")
+        kind = _words(words, arrays, "kind", launches)
         if not set(kind.tolist()) <= set(LAUNCH_KINDS):
-            raise BundleError(f"{where}: words.kind: expected {', '.join(LAUNCH_KINDS)}")
+            raise words.unfit("kind", f"texts among {', '.join(LAUNCH_KINDS)}")
         table = KernelTable(
-            family=take.words("family", calls),
-            variant=take.words("variant", calls),
-            precision=take.words("precision", calls),
+            family=_words(words, arrays, "family", calls),
+            variant=_words(words, arrays, "variant", calls),
+            precision=_words(words, arrays, "precision", calls),
             columns=columns,
         )
         return cls(
             table=table,
-            runtime=take.words("runtime", calls),
-            duration_us=duration,
-            width=width,
+            runtime=_words(words, arrays, "runtime", calls),
+            duration_us=arrays("duration_us", (calls,), low=1e-6, high=1e12),
+            width=arrays("width", (calls,), low=0.0, high=5.0),
             first=first,
             kind=kind,
-            name=take.words("name", launches),
+            name=_words(words, arrays, "name", launches),
             columns=figures,
         )
 
@@ -160,60 +154,10 @@ def _vocabulary(column: Array) -> Sequence[str]:
     return sorted(set(column.tolist()))
 
 
-class _Reader:
-    """Take a stranger's lowering apart."""
-
-    def __init__(self, document: Document, arrays: Arrays, where: str) -> None:
-        self.document = document
-        self.arrays = arrays
-        self.where = where
-
-    def fail(self, problem: str) -> BundleError:
-        return BundleError(f"{self.where}: {problem}")
-
-    def count(self, name: str, most: int) -> int:
-        count = self.document.get(name)
-        if not is_whole(count, 0, most):
-            raise self.fail(f"{name}: found {str(count)[:40]}, expected a whole number up to {most}")
-        return count
-
-    def _array(self, name: str, shape: tuple[int, ...], kinds: str) -> Array:
-        array = self.arrays.get(name)
-        if array is None:
-            raise self.fail(f"array {name!r}: found nothing, expected numbers{shape}")
-        if array.dtype.kind not in kinds or array.shape != shape:
-            raise self.fail(f"array {name!r}: found {array.dtype}{array.shape}, expected numbers{shape}")
-        return array
-
-    def whole(self, name: str, length: int, *, high: int) -> Array:
-        array = self._array(name, (length,), "iu").astype(np.int64)
-        if length and (array.min() < 0 or array.max() > high):
-            raise self.fail(f"array {name!r} leaves the range 0 .. {high}")
-        return array
-
-    def numbers(self, name: str, shape: tuple[int, ...], *, low: float, high: float) -> Array:
-        array = self._array(name, shape, "f").astype(np.float64)
-        if np.any(array < low) or np.any(array > high):  # NaN is neither: not told
-            raise self.fail(f"array {name!r} leaves the range {low:g} .. {high:g}")
-        return array
-
-    def words(self, name: str, length: int) -> Array:
-        lists = self.document.get("words")
-        if isinstance(lists, dict):
-            words = lists.get(name)
-        else:
-            words = None
-        if not isinstance(words, list) or len(words) > _MOST_NAMES:
-            raise self.fail(f"words.{name}: expected a list of at most {_MOST_NAMES} texts")
-        if not is_list(words, _is_word):
-            raise self.fail(f"words.{name}: expected printable texts of up to {_MOST_TEXT} characters")
-        places = self.whole(name, length, high=max(len(words) - 1, 0))
-        column = np.empty(length, dtype=object)
-        if length and not words:
-            raise self.fail(f"words.{name}: found no text, expected at least one")
-        column[:] = [words[place] for place in places]
-        return column
-
-
-def _is_word(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= _MOST_TEXT and value.isprintable()
+def _words(words: StoredObject, arrays: StoredArrays, name: str, length: int) -> Array:
+    """Return (length,) texts: the array ``name`` holds their places in the list ``name``."""
+    texts = words.texts(name, least=min(length, 1), most=_MOST_NAMES)
+    places = arrays(name, (length,), low=0, high=max(len(texts) - 1, 0), whole=True)
+    column = np.empty(length, dtype=object)
+    column[:] = [texts[place] for place in places]
+    return column

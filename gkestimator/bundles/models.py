@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
+from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from gkestimator.bundles.files import NAME, read_arrays
-from gkestimator.core.errors import BundleError
+from gkestimator.bundles.files import stored_arrays
 from gkestimator.core.kernels import ENDING, TENSORRT, Array, Family, KernelTable
-from gkestimator.core.values import Document, is_list, is_number, is_row, is_text
+from gkestimator.core.stored import StoredObject
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.analytical import ANALYTICAL_FACTOR
 from gkestimator.kernel_models.anchors import ANCHORS
@@ -38,6 +37,7 @@ SIZE_EDGES_US = (20.0, 200.0)
 
 # A chip is known by its generation and its size; memory clocks and form factors of one chip differ little.
 _SAME_CHIP = 0.10
+_MOST_OF_A_CHIP = 1_000_000  # SMs, or FLOPs per clock and SM: no chip has nearly as many
 _HALF = ("fp16", "bf16")
 _SPECIFICATION = frozenset(
     [
@@ -119,11 +119,10 @@ class BundleModel:
         """Return the members and the scale of their errors. Raises BundleError if the file does not hold what the
         bundle promises."""
         if self._fitted is None:
-            arrays = read_arrays(self.path)
-            where = str(self.path)
+            arrays = stored_arrays(self.path)
             width = len(self.feature_names)
-            stack = Stack.from_arrays(arrays, features=width, where=where)
-            uncertainty = Uncertainty.from_arrays(arrays, features=width, where=where)
+            stack = Stack.from_arrays(arrays, features=width)
+            uncertainty = Uncertainty.from_arrays(arrays, features=width)
             self._fitted = (stack, uncertainty)
         return self._fitted
 
@@ -277,101 +276,35 @@ def is_pair_of(table: KernelTable, chosen: Container[Pair]) -> Array:
     return np.array([pair in chosen for pair in pairs(table)], dtype=bool)
 
 
-def model_of(folder: Path, entry: Any, ranges: Document, quantiles: Document) -> BundleModel:
+def model_of(folder: Path, entry: StoredObject, ranges: StoredObject, quantiles: StoredObject) -> BundleModel:
     """Return the model that ``entry`` of stack.json describes. Raises BundleError, naming file and field, for anything
     malformed."""
-    where = folder / "stack.json"
-    if not isinstance(entry, dict):
-        raise BundleError(f"{where}: a model is a {type(entry).__name__}; expected an object")
-    name = entry.get("name")
-    if not isinstance(name, str) or not NAME.match(name):
-        raise BundleError(
-            f"{where}: model name {name!r}; expected lower-case letters, digits and underscores"
-        )
-    at = f"{where}: model {name}"
-    names = entry.get("feature_names")
-    features = _word(at, entry, "features", FEATURE_SETS)
-    if not is_list(names, is_text, least=1, most=256):
-        raise BundleError(f"{at}: feature_names is no list of 1 to 256 texts")
-    scope = _word(at, entry, "scope", SCOPES)
-    anchor = _word(at, entry, "anchor", ANCHORS)
-    variants = entry.get("variants", [])
-    if not is_list(variants, is_text, least=0, most=64):
-        raise BundleError(f"{at}: variants is no list of at most 64 texts")
-    in_ranges = folder / "ranges.json"
-    limits = _object(ranges.get(name))
-    chips = limits.get("chips")
-    if not is_list(chips, lambda chip: is_row(chip, 4, _is_integer)):
-        raise BundleError(
-            f"{in_ranges}: model {name}: chips is no list of [major, minor, SMs, FLOPs per clock and SM]"
-        )
-    bandwidths = limits.get("dram_bytes_per_s", [])
-    if not is_list(bandwidths, _is_bandwidths) or len(bandwidths) not in (0, len(chips)):
-        raise BundleError(
-            f"{in_ranges}: model {name}: dram_bytes_per_s is no list of bytes/s for each of chips"
-        )
-    in_quantiles = folder / "quantiles.json"
-    widths = _object(quantiles.get(name))
-    factors = widths.get("factors")
-    classes = len(SIZE_EDGES_US) + 1
-    beyond = _numbers(in_quantiles, f"{name}.beyond", [widths.get("beyond")], 1, least=0.0, most=5.0)
-    stated = [widths.get("widest", WIDEST)]
-    widest = _numbers(in_quantiles, f"{name}.widest", stated, 1, least=0.0, most=WIDEST)
+    name = entry.name("name")
+    limits = ranges.object(name)
+    widths = quantiles.object(name)
+    names = entry.texts("feature_names", least=1, most=256)
+    chips = limits.whole_rows("chips", 4, _MOST_OF_A_CHIP, least=0)
+    variants: tuple[str, ...] = ()
+    if "variants" in entry:
+        variants = entry.texts("variants", most=64)
+    widest = WIDEST
+    if "widest" in widths:
+        widest = widths.number("widest", 0.0, WIDEST)
     return BundleModel(
         name=name,
-        features=features,
-        feature_names=tuple(names),
-        trains=_pair_set(at, entry.get("trains")),
-        covers=_pair_set(at, entry.get("covers")),
-        low=_numbers(in_ranges, f"{name}.low", limits.get("low"), len(names)),
-        high=_numbers(in_ranges, f"{name}.high", limits.get("high"), len(names)),
+        features=entry.word("features", FEATURE_SETS),
+        feature_names=names,
+        trains=entry.pairs("trains"),
+        covers=entry.pairs("covers"),
+        low=np.array(limits.numbers("low", len(names))),
+        high=np.array(limits.numbers("high", len(names))),
         chips=tuple((major, minor, sms, rate) for major, minor, sms, rate in chips),
-        factors=tuple(_numbers(in_quantiles, f"{name}.factors", factors, classes, least=0.0, most=1e5)),
-        beyond=float(beyond[0]),
-        widest=float(widest[0]),
+        factors=widths.numbers("factors", len(SIZE_EDGES_US) + 1, 0.0, 1e5),
+        beyond=widths.number("beyond", 0.0, 5.0),
+        widest=widest,
         path=folder / f"{name}.npz",
-        scope=scope,
-        anchor=anchor,
-        bandwidths=tuple(tuple(float(rate) for rate in rates) for rates in bandwidths),
+        scope=entry.word("scope", SCOPES),
+        anchor=entry.word("anchor", ANCHORS),
+        bandwidths=limits.rates("dram_bytes_per_s", len(chips), 1e6, 1e15),
         variants=frozenset(variants),
     )
-
-
-def _is_bandwidths(value: object) -> bool:
-    return is_list(value, lambda rate: is_number(rate, 1e6, 1e15), least=1, most=64)
-
-
-def _object(value: Any) -> Document:
-    if isinstance(value, dict):
-        return value
-    return {}
-
-
-def _word(at: str, entry: Document, field: str, words: Collection[str]) -> str:
-    word = entry.get(field)
-    if not isinstance(word, str) or word not in words:
-        raise BundleError(f"{at}: {field} is {word!r}; expected one of {', '.join(words)}")
-    return word
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int)
-
-
-def _numbers(
-    path: Path, name: str, value: Any, length: int, *, least: float = -1e12, most: float = 1e12
-) -> Array:
-    if not is_row(value, length, lambda v: is_number(v, least, most)):
-        raise BundleError(f"{path}: {name} is no list of {length} numbers from {least:g} to {most:g}")
-    return np.array(value, dtype=np.float64)
-
-
-def is_pair(value: object) -> bool:
-    """Return whether ``value`` is a list of two texts."""
-    return is_row(value, 2, is_text)
-
-
-def _pair_set(at: str, value: Any) -> frozenset[Pair]:
-    if not is_list(value, is_pair):
-        raise BundleError(f"{at}: trains or covers is no list of [family, precision] pairs")
-    return frozenset((family, precision) for family, precision in value)

@@ -9,17 +9,17 @@ factors of versions of the runtime. It is fitted by :mod:`gkestimator.training.r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from gkestimator.bundles.models import SHORTEST_KERNEL_US
-from gkestimator.core.errors import BundleError, UsageError
+from gkestimator.core.errors import UsageError
 from gkestimator.core.kernels import Array, Family, KernelTable
-from gkestimator.core.records import NamedValues, frozen
-from gkestimator.core.values import Document, is_number
+from gkestimator.core.records import NamedNumbers, NamedValues, frozen
+from gkestimator.core.stored import StoredObject
 from gkestimator.hardware.gpus import GpuSpec
 
 SCHEMA_VERSION = 1  # of runtimes.json
@@ -159,66 +159,44 @@ def laws_document(laws: Mapping[str, RuntimeLaw]) -> NamedValues:
     }
 
 
-def read_laws(document: Document, *, where: str) -> dict[str, RuntimeLaw]:
+def read_laws(document: StoredObject) -> dict[str, RuntimeLaw]:
     """Return the laws that :func:`laws_document` gave, checked as a stranger's. Raises BundleError."""
-    version = document.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise BundleError(f"{where}: schema_version is {version!r}; expected {SCHEMA_VERSION}")
-    listed = document.get("laws")
-    if not isinstance(listed, dict) or len(listed) > _MOST_LAWS:
-        raise BundleError(f"{where}: laws is no object of at most {_MOST_LAWS} runtimes")
-    return {lowering: _law(f"{where}: {lowering}", entry) for lowering, entry in listed.items()}
+    document.version(SCHEMA_VERSION)
+    return {lowering: _law(entry) for lowering, entry in document.by_name("laws", most=_MOST_LAWS).items()}
 
 
-def _law(at: str, entry: Any) -> RuntimeLaw:
-    if not isinstance(entry, dict):
-        raise BundleError(f"{at} is a {type(entry).__name__}; expected an object")
+def _law(entry: StoredObject) -> RuntimeLaw:
     families = {family.value for family in Family} - {Family.HOST.value}
-    factors = _factors(f"{at}: factors", entry.get("factors"), len(families))
-    unknown = sorted(set(factors) - families)
-    if unknown:
-        raise BundleError(f"{at}: factors of {unknown[0][:40]!r}; expected families of kernels")
-    versions = _versions(f"{at}: versions", entry.get("versions"))
+    versions = _versions(entry, "versions")
     if not versions:
-        raise BundleError(f"{at}: versions names none; expected at least one")
-    measured = entry.get("measured_versions")
-    if not isinstance(measured, dict) or len(measured) > _MOST_VERSIONS:
-        raise BundleError(f"{at}: measured_versions is no object of at most {_MOST_VERSIONS} entries")
-    measured_versions = {}
-    for chip, each in measured.items():
-        measured_versions[chip] = _versions(f"{at}: measured_versions: {chip[:40]}", each)
+        raise entry.unfit("versions", "at least one")
+    measured = entry.by_name("measured_versions", most=_MOST_VERSIONS)
+    by_chip = entry.object("measured_versions")
     return RuntimeLaw(
-        factors=factors,
-        added_us=_number(at, entry, "added_us", -100.0, 100.0),
-        cycles_per_score=_number(at, entry, "cycles_per_score", 0.0, 1000.0),
-        longest=int(_number(at, entry, "longest", 1, 1_000_000)),
-        half_width=_number(at, entry, "half_width", 0.0, 5.0),
-        widest=_number(at, entry, "widest", 0.0, 5.0),
+        factors=_factors(entry, "factors", families),
+        added_us=entry.number("added_us", -100.0, 100.0),
+        cycles_per_score=entry.number("cycles_per_score", 0.0, 1000.0),
+        longest=entry.whole("longest", 1, 1_000_000),
+        half_width=entry.number("half_width", 0.0, 5.0),
+        widest=entry.number("widest", 0.0, 5.0),
         versions=versions,
-        measured_versions=measured_versions,
+        measured_versions={chip: _versions(by_chip, chip) for chip in measured},
     )
 
 
-def _versions(at: str, value: Any) -> dict[str, dict[str, float]]:
-    versions = _factors(at, value, _MOST_VERSIONS)
+def _versions(entry: StoredObject, field: str) -> dict[str, NamedNumbers]:
+    versions = _factors(entry, field)
     for name in versions:
         if len(_numbers(name)) != 2:
-            raise BundleError(f"{at} has {name[:40]!r}; expected major.minor")
+            raise entry.unfit(field, f"versions as major.minor, not {name!r}")
     return versions
 
 
-def _factors(at: str, value: Any, most: int) -> dict[str, dict[str, float]]:
-    if not isinstance(value, dict) or len(value) > most:
-        raise BundleError(f"{at} is no object of at most {most} entries")
-    for name, factors in value.items():
-        fits = isinstance(factors, dict) and len(factors) <= _MOST_LAWS
-        if not fits or not all(is_number(factor, 0.01, 100.0) for factor in factors.values()):
-            raise BundleError(f"{at}: {name[:40]}: expected numbers from 0.01 to 100 by precision")
-    return value
-
-
-def _number(at: str, entry: Document, name: str, low: float, high: float) -> float:
-    value = entry.get(name)
-    if not is_number(value, low, high):
-        raise BundleError(f"{at}: {name} is {str(value)[:40]}; expected a number from {low:g} to {high:g}")
-    return float(value)
+def _factors(
+    entry: StoredObject, field: str, names: Collection[str] | None = None
+) -> dict[str, NamedNumbers]:
+    """Return the numbers by precision of each name under ``field``."""
+    return {
+        name: {precision: factors.number(precision, 0.01, 100.0) for precision in factors}
+        for name, factors in entry.by_name(field, names, most=_MOST_VERSIONS).items()
+    }

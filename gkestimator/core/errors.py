@@ -6,13 +6,7 @@ command line prints it as it stands and exits with the class's ``exit_code``.
 
 from __future__ import annotations
 
-
-def one_line(text: object, *, limit: int = 600) -> str:
-    """``text`` on one line of at most ``limit`` characters, without control characters."""
-    flat = " ".join("".join(c if c.isprintable() else " " for c in str(text)).split())
-    if len(flat) <= limit:
-        return flat
-    return flat[: limit - 1] + "…"
+from gkestimator.core.escaping import one_line as one_line  # most who raise errors need it
 
 
 class GkestimatorError(Exception):
@@ -77,6 +71,21 @@ class DocumentError(GkestimatorError):
 
 class OutputError(GkestimatorError):
     """An output cannot be written; nothing is left half-written."""
+
+
+class DefectError(GkestimatorError):
+    """An exception that nobody raised on purpose, which is its ``__cause__``."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(
+            f"a defect of gkestimator, please report it with its traceback: {type(error).__name__}: {error}"
+        )
+        self.__cause__ = error
+
+
+def error_of_one(error: Exception) -> GkestimatorError:
+    """Return the error that one of several inputs ended with, so that the others go on; a defect is called one."""
+    return error if isinstance(error, GkestimatorError) else DefectError(error)
 
 
 class GkestimatorWarning(UserWarning):

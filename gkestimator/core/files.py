@@ -6,13 +6,14 @@ All readers of the project start here. What a reader says of a file it cannot ta
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, NoReturn, overload
 
-from gkestimator.core.errors import GkestimatorError, TableError
+from gkestimator.core.errors import GkestimatorError, ModelError, TableError
 from gkestimator.core.records import frozen
 
 
@@ -86,6 +87,58 @@ def read_bytes(path: Path, words: FileWords, limit: int) -> bytes:
     """Return the content of a file of at most ``limit`` bytes. Raises ``words.error``."""
     with opened(path, words, limit) as stream:
         return stream.read(limit)
+
+
+class FileBytes:
+    """Give the bytes of an open file like a buffer, reading a window of it at a time.
+
+    A file that is mapped into memory and cut short by somebody else ends the process (SIGBUS); this raises ModelError.
+    """
+
+    _WINDOW_BYTES = 1 << 16
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        """Take a descriptor, which the caller closes, and the ``size`` in bytes that the file has."""
+        self._file = io.FileIO(descriptor, closefd=False)
+        self._size = size
+        self._window = b""
+        self._start = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> bytes: ...
+    def __getitem__(self, at: int | slice) -> int | bytes:
+        if isinstance(at, slice):
+            start, stop, _ = at.indices(self._size)
+            inside = start - self._start
+            if inside >= 0 and stop - self._start <= len(self._window):
+                return self._window[inside : stop - self._start]
+            content = bytearray(stop - start)
+            self.read_into(memoryview(content), start)
+            return bytes(content)
+        inside = at - self._start
+        if not 0 <= inside < len(self._window):
+            self._window = self[at : at + self._WINDOW_BYTES]
+            self._start = at
+            inside = 0
+        return self._window[inside]
+
+    def read_into(self, target: memoryview, offset: int) -> None:
+        """Fill ``target`` with the bytes from ``offset`` on. Raises ModelError where the file ends before."""
+        try:
+            self._file.seek(offset)
+            done = 0
+            while done < len(target):
+                count = self._file.readinto(target[done:])
+                if not count:
+                    raise ModelError("was cut short while it was read")
+                done += count
+        except OSError as e:
+            raise ModelError(f"cannot be read: {reason(e)}") from e
 
 
 @contextlib.contextmanager

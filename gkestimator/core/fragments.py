@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ModelError
-from gkestimator.core.files import refuse_constant
+from gkestimator.core.escaping import is_line
 from gkestimator.core.records import frozen
+from gkestimator.core.texts import parse_json
 from gkestimator.core.values import is_list, is_whole
 
 JsonAttribute: TypeAlias = "int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]"
@@ -129,8 +130,8 @@ class Fragment:
     def parse(cls, text: str, *, where: str) -> Fragment:
         """Return the fragment that :meth:`text` wrote. Raises ModelError as :meth:`from_document`."""
         try:
-            document = json.loads(text, parse_constant=refuse_constant)
-        except (ValueError, RecursionError) as e:
+            document = parse_json(text)
+        except ValueError as e:
             raise ModelError(f"{where}: not a fragment in JSON: {e}") from e
         return cls.from_document(document, where=where)
 
@@ -220,7 +221,7 @@ class _Checked:
         return items
 
     def text(self, text: Any, field: str) -> str:
-        if not isinstance(text, str) or len(text) > _MOST_TEXT or not text.isprintable():
+        if not is_line(text, _MOST_TEXT):
             raise self.fail(field, text, f"a printable text of at most {_MOST_TEXT} characters")
         return text
 

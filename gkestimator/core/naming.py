@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.escaping import printable
 
 MAX_FILES = 100_000
 
@@ -26,9 +27,9 @@ def distinct_names(paths: Sequence[Path]) -> tuple[str, ...]:
     """Return one name per path, all different: the file stem, or with the fewest parents that tell the stems apart.
 
     ``timm/resnet50`` and ``ethz/resnet50`` for two files called ``resnet50.onnx``. Files that differ in their
-    suffix alone keep it; a path given twice is numbered (``resnet50#2``).
+    suffix alone keep it; a path given twice is numbered (``resnet50#2``). What cannot be printed is escaped.
     """
-    absolute = [Path(os.path.abspath(p)) for p in paths]
+    absolute = [Path(printable(os.path.abspath(p))) for p in paths]
     groups: dict[str, list[int]] = {}
     for i, path in enumerate(absolute):
         groups.setdefault(path.stem, []).append(i)

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import SpecError
+from gkestimator.core.escaping import is_line
 from gkestimator.core.files import FileWords, file_status, read_bytes
 from gkestimator.core.records import frozen
-from gkestimator.core.values import Document
+from gkestimator.core.values import Document, shown
 
 # Dotted keys take the TOML parser time quadratic in their parts, which a megabyte turns into hours. A
 # specification has some 8 KiB in lines of at most 700 characters.
@@ -127,7 +128,9 @@ class SpecReader:
         return SpecError(f"{self.path}: [{field}] {message}")
 
     def _unfit(self, field: str, value: object, expected: str) -> SpecError:
-        return self.fail(field, f"is {_show(value)}, expected {expected}")
+        if value is None:
+            return self.fail(field, f"is missing, expected {expected}")
+        return self.fail(field, f"is {shown(value)}, expected {expected}")
 
     def schema_version(self, expected: int) -> None:
         """Require ``schema_version = expected``."""
@@ -202,7 +205,7 @@ class SpecReader:
         if entry is None:
             raise self.fail(field, f"is missing, {expected}")
         if not isinstance(entry, dict):
-            raise self.fail(field, f"is {_show(entry)}, {expected}")
+            raise self.fail(field, f"is {shown(entry)}, {expected}")
         keys = _FIGURE_KEYS.union(quantity.extra)
         self._refuse_unknown(entry, keys, field)
         for key in sorted(keys):
@@ -213,7 +216,7 @@ class SpecReader:
         unit = entry["unit"]
         if not isinstance(unit, str) or unit not in quantity.units:
             known = " or ".join(quantity.units)
-            raise self.fail(field, f"has the unit {_show(unit)}, expected {known}")
+            raise self.fail(field, f"has the unit {shown(unit)}, expected {known}")
         self.sources[field] = source
         value = entry["value"]
         if quantity.nullable and value == UNKNOWN:
@@ -222,17 +225,17 @@ class SpecReader:
 
     def _in_base_units(self, value: object, unit: str, field: str, quantity: Quantity) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.fail(field, f"has the value {_show(value)}, expected a number")
+            raise self.fail(field, f"has the value {shown(value)}, expected a number")
         factor = quantity.units[unit]
         low = quantity.low / factor
         high = quantity.high / factor
-        shown = f"is {_show(value)} {unit}"
+        given = f"is {shown(value)} {unit}"
         # Compared before the multiplication: an integer of a thousand digits does not fit a float.
         if not low <= value <= high:
-            raise self.fail(field, f"{shown}, expected {low:g} to {high:g} {unit}")
+            raise self.fail(field, f"{given}, expected {low:g} to {high:g} {unit}")
         base = value * factor
         if quantity.integer and base != int(base):
-            raise self.fail(field, f"{shown}, expected a whole number")
+            raise self.fail(field, f"{given}, expected a whole number")
         return base
 
     def finish(self) -> None:
@@ -251,24 +254,8 @@ class SpecReader:
             raise self.fail(field, "is missing")
         if not isinstance(value, str):
             raise self._unfit(field, value, "a text")
-        if len(value) > _MAX_TEXT or not value.isprintable():
+        if not is_line(value, _MAX_TEXT):
             raise self.fail(field, f"is not one printable line of at most {_MAX_TEXT} characters")
         if not value.strip() and field != "note":
             raise self.fail(field, "is empty")
         return value
-
-
-def _show(value: object) -> str:
-    """Return ``value`` for a message, shortened; huge integers are not converted to text at all."""
-    if value is None:
-        return "missing"
-    if isinstance(value, int) and value.bit_length() > 200:
-        return "an integer of more than 200 bits"
-    if isinstance(value, list):
-        return f"a list of {len(value)}"
-    if isinstance(value, dict):
-        return f"a table of {len(value)}"
-    text = repr(value)
-    if len(text) <= 60:
-        return text
-    return text[:59] + "…"

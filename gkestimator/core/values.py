@@ -42,3 +42,19 @@ def is_list(
 def is_row(value: object, length: int, fits: Callable[[Any], bool]) -> TypeGuard[list[Any]]:
     """Return whether ``value`` is a list of exactly ``length`` entries that all ``fits`` takes."""
     return is_list(value, fits, least=length, most=length)
+
+
+def shown(value: object) -> str:
+    """Return ``value`` for a message, shortened; huge integers and deep lists are not converted to text at all."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "an integer of more than 200 bits"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        return f"a table of {len(value)}"
+    text = repr(value)
+    if len(text) <= 60:
+        return text
+    return text[:59] + "…"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,20 +11,29 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import DocumentError
+from gkestimator.core.escaping import is_line
 from gkestimator.core.files import FileWords, opened
+from gkestimator.core.limits import allowed, exceeded
 from gkestimator.core.naming import nearest_name
 from gkestimator.core.records import NamedValues
+from gkestimator.core.texts import parse_json
 from gkestimator.core.versions import FIRST_DERIVED
 
 MAX_BYTES = 10 * 2**20
 # Our documents nest a few levels; parsers recurse, and a stranger must not exhaust their stack.
 MAX_DEPTH = 20
-# A workload of tens of thousands of models; YAML takes seconds for that already.
-MAX_ITEMS = 200_000
+# More than any number has; longer ones are words in base 16 or 60, which take time by the square of their length.
+_MOST_DIGITS = 64
 _WORDS = FileWords(error=DocumentError)
 # Names become files, Kubernetes objects and shell words: letters, digits and a few signs, folders by single slashes.
 NAME_PATTERN = r"[A-Za-z0-9_](?:[A-Za-z0-9_.#+-]|/(?=[A-Za-z0-9_])){0,199}"
 _NAME = re.compile(NAME_PATTERN)
+# As far as YAML 1.1 goes, digits may be parted by underscores, and by colons where the base is 60.
+_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?::|\.[0-9_]*)?")
+_NUMBER = re.compile(r"[-+.]?0?[bx]?[0-9a-fA-F_.:]+(?:e[-+]?[0-9]+)?")
+
+# A number to JSON, a text to YAML 1.1, which wants a point and a sign: 1e3, 1e-07.
+_EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
 
 
 def valid_name(text: object) -> bool:
@@ -58,6 +66,7 @@ def load_yaml(path: Path | str | Mapping[str, Any], *, what: str) -> Fields:
     text = _text(path)
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     depth = items = documents = 0
+    most = allowed("yaml_items")
     try:
         for event in yaml.parse(text, Loader=loader):
             where = f"{path}: line {getattr(event.start_mark, 'line', 0) + 1}"
@@ -70,10 +79,12 @@ def load_yaml(path: Path | str | Mapping[str, Any], *, what: str) -> Fields:
             depth += isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent))
             depth -= isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent))
             documents += isinstance(event, yaml.DocumentStartEvent)
-            if depth > MAX_DEPTH or items > MAX_ITEMS or documents > 1:
-                raise DocumentError(
-                    f"{where}: expected one document of at most {MAX_ITEMS:,} items, nested at most {MAX_DEPTH} deep"
-                )
+            if depth > MAX_DEPTH or documents > 1:
+                raise DocumentError(f"{where}: expected one document, nested at most {MAX_DEPTH} deep")
+            if items > most:
+                raise DocumentError(f"{where}: {exceeded('yaml_items', f'more than {most:,}')}")
+            if isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
+                _check_plain(where, event.value)
         reader = loader(text)
         try:
             node = reader.get_single_node()
@@ -84,6 +95,24 @@ def load_yaml(path: Path | str | Mapping[str, Any], *, what: str) -> Fields:
         return Fields(document, where=str(path), what=what)
     except (yaml.YAMLError, ValueError, RecursionError) as e:  # ValueError: 2026-13-45 looks like a date
         raise DocumentError(f"{path}: cannot be read as YAML: {e}") from e
+
+
+def _with_exponent(value: Any) -> Any:
+    """Return a text such as 1e3 as a number, else ``value``."""
+    if isinstance(value, str) and len(value) <= _MOST_DIGITS and _EXPONENT.fullmatch(value):
+        return float(value)
+    return value
+
+
+def _check_plain(where: str, text: str) -> None:
+    """Refuse what YAML 1.1 reads as a number that no person means as one: in base 60, or of very many digits."""
+    if not text[:1].isdigit() and text[:1] not in ("+", "-", "."):
+        return
+    if _BASE_60.fullmatch(text[:_MOST_DIGITS]) or (len(text) > _MOST_DIGITS and _NUMBER.fullmatch(text)):
+        raise DocumentError(
+            f"{where}: found {_short(text)}, expected a number of at most {_MOST_DIGITS} digits in base 10, or quotes "
+            "around a text"
+        )
 
 
 def _no_repeats(path: Path, node: Any) -> None:
@@ -110,18 +139,9 @@ def load_json(path: Path, *, what: str, limit: int = MAX_BYTES) -> Fields:
     Raises DocumentError as :func:`load_yaml` does, and for NaN.
     """
 
-    def once(pairs: list[tuple[str, Any]]) -> NamedValues:
-        mapping = dict(pairs)
-        if len(mapping) < len(pairs):
-            raise ValueError("a key stands twice in one object")
-        return mapping
-
-    def no_constant(text: str) -> float:
-        raise ValueError(f"found {text}, expected a finite number or null")
-
     try:
-        loaded = json.loads(_text(path, limit), object_pairs_hook=once, parse_constant=no_constant)
-    except (ValueError, RecursionError) as e:
+        loaded = parse_json(_text(path, limit))
+    except ValueError as e:
         raise DocumentError(f"{path}: cannot be read as JSON: {e}") from e
     return Fields(loaded, where=str(path), what=what)
 
@@ -212,6 +232,7 @@ class Fields:
         value = self.take(name, default, null=null)
         if value is default or value is None:
             return value
+        value = _with_exponent(value)
         bound = f"a number {'above' if above else 'of at least'} {low:g} and at most {high:g}"
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.fail(name, f"found {_short(value)}, expected {bound}")
@@ -237,7 +258,7 @@ class Fields:
         value = self.take(name, default, null=null)
         if value is default or value is None:
             return value
-        if not isinstance(value, str) or len(value) > limit or not value.isprintable():
+        if not is_line(value, limit):
             raise self.fail(
                 name, f"found {_short(value)}, expected a line of text (at most {limit} characters)"
             )
@@ -280,7 +301,7 @@ class Fields:
         """Return a list of texts of one line, each of at most ``length`` characters."""
         entries: Sequence[Any] = self.items(name, default, limit=10_000, of="string")
         for text in entries:
-            if not isinstance(text, str) or not text.isprintable() or len(text) > length:
+            if not is_line(text, length):
                 raise self.fail(name, "found something other than lines of text, expected a list of them")
         return tuple(entries)
 

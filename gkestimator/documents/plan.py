@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gkestimator.core.errors import DocumentError
+from gkestimator.core.escaping import utf8
 from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.core.versions import record_version
 from gkestimator.documents.checking import Fields, load_json, of_version
@@ -172,7 +173,7 @@ class PlacementPlan:
 
     def save(self, path: Path | str) -> Path:
         """Write the plan as JSON, wholly or not at all, and return the path. Raises OutputError."""
-        write_bytes(Path(path), plan_json(self).encode())
+        write_bytes(Path(path), utf8(plan_json(self)))
         return Path(path)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from gkestimator.core.errors import DocumentError
+from gkestimator.core.escaping import utf8
 from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.core.versions import record_version
 from gkestimator.documents.checking import Fields, load_json, of_version
@@ -234,7 +235,7 @@ class SimulationReport:
 
     def save(self, path: Path | str) -> Path:
         """Write the report as JSON, wholly or not at all, and return the path. Raises OutputError."""
-        write_bytes(Path(path), simulation_json(self).encode())
+        write_bytes(Path(path), utf8(simulation_json(self)))
         return Path(path)
 
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError, ModelError
 from gkestimator.core.records import Names, frozen
 from gkestimator.estimation.request import EstimateRequest, Progress
 from gkestimator.tables import KernelRow, Requirement
@@ -112,7 +112,7 @@ def answered(
     from gkestimator.estimation.collection import rare_collection
     from gkestimator.estimation.engine import Engine
     from gkestimator.estimation.maxbatch import largest_batches
-    from gkestimator.estimation.rows import requirement_row
+    from gkestimator.estimation.rows import requirement_row, with_falls_said
     from gkestimator.estimation.words import closing_words
     from gkestimator.lowering import load_plugin
 
@@ -129,8 +129,13 @@ def answered(
                 if isinstance(outcome, GkestimatorError):
                     failures.append((path, outcome))
                     continue
+                try:
+                    own = [requirement_row(engine, answer) for answer in outcome]
+                except ModelError as e:
+                    failures.append((path, e))
+                    continue
+                rows += with_falls_said(own)
                 for answer in outcome:
-                    rows.append(requirement_row(engine, answer))
                     for gatherer in gatherers:
                         gatherer.add(engine, answer)
     words = closing_words(
@@ -141,8 +146,8 @@ def answered(
         host_range_us=engine.host_range_us,
         searched=request.max_batch and request.batch_sizes is None,
     )
-    said = (engine.left_out_note, engine.host_note, engine.version_note, *engine.dims_met.notes)
-    notes = [note for note in said if note]
+    notes = [note for note in (engine.left_out_note, engine.host_note, engine.version_note) if note]
+    notes += [*engine.dims_met.notes, *engine.inputs_met.notes]
     return EstimateResult(
         rows=tuple(rows), kernel_rows=(), failures=tuple(failures), messages=(*notes, *words)
     )

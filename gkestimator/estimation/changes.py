@@ -165,7 +165,7 @@ def _compared_models(request: EstimateRequest, progress: Progress | None) -> All
         answers = []
         for _ in request.models:
             path, outcome = next(outcomes)
-            engine.dims_met.check()  # a misspelt name says more than what it left open
+            engine.check_names()  # a misspelt name says more than what it left open
             if isinstance(outcome, GkestimatorError):
                 raise _naming(path, outcome)
             answers.append(outcome)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from gkestimator.core.escaping import printable
 from gkestimator.core.records import NamedValues, Names
 from gkestimator.estimation.changes import (
     AllChanges,
@@ -22,7 +23,7 @@ from gkestimator.estimation.request import ChangeLimits
 from gkestimator.reporting.simulated import first_of, rendered, text_of
 from gkestimator.reporting.text import figures, first_of_each, words
 from gkestimator.tables import REQUIREMENTS, Requirement
-from gkestimator.tables.layout import TextColumn, markdown_table, printable, text_table
+from gkestimator.tables.layout import TextColumn, markdown_table, text_table
 from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text, signed_text, whole_text
 
 CHANGE_SUFFIXES = {".json": "json", ".md": "markdown", ".txt": "table"}

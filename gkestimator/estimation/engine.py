@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -11,10 +12,11 @@ import numpy as np
 
 from gkestimator.core.errors import GkestimatorError, NoBatchError, UsageError
 from gkestimator.core.graph import OperatorGraph
-from gkestimator.core.kernels import Array, Kernel, KernelGraph, KernelTable
+from gkestimator.core.handfuls import Handful
+from gkestimator.core.kernels import Array, KernelGraph, KernelTable
 from gkestimator.core.options import spelled
 from gkestimator.core.records import frozen
-from gkestimator.estimation.dimensions import DimensionsMet
+from gkestimator.estimation.dimensions import DimensionsMet, InputsMet
 from gkestimator.estimation.intervals import host_range_us
 from gkestimator.estimation.joining import joined
 from gkestimator.estimation.recall import (
@@ -25,7 +27,7 @@ from gkestimator.estimation.recall import (
     path_of,
     recalled,
 )
-from gkestimator.estimation.request import EstimateRequest, GivenModel, Progress
+from gkestimator.estimation.request import EstimateRequest, Progress
 from gkestimator.estimation.requirement import Measures, measure
 from gkestimator.estimation.sources import load_bundles
 from gkestimator.estimation.targets import (
@@ -36,11 +38,12 @@ from gkestimator.estimation.targets import (
     require_quantised,
     targets_of,
 )
-from gkestimator.estimation.timeline import LaunchProgram
+from gkestimator.estimation.timeline import KernelPool, LaunchProgram
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
 from gkestimator.hardware.host_profile import HostProfile, default_host_file, load_host_file
 from gkestimator.hardware.runtimes.profiles import RuntimeProfile, load_runtime
 from gkestimator.kernel_models.prediction import KernelEstimator, KernelPredictions
+from gkestimator.kernel_models.roofline import confined
 from gkestimator.kernel_models.steady import sustained
 from gkestimator.lowering import lower_each
 from gkestimator.memory import MemoryProfile, MemoryReplay, cumulative_reserved
@@ -48,30 +51,6 @@ from gkestimator.operators.records import version_of_operators
 from gkestimator.operators.registry import LoweringOptions
 
 Lowerings: TypeAlias = "dict[LoweringOptions, Lowering]"
-
-
-class KernelPool:
-    """Hold the distinct kernels of everything lowered so far; each is predicted once per GPU and SM share."""
-
-    def __init__(self) -> None:
-        self.kernels: list[Kernel] = []
-        self._row_of: dict[Kernel, int] = {}
-        self.row_of_id: dict[int, int] = {}
-        self._kept: list[Kernel] = []  # an id names an object only while it lives
-
-    def add(self, graph: KernelGraph) -> None:
-        """Give every kernel of ``graph`` that runs on the GPU a row."""
-        by_id = self.row_of_id
-        for step in graph.steps:
-            for kernel in step.kernels:
-                if id(kernel) in by_id:
-                    continue
-                row = self._row_of.get(kernel)
-                if row is None:
-                    row = self._row_of[kernel] = len(self.kernels)
-                    self.kernels.append(kernel)
-                self._kept.append(kernel)
-                by_id[id(kernel)] = row
 
 
 @frozen
@@ -123,7 +102,9 @@ class Engine:
         bundle = load_bundles(tuple(request.bundles)).under(request.runtime, request.runtime_version)
         self.estimator: KernelEstimator = bundle
         self.version_note = bundle.version_note
-        self.dims_met = DimensionsMet(request.dim_combinations, len(request.models))
+        models = len(request.models)
+        self.dims_met = DimensionsMet(request.dim_combinations, models)
+        self.inputs_met = InputsMet(request.inputs or {}, models)
         self.forget()
 
     def forget(self) -> None:
@@ -140,6 +121,11 @@ class Engine:
     def left_out_note(self) -> str | None:
         """Return the line that names the GPUs of a group that are left out; None where there are none."""
         return self._targets.left_out_note
+
+    def check_names(self) -> None:
+        """Raise UsageError for a dimension or an input that none of the models has that were read."""
+        self.dims_met.check()
+        self.inputs_met.check()
 
     @property
     def host_overhead_us(self) -> float:
@@ -229,13 +215,15 @@ class Engine:
         return self._placed(source.name, source.path, {o: e for o, e in known.items() if e is not None})
 
     def lower_all(self, source: ModelSource) -> list[Lowerings]:
-        """Lower a model at every combination of its dimensions and every batch size; as it is where it has none."""
+        """Lower a model at all its dimensions and batch sizes; without a batch it is one sample."""
         batches: Sequence[int | None] = self.request.batch_sizes or (None,)
         lowered = []
         for dims in self.dims_met.combinations(source):
             try:
                 lowered += [self.lower_model(source, size, dims) for size in dict.fromkeys(batches)]
             except NoBatchError:
+                if 1 not in batches:
+                    raise
                 lowered.append(self.lower_model(source, None, dims))
         return lowered
 
@@ -301,7 +289,7 @@ class Engine:
             dims=dims,
             trip_count=request.trip_count,
             batch_dim=request.batch_dim,
-            inputs=request.inputs or {},
+            inputs=self.inputs_met.of(source),
         )
         yield from self._lower_bound(bound, targets)
 
@@ -338,9 +326,8 @@ class Engine:
                 for share in self.request.sm_shares:
                     # Of the ways that the dtype permits the compiler takes the fastest; of equals the narrowest.
                     predicted = cache[target.gpu.name, share]
-                    ways = []
-                    for options in target.all_options:
-                        ways.append(self._estimated(table, by_options[options], target, share, predicted))
+                    each = target.all_options
+                    ways = [self._estimated(table, by_options[o], target, share, predicted) for o in each]
                     yield min(ways, key=lambda way: way.measures.latency_ms)
 
     def _estimated(
@@ -352,8 +339,7 @@ class Engine:
         predicted: tuple[KernelPredictions, Array],
     ) -> Estimated:
         """Return one lowering on one GPU at one SM share, given the predictions of all kernels of ``table``."""
-        rows = lowering.rows
-        everything, place = predicted
+        rows, (everything, place) = lowering.rows, predicted
         predictions = everything.take(place[rows])
         moved = predictions.moved_bytes
         measures = measure(
@@ -366,7 +352,7 @@ class Engine:
             host_range_us=self.host_range_us,
             streams=self.streams,
             tau_ms=self.request.tau_ms,
-            part=share < 100,
+            allowed_pct=100.0 * confined(target.gpu, share).sms / target.gpu.sms,
         )
         return Estimated(
             lowering=lowering,
@@ -416,33 +402,31 @@ class Engine:
         """Estimate a handful of models at a time; one that fails yields its error. Raises as DimensionsMet.check."""
         names = model_names(self.request.models)
         total = len(names)
+        handful = Handful(prepare=self.lower_all, answer=self._answers, forget=self.forget, several=total > 1)
         for start in range(0, total, _CHUNK):
-            good: list[tuple[GivenModel, list[Lowerings]]] = []
-            outcome: dict[GivenModel, list[Estimated] | GkestimatorError] = {}
+            sources: dict[int, ModelSource] = {}  # by place: one file may be asked for twice
             for at, (model, name) in enumerate(names[start : start + _CHUNK], start=start):
                 if progress is not None:
                     progress(name, at, total)
-                try:
-                    good.append((model, self.lower_all(ModelSource(model, name))))
-                except GkestimatorError as e:
-                    outcome[model] = e
-            # All models of the handful at once: distinct kernels are predicted once for all of them.
-            flat = [lowering for _, lowerings in good for lowering in lowerings]
-            answers: Iterator[Estimated] = iter(())
-            if flat:
-                answers = self.estimate(flat)
-            for model, lowerings in good:
-                first = next(answers)
-                # Counted after the first answer: until then GPUs of a group may be left out.
-                per_lowering = len(self.targets) * len(self.request.sm_shares)
-                others = len(lowerings) * per_lowering - 1
-                outcome[model] = [first, *(next(answers) for _ in range(others))]
-            for model, _ in names[start : start + _CHUNK]:
-                yield path_of(model), outcome[model]
+                sources[at] = ModelSource(model, name)
+            outcomes = handful.outcomes(sources)
+            for at in sources:
+                yield path_of(names[at][0]), outcomes[at]
             self.forget()
-        self.dims_met.check()
+        self.check_names()
         if progress is not None:
             progress("", total, total)
+
+    def _answers(self, good: Mapping[int, list[Lowerings]]) -> dict[int, list[Estimated]]:
+        """Return the answers of lowered models by place; distinct kernels are predicted once for all of them."""
+        answers = self.estimate([lowering for lowerings in good.values() for lowering in lowerings])
+        gathered: dict[int, list[Estimated]] = {}
+        for at, lowerings in good.items():
+            first = next(answers)
+            # Counted after the first answer: until then GPUs of a group may be left out.
+            count = len(lowerings) * len(self.targets) * len(self.request.sm_shares)
+            gathered[at] = [first, *islice(answers, count - 1)]
+        return gathered
 
 
 # Models lowered before any is predicted: enough to share predictions, few enough to bound the memory.

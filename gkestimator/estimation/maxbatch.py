@@ -47,7 +47,7 @@ def largest_batches(
                         failures.append((path, best))
         except GkestimatorError as e:  # the model itself: no GPU will do better
             failures.append((path, e))
-    engine.dims_met.check()
+    engine.check_names()
     return rows, failures
 
 

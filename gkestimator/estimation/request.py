@@ -8,19 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gkestimator.core.errors import UsageError
-from gkestimator.core.option_kinds import Anything, File, Flag, Many, Number, Pairs, Text, Word
+from gkestimator.core.input_values import InputValues
+from gkestimator.core.option_kinds import File, Flag, Many, Number, Pairs, Text, Word
 from gkestimator.core.options import REQUIRED, Option, Value, spelled, variant
 from gkestimator.core.records import frozen
 from gkestimator.hardware.runtimes import PROVIDERS, RUNTIMES, runtime_with
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from gkestimator.onnx_io import ModelProto
-    from gkestimator.operators.registry import ValueType
 
 
 MAX_BATCH_SIZE = 1_000_000
@@ -264,11 +262,13 @@ class EstimateRequest(EstimateOptions):
         "Find the largest batch within the latency objective and memory.",
         section=ASK,
     )
-    inputs: Value[Mapping[str, ValueType | np.ndarray] | None] = Option(
+    inputs: Option[Mapping[str, Any] | None, dict[str, Any] | None] = Option(
         None,
-        Anything("types or values by name", "Mapping[str, ValueType | np.ndarray]"),
-        "Types or values of inputs that the files leave open (Model.bind).",
-        flag=None,
+        InputValues(),
+        "Value of an input that decides shapes; programs may pass types too.",
+        flag="--input",
+        repeat=True,
+        section=_MODEL,
     )
     tau_ms: Value[float] = Option(
         TAU_MS,

@@ -69,10 +69,10 @@ def measure(
     host_range_us: tuple[float, float],
     streams: int,
     tau_ms: float,
-    part: bool = False,
+    allowed_pct: float = 100.0,
 ) -> Measures:
-    """Return the measures of ``program``; every array is per distinct kernel, in the table's order. ``part``: the
-    predictions are of a part of a GPU.
+    """Return the measures of ``program``; every array is per distinct kernel, in the table's order. ``allowed_pct``:
+    percent of the GPU's SMs that all streams together may use; below 100 the predictions are of that part.
 
     The interval of the whole is the timeline replayed with every kernel at its low and at its high end, both
     drawn in or out so that together they reach as far as the errors of the sum do
@@ -84,7 +84,7 @@ def measure(
     timeline = schedule(program, duration, host_overhead_us=host_overhead_us, streams=streams)
     spans = duration * program.repeat
     fastest, slowest = host_range_us
-    down, up = reaches(program, predictions, duration, part=part)
+    down, up = reaches(program, predictions, duration, part=allowed_pct < 100)
     shortest = duration * np.exp(-down)
     if predictions.least_us is not None:
         # A measurement is not argued with: where it is faster than that, it stands.
@@ -96,10 +96,13 @@ def measure(
     occupancy = predictions.occupancy_pct[row]
     sm_util = predictions.sm_util_pct[row]
     # Streams share one GPU: without this, two kernels that each fill it would take the time of one.
-    total = _no_faster_than_full(timeline.total_us, spans, sm_util, streams)
-    gpu_us = _without_host_us(program, duration, streams, at_most=total)
-    gpu_low_us = _without_host_us(program, shortest, streams, at_most=low.total_us)
-    gpu_high_us = _without_host_us(program, longest, streams, at_most=high.total_us)
+    used = _used_at_once(predictions, allowed_pct, streams)[row]
+    total = max(timeline.total_us, _full_us(program, duration, used))
+    total_low = max(low.total_us, _full_us(program, shortest, used))
+    total_high = max(high.total_us, _full_us(program, longest, used))
+    gpu_us = _without_host_us(program, duration, used, streams, at_most=total)
+    gpu_low_us = _without_host_us(program, shortest, used, streams, at_most=total_low)
+    gpu_high_us = _without_host_us(program, longest, used, streams, at_most=total_high)
     highest = {"occupancy": occupancy, "sm_util": sm_util}
     launches = program.launches
     source_us: NamedNumbers = {}
@@ -124,8 +127,8 @@ def measure(
     covered = trained * predictions.in_range[row].astype(float)
     return Measures(
         latency_ms=total / 1e3,
-        latency_low_ms=min(low.total_us, total) / 1e3,
-        latency_high_ms=max(high.total_us, total) / 1e3,
+        latency_low_ms=min(total_low, total) / 1e3,
+        latency_high_ms=max(total_high, total) / 1e3,
         gpu_ms=gpu_us / 1e3,
         gpu_low_ms=min(gpu_low_us, gpu_us) / 1e3,
         gpu_high_ms=max(gpu_high_us, gpu_us) / 1e3,
@@ -133,8 +136,8 @@ def measure(
         host_low_ms=min(low.host_us, timeline.host_us) / 1e3,
         host_high_ms=max(high.host_us, timeline.host_us) / 1e3,
         occupancy_max_pct=float(np.minimum(100.0, peaks["occupancy"])),
-        occupancy_mean_pct=mean(occupancy, total),
-        sm_util_max_pct=float(np.minimum(100.0, peaks["sm_util"])),
+        occupancy_mean_pct=float(np.minimum(100.0, mean(occupancy, total))),
+        sm_util_max_pct=float(np.minimum(allowed_pct, peaks["sm_util"])),
         sm_util_mean_pct=mean(sm_util, total),
         sm_util_busy_mean_pct=mean(sm_util, busy),
         dram_util_mean_pct=mean(predictions.dram_util_pct[row], total),
@@ -174,16 +177,25 @@ def reaches(
     return widen(spans, row, lower, in_range, machine=0.0) * lower, up
 
 
-def _no_faster_than_full(total: float, spans: Array, sm_util: Array, streams: int) -> float:
-    """Return the time, at least that of the work on a GPU with every SM busy: overlapping kernels share the
-    SMs.
+def _used_at_once(predictions: KernelPredictions, allowed_pct: float, streams: int) -> Array:
+    """Return which share of each resource that streams share every kernel takes while it runs, 0 to 1: a row a kernel,
+    with columns for SMs, DRAM and L2 bandwidth. On one stream nothing is shared, and what is unknown takes nothing.
     """
+    sms = predictions.sm_util_pct / allowed_pct
+    used = np.stack([sms, predictions.dram_util_pct / 100, predictions.l2_util_pct / 100], axis=1)
     if streams <= 1:
-        return total
-    return max(total, float(np.nansum(spans * sm_util)) / 100)
+        return np.zeros_like(used)
+    return np.nan_to_num(used)
 
 
-def _without_host_us(program: LaunchProgram, duration: Array, streams: int, *, at_most: float) -> float:
+def _full_us(program: LaunchProgram, duration: Array, used: Array) -> float:
+    """Return the time of the work on a GPU whose scarcest resource is never idle."""
+    return float((duration * program.repeat @ used).max(initial=0.0))
+
+
+def _without_host_us(
+    program: LaunchProgram, duration: Array, used: Array, streams: int, *, at_most: float
+) -> float:
     """Return the time of the launches on a GPU that never waits for its host; on one stream it is their sum.
 
     ``at_most``: their time behind a host. Streams are handed out greedily, so that waiting for the host may even help.
@@ -191,7 +203,7 @@ def _without_host_us(program: LaunchProgram, duration: Array, streams: int, *, a
     if streams <= 1:
         return float(np.dot(duration, program.repeat))
     alone = schedule(program, duration, host_overhead_us=0.0, streams=streams)
-    return min(alone.total_us, at_most)
+    return min(max(alone.total_us, _full_us(program, duration, used)), at_most)
 
 
 def _sums(words: Array, spans: Array) -> NamedNumbers:

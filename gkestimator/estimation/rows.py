@@ -8,17 +8,21 @@ from dataclasses import replace
 
 import numpy as np
 
+from gkestimator.core.errors import ModelError
 from gkestimator.core.kernels import Kernel
 from gkestimator.core.records import NamedNumbers, NamedValues
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.power import model_power
 from gkestimator.estimation.remarks import capture_remark
 from gkestimator.kernel_models.prediction import KernelPredictions, MeasuredLaunch
-from gkestimator.tables import KernelRow, Requirement
+from gkestimator.tables import REQUIREMENTS, KernelRow, Requirement
 
 # A family with less of the time moves the sum by less than the sum is uncertain.
 _WORTH_SAYING_PCT = 5.0
 _MOSTLY_PCT = 50.0
+_ROUNDING = 1e-6
+_FASTER = "some kernels were learned to be faster at this size"
+_SMALLER = "the allocator's segments fit this size better (allocator_bytes)"
 MEASURED = "measured"
 
 
@@ -37,7 +41,10 @@ def answers_within(row: Requirement, slo_ms: float) -> bool:
 
 
 def requirement_row(engine: Engine, e: Estimated) -> Requirement:
-    """Return the requirement table's row of one answer. What is not known is None."""
+    """Return the requirement table's row of one answer. What is not known is None.
+
+    Raises ModelError where a figure is none that a table holds: beyond 64 bits, or not finite.
+    """
     m = e.measures
     memory = e.memory
     gpu = e.target.gpu
@@ -101,10 +108,40 @@ def requirement_row(engine: Engine, e: Estimated) -> Requirement:
         coverage_pct=_known(m.coverage_pct),
         warnings="; ".join(_warnings(engine, e, mreq)),
     )
+    problem = REQUIREMENTS.first_problem(row)
+    if problem is not None:
+        raise ModelError(f"{row.model}: on {gpu.name}: {problem}")
     unknown = _untold(e)
     if unknown:
         return replace(row, **unknown)
     return row
+
+
+def with_falls_said(rows: Sequence[Requirement]) -> list[Requirement]:
+    """Return the rows of one model, with a remark where one needs less than a smaller batch that was asked for too.
+
+    Both happen: libraries choose kernels by size, which regressors learn, and what an allocator leaves unused hangs on
+    how requests fit into its segments (powers of two in ONNX Runtime's arena).
+    """
+    remarked = list(rows)
+    by_batch = sorted(range(len(rows)), key=lambda at: rows[at].batch_size or 0)
+    smaller: dict[tuple[object, ...], Requirement] = {}
+    for at in by_batch:
+        row = rows[at]
+        key = (row.gpu, row.sm_share_pct, row.dims)
+        before = smaller.setdefault(key, row)
+        remarks = [row.warnings] if row.warnings else []
+        if _falls(before.latency_ms, row.latency_ms):
+            remarks.append(f"faster than batch {before.batch_size}: {_FASTER}")
+        if _falls(before.mreq_bytes, row.mreq_bytes):
+            remarks.append(f"less memory than batch {before.batch_size}: {_SMALLER}")
+        remarked[at] = replace(row, warnings="; ".join(remarks))
+        smaller[key] = row
+    return remarked
+
+
+def _falls(before: float | None, after: float | None) -> bool:
+    return before is not None and after is not None and after < before * (1 - _ROUNDING)
 
 
 def _power(engine: Engine, e: Estimated, copy_ms: float) -> NamedValues:
@@ -210,7 +247,10 @@ def _warnings(engine: Engine, e: Estimated, mreq: int | None) -> Iterator[str]:
     if e.target.gpu.stands_in:
         yield "a CPU stands in for a GPU: no occupancy, no SM utilisation, and memory as a GPU would need it"
     if engine.streams > 1:
-        yield f"{engine.streams} streams: overlapping kernels are assumed not to slow each other down"
+        yield (
+            f"{engine.streams} streams: overlapping kernels share SMs and bandwidth, and are assumed not to slow "
+            "each other down while these suffice"
+        )
 
 
 def kernel_rows(engine: Engine, e: Estimated) -> Iterator[KernelRow]:

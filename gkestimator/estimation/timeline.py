@@ -13,13 +13,37 @@ from itertools import pairwise
 
 import numpy as np
 
-from gkestimator.core.kernels import Array, Step
+from gkestimator.core.kernels import Array, Kernel, KernelGraph, Step
 from gkestimator.core.records import NamedNumbers, frozen
 from gkestimator.estimation.request import TAU_MS
 
-__all__ = ["TAU_MS", "LaunchProgram", "Timeline", "concurrent_maxima", "schedule"]
+__all__ = ["TAU_MS", "KernelPool", "LaunchProgram", "Timeline", "concurrent_maxima", "schedule"]
 
 _MOST_UNROLLED = 200_000  # steps
+
+
+class KernelPool:
+    """Hold the distinct kernels of everything lowered so far; each is predicted once per GPU and SM share."""
+
+    def __init__(self) -> None:
+        self.kernels: list[Kernel] = []
+        self._row_of: dict[Kernel, int] = {}
+        self.row_of_id: dict[int, int] = {}
+        self._kept: list[Kernel] = []  # an id names an object only while it lives
+
+    def add(self, graph: KernelGraph) -> None:
+        """Give every kernel of ``graph`` that runs on the GPU a row."""
+        by_id = self.row_of_id
+        for step in graph.steps:
+            for kernel in step.kernels:
+                if id(kernel) in by_id:
+                    continue
+                row = self._row_of.get(kernel)
+                if row is None:
+                    row = self._row_of[kernel] = len(self.kernels)
+                    self.kernels.append(kernel)
+                self._kept.append(kernel)
+                by_id[id(kernel)] = row
 
 
 @frozen

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -113,14 +114,14 @@ class KernelCases:
 
     def write(self, path: Path) -> None:
         """Save as a compressed ``.npz`` of plain arrays (texts as fixed-width strings)."""
-        arrays = {_ESTIMATE + method: times for method, times in self.estimates.items()}
+        arrays: dict[str, Any] = {_ESTIMATE + method: times for method, times in self.estimates.items()}
         for name in _COLUMNS:
             column = getattr(self, name)
             if column.dtype == object:
                 column = column.astype(str)
             arrays[name] = column
         with open(path, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            np.savez_compressed(file, **arrays)
 
     @classmethod
     def read(cls, path: Path) -> KernelCases:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.errors import GkestimatorError, ModelError, NoBatchError
 from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.estimation.engine import Engine, Estimated
 from gkestimator.estimation.request import EstimateRequest, Progress
@@ -117,14 +117,25 @@ def _estimated(
         return
     reserved = _in_one_process(group, answers) if one_process else {}
     for m in group:
-        key = (m.gpu, m.measurement.batch_size)
-        engine, answer = answers[key]
-        estimate = _with_memory(requirement_row(engine, answer), reserved.get(key))
-        row = _beside(m, estimate, _roofline_ms(engine, answer, estimate))
-        case = None
-        if row.estimated_ms is not None:
-            case = _host_case(m, engine, answer)
-        yield m, (row, case)
+        try:
+            outcome: _Outcome = _compared_row(m, answers, reserved)
+        except ModelError as e:
+            outcome = e
+        yield m, outcome
+
+
+def _compared_row(
+    m: Matched, answers: Answers, reserved: Mapping[tuple[str, int | None], int]
+) -> tuple[ComparedRow, HostCase | None]:
+    """Return one row beside its estimate. Raises ModelError for an estimate that no table holds."""
+    key = (m.gpu, m.measurement.batch_size)
+    engine, answer = answers[key]
+    estimate = _with_memory(requirement_row(engine, answer), reserved.get(key))
+    row = _beside(m, estimate, _roofline_ms(engine, answer, estimate))
+    case = None
+    if row.estimated_ms is not None:
+        case = _host_case(m, engine, answer)
+    return row, case
 
 
 def _ask(group: Sequence[Matched], options: Options, notes: Notes) -> Answers:
@@ -152,6 +163,11 @@ def _ask(group: Sequence[Matched], options: Options, notes: Notes) -> Answers:
             batch = None if exported else e.lowering.lowered.batch_size
             # The engine goes with its answer: where the group failed as a whole, each row has an engine of its own.
             answers[e.target.gpu.name, batch] = (engine, e)
+    for m in group:
+        if (m.gpu, m.measurement.batch_size) not in answers:
+            raise NoBatchError(
+                f"{m.name}: no input has a batch dimension: found batch size {m.measurement.batch_size}, expected 1"
+            )
     return answers
 
 

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from gkestimator.core.errors import OutputError
+from gkestimator.core.escaping import printable, utf8
+from gkestimator.core.extras import install_extra
 from gkestimator.evaluation.api import Evaluation
 from gkestimator.evaluation.compared import COMPARED, SUMMARIES, ComparedRow
 from gkestimator.evaluation.host import HostFit
 from gkestimator.evaluation.text import host_words, render_evaluation, trust_words
 from gkestimator.reporting.style import BLUE, GREY, INK, STYLE
+from gkestimator.reporting.text import picture_text
 from gkestimator.tables import write_bytes
-from gkestimator.tables.layout import clipped, printable
 from gkestimator.tables.writing import encode_csv
 
 REPORT_FILES = ("report.md", "rows.csv", "summary.csv", "latency.png", "models.png")
@@ -52,7 +54,7 @@ def write_report(
     lines += ["", *(f"![{caption}]({name})\n" for name, caption, _ in pictures)]
     text = "\n".join(lines) + "\n"
     files = {
-        "report.md": text.encode() + render_evaluation(result, "markdown"),
+        "report.md": utf8(text) + render_evaluation(result, "markdown"),
         "rows.csv": encode_csv(COMPARED, result.compared),
         "summary.csv": encode_csv(SUMMARIES, result.summarised),
         **{name: data for name, _, data in pictures},
@@ -70,7 +72,7 @@ def _pictures(result: Evaluation) -> tuple[list[tuple[str, str, bytes]], list[st
     try:
         import matplotlib as mpl
     except ImportError:
-        missing = "matplotlib is missing (pip install 'gkestimator[plot]')"
+        missing = f"matplotlib is missing ({install_extra('plot')})"
         return [], [f"no pictures: {missing}; the rest is written"]
     with mpl.rc_context(STYLE):
         return [
@@ -110,7 +112,7 @@ def _scatter(rows: Sequence[ComparedRow]) -> bytes:
         high = [r.high_ms or r.estimated_ms for r in mine]
         axis.vlines(measured, low, high, color=colour, alpha=0.25, lw=1)
         estimated = [r.estimated_ms for r in mine]
-        axis.scatter(measured, estimated, s=10, color=colour, lw=0, label=gpu, zorder=3)
+        axis.scatter(measured, estimated, s=10, color=colour, lw=0, label=picture_text(gpu), zorder=3)
     axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
     axis.set(xlabel="measured latency, ms", ylabel="estimated, ms (bars: 90 % interval; band: ± 25 %)")
     axis.set_title(f"Latency: {len(rows)} rows", loc="left")
@@ -127,7 +129,7 @@ def _bars(result: Evaluation) -> bytes:
     places = range(len(models))
     axis.barh(places, [s.median for s in models], height=0.62, color=BLUE, label="median")
     axis.scatter([s.worst for s in models], places, marker="|", s=50, color=INK, label="worst row", zorder=3)
-    axis.set_yticks(places, [clipped(s.name, 36) for s in models])
+    axis.set_yticks(places, [picture_text(s.name, 36) for s in models])
     axis.grid(axis="y", visible=False)
     axis.set(xlabel="absolute error of the latency, %", xlim=(0, None))
     axis.set_title("Error per model", loc="left")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.escaping import printable, utf8
 from gkestimator.core.records import Names
 from gkestimator.evaluation.api import Evaluation
 from gkestimator.evaluation.compared import COMPARED, SUMMARIES, ComparedRow, SummaryRow
@@ -14,7 +15,6 @@ from gkestimator.tables.layout import (
     TextColumn,
     markdown_table,
     number_columns,
-    printable,
     text_table,
     word_column,
 )
@@ -70,7 +70,7 @@ def render_evaluation(result: Evaluation, form: str) -> bytes:
         lines = _blocks(result, markdown_table, "## ")
     else:
         raise UsageError(f"format {form!r} is not known, expected one of {', '.join(EVALUATION_FORMATS)}")
-    return ("\n".join(lines) + "\n").encode()
+    return utf8("\n".join(lines) + "\n")
 
 
 def _blocks(result: Evaluation, table: Table, title: str) -> list[str]:

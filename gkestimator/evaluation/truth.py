@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -15,8 +14,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gkestimator.core.errors import TableError, one_line
+from gkestimator.core.escaping import is_line
 from gkestimator.core.files import FileWords, check_file
 from gkestimator.core.records import NamedValues, Names, frozen
+from gkestimator.core.texts import csv_rows, parse_json
 from gkestimator.tables import REQUIREMENTS
 from gkestimator.tables.reading import number_of, parquet_records
 from gkestimator.tables.schema import cell_error, refuse_repeated
@@ -161,7 +162,7 @@ def _csv_records(path: Path) -> Iterator[Record]:
     # Spreadsheets of many countries separate by semicolons, databases by tabs.
     separator = max(",;\t", key=first.count)
     try:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+        reader = csv_rows(io.StringIO(text, newline=""), separator=separator)
         lines = (cells for cells in reader if any(cell.strip() for cell in cells))
         names = [name.strip() for name in next(lines, [])]
         _check_columns(path, names)
@@ -192,8 +193,8 @@ def _cell(path: Path, number: int, name: str, text: str, separator: str) -> Any:
 
 def _json_records(path: Path) -> Iterator[Record]:
     try:
-        document: Any = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as e:
+        document: Any = parse_json(path.read_bytes())
+    except (OSError, ValueError) as e:
         raise TableError(f"{path}: cannot be read as JSON in UTF-8: {e}") from e
     rows = document.get("rows") if isinstance(document, dict) else document
     if not isinstance(rows, list):
@@ -244,7 +245,7 @@ def _instead_of_latency(names: Sequence[str]) -> bool:
 def _measurement(path: Path, number: int, record: Record) -> Measurement:
     cells = _cells(path, number, record)
     model = cells.get("model")
-    if not isinstance(model, str) or not model.strip() or len(model) > 500 or not model.isprintable():
+    if not is_line(model, 500) or not model.strip():
         shown = one_line(model, limit=40)
         problem = f"found {shown!r}, expected a name or a path in printable characters"
         raise cell_error(path, number, "model", problem)

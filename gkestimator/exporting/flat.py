@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-import json
 import textwrap
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -15,6 +12,8 @@ from gkestimator.core.versions import derived_version
 from gkestimator.documents import PlacementPlan
 from gkestimator.exporting.deployment import Deployment, Exporter, ExportFile
 from gkestimator.tables import REQUIREMENTS
+from gkestimator.tables.csv_text import csv_text
+from gkestimator.tables.files import json_bytes
 
 _LIMITS = "Nothing is enforced: these are the figures themselves."
 
@@ -88,14 +87,11 @@ class CsvExporter(Exporter):
                 f"requirements.csv is a requirement table of gkestimator, schema version {REQUIREMENTS.version}; "
                 "docs/reference/tables.md describes it."
             ]
-        buffer = io.StringIO(newline="")
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows([_cell(row[name]) for name in names] for row in rows)
+        text = csv_text(names, ([_cell(row[name]) for name in names] for row in rows))
         notes = [line for note in deployment.notes for line in textwrap.wrap(note, 105)]
         readme = ["Written by gkest export for csv.", f"Limits: {self.limits}", *notes, "", *about]
         return (
-            ExportFile(path=PurePosixPath(f"{stem}.csv"), text=buffer.getvalue()),
+            ExportFile(path=PurePosixPath(f"{stem}.csv"), text=text),
             ExportFile(path=PurePosixPath("README.txt"), text="\n".join(readme) + "\n"),
         )
 
@@ -126,5 +122,5 @@ class JsonExporter(Exporter):
         else:
             stem = "requirements"
             document["rows"] = [REQUIREMENTS.record(row) for row in deployment.rows]
-        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        text = json_bytes(document).decode()
         return (ExportFile(path=PurePosixPath(f"{stem}.json"), text=text),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import stat
@@ -11,9 +10,11 @@ from dataclasses import fields
 from pathlib import Path
 
 from gkestimator.core.errors import TableError, UsageError
+from gkestimator.core.escaping import is_line
 from gkestimator.core.naming import distinct_names, find_models
 from gkestimator.core.options import spelled
 from gkestimator.core.records import Names, frozen
+from gkestimator.core.texts import parse_json
 from gkestimator.documents import PlacementPlan, Replica, read_plan
 from gkestimator.documents.checking import valid_name
 from gkestimator.documents.plan import MAX_PLAN_BYTES
@@ -98,8 +99,8 @@ def _is_plan(path: Path) -> bool:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_PLAN_BYTES:
             return False  # a table may be larger than a plan
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        document = parse_json(path.read_bytes())
+    except (OSError, ValueError):
         return False
     return isinstance(document, dict) and "gpus" in document
 
@@ -264,7 +265,7 @@ def _check_texts(path: Path, rows: RequirementRows) -> None:
             )
         for column in ("gpu", "runtime", "dtype", "dims"):
             text = getattr(row, column)
-            if len(text) > 1000 or not text.isprintable():
+            if not is_line(text, 1000):
                 raise TableError(
                     f"{path}: row {number}, column {column}: found {text[:60]!r}, expected a line of at most 1000 "
                     "characters"

@@ -6,11 +6,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from gkestimator.core.errors import OutputError, UsageError
+from gkestimator.core.escaping import utf8
+from gkestimator.core.leftovers import scratch_folder
 from gkestimator.exporting.deployment import ExportFile
 from gkestimator.tables.together import rename_together
 
@@ -33,19 +34,19 @@ def write_files(folder: Path, files: Sequence[ExportFile], *, read: Sequence[Pat
     made = _first_missing(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".gkest-export-", dir=folder) as temporary:
-            waiting = [Path(temporary, str(i)) for i in range(len(files))]
+        with scratch_folder(".gkest-export", folder) as temporary:
+            waiting = [temporary / str(i) for i in range(len(files))]
             for file, path in zip(files, waiting, strict=True):
-                path.write_bytes(file.text.encode())
+                path.write_bytes(utf8(file.text))
             _flush(waiting)
             for target in targets:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if target.is_dir() and not target.is_symlink():
                     raise OutputError(f"{target}: found a folder, expected a file name to write to")
             rename_together([(t, str(p)) for t, p in zip(targets, waiting, strict=True)])
-    except (OSError, UnicodeEncodeError) as e:
+    except OSError as e:
         _undo(made)
-        raise OutputError(f"{folder}: cannot be written: {getattr(e, 'strerror', None) or e}") from e
+        raise OutputError(f"{folder}: cannot be written: {e.strerror or e}") from e
     except OutputError:
         _undo(made)
         raise

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.records import NamedValues
 from gkestimator.hardware.gpu_spec import FIGURES, GpuSheet
+from gkestimator.tables.csv_text import csv_text
 
 LISTING_FORMATS = ("csv", "json")
 # The others name weights that are widened into these: no board has a rate of its own for them.
@@ -27,11 +26,7 @@ def listing(sheets: Sequence[GpuSheet], form: str) -> str:
     records = [sheet_record(sheet) for sheet in sheets]
     if form == "json":
         return json.dumps(records, indent=1, allow_nan=False) + "\n"
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(records[0]) if records else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return stream.getvalue()
+    return csv_text(records[0] if records else (), (record.values() for record in records))
 
 
 def sheet_record(sheet: GpuSheet) -> NamedValues:

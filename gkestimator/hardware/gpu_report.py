@@ -6,9 +6,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gkestimator.core.escaping import printable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSheet
-from gkestimator.tables.layout import TextColumn, printable, text_table
+from gkestimator.tables.layout import TextColumn, text_table
 from gkestimator.tables.units import number_text
 
 _GIB = 2**30

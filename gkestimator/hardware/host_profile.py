@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gkestimator.core import specfiles as specs
 from gkestimator.core.errors import SpecError, one_line
+from gkestimator.core.escaping import utf8
 from gkestimator.core.records import frozen
 from gkestimator.core.specfiles import Quantity, SpecReader
 from gkestimator.hardware.runtimes import RUNTIMES
@@ -133,7 +134,7 @@ def write_host_file(profile: HostProfile, path: Path) -> None:
                 f"unit = {_text(unit)}",
                 f"source = {_text(profile.sources[f'{figure}.{runtime}'])}",
             ]
-    write_bytes(path, ("\n".join(lines) + "\n").encode())
+    write_bytes(path, utf8("\n".join(lines) + "\n"))
 
 
 def _text(value: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.extras import install_extra
 from gkestimator.core.records import frozen
 from gkestimator.documents.interference import (
     CONSTANT_LAW,
@@ -67,7 +68,7 @@ def fit_interference(found: Slowdowns) -> Fit:
     fitted only where both are known throughout; else it stays derived. Raises UsageError: fewer than LEAST_MODELS
     models; scipy is missing (extra ``train``)."""
     if importlib.util.find_spec("scipy") is None:
-        raise UsageError("fitting interference needs scipy: pip install 'gkestimator[train]'")
+        raise UsageError(f"fitting interference needs scipy: {install_extra('train')}")
     models = sorted({name for m in found for name in m.models})
     if len(models) < LEAST_MODELS:
         raise UsageError(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import signal
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
+from multiprocessing import connection
 from pathlib import Path
 from typing import IO
 
@@ -13,6 +17,7 @@ from gkestimator.core.errors import one_line
 from gkestimator.jobs.guard import guarded
 
 _END_S = 30.0
+_PR_SET_PDEATHSIG = 1
 
 
 def start_guarded(
@@ -50,6 +55,25 @@ def end_guarded(process: subprocess.Popen[bytes]) -> int:
     except subprocess.TimeoutExpired:  # the guard itself waits for a process that is stuck in the driver
         process.kill()
         return process.wait()
+
+
+def die_with(owner: int | None, sentinel: int | None = None) -> None:
+    """End this process as soon as its ``owner`` (the process that started it) is gone, however that ends.
+
+    Linux kills it, even in the middle of a call that hangs. Elsewhere a thread watches ``sentinel``, a handle or the
+    end of a pipe that becomes readable when the owner is gone.
+    """
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if owner is not None and os.getppid() != owner:  # it was gone before that was said
+        os._exit(0)
+    if sentinel is not None:
+        threading.Thread(target=_end_after, args=(sentinel,), daemon=True).start()
+
+
+def _end_after(sentinel: int) -> None:
+    connection.wait([sentinel])
+    os._exit(0)
 
 
 def bound_log(path: Path, most_bytes: int) -> None:

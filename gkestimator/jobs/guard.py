@@ -86,7 +86,8 @@ def _start(command: Sequence[str]) -> int:
         os.dup2(nothing, 0)
         os.execvp(command[0], list(command))
     except OSError as e:
-        os.write(2, f"{command[0]}: cannot be started: {e.strerror}\n".encode())
+        text = f"{ascii(command[0])[1:-1]}: cannot be started: {e.strerror}\n"
+        os.write(2, text.encode("ascii", "backslashreplace"))
     os._exit(127)
 
 

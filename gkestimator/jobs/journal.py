@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, ClassVar, Self
 
-from gkestimator.core.errors import TableError, UsageError
-from gkestimator.jobs.disk import lock_alone
+from gkestimator.core.errors import TableError
+from gkestimator.core.texts import parse_json
+from gkestimator.jobs.disk import held
 from gkestimator.tables.files import output_errors
 
 
@@ -28,6 +29,7 @@ class LineJournal(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stream: IO[bytes] | None = None
+        self._open = contextlib.ExitStack()
         self._new = False
 
     @abstractmethod
@@ -41,31 +43,23 @@ class LineJournal(ABC):
         """Return whether anything was added, now or earlier; a new file without is removed."""
 
     def __enter__(self) -> Self:
-        with output_errors(self.path):
-            # Asked before it is opened, which makes it.
-            self._new = not self.path.exists()
-            stream = open(self.path, "a+b")
-        try:
-            lock_alone(stream, self.path)
-            self._read(stream)
-        except BlockingIOError as e:
-            stream.close()
-            raise UsageError(f"{self.path}: another run measures into it, expected one at a time") from e
-        except BaseException:
-            stream.close()
-            raise
-        self._stream = stream
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(held(self.path.with_name(self.path.name + ".lock"), self.path))
+            with output_errors(self.path):
+                # Asked before it is opened, which makes it.
+                self._new = not self.path.exists()
+                self._stream = stack.enter_context(open(self.path, "a+b"))
+            self._read(self._stream)
+            self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._stream is None:
-            return
         if self._new and not self.begun:  # a wrong command leaves nothing behind
             with contextlib.suppress(OSError):
                 self.path.unlink()
         # Of a full disk: the line that did not fit was reported, and is not kept.
         with contextlib.suppress(OSError):
-            self._stream.close()
+            self._open.close()
         self._stream = None
 
     def append(self, document: Mapping[str, Any]) -> None:
@@ -87,11 +81,11 @@ class LineJournal(ABC):
         complete = whole.rfind(b"\n") + 1
         for number, line in enumerate(whole[:complete].split(b"\n")[:-1], start=1):
             try:
-                document = json.loads(line)
+                document = parse_json(line)
                 if not isinstance(document, dict) or document.pop("v", None) != self.version:
                     raise ValueError(f"expected an object of version {self.version}")
                 self.take(document)
-            except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as e:
+            except (ValueError, TypeError, KeyError, OverflowError) as e:
                 raise TableError(f"{self.path}: line {number}: no line of {self.content}: {e}") from e
         # The next line would otherwise be appended to half a line.
         stream.truncate(complete)

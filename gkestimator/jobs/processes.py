@@ -1,14 +1,18 @@
-"""Jobs worked off by processes of this machine."""
+"""Jobs worked off by processes of this machine, of which none outlives its owner."""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from typing import TypeVar
+
+from gkestimator.jobs.children import die_with
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -61,7 +65,8 @@ def _work(
     while begun < len(turn) and not died:
         begun += 1
         try:
-            waiting[pool.submit(compute, turn[begun - 1][0])] = turn[begun - 1]
+            with _without_interrupts():
+                waiting[pool.submit(compute, turn[begun - 1][0])] = turn[begun - 1]
         except BrokenProcessPool:  # a process died while others were being handed out
             died.append(turn[begun - 1])
         if len(waiting) >= most:
@@ -90,9 +95,15 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     # One thread each: several processes that each use every core are slower than one.
     before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     os.environ.update(dict.fromkeys(before, "1"))
-    pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+    spawning = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, mp_context=spawning, initializer=_begin_worker)
     try:
         yield pool
+    except BaseException:
+        # Nobody wants what they are at: waiting for it would hold Ctrl-C up. (kill_workers() is of Python 3.14.)
+        for process in list(pool._processes.values()):
+            process.kill()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         for name, value in before.items():
@@ -100,3 +111,26 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back; a process that is started meanwhile never sees it: it reaches the owner alone, which says in a
+    line what all of them together would say in eighty."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # The tracker's start, which comes with that of the first process, would let it through again.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    owner = multiprocessing.parent_process()
+    if owner is not None:
+        die_with(owner.pid, owner.sentinel)

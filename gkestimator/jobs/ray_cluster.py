@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from gkestimator.core.errors import UsageError, one_line
+from gkestimator.core.errors import GkestimatorError, UsageError, one_line
+from gkestimator.core.extras import install_extra
 
 Job = TypeVar("Job")
 _TRIES = 3
+# Ray ends a program whose head is away for 60 s, without a word that it could catch; one that restarts is back by then.
+HEAD_AWAY_S = 40.0
+_LOOK_S = 2.0
 _AHEAD = 2  # tasks for each CPU of the cluster that wait in Ray at a time
+
+
+class ClusterLostError(GkestimatorError):
+    """Say that a Ray cluster went away during a run."""
 
 
 @contextlib.contextmanager
@@ -22,7 +32,7 @@ def connected() -> Iterator[Any]:
     try:
         import ray
     except ImportError as e:
-        raise UsageError("engine ray: Ray is missing; pip install 'gkestimator[ray]'") from e
+        raise UsageError(f"engine ray: Ray is missing; {install_extra('ray')}") from e
     if ray.is_initialized():
         yield ray
         return
@@ -40,6 +50,31 @@ def connected() -> Iterator[Any]:
         ray.shutdown()
 
 
+class ClusterHead:
+    """Watch the head of the cluster that ``ray`` is connected to."""
+
+    def __init__(self, ray: Any) -> None:
+        self.address: str = ray.get_runtime_context().gcs_address
+        self._seen = self._looked = time.monotonic()
+
+    def look(self) -> None:
+        """Raise ClusterLostError where the head has not answered for ``HEAD_AWAY_S``."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_S:
+            return
+        self._looked = now
+        host, _, port = self.address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_S).close()
+        except OSError as e:
+            if now - self._seen > HEAD_AWAY_S:
+                raise ClusterLostError(
+                    f"the head of the Ray cluster at {self.address} has not answered for {now - self._seen:.0f} s: {e}"
+                ) from e
+        else:
+            self._seen = now
+
+
 class RayTasks(Generic[Job]):
     """Tasks under way on a cluster, each with the job that it is for. Ray itself tries none of them again: whether
     one that was lost is worth another try is the driver's to say."""
@@ -47,6 +82,7 @@ class RayTasks(Generic[Job]):
     def __init__(self, ray: Any, task: Callable[..., Any]) -> None:
         self._ray = ray
         self._task = ray.remote(task)
+        self._head = ClusterHead(ray)
         self._jobs: dict[Any, Job] = {}
 
     def __len__(self) -> int:
@@ -60,8 +96,13 @@ class RayTasks(Generic[Job]):
 
     def finished(self, within_s: float | None = None) -> Iterator[tuple[Job, Any, Exception | None]]:
         """Wait for a task to end; yield its job, and its result or the error by which it was lost. None where none
-        ends ``within_s`` seconds."""
-        done, _ = self._ray.wait(list(self._jobs), num_returns=1, timeout=within_s)
+        ends ``within_s`` seconds. Raises ClusterLostError."""
+        done: list[Any] = []
+        while not done:
+            self._head.look()
+            done, _ = self._ray.wait(list(self._jobs), num_returns=1, timeout=within_s or _LOOK_S)
+            if within_s is not None:
+                break
         for reference in done:
             job = self._jobs.pop(reference)
             try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import OutputError
+from gkestimator.core.texts import parse_json
 from gkestimator.jobs.disk import sync, sync_folder
 from gkestimator.tables import write_bytes
 
@@ -43,8 +44,8 @@ class Store:
         try:
             if path.stat().st_size > _MAX_CELL_BYTES:
                 return None
-            cell = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError):
+            cell = parse_json(path.read_bytes())
+        except (OSError, ValueError):
             return None
         whole = isinstance(cell, dict) and cell.get("key") == key and isinstance(cell.get("status"), str)
         return cell if whole else None

@@ -7,7 +7,7 @@ import numpy as np
 from gkestimator.core.kernels import TENSORRT, Array, Family, KernelTable
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec
-from gkestimator.kernel_models.attainable import memory_us
+from gkestimator.kernel_models.attainable import memory_us, missed_in_l2
 from gkestimator.kernel_models.features.tensor_convolutions import tensor_convolution_us
 from gkestimator.kernel_models.features.tensor_cores import has_tensor_cores
 from gkestimator.kernel_models.launch import SCATTERED, matrix_tiles
@@ -76,9 +76,9 @@ _EFFICIENCY = {
 }
 # index_select where a thread walks a slice alone (lowering.runtime_torch says when): nothing coalesces. For each
 # element a sector is read, and one of the result is filled, changed and written back, unless the lines of both that
-# all slices have open fit into the L2. Each of the three opens a DRAM row of its own: rows open 3 clocks of 850 MHz
-# apart on each of 32 channels (GPGPU-Sim's timings of the V100's HBM2, `SM7_QV100`: RRD=3), so 32 bytes come in the
-# time of 99 at the nominal rate.
+# all slices have open are still in the L2, as rows that are read again are (`missed_in_l2`). Each of the three opens a
+# DRAM row of its own: rows open 3 clocks of 850 MHz apart on each of 32 channels (GPGPU-Sim's timings of the V100's
+# HBM2, `SM7_QV100`: RRD=3), so 32 bytes come in the time of 99 at the nominal rate.
 _SECTOR_BYTES = 32
 _LINE_BYTES = 128
 _SECTORS_PER_ELEMENT = 3
@@ -244,11 +244,11 @@ def analytical_half_width(table: KernelTable) -> Array:
 
 
 def _scattered_us(gathers: KernelTable, gpu: GpuSpec) -> Array:
-    """Return microseconds of DRAM time of scattered selections; 0 for other gathers and where the L2 holds
-    the lines."""
+    """Return microseconds of DRAM time of scattered selections, by the share of their lines that the L2 lost; 0 for
+    other gathers."""
     columns = gathers.columns
     elements = columns["write_bytes"] / columns["element_bytes"]
-    thrashes = columns["cols"] * 2 * _LINE_BYTES >= gpu.l2_bytes  # indices are read beside them
+    open_lines = columns["cols"] * 2 * _LINE_BYTES / gpu.l2_bytes
     moved = elements * _SECTORS_PER_ELEMENT * _SECTOR_BYTES
     taken = moved / (gpu.dram_bytes_per_s * _SECTOR_EFFICIENCY) * 1e6
-    return np.where((gathers.variant == SCATTERED) & thrashes, taken, 0.0)
+    return np.where(gathers.variant == SCATTERED, taken * missed_in_l2(open_lines), 0.0)

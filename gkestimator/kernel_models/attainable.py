@@ -50,6 +50,12 @@ _TILES = {
 _SPLIT_K = 256.0  # least depth of a part when a grid smaller than the GPU is split along k
 
 
+def missed_in_l2(filled: Array) -> Array:
+    """Return the share of what is touched again that comes from DRAM, in [0, 1]: ``filled`` is what else is touched
+    between, over the L2 size."""
+    return np.asarray(np.clip((filled - _REUSE_FROM) / (_REUSE_TO - _REUSE_FROM), 0, 1))
+
+
 @frozen
 class Footprint:
     """Hold how the blocks of row-wise and elementwise kernels occupy a GPU; float64, one entry per row.
@@ -79,7 +85,7 @@ def footprint(table: KernelTable, gpu: GpuSpec) -> Footprint:
     per_sm = np.maximum(grid, 1) / gpu.sms
     at_work = np.minimum(resident, per_sm) * gpu.sms
     rows_over_l2 = at_work * cols * columns["element_bytes"] / gpu.l2_bytes
-    missing = np.clip((rows_over_l2 - _REUSE_FROM) / (_REUSE_TO - _REUSE_FROM), 0, 1)
+    missing = missed_in_l2(rows_over_l2)
     passes = np.zeros(len(table))
     passes[table.family == Family.LAYERNORM] = 1.0
     passes[(table.family == Family.SOFTMAX) & (cols > _WARP_SOFTMAX_COLUMNS)] = 2.0

@@ -16,15 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.core.errors import BundleError
-from gkestimator.core.kernels import Array, Arrays, Family, KernelTable
+from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.core.records import frozen
-from gkestimator.core.values import Document, is_list, is_row, is_text, is_whole
+from gkestimator.core.stored import StoredArrays, StoredObject
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.columns import fill, lowest_bit
 from gkestimator.kernel_models.launch import ArrayPair, Launch, blocks_per_sm
 from gkestimator.kernel_models.regressors import Forest
-from gkestimator.kernel_models.regressors.trees import is_tree_width
+from gkestimator.kernel_models.regressors.stack import read_trees
 from gkestimator.kernel_models.tiles import Tile, parse_tile, tile_blocks
 
 PICKED = (Family.LINEAR, Family.BMM, Family.CONV)
@@ -256,21 +255,16 @@ class Geometry:
         return arrays
 
     @classmethod
-    def read(cls, document: Document, arrays: Arrays, *, where: str) -> Geometry:
+    def read(cls, document: StoredObject, arrays: StoredArrays) -> Geometry:
         """Return what :meth:`document` and :meth:`arrays` gave; files from strangers are checked.
 
-        Raises BundleError, naming ``where``, for anything that does not fit.
+        Raises BundleError, naming file and field, for anything that does not fit.
         """
-        version = document.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise BundleError(f"{where}: schema_version is {version!r}; expected {SCHEMA_VERSION}")
-        if document.get("splits") != list(SPLITS):
-            raise BundleError(f"{where}: splits differ from this version's; train the bundle again")
-        listed = document.get("pickers")
-        if not isinstance(listed, dict) or not set(listed) <= set(PICKED):
-            raise BundleError(f"{where}: pickers is no object of families {', '.join(PICKED)}")
-        pickers = {family: _read_picker(family, entry, arrays, where) for family, entry in listed.items()}
-        return cls(pickers=pickers)
+        document.version(SCHEMA_VERSION)
+        if document.numbers("splits", len(SPLITS)) != SPLITS:
+            raise document.unfit("splits", "those of this version; train the bundle again")
+        listed = document.by_name("pickers", PICKED)
+        return cls(pickers={family: _read_picker(family, entry, arrays) for family, entry in listed.items()})
 
     def apply(self, launch: Launch, table: KernelTable, gpu: GpuSpec) -> Launch:
         """Return ``launch`` with the learned picks in place of the rules, where a picker knows family and precision.
@@ -308,65 +302,31 @@ def tiles_named(names: Sequence[str]) -> tuple[Tile, ...]:
     return tuple(tiles)
 
 
-def _is_chip(value: object) -> bool:
-    return is_row(value, 3, lambda v: is_whole(v, 0, 10_000))
-
-
-def _read_picker(family: str, entry: Any, arrays: Arrays, where: str) -> Picker:
-    at = f"{where}: picker {family}"
-    if not isinstance(entry, dict):
-        raise BundleError(f"{at} is a {type(entry).__name__}; expected an object")
-    names = entry.get("tiles")
-    chips = entry.get("chips")
-    offered = entry.get("offered")
-    splits = entry.get("splits_k")
-    if not isinstance(names, list) or not 2 <= len(names) <= _MOST_TILES:
-        raise BundleError(f"{at}: tiles is no list of 2 to {_MOST_TILES} names")
-    if not is_list(names, is_text) or len(set(names)) != len(names):
-        raise BundleError(f"{at}: tiles is no list of distinct names")
+def _read_picker(family: str, entry: StoredObject, arrays: StoredArrays) -> Picker:
+    names = entry.texts("tiles", least=2, most=_MOST_TILES)
+    if len(set(names)) != len(names):
+        raise entry.unfit("tiles", "distinct names")
     try:
         tiles = tiles_named(names)
     except ValueError as e:
-        raise BundleError(f"{at}: {e}") from e
-    if not is_list(chips, _is_chip, least=1, most=_MOST_CHIPS):
-        raise BundleError(f"{at}: chips is no list of [major, minor, SMs]")
-
-    def is_offer(value: object) -> bool:
-        return is_row(value, len(tiles), lambda v: v in (0, 1)) and any(value)
-
-    if not is_row(offered, len(chips), is_offer):
-        raise BundleError(f"{at}: offered is no table of 0 and 1, chips x tiles, with a 1 in every row")
-    if not isinstance(splits, bool):
-        raise BundleError(f"{at}: splits_k is {splits!r}; expected true or false")
+        raise entry.unfit("tiles", f"kernel classes; {e}") from e
+    chips = entry.whole_rows("chips", 3, 10_000, most=_MOST_CHIPS)
+    offered = np.array(
+        entry.whole_rows("offered", len(tiles), 1, least=len(chips), most=len(chips)), dtype=bool
+    )
+    if not offered.any(axis=1).all():
+        raise entry.unfit("offered", "a 1 in every row")
     split = None
-    if splits:
-        split = _read_forest(f"{family}.split", arrays, SPLIT_FEATURES, where)
+    if entry.truth("splits_k"):
+        split = _read_forest(f"{family}.split", arrays, SPLIT_FEATURES)
     return Picker(
         tiles=tiles,
         chips=tuple((major, minor, sms) for major, minor, sms in chips),
-        offered=np.array(offered, dtype=bool),
-        tile=_read_forest(f"{family}.tile", arrays, TILE_FEATURES, where),
+        offered=offered,
+        tile=_read_forest(f"{family}.tile", arrays, TILE_FEATURES),
         split=split,
     )
 
 
-def _read_forest(name: str, arrays: Arrays, width: int, where: str) -> Forest:
-    feature = arrays.get(f"{name}.feature")
-    threshold = arrays.get(f"{name}.threshold")
-    leaf = arrays.get(f"{name}.leaf")
-    if feature is None or threshold is None or leaf is None:
-        raise BundleError(f"{where}: an array of {name} is missing; expected feature, threshold and leaf")
-    if leaf.ndim != 2 or not 1 <= len(leaf) <= _LARGEST_TREES or not is_tree_width(leaf.shape[1]):
-        raise BundleError(
-            f"{where}: array {name}.leaf has shape {leaf.shape}; expected trees x a power of two"
-        )
-    nodes = (len(leaf), leaf.shape[1] - 1)
-    if feature.shape != nodes or threshold.shape != nodes:
-        raise BundleError(f"{where}: arrays of {name} do not describe the same trees")
-    if feature.dtype.kind not in "iu" or np.any(feature < 0) or np.any(feature >= width):
-        raise BundleError(f"{where}: array {name}.feature leaves the range 0 .. {width - 1}")
-    # A threshold of +inf ends a tree early; none is NaN or -inf.
-    floats = threshold.dtype.kind == leaf.dtype.kind == "f"
-    if not floats or not np.all(threshold > -np.inf) or not np.all(np.isfinite(leaf)):
-        raise BundleError(f"{where}: array {name} has values that are no finite numbers")
-    return Forest.of_trees(feature, threshold, leaf)
+def _read_forest(name: str, arrays: StoredArrays, width: int) -> Forest:
+    return Forest.of_trees(*read_trees(arrays, name, features=width, most=_LARGEST_TREES))

@@ -15,9 +15,9 @@ from typing import TypeAlias
 import numpy as np
 
 from gkestimator.core.errors import BundleError
-from gkestimator.core.kernels import BYTE_CACHE, Array, Arrays, KernelTable
+from gkestimator.core.kernels import BYTE_CACHE, Array, KernelTable
 from gkestimator.core.records import NamedValues, Names, frozen, map_fields
-from gkestimator.core.values import Document, is_list, is_number, is_row, is_text, is_whole
+from gkestimator.core.stored import StoredArrays, StoredObject
 from gkestimator.hardware.gpus import GpuSpec
 from gkestimator.kernel_models.features.columns import FeatureColumns, Features, fill
 from gkestimator.kernel_models.features.tensor_attention import fused_attention_us
@@ -264,21 +264,16 @@ class PowerModel:
         return arrays
 
     @classmethod
-    def read(cls, document: Document, arrays: Arrays, *, where: str) -> PowerModel:
+    def read(cls, document: StoredObject, arrays: StoredArrays) -> PowerModel:
         """Return what :meth:`document` and :meth:`arrays` gave; files from strangers are checked.
 
-        Raises BundleError, naming ``where``, for anything that does not fit.
+        Raises BundleError, naming file and field, for anything that does not fit.
         """
-        version = document.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise BundleError(f"{where}: schema_version is {version!r}; expected {SCHEMA_VERSION}")
-        listed = document.get("regressors")
-        if not isinstance(listed, dict) or not set(listed) <= set(POWER_FEATURES):
-            raise BundleError(f"{where}: regressors is no object of families {', '.join(POWER_FEATURES)}")
-        regressors = {
-            family: _read_regressor(family, entry, arrays, where) for family, entry in listed.items()
-        }
-        return cls(regressors=regressors)
+        document.version(SCHEMA_VERSION)
+        listed = document.by_name("regressors", POWER_FEATURES)
+        return cls(
+            regressors={family: _read_regressor(family, entry, arrays) for family, entry in listed.items()}
+        )
 
 
 def _measured_rows(
@@ -311,62 +306,31 @@ def _chip_document(chip: ChipPower) -> NamedValues:
     }
 
 
-def _read_regressor(family: str, entry: object, arrays: Arrays, where: str) -> PowerRegressor:
-    at = f"{where}: {family}"
-    if not isinstance(entry, dict):
-        raise BundleError(f"{at} is a {type(entry).__name__}; expected an object")
-    names = entry.get("feature_names")
-    if not is_list(names, is_text, least=1, most=256):
-        raise BundleError(f"{at}: feature_names is no list of 1 to 256 texts")
-    chips = entry.get("chips")
-    if not is_list(chips, lambda chip: isinstance(chip, dict), least=1, most=64):
-        raise BundleError(f"{at}: chips is no list of 1 to 64 objects")
-    feature, threshold, leaf = read_trees(arrays, family, features=len(names), where=where)
-    base = arrays.get(f"{family}.base")
-    if len(leaf) > _LARGEST_TREES or base is None or base.shape != (1,) or not np.isfinite(base).all():
-        raise BundleError(f"{at}: too many trees, or no finite {family}.base")
+def _read_regressor(family: str, entry: StoredObject, arrays: StoredArrays) -> PowerRegressor:
+    names = entry.texts("feature_names", least=1, most=256)
+    feature, threshold, leaf = read_trees(arrays, family, features=len(names), most=_LARGEST_TREES)
+    base = arrays(f"{family}.base", (1,))
     forest = Forest(feature=feature, threshold=threshold, leaf=leaf, starts=np.array([0]), base=base)
     return PowerRegressor(
         forest=forest,
-        feature_names=tuple(names),
-        low=_row(at, entry, "low", len(names)),
-        high=_row(at, entry, "high", len(names)),
-        beyond=_number(at, entry, "beyond", 0.0, 5.0),
-        sibling=_number(at, entry, "sibling", 0.0, 5.0),
-        chips=tuple(_read_chip(at, chip) for chip in chips),
+        feature_names=names,
+        low=np.array(entry.numbers("low", len(names))),
+        high=np.array(entry.numbers("high", len(names))),
+        beyond=entry.number("beyond", 0.0, 5.0),
+        sibling=entry.number("sibling", 0.0, 5.0),
+        chips=tuple(map(_read_chip, entry.objects("chips", least=1, most=64))),
     )
 
 
-def _read_chip(at: str, entry: Document) -> ChipPower:
-    size = entry.get("chip")
-    if not is_row(size, 3, lambda v: is_whole(v, 0, 10_000)):
-        raise BundleError(f"{at}: chip is no list of [major, minor, SMs]")
-    for name in ("gpus", "precisions"):
-        if not is_list(entry.get(name), is_text, least=1, most=64):
-            raise BundleError(f"{at}: {name} is no list of 1 to 64 texts")
-    least = _number(at, entry, "least", 0.01, 1.2)
+def _read_chip(entry: StoredObject) -> ChipPower:
+    major, minor, sms = entry.wholes("chip", 3, 10_000)
+    least = entry.number("least", 0.01, 1.2)
     return ChipPower(
-        chip=(size[0], size[1], size[2]),
-        limit_w=_number(at, entry, "limit_w", 1.0, 1e5),
-        gpus=tuple(entry["gpus"]),
-        precisions=tuple(entry["precisions"]),
+        chip=(major, minor, sms),
+        limit_w=entry.number("limit_w", 1.0, 1e5),
+        gpus=entry.texts("gpus", least=1, most=64),
+        precisions=entry.texts("precisions", least=1, most=64),
         least=least,
-        most=_number(at, entry, "most", least, 1.2),
-        widths=tuple(_row(at, entry, "widths", len(SHARE_EDGES) + 1, least=0.0, most=5.0).tolist()),
+        most=entry.number("most", least, 1.2),
+        widths=entry.numbers("widths", len(SHARE_EDGES) + 1, 0.0, 5.0),
     )
-
-
-def _number(at: str, entry: Document, name: str, least: float, most: float) -> float:
-    value = entry.get(name)
-    if not is_number(value, least, most):
-        raise BundleError(f"{at}: {name} is {value!r}; expected a number from {least:g} to {most:g}")
-    return float(value)
-
-
-def _row(
-    at: str, entry: Document, name: str, length: int, *, least: float = -1e12, most: float = 1e12
-) -> Array:
-    value = entry.get(name)
-    if not is_row(value, length, lambda v: is_number(v, least, most)):
-        raise BundleError(f"{at}: {name} is no list of {length} numbers from {least:g} to {most:g}")
-    return np.array(value, dtype=np.float64)

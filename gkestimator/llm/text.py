@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.escaping import utf8
 from gkestimator.llm.objectives import Objectives, fits
 from gkestimator.tables.files import json_bytes
 from gkestimator.tables.layout import (
@@ -59,9 +60,9 @@ def render_llm(rows: Rows, form: str) -> bytes:
     notes = note_lines(_notes(rows).texts)
     if form == "markdown":
         listed = [f"- {note}" if note else note for note in notes]
-        return ("\n".join(["  \n".join(shared), "", *markdown_table(columns), *listed]) + "\n").encode()
+        return utf8("\n".join(["  \n".join(shared), "", *markdown_table(columns), *listed]) + "\n")
     if form == "table":
-        return ("\n".join([*shared, "", *text_table(columns, limit=_WIDTH), *notes]) + "\n").encode()
+        return utf8("\n".join([*shared, "", *text_table(columns, limit=_WIDTH), *notes]) + "\n")
     raise UsageError(f"format {form!r}: expected table, markdown, csv, json or parquet")
 
 

@@ -21,6 +21,7 @@ from gkestimator.lowering.engine_types import permitted, typed_graph
 from gkestimator.lowering.idle_copies import without_idle_copies
 from gkestimator.lowering.patterns import Groups, Match
 from gkestimator.lowering.quantised_files import without_quantisation
+from gkestimator.lowering.scopes import held_remarks
 from gkestimator.lowering.storage import stored_graph
 from gkestimator.lowering.wiring import Wiring, norm_parameters, wire
 from gkestimator.operators.builders import tensors_of
@@ -243,17 +244,6 @@ class _Lowering:
                     holds=wired.holds,
                 )
             )
-        warnings = list(graph.warnings)
-        if options.layout != "nchw":
-            warnings.append(
-                f"layout {options.layout}: images and the weights of convolutions are stored so (channels_last)"
-            )
-        unfolded = calls.notes.get("batchnorm_unfolded", 0)
-        if unfolded:
-            warnings.append(
-                f"BatchNorms that the exporter folded into {unfolded} of the convolutions (their names say so) are "
-                f"kernels of their own in torch: counted apart"
-            )
         return KernelGraph(
             name=graph.name,
             runtime=options.runtime,
@@ -263,7 +253,7 @@ class _Lowering:
             inputs={s: t.nbytes for s, t in zip(wiring.inputs, tensors_of(graph.inputs), strict=True)},
             outputs={s: t.nbytes for s, t in zip(wiring.outputs, tensors_of(graph.outputs), strict=True)},
             unknown_operators=self._unknown,
-            warnings=tuple(warnings),
+            warnings=(*graph.warnings, *_remarks(calls, options, steps)),
             notes=calls.notes,
             groups={
                 head.operator.name: tuple([graph.operators[index].name for index in head.covered])
@@ -273,3 +263,19 @@ class _Lowering:
             wiring=wiring,
             unfused=self._groups.unfused,
         )
+
+
+def _remarks(calls: Calls, options: LoweringOptions, steps: Sequence[Step]) -> list[str]:
+    """Return what a row says of how the graph was lowered, beside the warnings that it had before."""
+    remarks = []
+    if options.layout != "nchw":
+        remarks.append(
+            f"layout {options.layout}: images and the weights of convolutions are stored so (channels_last)"
+        )
+    unfolded = calls.notes.get("batchnorm_unfolded", 0)
+    if unfolded:
+        remarks.append(
+            f"BatchNorms that the exporter folded into {unfolded} of the convolutions (their names say so) are "
+            f"kernels of their own in torch: counted apart"
+        )
+    return remarks + held_remarks(steps)

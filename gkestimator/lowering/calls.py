@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from gkestimator.core.errors import LimitError
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor
 from gkestimator.core.kernels import Family, Kernel
+from gkestimator.core.limits import allowed, exceeded
 from gkestimator.hardware.runtimes import runtime_traits
+from gkestimator.lowering.aliases import aliased_tensors
 from gkestimator.lowering.memo import interned, lower_operator, memo_of
 from gkestimator.lowering.patterns import Match
 from gkestimator.lowering.reformats import Reformats
@@ -69,6 +72,7 @@ class Calls:
     unfolded: dict[int, tuple[Operator, bool, Unfolded]] = field(default_factory=dict)  # likewise
     copied: set[int] = field(default_factory=set)  # ids of kernels that copies were put before
     notes: dict[str, int] = field(default_factory=dict)
+    launches: int = 0
 
     def add(
         self,
@@ -88,6 +92,7 @@ class Calls:
         self.host_calls.append(host_calls)
         self.aliases.append(aliases)
         self.tokens.append(token)
+        self.launches += len(kernels)
 
     def count(self, note: str) -> None:
         """Count one occurrence of what ``note`` names."""
@@ -182,6 +187,7 @@ class _Lister:
         self._unfolds = runtime.unfolds_batchnorm and options.unfold_batchnorm
         self._runtime = runtime.operators_as
         self._calls = Calls()
+        self._most_kernels = allowed("kernels")
         self._layouts = Layouts(channels_last_weights=options.layout == "nhwc")
         self._channels_last = runtime.eager and options.layout == "nhwc"
         self._by_signature: dict[int, Lowered] = {}
@@ -200,14 +206,21 @@ class _Lister:
             if index in covered:
                 if index in groups:
                     self._add_group(op, groups[index])
+                    self._bound(graph)
                 continue
             self._add_alone(op)
+            self._bound(graph)
         calls = self._calls
         for at, copies in self._reformats.at_end(graph.outputs).items():
             calls.copied.add(id(calls.kernels[at]))
             calls.kernels[at] += interned(copies)
             calls.host_calls[at] += len(copies)
         return calls
+
+    def _bound(self, graph: OperatorGraph) -> None:
+        """Raise LimitError where the calls so far have too many kernels."""
+        if self._calls.launches > self._most_kernels:
+            raise LimitError(f"{graph.name}: {exceeded('kernels', self._calls.launches)}")
 
     def _add_alone(self, op: Operator) -> None:
         """Add an operator that is in no group."""
@@ -375,33 +388,6 @@ def _fits(inputs: Values, outputs: Values) -> int:
         if operand.nbytes == size:
             bits |= bit
     return bits
-
-
-def aliased_tensors(
-    traits: OperatorTraits, inputs: Values, out_index: int, in_index: int, outputs: Values
-) -> list[tuple[Tensor, Tensor]]:
-    """Return every tensor of output ``out_index`` with the tensor whose memory it is."""
-    results = tensors_of((outputs[out_index],))
-    if traits.sequence:
-        sources = tensors_of(inputs)
-    else:
-        sources = tensors_of((inputs[in_index],))
-    if not sources:
-        return []
-    by_name = {t.name: t for t in sources}
-    pairs = []
-    for position, result in enumerate(results):
-        source = by_name.get(result.name)
-        if source is None:
-            # The source in the same place, else the first of the result's shape, else the first.
-            candidates = [*sources[position : position + 1], *sources]
-            alike = [candidate for candidate in candidates if candidate.shape == result.shape]
-            if alike:
-                source = alike[0]
-            else:
-                source = sources[0]
-        pairs.append((result, source))
-    return pairs
 
 
 def _main_family(kernels: Kernels) -> Family:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from gkestimator.core.kernels import Step
+
 ModulePath: TypeAlias = "tuple[str, ...]"
 
 
@@ -57,6 +59,20 @@ def held_arguments(
     for storage, at in until.items():
         held[at].append(storage)
     return held
+
+
+def held_remarks(steps: Sequence[Step]) -> list[str]:
+    """Return a row's remark where a module, as names of steps say, holds what is made on the way longer than it is
+    read."""
+    last: dict[str, int] = {}
+    for at, step in enumerate(steps):
+        last.update(dict.fromkeys(step.reads, at))
+        last.update(dict.fromkeys([storage for storage, _ in step.writes], at))
+    made = {storage for step in steps for storage, _ in step.writes}
+    for at, step in enumerate(steps):
+        if module_path(step.name) and any(last[storage] < at for storage in made.intersection(step.holds)):
+            return ["activations live as long as torch's modules hold them, which the nodes' names say"]
+    return []
 
 
 def _runs(paths: Sequence[ModulePath]) -> tuple[list[list[int]], list[list[int]]]:

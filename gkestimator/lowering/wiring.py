@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor
 from gkestimator.core.records import frozen
+from gkestimator.lowering.aliases import aliased_tensors
 from gkestimator.lowering.calls import (
     CALLS,
     FITS_FIRST,
@@ -21,7 +22,6 @@ from gkestimator.lowering.calls import (
     UNFOLDED,
     UNKNOWN,
     Calls,
-    aliased_tensors,
 )
 from gkestimator.lowering.decoder_cache import cached_values
 from gkestimator.lowering.patterns import Match

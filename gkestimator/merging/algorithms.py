@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.extras import install_extra
 
 Thing = TypeVar("Thing", bound=Hashable)
 
@@ -48,6 +49,6 @@ def cheapest_assignment(cost: np.ndarray, *, maximize: bool = False) -> npt.NDAr
         # imported where it is called: few parts need it (the extra ``merge``)
         optimize = importlib.import_module("scipy.optimize")
     except ImportError as e:
-        raise UsageError("merging needs scipy: pip install 'gkestimator[merge]'") from e
+        raise UsageError(f"merging needs scipy: {install_extra('merge')}") from e
     _, columns = optimize.linear_sum_assignment(cost, maximize=maximize)
     return np.asarray(columns, dtype=np.int64)

@@ -15,6 +15,7 @@ import numpy as np
 
 from gkestimator.core.errors import ModelError, UnboundDimensionError, UsageError, one_line
 from gkestimator.core.graph import OperatorGraph
+from gkestimator.core.limits import allowed, exceeded
 from gkestimator.core.records import frozen
 from gkestimator.merging.editing import DimSizes
 from gkestimator.merging.random_inputs import index_limits, random_inputs
@@ -148,6 +149,9 @@ class _Source:
         if model.batch_dim is not None and model.batch_dim not in known:
             size = batch
         graph = model.bind(batch_size=size, dims=known)
+        drawn = sum(value.nbytes for value in graph.inputs)
+        if drawn > allowed("check_input_bytes"):
+            raise ModelError(f"{path}: {exceeded('check_input_bytes', drawn)}")
         return cls(path=path, graph=graph, limits=index_limits(graph))
 
 

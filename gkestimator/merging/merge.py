@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gkestimator.core.errors import GkestimatorError, OutputError, UnboundDimensionError, UsageError
+from gkestimator.core.errors import GkestimatorError, OutputError, UsageError
+from gkestimator.core.leftovers import scratch_folder
 from gkestimator.core.options import spelled, taking
 from gkestimator.core.outputs import by_suffix, refuse_overwriting
 from gkestimator.core.records import frozen
 from gkestimator.estimation.collection import rare_collection
+from gkestimator.merging.apart import check_apart
 from gkestimator.merging.assembling import Assembler
-from gkestimator.merging.checking import NotComparedError, OutputCheck, check_outputs
+from gkestimator.merging.checking import OutputCheck
 from gkestimator.merging.editing import (
     BatchSizes,
     EditableModel,
@@ -29,6 +30,7 @@ from gkestimator.merging.editing import (
     value_shapes,
     write_editable,
 )
+from gkestimator.merging.editing.cut_short import expect_whole
 from gkestimator.merging.grouping import Grouping, group_models
 from gkestimator.merging.matching import Matching, candidates, match_all
 from gkestimator.merging.operators import WeightOperator
@@ -39,7 +41,7 @@ from gkestimator.merging.sources import MergeSource, sources_of
 from gkestimator.merging.super_operators import can_emit
 
 _Progress = Callable[[str, int, int], None]
-_STEPS = ("reading", "grouping", "matching", "pricing", "writing", "checking outputs")
+_STEPS = ("reading", "grouping", "matching", "pricing", "checking outputs", "writing")
 
 
 @frozen
@@ -120,14 +122,16 @@ def merge_sources(
         )
         if not (keep_unmerged or decision.kept):
             output = None
+        expect_whole()  # what was decided on zeros, in place of weights that are gone, is no result
+        check: OutputCheck | str = "not asked for (option samples)"
+        if samples:
+            step("checking outputs")
+            # before it is written: a merged file that does not run is no result, and leaves what was there
+            check = _check(merged, output, sources, samples)
         step("writing")
         files: tuple[Path, ...] = ()
         if output is not None:
             files = write_editable(merged, output, keep=models)
-        check: OutputCheck | str = "not asked for (option samples)"
-        if samples:
-            step("checking outputs")
-            check = _check(merged, output, sources, samples)
     return MergeResult(report=report_of(steps, files, check), files=files)
 
 
@@ -202,30 +206,24 @@ def _match(
 
 
 def _check(
-    merged: EditableModel, written: Path | None, sources: Sequence[MergeSource], samples: int
+    merged: EditableModel, output: Path | None, sources: Sequence[MergeSource], samples: int
 ) -> OutputCheck | str:
-    """Run the originals and the merged file (written for this where nobody asked for it).
+    """Run the originals and the merged model, written for this beside ``output``: there is room for it, if anywhere.
 
     Text: why they could not be compared, which is no fault of the merge. Raises ModelError where the merged
     file alone does not run.
     """
-    with tempfile.TemporaryDirectory(prefix="gkest-merge-") as folder:
-        if written is None:
-            written = Path(folder, "merged.onnx")
-            try:
-                write_editable(merged, written)
-            except OutputError as e:
-                return str(e)
-        try:
-            check = check_outputs(
-                written,
-                {source.name: source.path for source in sources},
-                samples=samples,
-                batch_sizes={source.name: source.batch_size for source in sources},
-                dims={source.name: source.dims for source in sources},
-            )
-        except (NotComparedError, UnboundDimensionError) as e:
-            return str(e)
-    if check is None:
-        return "ONNX Runtime is not installed"
-    return check
+    name = "gkest-merge"
+    place = None
+    if output is not None and output.parent.is_dir():
+        name = ".gkest-merge"
+        place = output.parent
+    try:
+        with scratch_folder(name, place) as folder:
+            written = folder / "merged.onnx"
+            write_editable(merged, written)
+            return check_apart(written, sources, samples, folder)
+    except OutputError as e:
+        return str(e)
+    except OSError as e:
+        return f"nothing can be written aside: {e.strerror or e}"

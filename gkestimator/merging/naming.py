@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gkestimator.core.escaping import printable
 from gkestimator.core.naming import distinct_names
 from gkestimator.merging.editing import Names, Weights, make_weight
 
@@ -24,14 +25,12 @@ def model_names(paths: Sequence[Path]) -> Names:
 def distinct_prefixes(names: Sequence[str]) -> Names:
     """Return ``names`` fit to be prefixes of ONNX names, in the same order.
 
-    What cannot be printed or is no UTF-8 becomes ``_``. No name begins with another and a slash, and none
-    with ``merged/``, so that two models never share a name whatever they call their own values: the later is
-    numbered.
+    What cannot be printed or is no UTF-8 is escaped. No name begins with another and a slash, and none with
+    ``merged/``, so that two models never share a name whatever they call their own values: the later is numbered.
     """
     prefixes: list[str] = []
     for name in names:
-        plain = "".join(character if character.isprintable() else "_" for character in name)
-        prefixes.append(_free(plain.strip("/") or "model", prefixes))
+        prefixes.append(_free(printable(name).strip("/") or "model", prefixes))
     return tuple(prefixes)
 
 

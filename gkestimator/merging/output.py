@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.escaping import printable, utf8
 from gkestimator.merging.planned import PlannedMerge
 from gkestimator.merging.pricing import Price
 from gkestimator.merging.report import MergedModel, MergeReport, ReportedOperator
 from gkestimator.tables.files import json_bytes
-from gkestimator.tables.layout import TextColumn, markdown_table, printable, text_table
+from gkestimator.tables.layout import TextColumn, markdown_table, text_table
 from gkestimator.tables.units import UNKNOWN, bytes_text, flops_text, number_text
 
 TextColumns: TypeAlias = "list[TextColumn]"
@@ -22,7 +23,7 @@ def render_report(report: MergeReport, form: str) -> bytes:
     """Return ``report`` as ``table``, ``markdown`` or ``json``, UTF-8. Raises UsageError for another form."""
     if form == "json":
         return json_bytes(report.document())
-    return ("\n".join(_lines(report, _table(form))) + "\n").encode()
+    return utf8("\n".join(_lines(report, _table(form))) + "\n")
 
 
 def planned_output(merged: PlannedMerge, form: str) -> tuple[bytes, tuple[str, ...]]:
@@ -49,7 +50,7 @@ def planned_output(merged: PlannedMerge, form: str) -> tuple[bytes, tuple[str, .
     for chosen, error in merged.failures:
         blocks.append([f"{mark}{', '.join(chosen.gpus)}: not merged: {error}"])
     lines = _blocks(*blocks) or ["no GPU of the plan holds two models"]
-    return ("\n".join(map(printable, lines)) + "\n").encode(), tuple(words)
+    return utf8("\n".join(map(printable, lines)) + "\n"), tuple(words)
 
 
 _Row = TypeVar("_Row")

@@ -24,6 +24,8 @@ from gkestimator.core.errors import (
     UsageError,
 )
 from gkestimator.core.graph import Operator, OperatorGraph, Value
+from gkestimator.core.limits import allowed, exceeded
+from gkestimator.core.naming import nearest_name
 from gkestimator.onnx_io.binding.control import CONTROL
 from gkestimator.onnx_io.binding.derived import derived_size
 from gkestimator.onnx_io.binding.dims import (
@@ -36,6 +38,7 @@ from gkestimator.onnx_io.binding.dims import (
     symbols_of,
 )
 from gkestimator.onnx_io.binding.facts import Fact, check_type
+from gkestimator.onnx_io.binding.given import given_value
 from gkestimator.onnx_io.binding.inference import Inference, unknown_operators
 from gkestimator.onnx_io.binding.rebatch import Rebatcher, Reference
 from gkestimator.onnx_io.binding.unbatched import leading_batches
@@ -194,13 +197,13 @@ class Model:
         dims: Mapping[str, int] | None = None,
         trip_count: int | None = None,
         batch_dim: str | None = None,
-        inputs: Mapping[str, ValueType | np.ndarray] | None = None,
+        inputs: Mapping[str, Any] | None = None,
     ) -> OperatorGraph:
         """Give every dimension a number and list the operators that run.
 
         ``batch_size`` None: as exported, a symbolic batch is 1 (a warning says so). ``dims`` numbers the
         other symbolic dimensions. ``trip_count`` is used for loops whose trip count the file does not fix.
-        ``inputs`` gives whole types, or values, of inputs that the file leaves open.
+        ``inputs`` gives whole types, or values (arrays, numbers, lists), of inputs that the file leaves open.
 
         Raises UsageError (a number or name that cannot be), UnboundDimensionError, ShapeError, LimitError,
         UnsupportedOperatorError or ModelError.
@@ -243,7 +246,7 @@ class Model:
         dims: dict[str, int],
         trip_count: int | None,
         batch_dim: str | None,
-        inputs: dict[str, ValueType | np.ndarray],
+        inputs: dict[str, Any],
     ) -> OperatorGraph:
         batch = self._batch
         if batch_dim is not None:
@@ -251,7 +254,11 @@ class Model:
         _check_numbers(batch_size, trip_count)
         known = [spec.name for spec in self._inputs]
         for name in sorted(set(inputs).difference(known)):
-            raise UsageError(f"input {name!r} is not in the model; known: {', '.join(known)}")
+            meant = nearest_name(name, known)
+            raise UsageError(f"input {name!r} is not in the model; known: {', '.join(known)}{meant}")
+        inputs = {
+            spec.name: given_value(spec, inputs[spec.name]) for spec in self._inputs if spec.name in inputs
+        }
         bound, warnings = bind_dims(self._inputs, batch, batch_size, dims, frozenset(inputs))
         rebatcher = scale = None
         size = batch.fixed
@@ -259,7 +266,9 @@ class Model:
             size = bound[batch.names[0]]
         elif batch_size is not None and batch_size != (batch.fixed or 1):
             if not batch.fixed:
-                raise NoBatchError("no input has a batch dimension, so the batch size cannot be changed")
+                raise NoBatchError(
+                    f"no input has a batch dimension: found batch size {batch_size}, expected 1 or none"
+                )
             reference = Reference(batch.fixed)
             self._walk(bound, trip_count, inputs, reference, None)
             rebatcher = Rebatcher(reference, batch_size)
@@ -269,7 +278,8 @@ class Model:
         graph = self._finish(binder, batch, 1 if size is None else size, bound, warnings)
         # A value given for an input makes a weight of it: the operators may be the same, their edges are not.
         if inputs:
-            return replace(graph, structure=None)
+            said = f"estimated for given inputs: {', '.join(inputs)}"
+            return replace(graph, structure=None, warnings=(*graph.warnings, said))
         return graph
 
     def _walk(
@@ -334,10 +344,7 @@ class Model:
             count = bound.get(f"{spec.name}.length", 1)
         else:
             count = 1
-        if count > limits.MAX_SEQUENCE:
-            raise LimitError(
-                f"input {spec.name!r} is a sequence of {count} tensors; at most {limits.MAX_SEQUENCE}"
-            )
+        limits.check("sequence_tensors", count, f"input {spec.name!r}")
         return intern(SequenceType((tensor,) * count, optional=spec.kind == "optional"))
 
     def _finish(
@@ -367,7 +374,7 @@ class Model:
             dims=tuple(sorted((k, v) for k, v in bound.items() if k not in batch.names)),
             producer=self._program.producer,
             folded=binder.folded,
-            warnings=tuple(warnings + binder.warnings),
+            warnings=(*warnings, *binder.warnings),
             awaited=tuple(sorted(binder.awaited)),
             structure=structure,
         )
@@ -376,12 +383,11 @@ class Model:
 def _check_numbers(batch_size: int | None, trip_count: int | None) -> None:
     if batch_size is not None:
         check_size("batch size", batch_size)
-        if batch_size > limits.MAX_BATCH:
-            raise UsageError(f"batch size is {batch_size}; at most {limits.MAX_BATCH} are supported")
+        if batch_size > allowed("batch_size"):
+            raise UsageError(f"batch size: {exceeded('batch_size', batch_size)}")
     if trip_count is not None:
         check_size("trip count", trip_count, allow_zero=True)
-        if trip_count > limits.MAX_TRIP_COUNT:
-            raise LimitError(f"trip count is {trip_count}; at most {limits.MAX_TRIP_COUNT} are supported")
+        limits.check("trip_count", trip_count, "trip count")
 
 
 class _Structure:

@@ -6,12 +6,14 @@ names the node); a rule that goes through them cannot fail with an IndexError or
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import ShapeError
+from gkestimator.core.options import spelled
 from gkestimator.operators.registry import (
     Outputs,
     SequenceType,
@@ -213,9 +215,12 @@ def constant_floats(ctx: ShapeContext, index: int) -> tuple[float, ...] | None:
 
 
 def declared_tensor(
-    ctx: ShapeContext, output: int, dtype: DType, *, rank: int | None = None
+    ctx: ShapeContext, output: int, dtype: DType, *, rank: int | None, most: Shape | None = None
 ) -> TensorType | None:
-    """Return what the file declares of ``output`` when every dimension is a number, else None."""
+    """Return what the file declares of ``output`` when every dimension is a number, else None.
+
+    None too where it cannot be: with another number of dimensions than ``rank``, or with one beyond ``most``.
+    """
     if output >= len(ctx.declared):
         return None
     declared = ctx.declared[output]
@@ -229,23 +234,41 @@ def declared_tensor(
         if not isinstance(size, int) or size < 0:
             return None
         sizes.append(size)
+    if most is not None and any(size > bound for size, bound in zip(sizes, most, strict=True)):
+        return None
     return TensorType(dtype, tuple(sizes))
 
 
 def unknown_value(
-    ctx: ShapeContext, index: int, what: str, dtype: DType, *, output: int = 0, rank: int | None = None
+    ctx: ShapeContext, index: int, what: str, dtype: DType, *, output: int = 0, rank: int | None
 ) -> TensorType:
     """Return the declared type of ``output``, whose shape hangs on the unknown value ``what`` of input ``index``.
 
-    Raises ShapeError where the file does not declare it.
+    Raises ShapeError where the file does not declare it with ``rank`` dimensions (None: any number).
     """
     declared = declared_tensor(ctx, output, dtype, rank=rank)
     if declared is not None:
         return declared
     raise ShapeError(
         f"the output's shape depends on input {index} ({what}), which is not a constant "
-        "and not known before the model runs"
+        "and not known before the model runs (where inputs decide it, an estimate takes their values: "
+        + spelled("inputs={'NAME': value})", "--input NAME=VALUE)")
     )
+
+
+def regrouped(ctx: ShapeContext, what: str, rank: int | None) -> TensorType:
+    """Return the declared type of a result with the elements of the data, whose shape hangs on the unknown ``what``."""
+    data = tensor(ctx, 0)
+    declared = unknown_value(ctx, 1, what, data.dtype, rank=rank)
+    had, has = math.prod(data.shape), math.prod(declared.shape)
+    if has > had or (has < had and not data.bounded):
+        raise ShapeError(f"{data} ({had} elements) cannot become {declared}, as declared")
+    return declared
+
+
+def length_of(ctx: ShapeContext, index: int) -> int:
+    """Return the number of values in input ``index``, a list of sizes or axes whose values need not be known."""
+    return math.prod(tensor(ctx, index).shape)
 
 
 def axis_of(axis: int, rank: int, *, what: str = "axis") -> int:

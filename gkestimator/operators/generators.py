@@ -9,7 +9,14 @@ from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator
 from gkestimator.core.kernels import Family
 from gkestimator.operators.builders import elementwise_kernel, input_at, memory_kernel, output_at
-from gkestimator.operators.checks import constant, constant_ints, dtype_of_array, tensor, unknown_value
+from gkestimator.operators.checks import (
+    constant,
+    constant_ints,
+    dtype_of_array,
+    length_of,
+    tensor,
+    unknown_value,
+)
 from gkestimator.operators.registry import (
     NO_KERNEL,
     Lowered,
@@ -51,7 +58,7 @@ def constant_of_shape_types(ctx: ShapeContext) -> Outputs:
         dtype = dtype_of_array(value)
     shape = constant_ints(ctx, 0)
     if shape is None:
-        return [unknown_value(ctx, 0, "shape", dtype)]
+        return [unknown_value(ctx, 0, "shape", dtype, rank=length_of(ctx, 0))]
     return [TensorType(dtype, shape)]
 
 
@@ -69,7 +76,7 @@ def range_types(ctx: ShapeContext) -> Outputs:
     start, limit, delta = (constant(ctx, place) for place in range(3))
     dtype = tensor(ctx, 0).dtype
     if start is None or limit is None or delta is None:
-        return [unknown_value(ctx, 0, "start, limit or delta", dtype)]
+        return [unknown_value(ctx, 0, "start, limit or delta", dtype, rank=1)]
     first, last, step = (value.reshape(()).item() for value in (start, limit, delta))
     if step == 0:
         raise ShapeError("delta is 0")

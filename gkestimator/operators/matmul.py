@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import string
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -208,6 +209,9 @@ def gemm(op: Operator, options: LoweringOptions) -> Lowered:
     return launched(*kernels, calls=len(kernels))
 
 
+_EQUATION = frozenset(f"{string.ascii_letters}.,-> ")
+
+
 def einsum_terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     """Return the operands' terms and the result's, every ellipsis spelled out in letters that nothing else uses.
 
@@ -216,7 +220,7 @@ def einsum_terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     misfit = f"equation {equation[:80]!r} does not fit operands of rank {list(ranks)}"
-    if len(terms) != len(ranks):
+    if len(terms) != len(ranks) or not _EQUATION.issuperset(equation):
         raise ShapeError(misfit)
     letters = "".join(c for c in string.ascii_letters if c not in equation)
     longest = 0
@@ -233,11 +237,8 @@ def einsum_terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
         spelled.append(term.replace("...", dots[longest - hidden :]))
     if arrow:
         return spelled, right.replace("...", dots)
-    letters_of_all = "".join(spelled)
-    once = []
-    for letter in sorted(set(letters_of_all)):
-        if letters_of_all.count(letter) == 1 and letter not in dots:
-            once.append(letter)
+    counts = Counter("".join(spelled))
+    once = sorted(letter for letter, count in counts.items() if count == 1 and letter not in dots)
     return spelled, dots + "".join(once)
 
 
@@ -278,8 +279,13 @@ def einsum(op: Operator, options: LoweringOptions) -> Lowered:
     kernels: list[Kernel] = []
     left = operands[0]
     left_term = terms[0]
+    last_read: dict[str, int] = {}  # the last operand that has each letter
+    for index, term in enumerate(terms):
+        last_read.update(dict.fromkeys(term, index))
+    last_read.update(dict.fromkeys(final, len(terms)))
     for index, right in enumerate(operands[1:], start=1):
-        later = set(final).union(*terms[index + 1 :])
+        pair = set(left_term).union(terms[index])
+        later = {letter for letter in pair if last_read[letter] > index}
         product = _Contraction(sizes=sizes, left=left_term, right=terms[index], later=later)
         left_term = product.term
         into = result

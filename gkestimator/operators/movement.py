@@ -35,6 +35,8 @@ from gkestimator.operators.checks import (
     has_input,
     int_attribute,
     joined,
+    length_of,
+    regrouped,
     tensor,
     unknown_value,
     without_axes,
@@ -90,7 +92,7 @@ def reshape_types(ctx: ShapeContext) -> Outputs:
     data = tensor(ctx, 0)
     target = constant_ints(ctx, 1, "shape")
     if target is None:
-        return [unknown_value(ctx, 1, "shape", data.dtype)]
+        return [regrouped(ctx, "shape", length_of(ctx, 1))]
     copies = not ctx.attributes.get("allowzero")
     return [TensorType(data.dtype, reshape_dims(target, data.shape, copies=copies))]
 
@@ -116,9 +118,8 @@ def squeeze_types(ctx: ShapeContext) -> Outputs:
     axes = constant_ints(ctx, 1, "axes")
     if axes is None:
         if has_input(ctx, 1):
-            return [unknown_value(ctx, 1, "axes", data.dtype)]
-        result = tuple([size for size in shape if size != 1])
-        return [TensorType(data.dtype, result)]
+            return [regrouped(ctx, "axes", len(shape) - length_of(ctx, 1))]
+        return [TensorType(data.dtype, tuple([size for size in shape if size != 1]))]
     drop = set(axes_of(axes, len(shape)))
     for axis in drop:
         if shape[axis] != 1:
@@ -133,7 +134,7 @@ def unsqueeze_types(ctx: ShapeContext) -> Outputs:
     data = tensor(ctx, 0)
     axes = constant_ints(ctx, 1, "axes")
     if axes is None:
-        return [unknown_value(ctx, 1, "axes", data.dtype)]
+        return [regrouped(ctx, "axes", len(data.shape) + length_of(ctx, 1))]
     rank = len(data.shape) + len(axes)
     places = sorted(set(axes_of(axes, rank)))
     if len(places) < len(axes):
@@ -231,7 +232,8 @@ def slice_types(ctx: ShapeContext) -> Outputs:
     unknown = (axes is None and has_input(ctx, 3)) or (steps is None and has_input(ctx, 4))
     if starts is None or ends is None or unknown:
         # A slice is never larger than what it is taken from, if it is not known whereof.
-        return [declared_tensor(ctx, 0, data.dtype) or TensorType(data.dtype, data.shape, True)]
+        declared = declared_tensor(ctx, 0, data.dtype, rank=len(data.shape), most=data.shape)
+        return [declared or TensorType(data.dtype, data.shape, True)]
     if axes is None:
         axes = tuple(range(len(starts)))
     if steps is None:
@@ -254,7 +256,10 @@ def expand_types(ctx: ShapeContext) -> Outputs:
     data = tensor(ctx, 0)
     target = constant_ints(ctx, 1)
     if target is None:
-        return [unknown_value(ctx, 1, "shape", data.dtype)]
+        declared = unknown_value(ctx, 1, "shape", data.dtype, rank=None)
+        if broadcast(data.shape, declared.shape) != declared.shape:
+            raise ShapeError(f"{list(data.shape)} cannot be expanded to {list(declared.shape)}, as declared")
+        return [declared]
     if min(target, default=0) < 0:
         raise ShapeError(f"target {list(target)} is not a shape")
     return [TensorType(data.dtype, broadcast(data.shape, target))]
@@ -263,17 +268,16 @@ def expand_types(ctx: ShapeContext) -> Outputs:
 def split_sizes(ctx: ShapeContext, length: int, parts: int) -> Shape | None:
     """Return the sizes of the parts of ``length``; None when they are not known.
 
-    Without named sizes there are ``parts`` equal ones, of which the last is smaller.
+    Without named sizes there are ``parts`` equal ones, of which the last are smaller.
     """
     sizes = constant_ints(ctx, 1, "split")
     if sizes is None:
         if has_input(ctx, 1):
             return None
-        if parts:
-            step = -(-length // parts)
-        else:
-            step = 0
-        sizes = tuple([max(0, min(step, length - part * step)) for part in range(parts)])
+        if parts < 1:
+            raise ShapeError(f"a dimension cannot be split into {parts} parts")
+        step = -(-length // parts)
+        return tuple([max(0, min(step, length - part * step)) for part in range(parts)])
     if sum(sizes) != length or min(sizes, default=0) < 0:
         raise ShapeError(f"a dimension of {length} cannot be split into {list(sizes)[:8]}")
     return sizes
@@ -285,9 +289,15 @@ def split_types(ctx: ShapeContext) -> Outputs:
     data = tensor(ctx, 0)
     axis = axis_attribute(ctx, 0, len(data.shape))
     parts = int_attribute(ctx, "num_outputs", ctx.outputs)
+    if parts != ctx.outputs:
+        raise ShapeError(f"num_outputs is {parts}, but the node has {ctx.outputs} outputs")
     sizes = split_sizes(ctx, data.shape[axis], parts)
     if sizes is None:
-        return [unknown_value(ctx, 1, "split", data.dtype, output=place) for place in range(ctx.outputs)]
+        rank = len(data.shape)
+        return [
+            unknown_value(ctx, 1, "split", data.dtype, output=place, rank=rank)
+            for place in range(ctx.outputs)
+        ]
     before = data.shape[:axis]
     behind = data.shape[axis + 1 :]
     return [TensorType(data.dtype, (*before, size, *behind)) for size in sizes]
@@ -333,7 +343,7 @@ def tile_types(ctx: ShapeContext) -> Outputs:
     repeats = constant_ints(ctx, 1)
     axis = constant_int(ctx, 2)
     if repeats is None:
-        return [unknown_value(ctx, 1, "repeats", data.dtype)]
+        return [unknown_value(ctx, 1, "repeats", data.dtype, rank=len(data.shape))]
     if ctx.version < 6 and axis is not None:
         every = [1] * len(data.shape)
         every[axis_of(axis, len(every))] = repeats[0]
@@ -399,11 +409,11 @@ def pad_types(ctx: ShapeContext) -> Outputs:
         name = "paddings"
     pads = constant_ints(ctx, 1, name)
     if pads is None:
-        return [unknown_value(ctx, 1, "pads", data.dtype)]
+        return [unknown_value(ctx, 1, "pads", data.dtype, rank=len(data.shape))]
     axes = constant_ints(ctx, 3)
     if axes is None:
         if has_input(ctx, 3):
-            return [unknown_value(ctx, 3, "axes", data.dtype)]
+            return [unknown_value(ctx, 3, "axes", data.dtype, rank=len(data.shape))]
         axes = tuple(range(len(data.shape)))
     places = axes_of(axes, len(data.shape))
     if len(pads) != 2 * len(places):

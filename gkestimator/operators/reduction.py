@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from gkestimator.core.dtypes import DType
@@ -22,6 +21,7 @@ from gkestimator.operators.checks import (
     constant_ints,
     declared_tensor,
     has_input,
+    length_of,
     tensor,
     without_axes,
 )
@@ -63,7 +63,7 @@ def reduce_types(ctx: ShapeContext) -> Outputs:
     data = tensor(ctx, 0)
     axes = constant_ints(ctx, 1, "axes")
     if axes is None and has_input(ctx, 1):
-        count = math.prod(tensor(ctx, 1).shape)
+        count = length_of(ctx, 1)
         if count:
             return [_unknown_axes(ctx, data, count)]
     rank = len(data.shape)
@@ -117,17 +117,15 @@ def reduce(op: Operator, options: LoweringOptions) -> Lowered:
 
 def _unknown_axes(ctx: ShapeContext, data: TensorType, count: int) -> TensorType:
     """Return what the file declares, else a bound over every choice of ``count`` axes to reduce."""
-    declared = declared_tensor(ctx, 0, data.dtype)
-    if declared is not None:
-        return declared
     shape = data.shape
     if ctx.attributes.get("keepdims", 1):
-        bound = [max(size, 1) for size in shape]
+        bound = tuple([max(size, 1) for size in shape])
     else:
         # With ``count`` dims gone, dim i of the rest is one of the input's dims i to i + count.
         left = max(0, len(shape) - count)
-        bound = [max(shape[place : place + count + 1]) for place in range(left)]
-    return TensorType(data.dtype, tuple(bound), True)
+        bound = tuple([max(shape[place : place + count + 1]) for place in range(left)])
+    declared = declared_tensor(ctx, 0, data.dtype, rank=len(bound), most=bound)
+    return declared or TensorType(data.dtype, bound, True)
 
 
 @shape_rule("ArgMax", "ArgMin")

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gkestimator.core.errors import TableError, UsageError
+from gkestimator.core.escaping import is_line
 from gkestimator.core.options import spelled
 from gkestimator.documents import Cluster, Workload
 from gkestimator.documents.checking import valid_name
@@ -169,7 +170,7 @@ def _check_texts(row: Requirement, table: str) -> None:
     """Raise TableError where a text of ``row`` cannot stand in plans and exports."""
     for column in _TEXTS:
         text = getattr(row, column)
-        if not text.isprintable() or len(text) > _MAX_TEXT:
+        if not is_line(text, _MAX_TEXT):
             raise TableError(f"{table}: {row.model}: {column}: found {text[:40]!r}, expected a line of text")
 
 

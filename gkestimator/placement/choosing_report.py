@@ -8,7 +8,8 @@ from dataclasses import asdict, fields
 from operator import attrgetter
 
 from gkestimator.placement.choosing import GpuChoice
-from gkestimator.reporting.simulated import REPORT_SUFFIXES, csv_text, rendered, text_of
+from gkestimator.reporting.simulated import REPORT_SUFFIXES, rendered, text_of
+from gkestimator.tables.csv_text import csv_text
 from gkestimator.tables.layout import TextColumn, text_table
 from gkestimator.tables.units import UNKNOWN, number_text
 

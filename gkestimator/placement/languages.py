@@ -17,8 +17,8 @@ prompt of i tokens, and answers of O tokens in the mean:
   and the prompt that is longer than 95 in 100;
 - the cache must hold that many sequences with mean prompts and whole mean answers, so that few are preempted.
 
-The largest L that keeps all is looked for by halving. gkestimator's own combination of textbook laws (L. Kleinrock,
-Queueing Systems, volume 1, 1975, for W); held to the simulator in tests/placement/test_languages.py.
+The largest L that keeps all is looked for by halving. Our combination of textbook laws (L. Kleinrock, Queueing
+Systems, volume 1, 1975, for W); held to the simulator in tests/placement/test_languages.py.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from gkestimator.core.errors import TableError, UsageError, one_line
+from gkestimator.core.limits import allowed, exceeded
 from gkestimator.core.records import frozen
 from gkestimator.documents import (
     Cluster,
@@ -323,7 +324,10 @@ def _place(
         if best is None:
             break
         gpu = yard.type_of(best.serving.row.gpu) or ""
-        count = min(math.ceil(left / best.rate_rps - 1e-9), int(min(yard.left[gpu], 1e6) // best.gpus))
+        instances = left / best.rate_rps
+        if instances > allowed("instances"):
+            raise UsageError(f"{load.name}: rate_rps: {exceeded('instances', f'{instances:,.4g}')}")
+        count = min(math.ceil(instances - 1e-9), int(min(yard.left[gpu], 1e6) // best.gpus))
         share = min(left / count, best.rate_rps)
         for _ in range(count):
             _add(load, best, share, f"{load.name}-{number}", gpu, yard, replicas, chunked)

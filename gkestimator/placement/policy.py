@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import ClassVar, TypeAlias
 
 from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.limits import allowed, exceeded
 from gkestimator.core.records import frozen
 from gkestimator.placement.problem import Candidates, Gpu, Names, PlacementModel, Problem
 from gkestimator.tables.candidate import CREQ_COLUMNS, Candidate
@@ -116,8 +118,8 @@ class Policy(abc.ABC):
 
 def checked_problem(policy: Policy, problem: Problem) -> Problem:
     """Return ``problem`` with the candidates that lack a column ``policy`` needs put apart as incomplete.
-    Raises UsageError: the objective is none of the policy's, or a model is left without candidates, naming
-    the column."""
+    Raises UsageError: the objective is none of the policy's, a model is left without candidates, naming
+    the column, or the rates ask for more than the limit ``instances``."""
     if problem.objective not in policy.objectives:
         what = f"does not know the objective {problem.objective}"
         if problem.objective == "cost":
@@ -137,7 +139,21 @@ def checked_problem(policy: Policy, problem: Problem) -> Problem:
         notes.append(
             f"{column} is null in every row of {', '.join(names)}: whether they fit into a GPU's memory is not checked"
         )
+    _check_instances(models)
     return replace(problem, models=tuple(models), notes=tuple(notes))
+
+
+def _check_instances(models: Sequence[PlacementModel]) -> None:
+    """Refuse rates that no cluster could serve: policies place instance after instance, also where GPUs are few."""
+    whole = 0.0
+    for model in models:
+        fastest = max((c.throughput_rps for c in model.candidates), default=math.inf)
+        whole += model.rate_rps / fastest
+        if whole > allowed("instances"):
+            raise UsageError(
+                f"{model.name}: rate_rps {model.rate_rps:g} at {fastest:.4g} req/s an instance: "
+                f"{exceeded('instances', f'{whole:,.4g}')}"
+            )
 
 
 def _usable(

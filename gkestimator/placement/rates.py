@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.texts import csv_rows
 from gkestimator.placement.expected import expect
 from gkestimator.placement.policy import PlacedReplicas
 from gkestimator.placement.problem import FloatPair, Problem
@@ -97,7 +98,7 @@ def _counts(path: Path) -> Counter[int]:
     times: list[float] = []
     try:
         with path.open(newline="", encoding="utf-8") as lines:
-            rows = csv.reader(lines)
+            rows = csv_rows(lines)
             header = [name.strip() for name in next(rows, [])]
             column = next((name for name in ("time_s", "TIMESTAMP") if name in header), None)
             if column is None:

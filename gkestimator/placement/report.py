@@ -3,15 +3,14 @@ that close a run."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import statistics
 import string
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from gkestimator.core.errors import UsageError, one_line
+from gkestimator.core.escaping import printable, utf8
 from gkestimator.core.records import frozen
 from gkestimator.documents import LanguageReplica, PlacedGpu, PlacementPlan, Replica, plan_json
 from gkestimator.placement.problem import Problem
@@ -24,7 +23,8 @@ from gkestimator.reporting.text import (
     varying,
     words,
 )
-from gkestimator.tables.layout import TextColumn, printable, text_table
+from gkestimator.tables.csv_text import csv_text
+from gkestimator.tables.layout import TextColumn, text_table
 from gkestimator.tables.units import number_text, percent_text
 
 PLAN_FORMATS = ("table", "csv", "json")
@@ -39,21 +39,19 @@ def render_plan(plan: PlacementPlan, form: str) -> bytes:
     makers = {"table": plan_text, "csv": plan_csv, "json": plan_json}
     if form not in makers:
         raise UsageError(f"format {form!r} is not known, expected one of {', '.join(PLAN_FORMATS)}")
-    return makers[form](plan).encode()
+    return utf8(makers[form](plan))
 
 
 def plan_csv(plan: PlacementPlan) -> str:
     """Return one row for each replica: ``gpu``, ``gpu_type``, then the fields of a replica as in the plan
     document. Null is an empty cell, numbers stand in full."""
     names = [f.name for f in dataclasses.fields(Replica)]
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["gpu", "gpu_type", *names])
-    for gpu in plan.gpus:
-        for replica in gpu.replicas:
-            # The csv module writes None as an empty cell.
-            writer.writerow([gpu.id, gpu.type, *(getattr(replica, name) for name in names)])
-    return buffer.getvalue()
+    rows = [
+        [gpu.id, gpu.type, *(getattr(replica, name) for name in names)]
+        for gpu in plan.gpus
+        for replica in gpu.replicas
+    ]
+    return csv_text(["gpu", "gpu_type", *names], rows)
 
 
 def plan_text(plan: PlacementPlan) -> str:

@@ -6,12 +6,13 @@ view reads.
 
 from __future__ import annotations
 
-import html
 import importlib.resources
 import json
 import math
 from collections.abc import Mapping
 from typing import Any
+
+from gkestimator.core.escaping import markup, utf8
 
 _FOLDER = "page"
 _CODE = ("base.js", "models.js", "saved.js", "start.js")
@@ -51,13 +52,13 @@ def html_page(document: Mapping[str, Any]) -> bytes:
     # "</script>" or "<!--" in a name must not end the element that holds the data.
     text = text.replace("<", "\\u003c")
     page = _SKELETON.format(
-        title=html.escape(str(document["title"])),
+        title=markup(str(document["title"])),
         style=_asset("report.css"),
         data=text,
         charts=_asset("echarts.min.js").replace("</script", "<\\/script"),
         code="\n".join(map(_asset, _CODE)),
     )
-    return page.encode()
+    return utf8(page)
 
 
 def _asset(name: str) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.escaping import printable, utf8
 from gkestimator.reporting.style import STYLE
-from gkestimator.tables.layout import TextColumn, printable
+from gkestimator.tables.layout import TextColumn
 from gkestimator.tables.units import UNKNOWN
 
 REPORT_FORMATS = ("table", "csv", "json")
@@ -24,7 +23,7 @@ def rendered(report: Report, form: str, makers: Mapping[str, Callable[[Report], 
     """Return ``report`` as the maker of ``form`` writes it, in UTF-8. Raises UsageError for a form without a maker."""
     if form not in makers:
         raise UsageError(f"format {form!r} is not known, expected one of {', '.join(makers)}")
-    return makers[form](report).encode()
+    return utf8(makers[form](report))
 
 
 def text_of(lines: Iterable[str]) -> str:
@@ -37,15 +36,6 @@ def note_lines(notes: Sequence[str]) -> list[str]:
     if not notes:
         return []
     return ["", *(f"note: {note}" for note in notes)]
-
-
-def csv_text(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Return a CSV file; null is an empty cell, numbers stand in full."""
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return buffer.getvalue()
 
 
 def written_as(text: Callable[[Any], str], **headings: str) -> tuple[FigureColumn, ...]:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.extras import install_extra
 
 INK, GREY, BLUE = "#333333", "#b0b0b0", "#2a6f97"
 STYLE: Any = {  # matplotlib types its settings by their names
@@ -43,7 +44,7 @@ def check_drawable() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as e:
-        raise UsageError("a picture needs matplotlib: pip install 'gkestimator[plot]'") from e
+        raise UsageError(f"a picture needs matplotlib: {install_extra('plot')}") from e
 
 
 def drawing() -> AbstractContextManager[None]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from gkestimator.tables.layout import TextColumn, clipped, printable
+from gkestimator.core.escaping import printable
+from gkestimator.tables.layout import TextColumn, clipped
 from gkestimator.tables.units import number_text, percent_text
 
 

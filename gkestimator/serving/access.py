@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.escaping import is_line
 from gkestimator.core.records import frozen
 
 _MOST_TOKEN_BYTES = 4096
@@ -52,7 +53,7 @@ def read_token(path: Path) -> str:
         raise UsageError(f"{path}: the token cannot be read: {e.strerror or e}") from e
     if mode & stat.S_IRWXO:
         raise UsageError(f"{path}: everybody on this machine may read the token (mode {mode:03o}): chmod 600")
-    if not text or len(text) > _MOST_TOKEN_BYTES or not text.isprintable() or " " in text:
+    if not is_line(text, _MOST_TOKEN_BYTES, least=1) or " " in text:
         raise UsageError(f"{path}: expected a token of 1 to {_MOST_TOKEN_BYTES} characters on one line")
     return text
 

@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import logging
 
-from aiohttp import web
+from aiohttp import HttpVersion10, HttpVersion11, web
 
 from gkestimator import __version__
 from gkestimator.core.errors import one_line
@@ -88,6 +88,8 @@ class Door:
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         path = request.path
+        if request.version not in (HttpVersion10, HttpVersion11):
+            protocol.refuse("found another version of HTTP, expected 1.1", 505)
         if path == "/v2/health/live":
             _only(request, "GET")
             return json_response({"live": True})

@@ -20,6 +20,7 @@ import numpy as np
 
 from gkestimator.core.errors import one_line
 from gkestimator.core.records import NamedValues, frozen
+from gkestimator.core.texts import parse_json
 from gkestimator.serving.backend import Arrays, RefusedError, ServedSignature, ServedTensor
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -151,16 +152,12 @@ def parse_request(body: bytes, json_bytes: int | None, signature: ServedSignatur
 
 def _json_object(raw: bytes) -> NamedValues:
     try:
-        document = json.loads(raw, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as e:
+        document = parse_json(raw)
+    except ValueError as e:
         refuse(f"the request is no JSON: {e}")
     if not isinstance(document, dict):
         refuse("the request: expected a JSON object")
     return document
-
-
-def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON")
 
 
 def _parameters(document: NamedValues, where: str) -> NamedValues:

@@ -6,17 +6,22 @@ import contextlib
 import os
 import signal
 import socket
-import tempfile
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import UsageError, one_line
+from gkestimator.core.extras import install_extra
+from gkestimator.core.leftovers import scratch_folder
 from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.documents import PlacementPlan, read_plan
 from gkestimator.interference.registry import law_code
+from gkestimator.jobs.disk import held_beside
+from gkestimator.jobs.ray_cluster import ClusterHead
 from gkestimator.serving.access import check_address, read_token
 from gkestimator.serving.messages import FleetSettings, RouterSettings, WorkerSettings
 from gkestimator.serving.planning import PlanningSettings, ServicePlanner, checked_replan
@@ -151,8 +156,9 @@ def running_service(
     with contextlib.ExitStack() as stack:
         state = settings.state
         if state is None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gkest-serve-"))
-            state = Path(folder, "state.json")
+            folder = stack.enter_context(scratch_folder("gkest-serve"))
+            state = folder / "state.json"
+        stack.enter_context(held_beside(state))
         begin = _first_state(plan, state, settings, say)
         begin.save(state)
         ray = stack.enter_context(_ray(settings.ray_address))
@@ -182,13 +188,23 @@ def serve_until_told(settings: ServeSettings, drain_s: float, say: Say) -> int:
         stopping.set()
 
     with contextlib.ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
         def listen() -> None:
             for number in (signal.SIGTERM, signal.SIGINT):  # after Ray, which sets its own
                 stack.callback(signal.signal, number, signal.signal(number, stop))
 
-        service = stack.enter_context(running_service(settings, say, stopping, listen))
+        signal.signal(signal.SIGTERM, _leave)
+        try:
+            service = stack.enter_context(running_service(settings, say, stopping, listen))
+        except SystemExit as e:  # of ours, and of the handler that Ray sets while it starts
+            if e.code != signal.SIGTERM:
+                raise
+            say("ended before it served")
+            return int(signal.SIGTERM)
+        head = ClusterHead(service.ray)
         while not stopping.wait(_LOOK_S):
+            head.look()
             for line in service.look():
                 say(line)
         say(f"ending: no new requests; those under way have {drain_s:g} s")
@@ -197,6 +213,10 @@ def serve_until_told(settings: ServeSettings, drain_s: float, say: Say) -> int:
             say(f"{left} requests were refused at the end of that time")
     say("ended")
     return told[0]
+
+
+def _leave(number: int, _: object) -> None:
+    sys.exit(number)
 
 
 def _fleet_settings(
@@ -318,7 +338,7 @@ def _ray(address: str | None) -> Iterator[Any]:
     try:
         import ray
     except ImportError as e:
-        raise UsageError("gkest serve needs Ray: pip install 'gkestimator[ray]'") from e
+        raise UsageError(f"gkest serve needs Ray: {install_extra('ray')}") from e
     if ray.is_initialized():
         yield ray
         return
@@ -334,14 +354,16 @@ def _ray(address: str | None) -> Iterator[Any]:
     else:
         _check_answers(address)
         options = {"address": address}
-    try:
-        ray.init(log_to_driver=False, configure_logging=False, **options)
-    except (ConnectionError, ValueError, RuntimeError, OSError) as e:
-        where = address or "this machine"
-        raise UsageError(f"Ray at {where}: {one_line(e, limit=200)}") from e
+    start = partial(ray.init, log_to_driver=False, configure_logging=False, **options)
     with contextlib.ExitStack() as stack:
-        if address is None:
-            stack.enter_context(watched_children())
+        try:
+            if address is None:
+                stack.enter_context(watched_children(start))
+            else:
+                start()
+        except (ConnectionError, ValueError, RuntimeError, OSError) as e:
+            where = address or "this machine"
+            raise UsageError(f"Ray at {where}: {one_line(e, limit=200)}") from e
         stack.callback(ray.shutdown)
         yield ray
 

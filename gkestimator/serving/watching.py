@@ -1,7 +1,8 @@
 """See that nothing of a local Ray outlives the service, even where that is killed.
 
-Ray ends its own processes when their owner dies, but for two agents of a node that look for their dead cluster for a
-minute more. A watcher with a pipe to the service ends them: the pipe closes with the service, however it ends.
+Ray ends its own processes when their owner dies, but for some that look for their dead cluster for a minute more. A
+watcher with a pipe to the service ends them: the pipe closes with the service, however it ends. It knows them by a
+variable of their environment, which Ray's processes inherit and those that these start later.
 """
 
 from __future__ import annotations
@@ -10,48 +11,46 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 
-from gkestimator.jobs.guard import descendants
-
+_MARK = "GKEST_SERVICE"
 # It runs without our modules: of a service that was killed its files may be gone too.
 _WATCH = """
 import os, signal, sys, time
-watched = [line.split() for line in sys.stdin]
+mark = sys.argv[1].encode()
+sys.stdin.read()
 time.sleep(1)
-for pid, begun in watched:
-    try:
-        with open(f"/proc/{pid}/stat") as stream:
-            if stream.read().rpartition(")")[2].split()[19] == begun:
-                os.kill(int(pid), signal.SIGKILL)
-    except OSError:
-        pass
+for _ in range(20):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as stream:
+                if mark in stream.read().split(b"\\0") and int(pid) != os.getpid():
+                    os.kill(int(pid), signal.SIGKILL)
+        except OSError:
+            pass
+    time.sleep(0.1)
 """
 
 
 @contextlib.contextmanager
-def watched_children() -> Iterator[None]:
-    """End every process that is below this one now, once this one has ended (or the context has)."""
-    children = [(pid, begun) for pid in descendants(os.getpid()) if (begun := _begun(pid)) is not None]
+def watched_children(start: Callable[[], object]) -> Iterator[None]:
+    """Call ``start``, and end every process that it began once this one has ended (or the context has)."""
+    mark = uuid.uuid4().hex
     watcher = subprocess.Popen(
-        [sys.executable, "-S", "-E", "-c", _WATCH],
+        [sys.executable, "-S", "-E", "-c", _WATCH, f"{_MARK}={mark}"],
         stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,  # a reader of the service's end must not wait for the watcher's
         start_new_session=True,  # Ctrl-C at the terminal is not for it
-        text=True,
     )
-    assert watcher.stdin is not None
     try:
-        watcher.stdin.write("".join(f"{pid} {begun}\n" for pid, begun in children))
-        watcher.stdin.flush()
+        os.environ[_MARK] = mark
+        try:
+            start()
+        finally:
+            del os.environ[_MARK]  # what the program starts besides is not ours to end
         yield
     finally:
-        watcher.stdin.close()
-
-
-def _begun(pid: int) -> str | None:
-    """Return when a process began, as the system counts: another under its number begins at another time."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
-            return stream.read().rpartition(")")[2].split()[19]
-    except OSError:
-        return None
+        if watcher.stdin is not None:
+            watcher.stdin.close()

@@ -19,7 +19,6 @@ from gkestimator.documents.simulation import (
 )
 from gkestimator.reporting.simulated import (
     count_text,
-    csv_text,
     figure_columns,
     first_of,
     note_lines,
@@ -29,6 +28,7 @@ from gkestimator.reporting.simulated import (
     written_as,
 )
 from gkestimator.reporting.text import plural, words
+from gkestimator.tables.csv_text import csv_text
 from gkestimator.tables.layout import TextColumn, text_table
 from gkestimator.tables.units import number_text, percent_text
 

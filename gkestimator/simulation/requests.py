@@ -7,6 +7,7 @@ import io
 import numpy as np
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.extras import install_extra
 from gkestimator.simulation.result import Result
 from gkestimator.simulation.system import System
 from gkestimator.tables.request_log import simulated_columns
@@ -21,7 +22,7 @@ def check_writable(form: str) -> None:
         try:
             import pyarrow  # noqa: F401
         except ImportError as e:
-            raise UsageError("Parquet needs pyarrow: pip install 'gkestimator[parquet]'") from e
+            raise UsageError(f"Parquet needs pyarrow: {install_extra('parquet')}") from e
 
 
 def render_requests(system: System, result: Result, form: str) -> bytes:

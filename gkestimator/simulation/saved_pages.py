@@ -86,7 +86,10 @@ def _table(path: Path) -> NamedValues:
 def _plan(path: Path) -> NamedValues:
     plan = plan_document(read_plan(path))
     totals = plan["totals"]
-    title = f"A plan: {_counted(len(plan['workload']['models']), 'model')} on {_counted(totals['gpus_used'], 'GPU')}"
+    # A workload of applications alone lists no models of its own.
+    models = {replica["model"] for gpu in plan["gpus"] for replica in gpu["replicas"]}
+    models.update(load["model"] for load in plan["unserved"])
+    title = f"A plan: {_counted(len(models), 'model')} on {_counted(totals['gpus_used'], 'GPU')}"
     return _page("plan", title, f"{path.name}, by policy {plan['policy']}", plan["notes"], plan=plan)
 
 

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from gkestimator.core.errors import OutputError
+from gkestimator.core.escaping import json_text
+from gkestimator.core.leftovers import SUFFIX, remove_leftovers, temporary_prefix
 
 
 def json_bytes(document: Any) -> bytes:
     """Return ``document`` as the JSON that files and ``--format json`` hold: indented by 1, UTF-8, no NaN, a
     newline.
     """
-    return (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return json_text(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
@@ -62,7 +64,9 @@ def write_aside(
     file. ``flush``: to disk. After a failure the temporary file is gone.
     """
     target = Path(os.path.realpath(path))
-    handle, name = tempfile.mkstemp(prefix=f".{target.name[:64]}.", suffix=".tmp", dir=target.parent)
+    remove_leftovers(target.parent)
+    prefix = temporary_prefix(f".{target.name[:64]}")
+    handle, name = tempfile.mkstemp(prefix=prefix, suffix=SUFFIX, dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             write(stream)

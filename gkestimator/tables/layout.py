@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
+from gkestimator.core.escaping import markdown, printable
 from gkestimator.core.records import frozen
 
 TERMINAL_COLUMNS: ContextVar[int | None] = ContextVar("TERMINAL_COLUMNS", default=None)
@@ -62,11 +63,6 @@ def width(text: str) -> int:
         if unicodedata.east_asian_width(character) in "WF":  # wide characters take two
             columns += 1
     return columns
-
-
-def printable(text: str) -> str:
-    """Return ``text`` without control characters: names come from files and must not steer the terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def clipped(text: str, limit: int) -> str:
@@ -139,7 +135,7 @@ def markdown_table(columns: Sequence[TextColumn]) -> list[str]:
 
 
 def _markdown_line(cells: Sequence[str]) -> str:
-    escaped = [printable(cell).replace("\\", "\\\\").replace("|", "\\|") for cell in cells]
+    escaped = [markdown(printable(cell).replace("\\", "\\\\").replace("|", "\\|")) for cell in cells]
     return f"| {' | '.join(escaped)} |"
 
 

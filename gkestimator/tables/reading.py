@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import difflib
 import itertools
-import json
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,18 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gkestimator.core.errors import GkestimatorWarning, TableError, UsageError
 from gkestimator.core.files import FileWords, check_file
+from gkestimator.core.limits import allowed, exceeded
 from gkestimator.core.records import NamedValues, Names
+from gkestimator.core.texts import csv_rows, parse_json
+from gkestimator.tables.parquet import flat_batches, opened_parquet
 from gkestimator.tables.schema import VERSION_COLUMN, Cell, Column, TableSchema, cell_error, refuse_repeated
-from gkestimator.tables.writing import format_of, pyarrow_modules
+from gkestimator.tables.writing import format_of
 
 if TYPE_CHECKING:
     import pandas
 
-# Far more than profiling a GPU makes.
-MAX_FILE_BYTES = 512 * 2**20
-MAX_ROWS = 2_000_000
-# A fragment of an operator is the longest text that we write.
-_MAX_CELL = 1 << 20
 _WORDS = FileWords(
     error=TableError, not_regular="found something other than a regular file, expected a table"
 )
@@ -54,14 +51,14 @@ def read_table(
     Columns may stand in any order; optional columns may be absent (their default, mostly null). Raises
     TableError naming file, row (from 1, the heading not counted) and column for an unknown or repeated
     column, a missing one, a cell of the wrong type or outside its bounds, another schema version, two rows
-    with one key, or a file beyond MAX_FILE_BYTES or MAX_ROWS. Warns (GkestimatorWarning) of a file that an
+    with one key, or a file beyond the limits ``table_bytes`` or ``rows``. Warns (GkestimatorWarning) of a file that an
     earlier program wrote, when the table had fewer columns.
     """
     form = form or format_of(path)
     readers = {"csv": _csv_rows, "json": _json_rows, "parquet": _parquet_rows}
     if form not in readers:
         raise TableError(f"{path}: found a {form} file, expected csv, json or parquet")
-    check_file(path, _WORDS, MAX_FILE_BYTES)
+    check_file(path, _WORDS, allowed("table_bytes"))
     return _checked_rows(path, schema, readers[form](path, schema, where or {}))
 
 
@@ -96,9 +93,10 @@ def _checked_rows(path: Path | str, schema: TableSchema[Row], cells_of_rows: Cel
     rows: list[Row] = []
     numbers: list[int] = []
     unknown: dict[str, None] = {}
+    most = allowed("rows")
     for number, cells in enumerate(cells_of_rows, start=1):
-        if number > MAX_ROWS:
-            raise TableError(f"{path}: found more than {MAX_ROWS:,} rows, expected fewer")
+        if number > most:
+            raise TableError(f"{path}: {exceeded('rows', f'more than {most:,}')}")
         if cells is not None:
             rows.append(_row(path, schema, number, cells))
             numbers.append(number)
@@ -173,10 +171,9 @@ def _complete(schema: TableSchema[Row], cells: Cells) -> Cells:
 
 
 def _csv_rows(path: Path, schema: TableSchema[Row], where: Where) -> CellRows:
-    old_limit = csv.field_size_limit(_MAX_CELL)
     try:
         with open(path, newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream, strict=True)
+            reader = csv_rows(stream)
             names = next(reader, None)
             if names is None:
                 raise TableError(f"{path}: found an empty file, expected a heading line")
@@ -198,8 +195,6 @@ def _csv_rows(path: Path, schema: TableSchema[Row], where: Where) -> CellRows:
                 yield {c.name: _parse(path, number, c, t) for c, t in zip(columns, texts, strict=True)}
     except (OSError, UnicodeDecodeError, csv.Error) as e:
         raise TableError(f"{path}: cannot be read as CSV in UTF-8: {e}") from e
-    finally:
-        csv.field_size_limit(old_limit)
 
 
 def _parse(path: Path, number: int, column: Column, text: str) -> Cell:
@@ -232,8 +227,8 @@ def number_of(text: str, kind: type) -> int | float:
 
 def _json_rows(path: Path, schema: TableSchema[Row], where: Where) -> CellRows:
     try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
-    except (OSError, ValueError, RecursionError) as e:
+        document: Any = parse_json(path.read_bytes())
+    except (OSError, ValueError) as e:
         raise TableError(f"{path}: cannot be read as JSON in UTF-8: {e}") from e
     if not isinstance(document, dict) or not isinstance(document.get("rows"), list):
         raise TableError(f'{path}: expected {{"schema_version": {schema.version}, "rows": [...]}}')
@@ -265,10 +260,6 @@ def _left_out(row: Mapping[str, Any], where: Where) -> bool:
     return False
 
 
-def _no_constant(text: str) -> float:
-    raise ValueError(f"found {text}, expected a finite number or null")
-
-
 def _parquet_rows(path: Path, schema: TableSchema[Row], where: Where) -> CellRows:
     for row in _parquet(path, lambda file: _check_parquet(path, schema, file)):
         if _left_out(row, where):
@@ -285,33 +276,24 @@ def _check_parquet(path: Path, schema: TableSchema[Row], file: Any) -> None:
     _check_header(path, schema, list(file.schema_arrow.names), version)
 
 
-def parquet_records(path: Path) -> Iterator[NamedValues]:
-    """Yield the rows of any flat Parquet file, NaN as None; what the columns mean is the caller's to check.
+def parquet_records(path: Path, limit: str = "rows") -> Iterator[NamedValues]:
+    """Yield the rows of any flat Parquet file, NaN as None; what columns mean is the caller's to check.
 
-    Raises TableError where ``path`` is no Parquet file or has more than MAX_ROWS rows, UsageError without
-    pyarrow.
+    ``limit``: the name of that of rows. Raises TableError where ``path`` is no Parquet file or beyond a limit,
+    UsageError without pyarrow.
     """
-    return _parquet(path, lambda file: None)
+    return _parquet(path, lambda file: None, limit)
 
 
-def _parquet(path: Path, check: Callable[[Any], None]) -> Iterator[NamedValues]:
+def _parquet(path: Path, check: Callable[[Any], None], limit: str = "rows") -> Iterator[NamedValues]:
     """Yield the rows of a Parquet file whose heading ``check`` does not refuse."""
-    arrow, parquet = pyarrow_modules()
-    try:
-        with parquet.ParquetFile(path, memory_map=False) as file:
-            check(file)
-            if file.metadata.num_rows > MAX_ROWS:
-                raise TableError(
-                    f"{path}: found {file.metadata.num_rows:,} rows, expected at most {MAX_ROWS:,}"
-                )
-            names = list(file.schema_arrow.names)
-            for batch in file.iter_batches(batch_size=8192):
-                columns = [batch.column(i).to_pylist() for i in range(len(names))]
-                for values in zip(*columns, strict=True):
-                    cells = (None if _is_nan(value) else value for value in values)
-                    yield dict(zip(names, cells, strict=True))
-    except (OSError, arrow.ArrowException) as e:
-        raise TableError(f"{path}: cannot be read as Parquet: {e}") from e
+    with opened_parquet(path, limit) as file:
+        check(file)
+        names = list(file.schema_arrow.names)
+        for columns in flat_batches(path, file):
+            for values in zip(*columns, strict=True):
+                cells = (None if _is_nan(value) else value for value in values)
+                yield dict(zip(names, cells, strict=True))
 
 
 def _is_frame(table: Any) -> bool:

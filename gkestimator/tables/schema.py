@@ -97,12 +97,13 @@ class Column:
         return None
 
     def _number_problem(self, value: float) -> str | None:
+        # Before anything else: a whole number may be too large for a float.
+        if isinstance(value, int) and abs(value) > _INT64_MAX:
+            return "found a number beyond 64 bits"
         if not math.isfinite(value):
             return (
                 f"found {value!r}, expected a finite number (an unknown value is null, an empty cell in CSV)"
             )
-        if isinstance(value, int) and abs(value) > _INT64_MAX:
-            return "found a number beyond 64 bits"
         if self.minimum is not None and value < self.minimum:
             return f"found {value!r}, expected at least {self.minimum:g}"
         if self.maximum is not None and value > self.maximum:
@@ -245,6 +246,14 @@ class TableSchema(Generic[Row]):
     def record(self, row: Row) -> dict[str, Cell]:
         """Return ``row`` as a mapping in column order."""
         return {name: getattr(row, name) for name in self.names}
+
+    def first_problem(self, row: Row) -> str | None:
+        """Return what is wrong with a row, behind the name of its column; None where it may stand in the table."""
+        for column in self.columns:
+            problem = column.problem(getattr(row, column.name))
+            if problem:
+                return f"{column.name}: {problem}"
+        return None
 
     def check(self, rows: Iterable[Row], *, where: str = "table") -> None:
         """Refuse rows that break the schema.

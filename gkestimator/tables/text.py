@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeAlias
 
+from gkestimator.core.escaping import printable
 from gkestimator.tables.kernel_rows import KernelRow
 from gkestimator.tables.layout import (
     TextColumn,
@@ -13,7 +14,6 @@ from gkestimator.tables.layout import (
     note_column,
     note_lines,
     number_columns,
-    printable,
     text_table,
     word_column,
     wrapped,

@@ -5,7 +5,6 @@ Null is an empty cell in CSV, ``null`` in JSON and Parquet.
 
 from __future__ import annotations
 
-import csv
 import io
 import typing
 from collections.abc import Mapping, Sequence
@@ -13,8 +12,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.escaping import utf8
+from gkestimator.core.extras import install_extra
 from gkestimator.core.outputs import form_named
 from gkestimator.core.records import NamedValues
+from gkestimator.tables.csv_text import csv_text, safe_cells
 from gkestimator.tables.files import json_bytes, write_atomically
 from gkestimator.tables.kernel_rows import KERNEL_ROWS, KernelRow
 from gkestimator.tables.requirement import REQUIREMENTS, RequirementRows
@@ -51,7 +53,7 @@ def render(rows: RequirementRows, form: str, *, kernels: Sequence[KernelRow] | N
         text = show(rows)
         if kernels is not None:
             text += f"\n{show_kernels(kernels)}"
-        return text.encode()
+        return utf8(text)
     if form == "json":
         document = _document(REQUIREMENTS, rows)
         if kernels is not None:
@@ -75,25 +77,16 @@ def _document(schema: TableSchema[Row], rows: Sequence[Row]) -> NamedValues:
     return {"schema_version": schema.version, "rows": [schema.record(r) for r in rows]}
 
 
-def _csv_cell(value: Cell) -> str:
-    if value is None:
-        return ""
-    # First, for True is an int as well.
+def _csv_cell(value: Cell) -> Cell:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float):
-        return repr(value)
-    return str(value)
+    return value
 
 
 def encode_csv(schema: TableSchema[Row], rows: Sequence[Row]) -> bytes:
-    """Return CSV as RFC 4180 has it, with a heading line; floats in full: reading gives the same numbers."""
-    buffer = io.StringIO(newline="")
-    # Not the RFC's CRLF: every program reads this, and tools that compare lines do too.
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(schema.names)
-    writer.writerows([_csv_cell(getattr(row, name)) for name in schema.names] for row in rows)
-    return buffer.getvalue().encode()
+    """Return ``rows`` as CSV; floats in full: reading gives the same numbers."""
+    cells = ([_csv_cell(getattr(row, name)) for name in schema.names] for row in rows)
+    return utf8(csv_text(schema.names, cells))
 
 
 def encode_parquet(schema: TableSchema[Row], rows: Sequence[Row]) -> bytes:
@@ -119,14 +112,21 @@ def pyarrow_modules() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as e:
-        raise UsageError(
-            "Parquet needs pyarrow: pip install 'gkestimator[parquet]', or choose csv or json"
-        ) from e
+        raise UsageError(f"Parquet needs pyarrow: {install_extra('parquet')}, or choose csv or json") from e
     return pyarrow, pyarrow.parquet
 
 
-def write_table(schema: TableSchema[Row], rows: Sequence[Row], path: Path, form: str | None = None) -> None:
+def write_table(
+    schema: TableSchema[Row],
+    rows: Sequence[Row],
+    path: Path,
+    form: str | None = None,
+    *,
+    safe_csv: bool = False,
+) -> None:
     """Write ``rows`` to ``path`` as csv, json or parquet (None: by suffix), wholly or not at all.
+
+    ``safe_csv``: texts that a spreadsheet would compute begin with ``'`` in CSV, and are read back so.
 
     Raises TableError for bad rows, UsageError for another format, OutputError where ``path`` cannot be
     written.
@@ -136,7 +136,8 @@ def write_table(schema: TableSchema[Row], rows: Sequence[Row], path: Path, form:
     if form == "json":
         data = json_bytes(_document(schema, rows))
     elif form == "csv":
-        data = encode_csv(schema, rows)
+        with safe_cells(safe_csv):
+            data = encode_csv(schema, rows)
     elif form == "parquet":
         data = encode_parquet(schema, rows)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import TableError
 from gkestimator.core.kernels import ConvShape, Family, GemmShape, Kernel
 from gkestimator.core.records import NamedValues
+from gkestimator.core.texts import parse_json
 from gkestimator.tables import KernelMeasurement
 
 _BYTES = {
@@ -96,9 +96,9 @@ def _parsed(row: KernelMeasurement, where: str) -> tuple[Family, Precision, Shap
     try:
         family = Family(row.family)
         precision = Precision(row.dtype)
-        shapes: Shapes = [tuple(int(v) for v in shape) for shape in json.loads(row.input_shapes)]
-        attributes = json.loads(row.attributes) if row.attributes else {}
-    except (ValueError, TypeError, RecursionError) as e:
+        shapes: Shapes = [tuple(int(v) for v in shape) for shape in parse_json(row.input_shapes)]
+        attributes = parse_json(row.attributes) if row.attributes else {}
+    except (ValueError, TypeError, OverflowError) as e:
         raise TableError(f"{where}: family, dtype, shapes or attributes cannot be understood: {e}") from e
     dimensions = [v for shape in shapes for v in shape]
     if not isinstance(attributes, dict) or any(not 0 <= v < _MOST for v in dimensions):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.extras import install_extra
 from gkestimator.core.kernels import Array
 from gkestimator.hardware.gpu_spec import GpuSpecs
 from gkestimator.hardware.gpus import GpuSpec
@@ -139,9 +140,7 @@ def _rank(features: Array, lengths: Array, wanted: Array, *, trees: int, seed: i
     try:
         import xgboost
     except ImportError as e:
-        raise UsageError(
-            f"training the launch geometry needs {e.name}: pip install 'gkestimator[train]'"
-        ) from e
+        raise UsageError(f"training the launch geometry needs {e.name}: {install_extra('train')}") from e
     data = xgboost.QuantileDMatrix(features, wanted.astype(np.float32), nthread=1, max_bin=256)
     data.set_group(lengths)
     options = {

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gkestimator.bundles.measured_lowering import LAUNCH_COLUMNS, MOST_CALLS, MeasuredLowering, signatures
+from gkestimator.core.escaping import printable
 from gkestimator.core.kernels import Array, Family, KernelTable
 from gkestimator.tables import KernelMeasurement
 from gkestimator.training.calls import Label
@@ -121,8 +122,7 @@ def _columns(row: KernelMeasurement, total_us: float) -> tuple[float, ...]:
 
 
 def _name(row: KernelMeasurement) -> str:
-    name = "".join(c for c in row.kernel_name or "" if c.isprintable())
-    return name[:_LONGEST_NAME] or row.kind
+    return printable(row.kernel_name or "")[:_LONGEST_NAME] or row.kind
 
 
 def _objects(words: Sequence[str]) -> Array:

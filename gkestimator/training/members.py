@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.extras import install_extra
 from gkestimator.core.kernels import Array
 from gkestimator.core.records import Names
 from gkestimator.kernel_models.regressors import Forest, KernelRidge, Linear, Stack
@@ -173,7 +174,7 @@ def fit_member(
     try:
         return FITTERS[name](x, y, w / w.mean(), seed=seed, estimators=estimators, loss=loss, **bound)
     except ImportError as e:
-        raise UsageError(f"training {name} needs {e.name}: pip install 'gkestimator[train]'") from e
+        raise UsageError(f"training {name} needs {e.name}: {install_extra('train')}") from e
 
 
 def predicted(member: Fitted, x: Array) -> Array:

@@ -12,9 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from gkestimator.bundles.files import recover_bundle
 from gkestimator.core.errors import TableError, UsageError
+from gkestimator.core.extras import install_extra
 from gkestimator.core.records import frozen
 from gkestimator.hardware.gpus import GpuSpec, gpu_catalogue
+from gkestimator.jobs.disk import held_beside
+from gkestimator.tables.files import output_errors
 from gkestimator.training.cards import Loaded, card
 from gkestimator.training.importers import load_source, source_format
 from gkestimator.training.recipe import ModelReport, fit_bundle
@@ -64,35 +68,38 @@ def train(
     regressors on their rows alone, as for public formats. ``gpu_specs``: files of GPUs that are not known,
     besides those that lie beside the datasets. Regressors are fitted for the families that the sources hold.
     The same sources and seed give the same bundle. Raises TableError for unreadable or unknown sources,
-    UsageError for a GPU without specification or a missing library, BundleError for a bad base, OutputError
-    if ``out`` cannot be written.
+    UsageError for a GPU without specification, a missing library or another command that trains into ``out``,
+    BundleError for a bad base, OutputError if ``out`` cannot be written.
     """
     if not sources:
         raise TableError("no sources given; expected kernel datasets or folders of a known format")
     title = name or _title(out)
     kinds = {source_format(Path(path)) for path in sources}
     _require_libraries()
-    if base is not None and kinds == {"kernel dataset"}:
-        corrected = None
-        if str(base) != "default":
-            corrected = Path(base)
-        return train_measured(
-            [Path(p) for p in sources],
-            out,
-            name=title,
-            base=corrected,
-            gpu_specs=gpu_specs,
-            seed=seed,
-            progress=progress,
-        )
-    if base not in (None, "default"):
+    if base not in (None, "default") and kinds != {"kernel dataset"}:
         raise UsageError(
             f"{base}: a base bundle is corrected by kernel datasets alone; found {', '.join(sorted(kinds))}"
         )
-    loaded, rows, gpus = measured_rows(sources)
-    fitted = fit_bundle(rows, gpus, seed=seed, progress=progress)
-    fitted.write(out, card=card(title, loaded, fitted))
-    return TrainReport(path=out, name=title, models=tuple(m.report for m in fitted.models))
+    with held_beside(out):
+        with output_errors(out):
+            recover_bundle(out)
+        if base is not None and kinds == {"kernel dataset"}:
+            corrected = None
+            if str(base) != "default":
+                corrected = Path(base)
+            return train_measured(
+                [Path(p) for p in sources],
+                out,
+                name=title,
+                base=corrected,
+                gpu_specs=gpu_specs,
+                seed=seed,
+                progress=progress,
+            )
+        loaded, rows, gpus = measured_rows(sources)
+        fitted = fit_bundle(rows, gpus, seed=seed, progress=progress)
+        fitted.write(out, card=card(title, loaded, fitted))
+        return TrainReport(path=out, name=title, models=tuple(m.report for m in fitted.models))
 
 
 def _require_libraries() -> None:
@@ -101,7 +108,7 @@ def _require_libraries() -> None:
     """
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f"training needs {', '.join(missing)}: pip install 'gkestimator[train]'")
+        raise UsageError(f"training needs {', '.join(missing)}: {install_extra('train')}")
 
 
 def _title(out: Path) -> str:

@@ -10,10 +10,11 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from gkestimator.bundles.bundle import Bundle, load_bundle
-from gkestimator.bundles.files import NAME, read_arrays, read_json, write_bundle
+from gkestimator.bundles.files import read_arrays, read_json, write_bundle
 from gkestimator.bundles.measured_files import ArrayFiles, Documents, measured_files
 from gkestimator.core.errors import BundleError, OutputError, TableError, UsageError
 from gkestimator.core.records import NamedValues, frozen
+from gkestimator.core.stored import NAME
 from gkestimator.hardware.gpus import GpuCatalogue, GpuSpec, gpu_catalogue, load_gpu_file
 from gkestimator.training.calls import MeasuredCall, read_calls
 from gkestimator.training.cards import digest, measured_card

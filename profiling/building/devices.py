@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.escaping import utf8
+from gkestimator.core.leftovers import scratch_folder
 from gkestimator.hardware.gpus import GpuSpec, load_gpu_file
 from gkestimator.profiling.building.contents import Problems
 from gkestimator.profiling.building.entries import Measured
@@ -68,7 +69,7 @@ class DeviceNames:
 
     def made_files(self) -> dict[Path, bytes]:
         """Return the specifications that were made, where they go."""
-        return {self._place(name): text.encode() for name, text in self.made.items()}
+        return {self._place(name): utf8(text) for name, text in self.made.items()}
 
     def _place(self, name: str) -> Path:
         return beside(self._output, f".{name}.toml")
@@ -122,7 +123,7 @@ def _key(text: str) -> str:
 
 
 def _load(text: str) -> GpuSpec:
-    with tempfile.TemporaryDirectory(prefix="gkest-") as folder:
-        path = Path(folder) / "device.toml"
+    with scratch_folder("gkest-device") as folder:
+        path = folder / "device.toml"
         path.write_text(text, encoding="utf-8")
         return load_gpu_file(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,7 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, TableError, UsageError
+from gkestimator.core.limits import allowed, exceeded
 from gkestimator.core.records import frozen
+from gkestimator.core.texts import parse_json
 from gkestimator.profiling.building.choosing import EntryKey, Rank, best_of, entries_of, entry_key, rank
 from gkestimator.profiling.building.provenance import (
     beside,
@@ -25,7 +26,6 @@ from gkestimator.profiling.building.sequences import (
 )
 from gkestimator.profiling.type_names import Fields, Names, Paths
 from gkestimator.tables import KERNEL_DATASET, KernelMeasurement, read_table
-from gkestimator.tables.reading import MAX_FILE_BYTES
 
 _SUFFIXES = (".parquet", ".csv", ".json")
 _MAX_BESIDE = 64 * 2**20
@@ -184,8 +184,8 @@ class _Inputs:
         source = {"kind": "dataset", "name": path.name, "sha256": digest, "rows": rows, "provenance": None}
         try:
             text = _read_beside(beside(path, ".json"))
-            document = None if text is None else json.loads(text)
-        except (OSError, ValueError, RecursionError) as e:
+            document = None if text is None else parse_json(text)
+        except (OSError, ValueError) as e:
             self.notes.append(f"{path.name}: its provenance cannot be read: {e}")
             return source
         if not isinstance(document, dict):
@@ -230,8 +230,8 @@ def _digest(path: Path) -> str:
     with open(path, "rb") as stream:
         while block := stream.read(1 << 20):
             digest.update(block)
-            if stream.tell() > MAX_FILE_BYTES:
-                raise TableError(f"{path}: more than {MAX_FILE_BYTES:,} bytes")
+            if stream.tell() > allowed("table_bytes"):
+                raise TableError(f"{path}: {exceeded('table_bytes', stream.tell())}")
     return digest.hexdigest()
 
 

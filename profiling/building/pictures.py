@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
+from gkestimator.core.extras import install_extra
 from gkestimator.profiling.building.build import BuildResult
 from gkestimator.profiling.building.choosing import entries_of, entry_key, longest_of
 from gkestimator.profiling.building.sequences import USHER_PCT
 from gkestimator.profiling.raw import EnvironmentSample
 from gkestimator.reporting.style import BLUE, GREY, INK, STYLE
+from gkestimator.reporting.text import picture_text
 from gkestimator.tables import QUALITIES, KernelMeasurement
 
 _RED = "#c8553d"
@@ -42,9 +44,7 @@ def pictures(result: BuildResult) -> tuple[list[tuple[str, str, bytes]], list[st
     try:
         import matplotlib as mpl
     except ImportError:
-        return [], [
-            "no pictures: matplotlib is missing (pip install 'gkestimator[plot]'); the rest is written"
-        ]
+        return [], [f"no pictures: matplotlib is missing ({install_extra('plot')}); the rest is written"]
     made = []
     with mpl.rc_context(STYLE):
         for name, caption, draw in PICTURES:
@@ -102,7 +102,7 @@ def _name_bars(axis: Any, names: Sequence[str], totals: Sequence[int], title: st
     """Name horizontal bars, and write their lengths beside them."""
     for place, total in enumerate(totals):
         axis.annotate(f" {total:,}", (total, place), va="center", fontsize=7)
-    axis.set_yticks(range(len(names)), names)
+    axis.set_yticks(range(len(names)), [picture_text(name) for name in names])
     axis.grid(axis="y", visible=False)
     axis.set(xlim=(0, 1.12 * max(totals)))
     axis.set_title(title, loc="left")
@@ -193,7 +193,7 @@ def _draw_roofline(
         )
     axis.set(xscale="log", yscale="log", xlim=across, ylim=up)
     axis.set(xlabel="roofline, us (line: as fast as that; dotted: ten times it)", ylabel="measured, us")
-    axis.set_title(f"{gpu}: {len(points):,} operators", loc="left")
+    axis.set_title(picture_text(f"{gpu}: {len(points):,} operators"), loc="left")
     axis.legend(loc="lower right", **_SMALL_LEGEND)
 
 
@@ -301,7 +301,7 @@ def _draw_conditions(
             axis.axvspan(begin, end, color=_RED, alpha=0.18, lw=0)
         axis.set_ylabel(label, fontsize=7)
     shaded = "; shaded: clocks held down" if any(held) else ""
-    axes[0].set_title(f"{name}{shaded}", loc="left")
+    axes[0].set_title(picture_text(f"{name}{shaded}"), loc="left")
 
 
 def _spans(times: Sequence[float], held: Sequence[bool]) -> list[Point]:

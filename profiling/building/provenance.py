@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from gkestimator import __version__
 from gkestimator.core.errors import OutputError, UsageError
+from gkestimator.core.texts import parse_json
 from gkestimator.profiling.building.checks import Check
 from gkestimator.profiling.building.choosing import entries_of
 from gkestimator.profiling.building.contents import RawContents
@@ -56,12 +56,12 @@ def check_beside(output: Path, suffix: str = ".json") -> None:
     try:
         if path.is_file():
             small = path.stat().st_size <= _MOST_BESIDE
-            document = json.loads(path.read_bytes()) if small else None
+            document = parse_json(path.read_bytes()) if small else None
             if isinstance(document, dict) and {"dataset", "sha256", "table_version"} <= document.keys():
                 return
         elif not path.exists():
             return
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         pass
     raise UsageError(
         f"{path}: found something else than the provenance of a dataset, which is to be written there; expected "

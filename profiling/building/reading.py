@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError, TableError
+from gkestimator.core.values import is_number
 from gkestimator.profiling.building.contents import Problems, RawContents, Tools
 from gkestimator.profiling.building.entries import (
     MeasuredEntry,
@@ -132,7 +133,7 @@ def _read_timeline(chunk: RawChunk, seen: set[str]) -> None:
         if recorded:
             measured_range = own[0]
         launches, calls = _launches(chunk, record, measured_range)
-        if any(d < 0 or not math.isfinite(d) for m in launches for d in m.durations_us):
+        if not all(is_number(d, 0, 1e18) for m in launches for d in m.durations_us):
             chunk.say("a launch with a negative duration", record.entry_id)
         elif launches:
             contents.measured.append(_measured(chunk, record, samples, launches, calls))

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from gkestimator.core.errors import OutputError
+from gkestimator.core.escaping import printable, utf8
 from gkestimator.profiling.building.build import BuildResult
 from gkestimator.profiling.building.choosing import entries_of, longest_of
 from gkestimator.profiling.building.pictures import pictures
 from gkestimator.profiling.building.sequences import USHER_PCT, shares_of
 from gkestimator.profiling.building.words import build_words, summary_words
 from gkestimator.tables import write_bytes
-from gkestimator.tables.layout import printable
+from gkestimator.tables.csv_text import csv_text
 
 _MOST_LINES = 200
 _MOST_UNSTABLE = 40
@@ -34,7 +33,7 @@ def write_report(result: BuildResult, folder: Path | str) -> tuple[list[Path], l
         raise OutputError(f"{folder}: cannot be made: {e.strerror or e}") from e
     drawn, notes = pictures(result)
     files = {
-        "report.md": _markdown(result, [(name, caption) for name, caption, _ in drawn]).encode(),
+        "report.md": utf8(_markdown(result, [(name, caption) for name, caption, _ in drawn])),
         "operators.csv": _operators(result),
         **{name: data for name, _, data in drawn},
     }
@@ -153,27 +152,24 @@ def _sources(result: BuildResult) -> list[str]:
 
 def _operators(result: BuildResult) -> bytes:
     """Return one line per operator, for spreadsheets."""
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
     described = ("roofline_us", "floor_us")
     measured = ("op_type", "dtype", "input_shapes")
-    writer.writerow(
-        [
-            "entry_id",
-            "gpu",
-            "runtime",
-            *measured,
-            "kernels",
-            "entry_us",
-            *described,
-            "quality",
-            "kernel_names",
-        ]
+    heading = (
+        "entry_id",
+        "gpu",
+        "runtime",
+        *measured,
+        "kernels",
+        "entry_us",
+        *described,
+        "quality",
+        "kernel_names",
     )
+    rows = []
     for key, group in entries_of(result.rows).items():
         first = group[0]
         description = result.descriptions.get(key)
         cells = [*key, *(getattr(first, name) for name in measured), len(group), first.entry_us]
         cells += [getattr(description, name, None) for name in described]
-        writer.writerow([*cells, first.quality, "; ".join(row.kernel_name or "" for row in group)])
-    return buffer.getvalue().encode()
+        rows.append([*cells, first.quality, "; ".join(row.kernel_name or "" for row in group)])
+    return utf8(csv_text(heading, rows))

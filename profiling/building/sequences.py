@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gkestimator.core.records import frozen
+from gkestimator.core.texts import parse_json
 from gkestimator.profiling.building.choosing import entries_of
 from gkestimator.profiling.type_names import CountByName, Fields, Floats, TextByName
 from gkestimator.tables import KernelMeasurement
@@ -88,9 +89,9 @@ def shapes_class(input_shapes: str) -> str:
     """Return the shapes with every dimension rounded down to a power of two: what stands for all shapes of
     about this size."""
     try:
-        shapes = json.loads(input_shapes)
+        shapes = parse_json(input_shapes)
         classes = [list(map(_power_of_two, shape)) for shape in shapes]
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, OverflowError):
         return "?"
     return json.dumps(classes, separators=(",", ":"))
 
@@ -188,10 +189,10 @@ def lowering_document(table: LoweringTable, *, dataset: str, varying: TextByName
 def _operator_document(operator: OperatorSequences) -> Fields:
     document = {name: getattr(operator, name) for name in (*_SIGNATURE, "shapes_class")}
     if operator.attributes is not None:
-        document["attributes"] = json.loads(operator.attributes)
+        document["attributes"] = parse_json(operator.attributes)
     document["shapes_class"] = None
     if operator.shapes_class != "?":
-        document["shapes_class"] = json.loads(operator.shapes_class)
+        document["shapes_class"] = parse_json(operator.shapes_class)
     document["unstable"] = operator.unstable
     document["sequences"] = [_sequence_document(sequence) for sequence in operator.sequences]
     return document

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import TableError
+from gkestimator.core.escaping import is_line
+from gkestimator.core.values import is_number, is_whole
 from gkestimator.hardware.runtimes import RUNTIMES
 from gkestimator.profiling.collectors import collector_names
 from gkestimator.profiling.raw import ChunkInfo, DeviceFacts, EnvironmentSample, RunInfo
@@ -114,7 +115,7 @@ def _is_text(value: object) -> bool:
 
 
 def _is_name(value: object) -> bool:
-    return isinstance(value, str) and _is_text(value) and bool(value.strip()) and value.isprintable()
+    return is_line(value, _MOST_TEXT) and bool(value.strip())
 
 
 def _is_file_name(value: str) -> bool:
@@ -126,12 +127,11 @@ def _are_texts(value: object) -> bool:
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+    return is_whole(value, 0, 2**63 - 1)
 
 
 def _is_number(value: object) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value) and 0 <= value < 1e18  # type: ignore[arg-type,operator]
+    return is_number(value, 0, 1e18)
 
 
 def _require(kind: Kind, value: object, path: Path, field: str, expected: str) -> None:

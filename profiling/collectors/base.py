@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from gkestimator.core.errors import GkestimatorError
 from gkestimator.profiling.captures import Capture
+from gkestimator.profiling.executors.nvtx_package import ANNOTATOR_VARIABLE, CLIENT
 from gkestimator.profiling.tools import Tool, ToolError, find_tool, missing_tool, tool_version
 from gkestimator.profiling.type_names import Names, TextByName
 
@@ -45,6 +46,9 @@ class Collector(ABC):
 
     def __init__(self, device: str) -> None:
         self._device = device
+        self.annotator = (
+            CLIENT  # what makes the child's NVTX ranges; a probe may find the nvtx package to work
+        )
 
     @abstractmethod
     def unavailable(self) -> str | None:
@@ -99,6 +103,10 @@ class ToolCollector(Collector):
             self._found = find_tool(self.tool)
         except ToolError as e:
             self._reason = str(e)
+
+    def environment(self) -> TextByName:
+        """Return the variable that tells the child its annotator."""
+        return {ANNOTATOR_VARIABLE: self.annotator}
 
     def unavailable(self) -> str | None:
         """Say why there is no such tool that answers, in one line; None if there is."""

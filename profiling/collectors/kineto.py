@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from gkestimator.core.extras import install_extra
 from gkestimator.profiling.captures import NVTX_DOMAIN, Capture
 from gkestimator.profiling.collectors.base import Collector, CollectorError
 from gkestimator.profiling.tools import complaint
@@ -37,7 +38,7 @@ class KinetoCollector(Collector):
         """Why not: torch is not installed, or does not know CUDA where a GPU is asked for."""
         version = self.version()
         if version is None:
-            return "kineto is part of torch, which is missing: pip install 'gkestimator[profile]', or install nsys"
+            return f"kineto is part of torch, which is missing: {install_extra('profile')}, or install nsys"
         if self._device != "cpu" and version.endswith("+cpu"):
             return f"torch {version} is built without CUDA, so kineto sees no GPU: install torch for CUDA, or nsys"
         return None

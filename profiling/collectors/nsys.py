@@ -34,6 +34,7 @@ _IF_KNOWN = (
     ("--cuda-memory-usage", "false"),
 )
 _IF_KNOWN_GPU = (("--cuda-graph-trace", "node"),)
+_LOCK = re.compile(r"NSys-[0-9.]+")
 _SESSION_FILE = re.compile(r"(?:sem\.nsys_sem_|sem\.NSys-process_waiter-|quadd-agent-instance-)(\d+)(?:-|\Z)")
 _STALE_S = 600.0
 
@@ -75,12 +76,12 @@ class NsysCollector(ToolCollector):
         ]
 
     def environment(self) -> TextByName:
-        """Return a temporary folder of its own: captures that run side by side (a GPU each) and share one
-        lose each other's ranges now and then (2022.4: 3 of 14, with folders of their own 0 of 14; 2023.4
-        seldom)."""
+        """Return the annotator and a temporary folder of its own: captures that run side by side (a GPU each) and
+        share one lose each other's ranges now and then (2022.4: 3 of 14, with folders of their own 0 of 14;
+        2023.4 seldom)."""
         if self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="gkest-nsys-", ignore_cleanup_errors=True)
-        return {"TMPDIR": self._scratch.name}
+        return {**super().environment(), "TMPDIR": self._scratch.name}
 
     def finish(self, folder: Path, entries: Sequence[str], log: str) -> Names:
         """Export the report and see that every one of ``entries`` has a range. Raises CollectorError."""
@@ -139,22 +140,41 @@ class NsysCollector(ToolCollector):
 
 
 def sweep_semaphores(folder: Path = Path("/dev/shm")) -> None:
-    """Remove what killed sessions of ours left: their semaphores are named by process ids, and a new session whose
-    process gets such an id fails in sem_open. Names are needed in a session's first seconds only, so what is older
-    than ten minutes and whose process is gone is nobody's."""
+    """Remove what killed sessions of ours left.
+
+    Their semaphores are named by process ids, and a new session whose process gets such an id fails in sem_open. Names
+    are needed in a session's first seconds only, so what is older than ten minutes and whose process is gone is
+    nobody's. A version's lock (2022.4) that no process has mapped is nobody's either, and keeps every later agent from
+    starting.
+    """
     before = time.time() - _STALE_S
     for path in folder.glob("*"):
         session = _SESSION_FILE.match(path.name)
+        if session is None and not _LOCK.fullmatch(path.name):
+            continue
         try:
-            if (
-                session is not None
-                and path.stat().st_uid == os.getuid()
-                and path.stat().st_mtime < before
-                and not Path(f"/proc/{session[1]}").exists()
-            ):
+            if path.stat().st_uid != os.getuid() or path.stat().st_mtime >= before:
+                continue
+            if session is None:
+                in_use = _mapped(path)
+            else:
+                in_use = Path(f"/proc/{session[1]}").exists()
+            if not in_use:
                 path.unlink()
         except OSError:
             continue
+
+
+def _mapped(path: Path) -> bool:
+    """Return whether a process, of those that this user may look into, has mapped the file."""
+    word = os.fsencode(path)
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            if word in maps.read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def _left_locked(log: str) -> str:

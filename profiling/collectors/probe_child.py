@@ -69,9 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"error: {options.device}: {e}", file=sys.stderr)
             return 3
     from gkestimator.profiling.captures import NVTX_DOMAIN
-    from gkestimator.profiling.executors.nvtx_ranges import NvtxRanges
+    from gkestimator.profiling.executors.nvtx_package import make_ranges
 
-    ranges = NvtxRanges(NVTX_DOMAIN)
+    ranges = make_ranges(NVTX_DOMAIN)
     if not ranges.active:
         print("error: the profiler offers no NVTX (NVTX_INJECTION64_PATH is not set)", file=sys.stderr)
         return 2

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-import tempfile
-from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.leftovers import scratch_folder
 from gkestimator.profiling.collectors.base import Collector
+from gkestimator.profiling.executors.nvtx_package import CLIENT, PACKAGE, nvtx_version
 from gkestimator.profiling.tools import run_tool
 
 PROBE_RANGES = ("probe-1", "probe-2")
@@ -16,10 +16,19 @@ _LIMIT_S = 120.0
 
 def probe(collector: Collector, device: str, *, limit_s: float = _LIMIT_S) -> str | None:
     """Why ``collector`` records nothing of a small child on ``device`` (``cpu``, ``cuda:N``), in one line;
-    None if it does. Takes some seconds."""
+    None if it does. Takes some seconds.
+
+    Where the nvtx package is installed and ``collector`` records through it, it becomes its annotator; our own client
+    otherwise.
+    """
     reason = collector.unavailable()
     if reason is not None or not collector.suffixes or not collector.probed:
         return reason
+    if collector.tool is not None and nvtx_version() is not None:
+        collector.annotator = PACKAGE
+        if _tried(collector, device, limit_s) is None:
+            return None
+        collector.annotator = CLIENT
     # A busy machine may make nsys miss a child once; a second failure is no accident.
     return _tried(collector, device, limit_s) and _tried(collector, device, limit_s)
 
@@ -35,8 +44,7 @@ def _tried(collector: Collector, device: str, limit_s: float) -> str | None:
         "--ranges",
         ",".join(PROBE_RANGES),
     ]
-    with tempfile.TemporaryDirectory(prefix="gkest-probe-") as name:
-        folder = Path(name)
+    with scratch_folder("gkest-probe") as folder:
         result = None
         try:
             result = run_tool(

@@ -88,9 +88,11 @@ def parse_capture(name: str, path: Path) -> Capture:
 
 
 @lru_cache(maxsize=64)
-def _probed(name: str, device: str, version: str | None) -> str | None:
+def _probed(name: str, device: str, version: str | None) -> tuple[str | None, str]:
+    """Return why it records nothing, None if it does, and the annotator that was found to work."""
     del version  # part of the key: another tool is another answer
-    return probe(make_collector(name, device), device)
+    collector = make_collector(name, device)
+    return probe(collector, device), collector.annotator
 
 
 def choose(name: str, device: str, pass_name: str = "timeline") -> Collector:
@@ -107,7 +109,7 @@ def choose(name: str, device: str, pass_name: str = "timeline") -> Collector:
         collector = make_collector(candidate, device)
         if pass_name not in collector.passes:
             raise UsageError(f"collector {candidate} serves the pass {collector.passes[0]}, not {pass_name}")
-        reason = _probed(candidate, device, collector.version())
+        reason, collector.annotator = _probed(candidate, device, collector.version())
         if reason is None:
             return collector
         reasons.append(f"{candidate}: {reason}" if not reason.startswith(candidate) else reason)

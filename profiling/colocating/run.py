@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.leftovers import scratch_folder
 from gkestimator.hardware.runtimes import executor_of
 from gkestimator.jobs.stopping import Progress, RunLog, Stop, stop_on_signals
 from gkestimator.profiling.building.devices import DeviceNames
@@ -34,7 +35,7 @@ from gkestimator.tables import COLOCATION
 from gkestimator.tables.together import write_together
 from gkestimator.tables.writing import encode_csv, encode_parquet
 
-_LONGEST_FOLDER = 60  # of a socket's path the system takes 107 characters
+_LONGEST_FOLDER = 36  # of a socket's path the system takes 107 characters
 
 
 def measure_pairs(
@@ -235,5 +236,5 @@ def _private_folder() -> Iterator[Path]:
     """Make a folder that nobody else may look into (mkdtemp: mode 700), with a path short enough for sockets."""
     usual = tempfile.gettempdir()
     place = usual if len(usual) < _LONGEST_FOLDER else "/tmp"
-    with tempfile.TemporaryDirectory(prefix="gkest-pairs-", dir=place, ignore_cleanup_errors=True) as path:
-        yield Path(path)
+    with scratch_folder("gkest-pairs", Path(place)) as path:
+        yield path

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import os
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from gkestimator.core.errors import GkestimatorError, one_line
+from gkestimator.jobs.children import die_with
 from gkestimator.profiling.colocating.protocol import MOST_CALLS, MOST_LINE, ProtocolError, decode, encode
 from gkestimator.profiling.executors import make_executor
 from gkestimator.profiling.executors.base import (
@@ -39,7 +39,6 @@ from gkestimator.profiling.executors.measuring import no_collection
 from gkestimator.profiling.plan import PlanEntry, read_plan
 from gkestimator.profiling.type_names import Fields, Members, Names
 
-_PR_SET_PDEATHSIG = 1
 # What a call may still take when the input is closed, before the process ends in the middle of it.
 _CLOSING_S = 5.0
 _OUT_OF_MEMORY = "out of memory"  # how faults.judged begins what memory caused
@@ -252,18 +251,9 @@ def _read(inbox: queue.SimpleQueue[bytes | None], closed: threading.Event) -> No
     os._exit(0)
 
 
-def _die_with(parent: int) -> None:
-    """Be killed (on Linux) when the process that started this one is gone, even in the middle of a call that
-    hangs."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it was gone before that was said
-        os._exit(0)
-
-
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    _die_with(int(os.environ.pop("GKEST_PAIRS_PARENT", os.getppid())))
+    die_with(int(os.environ.pop("GKEST_PAIRS_PARENT", os.getppid())))
     faulthandler.enable()  # a crash leaves the Python stack in the log
     sys.exit(main())

@@ -32,7 +32,7 @@ from gkestimator.profiling.executors.faults import judged
 from gkestimator.profiling.executors.host_memory import available_host_bytes, require_host_memory
 from gkestimator.profiling.executors.kineto import KinetoTrace
 from gkestimator.profiling.executors.measuring import Clocks, Effort, Ranges, measure, measure_latency
-from gkestimator.profiling.executors.nvtx_ranges import NvtxRanges
+from gkestimator.profiling.executors.nvtx_package import make_ranges
 from gkestimator.profiling.plan import PlanEntry, read_plan
 from gkestimator.profiling.records import EntryRecord, record_line
 from gkestimator.tables.files import output_errors
@@ -121,7 +121,7 @@ def _run(asked: _Arguments) -> int:
     entries = _entries(asked)
     # First of all: what is on the GPU before CUDA starts here is others'.
     held_bytes = device_memory(asked.device) if asked.latency else None
-    nvtx = NvtxRanges(NVTX_DOMAIN)
+    nvtx = make_ranges(NVTX_DOMAIN)
     if asked.kineto is None:
         trace = None
     else:

@@ -3,7 +3,8 @@
 A profiler names its library in ``NVTX_INJECTION64_PATH``. The client loads it, calls ``InitializeInjectionNvtx2`` with
 a function that hands out tables of slots, and the profiler stores its own functions there (nvtxDetail/nvtxInit.h and
 nvtxTypes.h of NVTX 3, Apache-2.0 with LLVM exception). The PyPI package from 0.2.12 on records nothing, silently, under
-Nsight Systems 2022.4 and 2023.4 (issue 126 of NVIDIA/NVTX); this protocol has not changed since CUDA 10.
+Nsight Systems 2022.4 and 2023.4 (issue 126 of NVIDIA/NVTX); this protocol has not changed since CUDA 10. It is the
+fallback: see :mod:`gkestimator.profiling.executors.nvtx_package`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import contextlib
 import gc
 import io
 import re
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,9 @@ import numpy as np
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import GkestimatorError, UsageError, one_line
+from gkestimator.core.extras import install_extra
 from gkestimator.core.fragments import Fragment
+from gkestimator.core.leftovers import scratch_folder
 from gkestimator.core.records import frozen
 from gkestimator.onnx_io.fragment_models import element_type, fragment_model
 from gkestimator.profiling.executors import MemoryReader
@@ -104,7 +105,7 @@ class OnnxruntimeExecutor:
             import onnxruntime
         except ImportError as e:
             raise UsageError(
-                "executor onnxruntime needs onnxruntime: pip install 'gkestimator[profile]', or onnxruntime (CPU alone)"
+                f"executor onnxruntime needs onnxruntime: {install_extra('profile')}, or onnxruntime (CPU alone)"
             ) from e
         self._ort: Any = onnxruntime
         self._device = device
@@ -279,9 +280,9 @@ class _Session:
     def host_kernels(self, repeats: int) -> HostKernels | None:
         if self._device != "cpu":
             return None
-        with tempfile.TemporaryDirectory(prefix="gkest-ort-") as folder:
+        with scratch_folder("gkest-ort") as folder:
             try:
-                session = self._make_session(Path(folder) / "profile")
+                session = self._make_session(folder / "profile")
                 binding = self._bound(session)
                 for _ in range(repeats + 1):  # the first call allocates
                     session.run_with_iobinding(binding, self._run_options)

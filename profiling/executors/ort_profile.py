@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from gkestimator.core.errors import OutputError
+from gkestimator.core.texts import parse_json
 from gkestimator.profiling.executors.base import ExecutionError
 from gkestimator.profiling.records import HostKernel, HostKernels
 from gkestimator.profiling.type_names import Fields, Members
@@ -53,7 +53,7 @@ def _events(path: Path) -> list[Fields]:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ExecutionError(f"profile of onnxruntime: larger than {_MAX_BYTES:,} bytes")
-        events: list[Fields] = json.loads(path.read_text(encoding="utf-8"))
+        events: list[Fields] = parse_json(path.read_bytes())
     except (OSError, ValueError) as e:
         raise OutputError(f"{path}: profile of onnxruntime is cut short ({e}); is the disk full?") from e
     return events

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.extras import install_extra
 from gkestimator.profiling.executors import MemoryReader
 from gkestimator.profiling.executors.base import EntryUnsupportedError, ExecutionError
 from gkestimator.profiling.executors.data import entry_values
@@ -52,7 +53,7 @@ class TorchExecutor:
             import torch
         except ImportError as e:
             raise UsageError(
-                "executor torch needs torch: pip install 'gkestimator[profile]', or a torch for this machine"
+                f"executor torch needs torch: {install_extra('profile')}, or a torch for this machine"
             ) from e
         kind, _, number = device.partition(":")
         if device != "cpu" and not (kind == "cuda" and number.isascii() and number.isdigit()):

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from gkestimator.core.errors import TableError
+from gkestimator.core.limits import allowed, exceeded
 from gkestimator.profiling.type_names import Fields
 
-MAX_CHARACTERS = 8 * 2**30
 MAX_ELEMENT = 16 * 2**20
-_CHUNK = 2**20
+_CHUNK = 2**18
 _SPACE = " \t\n\r"
 # As C++ prints what is no number; kineto writes such words into a kernel's figures.
 _BARE = re.compile(r"-?(?:nan|inf)\b")
@@ -33,6 +33,7 @@ class _Reader:
         self._deadline = time.monotonic() + limit_s
         self._limit_s = limit_s
         self._read = 0
+        self._words = 0
         self._decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant)
         self.text = ""
         self.at = 0
@@ -43,8 +44,8 @@ class _Reader:
             raise ValueError(f"reading took more than {self._limit_s:g} s; given up")
         chunk = self._file.read(_CHUNK)
         self._read += len(chunk)
-        if self._read > MAX_CHARACTERS:
-            raise ValueError(f"more than {MAX_CHARACTERS:,} characters")
+        if self._read > allowed("trace_characters"):
+            raise ValueError(exceeded("trace_characters", "more"))
         self.text = self.text[self.at :] + chunk
         self.at = 0
         return bool(chunk)
@@ -72,6 +73,10 @@ class _Reader:
         word = _BARE.match(self.text, at)
         if word is None:
             return False
+        # Each copies what is read and not yet used.
+        self._words += 1
+        if self._words > allowed("trace_words"):
+            raise ValueError(exceeded("trace_words", "more"))
         self.text = f"{self.text[:at]}null{self.text[word.end() :]}"
         return True
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import TableError, one_line
+from gkestimator.core.limits import allowed, exceeded
 from gkestimator.profiling.captures import Capture, CapturedLaunch, Dim3
 from gkestimator.profiling.parsers.json_stream import stream_object
 from gkestimator.profiling.parsers.spans import (
@@ -34,7 +35,6 @@ from gkestimator.profiling.parsers.spans import (
 from gkestimator.profiling.type_names import Fields, Members, Texts
 
 LIMIT_S = 300.0
-MAX_EVENTS = 10_000_000
 _DEVICE_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 _CALLS = ("cuda_runtime", "cuda_driver")
 _LAUNCH = "LaunchKernel"
@@ -120,6 +120,7 @@ class _Events:
         self._path = path
         self._names: Texts = {}
         self._seen = 0
+        self._most = allowed("trace_events")
         self.ranges: list[LabelledRange] = []
         self.calls: list[HostCall] = []
         self.correlations: dict[int | None, list[int]] = defaultdict(list)  # to indices of calls
@@ -131,8 +132,8 @@ class _Events:
     def add(self, document: Any) -> None:
         """Take one element of ``traceEvents``. Raises TableError for one that is not as it should be."""
         self._seen += 1
-        if self._seen > MAX_EVENTS:
-            raise TableError(f"{self._path}: more than {MAX_EVENTS:,} events")
+        if self._seen > self._most:
+            raise TableError(f"{self._path}: {exceeded('trace_events', 'more')}")
         if not isinstance(document, dict):
             raise TableError(f"{self._path}: event {self._seen}: expected an object")
         if document.get("ph") == "X":

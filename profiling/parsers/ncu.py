@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from gkestimator.core.errors import GkestimatorError, TableError, one_line
 from gkestimator.core.files import input_errors
+from gkestimator.core.leftovers import scratch_folder
 from gkestimator.profiling.captures import Capture, CapturedLaunch, Dim3, EntryRange
 from gkestimator.profiling.parsers.ncu_blocks import MAGIC, count_results
 from gkestimator.profiling.parsers.ncu_child import NOT_INSTALLED
@@ -109,8 +110,8 @@ def read_report_by_tool(path: Path, *, ncu: Path | None = None, limit_s: float =
     if tool is None:
         raise _ReaderMissingError(f"{path}: {missing_tool(NCU)}")
     command = [str(tool), "--import", str(path.absolute()), "--page", "raw", "--csv", "--print-units", "base"]
-    with tempfile.TemporaryDirectory(prefix="gkest-ncu-") as folder:
-        printed = Path(folder) / "raw.csv"
+    with scratch_folder("gkest-ncu") as folder:
+        printed = folder / "raw.csv"
         with printed.open("w+b") as output:
             status, said = _run(path, command, output, limit_s)
             output.seek(0)

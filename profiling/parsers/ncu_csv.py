@@ -4,7 +4,9 @@ profiler and the program printed."""
 from __future__ import annotations
 
 import csv
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +24,7 @@ MAX_LINE = 16 * 2**20
 MAX_ROWS = 1_000_000
 _HEADER = re.compile(r'"ID","Process ID"')
 _ROW = re.compile(r'"[0-9]{1,12}","[0-9]{1,12}",')
-_TRIPLE = re.compile(r"\(\s*([0-9]+),\s*([0-9]+),\s*([0-9]+)\s*\)")
+_TRIPLE = re.compile(r"\(\s*([0-9]{1,10}),\s*([0-9]{1,10}),\s*([0-9]{1,10})\s*\)")
 _PUSH_POP = "Push/Pop_Range"
 _OURS = re.compile(rf"(?<![\w.:-]){NVTX_DOMAIN}:([^:\s\"]+)")
 _FACTS = {"Context": "launch__context_id", "Stream": "launch__stream_id", "Device": "launch__device_id"}
@@ -129,7 +131,7 @@ def _header(path: Path, count: int, text: str) -> Names:
     if "Metric Name" in names or "Section Name" in names:
         raise TableError(f"{path}: line {count}: this is the details page of ncu, expected --page raw")
     if len(set(names)) != len(names):
-        twice = next(n for n in names if names.count(n) > 1)
+        twice, _ = Counter(names).most_common(1)[0]
         raise TableError(f"{path}: line {count}: column {twice[:80]!r} occurs twice")
     return names
 
@@ -179,5 +181,7 @@ def _action(path: Path, row: _Row, mark: str | None, unknown: set[str]) -> Actio
             elif factor is None:
                 unknown.add(unit[:40])
             else:
-                metrics[_FACTS.get(column, column)] = value * factor
+                # In base units it may leave the range of a float.
+                if math.isfinite(value * factor):
+                    metrics[_FACTS.get(column, column)] = value * factor
     return Action(name=name, ranges=tuple(ranges), metrics=metrics, words=words)

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from gkestimator.core.errors import one_line
+from gkestimator.core.escaping import is_line
 from gkestimator.profiling.captures import NVTX_DOMAIN, CapturedLaunch, EntryRange
 
 IndicesByThread: TypeAlias = "dict[Hashable, list[int]]"
@@ -44,7 +45,7 @@ def parse_label(text: str, *, domain: str | None) -> tuple[str, int] | None:
 
 def printable_name(name: str) -> str:
     """Return a kernel's name without control characters; whole up to 64 KiB (templates have some), then cut."""
-    if name.isprintable() and len(name) <= _MAX_NAME:
+    if is_line(name, _MAX_NAME):
         return name
     return one_line(name, limit=_MAX_NAME)
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
-from gkestimator.core.errors import OutputError, TableError, UsageError
+from gkestimator.core.errors import TableError, UsageError
 from gkestimator.core.records import frozen
-from gkestimator.jobs.disk import is_disk_full, lock_alone
+from gkestimator.core.texts import parse_json
+from gkestimator.jobs.disk import held, is_disk_full
 from gkestimator.jobs.store import ChunkStore
 from gkestimator.profiling.collectors import collector_names
 from gkestimator.profiling.plan import PlanEntry, SweepPlan, write_plan
@@ -60,7 +59,7 @@ class RawFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.chunks = ChunkStore(path / "chunks")
-        self._lock: IO[str] | None = None
+        self._lock = contextlib.ExitStack()
         self._new = False
 
     def __enter__(self) -> Self:
@@ -69,24 +68,7 @@ class RawFolder:
         with output_errors(self.path):
             self._new = not self.path.exists()
             self.chunks.path.mkdir(parents=True, exist_ok=True)
-            lock = open(self.path / "lock", "a+", encoding="utf-8")
-        try:
-            lock_alone(lock, self.path / "lock")
-        except BlockingIOError as e:
-            lock.seek(0)
-            holder = lock.read(200).strip() or "another process"
-            lock.close()
-            raise UsageError(
-                f"{self.path}: {holder} is measuring into it, expected a folder of its own for each run"
-            ) from e
-        except OutputError:
-            lock.close()
-            raise
-        with contextlib.suppress(OSError):  # who holds it is for people; the lock itself is the kernel's
-            lock.truncate(0)
-            # Past the buffer: on a full disk closing would try again, and be what the user reads.
-            os.write(lock.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-        self._lock = lock
+        self._lock.enter_context(held(self.path / "lock", self.path))
         return self
 
     def _refuse_strange(self) -> None:
@@ -104,15 +86,12 @@ class RawFolder:
             )
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._lock.close()
         if self._new and error is not None and not (self.path / "run.json").exists():
             # Nothing was begun: a wrong command leaves no empty folder behind.
             with contextlib.suppress(OSError):
                 self.chunks.path.rmdir()
-                (self.path / "lock").unlink()
                 self.path.rmdir()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
 
     def earlier(self) -> RunInfo | None:
         """Return how an earlier run went about it; None for a new folder. Raises TableError."""
@@ -217,10 +196,10 @@ def _compared(info: RunInfo) -> Texts:
 def _qualities(folder: Path) -> Texts:
     path = folder / QUALITY_FILE
     try:
-        qualities = json.loads(path.read_text(encoding="utf-8"))
+        qualities = parse_json(path.read_bytes())
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as e:
+    except (OSError, ValueError) as e:
         raise TableError(f"{path}: cannot be read: {e}") from e
     if not isinstance(qualities, dict):
         raise TableError(f"{path}: found {type(qualities).__name__}, expected an object")

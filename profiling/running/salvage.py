@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from gkestimator.core.errors import GkestimatorError
+from gkestimator.core.texts import parse_json
 from gkestimator.profiling.collectors import records_launches
 from gkestimator.profiling.raw import ChunkInfo, document_of
 from gkestimator.profiling.records import read_records, record_line
@@ -50,7 +51,7 @@ def salvage(raw: RawFolder) -> int:
 
 
 def _commit(raw: RawFolder, folder: Path) -> bool:
-    draft = json.loads((folder / DRAFT_FILE).read_text(encoding="utf-8"))
+    draft = parse_json((folder / DRAFT_FILE).read_bytes())
     if records_launches(draft["collector"]):
         return False
     asked = set(draft["entries"])

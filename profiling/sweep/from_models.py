@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from gkestimator.core.dtypes import DType
-from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.errors import GkestimatorError, UsageError, error_of_one
 from gkestimator.core.fragments import Fragment
 from gkestimator.core.graph import Operator, OperatorGraph, Tensor
 from gkestimator.core.kernels import Family, Kernel
@@ -85,8 +85,8 @@ def sweep_models(
             met.update(mine)
             for batch in batch_sizes or (None,):
                 sweep_graph(sweep, name, model.bind(batch_size=batch, dims=mine), options)
-        except GkestimatorError as e:
-            sweep.failures.append((path, e))
+        except Exception as e:  # noqa: BLE001 - a defect that one model meets is called one, in its place
+            sweep.failures.append((path, error_of_one(e)))
     unmet = sorted(wanted.keys() - met)
     if unmet and len(sweep.failures) < len(paths):
         raise UsageError(f"--dim {unmet[0]}: no model has a symbolic dimension of this name")

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gkestimator.core.errors import GkestimatorError, UsageError
+from gkestimator.core.escaping import printable
 from gkestimator.core.naming import find_models
 from gkestimator.core.records import frozen
 from gkestimator.estimation.sources import load_bundles
@@ -214,8 +215,7 @@ def _add_models(collector: CandidateCollector, sweep: ModelSweep) -> list[str]:
         source = f"model:{first}"
         if others:
             source += f" and {len(others)} more"
-        printable = "".join(filter(str.isprintable, source))
-        added = collector.add(call.fragment, printable[:200])
+        added = collector.add(call.fragment, printable(source)[:200])
         origins += [text] * len(added)
     return origins
 

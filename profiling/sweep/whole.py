@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gkestimator.core.errors import GkestimatorError, ModelError, UsageError
+from gkestimator.core.errors import GkestimatorError, ModelError, UsageError, error_of_one
+from gkestimator.core.escaping import is_line
 from gkestimator.core.fragments import Fragment
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.core.naming import distinct_names, find_models
@@ -51,7 +52,10 @@ def make_whole_plan(request: PlanRequest, progress: Progress | None = None) -> P
     for number, (path, name) in enumerate(zip(paths, names, strict=True)):
         if progress is not None:
             progress(name, number, len(paths))
-        maker.add(path, name, patterns[number])
+        try:
+            maker.add(path, name, patterns[number])
+        except Exception as e:  # noqa: BLE001 - a defect that one model meets is called one, in its place
+            maker.failures.append((path, error_of_one(e)))
     failures = (*missing, *maker.failures)
     unmet = sorted(request.dims.keys() - maker.dims_met)
     if unmet and maker.points:
@@ -106,7 +110,7 @@ class _Maker:
 
     def add(self, path: Path, name: str, pattern: str) -> None:
         """Add the points of one model. Why some are missing is told once, with the batch sizes unless it is all."""
-        if not name.isprintable() or len(name) > _LONGEST_NAME:
+        if not is_line(name, _LONGEST_NAME):
             self.failures.append(
                 (path, UsageError(f"{path.name}: a plan holds names of at most 200 printable characters"))
             )

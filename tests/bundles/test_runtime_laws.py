@@ -215,24 +215,30 @@ def law_of(document: dict[str, Any]) -> dict[str, Any]:
 
 
 DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
-    "version": (lambda d: d.update(schema_version=9), "schema_version is 9; expected 1"),
-    "no laws": (lambda d: d.pop("laws"), "laws is no object of at most 16 runtimes"),
-    "law": (lambda d: d["laws"].update(tensorrt=[1]), "tensorrt is a list; expected an object"),
-    "family": (lambda d: law_of(d)["factors"].update(liner={"fp16": 1}), "factors of 'liner'"),
-    "factor": (lambda d: law_of(d)["factors"].update(linear={"fp16": 0}), "linear: expected numbers"),
-    "truth": (lambda d: law_of(d)["factors"].update(linear={"fp16": True}), "linear: expected numbers"),
-    "added": (lambda d: law_of(d).update(added_us="3"), "added_us is 3; expected a number from -100 to 100"),
-    "width": (lambda d: law_of(d).pop("half_width"), "half_width is None; expected a number from 0 to 5"),
-    "widest": (lambda d: law_of(d).update(widest=-1), "widest is -1; expected a number from 0 to 5"),
-    "chips": (lambda d: law_of(d).pop("measured_versions"), "measured_versions is no object"),
+    "version": (lambda d: d.update(schema_version=9), "schema_version: found 9, expected 1"),
+    "no laws": (lambda d: d.pop("laws"), "laws: found nothing"),
+    "law": (lambda d: d["laws"].update(tensorrt=[1]), "laws.tensorrt: found a list of 1, expected an object"),
+    "family": (lambda d: law_of(d)["factors"].update(liner={"fp16": 1}), "factors: found 'liner'"),
+    "factor": (lambda d: law_of(d)["factors"].update(linear={"fp16": 0}), "linear.fp16: found"),
+    "truth": (lambda d: law_of(d)["factors"].update(linear={"fp16": True}), "linear.fp16: found"),
+    "added": (
+        lambda d: law_of(d).update(added_us="3"),
+        "added_us: found '3', expected a number from -100 to 100",
+    ),
+    "width": (
+        lambda d: law_of(d).pop("half_width"),
+        "half_width: found nothing, expected a number from 0 to 5",
+    ),
+    "widest": (lambda d: law_of(d).update(widest=-1), "widest: found -1, expected a number from 0 to 5"),
+    "chips": (lambda d: law_of(d).pop("measured_versions"), "measured_versions: found nothing"),
     "chip": (
         lambda d: law_of(d).update(measured_versions={"8.0": {"8.6": {"fp16": 0}}}),
-        "measured_versions: 8.0: 8.6: expected numbers",
+        "measured_versions.8.0.8.6.fp16: found 0",
     ),
-    "queries": (lambda d: law_of(d).update(longest=0), "longest is 0; expected a number"),
-    "versions": (lambda d: law_of(d).update(versions={}), "versions names none"),
-    "name": (lambda d: law_of(d)["versions"].update({"8.6.1": {}}), "versions has '8.6.1'"),
-    "word": (lambda d: law_of(d)["versions"].update({"next": {}}), "versions has 'next'"),
+    "queries": (lambda d: law_of(d).update(longest=0), "longest: found 0, expected a whole number"),
+    "versions": (lambda d: law_of(d).update(versions={}), "versions: found a table of 0"),
+    "name": (lambda d: law_of(d)["versions"].update({"8.6.1": {}}), "not '8.6.1'"),
+    "word": (lambda d: law_of(d)["versions"].update({"next": {}}), "not 'next'"),
 }
 
 
@@ -242,7 +248,7 @@ def test_a_damaged_law_is_one_line_that_names_file_and_field(tmp_path: Path, nam
     folder = folder_with(tmp_path, change)
     with pytest.raises(BundleError) as caught:
         load_bundle(folder)
-    assert str(caught.value).startswith(str(folder / "runtimes.json"))
+    assert str(caught.value).startswith(f"damaged bundle: {folder / 'runtimes.json'}, ")
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -62,5 +62,7 @@ def test_no_interval_is_wider_than_stated(tmp_path: Path) -> None:
 
 
 def test_a_width_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"conv_half_unseen.widest is no list of 1 numbers from 0 to 5"):
+    with pytest.raises(
+        BundleError, match=r"conv_half_unseen.widest: found -1.0, expected a number from 0 to 5"
+    ):
         load_bundle(stated(tmp_path / "wrong", -1.0))

@@ -15,6 +15,7 @@ import onnx
 import pytest
 
 from gkestimator.cli import run
+from gkestimator.core.extras import install_extra
 from gkestimator.estimation import estimate_rows
 from gkestimator.evaluation.compared import COMPARED
 
@@ -194,7 +195,7 @@ def test_without_matplotlib_the_rest_is_written(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     folder = tmp_path / "report"
     status, _, err = gkest("evaluate", "--truth", truth, "--models", LIGHT, "--gpu", "L4", "--report", folder)
-    assert status == 0 and "pip install 'gkestimator[plot]'" in err
+    assert status == 0 and install_extra("plot") in err
     assert sorted(p.name for p in folder.iterdir()) == ["report.md", "rows.csv", "summary.csv"]
     assert ".png" not in (folder / "report.md").read_text(encoding="utf-8")
 

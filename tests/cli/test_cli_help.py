@@ -178,7 +178,7 @@ ONLY_READ = (
     "gkest train ",
     "gkest profile run sweep.json",
     *(f"gkest profile {name} " for name in ("build", "table", "pairs", "merge")),
-    "gkest doctor --probe",
+    "gkest doctor --",
     "gkest serve ",  # serves until it is ended: tests/serving
 )
 FIRST = ("estimate", "schedule", "simulate")

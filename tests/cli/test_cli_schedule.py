@@ -16,6 +16,7 @@ import pytest
 from gkestimator.cli import run
 from gkestimator.cli.schedule import command
 from gkestimator.core.errors import TableError
+from gkestimator.core.extras import install_extra
 from gkestimator.documents import read_plan
 from gkestimator.documents.plan import BATCHINGS
 from gkestimator.placement.building import OBJECTIVES
@@ -161,7 +162,7 @@ def test_no_matplotlib_is_one_line(schedule: Schedule, folder: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     status, out, err = schedule("--plot", str(folder / "a.png"))
     assert (status, out) == (2, "") and err == [
-        "gkest: error: a picture needs matplotlib: pip install 'gkestimator[plot]'"
+        f"gkest: error: a picture needs matplotlib: {install_extra('plot')}"
     ]
 
 

@@ -67,8 +67,8 @@ WORKLOADS = {
     "rate nan": (model(rate_rps=".nan"), "rate_rps: found nan"),
     "rate infinite": (model(rate_rps=".inf"), "rate_rps: found inf"),
     "rate absurd": (model(rate_rps="1.0e+13"), "rate_rps: found 10000000000000.0"),
-    "rate of 400 digits": (model(rate_rps="9" * 400), "rate_rps: found a number beyond 64 bits"),
-    "rate of 5,000 digits": (model(rate_rps="9" * 5000), "w.yaml: cannot be read as YAML"),
+    "rate of 400 digits": (model(rate_rps="9" * 400), "expected a number of at most 64 digits"),
+    "rate of 5,000 digits": (model(rate_rps="9" * 5000), "w.yaml: line 1: found '999"),
     "rate a text": (model(rate_rps="fast"), "rate_rps: found 'fast'"),
     "rate true": (model(rate_rps="true"), "rate_rps: found True"),
     "rate a date": (model(rate_rps="2026-11-22"), "rate_rps: found datetime.date(2026, 11, 22)"),
@@ -159,7 +159,10 @@ CLUSTERS = {
     "count a fraction": ("gpus: [{type: V100, count: 1.5}]\n", "count: found 1.5"),
     "count nan": ("gpus: [{type: V100, count: .nan}]\n", "count: found nan"),
     "count huge": ("gpus: [{type: V100, count: 1000000}]\n", "count: found 1000000"),
-    "count of 400 digits": (f"gpus: [{{type: V100, count: {'9' * 400}}}]\n", "count: found 999"),
+    "count of 400 digits": (
+        f"gpus: [{{type: V100, count: {'9' * 400}}}]\n",
+        "expected a number of at most 64 digits",
+    ),
     "too many in all": (
         "gpus: [{type: V100, count: 99999}, {type: T4, count: 99999}]\n",
         "more than 100,000 GPUs",
@@ -295,7 +298,7 @@ def test_a_yaml_of_100_mb_is_not_read(refuse: Refuse, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_yaml_of_many_items_is_not_built(refuse: Refuse) -> None:
-    assert "at most 200,000 items" in refuse(workload="models: [" + "1," * 300_000 + "1]")
+    assert "found more than 200,000 items" in refuse(workload="models: [" + "1," * 300_000 + "1]")
 
 
 def test_a_plan_that_cannot_be_written(refuse: Refuse, tmp_path: Path) -> None:

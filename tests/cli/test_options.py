@@ -190,9 +190,9 @@ assert cli(["evaluate", "--truth", sys.argv[2], "--models", sys.argv[1], "--gpu"
 @pytest.mark.slow
 def test_a_new_option_is_one_field(net: Path, tmp_path: Path) -> None:
     package = tmp_path / "gkestimator"
-    shutil.copytree(ROOT / "gkestimator", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "gkestimator", package)
     for folder in ("cli", "profiling", "datasets", "models"):
-        shutil.copytree(ROOT / folder, package / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, package / folder)
     record = package / "estimation" / "request.py"
     text = record.read_text(encoding="utf-8")
     assert text.count(BEFORE) == 1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gkestimator.core.errors import BundleError
+from gkestimator.core.stored import StoredArrays
 from gkestimator.kernel_models.regressors import MEMBERS, Stack
 from gkestimator.training.fit import FitProblem, fit_stack
 from gkestimator.training.members import FITTERS, fit_member
@@ -76,7 +77,7 @@ def test_the_stack_clips_to_the_trained_range(stack: Stack) -> None:
 
 @pytest.mark.slow
 def test_a_stack_survives_its_arrays(stack: Stack, data: tuple[np.ndarray, ...]) -> None:
-    again = Stack.from_arrays(stack.arrays(), features=8, where="t.npz")
+    again = Stack.from_arrays(StoredArrays(stack.arrays(), "t.npz"), features=8)
     np.testing.assert_allclose(again.predict(data[0]), stack.predict(data[0]), rtol=0, atol=1e-9)
 
 
@@ -106,7 +107,7 @@ def test_damaged_arrays_are_refused(stack: Stack, name: str, change: object) -> 
         with np.errstate(all="ignore"):
             arrays[name] = change(arrays[name])  # type: ignore[operator]
     with pytest.raises(BundleError, match=r"t\.npz") as caught:
-        Stack.from_arrays(arrays, features=8, where="t.npz")
+        Stack.from_arrays(StoredArrays(arrays, "t.npz"), features=8)
     assert "\n" not in str(caught.value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,10 @@ def test_what_is_not_there_and_a_folder_say_the_systems_reason_once(tmp_path: Pa
     missing = tmp_path / "missing"
     assert refusal(missing) == f"{missing}: no good: No such file or directory"
     assert refusal(tmp_path) == f"{tmp_path}: no good: Is a directory"
-    assert refusal(tmp_path / "nul\0") == f"{tmp_path}/nul : no good: embedded null byte"
+    # Python 3.14 says it in other words.
+    reason = "(embedded null byte|open: embedded null character in path)"
+    prefix = re.escape(f"{tmp_path}/nul\\u0000: no good: ")
+    assert re.fullmatch(prefix + reason, refusal(tmp_path / "nul\0"))
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")

@@ -152,7 +152,7 @@ def test_what_is_refused_in_one_line(tmp_path: Path, content: str | bytes, words
         ("[3]", "row 1: found int, expected an object"),
         ('{"schema_version": 2, "rows": []}', "schema_version: found 2"),
         ('{"rows": []}', "no rows"),
-        ('[{"model": "m", "batch_size": 1, "latency_ms": NaN}]', "found nan"),
+        ('[{"model": "m", "batch_size": 1, "latency_ms": NaN}]', "found NaN"),
         ('[{"model": ["m"], "batch_size": 1, "latency_ms": 1}]', "row 1, column model"),
         ('[{"model": "m", "batch_size": true, "latency_ms": 1}]', "row 1, column batch_size"),
         ('[{"model": "m", "batch_size": 1, "latency_ms": "1"}]', "row 1, column latency_ms: found '1'"),

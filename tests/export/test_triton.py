@@ -250,7 +250,9 @@ def test_the_message_is_tritons() -> None:
         found = found.nested_types_by_name[inner] if outer else found
         for field, number, kind, repeated in fields:
             there = found.fields_by_name[field]
-            assert (there.number, there.is_repeated) == (number, repeated), (name, field)
+            # protobuf has is_repeated from 6.31 on, and label until 7.
+            many = there.is_repeated if hasattr(there, "is_repeated") else there.label == there.LABEL_REPEATED
+            assert (there.number, many) == (number, repeated), (name, field)
             named = there.message_type or there.enum_type
             if named is not None:
                 assert named.full_name == f"inference.{kind}"

@@ -88,10 +88,9 @@ def test_nobody_compares_names_of_runtimes() -> None:
 def copy_with_a_runtime(tmp_path: Path) -> Path:
     """Return a folder with a copy of the package that knows a third runtime, ``thirdruntime``."""
     package = tmp_path / "gkestimator"
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(PACKAGE, package, ignore=ignored)
+    shutil.copytree(PACKAGE, package)
     for name, root in ROOTS.items():
-        shutil.copytree(root, package / name, ignore=ignored, dirs_exist_ok=True)
+        shutil.copytree(root, package / name, dirs_exist_ok=True)
     traits = package / "hardware" / "runtimes"
     record = (traits / "onnxruntime.py").read_text(encoding="utf-8").replace("ONNXRUNTIME", "THIRD")
     record = record.replace("import RuntimeTraits", "import RuntimeTraits, ServerForm").replace(

@@ -22,10 +22,9 @@ class HouseCopy:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.package = folder / "gkestimator"
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / "gkestimator", self.package, ignore=ignored)
+        shutil.copytree(ROOT / "gkestimator", self.package)
         for name in MAPPED:
-            shutil.copytree(ROOT / name, self.package / name, ignore=ignored)
+            shutil.copytree(ROOT / name, self.package / name)
 
     def add(self, path: str, text: str) -> None:
         """Write a new file of the package; it must not exist yet."""

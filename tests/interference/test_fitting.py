@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from _pairs import pairs, written
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.extras import install_extra
 from gkestimator.documents.interference import ContentionWeights, GpuletWeights
 from gkestimator.interference.contention import Contention
 from gkestimator.interference.fitting import _contention_columns, fit_contention, fit_interference
@@ -143,7 +145,7 @@ def test_too_few_models(tmp_path: Path) -> None:
 def test_without_scipy_it_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = measured(tmp_path, pairs(Contention(), models=3))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"needs scipy: pip install 'gkestimator\[train\]'"):
+    with pytest.raises(UsageError, match=re.escape(f"needs scipy: {install_extra('train')}")):
         fit_interference(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gkestimator.jobs import ray_cluster
 from gkestimator.jobs.children import bound_log, end_guarded, last_words, log_end, start_guarded
 from gkestimator.jobs.ray_cluster import work_on_ray
 from gkestimator.jobs.stopping import RunLog, Stop
@@ -97,8 +99,12 @@ class _Ray:
         class RayError(Exception):
             pass
 
-    def __init__(self, losses: int) -> None:
+    def __init__(self, losses: int, head: str = "127.0.0.1:1") -> None:
         self.losses = losses
+        self.gcs_address = head
+
+    def get_runtime_context(self) -> _Ray:
+        return self
 
     def cluster_resources(self) -> dict[str, float]:
         return {"CPU": 1.0}
@@ -122,3 +128,24 @@ def test_a_lost_task_is_given_out_three_times(losses: int, answer: object) -> No
     ray = _Ray(losses)
     done = work_on_ray(ray, [1], lambda job, factor: job * factor, lambda _: [10], lambda _, why: why[:12])
     assert list(done) == [(1, answer)]
+
+
+class _Silent(_Ray):
+    """A cluster whose tasks never end."""
+
+    def wait(self, references: list[Any], *, num_returns: int, timeout: float | None) -> Any:
+        return [], references
+
+
+def test_a_head_that_stays_away_ends_the_run_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself would end the process after a minute, without a word of ours."""
+    monkeypatch.setattr(ray_cluster, "HEAD_AWAY_S", 0.0)
+    monkeypatch.setattr(ray_cluster, "_LOOK_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        ray_cluster.ClusterHead(_Silent(0, address)).look()
+    works = work_on_ray(_Silent(0, address), [1], lambda job: job, lambda _: [], lambda _, why: why)
+    with pytest.raises(
+        ray_cluster.ClusterLostError, match=f"the head of the Ray cluster at {address} has not"
+    ):
+        list(works)

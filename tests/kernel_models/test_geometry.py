@@ -13,6 +13,7 @@ from gkestimator.bundles.bundle import load_bundle
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import BundleError
 from gkestimator.core.kernels import ConvShape, Family, GemmShape, Kernel, KernelTable
+from gkestimator.core.stored import StoredArrays, StoredObject
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.kernel_models.geometry import Geometry, tile_launch
 from gkestimator.kernel_models.launch import launch_geometry
@@ -168,7 +169,9 @@ def test_a_product_by_a_plain_matrix_is_answered_as_the_batched_ones() -> None:
 
 def test_choices_survive_writing() -> None:
     found = geometry()
-    again = Geometry.read(json.loads(json.dumps(found.document())), found.arrays(), where="g")
+    again = Geometry.read(
+        StoredObject(json.loads(json.dumps(found.document())), "g"), StoredArrays(found.arrays(), "g")
+    )
     rows = table(*[product(1, m, 768, 3072) for m in (1, 60, 512, 5000)])
     before, after = (g.pickers["linear"].pick(rows, V100) for g in (found, again))
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
@@ -180,32 +183,39 @@ Break = Callable[[dict, dict], object]
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (lambda d, a: d.update(schema_version=2), "schema_version is 2"),
-        (lambda d, a: d.update(splits=[1]), "splits differ"),
-        (lambda d, a: d.update(pickers=[]), "pickers is no object"),
-        (lambda d, a: d["pickers"].update(pooling={}), "pickers is no object"),
-        (lambda d, a: d["pickers"].update(conv=3), "picker conv is a int"),
-        (lambda d, a: d["pickers"]["conv"].update(tiles=["gemm_128x64_128"]), "tiles is no list"),
+        (lambda d, a: d.update(schema_version=2), "schema_version: found 2"),
+        (lambda d, a: d.update(splits=[1]), "splits: found"),
+        (lambda d, a: d.update(pickers=[]), "pickers: found a list of 0"),
+        (lambda d, a: d["pickers"].update(pooling={}), "pickers: found 'pooling'"),
+        (lambda d, a: d["pickers"].update(conv=3), "pickers.conv: found 3, expected an object"),
+        (
+            lambda d, a: d["pickers"]["conv"].update(tiles=["gemm_128x64_128"]),
+            "pickers.conv.tiles: found a list of 1",
+        ),
         (lambda d, a: d["pickers"]["conv"]["tiles"].__setitem__(0, "gemm_0x64_128"), "is no kernel class"),
-        (lambda d, a: d["pickers"]["conv"]["tiles"].__setitem__(0, 5), "distinct names"),
-        (lambda d, a: d["pickers"]["conv"].update(chips=[[7, 0]]), "chips is no list"),
-        (lambda d, a: d["pickers"]["conv"].update(offered=[[0]]), "offered is no table"),
-        (lambda d, a: d["pickers"]["conv"].update(splits_k=1), "splits_k is 1"),
-        (lambda d, a: d["pickers"]["conv"].update(splits_k=True), "conv.split is missing"),
-        (lambda d, a: a.pop("linear.split.leaf"), "linear.split is missing"),
+        (lambda d, a: d["pickers"]["conv"]["tiles"].__setitem__(0, 5), "pickers.conv.tiles: found a list"),
+        (lambda d, a: d["pickers"]["conv"].update(chips=[[7, 0]]), "pickers.conv.chips: found"),
+        (lambda d, a: d["pickers"]["conv"].update(offered=[[0]]), "pickers.conv.offered: found"),
+        (lambda d, a: d["pickers"]["conv"].update(splits_k=1), "pickers.conv.splits_k: found 1"),
+        (lambda d, a: d["pickers"]["conv"].update(splits_k=True), "array 'conv.split.leaf': found nothing"),
+        (lambda d, a: a.pop("linear.split.leaf"), "array 'linear.split.leaf': found nothing"),
         (lambda d, a: a.update({"bmm.tile.leaf": np.zeros((3, 3), np.float32)}), "a power of two"),
-        (lambda d, a: a.update({"bmm.tile.threshold": np.zeros((1, 63), np.float32)}), "the same trees"),
-        (lambda d, a: a.update({"bmm.tile.feature": a["bmm.tile.feature"] + 100}), "leaves the range"),
-        (lambda d, a: a.update({"bmm.tile.leaf": a["bmm.tile.leaf"] * np.nan}), "no finite numbers"),
+        (
+            lambda d, a: a.update({"bmm.tile.threshold": np.zeros((1, 63), np.float32)}),
+            "array 'bmm.tile.threshold'",
+        ),
+        (lambda d, a: a.update({"bmm.tile.feature": a["bmm.tile.feature"] + 100}), "or leave 0 .. 29"),
+        (lambda d, a: a.update({"bmm.tile.leaf": a["bmm.tile.leaf"] * np.nan}), "not finite"),
     ],
 )
 def test_strange_files_are_refused_in_one_line(broken: Break, message: str) -> None:
     found = geometry()
     document, arrays = json.loads(json.dumps(found.document())), found.arrays()
     broken(document, arrays)
+    where = "folder/geometry.json"
     with pytest.raises(BundleError) as caught:
-        Geometry.read(document, arrays, where="folder/geometry.json")
-    assert message in str(caught.value) and "folder/geometry.json" in str(caught.value)
+        Geometry.read(StoredObject(document, where), StoredArrays(arrays, where))
+    assert message in str(caught.value) and where in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -14,6 +14,7 @@ from gkestimator.bundles.bundle import load_bundle
 from gkestimator.core.dtypes import Precision
 from gkestimator.core.errors import BundleError
 from gkestimator.core.kernels import Family, GemmShape, Kernel, KernelTable
+from gkestimator.core.stored import StoredArrays, StoredObject
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.kernel_models.power import KernelPower, PowerModel
 from gkestimator.operators.attention import AttentionShape
@@ -122,7 +123,7 @@ def test_a_bundle_without_powers_leaves_them_unknown() -> None:
 def test_its_files_say_the_same() -> None:
     power = BUNDLE.power
     assert power is not None
-    again = PowerModel.read(power.document(), power.arrays(), where="here")
+    again = PowerModel.read(StoredObject(power.document(), "here"), StoredArrays(power.arrays(), "here"))
     table = KernelTable.from_kernels([LARGE, THIN, attention(4, 16, 2048)])
     mine, theirs = power.predict(table, GPUS["B200"]), again.predict(table, GPUS["B200"])
     assert mine is not None and theirs is not None
@@ -136,18 +137,21 @@ Change = Callable[[dict[str, Any], dict[str, Any]], object]
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d, a: d.update(schema_version=9), "schema_version is 9; expected 1"),
-        (lambda d, a: d["regressors"].update(conv={}), "regressors is no object of families"),
-        (lambda d, a: d["regressors"]["linear"].update(feature_names=3), "linear: feature_names"),
+        (lambda d, a: d.update(schema_version=9), "schema_version: found 9, expected 1"),
+        (lambda d, a: d["regressors"].update(conv={}), "regressors: found 'conv', expected"),
+        (lambda d, a: d["regressors"]["linear"].update(feature_names=3), "linear.feature_names"),
         (
             lambda d, a: d["regressors"]["linear"].update(beyond="x"),
-            "linear: beyond is 'x'; expected a number",
+            "linear.beyond: found 'x', expected a number",
         ),
-        (lambda d, a: d["regressors"]["linear"].update(low=[1.0]), "linear: low is no list of"),
-        (lambda d, a: d["regressors"]["linear"].update(chips=[]), "chips is no list of 1 to 64"),
-        (lambda d, a: d["regressors"]["linear"]["chips"][0].update(least=-1.0), "least is -1.0"),
-        (lambda d, a: d["regressors"]["linear"]["chips"][0].update(gpus=[]), "gpus is no list"),
-        (lambda d, a: d["regressors"]["linear"]["chips"][0].update(chip=[9, 0]), "chip is no list of"),
+        (lambda d, a: d["regressors"]["linear"].update(low=[1.0]), "linear.low: found a list of 1, expected"),
+        (
+            lambda d, a: d["regressors"]["linear"].update(chips=[]),
+            "chips: found a list of 0, expected a list of 1 to 64",
+        ),
+        (lambda d, a: d["regressors"]["linear"]["chips"][0].update(least=-1.0), "least: found -1.0"),
+        (lambda d, a: d["regressors"]["linear"]["chips"][0].update(gpus=[]), "gpus: found"),
+        (lambda d, a: d["regressors"]["linear"]["chips"][0].update(chip=[9, 0]), "chips[0].chip: found"),
         (lambda d, a: a.pop("linear.leaf"), "linear.leaf"),
         (lambda d, a: a.update({"linear.base": np.array([np.nan])}), "linear.base"),
         (lambda d, a: a.update({"linear.feature": a["linear.feature"] + np.uint8(200)}), "linear.feature"),
@@ -159,6 +163,6 @@ def test_strangers_files_are_refused_in_one_line(change: Change, message: str) -
     document, arrays = copy.deepcopy(power.document()), power.arrays()
     change(document, arrays)
     with pytest.raises(BundleError) as caught:
-        PowerModel.read(document, arrays, where="power.json")
+        PowerModel.read(StoredObject(document, "power.json"), StoredArrays(arrays, "power.json"))
     assert message in str(caught.value) and "power.json" in str(caught.value)
     assert "\n" not in str(caught.value)

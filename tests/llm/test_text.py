@@ -63,7 +63,7 @@ def test_a_name_cannot_steer_the_terminal(tmp_path: Path) -> None:
     folder.mkdir()
     path = Path(shutil.copy(LLAMA, folder / "config.json"))
     shown = text(rows(path))
-    assert "\x1b" not in shown and "a?[2Jb" in shown
+    assert "\x1b" not in shown and r"a\u001b[2Jb" in shown
 
 
 def test_whether_it_fits_where_the_memory_is_unknown_is_not_known() -> None:

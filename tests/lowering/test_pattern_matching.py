@@ -136,6 +136,8 @@ def test_the_fused_operator_computes_what_the_group_did(
     before = onnx_model(text, _C)
     graph = graph_of(text, _C)
     (match,) = find_matches(graph, lowering_options(runtime))
+    if not onnx.defs.has(match.op_type):
+        pytest.skip(f"onnx {onnx.__version__} does not know {match.op_type}")
     nodes = [
         node if index not in match.covered else onnx.helper.make_node(
             match.op_type, [v.name if v is not None else "" for v in match.operator.inputs],

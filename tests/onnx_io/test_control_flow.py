@@ -110,7 +110,7 @@ def test_unrolling_and_trip_counts_are_bounded(load):
     model = load(
         f"g (float[N,4] x) => (float[N,4] y, float[K,N,4] s) <int64 m = {{10000000000}}, bool c = {{1}}> {{ y, s = {LOOP}"
     )
-    with pytest.raises(LimitError, match="10000000000"):
+    with pytest.raises(LimitError, match="10,000,000,000"):
         model.bind(batch_size=2)
 
 

@@ -10,8 +10,29 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("gkestimator", "profiling", "cli", "datasets", "models")
-FILES = ("pyproject.toml", "README.md", "LICENSE", "NOTICE")
+COPIED = (
+    "gkestimator",
+    "profiling",
+    "cli",
+    "datasets",
+    "models",
+    "docs",
+    "examples",
+    "benchmarks",
+    "tests",
+    ".ci",
+    ".github",
+)
+FILES = (
+    *(file.name for file in ROOT.glob("*.md")),
+    "pyproject.toml",
+    "LICENSE",
+    "NOTICE",
+    "MANIFEST.in",
+    "CITATION.cff",
+    "Dockerfile",
+    "mkdocs.yml",
+)
 
 
 @pytest.fixture(scope="session")

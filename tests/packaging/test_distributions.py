@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -24,6 +25,7 @@ FOLDERS = {
 }
 MAX_INSTALL_MB = 250
 MAX_WHEEL_MB = 12
+MAX_SDIST_MB = 25
 TOO_HEAVY = (
     "torch",
     "sklearn",
@@ -91,6 +93,23 @@ def test_the_source_distribution_builds_the_same(distributions: Path) -> None:
     sources = {str(f.relative_to(ROOT)) for f in (ROOT / "gkestimator").rglob("*.py")}
     assert sources <= names
     assert {"pyproject.toml", "README.md", "LICENSE", "NOTICE", "gkestimator/py.typed"} <= names
+    assert {
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "CITATION.cff",
+        "MANIFEST.in",
+        ".ci/run",
+    } <= names
+    for folder in ("docs", "examples", "tests", "benchmarks"):
+        files = {
+            f.relative_to(ROOT).as_posix()
+            for f in (ROOT / folder).rglob("*")
+            if f.is_file() and "__pycache__" not in f.parts
+        }
+        assert files <= names, f"a part of {folder} alone: {sorted(files - names)[:5]}"
+    assert not [name for name in names if name.endswith(".pyc")]
+    assert sdist.stat().st_size <= MAX_SDIST_MB * 1e6
     data = {str(f.relative_to(ROOT)) for f in (ROOT / "datasets").rglob("*.toml")}
     assert data <= names
 
@@ -106,6 +125,25 @@ def test_the_wheel_is_small_and_holds_the_licences_of_what_it_bundles(distributi
     size_mb = wheel.stat().st_size / 1e6
     print(f"wheel: {size_mb:.1f} MB, expected at most {MAX_WHEEL_MB} MB")
     assert size_mb <= MAX_WHEEL_MB
+
+
+@pytest.mark.slow
+def test_the_wheel_says_who_made_it(distributions: Path) -> None:
+    (wheel,) = distributions.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        metadata = archive.read(name).decode()
+    assert "\nAuthor: The gkestimator authors\n" in metadata
+
+
+def test_the_notice_names_every_source_that_the_bundle_was_trained_on() -> None:
+    """The page of licences is held to the bundle's card by test_release.py."""
+    notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/licences.md").read_text(encoding="utf-8")
+    sources = re.findall(r"^\| `\w+` \|.*?([\w-]+/[\w-]+).* \| ([\w.-]+) \|$", page, flags=re.M)
+    assert len(sources) >= 8
+    for repository, licence in sources:
+        assert re.search(rf"{repository}\b.*: {re.escape(licence)}\n", notice), (repository, licence)
 
 
 @pytest.mark.slow

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gkestimator.documents.plan import plan_json
 from gkestimator.placement.scheduling import UnservableError, schedule
+from gkestimator.simulation.saved_pages import saved_page
 
 FOLDER = Path(__file__).parents[2] / "examples" / "applications"
 A1 = Path(str(files("gkestimator.datasets") / "published" / "ethz_v100.csv"))
@@ -61,3 +63,10 @@ def test_progress_is_told() -> None:
         ("matching rows and models", 1, 3),
         ("placing by exclusive", 2, 3),
     ]
+
+
+def test_a_plan_of_applications_alone_has_a_page(tmp_path: Path) -> None:
+    result = schedule([A1], FOLDER / "game.yaml", FOLDER / "four-v100.yaml")
+    (tmp_path / "plan.json").write_text(plan_json(result.plan), encoding="utf-8")
+    models = {replica.model for gpu in result.plan.gpus for replica in gpu.replicas}
+    assert f"A plan: {len(models)} models on".encode() in saved_page(tmp_path / "plan.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import sqlite3
@@ -213,12 +214,26 @@ def test_semaphores_of_killed_sessions_are_swept(tmp_path: Path) -> None:
         (f"quadd-agent-instance-{gone + 1}", 5, True),
         (f"sem.others_{gone}", 3600, True),
         (f"quadd-agent-instance-{gone}x", 3600, True),
+        ("NSys-2022.4.2.1", 3600, False),
+        ("NSys-2022.4.2.1", 5, True),
+        ("NSys-others", 3600, True),
     ):
         path = tmp_path / name
         path.touch()
         os.utime(path, (path.stat().st_mtime - age_s,) * 2)
         sweep_semaphores(tmp_path)
         assert path.exists() == stays, name
+
+
+def test_a_lock_that_a_process_has_mapped_stays(tmp_path: Path) -> None:
+    path = tmp_path / "NSys-2023.4.4.54"
+    path.write_bytes(b"lock")
+    os.utime(path, (path.stat().st_mtime - 3600,) * 2)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        sweep_semaphores(tmp_path)
+        assert path.exists()
+    sweep_semaphores(tmp_path)
+    assert not path.exists()
 
 
 def real_tools() -> list[Path]:

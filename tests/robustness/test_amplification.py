@@ -71,13 +71,13 @@ def test_a_small_file_costs_seconds_at_most(name: str, tmp_path: Path) -> None:
     path = tmp_path / "small.onnx"
     path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
     assert path.stat().st_size < MOST_BYTES
-    started = time.monotonic()
+    started = time.process_time()  # of this process alone: a busy machine does not count
     result = estimate_rows([path], gpus=["V100"], batch_sizes=[2])
-    seconds = time.monotonic() - started
+    seconds = time.process_time() - started
     if fits:
         assert not result.failures and result.rows[0].kernels > 2_000
     else:
         ((_, error),) = result.failures
-        assert "more than" in str(error) and "small" in str(error)
+        assert "GKEST_LIMITS=expanded_" in str(error) and "small" in str(error)
     print(f"{name}: {seconds:.2f} s")
     assert seconds < MOST_SECONDS

@@ -77,6 +77,12 @@ def test_a_wrong_input_is_a_400(door: OpenDoor, document: Any, said: str) -> Non
     assert status == 400 and said in words
 
 
+@pytest.mark.parametrize("version", ["0.9", "2.0"])
+def test_another_version_of_http_is_a_505(door: OpenDoor, version: str) -> None:
+    status, words = error(door.exchange(f"GET /v2 HTTP/{version}\r\nHost: a\r\n\r\n".encode()))
+    assert status == 505 and "expected 1.1" in words
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff" * 50, b"[" * 60_000, b'{"a":' * 9_000])
 def test_bad_json_is_a_400(door: OpenDoor, body: bytes) -> None:
     status, words = error(door.post(INFER, body))

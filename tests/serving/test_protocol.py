@@ -139,7 +139,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: request(shape=[True, 2]), r"found \[True, 2\]"),
     (lambda: request(shape=[1e3, 2]), "input x: shape"),
     (lambda: request(shape=[2**40, 2]), "input x: shape"),
-    (lambda: request(shape=[10**4000, 2]), "input x: shape"),
+    (lambda: request(shape=[10**200, 2]), "input x: shape"),
     (lambda: request(shape="12"), "input x: shape"),
     (lambda: request(shape=[5, 2], data=[0] * 10), "found 5 samples, expected at most 4"),
     (lambda: request(data=[1]), "input x: data: found 1 values, expected 2"),
@@ -174,7 +174,7 @@ def test_a_wrong_request_is_told_what_is_expected(made: Callable[[], Any], said:
         (b"", "the request is no JSON"),
         (b"{", "the request is no JSON"),
         (b"\xff\xfe", "the request is no JSON"),
-        (b'{"inputs": NaN}', "NaN is no JSON"),
+        (b'{"inputs": NaN}', "found NaN"),
         (b"[" * 100_000, "the request is no JSON"),
     ],
 )
@@ -291,3 +291,12 @@ def test_whatever_stands_in_a_field_is_taken_or_refused(value: Any, field: str) 
         assert e.status == 400 and "\n" not in e.words
     else:
         assert all(sample["x"].shape == (2,) and sample["x"].dtype == np.float32 for sample in found.samples)
+
+
+def test_half_of_a_surrogate_pair_is_no_text() -> None:
+    """JSON can write it, UTF-8 cannot: it was found when the answer was to be written, as a failure of the model."""
+    whole = request(datatype="BYTES", data=["a", "\U0001f600"])
+    protocol.parse_request(json.dumps(whole).encode(), None, signature("BYTES", 2))
+    half = request(datatype="BYTES", data=["a", "\ud83d"])
+    with pytest.raises(RefusedError, match="surrogates not allowed"):
+        protocol.parse_request(json.dumps(half).encode(), None, signature("BYTES", 2))

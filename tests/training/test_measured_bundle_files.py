@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from measured_law import (
 from gkestimator.bundles.bundle import load_bundle
 from gkestimator.cli import run
 from gkestimator.core.errors import BundleError, GkestimatorError, OutputError, TableError, UsageError
+from gkestimator.core.extras import install_extra
 from gkestimator.core.kernels import KernelTable
 from gkestimator.hardware.gpus import gpu_catalogue
 from gkestimator.tables import KERNEL_DATASET, read_table
@@ -126,7 +128,7 @@ def test_missing_libraries_are_said_at_once(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "never_read.csv").write_text("")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(
-        UsageError, match=r"scipy, sklearn, xgboost, lightgbm: pip install 'gkestimator\[train\]'"
+        UsageError, match=re.escape(f"scipy, sklearn, xgboost, lightgbm: {install_extra('train')}")
     ):
         train([tmp_path / "never_read.csv"], tmp_path / "out")
 

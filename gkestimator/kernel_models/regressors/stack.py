@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gkestimator.core.errors import BundleError
-from gkestimator.core.kernels import Array, Arrays
+from gkestimator.core.kernels import Array
 from gkestimator.core.records import frozen
+from gkestimator.core.stored import StoredArrays
 from gkestimator.kernel_models.regressors.standardised import KernelRidge, Linear
 from gkestimator.kernel_models.regressors.trees import Forest, is_tree_width
 
@@ -85,27 +85,26 @@ class Stack:
         return arrays
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays, *, features: int, where: str) -> Stack:
+    def from_arrays(cls, take: StoredArrays, *, features: int) -> Stack:
         """Return the stack that :meth:`arrays` wrote; arrays from strangers are checked.
 
-        ``features`` is the width of the feature matrix. Raises BundleError, naming ``where`` and the array,
+        ``features`` is the width of the feature matrix. Raises BundleError, naming the file and the array,
         for a missing array, a wrong shape or type, a value that is not finite, or an index out of range.
         """
-        take = _Reader(arrays, where)
         weights = take("weights", (len(MEMBERS),), low=0.0, high=100.0).tolist()
         low, high = take("bounds", (2,), low=-20.0, high=20.0).tolist()
         if low > high:
-            raise BundleError(f"{where}: bounds are {low} and {high}; expected the lower first")
+            raise take.unfit("bounds", f"found {low:g} and {high:g}, expected the lower first")
         linear = ridge = forest = None
         names: Names = ()
         present = set()
-        if "lasso.weights" in arrays:
+        if "lasso.weights" in take:
             linear = _linear(take, features)
             present.add("lasso")
-        if "kernel_ridge.dual" in arrays:
+        if "kernel_ridge.dual" in take:
             ridge = _kernel_ridge(take, features)
             present.add("kernel_ridge")
-        if "forest.leaf" in arrays:
+        if "forest.leaf" in take:
             forest, names = _forest(take, features)
             present.update(names)
         positive = {}
@@ -113,11 +112,10 @@ class Stack:
             if weight > 0:
                 positive[name] = weight
             if (weight > 0) != (name in present):
+                state = "absent"
                 if name in present:
                     state = "present"
-                else:
-                    state = "absent"
-                raise BundleError(f"{where}: member {name} has weight {weight:g} but is {state}")
+                raise take.unfit("weights", f"found {weight:g} for the member {name}, which is {state}")
         return cls(
             weights=positive,
             low=low,
@@ -133,7 +131,7 @@ def _named(prefix: str, part: object, names: Sequence[str]) -> NamedArrays:
     return {f"{prefix}.{name}": getattr(part, name) for name in names}
 
 
-def _linear(take: _Reader, features: int) -> Linear:
+def _linear(take: StoredArrays, features: int) -> Linear:
     return Linear(
         mean=take("lasso.mean", (features,)),
         scale=take("lasso.scale", (features,), low=1e-12),
@@ -142,9 +140,11 @@ def _linear(take: _Reader, features: int) -> Linear:
     )
 
 
-def _kernel_ridge(take: _Reader, features: int) -> KernelRidge:
+def _kernel_ridge(take: StoredArrays, features: int) -> KernelRidge:
     points = take.length("kernel_ridge.dual", _LARGEST_SUPPORT)
     gamma, intercept = take("kernel_ridge.constants", (2,)).tolist()
+    if gamma < 0:  # would grow with the distance, beyond all numbers
+        raise take.unfit("kernel_ridge.constants", f"found the width {gamma:g}, expected none below 0")
     return KernelRidge(
         mean=take("kernel_ridge.mean", (features,)),
         scale=take("kernel_ridge.scale", (features,), low=1e-12),
@@ -162,14 +162,15 @@ def disagreement(members: Sequence[Array], rows: int) -> Array:
     return np.asarray(np.std(np.stack(members, axis=1), axis=1))
 
 
-def read_trees(arrays: Arrays, prefix: str, *, features: int, where: str) -> tuple[Array, Array, Array]:
+def read_trees(
+    take: StoredArrays, prefix: str, *, features: int, most: int = _LARGEST_TREES
+) -> tuple[Array, Array, Array]:
     """Return checked (feature, threshold, leaf) arrays ``<prefix>.feature`` and so on. Raises BundleError."""
-    take = _Reader(arrays, where)
-    trees = take.length(f"{prefix}.leaf", _LARGEST_TREES)
+    trees = take.length(f"{prefix}.leaf", most)
     leaves = take.width(f"{prefix}.leaf")
     if not is_tree_width(leaves):
-        raise BundleError(
-            f"{where}: {prefix}.leaf has {leaves} leaves a tree; expected a power of two from 2 to 1024"
+        raise take.unfit(
+            f"{prefix}.leaf", f"found {leaves} leaves a tree, expected a power of two from 2 to 1024"
         )
     nodes = (trees, leaves - 1)
     feature = take(f"{prefix}.feature", nodes, low=0, high=features - 1)
@@ -178,68 +179,14 @@ def read_trees(arrays: Arrays, prefix: str, *, features: int, where: str) -> tup
     return feature.astype(np.intp), threshold.astype(np.float32), leaf.astype(np.float32)
 
 
-def _forest(take: _Reader, features: int) -> tuple[Forest, Names]:
-    feature, threshold, leaf = read_trees(take.arrays, "forest", features=features, where=take.where)
+def _forest(take: StoredArrays, features: int) -> tuple[Forest, Names]:
+    feature, threshold, leaf = read_trees(take, "forest", features=features)
     count = take.length("forest.starts", len(TREE_MEMBERS))
     starts = take("forest.starts", (count,), low=0, high=len(leaf) - 1).astype(np.int64)
     members = take("forest.members", (count,), low=0, high=len(MEMBERS) - 1).astype(np.int64)
     names = tuple(MEMBERS[i] for i in members)
     rising = starts[0] == 0 and np.all(np.diff(starts) > 0)
     if not rising or len(set(names)) != count or not set(names) <= set(TREE_MEMBERS):
-        raise BundleError(
-            f"{take.where}: forest.starts and forest.members do not describe distinct tree members"
-        )
+        raise take.unfit("forest.starts", "found no distinct tree members, with forest.members")
     base = take("forest.base", (count,))
     return Forest(feature=feature, threshold=threshold, leaf=leaf, starts=starts, base=base), names
-
-
-class _Reader:
-    """Take arrays by name and refuse what does not fit."""
-
-    def __init__(self, arrays: Arrays, where: str) -> None:
-        self.arrays = arrays
-        self.where = where
-
-    def _fail(self, name: str, problem: str) -> BundleError:
-        return BundleError(f"{self.where}: array {name!r} {problem}")
-
-    def _raw(self, name: str) -> Array:
-        if name not in self.arrays:
-            raise self._fail(name, "is missing")
-        return self.arrays[name]
-
-    def length(self, name: str, largest: int) -> int:
-        array = self._raw(name)
-        if array.ndim < 1 or not 1 <= len(array) <= largest:
-            raise self._fail(name, f"has shape {array.shape}; expected 1 to {largest} entries")
-        return len(array)
-
-    def width(self, name: str) -> int:
-        array = self._raw(name)
-        if array.ndim != 2:
-            raise self._fail(name, f"has {array.ndim} dimensions; expected 2")
-        return int(array.shape[1])
-
-    def __call__(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        *,
-        low: float = -1e12,
-        high: float = 1e12,
-        infinite: bool = False,
-    ) -> Array:
-        array = self._raw(name)
-        if array.dtype.kind not in "fiu" or array.shape != shape:
-            raise self._fail(name, f"is {array.dtype}{array.shape}; expected numbers{shape}")
-        if array.dtype.kind in "iu":
-            if np.any(array < low) or np.any(array > high):
-                raise self._fail(name, f"leaves the range {low:g} .. {high:g}")
-            return array
-        values = array.astype(np.float64)
-        checked = values
-        if infinite:
-            checked = values[values != np.inf]
-        if not np.all(np.isfinite(checked)) or np.any(checked < low) or np.any(checked > high):
-            raise self._fail(name, f"has values that are not finite or leave {low:g} .. {high:g}")
-        return values

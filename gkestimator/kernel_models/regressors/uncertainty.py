@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gkestimator.core.errors import BundleError
-from gkestimator.core.kernels import Array, Arrays
+from gkestimator.core.kernels import Array
 from gkestimator.core.records import frozen
+from gkestimator.core.stored import StoredArrays
 from gkestimator.kernel_models.regressors.stack import read_trees
 from gkestimator.kernel_models.regressors.trees import Forest
 
@@ -55,20 +55,12 @@ class Uncertainty:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays, *, features: int, where: str) -> Uncertainty:
+    def from_arrays(cls, take: StoredArrays, *, features: int) -> Uncertainty:
         """Return what :meth:`arrays` wrote, checked; ``features`` is the width of the feature matrix. Raises
         BundleError."""
-        feature, threshold, leaf = read_trees(
-            arrays, "uncertainty", features=features + len(EXTRA_COLUMNS), where=where
-        )
-        base = arrays.get("uncertainty.base")
-        if base is None or base.shape != (1,) or base.dtype.kind != "f" or not np.isfinite(base).all():
-            raise BundleError(f"{where}: array 'uncertainty.base' is missing or no finite number")
-        forest = replace(Forest.of_trees(feature, threshold, leaf), base=base.astype(np.float64))
-        # Bundles written before 0.2 have no bound of their own.
-        largest = arrays.get("uncertainty.largest", np.array([_MOST]))
-        if largest.shape != (1,) or largest.dtype.kind != "f" or not _LEAST <= largest[0] <= _MOST:
-            raise BundleError(
-                f"{where}: array 'uncertainty.largest' is no number from {_LEAST:g} to {_MOST:g}"
-            )
-        return cls(forest=forest, largest=float(largest[0]))
+        trees = read_trees(take, "uncertainty", features=features + len(EXTRA_COLUMNS))
+        forest = replace(Forest.of_trees(*trees), base=take("uncertainty.base", (1,)))
+        largest = _MOST
+        if "uncertainty.largest" in take:  # bundles written before 0.2 have no bound of their own
+            largest = float(take("uncertainty.largest", (1,), low=_LEAST, high=_MOST)[0])
+        return cls(forest=forest, largest=largest)

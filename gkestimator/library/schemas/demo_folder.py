@@ -5,10 +5,10 @@ measurements.
 from __future__ import annotations
 
 import filecmp
-import tempfile
 from pathlib import Path
 
 from gkestimator.core.errors import OutputError, UsageError
+from gkestimator.core.leftovers import scratch_folder
 from gkestimator.onnx_io.demo import write_resnet50
 from gkestimator.onnx_io.demo_models import write_minilm, write_mobilenet_v2
 from gkestimator.tables.files import output_errors
@@ -66,8 +66,7 @@ def write_demo_folder(folder: Path) -> tuple[Path, ...]:
     """
     with output_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".gkest-demo-", dir=folder) as temporary:
-            aside = Path(temporary)
+        with scratch_folder(".gkest-demo", folder) as aside:
             for write_model in (write_resnet50, write_mobilenet_v2, write_minilm):
                 write_model(aside / "models")
             for name, text in _TEXTS.items():

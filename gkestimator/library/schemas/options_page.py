@@ -11,6 +11,7 @@ from gkestimator.library.estimating import LibraryRequest
 from gkestimator.llm.request import LlmRequest
 from gkestimator.merging.options import MergeRequest
 from gkestimator.simulation.run_options import SimulateOptions
+from gkestimator.tables.csv_text import CsvOptions
 
 _INTRO = """# Options of estimates, an evaluation, a merge and a simulation
 
@@ -31,6 +32,7 @@ _RECORDS = (
     ("`gkest evaluate` and `gkestimator.evaluate`", EvaluateRequest),
     ("`gkest merge` and `gkestimator.merge`", MergeRequest),
     ("`gkest simulate` and `gkestimator.simulate`", SimulateOptions),
+    ("every command that writes CSV, and `gkestimator.tables.write_table`", CsvOptions),
 )
 
 

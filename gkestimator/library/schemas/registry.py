@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import json
-import tempfile
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.leftovers import scratch_folder
 from gkestimator.core.naming import nearest_name
 from gkestimator.core.records import NamedValues, Names, frozen
 from gkestimator.core.versions import FIRST_DERIVED
@@ -103,9 +103,8 @@ def _comparison() -> NamedValues:
     from gkestimator.simulation.comparing.spec import comparison_from
 
     sample = parsed_template("comparison", whole_text("comparison"))
-    with tempfile.TemporaryDirectory(prefix="gkest-schema-") as scratch:
+    with scratch_folder("gkest-schema") as here:
         # The reader looks whether files are there; it opens none of these.
-        here = Path(scratch)
         for name in ("requirements.csv", "trace.csv"):
             (here / name).touch()
         reader: Callable[[Fields], object] = lambda fields: comparison_from(fields, here / "sample.yaml")  # noqa: E731

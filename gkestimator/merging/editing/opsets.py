@@ -18,6 +18,7 @@ from gkestimator.merging.editing.nodes import NodeReader
 from gkestimator.merging.editing.protos import FAILURES, check_editable, least_ir, to_proto
 from gkestimator.merging.editing.tensors import weight_of
 from gkestimator.onnx_io.reading.names import graphs_of
+from gkestimator.onnx_io.reading.schemas import complaint
 
 LEAST_OPSET = 13  # Split, Squeeze and ReduceSum take sizes and axes as inputs from there on
 _ADDED = "opset/"  # between the prefix and what a conversion calls its new values
@@ -60,17 +61,9 @@ def _converted(model: EditableModel, target: int) -> EditableModel:
         raise LimitError(f"{model.name}: nested too deeply") from e
     except (*FAILURES, onnx.version_converter.ConvertError, GkestimatorError) as e:
         raise ModelError(
-            f"{model.name}: cannot be converted from opset {old} to {target}: {_reason(e)}"
+            f"{model.name}: cannot be converted from opset {old} to {target}: {complaint(e)}"
         ) from e
     return converted
-
-
-def _reason(error: Exception) -> str:
-    """Return the complaint without the place in the library's source where it was made."""
-    text = " ".join(str(error).split())
-    if " Assertion " in text:
-        return text.split(" Assertion ", 1)[-1]
-    return text
 
 
 def _rebuilt(model: EditableModel, proto: onnx.ModelProto, target: int) -> EditableModel:

@@ -17,6 +17,7 @@ from gkestimator.merging.editing.tensors import tensor_proto
 from gkestimator.onnx_io.fragment_models import element_type
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.names import free_names
+from gkestimator.onnx_io.reading.schemas import complaint
 from gkestimator.onnx_io.reading.tensors import declared_type, value_kind
 from gkestimator.operators.registry import DeclaredType
 
@@ -202,9 +203,9 @@ def check_editable(model: EditableModel) -> None:
         onnx.checker.check_model(proto)
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as e:
-        raise ModelError(f"{model.name}: not valid by ONNX's checker: {e}") from e
+        raise ModelError(f"{model.name}: not valid by ONNX's checker: {complaint(e)}") from e
     except FAILURES as e:
-        raise ModelError(f"{model.name}: ONNX's checker failed: {e}") from e
+        raise ModelError(f"{model.name}: ONNX's checker failed: {complaint(e)}") from e
 
 
 def with_output_types(model: EditableModel) -> EditableModel:

@@ -15,10 +15,11 @@ from gkestimator.merging.editing.form import EditableModel, Weights
 from gkestimator.merging.editing.nodes import NodeReader, rename_value
 from gkestimator.merging.editing.protos import FAILURES, MALFORMED, least_ir, value_of, with_output_types
 from gkestimator.merging.editing.tensors import TensorSource, weight_of
-from gkestimator.merging.editing.values import identity_of, mapped_file
+from gkestimator.merging.editing.values import identity_of, opened_same
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.convert import convert_model
 from gkestimator.onnx_io.reading.file import parse_model
+from gkestimator.onnx_io.reading.schemas import complaint
 from gkestimator.onnx_io.reading.wire import locate_values
 
 
@@ -42,7 +43,7 @@ def read_editable(path: Path, *, prefix: str, name: str) -> EditableModel:
     except RecursionError as e:
         raise LimitError(f"{path.name}: nested too deeply") from e
     except MALFORMED as e:
-        raise ModelError(f"{path.name}: malformed ({e})") from e
+        raise ModelError(f"{path.name}: malformed ({complaint(e)})") from e
 
 
 def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -54,7 +55,7 @@ def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
     try:
         inlined = onnx.inliner.inline_local_functions(proto, convert_version=True)
     except (*FAILURES, onnx.version_converter.ConvertError) as e:
-        raise ModelError(f"its local functions cannot be inlined: {e}") from e
+        raise ModelError(f"its local functions cannot be inlined by onnx: {complaint(e)}") from e
     if inlined.functions:
         left = ", ".join(sorted({f"{function.domain}.{function.name}" for function in inlined.functions})[:4])
         raise ModelError(f"its local functions {left} cannot be inlined")
@@ -114,9 +115,8 @@ def read_located(path: Path) -> tuple[onnx.ModelProto, TensorSource]:
     """
     path = Path(os.path.abspath(path))  # the working folder may change before the weights are read
     identity = identity_of(path)
-    content = mapped_file(path, identity)
-    if len(content) > limits.MAX_FILE_BYTES:
-        raise LimitError(f"{path.name}: {len(content)} bytes; at most {limits.MAX_FILE_BYTES} are read")
+    limits.check("file_bytes", identity[2], path.name)
     token = secrets.token_hex(16)
-    model = parse_model(locate_values(memoryview(content), token))
+    with opened_same(path, identity) as content:
+        model = parse_model(locate_values(content, token))
     return model, TensorSource(path=path, identity=identity, token=token)

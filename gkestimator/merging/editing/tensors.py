@@ -21,7 +21,7 @@ from gkestimator.merging.editing.values import (
     Numbers,
     Values,
     identity_of,
-    mapped_file,
+    opened_same,
 )
 from gkestimator.onnx_io.fragment_models import element_type
 from gkestimator.onnx_io.reading.tensors import dtype_of, tensor_type
@@ -114,8 +114,8 @@ class _Tensor:
             )
         if len(spans) == 1:
             return self._mapped(source.path, source.identity, offset)
-        content = mapped_file(source.path, source.identity)
-        return self._held(b"".join(content[at : at + nbytes] for _, at, nbytes in spans))
+        with opened_same(source.path, source.identity) as content:
+            return self._held(b"".join(content[at : at + nbytes] for _, at, nbytes in spans))
 
     def own_values(self) -> Held:
         """Return the values that stand in the proto."""

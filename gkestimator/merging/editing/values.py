@@ -4,11 +4,13 @@ somebody looks at.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import stat
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -16,7 +18,9 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from gkestimator.core.errors import ModelError
+from gkestimator.core.files import FileBytes
 from gkestimator.core.records import frozen
+from gkestimator.merging.editing.cut_short import expect_whole, guard
 
 Numbers: TypeAlias = "tuple[int, ...]"
 Identity: TypeAlias = "tuple[int, int, int, int]"  # device, inode, size, time of the last change
@@ -44,6 +48,7 @@ def mapped_file(path: Path, identity: Identity) -> mmap.mmap:
 
     ModelError: it cannot be read, is empty, or is not ``identity`` any more.
     """
+    expect_whole()
     if identity_of(path) != identity:
         raise _changed(path)
     key = (path, identity)
@@ -98,7 +103,9 @@ def _map(path: Path, identity: Identity) -> mmap.mmap:
     descriptor = open_same(path, identity)
     try:
         # not closed by hand: arrays are views of it
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        guard(mapped, path.name)
+        return mapped
     except OSError as e:
         raise ModelError(f"{path.name}: cannot be read: {e.strerror or e}") from e
     finally:
@@ -111,6 +118,18 @@ def _identity(status: os.stat_result) -> Identity:
 
 def _changed(path: Path) -> ModelError:
     return ModelError(f"{path.name}: was changed while it was read")
+
+
+@contextlib.contextmanager
+def opened_same(path: Path, identity: Identity) -> Iterator[FileBytes]:
+    """Open the file ``path`` to read a little of it; errors as for :func:`mapped_file`."""
+    if not identity[2]:
+        raise ModelError(f"{path.name}: empty file")
+    descriptor = open_same(path, identity)
+    try:
+        yield FileBytes(descriptor, identity[2])
+    finally:
+        os.close(descriptor)
 
 
 @runtime_checkable

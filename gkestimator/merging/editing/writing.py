@@ -17,6 +17,7 @@ import onnx
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import OutputError
 from gkestimator.core.records import frozen
+from gkestimator.merging.editing.cut_short import expect_whole
 from gkestimator.merging.editing.form import EditableModel, Models, Weight
 from gkestimator.merging.editing.protos import to_proto
 from gkestimator.merging.editing.tensors import raw_bytes, tensor_proto
@@ -162,6 +163,7 @@ def _expect_unchanged(weights: Iterable[Weight]) -> None:
     """Raise ModelError where a file was written to while its weights were copied: what was copied may be of
     both.
     """
+    expect_whole()
     for path, identity in dict.fromkeys(
         (m.path, m.identity) for name in weights for m in _mapped(name.values)
     ):

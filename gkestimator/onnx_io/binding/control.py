@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gkestimator.core.errors import LimitError, ShapeError
+from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.graph import Sequence as TensorSequence
 from gkestimator.core.records import frozen
@@ -89,8 +89,7 @@ def _expand_sequence_map(binder: Binder, node: Node) -> None:
     if not facts or not isinstance(facts[0].type, SequenceType) or len(body.inputs) != len(facts):
         raise ShapeError(f"{node}: {len(facts)} inputs for a body of {len(body.inputs)}")
     count = len(facts[0].type.elements)
-    if count > limits.MAX_UNROLLED_TRIPS:
-        raise LimitError(f"{node}: maps {count} elements; at most {limits.MAX_UNROLLED_TRIPS} are supported")
+    limits.check("unrolled_trips", count, f"{node}: maps a sequence element by element")
     outer = binder.suffix
     inputs = [binder.value(slot) for slot in node.inputs]
     rows: list[list[Tensor]] = []
@@ -134,7 +133,7 @@ def _mapped(binder: Binder, node: Node, slot: int) -> Tensor:
     value = binder.value(slot)
     if not isinstance(type_, TensorType) or not isinstance(value, Tensor):
         raise ShapeError(f"{node}: its body gives a sequence")
-    binder.keep.add(id(value))
+    binder.keep[id(value)] = None
     return value
 
 

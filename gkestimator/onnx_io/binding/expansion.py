@@ -23,16 +23,17 @@ class Mark:
         self.operators = len(binder.operators)
         self.folded = binder.folded
         self.warnings = len(binder.warnings)
-        self.keep = set(binder.keep)
+        self.keep = len(binder.keep)
 
     def undo(self) -> None:
         """Forget everything since the mark was set."""
         binder = self.binder
         del binder.operators[self.operators :]
         del binder.nodes[self.operators :]
-        del binder.warnings[self.warnings :]
         binder.folded = self.folded
-        binder.keep = self.keep
+        for growing, before in ((binder.keep, self.keep), (binder.warnings, self.warnings)):
+            while len(growing) > before:
+                growing.popitem()
 
 
 def body_of(node: Node, name: str) -> Block:

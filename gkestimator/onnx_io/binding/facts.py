@@ -17,9 +17,6 @@ from gkestimator.operators.registry import SequenceType, TensorType, ValueType
 Known: TypeAlias = "np.ndarray | tuple[np.ndarray, ...] | None"
 
 
-_SMALL = 512
-
-
 class Fact:
     """Hold a type and a known value. Two facts of one pool are equal if and only if they are the same object."""
 
@@ -53,7 +50,7 @@ class FactPool:
     def intern(self, type_: ValueType, value: Known = None) -> Fact:
         """Return the one fact with this type and value. Values are made read-only."""
         size = sum(array.nbytes for array in _arrays(value))
-        if size > _SMALL and self.known_bytes + size > limits.MAX_KNOWN_BYTES:
+        if size > limits.MAX_SMALL and self.known_bytes + size > limits.MAX_KNOWN_BYTES:
             value = None
             size = 0
         key: Hashable = (type_, _value_key(value))
@@ -91,8 +88,7 @@ def check_type(type_: ValueType) -> ValueType:
     Raises ShapeError on a negative dimension, LimitError on one too large.
     """
     if isinstance(type_, SequenceType):
-        if len(type_.elements) > limits.MAX_SEQUENCE:
-            raise LimitError(f"a sequence of {len(type_.elements)} tensors; at most {limits.MAX_SEQUENCE}")
+        limits.check("sequence_tensors", len(type_.elements), "a sequence")
         return type_
     shape = type_.shape
     for dim in shape:

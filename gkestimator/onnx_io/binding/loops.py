@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gkestimator.core.dtypes import DType
-from gkestimator.core.errors import LimitError, ShapeError
+from gkestimator.core.errors import ShapeError
 from gkestimator.core.graph import Value
 from gkestimator.onnx_io.binding.expansion import Mark, body_of, scalar, scaled_repeat, stack, without_value
 from gkestimator.onnx_io.binding.facts import Fact
@@ -37,8 +37,7 @@ def _trip_count(binder: Binder, node: Node, body: Block) -> int:
         trips = binder.trip_count
     else:
         trips = min(limit, binder.trip_count)
-    if trips > limits.MAX_TRIP_COUNT:
-        raise LimitError(f"{node}: runs {trips} times; at most {limits.MAX_TRIP_COUNT} are supported")
+    limits.check("trip_count", trips, str(node))
     return trips
 
 
@@ -124,7 +123,7 @@ def _run_repeated(
             mark.undo()
             return False
     pieces = [binder.value(slot) for slot in body.outputs[1:]]
-    binder.keep.update(map(id, pieces[:carried]))
+    binder.keep.update(dict.fromkeys(map(id, pieces[:carried])))
     for index, target in enumerate(node.outputs):
         if index < carried:
             binder.pass_on(body.outputs[1 + index], target)
@@ -136,11 +135,7 @@ def _run_repeated(
 def _run_unrolled(
     binder: Binder, node: Node, body: Block, start: Sequence[tuple[Fact, int]], trips: int
 ) -> None:
-    if trips > limits.MAX_UNROLLED_TRIPS:
-        raise LimitError(
-            f"{node}: its shapes change from trip to trip and it runs {trips} times; at most "
-            f"{limits.MAX_UNROLLED_TRIPS} such trips are supported"
-        )
+    limits.check("unrolled_trips", trips, f"{node}: its shapes change from trip to trip")
     outer = binder.suffix
     carried = len(start)
     values = [(fact, binder.kinds[slot], binder.value(slot)) for fact, slot in start]

@@ -121,7 +121,7 @@ def expand_scan(binder: Binder, node: Node) -> None:
         if results[index].type != inside[index].type:
             raise ShapeError(f"{node}: state {index} changes its type from trip to trip")
     values = [binder.value(slot) for slot in form.body.outputs]
-    binder.keep.update(map(id, values[: form.states]))
+    binder.keep.update(dict.fromkeys(map(id, values[: form.states])))
     if not count:
         mark.undo()
     for index, target in enumerate(node.outputs):

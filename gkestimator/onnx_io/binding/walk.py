@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from gkestimator.core.errors import LimitError, ModelError, ShapeError
 from gkestimator.core.graph import Operator, Tensor, Value
 from gkestimator.core.graph import Sequence as TensorSequence
+from gkestimator.core.limits import exceeded
 from gkestimator.onnx_io.binding.facts import Fact, Facts
 from gkestimator.onnx_io.binding.inference import MALFORMED, Inference, Inferred
 from gkestimator.onnx_io.binding.node_kinds import CONTROL_FLOW, RANDOM, VIEW
@@ -114,17 +115,19 @@ class Binder:
         self.values: list[Value | None] = [None] * len(program.names)
         self.operators: list[Operator] = []
         self.nodes: list[Node] = []
-        self.keep: set[int] = set()  # ids of values that must be computed though no operator reads them
+        # ordered, so that a try which is given up takes its own back
+        self.keep: dict[int, None] = {}  # ids of values that must be computed though no operator reads them
         self.folded = statics.folded
-        self.warnings: list[str] = []
+        self.warnings: dict[str, None] = {}
         self.awaited: set[str] = set()  # control flow whose way depends on data
         self.signatures: dict[tuple[int, bytes], int] = {}
         self._inferred: list[object] = []  # what signatures name by id
         self.suffix = ""
         self.repeat = 1
         self.steps = 0
-        self.most = limits.expanded(program.nodes, limits.MAX_OPERATORS)
-        self.most_steps = limits.expanded(program.nodes, limits.MAX_STEPS, limits.MAX_EXPANDED_STEPS)
+        self.bound, self.most = limits.expanded(program.nodes, "operators", "expanded_nodes")
+        self.step_bound, self.most_steps = limits.expanded(program.nodes, "steps", "expanded_steps")
+        self.edges = limits.BoundedCount("edges")
 
     def declared(self, slot: int) -> DeclaredType | None:
         """Return the declared type of a slot, bound names replaced by their numbers."""
@@ -143,8 +146,7 @@ class Binder:
 
     def warn(self, text: str) -> None:
         """Add a warning once."""
-        if text not in self.warnings:
-            self.warnings.append(text)
+        self.warnings[text] = None
 
     def set_input(self, slot: int, fact: Fact) -> None:
         """Give an input its type, or, when the caller knows its value, make it a constant."""
@@ -233,11 +235,12 @@ class Binder:
         """Count work done; LimitError when unrolling makes it too much."""
         self.steps += count
         if self.steps > self.most_steps:
-            raise LimitError(f"more than {self.most_steps} nodes once loops are unrolled")
+            raise LimitError(exceeded(self.step_bound, self.steps))
 
     def run(self, nodes: Sequence[Node]) -> None:
         """Infer and emit ``nodes`` in order."""
         self.step(len(nodes))
+        self.edges.add(sum([len(node.inputs) for node in nodes]))
         facts = self.facts
         memo = self.inference.memo
         for node in nodes:
@@ -329,7 +332,7 @@ class Binder:
     def append(self, node: Node, operator: Operator) -> None:
         """Add an operator that stands for ``node``."""
         if len(self.operators) >= self.most:
-            raise LimitError(f"{node}: more than {self.most} operators once loops are unrolled")
+            raise LimitError(f"{node}: {exceeded(self.bound, self.most + 1)}")
         self.operators.append(operator)
         self.nodes.append(node)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from gkestimator.core.errors import LimitError, ModelError
+from gkestimator.core.errors import ModelError
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.program import Constant
 from gkestimator.onnx_io.reading.tensors import constant, sparse_constant
@@ -17,6 +17,7 @@ _A = onnx.AttributeProto
 _EMPTY: Mapping[str, onnx.AttributeProto] = {}
 # No operator on a GPU reads these; the type of an Optional is known by its use.
 _UNREAD = (_A.TENSORS, _A.GRAPHS, _A.SPARSE_TENSORS, _A.TYPE_PROTO, _A.TYPE_PROTOS)
+_CHARACTERS_OF_AN_ITEM = 64
 
 
 class Converted(NamedTuple):
@@ -27,14 +28,18 @@ class Converted(NamedTuple):
     tensors: dict[str, Constant]
 
 
-def _text(raw: bytes) -> str:
+def _text(raw: bytes, items: limits.BoundedCount) -> str:
+    items.add(len(raw) // _CHARACTERS_OF_AN_ITEM)
     return raw.decode("utf-8", "replace")
 
 
 def convert_attributes(
-    protos: Iterable[onnx.AttributeProto], what: str, given: Mapping[str, onnx.AttributeProto] = _EMPTY
+    protos: Iterable[onnx.AttributeProto],
+    what: str,
+    items: limits.BoundedCount,
+    given: Mapping[str, onnx.AttributeProto] = _EMPTY,
 ) -> Converted:
-    """Return plain values, subgraphs and tensors of a node, each by attribute name.
+    """Return plain values, subgraphs and tensors of a node, each by attribute name; ``items`` counts all of a model.
 
     ``given`` are the attributes of the function call around the node: a reference to one that is absent there
     leaves the attribute out, so that its default holds. Tensors appear among the plain values too where their
@@ -43,6 +48,7 @@ def convert_attributes(
     converted = Converted({}, {}, {})
     plain = converted.plain
     for proto in protos:
+        items.add(1)
         name = proto.name
         if type(name) is not str:  # protobuf hands out what is not UTF-8 as bytes
             raise ModelError(f"{what} has an attribute whose name is not UTF-8 text")
@@ -57,13 +63,16 @@ def convert_attributes(
         elif kind == _A.FLOAT:
             plain[name] = proto.f
         elif kind == _A.STRING:
-            plain[name] = _text(proto.s)
+            plain[name] = _text(proto.s, items)
         elif kind == _A.INTS:
-            plain[name] = tuple(_bounded(proto.ints, what, name))
+            items.add(len(proto.ints))
+            plain[name] = tuple(proto.ints)
         elif kind == _A.FLOATS:
-            plain[name] = tuple(_bounded(proto.floats, what, name))
+            items.add(len(proto.floats))
+            plain[name] = tuple(proto.floats)
         elif kind == _A.STRINGS:
-            plain[name] = tuple(map(_text, _bounded(proto.strings, what, name)))
+            items.add(len(proto.strings))
+            plain[name] = tuple([_text(string, items) for string in proto.strings])
         else:
             _convert_message(proto, kind, name, what, converted)
     return converted
@@ -84,14 +93,6 @@ def _convert_message(
         converted.plain[name] = None
     elif kind not in _UNREAD:
         raise ModelError(f"{what} has attribute {name} of the unknown type {kind}")
-
-
-def _bounded(items: Any, what: str, name: str) -> Any:
-    if len(items) > limits.MAX_ATTRIBUTE_ITEMS:
-        raise LimitError(
-            f"{what} has {len(items)} items in attribute {name}; at most {limits.MAX_ATTRIBUTE_ITEMS}"
-        )
-    return items
 
 
 def _guess(proto: onnx.AttributeProto) -> int:

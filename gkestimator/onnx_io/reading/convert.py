@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import onnx
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import LimitError, ModelError
+from gkestimator.core.escaping import printable
+from gkestimator.core.limits import exceeded
 from gkestimator.onnx_io.binding.node_kinds import node_kind
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.attributes import attribute_key, convert_attributes
+from gkestimator.onnx_io.reading.declared import DeclaredTypes, absent_weights
 from gkestimator.onnx_io.reading.names import distinct_label
 from gkestimator.onnx_io.reading.ordering import executable_order
 from gkestimator.onnx_io.reading.program import OMITTED, Block, Constant, InputSpec, Node, Program
+from gkestimator.onnx_io.reading.schemas import check_tensor_attributes
 from gkestimator.onnx_io.reading.tensors import (
     constant,
     declared_type,
     plain_constant,
     sparse_constant,
-    tensor_type,
     value_kind,
 )
-from gkestimator.operators.registry import DeclaredType, TensorType
+from gkestimator.operators.registry import TensorType
 
 _NO_ATTRIBUTES: Mapping[str, onnx.AttributeProto] = {}
 
@@ -82,7 +84,11 @@ class _Converter:
         self.constants: dict[int, Any] = {}
         self.count = 0
         written = len(model.graph.node) + sum(len(f.node) for f in model.functions)
-        self.most = limits.expanded(written, limits.MAX_NODES)
+        self.bound, self.most = limits.expanded(written, "nodes", "expanded_nodes")
+        self.edges = limits.BoundedCount("edges")
+        self.items = limits.BoundedCount("attribute_items")
+        self.characters = limits.BoundedCount("name_characters")
+        self.known_bytes = 0
         self.constant_nodes = 0
         self.node_names: set[str] = set()
         self.signatures: dict[Hashable, int] = {}
@@ -91,11 +97,32 @@ class _Converter:
         self.depth = 0
 
     def slot(self, name: str) -> int:
+        name = self.shortened(name)
         if name in self.used:
             name = f"{name}#{len(self.names)}"  # a storage name must mean one value
         self.used.add(name)
         self.names.append(name)
         return len(self.names) - 1
+
+    def shortened(self, name: str) -> str:
+        """Return a name without its end where it is very long: every trip of an unrolled loop has names of its own."""
+        name = name[: limits.MAX_NAME]
+        self.characters.add(len(name))
+        return name
+
+    def keep(self, constant: Constant) -> Constant:
+        """Return a constant, without its value where those before it, in functions too, take too much."""
+        value = constant.value
+        if value is None:
+            return constant
+        size = value.nbytes
+        if value.dtype == object:
+            size += sum(map(len, value.flat))
+        if size > limits.MAX_SMALL:
+            self.known_bytes += size
+            if self.known_bytes > limits.MAX_KNOWN_BYTES:
+                return Constant(constant.type, None)
+        return constant
 
     def define(self, scope: _Scope, name: str, what: str) -> int:
         if name in scope.slots:
@@ -105,11 +132,11 @@ class _Converter:
         return slot
 
     def initializers(self, graph: onnx.GraphProto, scope: _Scope) -> None:
-        if len(graph.initializer) + len(graph.sparse_initializer) > limits.MAX_TENSORS:
-            raise LimitError(f"more than {limits.MAX_TENSORS} initializers")
+        groups = (graph.initializer, graph.sparse_initializer, graph.input, graph.output)
+        limits.check("tensors", sum(map(len, groups)))
         for tensor in graph.initializer:
             what = f"initializer {tensor.name!r}"
-            self.constants[self.define(scope, tensor.name, what)] = constant(tensor, what)
+            self.constants[self.define(scope, tensor.name, what)] = self.keep(constant(tensor, what))
         for sparse in graph.sparse_initializer:
             what = f"sparse initializer {sparse.values.name!r}"
             self.constants[self.define(scope, sparse.values.name, what)] = sparse_constant(sparse, what)
@@ -121,7 +148,7 @@ class _Converter:
         if scope is not self.main:  # a function's body, where nothing is declared
             return None
         if self.missing is None:
-            self.missing = _absent_weights(self.graph)
+            self.missing = absent_weights(self.graph)
         kind = self.missing.get(name)
         if kind is None:
             return None
@@ -159,7 +186,8 @@ class _Converter:
             raise ModelError(f"node {self.count} has a type that is not UTF-8 text")
         self.count += 1
         if self.count > self.most:
-            raise LimitError(f"more than {self.most} nodes once functions are inlined")
+            raise LimitError(exceeded(self.bound, self.count))
+        self.edges.add(len(proto.input) + len(proto.output))
         inputs = self.inputs(proto, scope)
         if self.functions and (domain, op_type, proto.overload) in self.functions:
             self.call((domain, op_type, proto.overload), proto, inputs, scope, out)
@@ -187,7 +215,7 @@ class _Converter:
     def label(self, proto: onnx.NodeProto, scope: _Scope) -> str:
         """Return a name for a node that no other has."""
         name = proto.name or f"{proto.op_type}#{self.count - 1}"
-        return distinct_label(scope.prefix + name, self.node_names)
+        return distinct_label(printable(self.shortened(scope.prefix + name)), self.node_names)
 
     def operator(
         self, proto: onnx.NodeProto, domain: str, inputs: list[int], scope: _Scope, out: list[Node]
@@ -198,7 +226,10 @@ class _Converter:
         attributes: dict[str, Any] = {}
         blocks = None
         if len(proto.attribute):
-            attributes, graphs, _ = convert_attributes(proto.attribute, f"node {label}", scope.given)
+            what = f"node {label}"
+            attributes, graphs, tensors = convert_attributes(proto.attribute, what, self.items, scope.given)
+            if tensors:
+                check_tensor_attributes(domain, op_type, tensors, what)
             if graphs:
                 blocks = {name: self.block(graph, scope, f"{label}/") for name, graph in graphs.items()}
         outputs = self.written(proto, label, scope)
@@ -242,9 +273,9 @@ class _Converter:
             return  # nothing can read it
         slot = self.define(scope, proto.output[0], what)
         self.constant_nodes += 1
-        attributes, _, tensors = convert_attributes(proto.attribute, what, scope.given)
+        attributes, _, tensors = convert_attributes(proto.attribute, what, self.items, scope.given)
         if tensors:
-            self.constants[slot] = next(iter(tensors.values()))
+            self.constants[slot] = self.keep(next(iter(tensors.values())))
             return
         for name, value in attributes.items():
             if name in _CONSTANT_TYPES:
@@ -275,6 +306,14 @@ class _Converter:
                 f"node {label} passes {len(inputs)} inputs and {len(proto.output)} outputs to function "
                 f"{title}, which has {len(function.input)} and {len(function.output)}"
             )
+        listed = (
+            function.input,
+            function.output,
+            function.attribute_proto,
+            function.opset_import,
+            scope.opsets,
+        )
+        self.edges.add(sum(map(len, listed)))
         opsets = {_domain(o.domain): o.version for o in function.opset_import}
         given = _passed(function, proto, scope)
         inner = _Scope(None, f"{label}/", {**scope.opsets, **opsets}, given)
@@ -370,46 +409,6 @@ def _inputs(converter: _Converter, graph: onnx.GraphProto, scope: _Scope) -> tup
     return tuple(specs)
 
 
-class _Declared(dict[str, DeclaredType]):
-    """Hold declared types by name, converted on first use: most models never need them."""
-
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        super().__init__()
-        self._protos = {v.name: v for group in (graph.value_info, graph.output) for v in group}
-
-    def __missing__(self, name: str) -> DeclaredType:
-        proto = self._protos.get(name)
-        declared = DeclaredType(None, None)
-        if proto is not None:
-            kind, tensor = value_kind(proto.type)
-            if kind == "tensor":
-                declared = declared_type(tensor, f"value {name!r}")
-        self[name] = declared
-        return declared
-
-
-def _absent_weights(graph: onnx.GraphProto) -> dict[str, TensorType]:
-    """Return the tensors that nodes read, nothing defines, and the file declares with numbers for all dimensions.
-
-    They are weights of a file whose weights were taken out together with their initializers.
-    """
-    defined = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-    defined.update(chain.from_iterable(node.output for node in graph.node))
-    read = dict.fromkeys(chain.from_iterable(node.input for node in graph.node))
-    declared = _Declared(graph)
-    absent = {}
-    for name in read:
-        if not name or name in defined:
-            continue
-        said = declared[name]
-        if said.dtype is None or said.shape is None:
-            continue
-        sizes = tuple([size for size in said.shape if isinstance(size, int)])
-        if len(sizes) == len(said.shape):
-            absent[name] = tensor_type(said.dtype, sizes, f"value {name!r}")
-    return absent
-
-
 def convert_model(model: onnx.ModelProto) -> Program:
     """Convert a whole model. Raises ModelError or LimitError; messages do not name the file.
 
@@ -443,5 +442,5 @@ def convert_model(model: onnx.ModelProto) -> Program:
         nodes=converter.count,
         opset=opsets.get(""),
         constant_nodes=converter.constant_nodes,
-        declared=_Declared(graph),
+        declared=DeclaredTypes(graph),
     )

@@ -5,7 +5,6 @@ Regular files only, external data never opened, bounded memory.
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 from pathlib import Path
@@ -13,8 +12,8 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from gkestimator.core.errors import LimitError, ModelError
-from gkestimator.core.files import open_descriptor, reason
+from gkestimator.core.errors import ModelError
+from gkestimator.core.files import FileBytes, open_descriptor, reason
 from gkestimator.onnx_io.reading import limits
 from gkestimator.onnx_io.reading.wire import strip_values
 
@@ -57,18 +56,16 @@ def _content(path: Path) -> bytes:
         size = status.st_size
         if size == 0:
             raise ModelError("empty file; an ONNX model was expected")
-        if size > limits.MAX_FILE_BYTES:
-            raise LimitError(f"{size} bytes; at most {limits.MAX_FILE_BYTES} are read")
-        # not closed by hand: an error's frames may still hold views into it
-        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        if mapped[:4] == _ZIP:
+        limits.check("file_bytes", size)
+        content = FileBytes(descriptor, size)
+        if content[:4] == _ZIP:
             raise ModelError(
                 "not an ONNX file: a zip archive, as torch.save writes; torch.onnx.export makes an ONNX file"
             )
+        if size < _PARSE_WHOLE_BELOW:
+            return content[:]
+        return strip_values(content)
     except OSError as e:
         raise ModelError(f"cannot be read: {reason(e)}") from e
     finally:
         os.close(descriptor)
-    if size < _PARSE_WHOLE_BELOW:
-        return mapped[:]
-    return strip_values(memoryview(mapped))

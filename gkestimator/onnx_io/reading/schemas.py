@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import checker, defs, helper, numpy_helper, shape_inference
 
-from gkestimator.core.errors import ShapeError
+from gkestimator.core.errors import ModelError, ShapeError
 from gkestimator.onnx_io.reading.tensors import ELEMENT_TYPES, declared_type, value_kind
 from gkestimator.operators.registry import (
+    ML,
+    MS,
     DeclaredType,
     SequenceType,
     ShapeContext,
@@ -19,10 +22,39 @@ from gkestimator.operators.registry import (
     ValueType,
 )
 
+_TENSORS = (defs.OpSchema.AttrType.TENSOR, defs.OpSchema.AttrType.SPARSE_TENSOR)
+_SOURCE_PLACE = re.compile(r"\S+\.(?:h|hpp|c|cc|cpp|inc):\d+:?\s*")
+
+
+def complaint(error: BaseException) -> str:
+    """Return what onnx says, on one line, without the assertion and the place in its source where it was made."""
+    text = " ".join(str(error).split())
+    if "Assertion `" in text:
+        text = text.partition("` failed:")[2]
+    text = _SOURCE_PLACE.sub("", text).strip().removeprefix("Warning: ")
+    return text or "onnx cannot read it"
+
 
 def known_to_onnx(domain: str, op_type: str, version: int) -> bool:
     """Return whether onnx has a schema of this operator at this opset version of its domain."""
     return bool(defs.has(op_type, version, domain))
+
+
+def check_tensor_attributes(domain: str, op_type: str, names: Iterable[str], what: str) -> None:
+    """Raise ModelError where an attribute in ``names`` holds a tensor that its operator does not expect.
+
+    What operators expect is told by onnx's newest schemas; operators of com.microsoft expect no tensors there, and
+    those of other domains whatever a plug-in reads. Every opset counts: rules also estimate operators that are newer
+    than the opset of their file.
+    """
+    if domain not in ("", ML, MS):
+        return
+    expected: Mapping[str, Any] = {}
+    if defs.has(op_type, domain):
+        expected = defs.get_schema(op_type, domain).attributes
+    for name in names:
+        if name not in expected or expected[name].type not in _TENSORS:
+            raise ModelError(f"{what}, attribute {name}: found a tensor, which {op_type} does not expect")
 
 
 def _proto(type_: ValueType) -> onnx.TypeProto:
@@ -62,7 +94,7 @@ def infer_by_schema(context: ShapeContext) -> Sequence[ValueType | None] | None:
     try:
         protos = shape_inference.infer_node_outputs(schema, node, types, values, opset_imports=opset)
     except (shape_inference.InferenceError, checker.ValidationError, RuntimeError, ValueError) as e:
-        raise ShapeError(f"onnx: {' '.join(str(e).split())}") from e
+        raise ShapeError(f"onnx: {complaint(e)}") from e
     outputs: list[ValueType | None] = []
     for index in range(context.outputs):
         proto = protos.get(f"o{index}")

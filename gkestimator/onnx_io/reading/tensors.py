@@ -97,7 +97,10 @@ def _value(proto: onnx.TensorProto, type_: TensorType, elements: int, what: str)
             raise ModelError(
                 f"{what} has {len(raw)} bytes of data; {type_.dtype.nbytes(elements)} were expected"
             )
-        value = np.frombuffer(raw, dtype=dtype).reshape(type_.shape)
+        try:
+            value = np.frombuffer(raw, dtype=dtype).reshape(type_.shape)
+        except ValueError as e:  # a dimension of 0 beside ones that are too large for any array
+            raise ModelError(f"{what} has dimensions {list(type_.shape)}, which no array can have") from e
     else:
         try:
             value = numpy_helper.to_array(proto)

@@ -1,7 +1,7 @@
 // ---------------------------------------------------------------- a plan
 views.plan = function () {
   const plan = doc.plan, totals = plan.totals;
-  const asked = sum(plan.workload.models.map(m => m.rate_rps));
+  const asked = totals.goodput_rps + sum(plan.unserved.map(m => m.rate_rps));  // what is not promised is listed as not served
   const replicas = plan.gpus.flatMap(gpu => gpu.replicas.map(replica => ({ ...replica, gpu: gpu.id, type: gpu.type })));
   const used = plan.gpus.filter(gpu => gpu.replicas.length), types = distinct(used.map(g => g.type));
   const verdict = section(main, "Verdict", "Promised: what the replicas can serve within the objectives by their latencies. Expected: the same once batches fill, requests queue and neighbours slow each other, by formulas.");

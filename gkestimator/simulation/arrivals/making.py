@@ -78,7 +78,10 @@ def make_arrivals(
             kind=str(kind), rate=rate, source=number, seed=seed, bursts=bursts or Bursts()
         )
         processes.append(process)
-    return Streams([p.blocks for p in processes], rate_rps=sum(p.peak_rps for p in processes))
+    mean_rps = sum(p.rate for p in processes if not isinstance(p.rate, Profile))
+    return Streams(
+        [p.blocks for p in processes], rate_rps=sum(p.peak_rps for p in processes), mean_rps=mean_rps
+    )
 
 
 def _check(rates_rps: Series, names: Texts, seed: int, rate_scale: float) -> None:

@@ -133,7 +133,7 @@ class ReplayedArrivals(Streams):
             )
         self.length_ms = self._recorded.period_s * 1e3 / self._speed
         openers = [partial(self._blocks, i, seed) for i in range(len(self.names))]
-        super().__init__(openers, rate_rps=float(wanted.sum()))
+        super().__init__(openers, rate_rps=float(wanted.sum()), mean_rps=float(wanted.sum()))
 
     def chunks(self, until_ms: float) -> Iterator[Chunk]:
         """Yield chunks as :class:`Arrivals` says.

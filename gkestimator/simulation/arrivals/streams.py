@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.limits import allowed, exceeded
 from gkestimator.simulation.arrays import Floats, ascend_from_zero, count_below
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.arrivals.rates import Block
@@ -21,10 +22,14 @@ class Streams(Arrivals):
     """Hold independent streams, one for each source.
 
     ``openers[i]()`` gives source i's blocks from the start, anew at each call. ``rate_rps``: that of all
-    streams together (the peak, where it varies), by which chunks are made so long.
+    streams together (the peak, where it varies), by which chunks are made so long; ``mean_rps``: as far as it is
+    known before, for the limit ``requests``.
     """
 
-    def __init__(self, openers: Sequence[Callable[[], Iterator[Block]]], *, rate_rps: float) -> None:
+    def __init__(
+        self, openers: Sequence[Callable[[], Iterator[Block]]], *, rate_rps: float, mean_rps: float = 0.0
+    ) -> None:
+        self._mean_rps = mean_rps
         self._openers = tuple(openers)
         self.sources = len(self._openers)
         self.span_ms = np.inf
@@ -35,15 +40,26 @@ class Streams(Arrivals):
         """Yield chunks as :class:`Arrivals` says.
 
         A chunk ends at a multiple of the time that ``CHUNK_REQUESTS`` take at that rate, or before, where
-        more than twice as many are known. Raises UsageError where more than MAX_AT_ONCE come at one time.
+        more than twice as many are known. Raises UsageError where more than MAX_AT_ONCE come at one time, and beyond
+        the limit ``requests``: at once where the mean rate is known.
         """
+        _check_number(self._mean_rps * until_ms / 1e3)
+        given = 0
         streams = [_Stream(opener()) for opener in self._openers]
         end = 0.0
         number = 1
         while end < until_ms:
             number += number * self.span_ms <= end
             end = _read(streams, end, min(number * self.span_ms, until_ms))
-            yield Chunk(end_ms=end, times_ms=tuple(s.before(end) for s in streams))
+            chunk = Chunk(end_ms=end, times_ms=tuple(s.before(end) for s in streams))
+            given += sum(map(len, chunk.times_ms))
+            _check_number(given)
+            yield chunk
+
+
+def _check_number(requests: float) -> None:
+    if requests > allowed("requests"):
+        raise UsageError(f"arrivals: {exceeded('requests', f'{requests:,.4g}')}")
 
 
 class _Stream:

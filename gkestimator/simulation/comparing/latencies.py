@@ -7,6 +7,7 @@ from typing import Any
 
 from gkestimator.documents.simulation import QUANTILES_PCT
 from gkestimator.reporting.simulated import title_of
+from gkestimator.reporting.text import picture_text
 from gkestimator.simulation.arrays import AnyByName, ValuesByName
 from gkestimator.simulation.comparing.cells import Cell, CellJob
 from gkestimator.simulation.comparing.look import line_look
@@ -48,7 +49,7 @@ def latency_picture(cells: Sequence[tuple[CellJob, Cell, AnyByName]], title: str
     for axes, label in zip(row, arrivals, strict=True):
         axes.set_xscale("log")
         axes.set_ylim(0, 102)
-        axes.set_title(f"arrivals: {label}", loc="left")
+        axes.set_title(picture_text(f"arrivals: {label}"), loc="left")
         axes.set_xlabel("latency, ms")
     row[0].set_ylabel("answered within it,\n% of the requests that arrived")
     names = [policy for policy in policies if policy in lines]

@@ -8,8 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gkestimator.core.extras import install_extra
 from gkestimator.reporting.simulated import drawing, title_of
 from gkestimator.reporting.style import saved
+from gkestimator.reporting.text import picture_text
 from gkestimator.simulation.arrays import Series
 from gkestimator.simulation.comparing.latencies import latency_picture
 from gkestimator.simulation.comparing.look import colour_of, label_ends, line_look
@@ -37,7 +39,7 @@ def draw_pictures(rows: RowList, compared: Compared) -> tuple[dict[str, bytes], 
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        return {}, "no pictures: matplotlib is missing; pip install 'gkestimator[plot]'"
+        return {}, f"no pictures: matplotlib is missing; {install_extra('plot')}"
     pictures = {}
     with drawing(svg_hashsalt="gkest", svg_fonttype="path"):
         for name, figure in [*_measure_figures(rows), *_latency_figures(rows, compared)]:
@@ -166,4 +168,4 @@ def _draw_lines(axes: Any, panel: Panel) -> None:
     axes.set_xlabel(_AXIS[panel.x])
     axes.set_ylabel(panel.measure.title.replace(", ", ",\n", 1))
     if "arrivals" in panel.where:
-        axes.set_title(f"arrivals: {panel.where['arrivals']}", loc="left")
+        axes.set_title(picture_text(f"arrivals: {panel.where['arrivals']}"), loc="left")

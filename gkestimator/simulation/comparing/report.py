@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from gkestimator.core.escaping import utf8
 from gkestimator.core.records import frozen
 from gkestimator.reporting.simulated import figure_columns, written_as
 from gkestimator.reporting.text import plural, words
@@ -77,12 +78,12 @@ def write_report(spec: ComparisonSpec, compared: Compared, folder: Path) -> Repo
     if any(r.cost_per_hour is not None for r in rows):
         columns.append("cost_per_hour")
     panels = panels_of(rows, columns)
-    write_bytes(folder / "results.csv", results_csv(rows).encode())
-    write_bytes(folder / "results.json", results_json(rows).encode())
+    write_bytes(folder / "results.csv", utf8(results_csv(rows)))
+    write_bytes(folder / "results.json", utf8(results_json(rows)))
     pictures, missing = draw_pictures(rows, compared)
     for name, data in pictures.items():
         write_bytes(folder / name, data)
-    write_bytes(folder / "report.md", _markdown(spec, panels, rows, list(pictures)).encode())
+    write_bytes(folder / "report.md", utf8(_markdown(spec, panels, rows, list(pictures))))
     tables = []
     for panel in panels:
         if panel.column == "on_time_pct":

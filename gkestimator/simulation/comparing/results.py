@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 from gkestimator.core.records import frozen
 from gkestimator.core.versions import record_version
-from gkestimator.reporting.simulated import csv_text
 from gkestimator.simulation.arrays import AnyByName, NumberOrNone, ValuesByName
 from gkestimator.simulation.comparing.run import Compared
 from gkestimator.simulation.summary import mean_of
+from gkestimator.tables.csv_text import csv_text
 
 
 @frozen

@@ -9,6 +9,7 @@ from pathlib import Path
 from gkestimator import __version__
 from gkestimator.core.errors import UsageError
 from gkestimator.core.records import frozen
+from gkestimator.jobs.disk import held
 from gkestimator.jobs.store import Store
 from gkestimator.simulation.arrays import ValuesByName
 from gkestimator.simulation.comparing.cells import Cell, CellJob, jobs
@@ -42,13 +43,20 @@ def run_comparison(
     """Compute the cells of ``spec`` that ``folder`` does not hold yet, and read them all.
 
     ``engine``: ``local`` (``processes`` of this machine) or ``ray``. Each cell is kept as soon as its job is
-    done, so that a run that is cut off goes on where it was. Raises UsageError (engine), TableError (a table
-    cannot be read: no cell could be had), OutputError (the folder).
+    done, so that a run that is cut off goes on where it was. Raises UsageError (engine, another command at work
+    in the folder), TableError (a table cannot be read: no cell could be had), OutputError (the folder).
     """
     check_known("engine", engine, ENGINES)
     if processes < 1:
         raise UsageError(f"processes: found {processes}, expected at least 1")
     store = Store(folder)
+    with held(folder / "lock", folder):
+        return _compared(spec, store, engine, processes, progress)
+
+
+def _compared(
+    spec: ComparisonSpec, store: Store, engine: str, processes: int, progress: Progress
+) -> Compared:
     every = list(jobs(spec, __version__))
     whole = [(job, cell) for job in every for cell in job.cells]
     there = store.finished(cell.key for _, cell in whole)
@@ -67,7 +75,7 @@ def run_comparison(
     for job, cell in whole:
         stored = store.read(cell.key)
         if stored is None:
-            raise UsageError(f"{folder}: cell {cell.key} is gone; was it removed meanwhile?")
+            raise UsageError(f"{store.folder}: cell {cell.key} is gone; was it removed meanwhile?")
         cells.append((job, cell, stored))
     return Compared(cells=tuple(cells), computed=computed)
 

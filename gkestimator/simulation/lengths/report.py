@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from operator import getitem
 
 from gkestimator.reporting.simulated import (
     count_text,
-    csv_text,
     figure_columns,
     rendered,
     text_of,
@@ -18,6 +16,8 @@ from gkestimator.simulation.arrays import ValuesByName
 from gkestimator.simulation.lengths.running import LengthsRun
 from gkestimator.simulation.lengths.serving import Served
 from gkestimator.simulation.summary import mean_of, percent_of
+from gkestimator.tables.csv_text import csv_text
+from gkestimator.tables.files import json_bytes
 from gkestimator.tables.layout import TextColumn, text_table
 from gkestimator.tables.units import number_text, percent_text
 
@@ -101,7 +101,7 @@ def _json(run: LengthsRun) -> str:
         "schemes": schemes,
         "notes": list(run.notes),
     }
-    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_bytes(document).decode()
 
 
 def _runtimes(run: LengthsRun, served: Served) -> list[dict[str, int]]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from gkestimator.core.versions import record_version
 from gkestimator.reporting.simulated import (
-    csv_text,
     drawing,
     note_lines,
     rendered,
@@ -22,6 +21,7 @@ from gkestimator.reporting.text import picture_text, words
 from gkestimator.simulation.arrays import NumberOrNone
 from gkestimator.simulation.measured.against import MEASURES, QUANTILES, AgainstReport, ServedBeside
 from gkestimator.simulation.picture import check_drawable
+from gkestimator.tables.csv_text import csv_text
 from gkestimator.tables.layout import TextColumn, text_table
 from gkestimator.tables.units import UNKNOWN, number_text
 

@@ -13,8 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gkestimator.core.errors import TableError, one_line
+from gkestimator.core.escaping import is_line
 from gkestimator.core.files import FileWords, check_file
+from gkestimator.core.limits import allowed, exceeded
 from gkestimator.core.records import NamedValues, Names, frozen
+from gkestimator.core.texts import csv_rows
 from gkestimator.simulation.arrays import Floats, Ints
 from gkestimator.simulation.measured.log import OK, ServingLog
 from gkestimator.tables.reading import parquet_records
@@ -22,7 +25,7 @@ from gkestimator.tables.request_log import STATUSES
 from gkestimator.tables.schema import cell_error, refuse_repeated
 
 MAX_LOG_BYTES = 512 * 2**20
-MAX_LOG_ROWS = 5_000_000
+_MOST_MS = 1e11
 _WORDS = FileWords(
     error=TableError, not_regular="found something other than a regular file, expected a log of requests"
 )
@@ -74,16 +77,17 @@ def read_serving_log(path: Path | str) -> ServingLog:
         raise TableError(f"{path}: found an empty file, expected a log of requests")
     records: Iterator[Cells] = _csv_records(path)
     if path.suffix.lower() == ".parquet":
-        records = parquet_records(path)
+        records = parquet_records(path, "log_rows")
     columns: dict[str, list[Any]] = {}
     headings: list[_Heading] = []
     notes: Names = ()
+    most = allowed("log_rows")
     for number, record in enumerate(records, start=1):
         if not headings:
             headings, notes = _headings(path, [str(name) for name in record])
             columns = {heading.ours: [] for heading in headings}
-        if number > MAX_LOG_ROWS:
-            raise TableError(f"{path}: found more than {MAX_LOG_ROWS:,} rows, expected fewer")
+        if number > most:
+            raise TableError(f"{path}: {exceeded('log_rows', f'more than {most:,}')}")
         for heading in headings:
             cell = record[heading.theirs]
             try:
@@ -100,7 +104,7 @@ def read_serving_log(path: Path | str) -> ServingLog:
 def _csv_records(path: Path) -> Iterator[Cells]:
     try:
         with open(path, newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream, strict=True)
+            reader = csv_rows(stream)
             names = [name.strip() for name in next(reader, [])]
             refuse_repeated(path, names)
             for number, cells in enumerate(filter(None, reader), start=1):
@@ -220,7 +224,7 @@ def _number(cell: Any) -> float:
 
 def _name(cell: Any) -> str:
     text = str(cell).strip()
-    if _is_empty(cell) or len(text) > _MAX_NAME or not text.isprintable():
+    if _is_empty(cell) or not is_line(text, _MAX_NAME):
         raise ValueError("a name in printable characters")
     return text
 
@@ -272,6 +276,9 @@ def _log_of(path: Path, columns: NamedValues, notes: Names) -> ServingLog:
     count = len(columns["model"])
     order = np.argsort(np.array(columns["arrived_ms"]), kind="stable")
     arrived = np.array(columns["arrived_ms"])[order]
+
+    if not arrived[-1] - arrived[0] <= _MOST_MS:
+        raise TableError(f"{path}: its requests arrive over more than three years, expected at most that")
 
     def floats(name: str) -> Floats:
         return np.array(columns.get(name, [math.nan] * count), np.float64)[order]

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from gkestimator.core.errors import UsageError
 from gkestimator.documents import PlacementPlan
-from gkestimator.simulation.arrays import Floats
-from gkestimator.simulation.arrivals.base import Arrivals, Chunk
+from gkestimator.simulation.arrivals.streams import TimesInMemory
 from gkestimator.simulation.conditions import Progress, rows_of_models
 from gkestimator.simulation.measured.log import OK, ServingLog
 from gkestimator.simulation.measured.options import AgainstOptions
 from gkestimator.simulation.running import simulate_plan
 from gkestimator.tables import TableSource, table_label
-
-_CHUNK_MS = 1e3
-
-
-class LogArrivals(Arrivals):
-    """Give the arrivals of a log: one stream for each of ``times_ms``, ascending."""
-
-    def __init__(self, times_ms: Sequence[Floats]) -> None:
-        self.sources = len(times_ms)
-        self._times_ms = times_ms
-
-    def chunks(self, until_ms: float) -> Iterator[Chunk]:
-        """Yield chunks of a second up to ``until_ms``."""
-        start = 0.0
-        while start < until_ms:
-            end = min(start + _CHUNK_MS, until_ms)
-            parts = []
-            for times in self._times_ms:
-                low, high = np.searchsorted(times, (start, end), side="left").tolist()
-                parts.append(times[low:high])
-            yield Chunk(end_ms=end, times_ms=tuple(parts))
-            start = end
 
 
 def served_again(
@@ -74,7 +51,7 @@ def served_again(
     made = simulate_plan(
         plan,
         rows_of_models(tables, names, progress),
-        LogArrivals(streams),
+        TimesInMemory(streams),
         options.engine_options(plan, log.length_ms),
         arrivals_name=log.name,
         progress=progress,

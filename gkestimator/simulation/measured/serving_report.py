@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from gkestimator.core.errors import one_line
+from gkestimator.core.escaping import utf8
 from gkestimator.reporting.simulated import count_text, note_lines, text_of, written_as
 from gkestimator.reporting.text import words
 from gkestimator.simulation.measured.serving import ServingFit
@@ -17,7 +18,7 @@ from gkestimator.tables.writing import write_bytes
 
 def write_network(network: Network, path: Path) -> None:
     """Write a law to ``path`` as a simulation's ``network`` reads it, wholly or not at all. Raises OutputError."""
-    write_bytes(path, network_text(network).encode())
+    write_bytes(path, utf8(network_text(network)))
 
 
 def network_text(network: Network) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gkestimator.reporting.simulated import (
     count_text,
-    csv_text,
     figure_columns,
     note_lines,
     rendered,
@@ -15,6 +14,7 @@ from gkestimator.reporting.simulated import (
 from gkestimator.reporting.text import figures, words
 from gkestimator.simulation.replanning.report import ReplanModel, ReplanReport, replan_json
 from gkestimator.simulation.summary import percent_of
+from gkestimator.tables.csv_text import csv_text
 from gkestimator.tables.layout import TextColumn, text_table
 from gkestimator.tables.units import number_text
 

@@ -155,6 +155,8 @@ def _instant(text: str) -> int:
     if form is None:
         raise ValueError
     date, hour, minute, second, fraction, zone = form.groups()
+    if hour == "24":  # Python 3.14 reads it as the next day's midnight
+        raise ValueError
     offset = (zone or "Z").replace("Z", "+00:00")
     moment = datetime.fromisoformat(f"{date}T{hour}:{minute}:{second}{offset}")
     if not int(_FIRST_YEAR) <= moment.year < int(_BEYOND_YEAR):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gkestimator.core.errors import TableError, UsageError
+from gkestimator.core.extras import install_extra
 from gkestimator.core.kernels import Array
 
 # Four times the largest published file; beyond that a file is not what it says.
@@ -23,7 +24,7 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, Array]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as e:
-        raise UsageError("reading Parquet needs pyarrow: pip install 'gkestimator[parquet]'") from e
+        raise UsageError(f"reading Parquet needs pyarrow: {install_extra('parquet')}") from e
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names

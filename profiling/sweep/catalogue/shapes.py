@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.extras import install_extra
 from gkestimator.profiling.type_names import Fields, Ints
 
 T = TypeVar("T")
@@ -39,9 +40,7 @@ class ShapeSampler:
         try:
             from scipy.stats import qmc
         except ImportError as e:
-            raise UsageError(
-                "profile plan needs scipy: pip install scipy (the extras 'train' and 'profile' bring it)"
-            ) from e
+            raise UsageError(f"profile plan needs scipy: {install_extra('train')}") from e
         if count <= 0:
             return np.empty((0, dimensions))
         sobol = qmc.Sobol(d=dimensions, scramble=True, seed=int(self._rng.integers(2**31)))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gkestimator.core.errors import BundleError
+from gkestimator.core.stored import StoredArrays
 from gkestimator.kernel_models.regressors import Forest, Uncertainty
 
 
@@ -33,14 +34,14 @@ def test_the_scale_stops_at_the_largest_that_was_seen() -> None:
 
 def test_the_bound_travels_with_the_arrays_and_older_bundles_have_none() -> None:
     arrays = runaway(0.25).arrays()
-    again = Uncertainty.from_arrays(arrays, features=1, where="here")
+    again = Uncertainty.from_arrays(StoredArrays(arrays, "here"), features=1)
     assert again.scale(COLUMNS) == pytest.approx([0.25, np.exp(-3)])
     del arrays["uncertainty.largest"]
-    assert Uncertainty.from_arrays(arrays, features=1, where="here").largest == 5.0
+    assert Uncertainty.from_arrays(StoredArrays(arrays, "here"), features=1).largest == 5.0
 
 
-@pytest.mark.parametrize("value", [np.array([9.0]), np.array([np.nan]), np.array([0.1, 0.2]), np.array([1])])
+@pytest.mark.parametrize("value", [np.array([9.0]), np.array([np.nan]), np.array([0.1, 0.2]), np.array([9])])
 def test_a_strange_bound_is_refused_in_one_line(value: np.ndarray) -> None:
     arrays = {**runaway(0.25).arrays(), "uncertainty.largest": value}
-    with pytest.raises(BundleError, match=r"here: array 'uncertainty.largest'"):
-        Uncertainty.from_arrays(arrays, features=1, where="here")
+    with pytest.raises(BundleError, match=r"here, array 'uncertainty.largest'"):
+        Uncertainty.from_arrays(StoredArrays(arrays, "here"), features=1)

@@ -16,7 +16,6 @@ from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import LimitError, ModelError
 from gkestimator.merging.editing import Held, Mapped, nodes, read_editable, write_editable
 from gkestimator.merging.editing import values as values_module
-from gkestimator.onnx_io.reading import limits
 
 RNG = np.random.default_rng(3)
 
@@ -255,7 +254,7 @@ def test_functions_without_end(read):
     )
     last = '<domain: "own", opset_import: ["": 17]> F40 (v) => (o) { o = Relu (v) }'
     head = '<ir_version: 8, opset_import: ["": 17, "own": 1]> g (float[4] x) => (float[4] y) { y = own.F0 (x) }\n'
-    with pytest.raises(LimitError, match="more than 20000 nodes once functions are inlined"):
+    with pytest.raises(LimitError, match="found 20,001 nodes once functions are inlined"):
         read(head + doubling + last)
     itself = '<domain: "own", opset_import: ["": 17, "own": 1]> F0 (v) => (o) { o = own.F0 (v) }'
     with pytest.raises(LimitError, match=r"own\.F0 calls itself"):
@@ -338,8 +337,10 @@ def test_a_large_file_is_not_read(tmp_path: Path):
 
 
 def test_a_file_beyond_the_limit(read, monkeypatch):
-    monkeypatch.setattr(limits, "MAX_FILE_BYTES", 40)
-    with pytest.raises(LimitError, match=r"^m\.onnx: \d+ bytes; at most 40 are read$"):
+    monkeypatch.setenv("GKEST_LIMITS", "file_bytes=40")
+    with pytest.raises(
+        LimitError, match=r"^m\.onnx: found \d+ bytes of a model file, expected at most 40 \("
+    ):
         read("g (float[4] x) => (float[4] y) { y = Relu (x) }")
 
 

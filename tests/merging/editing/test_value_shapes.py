@@ -8,6 +8,7 @@ import families
 import onnx
 import pytest
 from onnx import helper
+from packaging.version import Version
 
 from gkestimator.core.dtypes import DType
 from gkestimator.core.errors import UnboundDimensionError, UsageError
@@ -124,7 +125,10 @@ def test_dimensions_that_follow_from_each_other(read):
     text = """g (float[batch,4,past_length,8] past, float[batch,4,length,8] now, float[batch,{total}] mask)
         => (float[batch,4,T,8] keys, float[batch,4,T,8] y) <int64[2] axes = {{1, 3}}>
         {{ keys = Concat <axis = 2> (past, now) m = Unsqueeze (mask, axes) y = Mul (keys, m) d = Shape (y) }}"""
-    for total in ("total_length", '"past_length + length"'):
+    written = ["total_length"]
+    if Version(onnx.__version__) >= Version("1.22"):  # older parsers of this text form take no expression
+        written.append('"past_length + length"')
+    for total in written:
         found = certain(read, text.format(total=total))
         assert found["y"] == (None, 4, None, 8)
     # of a name that says nothing no numbers are found; then nothing is said of what comes from the inputs

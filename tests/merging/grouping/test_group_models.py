@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import onnx
 import pytest
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.extras import install_extra
 from gkestimator.core.graph import OperatorGraph
 from gkestimator.merging.grouping import graph_edit_distance, group_models
 from gkestimator.merging.options import MergeOptions
@@ -104,7 +106,7 @@ def test_equal_graphs_need_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert group_models([], epsilon=0.1).groups == ()
     assert group_models(graphs[:1], epsilon=0.1).groups == ((0,),)
     assert group_models([graphs[0], graphs[2]], epsilon=0.0).groups == ((0, 1),)
-    with pytest.raises(UsageError, match=r"merging needs scipy: pip install 'gkestimator\[merge\]'"):
+    with pytest.raises(UsageError, match=re.escape(f"merging needs scipy: {install_extra('merge')}")):
         group_models(graphs, epsilon=0.1)
 
 

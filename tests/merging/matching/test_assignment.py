@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import sys
 from fractions import Fraction
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.extras import install_extra
 from gkestimator.merging.matching import best_assignment
 
 Pair = tuple[int, int]
@@ -99,7 +101,7 @@ def test_weights_that_are_none(bad: float) -> None:
 
 def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(UsageError, match=r"needs scipy: pip install 'gkestimator\[merge\]'"):
+    with pytest.raises(UsageError, match=re.escape(f"needs scipy: {install_extra('merge')}")):
         best_assignment({(0, 0): 1.0, (0, 1): 1.0})
 
 

@@ -282,8 +282,8 @@ def _outputs(case: Case, nodes, weights) -> list[np.ndarray]:
 def test_bfloat16_gives_the_same_whole_numbers(build) -> None:
     """Small whole numbers are exact in bfloat16; ONNX Runtime has no bfloat16 products on the CPU."""
     pytest.importorskip("ml_dtypes")
-    if onnx.defs.onnx_opset_version() < 22:
-        pytest.skip("this onnx has no Conv of bfloat16")
+    if onnx.defs.onnx_opset_version() < 28:
+        pytest.skip("the reference of onnx before 1.23 computes no products of bfloat16 (RuntimeTypeError)")
     for seed in range(25):
         case = build(seed, DType.BFLOAT16, whole_numbers=True)
         new = case.emitted()

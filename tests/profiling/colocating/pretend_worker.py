@@ -83,5 +83,5 @@ if __name__ == "__main__":
     print("a library prints what it likes", flush=True)
     worker.make_executor = lambda name, device: PretendExecutor()  # type: ignore[assignment]
     worker._visible_sms = sms
-    worker._die_with(int(os.environ.pop("GKEST_PAIRS_PARENT", os.getppid())))
+    worker.die_with(int(os.environ.pop("GKEST_PAIRS_PARENT", os.getppid())))
     sys.exit(worker.main())

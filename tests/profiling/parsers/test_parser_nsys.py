@@ -286,7 +286,7 @@ def test_names_are_printable_and_of_bounded_length(export: Export) -> None:
     export.kernel(1, 1000, demangledName=8)
     export.kernel(1, 2000, demangledName=9)
     first, second = parse_nsys(export.done()).ranges[0].launches
-    assert first.name == "k [2J <float>"
+    assert first.name == r"k\u001b[2J <float>"
     assert len(second.name) == 65_536
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from _dying import dying
 from _specs import cells, command, environment, results, write_spec
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.extras import install_extra
+from gkestimator.jobs.guard import descendants
 from gkestimator.simulation.comparing import run as comparing_run
 from gkestimator.simulation.comparing.report import write_report
 from gkestimator.simulation.comparing.run import run_comparison
@@ -24,20 +27,40 @@ from gkestimator.simulation.comparing.spec import read_spec
 MANY = {"rate_scale": [x / 20 for x in range(1, 41)], "duration_s": 8}
 
 
+def lives(pid: int) -> bool:
+    """Return whether a process is there and no corpse that nobody has taken away yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-@pytest.mark.parametrize("processes", [1, 2])
-def test_killed_in_its_midst_it_goes_on_where_it_was(tmp_path: Path, processes: int) -> None:
+@pytest.mark.parametrize("which", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_killed_in_its_midst_it_leaves_nobody_and_goes_on_where_it_was(
+    tmp_path: Path, which: signal.Signals
+) -> None:
+    """SIGINT comes from a terminal, to the whole group, and is answered in a line; the others to the command alone."""
     spec, out = write_spec(tmp_path, **MANY), tmp_path / "out"
     running = subprocess.Popen(
-        command(spec, "-o", out, "--processes", processes),
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(), start_new_session=True,
+        command(spec, "-o", out, "--processes", 2),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment(), start_new_session=True,
     )  # fmt: skip
     end = time.monotonic() + 120
     while running.poll() is None and time.monotonic() < end and len(list(out.glob("cells/*.json"))) < 5:
         time.sleep(0.002)
-    os.killpg(running.pid, signal.SIGKILL)
-    assert running.wait(30) == -signal.SIGKILL
+    workers = descendants(running.pid)
+    assert len(workers) >= 2
+    asked_at = time.monotonic()
+    (os.killpg if which is signal.SIGINT else os.kill)(running.pid, which)
+    _, said = running.communicate(timeout=30)  # which ends when nobody holds stderr any more
+    assert running.returncode == (130 if which is signal.SIGINT else -which)
+    if which is signal.SIGINT:
+        assert said == b"gkest: error: interrupted\n"
+    while alive := [pid for pid in workers if lives(pid)]:
+        assert time.monotonic() - asked_at < 5, alive
+        time.sleep(0.02)
     kept = cells(out)  # each of them whole
     assert 5 <= len(kept) < 80 and not (out / "results.csv").exists()
     times = {p: p.stat().st_mtime_ns for p in out.glob("cells/*.json")}
@@ -118,7 +141,27 @@ def test_ray_finds_what_one_machine_finds_though_a_node_is_lost(cluster: Any, tm
     assert {line["status"] for line in results(out)} == {"ok"}
 
 
+@pytest.mark.slow
+def test_a_head_that_dies_is_said_in_a_line(cluster: Any, tmp_path: Path) -> None:
+    spec, out = write_spec(tmp_path, **(MANY | {"duration_s": 900})), tmp_path / "out"
+    code = (
+        "import sys; from gkestimator.jobs import ray_cluster; ray_cluster.HEAD_AWAY_S = 3.0\n"
+        "from gkestimator.cli import run; sys.exit(run(sys.argv[1:]))"
+    )
+    running = subprocess.Popen(
+        [sys.executable, "-P", "-c", code, "compare", str(spec), "-o", str(out), "--engine", "ray"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment() | {"RAY_ADDRESS": cluster.address},
+    )  # fmt: skip
+    end = time.monotonic() + 60
+    while running.poll() is None and time.monotonic() < end and not list(out.glob("cells/*.json")):
+        time.sleep(0.05)
+    cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
+    _, said = running.communicate(timeout=50)
+    assert running.returncode == 2
+    assert said.decode().startswith("gkest: error: the head of the Ray cluster at") and said.count(b"\n") == 1
+
+
 def test_without_ray_it_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"engine ray: Ray is missing; pip install 'gkestimator\[ray\]'"):
+    with pytest.raises(UsageError, match=re.escape(f"engine ray: Ray is missing; {install_extra('ray')}")):
         run_comparison(read_spec(write_spec(tmp_path)), tmp_path / "out", engine="ray")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,6 +76,19 @@ def test_a_log_beside_its_own_simulation(files: Path) -> None:
         for name in ("on_time_pct", "p50_ms", "p99_ms", "throughput_rps", "batch_mean", "refused_pct"):
             assert row.difference(name) == pytest.approx(0.0, abs=0.2), (row.model, name)
     assert report.whole.requests == report.models[0].requests + report.models[1].requests
+
+
+def test_a_log_with_a_silence_of_months_costs_as_much_as_its_requests(files: Path) -> None:
+    """One request after 115 days was ten million steps of a second (case documents:28:714 of the fuzzer)."""
+    log = pandas.read_csv(files / "log.csv")
+    last = log[log.model == "a"].iloc[-1:].assign(arrived_ms=9_999_999_999.0)
+    pandas.concat([log, last]).to_csv(files / "long.csv", index=False)
+    began = time.process_time()  # of this process alone: a busy machine does not count
+    report = compare_with_log(
+        files / "long.csv", files / "plan.json", [files / "table.csv"], AgainstOptions()
+    )
+    assert time.process_time() - began < 10
+    assert report.whole.requests == len(log) + 1
 
 
 def test_a_late_plan_with_a_busy_host(tmp_path: Path) -> None:
