@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import connection
 from pathlib import Path
 from typing import IO
@@ -37,6 +37,21 @@ def start_guarded(
         # Ctrl-C at the terminal reaches the owner alone, which then says how its children end.
         start_new_session=True,
     )
+
+
+@contextlib.contextmanager
+def inherited(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment for what is started within the context; the program's own are back after it."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def close_input(process: subprocess.Popen[bytes]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -12,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
 from typing import TypeVar
 
-from gkestimator.jobs.children import die_with
+from gkestimator.jobs.children import die_with, inherited
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -93,24 +92,18 @@ def _finished(
 @contextlib.contextmanager
 def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     # One thread each: several processes that each use every core are slower than one.
-    before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    os.environ.update(dict.fromkeys(before, "1"))
-    spawning = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, mp_context=spawning, initializer=_begin_worker)
-    try:
-        yield pool
-    except BaseException:
-        # Nobody wants what they are at: waiting for it would hold Ctrl-C up. (kill_workers() is of Python 3.14.)
-        for process in list(pool._processes.values()):
-            process.kill()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    with inherited({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}):
+        spawning = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(processes, mp_context=spawning, initializer=_begin_worker)
+        try:
+            yield pool
+        except BaseException:
+            # Nobody wants what they are at: waiting for it would hold Ctrl-C up. (kill_workers() is of Python 3.14.)
+            for process in list(pool._processes.values()):
+                process.kill()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextlib.contextmanager

@@ -2,19 +2,24 @@
 
 Ray ends its own processes when their owner dies, but for some that look for their dead cluster for a minute more. A
 watcher with a pipe to the service ends them: the pipe closes with the service, however it ends. It knows them by a
-variable of their environment, which Ray's processes inherit and those that these start later.
+variable of their environment, which Ray's processes inherit and those that these start later. Ray gives its processes
+names, written over the environment that others see, unless a variable forbids it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
 
+from gkestimator.jobs.children import inherited
+
 _MARK = "GKEST_SERVICE"
+_KEEP_ENVIRONMENT = (
+    "SPT_NOENV"  # of setproctitle, which Ray brings: a name takes the room of the arguments alone
+)
 # It runs without our modules: of a service that was killed its files may be gone too.
 _WATCH = """
 import os, signal, sys, time
@@ -45,11 +50,8 @@ def watched_children(start: Callable[[], object]) -> Iterator[None]:
         start_new_session=True,  # Ctrl-C at the terminal is not for it
     )
     try:
-        os.environ[_MARK] = mark
-        try:
+        with inherited({_MARK: mark, _KEEP_ENVIRONMENT: "1"}):
             start()
-        finally:
-            del os.environ[_MARK]  # what the program starts besides is not ours to end
         yield
     finally:
         if watcher.stdin is not None:
