@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# A shell lets what it starts in the background ignore Ctrl-C, and children inherit that: the tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIRST_FIT = Path(__file__).parent / "data" / "first_fit" / "first_fit.py"
 

@@ -102,6 +102,25 @@ def test_a_row_that_breaks_a_relation_is_caught(
     assert _outcome(BY_NAME[name], subject).failed
 
 
+@pytest.mark.parametrize(("column", "moved"), [("latency_high_ms", 1e-5), ("kernels", 1), ("host_ms", None)])
+def test_a_row_that_hangs_on_its_place_is_caught(
+    column: str, moved: float | None, subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gkestimator.estimation import api
+
+    made = api.answered
+
+    def broken(*arguments: object, **options: object) -> api.EstimateResult:
+        result = made(*arguments, **options)
+        value = None if moved is None else getattr(result.rows[0], column) + moved
+        first = replace(result.rows[0], **{column: value})
+        return replace(result, rows=(first, *result.rows[1:]))
+
+    assert not _outcome(BY_NAME["order"], subject).failed
+    monkeypatch.setattr(api, "answered", broken)
+    assert _outcome(BY_NAME["order"], subject).failed
+
+
 def test_a_plan_that_holds_too_much_is_counted(subject: Subject) -> None:
     rows_of = plans._rows(subject)
     drawn = plans._drawn(np.random.default_rng(3), rows_of)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +29,7 @@ from gkestimator.library.relations.checking import (
     place_of,
 )
 from gkestimator.library.relations.networks import NETWORKS, write_convolutions
+from gkestimator.tables import Requirement
 
 _LEARNED = "libraries choose other kernels for other sizes, and regressors learn some percent of it"
 _LEARNED_PCT = 0.05
@@ -180,13 +182,29 @@ def _reserved_memory(subject: Subject) -> Iterator[Case]:
     return never_falling(subject.by_batch, "mreq_bytes")
 
 
+def _rows_apart(row: Requirement, expected: Requirement) -> float:
+    """Return the largest relative difference between the figures of two rows; infinity where anything else differs.
+
+    The last digit of an exponential hangs on its place in an array: processors compute some numbers of it at a time,
+    and those left over one by one. What a row says of its neighbours (``warnings``) hangs on which were asked for.
+    """
+    others = asdict(expected)
+    largest = 0.0
+    for name, value in asdict(row).items():
+        other = others[name]
+        if isinstance(value, float) and isinstance(other, float):
+            largest = max(largest, apart(value, other))
+        elif value != other and name != "warnings":
+            return math.inf
+    return largest
+
+
 def _order(subject: Subject) -> Iterator[Case]:
     forward = {place_of(row): row for row in subject.by_batch}
     gpus = subject.gpus[::-1]
     for row in subject.rows(subject.networks[::-1], gpus=gpus, batch_sizes=[64, 1]):
-        # What a row says of its neighbours hangs on which were asked for.
-        same = replace(row, warnings="") == replace(forward[place_of(row)], warnings="")
-        yield Case(where=f"{place_of(row)} models turned round", excess=0.0 if same else 1.0)
+        excess = _rows_apart(row, forward[place_of(row)])
+        yield Case(where=f"{place_of(row)} models turned round", excess=excess)
     two = [write_convolutions(subject.folder, 2, swapped=swapped) for swapped in (False, True)]
     for batch in (1, 16):
         rows = subject.rows(two, gpus=subject.gpus, batch_sizes=[batch])
