@@ -100,7 +100,9 @@ WORKLOADS = {
     "tag": ("models: !!python/object/apply:os.system ['true']\n", "found a tag"),
     "merge key": ("models: [{<<: {name: alexnet}, rate_rps: 1}]\n", "slo_ms is missing"),
     "two documents": (WORKLOAD + "---\n" + WORKLOAD, "expected one document"),
-    "deep nesting": ("models: " + "[" * 5000, "nested at most 20 deep"),
+    "deep nesting": ("models: " + "[" * 900, "nested at most 20 deep"),
+    # libyaml from 0.2.6 refuses these itself, before it says how the document begins.
+    "very deep nesting": ("models: " + "[" * 5000, "nested at most 20 deep|exceeded maximum nesting depth"),
     "deep mappings": ("{a: " * 3000, "nested at most 20 deep"),
     "truncated": (WORKLOAD[:30], "cannot be read as YAML"),
     "tabs": ("models:\n\t- x\n", "cannot be read as YAML"),
@@ -125,7 +127,7 @@ WORKLOADS = {
 def test_workloads(case: str, refuse: Refuse) -> None:
     text, words = WORKLOADS[case]
     line = refuse(workload=text)
-    assert words in line
+    assert any(word in line for word in words.split("|"))
     assert "w.yaml" in line or "no row" in words
 
 
