@@ -171,6 +171,12 @@ _ALL: tuple[Limit, ...] = (
         "requests", 10_000_000, "requests of a simulation", "minutes, and memory where they queue without end"
     ),
     Limit(
+        "rate_changes",
+        100_000_000,
+        "changes of rate of a simulation",
+        "minutes: bursts of microseconds are drawn one by one for as long as is simulated",
+    ),
+    Limit(
         "instances",
         10_000,
         "GPUs' worth of requests",

@@ -11,6 +11,7 @@ from gkestimator.core.errors import UsageError
 from gkestimator.placement.registry import POLICIES
 from gkestimator.placement.scheduling import schedule
 from gkestimator.simulation.arrivals.making import make_arrivals
+from gkestimator.simulation.arrivals.rates import Bursts
 from gkestimator.simulation.running import FileRun, simulate_files
 
 _CLUSTERS = (
@@ -69,3 +70,13 @@ def test_the_limit_is_raised_by_its_name(monkeypatch: pytest.MonkeyPatch) -> Non
         next(arrivals.chunks(1e3))
     monkeypatch.setenv("GKEST_LIMITS", "requests=2000")
     assert sum(len(chunk.times_ms[0]) for chunk in arrivals.chunks(1e3)) > 500
+
+
+def test_bursts_of_microseconds_are_refused_by_the_number_of_changes() -> None:
+    bursts = Bursts.of(factor=3, share=0.2, burst_s=1e-6)
+    with pytest.raises(UsageError, match=r"found 4e\+08 changes of rate .*, expected .*rate_changes=NUMBER"):
+        next(make_arrivals("mmpp", [1.0], ["m"], bursts=bursts).chunks(1e6))
+    # The same bursts, and as many seconds of longer ones.
+    assert list(make_arrivals("mmpp", [1.0], ["m"], bursts=bursts).chunks(1e3))
+    assert list(make_arrivals("mmpp", [1.0], ["m"]).chunks(1e6))
+    assert list(make_arrivals("poisson", [1.0], ["m"], bursts=bursts).chunks(1e6))

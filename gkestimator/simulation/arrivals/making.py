@@ -80,7 +80,10 @@ def make_arrivals(
         processes.append(process)
     mean_rps = sum(p.rate for p in processes if not isinstance(p.rate, Profile))
     return Streams(
-        [p.blocks for p in processes], rate_rps=sum(p.peak_rps for p in processes), mean_rps=mean_rps
+        [p.blocks for p in processes],
+        rate_rps=sum(p.peak_rps for p in processes),
+        mean_rps=mean_rps,
+        changes_per_s=sum(p.bursts.changes_per_s for p in processes if p.kind == "mmpp"),
     )
 
 

@@ -145,6 +145,11 @@ class Bursts:
         mean = weighted / sum(self.sojourns_s)
         return tuple(factor / mean for factor in self.factors)
 
+    @property
+    def changes_per_s(self) -> float:
+        """Return how often the rate changes, in the mean: each state is entered equally often."""
+        return len(self.sojourns_s) / sum(self.sojourns_s)
+
     def stretches(self, rate_rps: float, draw: np.random.Generator) -> Iterator[Segments]:
         """Yield a drawn path, stretch after stretch, without end."""
         rates = np.asarray(self.relative) * rate_rps / 1e3

@@ -22,14 +22,21 @@ class Streams(Arrivals):
     """Hold independent streams, one for each source.
 
     ``openers[i]()`` gives source i's blocks from the start, anew at each call. ``rate_rps``: that of all
-    streams together (the peak, where it varies), by which chunks are made so long; ``mean_rps``: as far as it is
-    known before, for the limit ``requests``.
+    streams together (the peak, where it varies), by which chunks are made so long. ``mean_rps``, and the changes of
+    rate per second of all streams together: as far as they are known before, for the limits ``requests`` and
+    ``rate_changes``.
     """
 
     def __init__(
-        self, openers: Sequence[Callable[[], Iterator[Block]]], *, rate_rps: float, mean_rps: float = 0.0
+        self,
+        openers: Sequence[Callable[[], Iterator[Block]]],
+        *,
+        rate_rps: float,
+        mean_rps: float = 0.0,
+        changes_per_s: float = 0.0,
     ) -> None:
         self._mean_rps = mean_rps
+        self._changes_per_s = changes_per_s
         self._openers = tuple(openers)
         self.sources = len(self._openers)
         self.span_ms = np.inf
@@ -41,9 +48,10 @@ class Streams(Arrivals):
 
         A chunk ends at a multiple of the time that ``CHUNK_REQUESTS`` take at that rate, or before, where
         more than twice as many are known. Raises UsageError where more than MAX_AT_ONCE come at one time, and beyond
-        the limit ``requests``: at once where the mean rate is known.
+        the limits ``requests`` and ``rate_changes``: at once where the mean rate is known.
         """
-        _check_number(self._mean_rps * until_ms / 1e3)
+        _check_number("requests", self._mean_rps * until_ms / 1e3)
+        _check_number("rate_changes", self._changes_per_s * until_ms / 1e3)
         given = 0
         streams = [_Stream(opener()) for opener in self._openers]
         end = 0.0
@@ -53,13 +61,13 @@ class Streams(Arrivals):
             end = _read(streams, end, min(number * self.span_ms, until_ms))
             chunk = Chunk(end_ms=end, times_ms=tuple(s.before(end) for s in streams))
             given += sum(map(len, chunk.times_ms))
-            _check_number(given)
+            _check_number("requests", given)
             yield chunk
 
 
-def _check_number(requests: float) -> None:
-    if requests > allowed("requests"):
-        raise UsageError(f"arrivals: {exceeded('requests', f'{requests:,.4g}')}")
+def _check_number(limit: str, number: float) -> None:
+    if number > allowed(limit):
+        raise UsageError(f"arrivals: {exceeded(limit, f'{number:,.4g}')}")
 
 
 class _Stream:
