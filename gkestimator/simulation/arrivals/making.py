@@ -83,7 +83,7 @@ def make_arrivals(
         [p.blocks for p in processes],
         rate_rps=sum(p.peak_rps for p in processes),
         mean_rps=mean_rps,
-        changes_per_s=sum(p.bursts.changes_per_s for p in processes if p.kind == "mmpp"),
+        changes_per_s=sum(p.changes_per_s for p in processes),
     )
 
 

@@ -62,6 +62,11 @@ class ArrivalProcess:
             return self.rate * max(self.bursts.relative)
         return self.rate
 
+    @property
+    def changes_per_s(self) -> float:
+        """Return how often a drawn rate changes, in the mean."""
+        return self.bursts.changes_per_s if self.kind == "mmpp" else 0.0
+
     def blocks(self) -> Iterator[Block]:
         """Yield the stream from its start, block by block."""
         if self.peak_rps == 0:
