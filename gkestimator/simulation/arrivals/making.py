@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gkestimator.core.errors import UsageError
@@ -78,11 +78,15 @@ def make_arrivals(
             kind=str(kind), rate=rate, source=number, seed=seed, bursts=bursts or Bursts()
         )
         processes.append(process)
-    mean_rps = sum(p.rate for p in processes if not isinstance(p.rate, Profile))
+    return _side_by_side(processes)
+
+
+def _side_by_side(processes: Sequence[ArrivalProcess]) -> Streams:
+    """Return the streams of independent processes; the mean rate is that of those which follow no profile."""
     return Streams(
         [p.blocks for p in processes],
         rate_rps=sum(p.peak_rps for p in processes),
-        mean_rps=mean_rps,
+        mean_rps=sum(p.rate for p in processes if not isinstance(p.rate, Profile)),
         changes_per_s=sum(p.changes_per_s for p in processes),
     )
 
