@@ -28,6 +28,7 @@ from gkestimator.core.errors import BundleError, OutputError
 from gkestimator.core.files import FileWords, read_bytes
 from gkestimator.core.leftovers import remove_leftovers, scratch_folder
 from gkestimator.core.stored import StoredArrays, StoredObject, damaged
+from gkestimator.core.texts import parse_json
 from gkestimator.core.values import Document, shown
 from gkestimator.jobs.disk import held_beside
 
@@ -59,10 +60,6 @@ _HERE = -100  # AT_FDCWD and RENAME_EXCHANGE of Linux
 _EXCHANGE = 2
 
 
-def _not_a_number(text: str) -> float:
-    raise ValueError(f"{text} is not a finite number")
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
@@ -70,8 +67,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     raw = read_bytes(path, _WORDS, _LARGEST_JSON_BYTES)
     try:
-        value = json.loads(raw.decode("utf-8"), parse_constant=_not_a_number)
-    except (ValueError, RecursionError) as e:
+        value = parse_json(raw)
+    except ValueError as e:
         raise damaged(str(path), "all of it", f"not valid JSON: {e}") from e
     if not isinstance(value, dict):
         raise damaged(str(path), "all of it", f"found {shown(value)}, expected an object")

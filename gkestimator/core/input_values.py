@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import tokenize
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from gkestimator.core.errors import UsageError, one_line
 from gkestimator.core.files import FileWords, read_bytes
 from gkestimator.core.limits import allowed, exceeded
 from gkestimator.core.option_kinds import Kind, UnfitError
+from gkestimator.core.texts import parse_json
 
 _SHOWN = 60
 _LIMIT = "input_value_bytes"
@@ -69,16 +69,12 @@ def _value(name: str, text: str) -> object:
     if len(text) > allowed(_LIMIT):
         raise UsageError(f"input {name}: {exceeded(_LIMIT, len(text))}")
     try:
-        value = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as e:
+        value = parse_json(text)
+    except ValueError as e:
         raise UnfitError(one_line(f"{name}={text}", limit=_SHOWN), _FORM) from e
     if not _numbers_alone(value):
         raise UnfitError(one_line(f"{name}={text}", limit=_SHOWN), _FORM)
     return value
-
-
-def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no finite number")
 
 
 def _numbers_alone(value: object) -> bool:

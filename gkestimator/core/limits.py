@@ -149,7 +149,14 @@ _ALL: tuple[Limit, ...] = (
         "Parquet of few bytes and many equal rows; a report of more takes over 2 GB",
     ),
     Limit("log_rows", 1_000_000, "requests of a log", "Parquet logs of few bytes and many equal rows"),
-    Limit("table_bytes", 512 << 20, "bytes", "tables too large, and Parquet whose pages unpack to that"),
+    Limit("table_bytes", 512 << 20, "bytes", "tables too large"),
+    Limit(
+        name="unpacked_bytes",
+        value=256 << 20,
+        unit="bytes of unpacked pages",
+        protects="Parquet of kilobytes whose pages unpack to gigabytes, of which readers hold five copies",
+    ),
+    Limit("pages", 500_000, "pages", "Parquet whose columns share their pages, which are walked one by one"),
     Limit(
         "cell_characters", 1 << 20, "characters of a cell", "texts, which Parquet stores once for many rows"
     ),
@@ -175,6 +182,12 @@ _ALL: tuple[Limit, ...] = (
         100_000_000,
         "changes of rate of a simulation",
         "minutes: bursts of microseconds are drawn one by one for as long as is simulated",
+    ),
+    Limit(
+        "looks",
+        1_000_000,
+        "looks at the rates",
+        "hours: where a policy runs again, rates are looked at for as long as is simulated",
     ),
     Limit(
         "instances",
@@ -205,6 +218,12 @@ def exceeded(name: str, amount: int | str) -> str:
     shown = f"{amount:,}" if isinstance(amount, int) else amount
     remedy = f"{VARIABLE}={name}=NUMBER raises this limit"
     return f"found {shown} {limit.unit}, expected at most {allowed(name):,} ({remedy})"
+
+
+def check_amount(what: str, name: str, amount: float) -> None:
+    """Raise UsageError about ``what`` where ``amount``, which may be an expectation, is over the limit ``name``."""
+    if amount > allowed(name):
+        raise UsageError(f"{what}: {exceeded(name, f'{amount:,.4g}')}")
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from gkestimator.core.errors import DocumentError
 from gkestimator.core.files import FileWords, check_file
+from gkestimator.core.texts import csv_rows
 from gkestimator.documents import LanguageLoad
 
 Lengths: TypeAlias = tuple[tuple[int, int], ...]
@@ -44,11 +45,13 @@ def read_lengths(path: Path) -> Lengths:
     check_file(path, _WORDS, _MOST_BYTES)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file)
-            pair = _pair(path, rows.fieldnames or [])
+            rows = filter(None, csv_rows(file))
+            header = next(rows, [])
+            pair = _pair(path, header)
             lengths = []
             for number, row in enumerate(rows, 2):
-                prompt, answer = (_tokens(path, number, name, row[name]) for name in pair)
+                cells = dict(zip(header, row, strict=False))  # a row may be cut short
+                prompt, answer = (_tokens(path, number, name, cells.get(name)) for name in pair)
                 lengths.append((max(prompt, 1), max(answer, 1)))
                 if number > _MOST_ROWS:
                     raise DocumentError(f"{path}: found more than {_MOST_ROWS:,} requests, expected fewer")
@@ -59,8 +62,7 @@ def read_lengths(path: Path) -> Lengths:
     return tuple(lengths)
 
 
-def _pair(path: Path, header: object) -> tuple[str, str]:
-    names = header if isinstance(header, list) else []
+def _pair(path: Path, names: list[str]) -> tuple[str, str]:
     for pair in _COLUMNS:
         if all(names.count(name) == 1 for name in pair):
             return pair

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from gkestimator.core.errors import TableError, UsageError, one_line
-from gkestimator.core.limits import allowed, exceeded
+from gkestimator.core.limits import check_amount
 from gkestimator.core.records import frozen
 from gkestimator.documents import (
     Cluster,
@@ -325,8 +325,7 @@ def _place(
             break
         gpu = yard.type_of(best.serving.row.gpu) or ""
         instances = left / best.rate_rps
-        if instances > allowed("instances"):
-            raise UsageError(f"{load.name}: rate_rps: {exceeded('instances', f'{instances:,.4g}')}")
+        check_amount(f"{load.name}: rate_rps", "instances", instances)
         count = min(math.ceil(instances - 1e-9), int(min(yard.left[gpu], 1e6) // best.gpus))
         share = min(left / count, best.rate_rps)
         for _ in range(count):

@@ -10,7 +10,7 @@ from dataclasses import field, replace
 from typing import ClassVar, TypeAlias
 
 from gkestimator.core.errors import GkestimatorError, UsageError
-from gkestimator.core.limits import allowed, exceeded
+from gkestimator.core.limits import check_amount
 from gkestimator.core.records import frozen
 from gkestimator.placement.problem import Candidates, Gpu, Names, PlacementModel, Problem
 from gkestimator.tables.candidate import CREQ_COLUMNS, Candidate
@@ -149,11 +149,8 @@ def _check_instances(models: Sequence[PlacementModel]) -> None:
     for model in models:
         fastest = max((c.throughput_rps for c in model.candidates), default=math.inf)
         whole += model.rate_rps / fastest
-        if whole > allowed("instances"):
-            raise UsageError(
-                f"{model.name}: rate_rps {model.rate_rps:g} at {fastest:.4g} req/s an instance: "
-                f"{exceeded('instances', f'{whole:,.4g}')}"
-            )
+        what = f"{model.name}: rate_rps {model.rate_rps:g} at {fastest:.4g} req/s an instance"
+        check_amount(what, "instances", whole)
 
 
 def _usable(

@@ -125,7 +125,7 @@ DAMAGE: dict[str, tuple[str, Callable[[dict[str, Any]], object], str]] = {
     "object for a list": ("stack.json", lambda d: d["models"][0].update(covers={}), "models[0].covers"),
     "truth for a version": ("stack.json", lambda d: d.update(schema_version=True), "schema_version"),
     "list for a model": ("stack.json", lambda d: d["models"].insert(0, [1]), "models[0]"),
-    "chip that is none": ("ranges.json", lambda d: d["linear"].update(chips=[[7, 0, 10**300, 1]]), "linear.chips"),
+    "chip that is none": ("ranges.json", lambda d: d["linear"].update(chips=[[7, 0, 10**299, 1]]), "linear.chips"),
     "truth for a chip": ("ranges.json", lambda d: d["linear"].update(chips=[[True] * 4]), "linear.chips"),
     "range": ("ranges.json", lambda d: d["linear"].update(low="low"), "linear.low"),
     "rates": ("ranges.json", lambda d: d["linear"].update(dram_bytes_per_s=[[1]]), "linear.dram_bytes_per_s"),

@@ -106,8 +106,8 @@ def test_parquet_of_many_rows_or_bytes_is_refused_by_its_metadata(
     assert path.stat().st_size < 40_000
     assert "found 2,000,000 rows" in refused(parquet_records, path, path.read_bytes())
     parquet.write_table(arrow.table({"batch_size": list(range(1000))}), path)
-    monkeypatch.setenv("GKEST_LIMITS", "table_bytes=4000")
-    assert "unpacked: found" in refused(parquet_records, path, path.read_bytes())
+    monkeypatch.setenv("GKEST_LIMITS", "unpacked_bytes=4000")
+    assert "bytes of unpacked pages" in refused(parquet_records, path, path.read_bytes())
     monkeypatch.setenv("GKEST_LIMITS", "rows=1000")
     assert len(list(parquet_records(path))) == 1000
     parquet.write_table(arrow.table({"model": [["m"], ["n"]]}), path)

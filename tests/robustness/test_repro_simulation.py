@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from gkestimator.core.errors import UsageError
+from gkestimator.documents.plan import plan_json
 from gkestimator.placement.registry import POLICIES
 from gkestimator.placement.scheduling import schedule
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.arrivals.rates import Bursts
-from gkestimator.simulation.running import FileRun, simulate_files
+from gkestimator.simulation.replanning.settings import Replanning
+from gkestimator.simulation.running import FileRun, replan_files, simulate_files
 
 _CLUSTERS = (
     {"gpus": [{"type": "V100", "count": 2}]},
@@ -61,6 +63,20 @@ def test_a_scale_of_a_million_is_refused_by_the_number_of_requests(table: Path) 
         UsageError, match=r"found 6e\+10 requests of a simulation, expected at most 10,000,000"
     ):
         simulate_files(plan, [table], FileRun(rate_scale=1e6))
+
+
+def test_looking_at_the_rates_for_thirty_years_is_refused_before_it_begins(
+    table: Path, tmp_path: Path
+) -> None:
+    scheduled = schedule(table, workload(1000), _CLUSTERS[0])
+    plan, cluster = tmp_path / "plan.json", tmp_path / "cluster.yaml"
+    plan.write_text(plan_json(scheduled.plan))
+    cluster.write_text("gpus: [{type: V100, count: 2}]")
+    run = FileRun(duration_s=1e9, rate_scale=1e-9)
+    with pytest.raises(
+        UsageError, match=r"replan: found 1e\+09 looks at the rates, .* \(GKEST_LIMITS=looks="
+    ):
+        replan_files(plan, [table], cluster, Replanning(kind="gpulet"), run)
 
 
 def test_the_limit_is_raised_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from gkestimator.core.errors import UsageError
-from gkestimator.core.limits import allowed, exceeded
+from gkestimator.core.limits import check_amount
 from gkestimator.simulation.arrays import Floats, ascend_from_zero, count_below
 from gkestimator.simulation.arrivals.base import Arrivals, Chunk
 from gkestimator.simulation.arrivals.rates import Block
@@ -50,8 +50,8 @@ class Streams(Arrivals):
         more than twice as many are known. Raises UsageError where more than MAX_AT_ONCE come at one time, and beyond
         the limits ``requests`` and ``rate_changes``: at once where the mean rate is known.
         """
-        _check_number("requests", self._mean_rps * until_ms / 1e3)
-        _check_number("rate_changes", self._changes_per_s * until_ms / 1e3)
+        check_amount("arrivals", "requests", self._mean_rps * until_ms / 1e3)
+        check_amount("arrivals", "rate_changes", self._changes_per_s * until_ms / 1e3)
         given = 0
         streams = [_Stream(opener()) for opener in self._openers]
         end = 0.0
@@ -61,13 +61,8 @@ class Streams(Arrivals):
             end = _read(streams, end, min(number * self.span_ms, until_ms))
             chunk = Chunk(end_ms=end, times_ms=tuple(s.before(end) for s in streams))
             given += sum(map(len, chunk.times_ms))
-            _check_number("requests", given)
+            check_amount("arrivals", "requests", given)
             yield chunk
-
-
-def _check_number(limit: str, number: float) -> None:
-    if number > allowed(limit):
-        raise UsageError(f"arrivals: {exceeded(limit, f'{number:,.4g}')}")
 
 
 class _Stream:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gkestimator.core.limits import allowed
 from gkestimator.interference.base import FEATURES, TERMS
 from gkestimator.interference.registry import law_code
 from gkestimator.llm.steps import StepLaw
@@ -267,6 +268,7 @@ def _asked_options(system: System, options: Options) -> AskedOptions:
     asked.keep = options.keep_requests
     asked.windows = max(1, math.ceil(options.duration_ms / options.window_ms))
     asked.sequences = any(model.paced is not None for model in system.models)
+    asked.most_sent = allowed("requests")
     asked.from_ms = options.warmup_ms
     asked.until_ms = options.duration_ms
     asked.window_ms = options.window_ms

@@ -42,6 +42,8 @@ def lacks(s: EngineState) -> int:
         return codes.UNIFORMS
     if s.options.keep == 1 and len(s.kept) - s.loop.kept < s.needs.largest_batch:
         return codes.FLUSH
+    if s.loop.sent > s.options.most_sent:
+        return codes.TOO_MANY
     return codes.DONE
 
 
@@ -58,6 +60,7 @@ def come(s: EngineState, x: int, now: float) -> None:
 def come_again(s: EngineState, x: int, now: float) -> None:
     """Take in a request of source ``x`` that a client sends now, as the answer to its last one came."""
     source = s.sources[x]
+    s.loop.sent += 1
     counts = 1 if now >= s.options.from_ms else 0
     source.sent += counts
     if source.kind != codes.JOB:

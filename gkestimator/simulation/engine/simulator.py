@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.limits import exceeded
 from gkestimator.interference.base import TERMS
 from gkestimator.llm.steps import StepLaw
 from gkestimator.simulation.arrays import Floats, Ints
@@ -290,6 +291,8 @@ class Simulator:
                 code = run_plainly(run, self._s, float(until_ms), resume_only)
             if code == codes.DONE:
                 return
+            if code == codes.TOO_MANY:
+                raise UsageError(f"arrivals: {exceeded('requests', int(self._s.loop.sent))}")
             if code == codes.FLUSH:
                 self._flush()
             self._fit()

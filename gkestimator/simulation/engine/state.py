@@ -24,6 +24,7 @@ class AskedOptions(Record):
     keep: int
     windows: int
     sequences: int  # some replica serves by iterations
+    most_sent: int  # requests that clients may send again before the run is given up
     from_ms: float
     until_ms: float
     window_ms: float
@@ -41,6 +42,7 @@ class LoopRecord(Record):
     kept: int  # rows of kept requests
     draw: int  # the next of the exponential draws
     uniform: int
+    sent: int  # requests that clients sent as their answers came
     asked: int  # the first request that is to be routed before the next event
     asked_last: int
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from gkestimator.core.errors import GkestimatorError, one_line
+from gkestimator.core.limits import check_amount
 from gkestimator.core.records import frozen
 from gkestimator.documents import PlacementPlan, Workload
 from gkestimator.simulation.arrays import NumberOrNone, Numbers, Texts, generator_of
@@ -79,8 +80,9 @@ def control(
     a plan for the rates that were counted. ``build`` says what the simulator is told of a plan. ``pool``: ids
     of the GPUs of a fixed cluster by type; None: GPUs are rented. One change at a time: while one is under
     way nothing is decided. ``progress`` is told the simulated time. Raises UsageError: a plan uses more GPUs
-    than ``pool`` has.
+    than ``pool`` has, or the run is too long for the limit ``looks``.
     """
+    check_amount("replan", "looks", options.duration_ms / settings.control_ms)
     fleet, system = _start(plan, build(plan), options, simulator)
     trigger = make_trigger(settings, plan.workload)
     cutter = Cutter(arrivals, options.duration_ms)

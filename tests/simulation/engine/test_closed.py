@@ -85,6 +85,16 @@ def test_warm_up_is_not_counted() -> None:
     assert result.source_arrived.tolist() == result.arrived.tolist() == result.done.tolist() == [50]
 
 
+def test_answers_that_never_end_are_given_up_by_the_number_of_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = system([replica(batch_size=1)])
+    monkeypatch.setenv("GKEST_LIMITS", "requests=50")
+    assert served(asked, 1, duration_ms=500.0).done.tolist() == [50]
+    with pytest.raises(UsageError, match=r"arrivals: found 51 requests .* \(GKEST_LIMITS=requests=NUMBER"):
+        served(asked, 1, duration_ms=1000.0)
+
+
 def refused(asked: System, **options: object) -> str:
     with pytest.raises(UsageError) as caught:
         Simulator(closed_loop(asked), Options(duration_ms=10.0, **options))  # type: ignore[arg-type]
