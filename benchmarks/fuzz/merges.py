@@ -1,7 +1,7 @@
 """Send `gkest merge` pairs of small siblings of which one or both were mutated.
 
 Seeds are two models of one architecture each, which share some of their weights: products, convolutions, embeddings, a
-loop, weights beside the file.
+loop, operators of an old opset, which are converted before they are merged.
 """
 
 from __future__ import annotations
@@ -58,6 +58,18 @@ _TEXTS = {
             p = Softmax (s)
             v = MatMul (p, e)
             y = MatMul (v, w2)
+        }""",
+    "old": """
+        <ir_version: 6, opset_import: ["": 9]>
+        g (float[N,8,16] x) => (float[N,1,8] y) <float[16,16] w0, float[16,8] w1> {
+            a = MatMul (x, w0)
+            b = Pad <pads = [0,1,0,0,1,0]> (a)
+            c = Slice <starts = [1], ends = [5], axes = [1]> (b)
+            d, e = Split <axis = 1, split = [2,2]> (c)
+            f = Add (d, e)
+            h = ReduceMax <axes = [1], keepdims = 0> (f)
+            i = Unsqueeze <axes = [1]> (h)
+            y = MatMul (i, w1)
         }""",
     "loop": """
         <ir_version: 8, opset_import: ["": 17]>
@@ -154,7 +166,9 @@ def _mutated(data: bytes, rng: random.Random) -> bytes:
     model = onnx.ModelProto()
     model.ParseFromString(data)
     for _ in range(rng.choice((1, 2, 3))):
-        rng.choice((_other_values, _other_sizes, _other_type, _other_input, _other_names))(model.graph, rng)
+        rng.choice(_CHANGES)(model.graph, rng)
+    if rng.random() < 0.1:
+        model.opset_import[0].version = rng.choice((1, 6, 9, 11, 12, 13, 18, 22))
     return model.SerializeToString()
 
 
@@ -206,3 +220,15 @@ def _other_names(graph: onnx.GraphProto, rng: random.Random) -> None:
     """Give nodes names, some of them those that the merger makes."""
     for node in graph.node:
         node.name = rng.choice(("", "a/MatMul#0", "gkest/0", "b/x", "n/" * 90, node.op_type))
+
+
+def _other_attribute(graph: onnx.GraphProto, rng: random.Random) -> None:
+    """Give an attribute a value of another type, or another value."""
+    nodes = [node for node in graph.node if node.attribute]
+    if nodes:
+        attribute = rng.choice(rng.choice(nodes).attribute)
+        value = rng.choice((0, -1, 2**40, [1, 2], [2**62], 1.5, [1.5], "nearest", "", b"\xff", [b"a"]))
+        attribute.CopyFrom(helper.make_attribute(attribute.name, value))
+
+
+_CHANGES = (_other_values, _other_sizes, _other_type, _other_input, _other_names, _other_attribute)

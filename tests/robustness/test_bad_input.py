@@ -296,3 +296,21 @@ def test_an_attribute_name_that_is_no_text(good: Path, tmp_path: Path) -> None:
     path = tmp_path / "names.onnx"
     path.write_bytes(model.SerializeToString().replace(b"bbbb", b"b\xff\xfeb"))
     refused(estimate(path), "names.onnx", "not UTF-8")
+
+
+OLD = """
+    <ir_version: 8, opset_import: ["": 11]>
+    g (float[1,16] x) => (float y) { y = ReduceSum <axes = "nearest"> (x) }"""
+OLD_FUNCTION = """
+    <ir_version: 8, opset_import: ["": 17, "d": 1]>
+    g (float[1,16] x) => (float y) { y = d.F (x) }
+    <domain: "d", opset_import: ["": 11]>
+    F (x) => (y) { y = ReduceSum <axes = "nearest"> (x) }"""
+
+
+@pytest.mark.parametrize("text", [OLD, OLD_FUNCTION], ids=["model", "function"])
+def test_what_the_converter_of_opsets_would_die_of(tmp_path: Path, good: Path, text: str) -> None:
+    """ONNX's version converter takes the text for a list of axes, and ended the process without a line."""
+    output = tmp_path / "merged.onnx"
+    refused(gkest("merge", save(tmp_path, text), good, "--always", "-o", output), "mismatched attribute type")
+    assert not output.exists()

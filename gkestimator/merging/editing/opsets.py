@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
+import onnx.checker
 import onnx.defs
 import onnx.version_converter
 from onnx import AttributeProto, ModelProto, NodeProto, helper, numpy_helper
@@ -53,7 +54,9 @@ def align_opsets(models: Sequence[EditableModel]) -> list[EditableModel]:
 def _converted(model: EditableModel, target: int) -> EditableModel:
     old = model.opsets.get("", 1)
     try:
-        proto = onnx.version_converter.convert_version(to_proto(model, large="inputs"), target)
+        proto = to_proto(model, large="inputs")
+        onnx.checker.check_model(proto)  # the converter believes attributes: a text for a list ends the process
+        proto = onnx.version_converter.convert_version(proto, target)
         close_gaps(proto, old)
         converted = _rebuilt(model, proto, target)
         check_editable(converted)

@@ -49,10 +49,15 @@ def read_editable(path: Path, *, prefix: str, name: str) -> EditableModel:
 def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not proto.functions:
         return proto
+    import onnx.checker
     import onnx.inliner
     import onnx.version_converter
 
+    opsets = _versions(proto)
     try:
+        for function in proto.functions:
+            if _versions(function) != opsets:  # it is converted, and the converter believes attributes
+                onnx.checker.check_function(function)
         inlined = onnx.inliner.inline_local_functions(proto, convert_version=True)
     except (*FAILURES, onnx.version_converter.ConvertError) as e:
         raise ModelError(f"its local functions cannot be inlined by onnx: {complaint(e)}") from e
@@ -60,6 +65,11 @@ def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
         left = ", ".join(sorted({f"{function.domain}.{function.name}" for function in inlined.functions})[:4])
         raise ModelError(f"its local functions {left} cannot be inlined")
     return inlined
+
+
+def _versions(proto: onnx.ModelProto | onnx.FunctionProto) -> set[int]:
+    """Return the versions of the standard operators that ``proto`` imports."""
+    return {opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx")}
 
 
 def _model(proto: onnx.ModelProto, source: TensorSource, prefix: str, name: str) -> EditableModel:
