@@ -308,9 +308,22 @@ OLD_FUNCTION = """
     F (x) => (y) { y = ReduceSum <axes = "nearest"> (x) }"""
 
 
-@pytest.mark.parametrize("text", [OLD, OLD_FUNCTION], ids=["model", "function"])
-def test_what_the_converter_of_opsets_would_die_of(tmp_path: Path, good: Path, text: str) -> None:
-    """ONNX's version converter takes the text for a list of axes, and ended the process without a line."""
+NO_INPUT = """
+    <ir_version: 8, opset_import: ["": 17]>
+    g (float[1,16] x) => (y) { y = EyeLike <dtype = 1> ( , x) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (OLD, "mismatched attribute type"),
+        (OLD_FUNCTION, "mismatched attribute type"),
+        (NO_INPUT, "input size 2 not in range"),
+    ],
+    ids=["conversion", "conversion of a function", "inference"],
+)
+def test_what_onnx_itself_would_die_of(tmp_path: Path, good: Path, text: str, words: str) -> None:
+    """onnx takes the text for a list of axes, the missing input for one: the process ended without a line."""
     output = tmp_path / "merged.onnx"
-    refused(gkest("merge", save(tmp_path, text), good, "--always", "-o", output), "mismatched attribute type")
+    refused(gkest("merge", save(tmp_path, text), good, "--always", "-o", output), words)
     assert not output.exists()

@@ -208,6 +208,18 @@ def check_editable(model: EditableModel) -> None:
         raise ModelError(f"{model.name}: ONNX's checker failed: {complaint(e)}") from e
 
 
+def _check_nodes(proto: onnx.ModelProto) -> None:
+    """Run ONNX's checker on all but the types of outputs, which may be open.
+
+    Shape inference believes nodes: one without an input that it needs ends the process. Raises FAILURES.
+    """
+    checked = onnx.ModelProto()
+    checked.CopyFrom(proto)
+    for output in checked.graph.output:
+        output.type.CopyFrom(helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, ()))
+    onnx.checker.check_model(checked)
+
+
 def with_output_types(model: EditableModel) -> EditableModel:
     """Return ``model`` with the type and rank of every output, where ONNX's shape inference finds what the
     file does not say.
@@ -220,8 +232,10 @@ def with_output_types(model: EditableModel) -> EditableModel:
         for value in model.outputs
     ):
         return model
+    proto = to_proto(model, large="inputs")
     try:
-        proto = onnx.shape_inference.infer_shapes(to_proto(model, large="inputs"), data_prop=True)
+        _check_nodes(proto)
+        proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except FAILURES:
         return model  # what is wrong with it is said where it is checked
     known: set[str] = set()
