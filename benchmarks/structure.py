@@ -21,7 +21,7 @@ MOST_COMPLEXITY = 15
 # A bar that is not reached yet is held where it stands.
 DENSITY_HELD = 9.4
 # The bar is what version 0.1's features were to fit in. New features add to it: raise this with them, knowingly.
-NODES_HELD = 947_500
+NODES_HELD = 948_700
 LOOSE_ALLOWED = ("__init__.py", "__main__.py")
 BRANCHES = (
     ast.If,

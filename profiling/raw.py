@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gkestimator.core.errors import TableError
-from gkestimator.core.files import input_errors
+from gkestimator.core.files import FileWords, input_errors, read_bytes
 from gkestimator.core.records import frozen
 from gkestimator.core.texts import parse_json
 from gkestimator.profiling.type_names import Fields, Names, NumberByName, TextByName
 
 RAW_VERSION = 1
 _MAX_BYTES = 16 * 2**20
+_WORDS = FileWords(error=TableError, too_large="too large for what it should be")
 
 
 @frozen
@@ -164,9 +165,7 @@ def document_of(value: RunInfo | ChunkInfo | EnvironmentSample) -> Fields:
 
 def _json(path: Path) -> Fields:
     with input_errors(path, ValueError):
-        if path.stat().st_size > _MAX_BYTES:
-            raise TableError(f"{path}: too large for what it should be")
-        document = parse_json(path.read_bytes())
+        document = parse_json(read_bytes(path, _WORDS, _MAX_BYTES))
     if not isinstance(document, dict):
         raise TableError(f"{path}: found {type(document).__name__}, expected an object")
     return document

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gkestimator.core.errors import TableError
-from gkestimator.core.files import input_errors
+from gkestimator.core.files import FileWords, input_errors, read_bytes
+from gkestimator.core.limits import allowed
 from gkestimator.core.records import frozen
 from gkestimator.core.texts import parse_json
 from gkestimator.profiling.type_names import Floats, Ints
@@ -74,6 +75,7 @@ _MOST_BYTES = 2**50
 _MOST_US = 1e12  # eleven days
 _NAMES = frozenset(f.name for f in fields(EntryRecord))
 _MEMORY = frozenset(f.name for f in fields(MemoryUse))
+_WORDS = FileWords(error=TableError)
 
 
 def record_line(record: EntryRecord) -> str:
@@ -85,7 +87,7 @@ def read_records(path: Path) -> Iterator[EntryRecord]:
     """Yield the records of a file. A last line without its newline (the child was killed) is dropped,
     anything else that is no record refused with TableError."""
     with input_errors(path, UnicodeDecodeError):
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path, _WORDS, allowed("table_bytes")).decode()
     # A killed child leaves half a line; the entry is measured again.
     whole, _, _ = text.rpartition("\n")
     for number, line in enumerate(whole.split("\n") if whole else (), start=1):

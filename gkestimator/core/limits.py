@@ -14,6 +14,7 @@ from typing import NamedTuple
 from gkestimator.core.errors import UsageError
 
 VARIABLE = "GKEST_LIMITS"
+_BYTES_PER_LIMIT = 10_000_000
 
 
 class Limit(NamedTuple):
@@ -173,6 +174,18 @@ _ALL: tuple[Limit, ...] = (
     ),
     Limit("trace_events", 2_000_000, "events of a trace", "memory: an event of interest takes a kilobyte"),
     Limit("trace_words", 200_000, "words nan and inf in a trace", "minutes: each is mended by itself"),
+    Limit(
+        "report_seconds",
+        25,
+        "seconds for 10 MB of a report",
+        "files that say the same page or the same call without end",
+    ),
+    Limit(
+        "report_characters",
+        256 << 20,
+        "characters of texts in a report",
+        "SQLite that stores a text once for all rows",
+    ),
     # Simulation and placement.
     Limit(
         "requests", 10_000_000, "requests of a simulation", "minutes, and memory where they queue without end"
@@ -182,6 +195,18 @@ _ALL: tuple[Limit, ...] = (
         100_000_000,
         "changes of rate of a simulation",
         "minutes: bursts of microseconds are drawn one by one for as long as is simulated",
+    ),
+    Limit(
+        name="under_way_bytes",
+        value=768 << 20,
+        unit="bytes of requests under way",
+        protects="memory: where more come than are served, all that wait are held",
+    ),
+    Limit(
+        name="speeds",
+        value=50_000_000,
+        unit="changes of a batch's speed",
+        protects="minutes: with interference a start changes the speeds of all that run on its GPU",
     ),
     Limit(
         "looks",
@@ -216,8 +241,17 @@ def exceeded(name: str, amount: int | str) -> str:
     """Return the end of a message about ``amount`` being over the limit ``name``, and how it is raised."""
     limit = LIMITS[name]
     shown = f"{amount:,}" if isinstance(amount, int) else amount
-    remedy = f"{VARIABLE}={name}=NUMBER raises this limit"
-    return f"found {shown} {limit.unit}, expected at most {allowed(name):,} ({remedy})"
+    return f"found {shown} {limit.unit}, expected at most {allowed(name):,} ({remedy(name)})"
+
+
+def remedy(name: str) -> str:
+    """Return how the limit ``name`` is raised, in words."""
+    return f"{VARIABLE}={name}=NUMBER raises this limit"
+
+
+def seconds_for(name: str, size_bytes: int) -> float:
+    """Return the seconds that the limit ``name``, which is for 10 MB, allows for ``size_bytes``: at least its own."""
+    return allowed(name) * max(1.0, size_bytes / _BYTES_PER_LIMIT)
 
 
 def check_amount(what: str, name: str, amount: float) -> None:

@@ -6,6 +6,7 @@ size on one GPU type is one deployment."""
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -254,7 +255,8 @@ def _remarks(deployment: Deployment, every: Sequence[Variant]) -> Names:
     lines = []
     for gpu, accelerator in _accelerators(deployment).items():
         ways = [v for v in every if v.first.gpu_type == gpu]
-        needed = _gpus_needed([_fraction(v) for v in ways for _ in v.instances])
+        fractions = itertools.chain.from_iterable([_fraction(v)] * len(v.instances) for v in ways)
+        needed = _gpus_needed(list(fractions))
         used = len({i.gpu_id for v in ways for i in v.instances if i.gpu_id is not None})
         line = f"{gpu}: these fractions fit on {needed} GPU{'s' * (needed > 1)}"
         if used:

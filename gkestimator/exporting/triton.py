@@ -247,12 +247,15 @@ def _groups(server: _Server, way: Variant) -> list[tuple[int, str | None, list[i
     if not server.ordinals:
         return [(len(way.instances), None, [])]
     counts: Counter[tuple[int, str | None]] = Counter()
+    here: dict[str | None, list[Instance]] = defaultdict(list)
+    for instance in server.instances:
+        here[instance.gpu_id].append(instance)
+    turns = {gpu_id: _turns(instances) for gpu_id, instances in here.items()}
     for instance in way.instances:
         assert instance.gpu_id is not None
-        turns = _turns([i for i in server.instances if i.gpu_id == instance.gpu_id])
         turn = None
         if instance.partition is not None:
-            turn = turns[instance.partition]
+            turn = turns[instance.gpu_id][instance.partition]
         counts[server.ordinals[instance.gpu_id], turn] += 1
     groups: dict[tuple[int, str | None], list[int]] = defaultdict(list)
     for (gpu, turn), count in counts.items():

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from gkestimator.core.errors import ModelError, UnboundDimensionError
-from gkestimator.core.limits import allowed, exceeded
+from gkestimator.core.limits import allowed, exceeded, seconds_for
 from gkestimator.jobs.children import end_guarded, last_words, log_end, start_guarded
 from gkestimator.merging.checking import NotComparedError, OutputCheck, OutputDifference, check_outputs
 from gkestimator.merging.sources import MergeSource
 
-_BYTES_PER_LIMIT = 10_000_000  # models of so many bytes have the time of the limit, larger ones more
 _SAMPLES_PER_LIMIT = 4
 _COPIES = 4  # of the models, which a session holds: the file, its weights, and those that it packs anew
 
@@ -35,8 +34,7 @@ def check_apart(
     alone does not run.
     """
     size = merged.stat().st_size + sum(source.path.stat().st_size for source in sources)
-    share = max(1.0, size / _BYTES_PER_LIMIT) * max(1.0, samples / _SAMPLES_PER_LIMIT)
-    seconds = allowed("check_seconds") * share
+    seconds = seconds_for("check_seconds", size) * max(1.0, samples / _SAMPLES_PER_LIMIT)
     request = {
         "merged": str(merged.absolute()),
         "sources": [_as_values(source) for source in sources],

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gkestimator.core.errors import UsageError
+from gkestimator.core.files import FileWords, check_file
 from gkestimator.core.texts import csv_rows
 from gkestimator.placement.expected import expect
 from gkestimator.placement.policy import PlacedReplicas
@@ -29,6 +30,8 @@ _LEVELS = 8
 _MOST_FACTOR = 1e4
 _MOST_PAIRS = 100
 _MOST_REQUESTS = 50_000_000
+_MOST_BYTES = 1 << 31
+_WORDS = FileWords(error=UsageError)
 _EXPECTED = "expected a factor, FACTOR:PART pairs such as 1:0.9,4:0.1, or the file of a trace (.csv)"
 
 
@@ -72,13 +75,13 @@ def measured(path: Path) -> Moments:
     """Return (factor, part of the time) of the trace at ``path``, a CSV with the column ``time_s`` (seconds) or
     ``TIMESTAMP`` (dates). Levels without requests are left out, so parts may sum to less than 1. Raises UsageError."""
     counts = _counts(path)
-    last = max(counts)
-    windows = sorted(counts.get(i, 0) for i in range(last + 1))
+    windows = sorted(counts.values())
+    length = max(counts) + 1
     requests = sum(windows)
-    mean = requests / len(windows)
+    mean = requests / length
     levels: dict[float, float] = {}
     held = passed = 0
-    size = 0
+    size = length - len(windows)  # those without requests, which come first
     level = 1
     for i, count in enumerate(windows):
         held += count
@@ -87,7 +90,7 @@ def measured(path: Path) -> Moments:
         if passed >= requests * level / _LEVELS or i == len(windows) - 1:
             if held:
                 factor = held / size / mean
-                levels[factor] = levels.get(factor, 0.0) + size / len(windows)
+                levels[factor] = levels.get(factor, 0.0) + size / length
             level += 1
             held = size = 0
     return tuple(levels.items())
@@ -96,6 +99,7 @@ def measured(path: Path) -> Moments:
 def _counts(path: Path) -> Counter[int]:
     """Return the requests of each window, by its number from 0."""
     times: list[float] = []
+    check_file(path, _WORDS, _MOST_BYTES)
     try:
         with path.open(newline="", encoding="utf-8") as lines:
             rows = csv_rows(lines)

@@ -43,6 +43,7 @@ _LATE = 0.01
 _WORTH = 0.05
 # Bound of the search, nodes times binaries: the same on every machine, unlike seconds.
 _MAX_WORK = 200_000
+_MOST_IN_ALL = 2_000  # beyond, no program is solved for any application: each takes up to 10 ms a stage
 _MOST_STAGES = 100  # beyond, the cheapest split is taken as it is: the second program could take minutes
 
 
@@ -67,10 +68,13 @@ def stage_objectives(
     weight hold. ``candidates`` by model, at least one each; ``prices`` by GPU type (USD per hour)."""
     loads = {m.name: m for m in workload.models}
     total = workload.model_rates_rps()
+    stages_in_all = sum(len(application.stages) for application in workload.applications)
     notes = []
     for application in workload.applications:
         rates = application.rates_rps()
-        budgets, how = split_objective(application, candidates, prices, filling_rps=total)
+        budgets, how = split_objective(
+            application, candidates, prices, filling_rps=total, stages_in_all=stages_in_all
+        )
         for stage in application.stages:
             name = stage.model
             rate = rates[name]
@@ -94,13 +98,18 @@ def split_objective(
     prices: Figures | None = None,
     *,
     filling_rps: FigureByName | None = None,
+    stages_in_all: int = 0,
 ) -> tuple[FloatByName, str]:
     """Return milliseconds for each stage, so that no way through the stages takes longer than the
     application's objective, and how they were found, in words.
 
     The split is that of least cost, see the module. Where no choice of batches leaves room to fill and queue:
-    in proportion to each stage's fastest latency. ``filling_rps``: the rate at which a model's batches fill,
-    where others ask for it too (default: the application's own)."""
+    in proportion to each stage's fastest latency; so where the workload has more than ``_MOST_IN_ALL`` stages
+    (``stages_in_all``). ``filling_rps``: the rate at which a model's batches fill, where others ask for it too
+    (default: the application's own)."""
+    if stages_in_all > _MOST_IN_ALL:
+        how = f"in proportion to the fastest latencies, as all applications have more than {_MOST_IN_ALL:,} stages"
+        return proportional_split(application, candidates), how
     rates = application.rates_rps()
     filling = filling_rps or rates
     costs = _price_of(candidates, rates, prices)

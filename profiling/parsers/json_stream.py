@@ -8,14 +8,14 @@ import re
 import stat
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
 from gkestimator.core.errors import TableError
-from gkestimator.core.limits import allowed, exceeded
+from gkestimator.core.limits import allowed, exceeded, remedy, seconds_for
 from gkestimator.profiling.type_names import Fields
 
 MAX_ELEMENT = 16 * 2**20
@@ -39,10 +39,15 @@ class _Reader:
         self.at = 0
 
     def more(self) -> bool:
-        """Read on; False at the end of the file."""
+        """Read on, as much again as waits; False at the end of the file.
+
+        A value is read from its start each time: by pieces of one size a long one would be read hundreds of times.
+        """
         if time.monotonic() > self._deadline:
-            raise ValueError(f"reading took more than {self._limit_s:g} s; given up")
-        chunk = self._file.read(_CHUNK)
+            raise ValueError(
+                f"reading took more than {self._limit_s:g} s; given up ({remedy('report_seconds')})"
+            )
+        chunk = self._file.read(max(_CHUNK, len(self.text) - self.at))
         self._read += len(chunk)
         if self._read > allowed("trace_characters"):
             raise ValueError(exceeded("trace_characters", "more"))
@@ -105,16 +110,28 @@ def _no_constant(text: str) -> None:
     raise ValueError(f"found {text}, expected a finite number")
 
 
-def stream_object(path: Path, key: str, element: Callable[[Any], None], *, limit_s: float) -> Fields:
-    """The JSON object in the file at ``path`` (gzip where it begins so) without ``key``, whose list is handed
-    to ``element`` one by one. Numbers with a point are Decimal: nanoseconds in microseconds since the start
-    of the machine do not fit a float. Raises TableError in one line for anything else, and after ``limit_s``
-    seconds."""
+def stream_object(
+    path: Path,
+    key: str,
+    element: Callable[[Any], None],
+    *,
+    keep: Collection[str],
+    limit_s: float | None = None,
+) -> Fields:
+    """Return the fields ``keep`` of the JSON object in the file at ``path`` (gzip where it begins so).
+
+    The list ``key`` is handed to ``element`` one by one, and what else there is is passed over. Numbers with a point
+    are Decimal: nanoseconds in microseconds since the start of the machine do not fit a float. ``limit_s``: None is
+    what the limit ``report_seconds`` allows for the file's size. Raises TableError in one line for anything else, and
+    after ``limit_s`` seconds."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise TableError(f"{path}: not a regular file, expected a trace in JSON")
+        if limit_s is None:
+            limit_s = seconds_for("report_seconds", status.st_size)
         with closing(_text(path)) as file:
-            return _object(_Reader(file, limit_s), key, element)
+            return _object(_Reader(file, limit_s), key, element, keep)
     except (EOFError, zlib.error, OSError, ValueError, RecursionError, ArithmeticError) as e:
         raise TableError(f"{path}: no trace in JSON: {getattr(e, 'strerror', None) or e}") from e
 
@@ -127,7 +144,7 @@ def _text(path: Path) -> IO[str]:
     return path.open(encoding="utf-8")
 
 
-def _object(reader: _Reader, key: str, element: Callable[[Any], None]) -> Fields:
+def _object(reader: _Reader, key: str, element: Callable[[Any], None], keep: Collection[str]) -> Fields:
     rest: Fields = {}
     reader.expect("{")
     if reader.peek() == "}":
@@ -142,9 +159,9 @@ def _object(reader: _Reader, key: str, element: Callable[[Any], None]) -> Fields
             for one in _elements(reader):
                 element(one)
         else:
-            rest[name] = reader.value()
-            if len(rest) > 10_000:
-                raise ValueError("more than 10,000 fields")
+            value = reader.value()
+            if name in keep:
+                rest[name] = value
         if reader.expect(",}") == "}":
             break
     if reader.peek():

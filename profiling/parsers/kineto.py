@@ -18,6 +18,7 @@ from gkestimator.profiling.captures import Capture, CapturedLaunch, Dim3
 from gkestimator.profiling.parsers.json_stream import stream_object
 from gkestimator.profiling.parsers.spans import (
     OUTSIDE,
+    Causes,
     Facts,
     HostCall,
     IndicesByThread,
@@ -25,7 +26,6 @@ from gkestimator.profiling.parsers.spans import (
     Placed,
     Places,
     busiest_device,
-    common_place,
     entry_ranges,
     parse_label,
     places_of,
@@ -34,11 +34,11 @@ from gkestimator.profiling.parsers.spans import (
 )
 from gkestimator.profiling.type_names import Fields, Members, Texts
 
-LIMIT_S = 300.0
 _DEVICE_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 _CALLS = ("cuda_runtime", "cuda_driver")
 _LAUNCH = "LaunchKernel"
 _FACTS = ("cupti_version", "cuda_runtime_version", "cuda_driver_version")
+_KEPT = ("schemaVersion", "deviceProperties", *_FACTS)
 _MOST_FACTS = 200
 
 
@@ -184,7 +184,7 @@ class _Events:
         return self._names[name]
 
 
-def parse_kineto(path: Path, *, limit_s: float = LIMIT_S) -> Capture:
+def parse_kineto(path: Path, *, limit_s: float | None = None) -> Capture:
     """Return the capture in the chrome trace at ``path`` (.json or .json.gz). Ranges in order of their start,
     launches in the order of the host's calls; ``device``: the GPU's ``deviceProperties`` and the trace's CUDA
     versions.
@@ -193,7 +193,7 @@ def parse_kineto(path: Path, *, limit_s: float = LIMIT_S) -> Capture:
     each spent outside the operators it called. Raises TableError in one line.
     """
     events = _Events(path)
-    rest = stream_object(path, "traceEvents", events.add, limit_s=limit_s)
+    rest = stream_object(path, "traceEvents", events.add, keep=_KEPT, limit_s=limit_s)
     problems: list[str] = []
     unjoined: Counter[str] = Counter()
     events.ranges.sort(key=lambda r: (r.start, -(r.end or 0)))
@@ -234,14 +234,13 @@ def _places(events: _Events, calls: Sequence[HostCall]) -> Places:
 def _device_launches(events: _Events, unjoined: Counter[str]) -> Placed:
     places = _places(events, events.calls)
     placed: Placed = defaultdict(list)
+    causes = Causes(events.calls, places)
     for correlation, launch in events.launches:
-        candidates = events.correlations.get(correlation, [])
-        place, reason = common_place(candidates, places)
-        if place is None:
-            unjoined[reason] += 1
+        cause = causes.of(correlation, events.correlations.get(correlation, []))
+        if cause.place is None:
+            unjoined[cause.reason] += 1
         else:
-            called = min(events.calls[c].start for c in candidates)
-            placed[place].append((called, launch.start_ns, launch))
+            placed[cause.place].append((cause.start_ns, launch.start_ns, launch))
     return placed
 
 

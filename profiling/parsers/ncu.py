@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gkestimator.core.errors import GkestimatorError, TableError, one_line
-from gkestimator.core.files import input_errors
+from gkestimator.core.files import FileWords, input_errors, opened
 from gkestimator.core.leftovers import scratch_folder
 from gkestimator.profiling.captures import Capture, CapturedLaunch, Dim3, EntryRange
 from gkestimator.profiling.parsers.ncu_blocks import MAGIC, count_results
@@ -33,6 +33,7 @@ from gkestimator.profiling.type_names import NumberByName, Paths
 
 DURATION = "gpu__time_duration.sum"
 LIMIT_S = 600.0
+_WORDS = FileWords(error=TableError)
 MAX_REPORT_BYTES = 8 * 2**30
 MAX_OUTPUT_BYTES = 4 * 2**30
 _CHILD = "gkestimator.profiling.parsers.ncu_child"
@@ -49,7 +50,7 @@ def parse_ncu(path: Path, *, ncu: Path | None = None, limit_s: float = LIMIT_S) 
     ``duration_ns`` is gpu__time_duration.sum, which must have been collected. ``device``: the
     device__attribute_* metrics. ``ncu``: the executable for the second way, looked for where none is given.
     Raises TableError."""
-    with input_errors(path), path.open("rb") as file:
+    with opened(path, _WORDS) as file:
         magic = file.read(len(MAGIC))
         size = os.fstat(file.fileno()).st_size
     if path.suffix.lower() == ".csv" or not (magic == MAGIC or path.suffix.lower() == ".ncu-rep"):

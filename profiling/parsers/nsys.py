@@ -15,12 +15,12 @@ from typing import NamedTuple, TypeAlias
 from gkestimator.core.errors import TableError, one_line
 from gkestimator.profiling.captures import Capture, CapturedLaunch, EntryRange
 from gkestimator.profiling.parsers.spans import (
+    Causes,
     Facts,
     HostCall,
     LabelledRange,
     Placed,
     busiest_device,
-    common_place,
     entry_ranges,
     looks_like_label,
     parse_label,
@@ -33,10 +33,8 @@ from gkestimator.profiling.type_names import Fields, Texts
 
 StringsById: TypeAlias = "dict[int, str]"
 
-LIMIT_S = 300.0
 MAX_LAUNCHES = 5_000_000
 MAX_RANGES = 2_000_000
-MAX_TEXT_IN_ALL = 256 * 2**20
 
 _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 _COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -91,7 +89,7 @@ class _Tied(NamedTuple):
 Calls = dict[tuple[int | None, int | None], list[int]]
 
 
-def parse_nsys(path: Path, *, limit_s: float = LIMIT_S) -> Capture:
+def parse_nsys(path: Path, *, limit_s: float | None = None) -> Capture:
     """Return the capture in the SQLite export at ``path``. Ranges in order of their start, launches in the
     order of the host's calls; times in ns on the capture's clock. ``device``: the row of TARGET_INFO_GPU of
     the GPU that ran the launches. Raises TableError in one line for anything but a whole export with the
@@ -118,21 +116,21 @@ def parse_nsys(path: Path, *, limit_s: float = LIMIT_S) -> Capture:
     )
 
 
-def recorded_entries(path: Path, *, limit_s: float = LIMIT_S) -> frozenset[str]:
+def recorded_entries(path: Path, *, limit_s: float | None = None) -> frozenset[str]:
     """Return the ids of entries with a range that ended in the export at ``path``. Raises TableError."""
     with open_sqlite(path, limit_s=limit_s) as file:
         ranges = _ranges(file, _strings(file, _RANGE_NAMES), [])
     return frozenset(r.entry_id for r in ranges if r.end is not None)
 
 
-def has_cuda_calls(path: Path, *, limit_s: float = LIMIT_S) -> bool:
+def has_cuda_calls(path: Path, *, limit_s: float | None = None) -> bool:
     """Return whether the export at ``path`` holds a call of CUDA. Raises TableError."""
     with open_sqlite(path, limit_s=limit_s) as file:
         calls = file.rows(_CALLS, (), [("start", int)], where="LIMIT 1") if file.has(_CALLS) else iter(())
         return next(calls, None) is not None
 
 
-def first_complaint(path: Path, *, limit_s: float = LIMIT_S) -> str | None:
+def first_complaint(path: Path, *, limit_s: float | None = None) -> str | None:
     """Return the gravest message of nsys in the export at ``path``; None before 2024, which has none. Raises
     TableError."""
     with open_sqlite(path, limit_s=limit_s) as file:
@@ -164,13 +162,9 @@ def _strings(file: SqliteFile, referring: Sequence[tuple[str, str]]) -> StringsB
     if not users:
         return {}
     strings: StringsById = {}
-    length = 0
     # SQLite sorts the names out; Python would make a string of each of hundreds of thousands.
     wanted = f"WHERE id IN ({' UNION '.join(users)})"
     for key, value in file.rows("StringIds", [("id", int), ("value", str)], where=wanted):
-        length += len(value)
-        if length > MAX_TEXT_IN_ALL:
-            raise TableError(f"{file.path}: StringIds: more than {MAX_TEXT_IN_ALL:,} characters of names")
         strings[key] = value
     return strings
 
@@ -341,11 +335,13 @@ def _join(
     places = places_of(calls, ranges)
     processes = {call.thread & _PROCESS for call in calls}  # type: ignore[operator]
     only = next(iter(processes)) if len(processes) == 1 else None
+    causes = Causes(calls, places)
     placed: Placed = defaultdict(list)
     for tied in launches:
         process = only if tied.process is None else tied.process
-        candidates = of_key.get((process, tied.correlation), [])
-        place, reason = common_place(candidates, places)
+        key = (process, tied.correlation)
+        cause = causes.of(key, of_key.get(key, []))
+        place, reason = cause.place, cause.reason
         if tied.launch.duration_ns < 0:
             place = None
             reason = "with an end before the start"
@@ -354,14 +350,13 @@ def _join(
             if end is None:
                 place = None
                 reason = "in a range that never ended"
-            elif any(calls[c].end > end for c in candidates):
+            elif cause.end_ns > end:
                 place = None
                 reason = "by a call that outlasts its range"
         if place is None:
             unjoined[reason] += 1
         else:
-            called = min(calls[c].start for c in candidates)
-            placed[place].append((called, tied.launch.start_ns, tied.launch))
+            placed[place].append((cause.start_ns, tied.launch.start_ns, tied.launch))
     if launches and not calls:
         problems.append(
             f"{len(launches)} launches, but no calls of the host (table {_CALLS}) to tie them to ranges"

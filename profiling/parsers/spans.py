@@ -123,14 +123,41 @@ def places_of(calls: Sequence[HostCall], ranges: Sequence[LabelledRange]) -> Pla
     return places
 
 
-def common_place(candidates: Iterable[int], places: Sequence[int | None]) -> tuple[int | None, str]:
-    """Return the range that all calls lie in that may have caused a launch; None where there is none, and why."""
-    distinct = {places[call] for call in candidates}
-    if not distinct:
-        return None, "without the host's call that caused it"
-    if len(distinct) > 1:
-        return None, "with several calls that may have caused it"
-    return distinct.pop(), OUTSIDE
+class Cause(NamedTuple):
+    """Hold what is known of the calls that may have caused a launch: the range that all of them lie in (None: there is
+    none, for ``reason``), and when the first began and the last ended."""
+
+    place: int | None
+    reason: str
+    start_ns: int
+    end_ns: int
+
+
+class Causes:
+    """Find the cause of launches; launches of one key have one, which is worked out once."""
+
+    def __init__(self, calls: Sequence[HostCall], places: Sequence[int | None]) -> None:
+        """Take the host's calls, and the range that each lies in."""
+        self._calls = calls
+        self._places = places
+        self._known: dict[Hashable, Cause] = {}
+
+    def of(self, key: Hashable, candidates: Sequence[int]) -> Cause:
+        """Return the cause of launches with ``key``, whose calls have the indices ``candidates``."""
+        cause = self._known.get(key)
+        if cause is None:
+            cause = self._known[key] = self._cause(candidates)
+        return cause
+
+    def _cause(self, candidates: Sequence[int]) -> Cause:
+        distinct = {self._places[call] for call in candidates}
+        if not distinct:
+            return Cause(None, "without the host's call that caused it", 0, 0)
+        start_ns = min(self._calls[call].start for call in candidates)
+        end_ns = max(self._calls[call].end for call in candidates)
+        if len(distinct) > 1:
+            return Cause(None, "with several calls that may have caused it", start_ns, end_ns)
+        return Cause(distinct.pop(), OUTSIDE, start_ns, end_ns)
 
 
 def entry_ranges(ranges: Sequence[LabelledRange], placed: Placed) -> tuple[EntryRange, ...]:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from gkestimator.core.errors import TableError
 from gkestimator.core.files import input_errors
+from gkestimator.core.limits import allowed, exceeded, remedy, seconds_for
 from gkestimator.profiling.type_names import Fields
 
 Columns: TypeAlias = "Sequence[tuple[str, type]]"
@@ -31,6 +32,7 @@ class SqliteFile:
         self.path = path
         self._connection = connection
         self._columns: dict[str, frozenset[str]] = {}
+        self._characters = 0
         self._kinds = {
             str(name): (str(kind), str(sql or ""))
             for name, kind, sql in connection.execute("SELECT name, type, sql FROM sqlite_master")
@@ -58,9 +60,11 @@ class SqliteFile:
 
     def count(self, table: str, *, at_most: int) -> int:
         """Return how many rows ``table`` has. Raises TableError beyond ``at_most``."""
-        (rows,) = self._connection.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()
+        # Row by row, and no further: a file whose pages name one another over and over has rows without end.
+        some = f"SELECT 1 FROM {_quoted(table)} LIMIT {at_most + 1}"
+        (rows,) = self._connection.execute(f"SELECT count(*) FROM ({some})").fetchone()
         if rows > at_most:
-            raise TableError(f"{self.path}: {table}: {rows:,} rows, expected at most {at_most:,}")
+            raise TableError(f"{self.path}: {table}: more than {at_most:,} rows, expected at most as many")
         return int(rows)
 
     def rows(
@@ -83,19 +87,29 @@ class SqliteFile:
             )
         names = [_quoted(name) for name, _ in required]
         names += [_quoted(name) if name in there else "NULL" for name, _ in optional]
-        allowed = [(kind,) for _, kind in required] + [(kind, NoneType) for _, kind in optional]
+        kinds_allowed = [(kind,) for _, kind in required] + [(kind, NoneType) for _, kind in optional]
         cursor = self._connection.execute(f"SELECT {', '.join(names)} FROM {_quoted(table)} {where}")
         for row in cursor:
-            for value, kinds in zip(row, allowed, strict=True):
+            for value, kinds in zip(row, kinds_allowed, strict=True):
                 if type(value) not in kinds:
-                    self._refuse(table, [*required, *optional], row, allowed)
+                    self._refuse(table, [*required, *optional], row, kinds_allowed)
+                if type(value) is str:
+                    self._count_text(table, value)
             yield row
 
     def dictionaries(self, table: str) -> Iterator[Fields]:
         """Yield every row with all its columns by name, values as they are."""
         names = sorted(self.columns(table))
         for row in self._connection.execute(f"SELECT {', '.join(map(_quoted, names))} FROM {_quoted(table)}"):
+            for value in row:
+                if isinstance(value, str | bytes):
+                    self._count_text(table, value)
             yield dict(zip(names, row, strict=True))
+
+    def _count_text(self, table: str, text: str | bytes) -> None:
+        self._characters += len(text)
+        if self._characters > allowed("report_characters"):
+            raise TableError(f"{self.path}: {table}: {exceeded('report_characters', self._characters)}")
 
     def _refuse(self, table: str, columns: Columns, row: tuple[Any, ...], allowed: Sequence[Any]) -> None:
         for (name, kind), value, kinds in zip(columns, row, allowed, strict=True):
@@ -109,11 +123,14 @@ def _quoted(name: str) -> str:
 
 
 @contextmanager
-def open_sqlite(path: Path, *, limit_s: float) -> Iterator[SqliteFile]:
-    """Open the file for ``limit_s`` seconds of work. Nothing is written: no journal is played back, no lock
-    taken. Raises TableError, also from what is done inside, for anything that is no whole SQLite file, and at
-    the limit."""
+def open_sqlite(path: Path, *, limit_s: float | None = None) -> Iterator[SqliteFile]:
+    """Open the file for ``limit_s`` seconds of work (None: what the limit ``report_seconds`` allows for its size).
+
+    Nothing is written: no journal is played back, no lock taken. Raises TableError, also from what is done inside, for
+    anything that is no whole SQLite file, and at the limit."""
     _check_file(path)
+    if limit_s is None:
+        limit_s = seconds_for("report_seconds", path.stat().st_size)
     deadline = time.monotonic() + limit_s
     expired = False
 
@@ -134,7 +151,9 @@ def open_sqlite(path: Path, *, limit_s: float) -> Iterator[SqliteFile]:
             yield SqliteFile(path, connection)
     except (sqlite3.Error, sqlite3.Warning, UnicodeDecodeError, OverflowError, ValueError) as e:
         if expired:
-            raise TableError(f"{path}: reading took more than {limit_s:g} s; given up") from e
+            raise TableError(
+                f"{path}: reading took more than {limit_s:g} s; given up ({remedy('report_seconds')})"
+            ) from e
         raise TableError(f"{path}: cannot be read as SQLite: {e}") from e
 
 

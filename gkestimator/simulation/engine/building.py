@@ -269,6 +269,7 @@ def _asked_options(system: System, options: Options) -> AskedOptions:
     asked.windows = max(1, math.ceil(options.duration_ms / options.window_ms))
     asked.sequences = any(model.paced is not None for model in system.models)
     asked.most_sent = allowed("requests")
+    asked.most_speeds = allowed("speeds")
     asked.from_ms = options.warmup_ms
     asked.until_ms = options.duration_ms
     asked.window_ms = options.window_ms

@@ -8,7 +8,7 @@ KIND_SHIFT = 56
 # What a REACH event is about.
 AT_REPLICA, COPIED, AVAILABLE, ANSWER = range(4)
 # Why the event loop returned.
-DONE, ROOM, DRAWS, UNIFORMS, FLUSH, TOO_MANY = range(6)
+DONE, ROOM, DRAWS, UNIFORMS, FLUSH, TOO_MANY, TOO_CLOSE = range(7)
 # State of a batch.
 FREE, OPEN, GIVEN, RUNNING, ANSWERING = range(5)
 # Kind of a source: straight to a streamed model, to another model, with stages.

@@ -44,6 +44,8 @@ def lacks(s: EngineState) -> int:
         return codes.FLUSH
     if s.loop.sent > s.options.most_sent:
         return codes.TOO_MANY
+    if s.loop.speeds > s.options.most_speeds:
+        return codes.TOO_CLOSE
     return codes.DONE
 
 

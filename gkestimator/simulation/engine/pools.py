@@ -112,6 +112,13 @@ def fit_pools(s: EngineState) -> EngineState:
     return s
 
 
+def bytes_under_way(s: EngineState) -> int:
+    """Return the bytes that the pools hold, for all that is under way and as much room as that took once."""
+    pools = (s.requests, s.sequences, s.batches, s.jobs, s.asked, s.lacking)
+    events = (s.event_times, s.event_keys, s.event_what)
+    return sum(pool.nbytes for pool in (*pools, *events))
+
+
 def count_windows(s: EngineState, m: int, times: Floats) -> None:
     """Count requests to model ``m`` at ``times``, by window of the timeline."""
     window = float(s.options.window_ms)

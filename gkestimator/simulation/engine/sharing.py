@@ -19,6 +19,7 @@ def change_speeds(s: EngineState, g: int, now: float) -> None:
     """
     gpu = s.gpus[g]
     count = gpu.running
+    s.loop.speeds += count
     terms = s.terms[g]
     together = s.features[0]
     others = s.features[1]

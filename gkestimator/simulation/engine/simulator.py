@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gkestimator.core.errors import UsageError
-from gkestimator.core.limits import exceeded
+from gkestimator.core.limits import check_amount, exceeded
 from gkestimator.interference.base import TERMS
 from gkestimator.llm.steps import StepLaw
 from gkestimator.simulation.arrays import Floats, Ints
@@ -42,7 +42,7 @@ from gkestimator.simulation.engine.checking import (
     check_takes_time,
 )
 from gkestimator.simulation.engine.plain import run_plainly
-from gkestimator.simulation.engine.pools import Draws, count_windows, fit_pools, with_needs
+from gkestimator.simulation.engine.pools import Draws, bytes_under_way, count_windows, fit_pools, with_needs
 from gkestimator.simulation.engine.records import Records, joined, rows
 from gkestimator.simulation.engine.results import result_of
 from gkestimator.simulation.engine.state import GpuRecord, KeptRecord, ReplicaRecord, ServerRecord
@@ -263,6 +263,7 @@ class Simulator:
         """Make room, draws and uniforms for one event at least."""
         self._s = with_needs(self._s, self._most_asked)
         s = fit_pools(self._s)
+        check_amount("requests under way", "under_way_bytes", bytes_under_way(s))
         loop = s.loop
         needs = s.needs
         if len(s.draws) - loop.draw < needs.draws:
@@ -293,6 +294,8 @@ class Simulator:
                 return
             if code == codes.TOO_MANY:
                 raise UsageError(f"arrivals: {exceeded('requests', int(self._s.loop.sent))}")
+            if code == codes.TOO_CLOSE:
+                raise UsageError(f"interference: {exceeded('speeds', int(self._s.loop.speeds))}")
             if code == codes.FLUSH:
                 self._flush()
             self._fit()

@@ -25,6 +25,7 @@ class AskedOptions(Record):
     windows: int
     sequences: int  # some replica serves by iterations
     most_sent: int  # requests that clients may send again before the run is given up
+    most_speeds: int
     from_ms: float
     until_ms: float
     window_ms: float
@@ -43,6 +44,7 @@ class LoopRecord(Record):
     draw: int  # the next of the exponential draws
     uniform: int
     sent: int  # requests that clients sent as their answers came
+    speeds: int  # changes of a batch's speed
     asked: int  # the first request that is to be routed before the next event
     asked_last: int
 
