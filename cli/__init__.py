@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import click
 
-from gkestimator.cli.group import CliSession, gkest
+from gkestimator.cli.group import CliSession, drop_unwritten, gkest, to_stderr
 from gkestimator.core.errors import DefectError, GkestimatorError, GkestimatorWarning, OutputError, one_line
 from gkestimator.core.escaping import printable_lines
 
@@ -65,13 +65,13 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         # The reader has what it wants (`gkest ... | head`); keep Python from complaining when it flushes at
         # exit.
-        _drop_unwritten()
+        drop_unwritten(sys.stdout)
         return 0
     except OSError as e:
         try:
             sys.stdout.flush()
         except OSError:  # what cannot be written stays in the buffer, and Python would exit with 120 for it
-            _drop_unwritten()
+            drop_unwritten(sys.stdout)
         return _fail(session, e, str(OutputError(e)), 2)
     except Exception as e:  # noqa: BLE001 - the last net: a defect of ours must still end in one line
         return _fail(session, e, f"{DefectError(e)} (--debug shows it)", 2)
@@ -122,18 +122,14 @@ def _open_what_is_closed() -> None:
             setattr(sys, name, stream)
 
 
-def _drop_unwritten() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _fail(session: CliSession, error: BaseException, text: str, status: int) -> int:
     if _is_interrupt(error):
         text, status = "interrupted", _INTERRUPTED
     if session.debug:
-        click.echo(printable_lines("".join(traceback.format_exception(error))), err=True)
+        to_stderr(printable_lines("".join(traceback.format_exception(error))))
     if status == _INTERRUPTED and sys.stderr.isatty():
-        click.echo(err=True)  # the terminal has shown ^C
-    click.echo(f"gkest: error: {one_line(text)}", err=True)
+        to_stderr("")  # the terminal has shown ^C
+    to_stderr(f"gkest: error: {one_line(text)}")
     return status
 
 

@@ -134,7 +134,8 @@ def run_estimate(
             deliver(_document(result, form, kernels=kernels), output)
             drawn = write_beside("--plot", plot, lambda: _picture(result, shape))
         if report is not None and "html" in result.documents:
-            deliver(result.documents["html"], report)
+            page = result.documents["html"]
+            drawn = write_beside("--report", report, lambda: page) and drawn
     say([_naming_its_file(path, error) for path, error in bad], "error")
     say(messages)
     if drawn and not bad:

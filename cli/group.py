@@ -4,10 +4,11 @@ help."""
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
@@ -59,6 +60,19 @@ class CliSession:
 
     debug: bool = False
     quiet: bool = False
+
+
+def to_stderr(line: str) -> None:
+    """Write a line to stderr; where that cannot be written nobody can be told, and the result counts all the same."""
+    try:
+        click.echo(line, err=True)
+    except OSError:
+        drop_unwritten(sys.stderr)
+
+
+def drop_unwritten(stream: TextIO) -> None:
+    """Let what is left in the buffer of ``stream`` go nowhere: Python would exit with 120 for it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from gkestimator.cli.group import CliSession
+from gkestimator.cli.group import CliSession, to_stderr
 from gkestimator.core.errors import GkestimatorError, UsageError
 from gkestimator.core.escaping import printable, printable_lines, utf8
 from gkestimator.core.outputs import by_suffix
@@ -32,9 +32,9 @@ def say(lines: Iterable[object], kind: str = "") -> None:
         return
     for line in lines:
         if session.debug and isinstance(line, Exception):
-            click.echo(printable_lines("".join(traceback.format_exception(line))), err=True)
+            to_stderr(printable_lines("".join(traceback.format_exception(line))))
         shown = printable(str(line))
-        click.echo(f"gkest: {kind}: {shown}" if kind else shown, err=True)
+        to_stderr(f"gkest: {kind}: {shown}" if kind else shown)
 
 
 def tell(text: object) -> None:

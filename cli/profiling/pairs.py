@@ -11,7 +11,7 @@ import click
 
 from gkestimator.cli.group import gkest_command, section
 from gkestimator.cli.outputs import say, tell
-from gkestimator.cli.parameters import PATH, ParamType, Paths, gpu_spec_option
+from gkestimator.cli.parameters import PATH, ParamType, Paths, gpu_spec_option, safe_csv_option
 from gkestimator.cli.progress import Progress
 from gkestimator.hardware.runtimes import RUNTIMES
 
@@ -88,6 +88,7 @@ class _Shares(ParamType):
     help="Requirement table of the models: fills what they ask for alone; repeatable, the first that knows it counts.",
 )
 @gpu_spec_option
+@safe_csv_option
 @click.option(
     "--entry-timeout",
     "entry_s",

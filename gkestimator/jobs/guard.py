@@ -107,6 +107,8 @@ def _guard(command: Sequence[str]) -> int:
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)  # Ctrl-C at the terminal is the owner's to judge
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_end()))
+    # Whoever started the owner may have blocked them, and a mask is inherited: a dead child would never be seen.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD, signal.SIGTERM))
     main = _start(command)
     while True:
         ready, _, _ = select.select([0, wake], [], [])

@@ -4,10 +4,11 @@ measurements.
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 from pathlib import Path
 
-from gkestimator.core.errors import OutputError, UsageError
+from gkestimator.core.errors import GkestimatorError, OutputError, UsageError
 from gkestimator.core.leftovers import scratch_folder
 from gkestimator.onnx_io.demo import write_resnet50
 from gkestimator.onnx_io.demo_models import write_minilm, write_mobilenet_v2
@@ -64,6 +65,17 @@ def write_demo_folder(folder: Path) -> tuple[Path, ...]:
     A file that is there with the same content stays; another one is never replaced. Raises UsageError naming it,
     OutputError where nothing can be written.
     """
+    is_new = not folder.exists()
+    try:
+        return _write_demo_folder(folder)
+    except GkestimatorError:
+        if is_new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # it is empty: what is written aside is taken away
+        raise
+
+
+def _write_demo_folder(folder: Path) -> tuple[Path, ...]:
     with output_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with scratch_folder(".gkest-demo", folder) as aside:

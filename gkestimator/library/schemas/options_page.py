@@ -32,7 +32,10 @@ _RECORDS = (
     ("`gkest evaluate` and `gkestimator.evaluate`", EvaluateRequest),
     ("`gkest merge` and `gkestimator.merge`", MergeRequest),
     ("`gkest simulate` and `gkestimator.simulate`", SimulateOptions),
-    ("every command that writes CSV, and `gkestimator.tables.write_table`", CsvOptions),
+    (
+        "every command that writes a table in CSV (not the log of `gkest serve`, which is for programs), and `gkestimator.tables.write_table`",
+        CsvOptions,
+    ),
 )
 
 
