@@ -33,6 +33,15 @@ def test_a_full_device_is_one_line(unbuffered: str) -> None:
     assert done.stderr.count(b"\n") == 1, done.stderr
 
 
+@pytest.mark.parametrize(("arguments", "status"), [(["gpus", "T4"], 0), (["gpus", "T5000"], 2)])
+def test_the_status_is_told_where_nothing_else_can_be(arguments: list[str], status: int) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*GKEST, *arguments], stdout=subprocess.DEVNULL, stderr=full, check=False, timeout=60
+        )
+    assert done.returncode == status
+
+
 def test_version() -> None:
     done = subprocess.run([*GKEST, "--version"], check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("gkest ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -63,6 +64,22 @@ def test_why_a_run_ended(asked: bool, status: int) -> None:
         stop.ask()
     log.stop_for(stop)
     assert log.stop_status == status
+
+
+def test_a_guard_sees_its_child_end_whatever_its_starter_blocked() -> None:
+    """Masks of signals are inherited: with SIGCHLD blocked, the guard never learnt that its child was done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, signal.SIGTERM))
+    try:
+        process = start_guarded([sys.executable, "-c", "raise SystemExit(5)"], subprocess.DEVNULL, os.environ)
+        assert process.wait(30) == 5
+        process = start_guarded(
+            [sys.executable, "-c", "import time; time.sleep(60)"], subprocess.DEVNULL, os.environ
+        )
+        time.sleep(0.5)
+        process.terminate()
+        assert process.wait(30) == 137
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def test_a_guarded_child_ends_with_all_below_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,18 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
         measured(path)
     with pytest.raises(UsageError, match="nowhere"):
         measured(tmp_path / "nowhere.csv")
+
+
+def test_years_without_a_request_are_no_list_of_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "far.csv"
+    path.write_text("time_s\n" + "".join(f"{second}\n" for second in (*range(7), 99_999_999)))
+    moments = measured(path)
+    assert sum(factor * part for factor, part in moments) == pytest.approx(1.0)
+    assert sum(part for _, part in moments) == pytest.approx(1.0)
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="other than a regular file"):
+        measured(pipe)
 
 
 @pytest.mark.parametrize("batching", ["early", "late"])

@@ -187,6 +187,20 @@ def test_a_model_in_several_places_is_one_load() -> None:
     )
 
 
+def test_thousands_of_stages_in_all_are_split_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of over a hundred applications take minutes together, however few their stages are."""
+    monkeypatch.setattr("gkestimator.placement.slo.cheapest_choices", lambda *_: pytest.fail("solved"))
+    rng = random.Random(7)
+    table = candidates(rng, ["m0", "m1"])
+    stages = (Stage(model="m0"), Stage(model="m1", after=("m0",)))
+    applications = tuple(
+        Application(name=f"a{k}", rate_rps=1.0, slo_ms=4000.0, stages=stages) for k in range(1_001)
+    )
+    loads, notes = stage_objectives(Workload(models=(), applications=applications), table)
+    assert sum(load.slo_ms for load in loads) == pytest.approx(4000.0)
+    assert sum("as all applications have more than 2,000 stages" in note for note in notes) == 1_001
+
+
 @pytest.mark.slow
 def test_a_thousand_stages_are_split() -> None:
     rng = random.Random(1)

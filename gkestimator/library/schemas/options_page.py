@@ -33,7 +33,7 @@ _RECORDS = (
     ("`gkest merge` and `gkestimator.merge`", MergeRequest),
     ("`gkest simulate` and `gkestimator.simulate`", SimulateOptions),
     (
-        "every command that writes a table in CSV (not the log of `gkest serve`, which is for programs), and `gkestimator.tables.write_table`",
+        "every command that writes tables in CSV (`gkest serve` writes a log), and `gkestimator.tables.write_table`",
         CsvOptions,
     ),
 )

@@ -95,6 +95,20 @@ def test_answers_that_never_end_are_given_up_by_the_number_of_requests(
         served(asked, 1, duration_ms=1000.0)
 
 
+def test_requests_that_pile_up_and_speeds_that_change_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = system([replica(batch_size=1)])
+    crowd = ClosedArrivals((10_000,))
+    monkeypatch.setenv("GKEST_LIMITS", "under_way_bytes=1e5")
+    with pytest.raises(
+        UsageError, match=r"requests under way: found .* \(GKEST_LIMITS=under_way_bytes=NUMBER"
+    ):
+        run(closed_loop(asked), crowd, 1000.0)
+    monkeypatch.setenv("GKEST_LIMITS", "speeds=100")
+    beside = system([replica(batch_size=1), replica(batch_size=1)])
+    with pytest.raises(UsageError, match=r"interference: found 10[1-9] changes of a batch's speed"):
+        run(closed_loop(beside), ClosedArrivals((8,)), 10_000.0, interference="contention")
+
+
 def refused(asked: System, **options: object) -> str:
     with pytest.raises(UsageError) as caught:
         Simulator(closed_loop(asked), Options(duration_ms=10.0, **options))  # type: ignore[arg-type]
