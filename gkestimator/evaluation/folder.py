@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from gkestimator.core.errors import OutputError
 from gkestimator.core.escaping import printable, utf8
 from gkestimator.core.extras import install_extra
 from gkestimator.evaluation.api import Evaluation
@@ -21,7 +20,7 @@ from gkestimator.evaluation.host import HostFit
 from gkestimator.evaluation.text import host_words, render_evaluation, trust_words
 from gkestimator.reporting.style import BLUE, GREY, INK, STYLE
 from gkestimator.reporting.text import picture_text
-from gkestimator.tables import write_bytes
+from gkestimator.tables.together import write_folder
 from gkestimator.tables.writing import encode_csv
 
 REPORT_FILES = ("report.md", "rows.csv", "summary.csv", "latency.png", "models.png")
@@ -38,11 +37,6 @@ def write_report(
 
     Without matplotlib there are no pictures, and a line says how to get them. Raises OutputError.
     """
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise OutputError(f"{folder}: cannot be made: {e.strerror or e}") from e
     pictures, notes = _pictures(result)
     remarks = list(trust_words(result))
     for fit in fits:
@@ -59,9 +53,7 @@ def write_report(
         "summary.csv": encode_csv(SUMMARIES, result.summarised),
         **{name: data for name, _, data in pictures},
     }
-    for name, data in files.items():
-        write_bytes(folder / name, data)
-    return [folder / name for name in files], notes
+    return write_folder(Path(folder), files), notes
 
 
 def _pictures(result: Evaluation) -> tuple[list[tuple[str, str, bytes]], list[str]]:

@@ -47,6 +47,24 @@ def write_together(files: Mapping[Path, Write | bytes], *, flush: bool = True) -
         raise
 
 
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
+    """Write ``files`` by name into ``folder``, which is made where it is missing: all or none; return their paths.
+
+    Raises OutputError.
+    """
+    is_new = not folder.exists()
+    try:
+        with output_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_together({folder / name: data for name, data in files.items()})
+    except OutputError:
+        if is_new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+    return [folder / name for name in files]
+
+
 def _writer(data: bytes) -> Write:
     def write(stream: IO[bytes]) -> None:
         stream.write(data)

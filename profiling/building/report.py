@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from gkestimator.core.errors import OutputError
 from gkestimator.core.escaping import printable, utf8
 from gkestimator.profiling.building.build import BuildResult
 from gkestimator.profiling.building.choosing import entries_of, longest_of
 from gkestimator.profiling.building.pictures import pictures
 from gkestimator.profiling.building.sequences import USHER_PCT, shares_of
 from gkestimator.profiling.building.words import build_words, summary_words
-from gkestimator.tables import write_bytes
 from gkestimator.tables.csv_text import csv_text
+from gkestimator.tables.together import write_folder
 
 _MOST_LINES = 200
 _MOST_UNSTABLE = 40
@@ -26,20 +25,13 @@ def write_report(result: BuildResult, folder: Path | str) -> tuple[list[Path], l
 
     Without matplotlib there are no pictures, and a line says how to get them. Raises OutputError.
     """
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise OutputError(f"{folder}: cannot be made: {e.strerror or e}") from e
     drawn, notes = pictures(result)
     files = {
         "report.md": utf8(_markdown(result, [(name, caption) for name, caption, _ in drawn])),
         "operators.csv": _operators(result),
         **{name: data for name, _, data in drawn},
     }
-    for name, data in files.items():
-        write_bytes(folder / name, data)
-    return [folder / name for name in files], notes
+    return write_folder(Path(folder), files), notes
 
 
 def _markdown(result: BuildResult, drawn: Sequence[tuple[str, str]]) -> str:

@@ -9,7 +9,7 @@ from typing import IO
 import pytest
 
 from gkestimator.core.errors import OutputError
-from gkestimator.tables.together import write_together
+from gkestimator.tables.together import write_folder, write_together
 
 
 def test_new_files_are_ordinary_and_old_ones_keep_their_mode(tmp_path: Path) -> None:
@@ -54,6 +54,26 @@ def test_a_rename_that_fails_gives_back_what_was_there(
     with pytest.raises(OutputError, match="c: cannot be written: Permission denied"):
         write_together({tmp_path / name: b"after" for name in "abc"})
     assert os.listdir(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"before"
+
+
+def test_a_folder_of_files_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "new" / "report"
+    assert write_folder(folder, {"a": b"1", "b": b"2"}) == [folder / "a", folder / "b"]
+    (folder / "b").unlink()
+    (folder / "b").mkdir()
+    with pytest.raises(OutputError):
+        write_folder(folder, {"a": b"3", "b": b"4"})
+    assert (folder / "a").read_bytes() == b"1"
+    monkeypatch.setattr("gkestimator.tables.together.write_aside", lambda *_, **__: _refuse())
+    with pytest.raises(OutputError, match="No space left"):
+        write_folder(tmp_path / "other", {"a": b"1"})
+    assert not (tmp_path / "other").exists()
+
+
+def _refuse() -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from gkestimator.core.errors import OutputError
 from gkestimator.core.escaping import utf8
 from gkestimator.core.records import frozen
 from gkestimator.reporting.simulated import figure_columns, written_as
@@ -17,8 +18,8 @@ from gkestimator.simulation.comparing.pictures import draw_pictures
 from gkestimator.simulation.comparing.results import Row, RowList, results_csv, results_json, rows_of
 from gkestimator.simulation.comparing.run import Compared
 from gkestimator.simulation.comparing.spec import ComparisonSpec
-from gkestimator.tables import write_bytes
 from gkestimator.tables.layout import TextColumn, markdown_table, text_table
+from gkestimator.tables.together import write_folder
 from gkestimator.tables.units import number_text, percent_text
 
 _AXIS = {"rate_scale": "load", "slo_scale": "SLO"}
@@ -63,7 +64,8 @@ _FIGURES = (
 
 @frozen
 class Report:
-    """Hold ``text`` for a terminal; ``words`` close the run; ``whole``: every cell has a result."""
+    """Hold ``text`` for a terminal; ``words`` close the run; ``whole``: every cell has a result and
+    the report is written."""
 
     text: str
     words: Names
@@ -71,25 +73,37 @@ class Report:
 
 
 def write_report(spec: ComparisonSpec, compared: Compared, folder: Path) -> Report:
-    """Write results.csv, results.json, report.md and (with matplotlib) the pictures into ``folder``. Raises
-    OutputError."""
+    """Write results.csv, results.json, report.md and (with matplotlib) the pictures into ``folder``, all or none.
+
+    Where that fails the report says why: its text counts all the same.
+    """
     rows = rows_of(compared)
     columns = ["on_time_pct", "least_on_time_pct", "latency_p99_ms", "gpus_used"]
     if any(r.cost_per_hour is not None for r in rows):
         columns.append("cost_per_hour")
     panels = panels_of(rows, columns)
-    write_bytes(folder / "results.csv", utf8(results_csv(rows)))
-    write_bytes(folder / "results.json", utf8(results_json(rows)))
     pictures, missing = draw_pictures(rows, compared)
-    for name, data in pictures.items():
-        write_bytes(folder / name, data)
-    write_bytes(folder / "report.md", utf8(_markdown(spec, panels, rows, list(pictures))))
+    files = {
+        "results.csv": utf8(results_csv(rows)),
+        "results.json": utf8(results_json(rows)),
+        **pictures,
+        "report.md": utf8(_markdown(spec, panels, rows, list(pictures))),
+    }
+    lost = None
+    try:
+        write_folder(folder, files)
+    except OutputError as e:
+        lost = e
     tables = []
     for panel in panels:
         if panel.column == "on_time_pct":
             tables.append("\n".join([_title(panel), "", *text_table(_columns(panel))]))
     text = "\n\n".join(tables) + "\n"
-    return Report(text=text, words=_words(rows, compared, folder, missing), whole=not _bad(rows))
+    return Report(
+        text=text,
+        words=_words(rows, compared, folder, missing, lost),
+        whole=not _bad(rows) and lost is None,
+    )
 
 
 def _title(panel: Panel) -> str:
@@ -188,12 +202,16 @@ def _reasons(bad: RowList) -> list[str]:
     return lines
 
 
-def _words(rows: RowList, compared: Compared, folder: Path, missing: str | None) -> Names:
+def _words(
+    rows: RowList, compared: Compared, folder: Path, missing: str | None, lost: OutputError | None
+) -> Names:
     there = ""
     if len(rows) > compared.computed:
         there = f", {len(rows) - compared.computed:,} kept"
     total = f"{plural(len(rows), 'cell')}"
     lines = [f"gkest: {total}, {compared.computed:,} computed now{there}; {folder}/report.md"]
+    if lost is not None:
+        lines = [f"gkest: {total}, {compared.computed:,} computed now{there}", f"gkest: error: {lost}"]
     if missing:
         lines.append(f"gkest: note: {missing}")
     reasons = _reasons(_bad(rows))

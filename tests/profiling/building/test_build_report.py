@@ -102,7 +102,7 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_dataset(raw, tmp_path
     ]
     assert run(command) == 1
     out, err = capfd.readouterr()
-    assert "3 operators" in out and "report: cannot be made" in err and "a.parquet" in err
+    assert "3 operators" in out and "report: cannot be written" in err and "a.parquet" in err
 
 
 def test_exit_statuses(raw, tmp_path, capfd):

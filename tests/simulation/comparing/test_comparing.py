@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from _specs import cells, results, rows, write_spec
 
+from gkestimator.core.errors import OutputError
 from gkestimator.documents import read_plan
 from gkestimator.simulation.arrivals.making import make_arrivals
 from gkestimator.simulation.comparing.report import write_report
@@ -34,6 +35,22 @@ def compare(tmp_path: Path) -> Compare:
         return found
 
     return call
+
+
+def test_a_report_that_cannot_be_written_is_told_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = read_spec(write_spec(tmp_path, policies=["exclusive"], rate_scale=[1.0], duration_s=1, warmup_s=0))
+    compared = run_comparison(spec, tmp_path / "out", processes=1)
+
+    def refuse(folder: Path, files: object) -> None:
+        raise OutputError(f"{folder}/results.csv: cannot be written: No space left on device")
+
+    monkeypatch.setattr("gkestimator.simulation.comparing.report.write_folder", refuse)
+    report = write_report(spec, compared, tmp_path / "out")
+    assert "exclusive" in report.text and not report.whole
+    assert f"gkest: error: {tmp_path}/out/results.csv: cannot be written" in report.words[1]
+    assert not any("report.md" in line for line in report.words)
 
 
 @pytest.mark.slow
